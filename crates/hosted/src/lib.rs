@@ -1,0 +1,1 @@
+//! A machine inside a process.

@@ -1,0 +1,3 @@
+//! Record a program's memory life, replay it under other policies, measure it against Linux.
+
+pub mod cli;

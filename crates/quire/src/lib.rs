@@ -1,0 +1,2 @@
+//! Quire: a memory manager.
+#![no_std]

@@ -1,2 +1,16 @@
-//! Quire: a memory manager.
+//! Quire: a memory manager for kernels, hypervisors and unikernels.
+//!
+//! Modules stand in strict layers; a module uses only those above it in this list.
 #![no_std]
+
+#[cfg(test)]
+extern crate std;
+
+pub mod addr;
+pub mod arch;
+pub mod cpu;
+pub mod error;
+pub mod limits;
+pub mod platform;
+pub mod rank;
+pub mod sync;

@@ -1,0 +1,216 @@
+//! One entry of a page table: 64 bits, of which hardware writes two (accessed, dirty).
+//!
+//! Bits 9 to 11 and 52 to 58 are ignored by hardware in a present entry (SDM 3A, tables 4-14 to 4-20) and carry marks of
+//! the library's own. A clear present bit makes all others ours: zero means that nothing was ever there.
+
+use core::fmt;
+
+use super::{Level, Protection};
+use crate::addr::{Frame, PageSize};
+
+/// The bits of an entry other than its frame.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+#[repr(transparent)]
+pub struct EntryFlags(u64);
+
+/// An entry as a value: a copy of what stood in memory at some moment.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+#[repr(transparent)]
+pub struct Entry(u64);
+
+impl EntryFlags {
+    /// Nothing.
+    pub const NONE: Self = Self(0);
+    /// The entry translates.
+    pub const PRESENT: Self = Self(1);
+    /// Stores are allowed.
+    pub const WRITE: Self = Self(1 << 1);
+    /// User mode may use it; needed at every level.
+    pub const USER: Self = Self(1 << 2);
+    /// Hardware used the entry.
+    pub const ACCESSED: Self = Self(1 << 5);
+    /// Hardware stored through the leaf.
+    pub const DIRTY: Self = Self(1 << 6);
+    /// A leaf above the lowest level.
+    pub const LARGE: Self = Self(1 << 7);
+    /// Ours: the frame has no map count and no owner here (the zero frame).
+    pub const SPECIAL: Self = Self(1 << 9);
+    /// Ours: write-protected on behalf of a userfaultfd handler.
+    pub const UFFD_WP: Self = Self(1 << 10);
+    /// Ours: written since somebody cleared the mark.
+    pub const SOFT_DIRTY: Self = Self(1 << 11);
+    /// Ours: the frame is anonymous memory, not page cache.
+    pub const ANON: Self = Self(1 << 52);
+    /// Ours: the contents may be dropped as long as the dirty bit stays clear (`MADV_FREE`).
+    pub const LAZY_FREE: Self = Self(1 << 53);
+    /// Instruction fetches are refused.
+    pub const NO_EXECUTE: Self = Self(1 << 63);
+
+    /// What hardware may set, or only records history; two leaves that differ in nothing else are one run.
+    pub const HISTORY: Self = Self(Self::ACCESSED.0 | Self::DIRTY.0 | Self::SOFT_DIRTY.0);
+
+    /// The raw bits.
+    #[inline]
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// Whether every bit of `other` is set.
+    #[inline]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// The bits of either.
+    #[inline]
+    #[must_use]
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// The bits of both.
+    #[inline]
+    #[must_use]
+    pub const fn intersection(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// The bits of `self` alone.
+    #[inline]
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// The bits of a present user leaf with this protection. Without any access the leaf keeps its frame but is not
+    /// present to hardware: callers map nothing instead.
+    #[inline]
+    pub const fn leaf(protection: Protection) -> Self {
+        let mut flags = Self::PRESENT.union(Self::USER);
+        if protection.contains(Protection::WRITE) {
+            flags = flags.union(Self::WRITE);
+        }
+        if !protection.contains(Protection::EXEC) {
+            flags = flags.union(Self::NO_EXECUTE);
+        }
+        flags
+    }
+}
+
+impl core::ops::BitOr for EntryFlags {
+    type Output = Self;
+    fn bitor(self, other: Self) -> Self {
+        self.union(other)
+    }
+}
+
+impl fmt::Debug for EntryFlags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+impl Entry {
+    /// Nothing was ever here.
+    pub const EMPTY: Self = Self(0);
+    /// Bits 12 to 51: the frame's address.
+    const FRAME_MASK: u64 = 0x000f_ffff_ffff_f000;
+
+    /// From the raw bits as they stand in memory.
+    #[inline]
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// The raw bits as they stand in memory.
+    #[inline]
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// A leaf of `size` at `frame`.
+    #[inline]
+    pub const fn leaf(frame: Frame, size: PageSize, flags: EntryFlags) -> Self {
+        let large = match size {
+            PageSize::Size4K => EntryFlags::NONE,
+            PageSize::Size2M | PageSize::Size1G => EntryFlags::LARGE,
+        };
+        Self(frame.addr().0 | flags.0 | large.0)
+    }
+
+    /// A pointer to the table below. Rights are left to the leaves.
+    #[inline]
+    pub const fn table(frame: Frame) -> Self {
+        Self(frame.addr().0 | EntryFlags::PRESENT.0 | EntryFlags::WRITE.0 | EntryFlags::USER.0)
+    }
+
+    /// Whether nothing was ever here.
+    #[inline]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Whether hardware would use the entry.
+    #[inline]
+    pub const fn is_present(self) -> bool {
+        self.0 & EntryFlags::PRESENT.0 != 0
+    }
+
+    /// Whether the entry, read at `level`, maps memory rather than pointing to a table.
+    #[inline]
+    pub const fn is_leaf(self, level: Level) -> bool {
+        self.is_present() && (level.get() == 0 || self.0 & EntryFlags::LARGE.0 != 0)
+    }
+
+    /// Whether the entry, read at `level`, points to a table.
+    #[inline]
+    pub const fn is_table(self, level: Level) -> bool {
+        self.is_present() && level.get() != 0 && self.0 & EntryFlags::LARGE.0 == 0
+    }
+
+    /// The frame that the entry names.
+    #[inline]
+    pub const fn frame(self) -> Frame {
+        Frame((self.0 & Self::FRAME_MASK) >> 12)
+    }
+
+    /// All bits other than the frame.
+    #[inline]
+    pub const fn flags(self) -> EntryFlags {
+        EntryFlags(self.0 & !Self::FRAME_MASK)
+    }
+
+    /// Whether every given bit is set.
+    #[inline]
+    pub const fn has(self, flags: EntryFlags) -> bool {
+        self.0 & flags.0 == flags.0
+    }
+
+    /// The entry with more bits set.
+    #[inline]
+    #[must_use]
+    pub const fn with(self, flags: EntryFlags) -> Self {
+        Self(self.0 | flags.0)
+    }
+
+    /// The entry with bits cleared.
+    #[inline]
+    #[must_use]
+    pub const fn without(self, flags: EntryFlags) -> Self {
+        Self(self.0 & !flags.0)
+    }
+
+    /// Whether `self` is the leaf that follows `first` by `distance` 4 KiB leaves in one run: consecutive frames and the
+    /// same bits, save those that only record history.
+    #[inline]
+    pub const fn continues(self, first: Self, distance: u64) -> bool {
+        let expected = (first.0 & !EntryFlags::HISTORY.0) + (distance << 12);
+        self.0 & !EntryFlags::HISTORY.0 == expected
+    }
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Entry({:?} {:?})", self.frame(), self.flags())
+    }
+}

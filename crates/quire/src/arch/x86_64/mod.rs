@@ -1,0 +1,73 @@
+//! x86-64 paging: Intel SDM volume 3A chapter 4 ("Paging"), AMD64 APM volume 2 chapter 5.
+
+mod entry;
+mod level;
+
+pub use entry::{Entry, EntryFlags};
+pub use level::{Level, PagingMode};
+
+/// What an access through a mapping may do. Reading is implied by the other two on x86-64.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Protection(u8);
+
+impl Protection {
+    /// No access.
+    pub const NONE: Self = Self(0);
+    /// Loads.
+    pub const READ: Self = Self(1);
+    /// Stores.
+    pub const WRITE: Self = Self(2);
+    /// Instruction fetches.
+    pub const EXEC: Self = Self(4);
+
+    /// Whether everything in `other` is allowed.
+    #[inline]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// What either allows.
+    #[inline]
+    #[must_use]
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// What only `self` allows.
+    #[inline]
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// The three bits as Linux numbers them: 1 read, 2 write, 4 execute.
+    #[inline]
+    pub const fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// From Linux's `PROT_*` bits; other bits are dropped.
+    #[inline]
+    pub const fn from_bits(bits: u8) -> Self {
+        Self(bits & 7)
+    }
+}
+
+impl core::ops::BitOr for Protection {
+    type Output = Self;
+    fn bitor(self, other: Self) -> Self {
+        self.union(other)
+    }
+}
+
+impl core::fmt::Debug for Protection {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        for (bit, letter) in [(Self::READ, 'r'), (Self::WRITE, 'w'), (Self::EXEC, 'x')] {
+            write!(f, "{}", if self.contains(bit) { letter } else { '-' })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,115 @@
+//! CPU numbers and sets of CPUs.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::limits::MAX_CPUS;
+
+const WORDS: usize = MAX_CPUS / 64;
+
+/// The number of a CPU, below [`Platform::cpu_count`](crate::platform::Platform::cpu_count).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct CpuId(pub u32);
+
+impl CpuId {
+    /// The number as an index into per-CPU arrays.
+    #[inline]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A set of CPUs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CpuSet([u64; WORDS]);
+
+impl CpuSet {
+    /// No CPU.
+    pub const EMPTY: Self = Self([0; WORDS]);
+
+    /// CPUs 0 to `count - 1`.
+    pub fn first(count: usize) -> Self {
+        let mut set = Self::EMPTY;
+        (0..count).for_each(|cpu| set.insert(CpuId(cpu as u32)));
+        set
+    }
+
+    /// Adds a CPU.
+    #[inline]
+    pub fn insert(&mut self, cpu: CpuId) {
+        self.0[cpu.index() / 64] |= 1 << (cpu.index() % 64);
+    }
+
+    /// Takes a CPU out.
+    #[inline]
+    pub fn remove(&mut self, cpu: CpuId) {
+        self.0[cpu.index() / 64] &= !(1 << (cpu.index() % 64));
+    }
+
+    /// Whether the CPU is in the set.
+    #[inline]
+    pub fn contains(&self, cpu: CpuId) -> bool {
+        self.0[cpu.index() / 64] >> (cpu.index() % 64) & 1 == 1
+    }
+
+    /// Whether no CPU is in the set.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(|&word| word == 0)
+    }
+
+    /// How many CPUs are in the set.
+    pub fn len(&self) -> usize {
+        self.0.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    /// The CPUs in ascending order.
+    pub fn iter(&self) -> impl Iterator<Item = CpuId> + '_ {
+        self.0.iter().enumerate().flat_map(|(at, &word)| {
+            let mut rest = word;
+            core::iter::from_fn(move || {
+                (rest != 0).then(|| {
+                    let bit = rest.trailing_zeros();
+                    rest &= rest - 1;
+                    CpuId(at as u32 * 64 + bit)
+                })
+            })
+        })
+    }
+}
+
+/// A set of CPUs that several CPUs change at once: which CPUs run an address space.
+#[derive(Debug)]
+pub struct AtomicCpuSet([AtomicU64; WORDS]);
+
+impl AtomicCpuSet {
+    /// No CPU.
+    pub const fn new() -> Self {
+        Self([const { AtomicU64::new(0) }; WORDS])
+    }
+
+    /// Adds a CPU. Sequentially consistent: pairs with [`Self::snapshot`] so that a CPU that joins after a page-table
+    /// change was made either sees the change or is in the snapshot.
+    #[inline]
+    pub fn insert(&self, cpu: CpuId) {
+        self.0[cpu.index() / 64].fetch_or(1 << (cpu.index() % 64), Ordering::SeqCst);
+    }
+
+    /// Takes a CPU out.
+    #[inline]
+    pub fn remove(&self, cpu: CpuId) {
+        self.0[cpu.index() / 64].fetch_and(!(1 << (cpu.index() % 64)), Ordering::SeqCst);
+    }
+
+    /// The set as it is now.
+    #[inline]
+    pub fn snapshot(&self) -> CpuSet {
+        core::sync::atomic::fence(Ordering::SeqCst);
+        CpuSet(core::array::from_fn(|word| self.0[word].load(Ordering::SeqCst)))
+    }
+}
+
+impl Default for AtomicCpuSet {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,179 @@
+//! One small error enum per layer. No strings, and none is merged into another's catch-all.
+
+use core::fmt;
+
+/// Why a machine's memory could not be taken over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InitError {
+    /// No range was given, or all were empty.
+    NoMemory,
+    /// More ranges than [`crate::limits::MAX_RANGES`].
+    TooManyRanges,
+    /// A range is not a multiple of 4 KiB, or starts off one.
+    Unaligned,
+    /// Two ranges share a frame, or they are not in ascending order.
+    Overlapping,
+    /// A range ends beyond [`crate::limits::MAX_PHYS_BYTES`].
+    BeyondPhysical,
+    /// A node number is not below [`crate::limits::MAX_NODES`].
+    BadNode,
+    /// The platform names no CPU, or more than [`crate::limits::MAX_CPUS`].
+    BadCpuCount,
+    /// The metadata do not fit into the memory that was given.
+    TooSmall,
+}
+
+/// Why no frames were handed out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AllocError {
+    /// No zone that the request may use has a fitting folio above its watermark.
+    OutOfMemory,
+    /// The order is above what the call serves.
+    BadOrder,
+    /// The node does not exist on this machine.
+    BadNode,
+}
+
+/// Why frames were not taken back. Nothing has changed then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FreeError {
+    /// The frame is not memory that the manager was given.
+    NotMemory,
+    /// The frame is free already, or lies on a per-CPU list.
+    DoubleFree,
+    /// The frame is inside a folio, or starts a folio of another order.
+    WrongOrder,
+    /// The frame holds metadata, or page tables map it still.
+    InUse,
+}
+
+/// Why a page table was not changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MapError {
+    /// No frame for a page-table page or for map counts.
+    OutOfMemory,
+    /// The address or frame is not aligned to the leaf size.
+    Unaligned,
+    /// The address is not canonical or lies outside the user half.
+    BadAddress,
+    /// Something is mapped there already, or a smaller or larger leaf is in the way.
+    Occupied,
+}
+
+/// Why a verb on an address space failed. Each corresponds to one `errno` of Linux.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MmError {
+    /// `EINVAL`: unaligned, zero-sized or contradictory arguments.
+    Invalid,
+    /// `ENOMEM`: no memory, or no room in the address space, or the range has a hole where none may be.
+    NoMemory,
+    /// `EEXIST`: `MAP_FIXED_NOREPLACE` over an existing mapping.
+    Exists,
+    /// `EFAULT`: nothing is mapped at an address that must be.
+    Fault,
+    /// `EACCES`: the mapping or the file does not allow that protection.
+    Access,
+    /// `EPERM`: sealed or above a limit.
+    NotPermitted,
+    /// `EAGAIN`: a limit on locked memory; try with less.
+    Again,
+    /// `EBUSY`: pages are pinned or under migration.
+    Busy,
+    /// `EIO`: the pager failed.
+    Io,
+    /// `EOVERFLOW`: offset plus length passes the largest file offset.
+    Overflow,
+}
+
+/// Why an access could not be made good; what a kernel turns into a signal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FaultError {
+    /// `SIGSEGV`, `SEGV_MAPERR`: nothing is mapped there.
+    NotMapped,
+    /// `SIGSEGV`, `SEGV_ACCERR`: the mapping does not allow the access.
+    Protection,
+    /// `SIGBUS`, `BUS_ADRERR`: the page lies behind the end of the file.
+    BeyondEnd,
+    /// `SIGBUS`: the pager failed.
+    Io,
+    /// No memory. The caller decides whom to kill.
+    OutOfMemory,
+}
+
+macro_rules! say {
+    ($($type:ident { $($variant:ident => $text:literal),* $(,)? })*) => {$(
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $(Self::$variant => $text),* })
+            }
+        }
+        impl core::error::Error for $type {}
+    )*};
+}
+
+say! {
+    InitError {
+        NoMemory => "no physical memory was given",
+        TooManyRanges => "too many physical ranges",
+        Unaligned => "a physical range is not a multiple of 4 KiB",
+        Overlapping => "physical ranges overlap or are out of order",
+        BeyondPhysical => "a physical range ends beyond 64 TiB",
+        BadNode => "a node number is too large",
+        BadCpuCount => "the platform's number of CPUs is zero or too large",
+        TooSmall => "the metadata do not fit into the physical memory",
+    }
+    AllocError {
+        OutOfMemory => "out of memory",
+        BadOrder => "order too large for this call",
+        BadNode => "no such memory node",
+    }
+    FreeError {
+        NotMemory => "frame outside the managed memory",
+        DoubleFree => "frame is free already",
+        WrongOrder => "frame does not start a folio of this order",
+        InUse => "frame is mapped or holds metadata",
+    }
+    MapError {
+        OutOfMemory => "out of memory for page tables",
+        Unaligned => "address not aligned to the leaf size",
+        BadAddress => "address outside the user half",
+        Occupied => "something is mapped there already",
+    }
+    MmError {
+        Invalid => "invalid argument",
+        NoMemory => "cannot allocate memory",
+        Exists => "a mapping exists there already",
+        Fault => "bad address",
+        Access => "permission denied",
+        NotPermitted => "operation not permitted",
+        Again => "limit on locked memory reached",
+        Busy => "pages are pinned",
+        Io => "the pager failed",
+        Overflow => "offset too large",
+    }
+    FaultError {
+        NotMapped => "nothing is mapped at the address",
+        Protection => "the mapping does not allow the access",
+        BeyondEnd => "access behind the end of the file",
+        Io => "the pager failed",
+        OutOfMemory => "out of memory",
+    }
+}
+
+impl From<AllocError> for MapError {
+    fn from(_: AllocError) -> Self {
+        Self::OutOfMemory
+    }
+}
+
+impl From<AllocError> for MmError {
+    fn from(_: AllocError) -> Self {
+        Self::NoMemory
+    }
+}
+
+impl From<AllocError> for FaultError {
+    fn from(_: AllocError) -> Self {
+        Self::OutOfMemory
+    }
+}

@@ -1,0 +1,56 @@
+//! Every named bound of the library, and the relations between them.
+
+/// The base-two logarithm of a frame's size in bytes.
+pub const FRAME_SHIFT: u32 = 12;
+/// A frame's size in bytes.
+pub const FRAME_SIZE: u64 = 1 << FRAME_SHIFT;
+/// The order of a block: 2 MiB.
+pub const BLOCK_ORDER: u8 = 9;
+/// Frames in a block.
+pub const BLOCK_FRAMES: usize = 1 << BLOCK_ORDER;
+/// A block's size in bytes.
+pub const BLOCK_SIZE: u64 = FRAME_SIZE << BLOCK_ORDER;
+/// The largest order that the allocator serves: 1 GiB.
+pub const MAX_ORDER: u8 = 18;
+
+/// Entries in one page-table page.
+pub const TABLE_ENTRIES: usize = 512;
+
+/// Frames at the start of a block that hold its page descriptors while it is used in small pieces.
+pub const DESCRIPTOR_FRAMES: usize = 8;
+/// A page descriptor's size in bytes: one cache line.
+pub const DESCRIPTOR_SIZE: usize = 64;
+
+/// Blocks in a section, the unit in which block records are looked up: 1 GiB.
+pub const SECTION_BLOCKS: usize = 512;
+/// The largest physical address that a machine may name: 64 TiB.
+pub const MAX_PHYS_BYTES: u64 = 64 << 40;
+/// Physical ranges that one machine may be given.
+pub const MAX_RANGES: usize = 64;
+/// Memory nodes that one machine may have.
+pub const MAX_NODES: usize = 16;
+/// CPUs that one machine may have.
+pub const MAX_CPUS: usize = 512;
+
+/// Frames moved between a per-CPU list and the store under one hold of a lock, at most.
+pub const PCP_BATCH: usize = 64;
+/// Frames that one per-CPU list can hold.
+pub const PCP_CAPACITY: usize = 512;
+/// Frames handled under one hold of a block's or a page table's lock, at most.
+pub const LOCK_HOLD_FRAMES: usize = BLOCK_FRAMES;
+
+/// Page tables that one gather detaches before it flushes: 128 MiB of 4 KiB mappings.
+pub const GATHER_TABLES: usize = 64;
+/// Spans of frames that one gather keeps before it flushes.
+pub const GATHER_SPANS: usize = 32;
+/// Pages beyond which a range flush becomes a flush of the whole address space. Linux uses the same ceiling on x86.
+pub const FLUSH_PAGES_CEILING: u64 = 33;
+
+/// Pages that one file fault may map around the faulting one: 64 KiB, as Linux's `fault_around_bytes`.
+pub const FAULT_AROUND_PAGES: u64 = 16;
+
+const _: () = assert!(DESCRIPTOR_FRAMES as u64 * FRAME_SIZE == (BLOCK_FRAMES * DESCRIPTOR_SIZE) as u64);
+// The descriptors of the descriptor frames themselves are never used; their room holds the block's map counts.
+const _: () = assert!(DESCRIPTOR_FRAMES * DESCRIPTOR_SIZE == BLOCK_FRAMES);
+const _: () = assert!(PCP_BATCH <= LOCK_HOLD_FRAMES && PCP_BATCH <= PCP_CAPACITY);
+const _: () = assert!(MAX_PHYS_BYTES / BLOCK_SIZE <= u32::MAX as u64);

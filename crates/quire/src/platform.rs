@@ -1,0 +1,227 @@
+//! The platform seam: all that the library knows of the machine it runs on.
+//!
+//! A kernel implements [`Platform`] on a zero-sized type, so that `&self` costs nothing; hosted and simulated
+//! machines are ordinary values, many per process. Page-table entries are plain atomics in the direct map and no
+//! platform calls, so that an MMU, real or modelled, is an independent reader of the same memory.
+//!
+//! "May block" in a contract means: may wait for something other than another CPU's short critical section.
+
+use crate::addr::{Frame, FrameRange, PhysAddr, VirtRange};
+use crate::cpu::{CpuId, CpuSet};
+use crate::limits::FRAME_SIZE;
+use crate::rank::Rank;
+
+/// Where the running code was entered from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Context {
+    /// A task: may be preempted and may wait.
+    Task,
+    /// A soft interrupt (or any context that runs on top of a task but below hard interrupts).
+    SoftInterrupt,
+    /// A hard interrupt or anything that can interrupt one.
+    HardInterrupt,
+}
+
+/// The state that [`Platform::interrupts_off`] found, to be given back to [`Platform::interrupts_restore`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InterruptState(pub bool);
+
+/// What of a translation cache must go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FlushExtent {
+    /// Leaf translations of these addresses, one every `stride` bytes (4 KiB, 2 MiB or 1 GiB).
+    Range {
+        /// The addresses.
+        range: VirtRange,
+        /// The smallest leaf size among what was cleared, in bytes.
+        stride: u64,
+    },
+    /// Every translation of the address space that is not global.
+    AddressSpace,
+}
+
+/// A flush of one address space's translations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FlushRequest {
+    /// The top-level page table that names the address space.
+    pub root: Frame,
+    /// What must go.
+    pub extent: FlushExtent,
+    /// Page-table pages were removed: entries of paging-structure caches for the extent must go as well.
+    pub tables: bool,
+}
+
+/// How a platform should bring zeroes into memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum TouchHint {
+    /// The caller will use the memory at once: leave it in the cache.
+    Soon,
+    /// The caller will not use it soon.
+    Later,
+    /// Nothing is known.
+    #[default]
+    Unknown,
+}
+
+/// A machine, as far as a memory manager must know it.
+///
+/// # Safety
+///
+/// The library's memory safety rests on an implementation that keeps every *must* below; in particular on
+/// [`Platform::direct_map`] giving memory that nothing outside the library uses.
+pub unsafe trait Platform: Sync {
+    /// Where file pages come from. A machine without files uses [`NoFiles`].
+    type Pager: Pager;
+
+    /// The source of file pages.
+    fn pager(&self) -> &Self::Pager;
+
+    /// Keeps the running task on its CPU (preemption off) and says which CPU that is. Calls nest.
+    ///
+    /// Precondition: none. Postcondition: until the matching [`Self::unpin`] the task runs on this CPU and no other
+    /// task does. Interrupts may still arrive. Does not block. Any context.
+    fn pin(&self) -> CpuId;
+
+    /// Undoes one [`Self::pin`].
+    ///
+    /// Precondition: the task is pinned. Does not block.
+    fn unpin(&self);
+
+    /// Turns interrupts off on this CPU and says whether they were on. Does not block. Any context.
+    fn interrupts_off(&self) -> InterruptState;
+
+    /// Puts back what [`Self::interrupts_off`] found; calls nest in stack order.
+    fn interrupts_restore(&self, state: InterruptState);
+
+    /// The context of the running code. Does not block.
+    fn context(&self) -> Context;
+
+    /// How many CPUs the machine can ever have; ids are below it. At most [`crate::limits::MAX_CPUS`], constant.
+    fn cpu_count(&self) -> usize;
+
+    /// The CPUs that run now. May change between calls.
+    fn online_cpus(&self) -> CpuSet;
+
+    /// Called in every turn of a spin loop. A kernel executes `pause`; a hosted machine gives its thread's turn away.
+    fn relax(&self);
+
+    /// The direct map: where the byte at `addr` can be read and written.
+    ///
+    /// Precondition: `addr` lies in a range that the manager was given. Postcondition: the pointer is valid for reads
+    /// and writes to the end of that range, for as long as the platform lives; equal addresses give equal pointers,
+    /// and a range is contiguous in the direct map. Does not block. Any context.
+    fn direct_map(&self, addr: PhysAddr) -> *mut u8;
+
+    /// Makes `root` the page table of this CPU, or leaves the user half empty for `None`. Translations of other
+    /// address spaces may stay cached; those of `root` must be as fresh as if it had never left.
+    ///
+    /// Precondition: pinned. Does not block.
+    fn load_root(&self, root: Option<Frame>);
+
+    /// Flushes this CPU's translations. Precondition: pinned. Postcondition: this CPU uses no translation of the
+    /// extent that was cached before the call. Does not block.
+    fn flush_local(&self, request: &FlushRequest);
+
+    /// Starts the same flush on `targets`, without waiting. `targets` never holds the calling CPU.
+    ///
+    /// Precondition: pinned; interrupts on. May wait for room in a queue, not for completion.
+    fn flush_remote_start(&self, targets: &CpuSet, request: &FlushRequest);
+
+    /// Waits for the flush that this CPU started last. Postcondition: no CPU of its targets uses a translation of
+    /// the extent that was cached before the start. Precondition: pinned.
+    fn flush_remote_wait(&self, targets: &CpuSet, request: &FlushRequest);
+
+    /// Fills frames with zeroes; they must be visible as such to every CPU that sees a store made after the call.
+    ///
+    /// Precondition: the frames belong to the caller. Does not block; the caller bounds the extent.
+    fn clear(&self, frames: FrameRange, hint: TouchHint);
+
+    /// Copies one frame onto another, visible as for [`Self::clear`]. The frames differ and `to` belongs to the caller.
+    fn copy(&self, from: Frame, to: Frame);
+
+    /// Monotonic time in nanoseconds.
+    fn now_ns(&self) -> u64;
+
+    /// Tells a secondary MMU (a hypervisor's second-stage tables, a device) that translations of `range` in the
+    /// address space of `root` are about to change. Comes before the flush; the secondary MMU must have dropped its
+    /// copies when the call returns. May block.
+    fn invalidate_secondary(&self, _root: Frame, _range: VirtRange) {}
+
+    /// Called whenever frames go back to the allocator. A checking machine looks here for translations that still
+    /// reach them (invariant 2); all others leave the empty default.
+    #[inline]
+    fn frames_freed(&self, _frames: FrameRange) {}
+
+    /// Called before a lock is waited for and after one is taken without waiting. A checking machine keeps the ranks
+    /// that each task holds and refuses a wrong order (see [`crate::sync`]); all others leave the empty default.
+    #[inline]
+    fn lock_taken(&self, _rank: Rank) {}
+
+    /// Called after a lock was given back.
+    #[inline]
+    fn lock_dropped(&self, _rank: Rank) {}
+
+    /// Asked before every allocation of frames; `true` makes it fail as if memory were out. Only machines that test
+    /// failures override the default.
+    #[inline]
+    fn fail_allocation(&self) -> bool {
+        false
+    }
+}
+
+/// Names a file to its [`Pager`]: an inode number, a handle, an index; the library only compares it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct FileId(pub u64);
+
+/// Why file pages could not be brought in or written out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PagerError {
+    /// The device or the network failed; the access becomes a bus error.
+    Io,
+    /// The page lies wholly behind the end of the file.
+    BeyondEnd,
+}
+
+/// Where the contents of file pages come from and go to.
+///
+/// Calls may block. They are made without any lock of the library held except the address space's own lock, for
+/// reading, and the busy mark of the pages concerned.
+pub trait Pager: Sync {
+    /// The file's size in bytes now.
+    fn size(&self, file: FileId) -> u64;
+
+    /// Fills `bytes` (one frame) with the file's contents from `page * 4096`; what lies behind the end is zeroed.
+    ///
+    /// # Errors
+    /// [`PagerError::BeyondEnd`] when the page holds no byte of the file, [`PagerError::Io`] otherwise.
+    fn read(&self, file: FileId, page: u64, bytes: &mut [u8; FRAME_SIZE as usize]) -> Result<(), PagerError>;
+
+    /// Writes a dirty page back.
+    ///
+    /// # Errors
+    /// [`PagerError::Io`]; the page then stays dirty.
+    fn write(&self, file: FileId, page: u64, bytes: &[u8; FRAME_SIZE as usize]) -> Result<(), PagerError>;
+}
+
+/// The pager of a machine without files: every file is empty.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoFiles;
+
+impl Pager for NoFiles {
+    fn size(&self, _file: FileId) -> u64 {
+        0
+    }
+
+    fn read(
+        &self,
+        _file: FileId,
+        _page: u64,
+        _bytes: &mut [u8; FRAME_SIZE as usize],
+    ) -> Result<(), PagerError> {
+        Err(PagerError::BeyondEnd)
+    }
+
+    fn write(&self, _file: FileId, _page: u64, _bytes: &[u8; FRAME_SIZE as usize]) -> Result<(), PagerError> {
+        Err(PagerError::Io)
+    }
+}

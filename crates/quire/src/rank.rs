@@ -1,0 +1,25 @@
+//! The ranks of locks; the protocol that they serve stands in [`crate::sync`].
+
+/// The order in which locks may be taken: ascending, one of each.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+pub enum Rank {
+    /// An address space's VMA tree and the existence of its page-table pages (a reader-writer lock).
+    AddressSpace = 1,
+    /// The manager's table of open files.
+    FileTable,
+    /// One file's page cache.
+    File,
+    /// The entries of one page-table page.
+    PageTable,
+    /// The entries of a second page-table page: the child's in `fork`, the target's in `mremap`.
+    PageTableSecond,
+    /// A cache of small objects.
+    Slab,
+    /// One block: its bitmaps and map counts.
+    Block,
+    /// One shard's index of partly used blocks.
+    Shard,
+    /// One region's pool of whole free blocks.
+    Pool,
+}

@@ -1,0 +1,133 @@
+//! A reader-writer lock whose readers do not share a cache line.
+//!
+//! Page faults take it for reading on every CPU at once, so the count of readers is split: a reader marks the slot of
+//! the CPU that it happens to run on, and remembers which. A writer announces itself, which keeps new readers out, and
+//! waits until every slot is empty. Writers are served one at a time and never starve; a reader that meets a writer
+//! withdraws and waits.
+//!
+//! The store of a reader's mark and its load of the writer's flag, and the writer's store of the flag and its loads of
+//! the marks, are sequentially consistent: one of the two sees the other.
+
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use super::{Pinned, Rank, RawLock};
+use crate::platform::Platform;
+
+/// Slots for readers. CPUs beyond share them, which costs speed only.
+const SLOTS: usize = 16;
+
+#[repr(align(64))]
+struct Slot(AtomicU32);
+
+/// A value that many may read or one may change.
+pub struct RwLock<T> {
+    rank: Rank,
+    writer: RawLock,
+    readers: [Slot; SLOTS],
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: `value` is reached shared by readers and exclusively by the one writer, never both at once (module
+// documentation); handing it between threads needs `Send`, sharing it between readers needs `Sync`.
+unsafe impl<T: Send + Sync> Sync for RwLock<T> {}
+
+impl<T> RwLock<T> {
+    /// An unlocked lock of this rank around `value`.
+    pub const fn new(rank: Rank, value: T) -> Self {
+        Self {
+            rank,
+            writer: RawLock::new(),
+            readers: [const { Slot(AtomicU32::new(0)) }; SLOTS],
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Takes the lock for reading, waiting for a writer.
+    #[inline]
+    pub fn read<'a, P: Platform>(&'a self, platform: &'a P) -> ReadGuard<'a, T, P> {
+        platform.lock_taken(self.rank);
+        let slot = Pinned::new(platform).cpu().index() % SLOTS;
+        loop {
+            self.readers[slot].0.fetch_add(1, Ordering::SeqCst);
+            if !self.writer.is_locked_seq() {
+                return ReadGuard { lock: self, platform, slot };
+            }
+            self.readers[slot].0.fetch_sub(1, Ordering::Release);
+            while self.writer.is_locked() {
+                platform.relax();
+            }
+        }
+    }
+
+    /// Takes the lock for writing, waiting for the readers and for other writers.
+    pub fn write<'a, P: Platform>(&'a self, platform: &'a P) -> WriteGuard<'a, T, P> {
+        self.writer.lock_seq(platform, self.rank);
+        for slot in &self.readers {
+            while slot.0.load(Ordering::SeqCst) != 0 {
+                platform.relax();
+            }
+        }
+        WriteGuard { lock: self, platform }
+    }
+
+    /// The value, without locking: the exclusive borrow is the proof that nobody else has it.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.value.get_mut()
+    }
+}
+
+/// Shared access to the value of an [`RwLock`] until dropped.
+pub struct ReadGuard<'a, T, P: Platform> {
+    lock: &'a RwLock<T>,
+    platform: &'a P,
+    slot: usize,
+}
+
+impl<T, P: Platform> Deref for ReadGuard<'_, T, P> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: this guard's mark in `readers` keeps every writer out until it is dropped.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T, P: Platform> Drop for ReadGuard<'_, T, P> {
+    #[inline]
+    fn drop(&mut self) {
+        self.lock.readers[self.slot].0.fetch_sub(1, Ordering::Release);
+        self.platform.lock_dropped(self.lock.rank);
+    }
+}
+
+/// Exclusive access to the value of an [`RwLock`] until dropped.
+pub struct WriteGuard<'a, T, P: Platform> {
+    lock: &'a RwLock<T>,
+    platform: &'a P,
+}
+
+impl<T, P: Platform> Deref for WriteGuard<'_, T, P> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: the guard exists only while this task holds `writer` and after every reader's mark was seen gone.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T, P: Platform> DerefMut for WriteGuard<'_, T, P> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as for `deref`; `&mut self` excludes a second borrow through this guard.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T, P: Platform> Drop for WriteGuard<'_, T, P> {
+    #[inline]
+    fn drop(&mut self) {
+        self.lock.writer.unlock(self.platform, self.lock.rank);
+    }
+}

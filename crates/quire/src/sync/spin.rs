@@ -1,0 +1,139 @@
+//! Test-and-test-and-set spin locks. Hold times are bounded by the named limits, so a queue would not pay, and a queue
+//! lock stops dead when a hosted machine has more threads than processors.
+
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use super::Rank;
+use crate::platform::Platform;
+
+/// A lock without data, for records whose fields are atomics laid out by hand. Zeroed memory is an unlocked lock.
+#[derive(Default)]
+#[repr(transparent)]
+pub struct RawLock(AtomicBool);
+
+impl RawLock {
+    /// An unlocked lock.
+    pub const fn new() -> Self {
+        Self(AtomicBool::new(false))
+    }
+
+    /// Takes the lock, waiting for its holder.
+    #[inline]
+    pub fn lock<P: Platform>(&self, platform: &P, rank: Rank) {
+        platform.lock_taken(rank);
+        while self.0.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            while self.0.load(Ordering::Relaxed) {
+                platform.relax();
+            }
+        }
+    }
+
+    /// Takes the lock if nobody holds it.
+    #[inline]
+    pub fn try_lock<P: Platform>(&self, platform: &P, rank: Rank) -> bool {
+        let taken = !self.0.load(Ordering::Relaxed)
+            && self.0.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        if taken {
+            platform.lock_taken(rank);
+        }
+        taken
+    }
+
+    /// Takes the lock as [`Self::lock`] does, ordered before every later load that is sequentially consistent.
+    pub(super) fn lock_seq<P: Platform>(&self, platform: &P, rank: Rank) {
+        platform.lock_taken(rank);
+        while self.0.compare_exchange_weak(false, true, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+            while self.0.load(Ordering::Relaxed) {
+                platform.relax();
+            }
+        }
+    }
+
+    /// Whether somebody holds the lock, ordered after every earlier store that is sequentially consistent.
+    #[inline]
+    pub(super) fn is_locked_seq(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    /// Gives the lock back. The caller holds it.
+    #[inline]
+    pub fn unlock<P: Platform>(&self, platform: &P, rank: Rank) {
+        debug_assert!(self.is_locked());
+        self.0.store(false, Ordering::Release);
+        platform.lock_dropped(rank);
+    }
+
+    /// Whether somebody holds the lock; for assertions.
+    #[inline]
+    pub fn is_locked(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A spin lock around a value.
+pub struct SpinLock<T> {
+    rank: Rank,
+    raw: RawLock,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: `value` is reached only through a `SpinGuard`, of which `raw` allows one at a time (or through `&mut`), so
+// sharing the lock hands the value from thread to thread, for which `T: Send` is what is needed.
+unsafe impl<T: Send> Sync for SpinLock<T> {}
+
+impl<T> SpinLock<T> {
+    /// An unlocked lock of this rank around `value`.
+    pub const fn new(rank: Rank, value: T) -> Self {
+        Self { rank, raw: RawLock::new(), value: UnsafeCell::new(value) }
+    }
+
+    /// Takes the lock, waiting for its holder.
+    #[inline]
+    pub fn lock<'a, P: Platform>(&'a self, platform: &'a P) -> SpinGuard<'a, T, P> {
+        self.raw.lock(platform, self.rank);
+        SpinGuard { lock: self, platform }
+    }
+
+    /// Takes the lock if nobody holds it.
+    #[inline]
+    pub fn try_lock<'a, P: Platform>(&'a self, platform: &'a P) -> Option<SpinGuard<'a, T, P>> {
+        self.raw.try_lock(platform, self.rank).then_some(SpinGuard { lock: self, platform })
+    }
+
+    /// The value, without locking: the exclusive borrow is the proof that nobody else has it.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.value.get_mut()
+    }
+}
+
+/// Access to the value of a [`SpinLock`] until dropped.
+pub struct SpinGuard<'a, T, P: Platform> {
+    lock: &'a SpinLock<T>,
+    platform: &'a P,
+}
+
+impl<T, P: Platform> Deref for SpinGuard<'_, T, P> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: the guard exists only while this task holds `raw`, which excludes every other guard.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T, P: Platform> DerefMut for SpinGuard<'_, T, P> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as for `deref`; `&mut self` excludes a second borrow through this guard.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T, P: Platform> Drop for SpinGuard<'_, T, P> {
+    #[inline]
+    fn drop(&mut self) {
+        self.lock.raw.unlock(self.platform, self.lock.rank);
+    }
+}

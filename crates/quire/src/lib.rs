@@ -11,6 +11,7 @@ pub mod arch;
 pub mod cpu;
 pub mod error;
 pub mod limits;
+pub mod memmap;
 pub mod platform;
 pub mod rank;
 pub mod sync;

@@ -1,0 +1,261 @@
+//! The 512-bit maps of a block: which frames are in use, where folios start, which are held by an owner.
+//!
+//! All changes are made under the block's lock by plain loads and stores; the words are atomics so that the checks of
+//! a free can look at them without the lock.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::addr::Order;
+use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER};
+
+const WORDS: usize = BLOCK_FRAMES / 64;
+
+/// A set of frames of one block, as a value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FrameMask(pub [u64; WORDS]);
+
+impl FrameMask {
+    /// No frame.
+    pub const EMPTY: Self = Self([0; WORDS]);
+    /// Every frame.
+    pub const ALL: Self = Self([u64::MAX; WORDS]);
+
+    /// The frames `start .. start + count`.
+    #[inline]
+    pub fn run(start: usize, count: usize) -> Self {
+        debug_assert!(start + count <= BLOCK_FRAMES);
+        let mut mask = Self::EMPTY;
+        for word in start / 64..(start + count).div_ceil(64) {
+            mask.0[word] = run_in_word(word, start, count);
+        }
+        mask
+    }
+
+    /// How many frames.
+    #[inline]
+    pub fn count(&self) -> usize {
+        self.0.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    /// Whether there are none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().fold(0, |all, word| all | word) == 0
+    }
+
+    /// Whether the frame with this index is in the set.
+    #[inline]
+    pub fn contains(&self, index: usize) -> bool {
+        self.0[index / 64] >> (index % 64) & 1 == 1
+    }
+
+    /// Frames in `self` and not in `other`.
+    #[inline]
+    #[must_use]
+    pub fn without(mut self, other: Self) -> Self {
+        (0..WORDS).for_each(|word| self.0[word] &= !other.0[word]);
+        self
+    }
+
+    /// Frames in either.
+    #[inline]
+    #[must_use]
+    pub fn union(mut self, other: Self) -> Self {
+        (0..WORDS).for_each(|word| self.0[word] |= other.0[word]);
+        self
+    }
+
+    /// Frames in both.
+    #[inline]
+    #[must_use]
+    pub fn intersection(mut self, other: Self) -> Self {
+        (0..WORDS).for_each(|word| self.0[word] &= other.0[word]);
+        self
+    }
+
+    /// The runs of consecutive frames, as (start, count), in ascending order.
+    pub fn runs(self) -> impl Iterator<Item = (usize, usize)> {
+        let mut at = 0;
+        core::iter::from_fn(move || {
+            let start = self.next_set(at)?;
+            at = self.next_clear(start);
+            Some((start, at - start))
+        })
+    }
+
+    /// The first member at or after `from`.
+    #[inline]
+    pub fn next_set(&self, from: usize) -> Option<usize> {
+        let mut word = from / 64;
+        let mut bits = *self.0.get(word)? & u64::MAX << (from % 64);
+        while bits == 0 {
+            word += 1;
+            bits = *self.0.get(word)?;
+        }
+        Some(word * 64 + bits.trailing_zeros() as usize)
+    }
+
+    /// The first non-member at or after `from`; 512 when there is none.
+    #[inline]
+    pub fn next_clear(&self, from: usize) -> usize {
+        let inverted = Self(self.0.map(|word| !word));
+        inverted.next_set(from).unwrap_or(BLOCK_FRAMES)
+    }
+
+    /// One more than the largest order at which an aligned group lies wholly in the set; 0 when it is empty. At most
+    /// the order of a block, which is answered as 1 + 9.
+    pub fn largest_group(&self) -> u8 {
+        let mut folded = self.0;
+        if self.is_empty() {
+            return 0;
+        }
+        for order in 0..6 {
+            // A group of the next order is a pair of groups of this one whose first has an even number.
+            let next = folded.map(|word| word & word >> (1 << order) & EVEN_GROUPS[order]);
+            if next.iter().all(|&word| word == 0) {
+                return order as u8 + 1;
+            }
+            folded = next;
+        }
+        let full =
+            |from: usize, count: usize| self.0[from..from + count].iter().all(|&word| word == u64::MAX);
+        let any = |count: usize| (0..WORDS).step_by(count).any(|from| full(from, count));
+        if any(8) {
+            10
+        } else if any(4) {
+            9
+        } else if any(2) {
+            8
+        } else {
+            7
+        }
+    }
+
+    /// The first aligned group of `order` that lies wholly in the set. The order is below a block's.
+    pub fn find_group(&self, order: Order) -> Option<usize> {
+        let order = usize::from(order.get());
+        if order >= 6 {
+            let count = 1 << (order - 6);
+            return (0..WORDS)
+                .step_by(count)
+                .find(|&from| self.0[from..from + count].iter().all(|&word| word == u64::MAX))
+                .map(|word| word * 64);
+        }
+        self.0.iter().enumerate().find_map(|(at, &word)| {
+            let groups = (0..order).fold(word, |folded, o| folded & folded >> (1 << o) & EVEN_GROUPS[o]);
+            (groups != 0).then(|| at * 64 + groups.trailing_zeros() as usize)
+        })
+    }
+}
+
+/// Bit positions at which a group of order `index + 1` may start.
+const EVEN_GROUPS: [u64; 6] = [
+    0x5555_5555_5555_5555,
+    0x1111_1111_1111_1111,
+    0x0101_0101_0101_0101,
+    0x0001_0001_0001_0001,
+    0x0000_0001_0000_0001,
+    0x0000_0000_0000_0001,
+];
+
+/// The bits of `start .. start + count` that fall into word `word`.
+#[inline]
+fn run_in_word(word: usize, start: usize, count: usize) -> u64 {
+    let from = start.saturating_sub(word * 64);
+    let to = (start + count - word * 64).min(64);
+    (u64::MAX << from) & (u64::MAX >> (64 - to))
+}
+
+/// A set of frames of one block, in a block's record.
+#[repr(C, align(64))]
+pub struct Bitmap([AtomicU64; WORDS]);
+
+impl Bitmap {
+    /// No frame.
+    pub const fn new() -> Self {
+        Self([const { AtomicU64::new(0) }; WORDS])
+    }
+
+    /// The set as it is now.
+    #[inline]
+    pub fn load(&self) -> FrameMask {
+        FrameMask(core::array::from_fn(|word| self.0[word].load(Ordering::Relaxed)))
+    }
+
+    /// Replaces the set. Under the block's lock.
+    #[inline]
+    pub fn store(&self, mask: FrameMask) {
+        (0..WORDS).for_each(|word| self.0[word].store(mask.0[word], Ordering::Relaxed));
+    }
+
+    /// One word of the set.
+    #[inline]
+    pub fn word(&self, word: usize) -> u64 {
+        self.0[word].load(Ordering::Relaxed)
+    }
+
+    /// Replaces one word. Under the block's lock.
+    #[inline]
+    pub fn set_word(&self, word: usize, bits: u64) {
+        self.0[word].store(bits, Ordering::Relaxed);
+    }
+
+    /// Whether the frame with this index is in the set.
+    #[inline]
+    pub fn contains(&self, index: usize) -> bool {
+        self.word(index / 64) >> (index % 64) & 1 == 1
+    }
+
+    /// Adds the frames `start .. start + count`. Under the block's lock.
+    #[inline]
+    pub fn insert_run(&self, start: usize, count: usize) {
+        for word in start / 64..(start + count).div_ceil(64) {
+            self.set_word(word, self.word(word) | run_in_word(word, start, count));
+        }
+    }
+
+    /// Takes the frames `start .. start + count` out. Under the block's lock.
+    #[inline]
+    pub fn remove_run(&self, start: usize, count: usize) {
+        for word in start / 64..(start + count).div_ceil(64) {
+            self.set_word(word, self.word(word) & !run_in_word(word, start, count));
+        }
+    }
+
+    /// Whether the set holds all of `start .. start + count`.
+    #[inline]
+    pub fn contains_run(&self, start: usize, count: usize) -> bool {
+        (start / 64..(start + count).div_ceil(64)).all(|word| {
+            let run = run_in_word(word, start, count);
+            self.word(word) & run == run
+        })
+    }
+
+    /// Whether the set holds none of `start .. start + count`.
+    #[inline]
+    pub fn misses_run(&self, start: usize, count: usize) -> bool {
+        (start / 64..(start + count).div_ceil(64))
+            .all(|word| self.word(word) & run_in_word(word, start, count) == 0)
+    }
+
+    /// The largest order, from `known` on, at which the aligned group around `index` is wholly outside the set, plus
+    /// one. Tests one group per order and stops at the first that fails: a larger one would contain it.
+    #[inline]
+    pub fn grown_group(&self, index: usize, known: u8) -> u8 {
+        let mut answer = known;
+        while answer <= BLOCK_ORDER {
+            let count = 1usize << answer;
+            if !self.misses_run(index & !(count - 1), count) {
+                break;
+            }
+            answer += 1;
+        }
+        answer
+    }
+}
+
+impl Default for Bitmap {
+    fn default() -> Self {
+        Self::new()
+    }
+}

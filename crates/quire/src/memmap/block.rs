@@ -1,0 +1,186 @@
+//! The record of one 2 MiB block.
+
+use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+use super::bitmap::Bitmap;
+use super::descriptor::Descriptor;
+use super::lanes::Lanes;
+use crate::addr::PhysAddr;
+use crate::platform::Platform;
+use crate::rank::Rank;
+use crate::sync::RawLock;
+
+/// What a block is used for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum BlockState {
+    /// In one piece, free, and in its region's pool. All of the record is zero.
+    Whole = 0,
+    /// In small pieces: bitmaps and descriptors are valid.
+    Small = 1,
+    /// The start of a folio of order 9 or more.
+    Folio = 2,
+    /// Inside a folio of order 10 or more, not at its start.
+    FolioTail = 3,
+    /// All of it holds the manager's metadata.
+    Metadata = 4,
+    /// No memory.
+    Absent = 5,
+    /// On a per-CPU list of whole blocks.
+    Listed = 6,
+}
+
+/// A block's record. Every field changes under the block's lock only, save where a method says otherwise; all are
+/// atomics so that checks may look without it.
+#[repr(C, align(64))]
+pub struct Block {
+    lock: RawLock,
+    state: AtomicU8,
+    /// The order of the folio that starts here, while the state is [`BlockState::Folio`].
+    pub order: AtomicU8,
+    /// One more than the largest order of a free aligned group; 0 when nothing is free. [`BlockState::Small`] only.
+    pub free_order: AtomicU8,
+    /// The mobility group that the block serves.
+    pub mobility: AtomicU8,
+    /// The zone that the block belongs to; valid unless the state is [`BlockState::Whole`].
+    pub zone: AtomicU8,
+    /// One more than the list of its shard's index that the block is on; 0 on none. Changes under the shard's lock.
+    pub listed: AtomicU8,
+    /// 1 when map counts are 32 bits wide.
+    wide: AtomicU8,
+    /// The shard that the block belongs to.
+    pub shard: AtomicU16,
+    /// Free frames.
+    pub free: AtomicU16,
+    /// Frames that can be free at once: those that are memory and hold no metadata. 504, less at the edges of a range.
+    pub capacity: AtomicU16,
+    _spare: AtomicU16,
+    /// Links of the shard's list, as block number plus one. Change under the shard's lock.
+    pub next: AtomicU32,
+    /// The other direction.
+    pub previous: AtomicU32,
+    /// 2 MiB leaves that map this block, or 1 GiB leaves that map the gigantic folio starting here.
+    pub large_maps: AtomicU32,
+    /// Leaves of any size that map the folio of order 10 or more starting here.
+    pub folio_maps: AtomicU64,
+    descriptors: AtomicU64,
+    lanes: AtomicU64,
+    /// Frames that are not free.
+    pub used: Bitmap,
+    /// Frames at which a folio in use starts.
+    pub heads: Bitmap,
+    /// Frames that have an owner besides the leaves that map them.
+    pub held: Bitmap,
+}
+
+const _: () = assert!(size_of::<Block>() == 256);
+const _: () = assert!(size_of::<Bitmap>() == size_of::<Descriptor>());
+
+impl Block {
+    /// Takes the block's lock.
+    #[inline]
+    pub fn lock<P: Platform>(&self, platform: &P) {
+        self.lock.lock(platform, Rank::Block);
+    }
+
+    /// Takes the block's lock if nobody holds it.
+    #[inline]
+    pub fn try_lock<P: Platform>(&self, platform: &P) -> bool {
+        self.lock.try_lock(platform, Rank::Block)
+    }
+
+    /// Gives the block's lock back.
+    #[inline]
+    pub fn unlock<P: Platform>(&self, platform: &P) {
+        self.lock.unlock(platform, Rank::Block);
+    }
+
+    /// What the block is used for.
+    #[inline]
+    pub fn state(&self) -> BlockState {
+        match self.state.load(Ordering::Acquire) {
+            0 => BlockState::Whole,
+            1 => BlockState::Small,
+            2 => BlockState::Folio,
+            3 => BlockState::FolioTail,
+            4 => BlockState::Metadata,
+            5 => BlockState::Absent,
+            _ => BlockState::Listed,
+        }
+    }
+
+    /// Changes what the block is used for.
+    #[inline]
+    pub fn set_state(&self, state: BlockState) {
+        self.state.store(state as u8, Ordering::Release);
+    }
+
+    /// Where the descriptors of the block's 512 frames stand, if it has any.
+    #[inline]
+    pub fn descriptors(&self) -> Option<PhysAddr> {
+        match self.descriptors.load(Ordering::Acquire) {
+            0 => None,
+            at => Some(PhysAddr(at - 1)),
+        }
+    }
+
+    /// Says where the descriptors stand, or that there are none. (The address is kept plus one: frame 0 is memory too.)
+    #[inline]
+    pub fn set_descriptors(&self, at: Option<PhysAddr>) {
+        self.descriptors.store(at.map_or(0, |at| at.0 + 1), Ordering::Release);
+    }
+
+    /// Where the lanes of map counts stand and whether they are wide, if the block has any.
+    #[inline]
+    pub fn lanes_at(&self) -> Option<(PhysAddr, bool)> {
+        match self.lanes.load(Ordering::Acquire) {
+            0 => None,
+            at => Some((PhysAddr(at - 1), self.wide.load(Ordering::Relaxed) != 0)),
+        }
+    }
+
+    /// Says where the lanes stand.
+    #[inline]
+    pub fn set_lanes(&self, at: Option<(PhysAddr, bool)>) {
+        self.wide.store(at.is_some_and(|(_, wide)| wide).into(), Ordering::Relaxed);
+        self.lanes.store(at.map_or(0, |(at, _)| at.0 + 1), Ordering::Release);
+    }
+
+    /// The block's lanes, if it has any. The caller holds the block's lock.
+    #[inline]
+    pub fn lanes<'a, P: Platform>(&'a self, platform: &P) -> Option<Lanes<'a>> {
+        let (at, wide) = self.lanes_at()?;
+        // SAFETY (M3): `lanes` names a place that holds this block's counts until it is changed under the lock.
+        Some(unsafe { Lanes::at(platform, at, wide) })
+    }
+
+    /// The descriptor of the folio of order 9 or more that starts here. It stands in the room of the map of folio
+    /// starts, of which such a block has no need.
+    #[inline]
+    pub fn folio(&self) -> &Descriptor {
+        debug_assert_eq!(self.state(), BlockState::Folio);
+        // SAFETY (M2): both types are 64 bytes of atomics with the same alignment, valid for every bit pattern.
+        unsafe { &*core::ptr::from_ref(&self.heads).cast::<Descriptor>() }
+    }
+
+    /// Makes the record all zero again, save for the lock, which the caller holds.
+    pub fn reset(&self) {
+        for field in
+            [&self.state, &self.order, &self.free_order, &self.mobility, &self.zone, &self.listed, &self.wide]
+        {
+            field.store(0, Ordering::Relaxed);
+        }
+        for field in [&self.shard, &self.free, &self.capacity] {
+            field.store(0, Ordering::Relaxed);
+        }
+        for field in [&self.next, &self.previous, &self.large_maps] {
+            field.store(0, Ordering::Relaxed);
+        }
+        for field in [&self.folio_maps, &self.descriptors, &self.lanes] {
+            field.store(0, Ordering::Release);
+        }
+        for map in [&self.used, &self.heads, &self.held] {
+            map.store(super::FrameMask::EMPTY);
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Memory for the manager's own tables, taken once at start-up from the ranges it was given and never returned.
+
+use core::ops::Deref;
+use core::ptr::NonNull;
+
+use crate::addr::{FrameRange, PhysAddr};
+use crate::error::InitError;
+use crate::limits::{FRAME_SIZE, MAX_RANGES};
+use crate::platform::Platform;
+
+/// A range from which tables are taken, front to back.
+#[derive(Clone, Copy, Default)]
+struct Source {
+    frames: FrameRange,
+    node: u8,
+    zeroed: bool,
+    /// Bytes taken from the front.
+    taken: u64,
+}
+
+/// Takes tables from the front of physical ranges: from the requested node's largest range while it lasts.
+pub struct BootMemory<'p, P: Platform> {
+    platform: &'p P,
+    sources: [Source; MAX_RANGES],
+    count: usize,
+}
+
+impl<'p, P: Platform> BootMemory<'p, P> {
+    /// No memory yet.
+    pub fn new(platform: &'p P) -> Self {
+        Self { platform, sources: [Source::default(); MAX_RANGES], count: 0 }
+    }
+
+    /// Adds a range. `zeroed` promises that it reads as zero.
+    ///
+    /// # Errors
+    /// [`InitError::TooManyRanges`].
+    pub fn add(&mut self, frames: FrameRange, node: u8, zeroed: bool) -> Result<(), InitError> {
+        let slot = self.sources.get_mut(self.count).ok_or(InitError::TooManyRanges)?;
+        *slot = Source { frames, node, zeroed, taken: 0 };
+        self.count += 1;
+        Ok(())
+    }
+
+    /// The frames taken from the front of range `index`, rounded up to whole frames.
+    pub fn taken(&self, index: usize) -> FrameRange {
+        let source = &self.sources[index];
+        FrameRange::new(source.frames.start, source.taken.div_ceil(FRAME_SIZE))
+    }
+
+    /// A table of `len` values, each made by `init` from its index.
+    ///
+    /// # Errors
+    /// [`InitError::TooSmall`] when no range has room.
+    pub fn table<T>(
+        &mut self,
+        node: u8,
+        len: usize,
+        mut init: impl FnMut(usize) -> T,
+    ) -> Result<BootSlice<T>, InitError> {
+        let (base, _) = self.take(node, size_of::<T>() * len, align_of::<T>())?;
+        for index in 0..len {
+            // SAFETY (M1): `take` gave room for `len` values of `T`, aligned, that nobody else has.
+            unsafe { base.cast::<T>().add(index).write(init(index)) };
+        }
+        Ok(BootSlice { base: base.cast(), len })
+    }
+
+    /// A table of `len` values that are all zero bytes; memory known to be zero is not touched.
+    ///
+    /// # Errors
+    /// [`InitError::TooSmall`] when no range has room.
+    ///
+    /// # Safety
+    /// Zero bytes are a valid `T`.
+    pub unsafe fn zeroed_table<T>(&mut self, node: u8, len: usize) -> Result<BootSlice<T>, InitError> {
+        let bytes = size_of::<T>() * len;
+        let (base, zeroed) = self.take(node, bytes, align_of::<T>())?;
+        if !zeroed {
+            // SAFETY (M1): `take` gave these bytes to us alone.
+            unsafe { base.write_bytes(0, bytes) };
+        }
+        Ok(BootSlice { base: base.cast(), len })
+    }
+
+    fn take(&mut self, node: u8, bytes: usize, align: usize) -> Result<(NonNull<u8>, bool), InitError> {
+        let room =
+            |source: &Source| (source.frames.count * FRAME_SIZE).saturating_sub(source.taken + align as u64);
+        let best = self.sources[..self.count]
+            .iter_mut()
+            .filter(|source| room(source) >= bytes as u64)
+            .max_by_key(|source| (source.node == node, source.frames.count))
+            .ok_or(InitError::TooSmall)?;
+        let start = (best.frames.start.addr().0 + best.taken).next_multiple_of(align as u64);
+        best.taken = start + bytes as u64 - best.frames.start.addr().0;
+        let pointer = NonNull::new(self.platform.direct_map(PhysAddr(start))).ok_or(InitError::TooSmall)?;
+        Ok((pointer, best.zeroed))
+    }
+}
+
+/// A table in boot memory. It lives as long as the platform, so the handle is freely copied.
+pub struct BootSlice<T> {
+    base: NonNull<T>,
+    len: usize,
+}
+
+impl<T> BootSlice<T> {
+    /// A table without entries.
+    pub const fn empty() -> Self {
+        Self { base: NonNull::dangling(), len: 0 }
+    }
+
+    /// The table's entries.
+    #[inline]
+    pub fn as_slice<'a>(self) -> &'a [T] {
+        // SAFETY (M1): boot memory is never given back and was initialised by `BootMemory`; handles give shared
+        // references only.
+        unsafe { core::slice::from_raw_parts(self.base.as_ptr(), self.len) }
+    }
+}
+
+impl<T> Clone for BootSlice<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for BootSlice<T> {}
+
+impl<T> Deref for BootSlice<T> {
+    type Target = [T];
+    #[inline]
+    fn deref(&self) -> &[T] {
+        self.as_slice()
+    }
+}
+
+// SAFETY (M1): a handle gives shared references only, so sending or sharing it is sharing `T`.
+unsafe impl<T: Sync> Send for BootSlice<T> {}
+// SAFETY (M1): as above.
+unsafe impl<T: Sync> Sync for BootSlice<T> {}

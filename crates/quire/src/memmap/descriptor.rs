@@ -1,0 +1,92 @@
+//! The page descriptor: 64 bytes for a frame of a block that is used in small pieces, or for a folio of a whole block.
+
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+use crate::limits::DESCRIPTOR_SIZE;
+use crate::platform::Platform;
+use crate::rank::Rank;
+use crate::sync::RawLock;
+
+/// What a frame is used for and in what condition it is. Plain loads and stores by the frame's owner.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DescriptorFlags(pub u32);
+
+impl DescriptorFlags {
+    /// The frame lies on a per-CPU list.
+    pub const LISTED: Self = Self(1);
+    /// The frame is a page-table page.
+    pub const TABLE: Self = Self(2);
+    /// The frame holds small objects.
+    pub const SLAB: Self = Self(4);
+    /// The frame belongs to the page cache.
+    pub const CACHE: Self = Self(8);
+    /// Page cache: contents are newer than the file's.
+    pub const DIRTY: Self = Self(16);
+}
+
+/// A page descriptor. Who owns the frame says what the fields mean; all are atomics because a stale reader may look.
+#[repr(C, align(64))]
+pub struct Descriptor {
+    flags: AtomicU32,
+    lock: RawLock,
+    /// The level of a page table.
+    pub level: core::sync::atomic::AtomicU8,
+    /// Non-empty entries of a page table, or objects in use in a slab frame.
+    pub population: AtomicU16,
+    /// The owner: a cache of small objects, or a file's page cache.
+    pub owner: AtomicU64,
+    /// The page's index within its owner (in 4 KiB pages).
+    pub index: AtomicU64,
+    /// Links of whatever list the frame is on.
+    pub next: AtomicU64,
+    /// The other direction.
+    pub previous: AtomicU64,
+    /// A word for the owner: which objects of a slab frame are free.
+    pub word: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Descriptor>() == DESCRIPTOR_SIZE);
+
+impl Descriptor {
+    /// Whether all bits of `flags` are set.
+    #[inline]
+    pub fn has(&self, flags: DescriptorFlags) -> bool {
+        self.flags.load(Ordering::Relaxed) & flags.0 == flags.0
+    }
+
+    /// Replaces all flags. The caller owns the frame, so nobody else changes them.
+    #[inline]
+    pub fn set_flags(&self, flags: DescriptorFlags) {
+        self.flags.store(flags.0, Ordering::Relaxed);
+    }
+
+    /// Forgets all flags. The caller owns the frame.
+    #[inline]
+    pub fn clear_flags(&self) {
+        self.flags.store(0, Ordering::Relaxed);
+    }
+
+    /// Sets flags beside others that may change at the same moment.
+    #[inline]
+    pub fn add_flags(&self, flags: DescriptorFlags) {
+        self.flags.fetch_or(flags.0, Ordering::AcqRel);
+    }
+
+    /// Clears flags beside others that may change at the same moment; says whether one was set.
+    #[inline]
+    pub fn remove_flags(&self, flags: DescriptorFlags) -> bool {
+        self.flags.fetch_and(!flags.0, Ordering::AcqRel) & flags.0 != 0
+    }
+
+    /// Takes the lock of the page-table page that the frame holds.
+    #[inline]
+    pub fn lock_table<P: Platform>(&self, platform: &P, rank: Rank) {
+        self.lock.lock(platform, rank);
+    }
+
+    /// Gives the lock back.
+    #[inline]
+    pub fn unlock_table<P: Platform>(&self, platform: &P, rank: Rank) {
+        self.lock.unlock(platform, rank);
+    }
+}

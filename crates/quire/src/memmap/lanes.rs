@@ -1,0 +1,178 @@
+//! Map counts of the 512 frames of a block, side by side: how many 4 KiB leaves map each frame.
+//!
+//! Counts are changed a run at a time, eight lanes to a word, under the block's lock. A count stands in one byte; the
+//! rare block with a frame that more than 255 leaves map is *widened* to 32-bit lanes in a frame of their own. Nothing
+//! here allocates: a full byte is reported, and the caller widens and tries again.
+//!
+//! The word-wise arithmetic needs no vector registers, so a kernel that does not save them has it as well.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::bitmap::FrameMask;
+use crate::addr::PhysAddr;
+use crate::limits::BLOCK_FRAMES;
+use crate::platform::Platform;
+
+const LOW: u64 = 0x0101_0101_0101_0101;
+const HIGH: u64 = LOW << 7;
+
+/// Why a run of counts was not changed. Nothing has changed then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LaneError {
+    /// A count would pass 255: widen the lanes and try again.
+    Full,
+    /// A count would fall below zero: a leaf was counted twice.
+    Underflow,
+}
+
+/// The lanes of one block, under its lock.
+#[derive(Clone, Copy)]
+pub enum Lanes<'a> {
+    /// One byte each, eight to a word, lane 0 in the lowest byte.
+    Narrow(&'a [AtomicU64; BLOCK_FRAMES / 8]),
+    /// Four bytes each.
+    Wide(&'a [AtomicU32; BLOCK_FRAMES]),
+}
+
+impl<'a> Lanes<'a> {
+    /// Bytes of narrow lanes.
+    pub const NARROW_BYTES: usize = BLOCK_FRAMES;
+    /// Bytes of wide lanes.
+    pub const WIDE_BYTES: usize = BLOCK_FRAMES * 4;
+
+    /// The lanes at `at`.
+    ///
+    /// # Safety
+    /// `at` is the place of a block's lanes of that width, 8-byte aligned, and stays so for `'a`.
+    pub unsafe fn at<P: Platform>(platform: &P, at: PhysAddr, wide: bool) -> Self {
+        let pointer = platform.direct_map(at);
+        // SAFETY: the caller's promise; all lanes are atomics.
+        unsafe { if wide { Self::Wide(&*pointer.cast()) } else { Self::Narrow(&*pointer.cast()) } }
+    }
+
+    /// The count of one frame.
+    #[inline]
+    pub fn get(self, index: usize) -> u32 {
+        match self {
+            Self::Narrow(words) => {
+                (words[index / 8].load(Ordering::Relaxed) >> (index % 8 * 8)) as u32 & 0xff
+            }
+            Self::Wide(lanes) => lanes[index].load(Ordering::Relaxed),
+        }
+    }
+
+    /// Adds one to the counts of `start .. start + count`.
+    ///
+    /// # Errors
+    /// [`LaneError::Full`]; only narrow lanes can be full.
+    #[inline]
+    pub fn increment(self, start: usize, count: usize) -> Result<(), LaneError> {
+        match self {
+            Self::Narrow(words) => {
+                if words_of(start, count)
+                    .any(|(word, ones)| has_zero_lane(!words[word].load(Ordering::Relaxed) | !(ones * 0xff)))
+                {
+                    return Err(LaneError::Full);
+                }
+                for (word, ones) in words_of(start, count) {
+                    words[word].store(words[word].load(Ordering::Relaxed) + ones, Ordering::Relaxed);
+                }
+            }
+            Self::Wide(lanes) => {
+                for lane in &lanes[start..start + count] {
+                    lane.store(lane.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes one from the counts of `start .. start + count`, and adds the frames that reached zero to `zeroed`.
+    ///
+    /// # Errors
+    /// [`LaneError::Underflow`].
+    #[inline]
+    pub fn decrement(self, start: usize, count: usize, zeroed: &mut FrameMask) -> Result<(), LaneError> {
+        match self {
+            Self::Narrow(words) => {
+                if words_of(start, count)
+                    .any(|(word, ones)| has_zero_lane(words[word].load(Ordering::Relaxed) | !(ones * 0xff)))
+                {
+                    return Err(LaneError::Underflow);
+                }
+                for (word, ones) in words_of(start, count) {
+                    let left = words[word].load(Ordering::Relaxed) - ones;
+                    words[word].store(left, Ordering::Relaxed);
+                    zeroed.0[word / 8] |=
+                        (zero_lanes(left) & u64::from(gather_lanes(ones))) << (word % 8 * 8);
+                }
+            }
+            Self::Wide(lanes) => {
+                if lanes[start..start + count].iter().any(|lane| lane.load(Ordering::Relaxed) == 0) {
+                    return Err(LaneError::Underflow);
+                }
+                for (offset, lane) in lanes[start..start + count].iter().enumerate() {
+                    let left = lane.load(Ordering::Relaxed) - 1;
+                    lane.store(left, Ordering::Relaxed);
+                    let index = start + offset;
+                    zeroed.0[index / 64] |= u64::from(left == 0) << (index % 64);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The frames whose count is not zero.
+    pub fn nonzero(self) -> FrameMask {
+        let mut mask = FrameMask::EMPTY;
+        match self {
+            Self::Narrow(words) => {
+                for (word, lanes) in words.iter().enumerate() {
+                    let zero = zero_lanes(lanes.load(Ordering::Relaxed));
+                    mask.0[word / 8] |= (zero ^ 0xff) << (word % 8 * 8);
+                }
+            }
+            Self::Wide(lanes) => {
+                for (index, lane) in lanes.iter().enumerate() {
+                    mask.0[index / 64] |= u64::from(lane.load(Ordering::Relaxed) != 0) << (index % 64);
+                }
+            }
+        }
+        mask
+    }
+
+    /// Copies every count into wider lanes.
+    pub fn copy_to(self, wide: &[AtomicU32; BLOCK_FRAMES]) {
+        (0..BLOCK_FRAMES).for_each(|index| wide[index].store(self.get(index), Ordering::Relaxed));
+    }
+}
+
+/// The words that hold the lanes `start .. start + count`, each with a 1 in every lane concerned.
+#[inline]
+fn words_of(start: usize, count: usize) -> impl Iterator<Item = (usize, u64)> {
+    let end = start + count;
+    (start / 8..end.div_ceil(8)).map(move |word| {
+        let from = start.saturating_sub(word * 8) as u32;
+        let to = (end - word * 8).min(8) as u32;
+        (word, LOW & (u64::MAX << (from * 8)) & (u64::MAX >> ((8 - to) * 8)))
+    })
+}
+
+/// Whether any lane of the word is zero.
+#[inline]
+fn has_zero_lane(word: u64) -> bool {
+    word.wrapping_sub(LOW) & !word & HIGH != 0
+}
+
+/// One bit for each lane that is zero, lane 0 lowest.
+#[inline]
+fn zero_lanes(word: u64) -> u64 {
+    let nonzero = ((word & !HIGH) + !HIGH) | word;
+    u64::from(gather_lanes(!nonzero >> 7 & LOW))
+}
+
+/// Bit 0 of every lane, packed into a byte.
+#[inline]
+fn gather_lanes(ones: u64) -> u8 {
+    (ones.wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8
+}

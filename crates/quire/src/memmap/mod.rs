@@ -1,0 +1,120 @@
+//! The memory map: what is known about every 2 MiB block, and about frames of blocks that are used in small pieces.
+//!
+//! Physical memory is divided into blocks of 2 MiB. Each has a dense [`Block`] record; zeroed, it says "whole and
+//! free", so a machine whose metadata memory is zero to begin with is ready without touching the records. A
+//! [`Descriptor`] per frame exists only while its block is used in small pieces, and stands in the block itself.
+//!
+//! Records are found through a table of 1 GiB sections, so that holes cost eight bytes per GiB and a node's records
+//! stand in the node's own memory.
+
+mod bitmap;
+mod block;
+mod boot;
+mod descriptor;
+mod lanes;
+
+pub use bitmap::{Bitmap, FrameMask};
+pub use block::{Block, BlockState};
+pub use boot::{BootMemory, BootSlice};
+pub use descriptor::{Descriptor, DescriptorFlags};
+pub use lanes::{LaneError, Lanes};
+
+use crate::addr::{BlockNumber, Frame};
+use crate::limits::{DESCRIPTOR_SIZE, SECTION_BLOCKS};
+use crate::platform::Platform;
+
+/// The records of the blocks `first .. first + records.len()` of one section.
+#[derive(Clone, Copy)]
+pub struct Section {
+    first: u16,
+    records: BootSlice<Block>,
+}
+
+impl Section {
+    /// A section whose present blocks start at index `first`.
+    pub fn new(first: usize, records: BootSlice<Block>) -> Self {
+        debug_assert!(first + records.len() <= SECTION_BLOCKS);
+        Self { first: first as u16, records }
+    }
+
+    /// A section without memory.
+    pub fn empty() -> Self {
+        Self { first: 0, records: BootSlice::empty() }
+    }
+}
+
+/// Finds block records and page descriptors by number.
+pub struct MemMap {
+    first_section: usize,
+    sections: BootSlice<Section>,
+}
+
+impl MemMap {
+    /// The map over `sections`, the first of which has the number `first_section`.
+    pub fn new(first_section: usize, sections: BootSlice<Section>) -> Self {
+        Self { first_section, sections }
+    }
+
+    /// The record of a block, or `None` where the machine has no memory.
+    #[inline]
+    pub fn get(&self, block: BlockNumber) -> Option<&Block> {
+        let section = (block.0 as usize / SECTION_BLOCKS).wrapping_sub(self.first_section);
+        let section = self.sections.get(section)?;
+        section.records.get((block.0 as usize % SECTION_BLOCKS).wrapping_sub(section.first as usize))
+    }
+
+    /// The record of a block that is known to exist.
+    ///
+    /// # Panics
+    /// When it does not: a frame number was invented.
+    #[inline]
+    pub fn block(&self, block: BlockNumber) -> &Block {
+        match self.get(block) {
+            Some(record) => record,
+            None => no_such_block(block),
+        }
+    }
+
+    /// The page descriptor of a frame in a block that is used in small pieces.
+    ///
+    /// # Panics
+    /// When the block has no descriptors: nothing may ever look at a descriptor of a whole block.
+    #[inline]
+    pub fn descriptor<P: Platform>(&self, platform: &P, frame: Frame) -> &Descriptor {
+        self.descriptor_in(platform, self.block(frame.block()), frame)
+    }
+
+    /// As [`Self::descriptor`], when the block's record is at hand already.
+    #[inline]
+    pub fn descriptor_in<P: Platform>(&self, platform: &P, block: &Block, frame: Frame) -> &Descriptor {
+        let Some(base) = block.descriptors() else { no_descriptors(frame) };
+        let at = platform.direct_map(base).wrapping_add(frame.index_in_block() * DESCRIPTOR_SIZE);
+        // SAFETY (M2): a block whose record names descriptors keeps 32 KiB there until it is whole again, which needs
+        // every frame of it free; the caller owns `frame`. All fields are atomics, so sharing is allowed.
+        unsafe { &*at.cast::<Descriptor>() }
+    }
+
+    /// Every block record of the machine with its number, in ascending order.
+    pub fn blocks(&self) -> impl Iterator<Item = (BlockNumber, &Block)> {
+        self.sections.iter().enumerate().flat_map(move |(at, section)| {
+            let first = (self.first_section + at) * SECTION_BLOCKS + section.first as usize;
+            let records: &[Block] = section.records.as_slice();
+            records.iter().enumerate().map(move |(index, block)| (BlockNumber((first + index) as u32), block))
+        })
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn no_such_block(block: BlockNumber) -> ! {
+    panic!("{block:?} is not memory of this machine")
+}
+
+#[cold]
+#[inline(never)]
+fn no_descriptors(frame: Frame) -> ! {
+    panic!("descriptor of {frame:?} wanted, but its block is not in small pieces")
+}
+
+#[cfg(test)]
+mod tests;

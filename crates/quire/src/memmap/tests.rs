@@ -1,0 +1,120 @@
+use super::*;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::vec::Vec;
+
+/// A small generator for tests: numbers from a seed (splitmix64).
+pub(crate) struct Rng(pub(crate) u64);
+
+impl Rng {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+}
+
+fn group_of(mask: &FrameMask, order: u32) -> Option<usize> {
+    (0..512usize).step_by(1 << order).find(|&at| (at..at + (1 << order)).all(|i| mask.contains(i)))
+}
+
+#[test]
+fn groups_agree_with_counting_them() {
+    let mut rng = Rng(1);
+    for round in 0..2000 {
+        let mut mask = if round % 2 == 0 { FrameMask::ALL } else { FrameMask::EMPTY };
+        for _ in 0..rng.below(8) {
+            let start = rng.below(512) as usize;
+            let run = FrameMask::run(start, 1 + rng.below(512 - start as u64) as usize);
+            mask = if rng.below(2) == 0 { mask.without(run) } else { mask.union(run) };
+        }
+        let largest =
+            (0..10).rev().find(|&order| group_of(&mask, order).is_some()).map_or(0, |o| o as u8 + 1);
+        assert_eq!(mask.largest_group(), largest);
+        for order in 0..9 {
+            assert_eq!(
+                mask.find_group(crate::addr::Order::new(order).unwrap()),
+                group_of(&mask, order.into())
+            );
+        }
+        assert_eq!(mask.runs().map(|(_, count)| count).sum::<usize>(), mask.count());
+    }
+}
+
+#[test]
+fn a_group_grows_one_order_at_a_time() {
+    let map = Bitmap::new();
+    map.store(FrameMask::run(0, 4));
+    map.remove_run(3, 1);
+    assert_eq!(map.grown_group(3, 0), 1);
+    map.remove_run(2, 1);
+    assert_eq!(map.grown_group(2, 1), 2);
+    map.remove_run(0, 2);
+    assert_eq!(map.grown_group(0, 2), 10);
+}
+
+fn narrow() -> [AtomicU64; 64] {
+    core::array::from_fn(|_| AtomicU64::new(0))
+}
+
+#[test]
+fn lanes_count_every_run_exactly() {
+    let words = narrow();
+    let wide: [AtomicU32; 512] = core::array::from_fn(|_| AtomicU32::new(0));
+    let mut model = Vec::from([0u32; 512]);
+    let mut rng = Rng(7);
+    for _ in 0..5000 {
+        let start = rng.below(512) as usize;
+        let count = 1 + rng.below((512 - start as u64).min(40)) as usize;
+        let lanes = [Lanes::Narrow(&words), Lanes::Wide(&wide)];
+        if rng.below(2) == 0 {
+            let full = model[start..start + count].iter().any(|&c| c == 255);
+            assert_eq!(lanes[0].increment(start, count), if full { Err(LaneError::Full) } else { Ok(()) });
+            if !full {
+                lanes[1].increment(start, count).unwrap();
+                model[start..start + count].iter_mut().for_each(|c| *c += 1);
+            }
+        } else {
+            let under = model[start..start + count].contains(&0);
+            for lanes in lanes {
+                let mut zeroed = FrameMask::EMPTY;
+                let outcome = lanes.decrement(start, count, &mut zeroed);
+                assert_eq!(outcome, if under { Err(LaneError::Underflow) } else { Ok(()) });
+                for index in 0..512 {
+                    let hit = !under && (start..start + count).contains(&index) && model[index] == 1;
+                    assert_eq!(zeroed.contains(index), hit);
+                }
+            }
+            if !under {
+                model[start..start + count].iter_mut().for_each(|c| *c -= 1);
+            }
+        }
+        for (index, &count) in model.iter().enumerate() {
+            assert_eq!(lanes[0].get(index), count);
+            assert_eq!(lanes[1].get(index), count);
+            assert_eq!(lanes[0].nonzero().contains(index), count != 0);
+        }
+    }
+}
+
+#[test]
+fn a_full_lane_changes_nothing_and_widens_exactly() {
+    let words = narrow();
+    let lanes = Lanes::Narrow(&words);
+    for _ in 0..255 {
+        lanes.increment(100, 1).unwrap();
+    }
+    assert_eq!(lanes.increment(96, 8), Err(LaneError::Full));
+    assert_eq!(lanes.get(99), 0);
+    let wide: [AtomicU32; 512] = core::array::from_fn(|_| AtomicU32::new(9));
+    lanes.copy_to(&wide);
+    assert_eq!(wide[100].load(Ordering::Relaxed), 255);
+    Lanes::Wide(&wide).increment(96, 8).unwrap();
+    assert_eq!(Lanes::Wide(&wide).get(100), 256);
+    assert_eq!(Lanes::Wide(&wide).get(99), 1);
+}

@@ -12,6 +12,8 @@ pub mod cpu;
 pub mod error;
 pub mod limits;
 pub mod memmap;
+pub mod page_alloc;
 pub mod platform;
 pub mod rank;
+pub mod stats;
 pub mod sync;

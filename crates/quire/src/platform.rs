@@ -99,6 +99,12 @@ pub unsafe trait Platform: Sync {
     /// How many CPUs the machine can ever have; ids are below it. At most [`crate::limits::MAX_CPUS`], constant.
     fn cpu_count(&self) -> usize;
 
+    /// The memory node nearest to a CPU. Constant.
+    #[inline]
+    fn node_of(&self, _cpu: CpuId) -> u8 {
+        0
+    }
+
     /// The CPUs that run now. May change between calls.
     fn online_cpus(&self) -> CpuSet;
 

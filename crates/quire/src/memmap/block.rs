@@ -59,8 +59,10 @@ pub struct Block {
     pub next: AtomicU32,
     /// The other direction.
     pub previous: AtomicU32,
-    /// 2 MiB leaves that map this block, or 1 GiB leaves that map the gigantic folio starting here.
+    /// 2 MiB leaves that map this block.
     pub large_maps: AtomicU32,
+    /// 1 GiB leaves that map the gigantic folio starting here.
+    pub gigantic_maps: AtomicU32,
     /// Leaves of any size that map the folio of order 10 or more starting here.
     pub folio_maps: AtomicU64,
     descriptors: AtomicU64,
@@ -150,7 +152,7 @@ impl Block {
     #[inline]
     pub fn lanes<'a, P: Platform>(&'a self, platform: &P) -> Option<Lanes<'a>> {
         let (at, wide) = self.lanes_at()?;
-        // SAFETY (M3): `lanes` names a place that holds this block's counts until it is changed under the lock.
+        // SAFETY: M3: `lanes` names a place that holds this block's counts until it is changed under the lock.
         Some(unsafe { Lanes::at(platform, at, wide) })
     }
 
@@ -159,7 +161,7 @@ impl Block {
     #[inline]
     pub fn folio(&self) -> &Descriptor {
         debug_assert_eq!(self.state(), BlockState::Folio);
-        // SAFETY (M2): both types are 64 bytes of atomics with the same alignment, valid for every bit pattern.
+        // SAFETY: M2: both types are 64 bytes of atomics with the same alignment, valid for every bit pattern.
         unsafe { &*core::ptr::from_ref(&self.heads).cast::<Descriptor>() }
     }
 
@@ -173,7 +175,7 @@ impl Block {
         for field in [&self.shard, &self.free, &self.capacity] {
             field.store(0, Ordering::Relaxed);
         }
-        for field in [&self.next, &self.previous, &self.large_maps] {
+        for field in [&self.next, &self.previous, &self.large_maps, &self.gigantic_maps] {
             field.store(0, Ordering::Relaxed);
         }
         for field in [&self.folio_maps, &self.descriptors, &self.lanes] {

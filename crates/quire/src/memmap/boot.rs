@@ -48,7 +48,7 @@ impl<'p, P: Platform> BootMemory<'p, P> {
         FrameRange::new(source.frames.start, source.taken.div_ceil(FRAME_SIZE))
     }
 
-    /// A table of `len` values, each made by `init` from its index.
+    /// A table of `len` values, each made by `init` from its index; `init` may take more tables.
     ///
     /// # Errors
     /// [`InitError::TooSmall`] when no range has room.
@@ -56,12 +56,13 @@ impl<'p, P: Platform> BootMemory<'p, P> {
         &mut self,
         node: u8,
         len: usize,
-        mut init: impl FnMut(usize) -> T,
+        mut init: impl FnMut(&mut Self, usize) -> Result<T, InitError>,
     ) -> Result<BootSlice<T>, InitError> {
         let (base, _) = self.take(node, size_of::<T>() * len, align_of::<T>())?;
         for index in 0..len {
-            // SAFETY (M1): `take` gave room for `len` values of `T`, aligned, that nobody else has.
-            unsafe { base.cast::<T>().add(index).write(init(index)) };
+            let value = init(self, index)?;
+            // SAFETY: M1: `take` gave room for `len` values of `T`, aligned, that nobody else has.
+            unsafe { base.cast::<T>().add(index).write(value) };
         }
         Ok(BootSlice { base: base.cast(), len })
     }
@@ -77,7 +78,7 @@ impl<'p, P: Platform> BootMemory<'p, P> {
         let bytes = size_of::<T>() * len;
         let (base, zeroed) = self.take(node, bytes, align_of::<T>())?;
         if !zeroed {
-            // SAFETY (M1): `take` gave these bytes to us alone.
+            // SAFETY: M1: `take` gave these bytes to us alone.
             unsafe { base.write_bytes(0, bytes) };
         }
         Ok(BootSlice { base: base.cast(), len })
@@ -113,7 +114,7 @@ impl<T> BootSlice<T> {
     /// The table's entries.
     #[inline]
     pub fn as_slice<'a>(self) -> &'a [T] {
-        // SAFETY (M1): boot memory is never given back and was initialised by `BootMemory`; handles give shared
+        // SAFETY: M1: boot memory is never given back and was initialised by `BootMemory`; handles give shared
         // references only.
         unsafe { core::slice::from_raw_parts(self.base.as_ptr(), self.len) }
     }
@@ -135,7 +136,7 @@ impl<T> Deref for BootSlice<T> {
     }
 }
 
-// SAFETY (M1): a handle gives shared references only, so sending or sharing it is sharing `T`.
+// SAFETY: M1: a handle gives shared references only, so sending or sharing it is sharing `T`.
 unsafe impl<T: Sync> Send for BootSlice<T> {}
-// SAFETY (M1): as above.
+// SAFETY: M1: as above.
 unsafe impl<T: Sync> Sync for BootSlice<T> {}

@@ -89,7 +89,7 @@ impl MemMap {
     pub fn descriptor_in<P: Platform>(&self, platform: &P, block: &Block, frame: Frame) -> &Descriptor {
         let Some(base) = block.descriptors() else { no_descriptors(frame) };
         let at = platform.direct_map(base).wrapping_add(frame.index_in_block() * DESCRIPTOR_SIZE);
-        // SAFETY (M2): a block whose record names descriptors keeps 32 KiB there until it is whole again, which needs
+        // SAFETY: M2: a block whose record names descriptors keeps 32 KiB there until it is whole again, which needs
         // every frame of it free; the caller owns `frame`. All fields are atomics, so sharing is allowed.
         unsafe { &*at.cast::<Descriptor>() }
     }

@@ -1,0 +1,337 @@
+//! Map counts: changed a run at a time under the block's lock; frames that nobody maps or holds are free at once.
+
+use core::sync::atomic::Ordering;
+
+use super::PageAllocator;
+use crate::addr::{BlockNumber, Frame, FrameRange, Order, PageSize, PhysAddr};
+use crate::error::AllocError;
+use crate::limits::BLOCK_FRAMES;
+use crate::memmap::{Block, BlockState, FrameMask, LaneError, Lanes};
+use crate::platform::Platform;
+
+/// Why a run was not counted to its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CountError {
+    /// The first `done` frames were counted. The block of `at` has no counts yet, or they are full: give up all page
+    /// table locks, call [`PageAllocator::prepare_counts`] with `at`, and go on.
+    Prepare {
+        /// Frames of the run that were counted.
+        done: u64,
+        /// The frame that could not be.
+        at: Frame,
+    },
+}
+
+/// Where the wide lanes stand in the frame that a block's lanes have to themselves.
+const WIDE_OFFSET: u64 = Lanes::WIDE_BYTES as u64;
+
+/// Changes map counts. Keeps the lock of the block that it worked on last, so that neighbouring runs share one hold;
+/// dropping it gives the lock back and the frames to the store.
+pub struct Counter<'a, 'p, P: Platform> {
+    allocator: &'a PageAllocator<'p, P>,
+    current: Option<(BlockNumber, &'a Block)>,
+    /// Frames of the current block that nobody maps or holds any more.
+    freed: FrameMask,
+    any_freed: bool,
+}
+
+impl<'p, P: Platform> PageAllocator<'p, P> {
+    /// A counter that holds no lock yet.
+    #[inline]
+    pub fn counter(&self) -> Counter<'_, 'p, P> {
+        Counter { allocator: self, current: None, freed: FrameMask::EMPTY, any_freed: false }
+    }
+
+    /// Sees to it that one more 4 KiB leaf can be counted for every frame of the block of `frame`: gives a folio of
+    /// whole blocks its lanes, and widens lanes of which one is full. May allocate, so not under a page-table lock.
+    ///
+    /// # Errors
+    /// [`AllocError::OutOfMemory`]; nothing has changed then.
+    pub fn prepare_counts(&self, frame: Frame) -> Result<(), AllocError> {
+        let block = self.memmap.block(frame.block());
+        let room =
+            self.alloc(super::Gfp { urgency: super::Urgency::Atomic, ..super::Gfp::KERNEL }, Order::FRAME)?;
+        self.zero(room.addr(), 2 * Lanes::WIDE_BYTES);
+        block.lock(self.platform);
+        let used = match block.lanes_at() {
+            None => {
+                block.set_lanes(Some((room.addr(), false)));
+                true
+            }
+            Some((at, false)) => {
+                // The lanes of a folio of whole blocks leave room for wide ones in their own frame.
+                let own = block.state() != BlockState::Small;
+                self.widen(block, if own { at.frame() } else { room });
+                !own
+            }
+            Some((_, true)) => false,
+        };
+        block.unlock(self.platform);
+        if used { Ok(()) } else { self.free(room, Order::FRAME).map_err(|_| AllocError::OutOfMemory) }
+    }
+
+    fn widen(&self, block: &Block, room: Frame) {
+        let at = PhysAddr(room.addr().0 + WIDE_OFFSET);
+        // SAFETY: M3: the second half of a lanes frame is room for wide lanes and nobody else's.
+        let wide = unsafe { Lanes::at(self.platform, at, true) };
+        if let (Some(narrow), Lanes::Wide(lanes)) = (block.lanes(self.platform), wide) {
+            narrow.copy_to(lanes);
+        }
+        block.set_lanes(Some((at, true)));
+    }
+
+    /// How many leaves of any size map the frame.
+    pub fn mapcount(&self, frame: Frame) -> u64 {
+        let Some(block) = self.memmap.get(frame.block()) else { return 0 };
+        block.lock(self.platform);
+        let small = block.lanes(self.platform).map_or(0, |lanes| lanes.get(frame.index_in_block()));
+        let (state, own) = (block.state(), u64::from(block.large_maps.load(Ordering::Relaxed)));
+        let order = block.order.load(Ordering::Relaxed);
+        block.unlock(self.platform);
+        let gigantic = match state {
+            BlockState::FolioTail if order == Order::GIGANTIC.get() => {
+                let head = BlockNumber(frame.block().0 & !(super::whole::blocks_of(Order::GIGANTIC) - 1));
+                u64::from(self.memmap.block(head).gigantic_maps.load(Ordering::Relaxed))
+            }
+            BlockState::Folio => u64::from(block.gigantic_maps.load(Ordering::Relaxed)),
+            _ => 0,
+        };
+        u64::from(small) + own + gigantic
+    }
+
+    /// Marks frames as owned by something besides the leaves that map them: they stay in use at a count of zero.
+    pub fn hold(&self, frames: FrameRange) {
+        self.each_block(frames, |block, start, count| block.held.insert_run(start, count));
+    }
+
+    /// Whether something besides leaves owns the frame.
+    pub fn is_held(&self, frame: Frame) -> bool {
+        self.memmap.get(frame.block()).is_some_and(|block| block.held.contains(frame.index_in_block()))
+    }
+
+    /// Gives up the ownership that [`Self::hold`] took. Frames that nobody maps are free at once, the others when their
+    /// last leaf goes. How many frames became free.
+    pub fn release(&self, frames: FrameRange) -> u64 {
+        let mut counter = self.counter();
+        frames.by_block().map(|piece| counter.release(piece)).sum()
+    }
+
+    fn each_block(&self, frames: FrameRange, change: impl Fn(&Block, usize, usize)) {
+        for piece in frames.by_block() {
+            let block = self.memmap.block(piece.start.block());
+            block.lock(self.platform);
+            change(block, piece.start.index_in_block(), piece.count as usize);
+            block.unlock(self.platform);
+        }
+    }
+}
+
+impl<'a, P: Platform> Counter<'a, '_, P> {
+    /// Counts one more 4 KiB leaf for each frame of a run.
+    ///
+    /// # Errors
+    /// [`CountError::Prepare`]; the counter has given its lock back then.
+    #[inline]
+    pub fn map(&mut self, run: FrameRange) -> Result<(), CountError> {
+        let mut done = 0;
+        for piece in run.by_block() {
+            let block = self.enter(piece.start.block());
+            let lanes = block.lanes(self.allocator.platform);
+            let counted =
+                lanes.map(|lanes| lanes.increment(piece.start.index_in_block(), piece.count as usize));
+            match counted {
+                Some(Ok(())) => done += piece.count,
+                Some(Err(LaneError::Full)) | None => {
+                    self.leave();
+                    return Err(CountError::Prepare { done, at: piece.start });
+                }
+                Some(Err(LaneError::Underflow)) => unreachable!("counting up never reaches below zero"),
+            }
+            self.count_folio(piece.start, block, piece.count as i64);
+        }
+        Ok(())
+    }
+
+    /// Counts one 4 KiB leaf less for each frame of a run, after those leaves were flushed everywhere. Frames that reach
+    /// zero and are not held are free at once; how many.
+    ///
+    /// # Panics
+    /// When a frame was not mapped: page tables and counts disagree (invariant 5), and going on would free memory that
+    /// is in use.
+    #[inline]
+    pub fn unmap(&mut self, run: FrameRange) -> u64 {
+        run.by_block().map(|piece| self.unmap_in_block(piece)).sum()
+    }
+
+    fn unmap_in_block(&mut self, piece: FrameRange) -> u64 {
+        let block = self.enter(piece.start.block());
+        let mut zeroed = FrameMask::EMPTY;
+        let counted = block.lanes(self.allocator.platform).ok_or(LaneError::Underflow).and_then(|lanes| {
+            lanes.decrement(piece.start.index_in_block(), piece.count as usize, &mut zeroed)
+        });
+        if counted.is_err() {
+            self.leave();
+            panic!("{piece:?}: a frame was unmapped more often than mapped (invariant 5)");
+        }
+        if block.state() == BlockState::Small {
+            return self.add_freed(block, zeroed);
+        }
+        self.count_folio(piece.start, block, -(piece.count as i64));
+        self.free_folio_if_unmapped(piece.start, block)
+    }
+
+    /// Counts one more leaf of 2 MiB or 1 GiB onto the folio at `frame`.
+    pub fn map_large(&mut self, frame: Frame, size: PageSize) {
+        debug_assert!(size != PageSize::Size4K && frame.is_aligned(size.order()));
+        let block = self.enter(frame.block());
+        debug_assert!(matches!(block.state(), BlockState::Folio | BlockState::FolioTail));
+        let maps = if size == PageSize::Size1G { &block.gigantic_maps } else { &block.large_maps };
+        maps.fetch_add(1, Ordering::Relaxed);
+        self.count_folio(frame, block, 1);
+    }
+
+    /// Counts one leaf of 2 MiB or 1 GiB less, after it was flushed everywhere. How many frames became free.
+    ///
+    /// # Panics
+    /// As [`Self::unmap`].
+    pub fn unmap_large(&mut self, frame: Frame, size: PageSize) -> u64 {
+        let block = self.enter(frame.block());
+        let maps = if size == PageSize::Size1G { &block.gigantic_maps } else { &block.large_maps };
+        if maps.load(Ordering::Relaxed) == 0 {
+            self.leave();
+            panic!("{frame:?}: a folio was unmapped more often than mapped (invariant 5)");
+        }
+        maps.fetch_sub(1, Ordering::Relaxed);
+        self.count_folio(frame, block, -1);
+        self.free_folio_if_unmapped(frame, block)
+    }
+
+    /// Gives up the holding of frames in one block.
+    fn release(&mut self, piece: FrameRange) -> u64 {
+        let block = self.enter(piece.start.block());
+        let (start, count) = (piece.start.index_in_block(), piece.count as usize);
+        debug_assert!(block.held.contains_run(start, count));
+        block.held.remove_run(start, count);
+        if block.state() == BlockState::Small {
+            let mapped =
+                block.lanes(self.allocator.platform).map_or(FrameMask::EMPTY, |lanes| lanes.nonzero());
+            return self.add_freed(block, FrameMask::run(start, count).without(mapped));
+        }
+        self.free_folio_if_unmapped(piece.start, block)
+    }
+
+    /// Notes frames of the current block that nobody maps any more; those that are held stay.
+    #[inline]
+    fn add_freed(&mut self, block: &Block, zeroed: FrameMask) -> u64 {
+        let freed = zeroed.without(block.held.load());
+        if freed.is_empty() {
+            return 0;
+        }
+        self.freed = self.freed.union(freed);
+        self.any_freed = true;
+        freed.count() as u64
+    }
+
+    /// Folios of more than one block count all their leaves together at their start.
+    fn count_folio(&self, frame: Frame, block: &Block, leaves: i64) {
+        let order = block.order.load(Ordering::Relaxed);
+        if order > Order::BLOCK.get() && block.state() != BlockState::Small {
+            let head = self.allocator.memmap.block(head_of(frame.block(), order));
+            head.folio_maps.fetch_add(leaves as u64, Ordering::AcqRel);
+        }
+    }
+
+    /// Frees the folio of whole blocks around `frame` if no leaf maps it and nothing holds it. Gives the lock back when
+    /// it does.
+    fn free_folio_if_unmapped(&mut self, frame: Frame, block: &Block) -> u64 {
+        let order = Order::new(block.order.load(Ordering::Relaxed)).unwrap_or(Order::BLOCK);
+        let number = head_of(frame.block(), order.get());
+        if order == Order::BLOCK {
+            let platform = self.allocator.platform;
+            let mapped = block.large_maps.load(Ordering::Relaxed) != 0
+                || block.lanes(platform).is_some_and(|lanes| !lanes.nonzero().is_empty());
+            if mapped || block.held.contains(0) {
+                return 0;
+            }
+        } else {
+            // The whole folio's count says it; only one CPU takes it to zero, and it works under the head's lock.
+            let head = self.enter(number);
+            if head.state() != BlockState::Folio
+                || head.folio_maps.load(Ordering::Acquire) != 0
+                || head.held.contains(0)
+            {
+                return 0;
+            }
+        }
+        self.allocator.memmap.block(number).set_state(BlockState::Listed);
+        self.leave();
+        self.allocator.put_whole(number, order);
+        order.frames()
+    }
+
+    /// Takes the lock of a block, giving back the one before.
+    #[inline]
+    fn enter(&mut self, number: BlockNumber) -> &'a Block {
+        if let Some((current, block)) = self.current
+            && current == number
+        {
+            return block;
+        }
+        self.leave();
+        let block = self.allocator.memmap.block(number);
+        block.lock(self.allocator.platform);
+        self.current = Some((number, block));
+        block
+    }
+
+    /// Gives the current block's lock back, and its freed frames to the store.
+    fn leave(&mut self) {
+        let Some((number, block)) = self.current.take() else { return };
+        if !self.any_freed {
+            block.unlock(self.allocator.platform);
+            return;
+        }
+        let freed = core::mem::take(&mut self.freed);
+        self.any_freed = false;
+        split_remainders(block, freed);
+        for (start, count) in freed.runs() {
+            self.allocator.note_freed(FrameRange::new(number.first_frame().add(start as u64), count as u64));
+        }
+        self.allocator.store_put(number, block, freed);
+    }
+}
+
+impl<P: Platform> Drop for Counter<'_, '_, P> {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// The first block of the folio of this order around a block.
+fn head_of(block: BlockNumber, order: u8) -> BlockNumber {
+    BlockNumber(block.0 & !((1u32 << (order - Order::BLOCK.get())) - 1))
+}
+
+/// A folio of which only some frames are freed falls apart: each frame that stays becomes a folio of its own. Under the
+/// block's lock. No descriptor is touched.
+fn split_remainders(block: &Block, freed: FrameMask) {
+    for (start, count) in freed.runs() {
+        if !block.heads.contains(start) {
+            let mut at = start;
+            while at > 0 && !block.heads.contains(at) && !freed.contains(at - 1) {
+                at -= 1;
+            }
+            block.heads.insert_run(at, start - at);
+        }
+        let mut end = start + count;
+        while end < BLOCK_FRAMES && is_tail(block, end) && !freed.contains(end) {
+            block.heads.insert_run(end, 1);
+            end += 1;
+        }
+    }
+}
+
+/// Whether the frame is inside a folio in use, not at its start. Metadata and absent frames are held and never are.
+fn is_tail(block: &Block, index: usize) -> bool {
+    block.used.contains(index) && !block.heads.contains(index) && !block.held.contains(index)
+}

@@ -1,0 +1,90 @@
+//! What a request for frames asks for ("get free pages" flags).
+
+/// Zones by the addresses that their users can reach and by whether their contents can move.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum ZoneKind {
+    /// Below 4 GiB: devices with 32-bit addresses.
+    Dma32 = 0,
+    /// Everything else that is not set aside.
+    Normal = 1,
+    /// Set aside for contents that can be moved or dropped.
+    Movable = 2,
+}
+
+/// How long-lived and how movable the contents will be. Frames of one group share blocks.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum Mobility {
+    /// Can neither be moved nor dropped: page tables, small objects.
+    Unmovable = 0,
+    /// Can be moved: user memory.
+    Movable = 1,
+    /// Can be dropped and made again: page cache nodes and the like.
+    Reclaimable = 2,
+}
+
+impl Mobility {
+    /// Every group.
+    pub const ALL: [Self; 3] = [Self::Unmovable, Self::Movable, Self::Reclaimable];
+
+    /// The group with this number.
+    pub(crate) const fn from_u8(number: u8) -> Self {
+        match number {
+            0 => Self::Unmovable,
+            1 => Self::Movable,
+            _ => Self::Reclaimable,
+        }
+    }
+}
+
+/// How far below its marks a zone may be emptied for a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Urgency {
+    /// Not below `min`.
+    Ordinary,
+    /// Down to half of `min`: the caller cannot wait for memory to be freed.
+    Atomic,
+    /// Everything: the caller is about to free memory, or is being killed.
+    Reserve,
+}
+
+/// A request, apart from its order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gfp {
+    /// The highest zone that will do; lower ones are used when it is short.
+    pub zone: ZoneKind,
+    /// The mobility group.
+    pub mobility: Mobility,
+    /// How far the zone may be emptied.
+    pub urgency: Urgency,
+    /// The node to start at; the running CPU's when `None`.
+    pub node: Option<u8>,
+    /// No other node will do.
+    pub this_node: bool,
+}
+
+impl Gfp {
+    /// The manager's own memory: unmovable, not from the Movable zone (Linux: `GFP_KERNEL`).
+    pub const KERNEL: Self = Self {
+        zone: ZoneKind::Normal,
+        mobility: Mobility::Unmovable,
+        urgency: Urgency::Ordinary,
+        node: None,
+        this_node: false,
+    };
+    /// User memory (Linux: `GFP_HIGHUSER_MOVABLE`).
+    pub const USER: Self = Self { zone: ZoneKind::Movable, mobility: Mobility::Movable, ..Self::KERNEL };
+    /// From a context that cannot wait (Linux: `GFP_ATOMIC`).
+    pub const ATOMIC: Self = Self { urgency: Urgency::Atomic, ..Self::KERNEL };
+    /// Below 4 GiB (Linux: `GFP_DMA32`).
+    pub const DMA32: Self = Self { zone: ZoneKind::Dma32, ..Self::KERNEL };
+    /// Page-cache nodes and other memory that can be dropped (Linux: `__GFP_RECLAIMABLE`).
+    pub const RECLAIMABLE: Self = Self { mobility: Mobility::Reclaimable, ..Self::KERNEL };
+
+    /// The same request, starting at a node.
+    #[must_use]
+    pub const fn on_node(self, node: u8) -> Self {
+        Self { node: Some(node), ..self }
+    }
+}

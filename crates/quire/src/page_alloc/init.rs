@@ -1,0 +1,394 @@
+//! Takes over a machine's memory: checks the ranges, takes the tables from them, and frees the rest into the pools.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::PageAllocator;
+use super::gfp::ZoneKind;
+use super::pcp::{CpuLists, FrameList, LISTS, ZoneLists, capacity_of};
+use super::pool::{Pool, pool_words};
+use super::shard::Shard;
+use super::zone::{OwnLine, Watermarks, Zone};
+use crate::addr::{BlockNumber, Frame, FrameRange};
+use crate::cpu::CpuId;
+use crate::error::InitError;
+use crate::limits::{
+    BLOCK_FRAMES, DESCRIPTOR_FRAMES, FRAME_SIZE, MAX_CPUS, MAX_NODES, MAX_PHYS_BYTES, MAX_RANGES,
+    SECTION_BLOCKS,
+};
+use crate::memmap::{Block, BlockState, BootMemory, BootSlice, FrameMask, MemMap, Section};
+use crate::platform::Platform;
+use crate::rank::Rank;
+use crate::stats::StatCells;
+use crate::sync::SpinLock;
+
+const KINDS: usize = 3;
+const DMA32_END: Frame = Frame((4 << 30) / FRAME_SIZE);
+
+/// A range of physical memory that the manager may use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryRange {
+    /// The frames.
+    pub frames: FrameRange,
+    /// The node they belong to.
+    pub node: u8,
+    /// A promise that the memory reads as zero; the tables taken from it need not be cleared then.
+    pub zeroed: bool,
+}
+
+/// Choices made once, at start-up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct AllocatorConfig {
+    /// How much of each node is set aside as Movable zone, in percent, from its end (Linux: `movablecore`).
+    pub movable_percent: u8,
+}
+
+/// Where each node's zones begin and end.
+struct Layout<'r> {
+    ranges: &'r [MemoryRange],
+    nodes: usize,
+    /// The first frame of each node's Movable zone, a multiple of a block.
+    movable: [Frame; MAX_NODES],
+}
+
+impl<'p, P: Platform> PageAllocator<'p, P> {
+    /// Takes over the memory in `ranges`, which are in ascending order. Everything that is not needed for tables is
+    /// free afterwards.
+    ///
+    /// # Errors
+    /// [`InitError`].
+    pub fn new(platform: &'p P, ranges: &[MemoryRange], config: AllocatorConfig) -> Result<Self, InitError> {
+        check(platform, ranges)?;
+        let mut boot = BootMemory::new(platform);
+        for range in ranges {
+            boot.add(range.frames, range.node, range.zeroed)?;
+        }
+        let layout = Layout::new(ranges, config);
+        let memmap = build_memmap(&mut boot, ranges)?;
+        let zones =
+            boot.table(0, layout.nodes * KINDS, |boot, zone| layout.build_zone(boot, platform, zone))?;
+        let fallback = boot.table(0, layout.nodes * KINDS, |boot, index| {
+            layout.build_fallback(boot, index / KINDS, index % KINDS)
+        })?;
+        let cpus = platform.cpu_count();
+        let lists = boot
+            .table(0, cpus, |boot, cpu| layout.build_cpu(boot, platform, CpuId(cpu as u32), zones.len()))?;
+        let stats = boot.table(0, cpus, |_, _| Ok(StatCells::new()))?;
+        let present = ranges.iter().map(|range| range.frames.count).sum();
+        let mut allocator = Self {
+            platform,
+            memmap,
+            zones,
+            fallback,
+            nodes: layout.nodes,
+            cpus: lists,
+            stats,
+            present,
+            reserved: 0,
+        };
+        mark_holes(&allocator.memmap, ranges);
+        for (index, range) in ranges.iter().enumerate() {
+            allocator.adopt_range(&layout, range, boot.taken(index));
+        }
+        Ok(allocator)
+    }
+
+    /// How many nodes the machine has.
+    pub fn node_count(&self) -> usize {
+        self.nodes
+    }
+
+    /// Frees what the tables left of a range: whole blocks are in their pools already, those with tables are taken
+    /// out, and the edges become blocks in small pieces.
+    fn adopt_range(&mut self, layout: &Layout<'_>, range: &MemoryRange, taken: FrameRange) {
+        self.reserved += taken.count;
+        let (start, end) = (range.frames.start.add(taken.count), range.frames.end());
+        let whole = whole_blocks(range.frames);
+        for number in whole.0.0..whole.1.0 {
+            let number = BlockNumber(number);
+            if number.first_frame() >= start {
+                break;
+            }
+            let zone = &self.zones[layout.zone_of(number.first_frame(), range.node)];
+            let pool = zone.pools.iter().find(|pool| pool.lock(self.platform).spans(number));
+            if let Some(pool) = pool {
+                pool.lock(self.platform).reserve(number, 1);
+                zone.add_free(-(BLOCK_FRAMES as i64));
+                zone.managed.fetch_sub(BLOCK_FRAMES as u64, Ordering::Relaxed);
+            }
+            self.memmap.block(number).set_state(BlockState::Metadata);
+        }
+        let up = Frame(start.0.next_multiple_of(BLOCK_FRAMES as u64)).min(end);
+        self.adopt_edge(layout, range.node, FrameRange::new(start, up.0 - start.0));
+        let down = end.block().first_frame().max(up);
+        self.adopt_edge(layout, range.node, FrameRange::new(down, end.0 - down.0));
+    }
+
+    /// Makes part of a block usable in small pieces, for ever: it can never be whole.
+    fn adopt_edge(&mut self, layout: &Layout<'_>, node: u8, frames: FrameRange) {
+        if frames.count == 0 {
+            return;
+        }
+        let number = frames.start.block();
+        let block = self.memmap.block(number);
+        let zone = &self.zones[layout.zone_of(frames.start, node)];
+        let (start, count) = (frames.start.index_in_block(), frames.count as usize);
+        let known = block.state() == BlockState::Small;
+        if !known && count <= DESCRIPTOR_FRAMES || known && block.zone.load(Ordering::Relaxed) != zone.number
+        {
+            self.reserved += frames.count;
+            return;
+        }
+        block.lock(self.platform);
+        let gained = if known {
+            self.extend_small(block, start, count);
+            count
+        } else {
+            let missing = FrameMask::ALL.without(FrameMask::run(start, count));
+            self.make_small(zone, number, block, start, missing);
+            count - DESCRIPTOR_FRAMES
+        };
+        self.relist(zone, number, block);
+        block.unlock(self.platform);
+        zone.managed.fetch_add(frames.count, Ordering::Relaxed);
+        zone.add_free(gained as i64);
+    }
+
+    /// Adds frames of a second range to a block that two ranges share.
+    fn extend_small(&self, block: &Block, start: usize, count: usize) {
+        block.used.remove_run(start, count);
+        block.held.remove_run(start, count);
+        block.capacity.fetch_add(count as u16, Ordering::Relaxed);
+        block.free.fetch_add(count as u16, Ordering::Relaxed);
+        block.free_order.store(FrameMask::ALL.without(block.used.load()).largest_group(), Ordering::Relaxed);
+    }
+}
+
+impl<'r> Layout<'r> {
+    fn new(ranges: &'r [MemoryRange], config: AllocatorConfig) -> Self {
+        let nodes = ranges.iter().map(|range| usize::from(range.node) + 1).max().unwrap_or(1);
+        let mut layout = Self { ranges, nodes, movable: [Frame(u64::MAX); MAX_NODES] };
+        for node in 0..nodes {
+            layout.movable[node] = layout.movable_start(node as u8, config.movable_percent.min(100));
+        }
+        layout
+    }
+
+    /// The frame from which the last `percent` of a node's memory lie.
+    fn movable_start(&self, node: u8, percent: u8) -> Frame {
+        let of_node = || self.ranges.iter().filter(|range| range.node == node);
+        let total: u64 = of_node().map(|range| range.frames.count).sum();
+        let mut wanted = total * u64::from(percent) / 100;
+        for range in of_node().rev() {
+            if wanted < BLOCK_FRAMES as u64 {
+                break;
+            }
+            if range.frames.count >= wanted {
+                return Frame((range.frames.end().0 - wanted).next_multiple_of(BLOCK_FRAMES as u64));
+            }
+            wanted -= range.frames.count;
+        }
+        if wanted < BLOCK_FRAMES as u64 { Frame(u64::MAX) } else { Frame(0) }
+    }
+
+    /// The index of the zone that a frame of a node belongs to.
+    fn zone_of(&self, frame: Frame, node: u8) -> usize {
+        let kind = if frame.block().first_frame() >= self.movable[usize::from(node)] {
+            ZoneKind::Movable
+        } else if frame < DMA32_END {
+            ZoneKind::Dma32
+        } else {
+            ZoneKind::Normal
+        };
+        usize::from(node) * KINDS + kind as usize
+    }
+
+    /// The frames of each range that belong to a zone. Zones end at multiples of a block.
+    fn pieces(&self, zone: usize) -> impl Iterator<Item = FrameRange> + '_ {
+        let (node, kind) = ((zone / KINDS) as u8, zone % KINDS);
+        let movable = self.movable[usize::from(node)];
+        let (from, to) = match kind {
+            0 => (Frame(0), DMA32_END.min(movable)),
+            1 => (DMA32_END, movable),
+            _ => (movable, Frame(u64::MAX)),
+        };
+        self.ranges.iter().filter(move |range| range.node == node).filter_map(move |range| {
+            let (start, end) = (range.frames.start.max(from), range.frames.end().min(to));
+            (start < end).then(|| FrameRange::new(start, end.0 - start.0))
+        })
+    }
+
+    fn frames_in(&self, zone: usize) -> u64 {
+        self.pieces(zone).map(|piece| piece.count).sum()
+    }
+
+    fn build_zone<P: Platform>(
+        &self,
+        boot: &mut BootMemory<'_, P>,
+        platform: &P,
+        number: usize,
+    ) -> Result<Zone, InitError> {
+        let (node, kind) =
+            ((number / KINDS) as u8, [ZoneKind::Dma32, ZoneKind::Normal, ZoneKind::Movable][number % KINDS]);
+        let whole = || self.pieces(number).map(whole_blocks).filter(|(first, end)| first < end);
+        let blocks: u64 = whole().map(|(first, end)| u64::from(end.0 - first.0)).sum();
+        let pools = boot.table(node, whole().count(), |boot, index| {
+            let (first, end) = whole().nth(index).unwrap_or_default();
+            let (words, summary) = pool_words(first, end.0 - first.0);
+            // SAFETY: M1: zero bytes are a valid `AtomicU64`.
+            let (taken, full) =
+                unsafe { (boot.zeroed_table(node, words)?, boot.zeroed_table(node, summary)?) };
+            Ok(SpinLock::new(Rank::Pool, Pool::new(first, end.0 - first.0, taken, full)))
+        })?;
+        let shards = if self.frames_in(number) == 0 { 0 } else { platform.cpu_count() };
+        let shards = boot.table(node, shards, |_, _| Ok(Shard::new()))?;
+        let managed = blocks * BLOCK_FRAMES as u64;
+        let total = self.ranges.iter().map(|range| range.frames.count).sum();
+        let above: u64 = (number + 1..(number / KINDS + 1) * KINDS).map(|zone| self.frames_in(zone)).sum();
+        let zone = Zone {
+            number: number as u8,
+            node,
+            kind,
+            managed: AtomicU64::new(managed),
+            marks: Watermarks::for_zone(self.frames_in(number), total),
+            reserve_for_low: (above / 256).min(managed / 4),
+            pools,
+            shards,
+            free: OwnLine::default(),
+            descriptor_frames: AtomicU64::new(0),
+        };
+        zone.add_free(managed as i64);
+        Ok(zone)
+    }
+
+    /// The zones for requests that start at a node and may use a kind: each node's from the highest kind down, the
+    /// nearest node (by number) first.
+    fn build_fallback<P: Platform>(
+        &self,
+        boot: &mut BootMemory<'_, P>,
+        node: usize,
+        kind: usize,
+    ) -> Result<BootSlice<u8>, InitError> {
+        let by_distance =
+            (0..2 * self.nodes).map(|step| (step.div_ceil(2), step % 2 == 1)).filter_map(|(step, up)| {
+                let near = if up { node.checked_add(step) } else { node.checked_sub(step) };
+                near.filter(|&near| near < self.nodes)
+            });
+        let zones = by_distance
+            .flat_map(|near| (0..=kind).rev().map(move |kind| near * KINDS + kind))
+            .filter(|&zone| self.frames_in(zone) > 0);
+        boot.table(node as u8, zones.clone().count(), |_, index| {
+            Ok(zones.clone().nth(index).unwrap_or(0) as u8)
+        })
+    }
+
+    fn build_cpu<P: Platform>(
+        &self,
+        boot: &mut BootMemory<'_, P>,
+        platform: &P,
+        cpu: CpuId,
+        zones: usize,
+    ) -> Result<CpuLists, InitError> {
+        let node = platform.node_of(cpu);
+        let zones = boot.table(node, zones, |boot, zone| {
+            let mut failed = None;
+            let lists: [FrameList; LISTS] = core::array::from_fn(|list| {
+                let slots = capacity_of(list, self.frames_in(zone), platform.cpu_count());
+                // SAFETY: M1: zero bytes are a valid `AtomicU64`.
+                let slots = unsafe { boot.zeroed_table(node, slots) }.unwrap_or_else(|error| {
+                    failed = Some(error);
+                    BootSlice::empty()
+                });
+                FrameList::new(slots)
+            });
+            failed.map_or(Ok(ZoneLists(lists)), Err)
+        })?;
+        Ok(CpuLists::new(zones))
+    }
+}
+
+/// The first whole block of a run of frames, and the one after its last.
+fn whole_blocks(frames: FrameRange) -> (BlockNumber, BlockNumber) {
+    let first = frames.start.0.div_ceil(BLOCK_FRAMES as u64) as u32;
+    let end = frames.end().block().0;
+    (BlockNumber(first), BlockNumber(end.max(first)))
+}
+
+fn check<P: Platform>(platform: &P, ranges: &[MemoryRange]) -> Result<(), InitError> {
+    if ranges.len() > MAX_RANGES {
+        return Err(InitError::TooManyRanges);
+    }
+    if ranges.iter().all(|range| range.frames.count == 0) {
+        return Err(InitError::NoMemory);
+    }
+    let limit = MAX_PHYS_BYTES / FRAME_SIZE;
+    for range in ranges {
+        let end = range.frames.start.0.checked_add(range.frames.count);
+        if end.is_none_or(|end| end > limit) {
+            return Err(InitError::BeyondPhysical);
+        }
+        if usize::from(range.node) >= MAX_NODES {
+            return Err(InitError::BadNode);
+        }
+    }
+    if ranges.windows(2).any(|pair| pair[0].frames.end() > pair[1].frames.start) {
+        return Err(InitError::Overlapping);
+    }
+    let cpus = platform.cpu_count();
+    if cpus == 0 || cpus > MAX_CPUS { Err(InitError::BadCpuCount) } else { Ok(()) }
+}
+
+/// Takes the section table, and for each section with memory the records from its first to its last block.
+fn build_memmap<P: Platform>(
+    boot: &mut BootMemory<'_, P>,
+    ranges: &[MemoryRange],
+) -> Result<MemMap, InitError> {
+    let present = || ranges.iter().filter(|range| range.frames.count > 0);
+    let first =
+        present().map(|range| range.frames.start.block().0).min().unwrap_or(0) as usize / SECTION_BLOCKS;
+    let last = present().map(|range| last_block(range.frames).0).max().unwrap_or(0) as usize / SECTION_BLOCKS;
+    let sections = boot.table(0, last - first + 1, |boot, index| {
+        let from = ((first + index) * SECTION_BLOCKS) as u32;
+        let to = from + SECTION_BLOCKS as u32 - 1;
+        let inside = || {
+            present()
+                .map(|range| {
+                    (range.frames.start.block().0.max(from), last_block(range.frames).0.min(to), range.node)
+                })
+                .filter(|(low, high, _)| low <= high)
+        };
+        let Some((low, _, node)) = inside().next() else { return Ok(Section::empty()) };
+        let high = inside().map(|(_, high, _)| high).max().unwrap_or(low);
+        // SAFETY: M1: a zeroed `Block` is a valid record: whole and free, unlocked.
+        let records = unsafe { boot.zeroed_table::<Block>(node, (high - low + 1) as usize)? };
+        Ok(Section::new((low - from) as usize, records))
+    })?;
+    Ok(MemMap::new(first, sections))
+}
+
+fn last_block(frames: FrameRange) -> BlockNumber {
+    Frame(frames.end().0 - 1).block()
+}
+
+/// Records that lie between ranges say so; those at a range's edge are not free until they are adopted. Only blocks
+/// that share a section with memory have records, so only those are visited.
+fn mark_holes(memmap: &MemMap, ranges: &[MemoryRange]) {
+    let section_end = |block: u32| (block / SECTION_BLOCKS as u32 + 1) * SECTION_BLOCKS as u32;
+    let present = || ranges.iter().filter(|range| range.frames.count > 0);
+    for (range, next) in present().zip(present().skip(1)) {
+        let (from, to) = (last_block(range.frames).0 + 1, next.frames.start.block().0);
+        let near_start = from..to.min(section_end(from));
+        let near_end = (to - to % SECTION_BLOCKS as u32).max(near_start.end)..to;
+        for number in near_start.chain(near_end) {
+            if let Some(block) = memmap.get(BlockNumber(number)) {
+                block.set_state(BlockState::Absent);
+            }
+        }
+    }
+    for range in present() {
+        for edge in [range.frames.start, range.frames.end()] {
+            if edge.index_in_block() != 0 {
+                memmap.block(edge.block()).set_state(BlockState::Metadata);
+            }
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! The page allocator: zones and nodes, the block store, per-CPU lists, bulk requests, and map counts.
+//!
+//! A request goes to the running CPU's list first (`pcp`), then to the store of the first zone that may serve it
+//! (`store` below a block's size, `whole` from there on), and on to other zones and nodes (`zone`). Frames that page
+//! tables map come back through [`Counter`] without anybody looking at their descriptors (`counts`).
+
+mod bulk;
+mod counts;
+mod gfp;
+mod info;
+mod init;
+mod pcp;
+mod pool;
+mod shard;
+mod store;
+mod validate;
+mod whole;
+mod zone;
+
+pub use counts::{CountError, Counter};
+pub use gfp::{Gfp, Mobility, Urgency, ZoneKind};
+pub use info::{MemoryInfo, ZoneInfo};
+pub use init::{AllocatorConfig, MemoryRange};
+pub use validate::Violation;
+pub use zone::Watermarks;
+
+use crate::addr::{Frame, Order};
+use crate::cpu::CpuId;
+use crate::error::{AllocError, FreeError};
+use crate::memmap::{Block, BootSlice, Descriptor, DescriptorFlags, MemMap};
+use crate::platform::Platform;
+use crate::stats::{Stat, StatCells};
+use crate::sync::Pinned;
+
+use pcp::CpuLists;
+use zone::Zone;
+
+/// Hands out and takes back page frames of one machine.
+pub struct PageAllocator<'p, P: Platform> {
+    platform: &'p P,
+    memmap: MemMap,
+    zones: BootSlice<Zone>,
+    /// For each node and zone kind, the zones to try in order: `fallback[node * 3 + kind]`.
+    fallback: BootSlice<BootSlice<u8>>,
+    nodes: usize,
+    cpus: BootSlice<CpuLists>,
+    stats: BootSlice<StatCells>,
+    /// Frames of the ranges that the machine was given.
+    present: u64,
+    /// Frames that hold the manager's tables, or are too few at a range's edge to be used.
+    reserved: u64,
+}
+
+impl<'p, P: Platform> PageAllocator<'p, P> {
+    /// The machine.
+    #[inline]
+    pub fn platform(&self) -> &'p P {
+        self.platform
+    }
+
+    /// The memory map.
+    #[inline]
+    pub fn memmap(&self) -> &MemMap {
+        &self.memmap
+    }
+
+    /// The page descriptor of a frame of a block in small pieces, or of the folio of whole blocks that starts there.
+    ///
+    /// # Panics
+    /// When there is none: descriptors of whole blocks do not exist.
+    #[inline]
+    pub fn descriptor(&self, frame: Frame) -> &Descriptor {
+        self.folio_descriptor(frame)
+    }
+
+    /// Takes a folio. Its contents are whatever was there.
+    ///
+    /// # Errors
+    /// [`AllocError::OutOfMemory`] when no zone that the request allows has a fitting folio above its mark,
+    /// [`AllocError::BadNode`].
+    #[inline]
+    pub fn alloc(&self, gfp: Gfp, order: Order) -> Result<Frame, AllocError> {
+        if self.platform.fail_allocation() {
+            return Err(AllocError::OutOfMemory);
+        }
+        let pinned = Pinned::new(self.platform);
+        let cpu = pinned.cpu();
+        let lists = &self.cpus[cpu.index()];
+        let zones = self.zones_for(cpu, gfp)?;
+        if !lists.enter() {
+            return self.alloc_nested(zones, cpu, gfp, order);
+        }
+        if lists.has_deferred() {
+            self.free_deferred(lists);
+        }
+        let found = match (pcp::list_of(order, gfp.mobility), zones.first()) {
+            (Some(list), Some(&zone)) => self
+                .list_take(lists, cpu, usize::from(zone), list, gfp)
+                .map(|frame| (frame, zone))
+                .or_else(|| self.alloc_slow(lists, zones, cpu, gfp, order)),
+            _ => self.alloc_slow(lists, zones, cpu, gfp, order),
+        };
+        lists.leave();
+        match found {
+            Some((frame, zone)) => {
+                self.count_alloc(cpu, usize::from(zone), order.frames());
+                Ok(frame)
+            }
+            None => {
+                self.cells(cpu).add(Stat::AllocFailed, 1);
+                Err(AllocError::OutOfMemory)
+            }
+        }
+    }
+
+    /// Gives a folio back.
+    ///
+    /// # Errors
+    /// [`FreeError`]; nothing has changed then.
+    #[inline]
+    pub fn free(&self, frame: Frame, order: Order) -> Result<(), FreeError> {
+        let pinned = Pinned::new(self.platform);
+        let cpu = pinned.cpu();
+        let lists = &self.cpus[cpu.index()];
+        if !lists.enter() {
+            return self.defer_free(lists, frame, order);
+        }
+        if lists.has_deferred() {
+            self.free_deferred(lists);
+        }
+        let freed = match self.list_put(lists, frame, order) {
+            Ok(true) => Ok(()),
+            Ok(false) => self.store_free_checked(frame, order),
+            Err(error) => Err(error),
+        };
+        lists.leave();
+        if freed.is_ok() {
+            self.cells(cpu).add(Stat::Pgfree, order.frames());
+        }
+        freed
+    }
+
+    /// Gives what this CPU keeps on its lists back to the store, and makes spare blocks whole.
+    pub fn drain_local(&self) {
+        let pinned = Pinned::new(self.platform);
+        let lists = &self.cpus[pinned.cpu().index()];
+        if lists.enter() {
+            self.free_deferred(lists);
+            self.drain_lists(lists);
+            lists.leave();
+        }
+        self.zones.iter().for_each(|zone| {
+            self.merge_spares(zone);
+        });
+    }
+
+    /// Counts an event on the running CPU.
+    #[inline]
+    pub fn count(&self, stat: Stat, events: u64) {
+        let pinned = Pinned::new(self.platform);
+        self.cells(pinned.cpu()).add(stat, events);
+    }
+
+    /// How often an event happened, on all CPUs together.
+    pub fn stat(&self, stat: Stat) -> u64 {
+        self.stats.iter().map(|cells| cells.get(stat)).sum()
+    }
+
+    #[inline]
+    fn cells(&self, cpu: CpuId) -> &StatCells {
+        &self.stats[cpu.index()]
+    }
+
+    #[inline]
+    fn count_alloc(&self, cpu: CpuId, zone: usize, frames: u64) {
+        let stat = match self.zones[zone].kind {
+            ZoneKind::Dma32 => Stat::PgallocDma32,
+            ZoneKind::Normal => Stat::PgallocNormal,
+            ZoneKind::Movable => Stat::PgallocMovable,
+        };
+        self.cells(cpu).add(stat, frames);
+    }
+
+    /// The zones that may serve a request, in order.
+    #[inline]
+    fn zones_for(&self, cpu: CpuId, gfp: Gfp) -> Result<&[u8], AllocError> {
+        let node = gfp.node.unwrap_or_else(|| self.platform.node_of(cpu));
+        let zones =
+            self.fallback.get(usize::from(node) * 3 + gfp.zone as usize).ok_or(AllocError::BadNode)?;
+        if !gfp.this_node {
+            return Ok(zones.as_slice());
+        }
+        let own = zones.iter().take_while(|&&zone| self.zones[usize::from(zone)].node == node).count();
+        Ok(&zones.as_slice()[..own])
+    }
+
+    /// Tries each zone's list or store in turn; a second time after what this CPU hoards was given back.
+    #[cold]
+    #[inline(never)]
+    fn alloc_slow(
+        &self,
+        lists: &CpuLists,
+        zones: &[u8],
+        cpu: CpuId,
+        gfp: Gfp,
+        order: Order,
+    ) -> Option<(Frame, u8)> {
+        self.alloc_from(lists, zones, cpu, gfp, order).or_else(|| {
+            self.drain_lists(lists);
+            zones.iter().for_each(|&zone| {
+                self.merge_spares(&self.zones[usize::from(zone)]);
+            });
+            self.alloc_from(lists, zones, cpu, gfp, order)
+        })
+    }
+
+    fn alloc_from(
+        &self,
+        lists: &CpuLists,
+        zones: &[u8],
+        cpu: CpuId,
+        gfp: Gfp,
+        order: Order,
+    ) -> Option<(Frame, u8)> {
+        zones.iter().find_map(|&number| {
+            let zone = &self.zones[usize::from(number)];
+            let listed = pcp::list_of(order, gfp.mobility)
+                .and_then(|list| self.list_take(lists, cpu, usize::from(number), list, gfp));
+            let frame = listed.or_else(|| {
+                if zone.allowance(gfp.urgency, gfp.zone) < order.frames() {
+                    return None;
+                }
+                if order >= Order::BLOCK {
+                    return self.take_whole(zone, order, true);
+                }
+                let home = cpu.index() % zone.shards.len();
+                let search = store::Search { mobility: gfp.mobility, order, home, wait: true };
+                let mut frame = [Frame(0)];
+                (self.store_take(zone, search, &mut frame) == 1).then_some(frame[0])
+            })?;
+            Some((frame, number))
+        })
+    }
+
+    #[cold]
+    fn alloc_nested(&self, zones: &[u8], cpu: CpuId, gfp: Gfp, order: Order) -> Result<Frame, AllocError> {
+        let take = |&zone: &u8| self.take_nested(&self.zones[usize::from(zone)], cpu, order, gfp);
+        zones.iter().find_map(take).ok_or(AllocError::OutOfMemory)
+    }
+
+    /// A free that no list takes.
+    fn store_free_checked(&self, frame: Frame, order: Order) -> Result<(), FreeError> {
+        let block = self.memmap.get(frame.block()).ok_or(FreeError::NotMemory)?;
+        if order < Order::BLOCK && block.descriptors().is_some() && self.is_listed(block, frame) {
+            return Err(FreeError::DoubleFree);
+        }
+        self.store_free(frame, order)
+    }
+
+    /// Whether the frame, of a block in small pieces, lies on a per-CPU list.
+    #[inline]
+    fn is_listed(&self, block: &Block, frame: Frame) -> bool {
+        self.memmap.descriptor_in(self.platform, block, frame).has(DescriptorFlags::LISTED)
+    }
+}

@@ -1,0 +1,366 @@
+//! Per-CPU lists of free folios.
+//!
+//! A list is an array of frame numbers that only its own CPU touches, pinned, under a plain re-entry flag: no locked
+//! operation, no interrupt switching. Nobody ever waits for the flag. Code that finds it set has interrupted the list's
+//! user on the same CPU: its allocations go to the store without waiting for any lock, and its frees onto the CPU's
+//! *deferred* stack, which the next undisturbed call on this CPU empties. All fields are atomics used with plain loads
+//! and stores; other CPUs read the lengths for the counters.
+//!
+//! A frame on a list is marked in its descriptor, so that freeing it twice is found; the mark is the only thing that
+//! the common path writes outside the list.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, compiler_fence};
+
+use super::PageAllocator;
+use super::gfp::{Gfp, Mobility};
+use super::store::Search;
+use super::zone::Zone;
+use crate::addr::{Frame, FrameRange, Order};
+use crate::cpu::CpuId;
+use crate::error::FreeError;
+use crate::limits::{PCP_BATCH, PCP_CAPACITY};
+use crate::memmap::{BlockState, BootSlice, Descriptor, DescriptorFlags, FrameMask};
+use crate::platform::Platform;
+use crate::stats::Stat;
+
+/// Orders 0 to 3 have a list for each mobility group, order 9 has one.
+pub(super) const LISTS: usize = 4 * 3 + 1;
+const HUGE: usize = LISTS - 1;
+
+/// The list that serves an order, if any does.
+#[inline]
+pub(super) fn list_of(order: Order, mobility: Mobility) -> Option<usize> {
+    match order.get() {
+        small @ 0..=3 => Some(usize::from(small) * 3 + mobility as usize),
+        9 => Some(HUGE),
+        _ => None,
+    }
+}
+
+/// The order that a list serves.
+pub(super) fn order_of(list: usize) -> Order {
+    let order = if list == HUGE { Order::BLOCK.get() } else { (list / 3) as u8 };
+    Order::new(order).unwrap_or(Order::FRAME)
+}
+
+/// Slots for each list of a zone with this many frames, on a machine with this many CPUs: all lists of all CPUs
+/// together keep at most about an eighth of the zone.
+pub(super) fn capacity_of(list: usize, zone_frames: u64, cpus: usize) -> usize {
+    let share = zone_frames / (8 * cpus as u64 * LISTS as u64);
+    let slots = (share >> order_of(list).get()) as usize;
+    let limit = PCP_CAPACITY >> order_of(list).get().min(5);
+    if slots < 4 { 0 } else { slots.min(limit) }
+}
+
+/// One list.
+pub(super) struct FrameList {
+    len: AtomicU32,
+    /// Folios to fetch at the next refill: doubles while refills follow each other, as in Linux since 6.7.
+    batch: AtomicU32,
+    slots: BootSlice<AtomicU64>,
+}
+
+impl FrameList {
+    pub(super) fn new(slots: BootSlice<AtomicU64>) -> Self {
+        Self { len: AtomicU32::new(0), batch: AtomicU32::new(4), slots }
+    }
+
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.len.load(Ordering::Relaxed) as usize
+    }
+
+    #[inline]
+    fn pop(&self) -> Option<Frame> {
+        let len = self.len().checked_sub(1)?;
+        let frame = self.slots.get(len)?.load(Ordering::Relaxed);
+        self.len.store(len as u32, Ordering::Relaxed);
+        Some(Frame(frame))
+    }
+
+    /// Adds a folio; the caller has seen that there is room.
+    #[inline]
+    fn push(&self, frame: Frame) -> bool {
+        let len = self.len();
+        let Some(slot) = self.slots.get(len) else { return false };
+        slot.store(frame.0, Ordering::Relaxed);
+        self.len.store(len as u32 + 1, Ordering::Relaxed);
+        true
+    }
+
+    /// The folios on the list; for `validate`, at rest.
+    pub(super) fn frames(&self) -> impl Iterator<Item = Frame> + '_ {
+        self.slots[..self.len()].iter().map(|slot| Frame(slot.load(Ordering::Relaxed)))
+    }
+}
+
+/// A CPU's lists for one zone.
+pub(super) struct ZoneLists(pub(super) [FrameList; LISTS]);
+
+/// All that a CPU keeps for itself.
+#[repr(align(128))]
+pub(super) struct CpuLists {
+    /// Somebody on this CPU is using the lists.
+    busy: AtomicBool,
+    /// The top of the stack of folios freed by nested contexts, plus one; linked through their descriptors.
+    deferred: AtomicU64,
+    pub(super) zones: BootSlice<ZoneLists>,
+}
+
+impl CpuLists {
+    pub(super) fn new(zones: BootSlice<ZoneLists>) -> Self {
+        Self { busy: AtomicBool::new(false), deferred: AtomicU64::new(0), zones }
+    }
+
+    /// Claims the lists for the running code, unless it has interrupted their user.
+    #[inline]
+    pub(super) fn enter(&self) -> bool {
+        let free = !self.busy.load(Ordering::Relaxed);
+        if free {
+            self.busy.store(true, Ordering::Relaxed);
+            // An interrupt on this CPU sees the flag before anything that it guards.
+            compiler_fence(Ordering::SeqCst);
+        }
+        free
+    }
+
+    #[inline]
+    pub(super) fn leave(&self) {
+        compiler_fence(Ordering::SeqCst);
+        self.busy.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether the running code has interrupted the lists' user.
+    #[inline]
+    pub(super) fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(super) fn has_deferred(&self) -> bool {
+        self.deferred.load(Ordering::Relaxed) != 0
+    }
+}
+
+impl<P: Platform> PageAllocator<'_, P> {
+    /// Takes a folio from a list, filling it first if it is empty. The lists are claimed.
+    #[inline]
+    pub(super) fn list_take(
+        &self,
+        lists: &CpuLists,
+        cpu: CpuId,
+        zone: usize,
+        list: usize,
+        gfp: Gfp,
+    ) -> Option<Frame> {
+        let list_ref = &lists.zones.get(zone)?.0[list];
+        let frame = match list_ref.pop() {
+            Some(frame) => frame,
+            None => self.refill(list_ref, cpu, zone, list, gfp)?,
+        };
+        if list == HUGE {
+            self.memmap.block(frame.block()).set_state(BlockState::Folio);
+        } else {
+            self.memmap.descriptor(self.platform, frame).clear_flags();
+        }
+        Some(frame)
+    }
+
+    /// Fills an empty list from the zone, within its mark, and takes one folio.
+    #[cold]
+    #[inline(never)]
+    fn refill(&self, list: &FrameList, cpu: CpuId, zone: usize, number: usize, gfp: Gfp) -> Option<Frame> {
+        let zone = &self.zones[zone];
+        let order = order_of(number);
+        let batch = (list.batch.load(Ordering::Relaxed) as usize).min(list.slots.len()).min(PCP_BATCH);
+        list.batch.store((batch as u32 * 2).min(PCP_BATCH as u32).max(4), Ordering::Relaxed);
+        let allowed = zone.allowance(gfp.urgency, gfp.zone) >> order.get();
+        let wanted = batch.min(allowed as usize);
+        let mut frames = [Frame(0); PCP_BATCH];
+        let got = if number == HUGE {
+            let take =
+                |slot: &mut Frame| self.take_whole(zone, order, true).map(|frame| *slot = frame).is_some();
+            frames[..wanted].iter_mut().take_while(|slot| take(slot)).count()
+        } else {
+            let search =
+                Search { mobility: gfp.mobility, order, home: cpu.index() % zone.shards.len(), wait: true };
+            self.store_take(zone, search, &mut frames[..wanted])
+        };
+        self.count(Stat::PcpRefill, 1);
+        // The lowest address comes out first, so that neighbours in time are neighbours in memory.
+        for &frame in frames[..got].iter().rev() {
+            if number == HUGE {
+                self.memmap.block(frame.block()).set_state(BlockState::Listed);
+            } else {
+                self.memmap.descriptor(self.platform, frame).set_flags(DescriptorFlags::LISTED);
+            }
+            list.push(frame);
+        }
+        list.pop()
+    }
+
+    /// Puts a folio onto its list. The lists are claimed. `Ok(false)`: no list serves it, free it into the store.
+    #[inline]
+    pub(super) fn list_put(&self, lists: &CpuLists, frame: Frame, order: Order) -> Result<bool, FreeError> {
+        if order > Order::BLOCK || order.get() > 3 && order < Order::BLOCK {
+            return Ok(false);
+        }
+        let block = self.memmap.get(frame.block()).ok_or(FreeError::NotMemory)?;
+        let zone = usize::from(block.zone.load(Ordering::Relaxed));
+        if order == Order::BLOCK {
+            self.check_whole(block, frame, order)?;
+            // Lanes of counts are given back before the block waits on a list.
+            if block.lanes_at().is_some() || lists.zones[zone].0[HUGE].slots.is_empty() {
+                return Ok(false);
+            }
+            self.note_freed(FrameRange::folio(frame, order));
+            block.set_state(BlockState::Listed);
+            return Ok(self.push_or_drain(&lists.zones[zone].0[HUGE], HUGE, frame));
+        }
+        self.check_small(block, frame, order)?;
+        let descriptor = self.memmap.descriptor_in(self.platform, block, frame);
+        if descriptor.has(DescriptorFlags::LISTED) {
+            return Err(FreeError::DoubleFree);
+        }
+        let number = usize::from(order.get()) * 3 + usize::from(block.mobility.load(Ordering::Relaxed));
+        let list = &lists.zones[zone].0[number];
+        if list.slots.is_empty() {
+            return Ok(false);
+        }
+        self.note_freed(FrameRange::folio(frame, order));
+        descriptor.set_flags(DescriptorFlags::LISTED);
+        Ok(self.push_or_drain(list, number, frame))
+    }
+
+    #[inline]
+    fn push_or_drain(&self, list: &FrameList, number: usize, frame: Frame) -> bool {
+        if list.len() == list.slots.len() {
+            self.drain_oldest(list, number, PCP_BATCH.min(list.len().div_ceil(2)));
+        }
+        list.push(frame)
+    }
+
+    /// Gives the oldest folios of a list back to the store; the recent ones are warm and stay.
+    #[cold]
+    #[inline(never)]
+    fn drain_oldest(&self, list: &FrameList, number: usize, count: usize) {
+        let order = order_of(number);
+        let len = list.len();
+        let count = count.min(len);
+        let mut at = 0;
+        while at < count {
+            let mut frames = [Frame(0); PCP_BATCH];
+            let batch = (count - at).min(PCP_BATCH);
+            for (slot, frame) in list.slots[at..at + batch].iter().zip(&mut frames) {
+                *frame = Frame(slot.load(Ordering::Relaxed));
+            }
+            self.put_listed(&frames[..batch], order);
+            at += batch;
+        }
+        for index in count..len {
+            list.slots[index - count].store(list.slots[index].load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        list.len.store((len - count) as u32, Ordering::Relaxed);
+        self.count(Stat::PcpDrain, (count as u64) << order.get());
+    }
+
+    /// Gives folios that were on a list back to the store: one hold of a block's lock for neighbours.
+    fn put_listed(&self, frames: &[Frame], order: Order) {
+        if order == Order::BLOCK {
+            return frames.iter().for_each(|frame| self.put_whole(frame.block(), order));
+        }
+        let mut at = 0;
+        while at < frames.len() {
+            let number = frames[at].block();
+            let block = self.memmap.block(number);
+            let together = frames[at..].iter().take_while(|frame| frame.block() == number).count();
+            let mut mask = FrameMask::EMPTY;
+            for frame in &frames[at..at + together] {
+                self.memmap.descriptor_in(self.platform, block, *frame).clear_flags();
+                mask = mask.union(FrameMask::run(frame.index_in_block(), order.frames() as usize));
+            }
+            block.lock(self.platform);
+            self.store_put(number, block, mask);
+            at += together;
+        }
+    }
+
+    /// Gives everything on this CPU's lists back to the store. The lists are claimed.
+    pub(super) fn drain_lists(&self, lists: &CpuLists) {
+        for zone in lists.zones.iter() {
+            for (number, list) in zone.0.iter().enumerate() {
+                self.drain_oldest(list, number, list.len());
+                list.batch.store(4, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Puts a folio that a nested context frees onto the CPU's deferred stack: nothing is waited for.
+    #[cold]
+    pub(super) fn defer_free(&self, lists: &CpuLists, frame: Frame, order: Order) -> Result<(), FreeError> {
+        let block = self.memmap.get(frame.block()).ok_or(FreeError::NotMemory)?;
+        let descriptor = if order >= Order::BLOCK {
+            self.check_whole(block, frame, order)?;
+            block.folio()
+        } else {
+            self.check_small(block, frame, order)?;
+            self.memmap.descriptor_in(self.platform, block, frame)
+        };
+        if descriptor.has(DescriptorFlags::LISTED) {
+            return Err(FreeError::DoubleFree);
+        }
+        descriptor.set_flags(DescriptorFlags::LISTED);
+        descriptor.word.store(order.get().into(), Ordering::Relaxed);
+        let mut top = lists.deferred.load(Ordering::Relaxed);
+        loop {
+            descriptor.next.store(top, Ordering::Relaxed);
+            match lists.deferred.compare_exchange_weak(top, frame.0 + 1, Ordering::Release, Ordering::Relaxed)
+            {
+                Ok(_) => return Ok(()),
+                Err(now) => top = now,
+            }
+        }
+    }
+
+    /// Frees what nested contexts deferred. The lists are claimed.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn free_deferred(&self, lists: &CpuLists) {
+        let mut top = lists.deferred.swap(0, Ordering::Acquire);
+        while let Some(frame) = top.checked_sub(1).map(Frame) {
+            let descriptor = self.folio_descriptor(frame);
+            top = descriptor.next.load(Ordering::Relaxed);
+            let order = Order::new(descriptor.word.load(Ordering::Relaxed) as u8).unwrap_or(Order::FRAME);
+            descriptor.clear_flags();
+            // It was checked when it was deferred, and nobody has owned it since.
+            let freed = self.store_free(frame, order);
+            debug_assert_eq!(freed, Ok(()));
+        }
+    }
+
+    /// The descriptor of a folio of any order.
+    #[inline]
+    pub(super) fn folio_descriptor(&self, frame: Frame) -> &Descriptor {
+        let block = self.memmap.block(frame.block());
+        if block.state() == BlockState::Folio {
+            block.folio()
+        } else {
+            self.memmap.descriptor_in(self.platform, block, frame)
+        }
+    }
+
+    /// Takes a folio for a nested context: from the store, waiting for nothing.
+    #[cold]
+    pub(super) fn take_nested(&self, zone: &Zone, cpu: CpuId, order: Order, gfp: Gfp) -> Option<Frame> {
+        if zone.allowance(gfp.urgency, gfp.zone) < order.frames() {
+            return None;
+        }
+        if order >= Order::BLOCK {
+            return self.take_whole(zone, order, false);
+        }
+        let search =
+            Search { mobility: gfp.mobility, order, home: cpu.index() % zone.shards.len(), wait: false };
+        let mut frame = [Frame(0)];
+        (self.store_take(zone, search, &mut frame) == 1).then_some(frame[0])
+    }
+}

@@ -1,0 +1,108 @@
+//! A shard's index of partly used blocks: a list for each mobility group and largest free order.
+//!
+//! Every CPU has a shard of its own in each zone, so that CPUs refill their lists from different blocks under different
+//! locks. A block belongs to one shard; freeing a frame goes to the block, wherever it belongs.
+
+use core::sync::atomic::Ordering;
+
+use super::gfp::Mobility;
+use crate::addr::{BlockNumber, Order};
+use crate::limits::BLOCK_ORDER;
+use crate::memmap::{Block, MemMap};
+use crate::rank::Rank;
+use crate::sync::SpinLock;
+
+const ORDERS: usize = BLOCK_ORDER as usize;
+
+/// A shard: its lock and index, on a cache line pair of its own.
+#[repr(align(128))]
+pub(super) struct Shard(pub(super) SpinLock<ShardIndex>);
+
+impl Shard {
+    pub(super) fn new() -> Self {
+        Self(SpinLock::new(Rank::Shard, ShardIndex { heads: [[0; ORDERS]; 3], occupied: [0; 3], spare: 0 }))
+    }
+}
+
+/// The lists, as block numbers plus one.
+pub(super) struct ShardIndex {
+    heads: [[u32; ORDERS]; 3],
+    /// Which of the lists are not empty, a bit for each order.
+    occupied: [u16; 3],
+    /// An entirely free block that is kept in pieces, so that the last frame of a block can come and go cheaply.
+    pub(super) spare: u32,
+}
+
+impl ShardIndex {
+    /// The block with the smallest sufficient free order, so that large groups stay whole.
+    #[inline]
+    pub(super) fn candidate(&self, mobility: Mobility, order: Order) -> Option<BlockNumber> {
+        let fitting = self.occupied[mobility as usize] >> order.get();
+        (fitting != 0).then(|| {
+            let order = usize::from(order.get()) + fitting.trailing_zeros() as usize;
+            BlockNumber(self.heads[mobility as usize][order] - 1)
+        })
+    }
+
+    /// The spare block.
+    pub(super) fn spare(&self) -> Option<BlockNumber> {
+        self.spare.checked_sub(1).map(BlockNumber)
+    }
+
+    /// Brings the block onto the list that its free order and mobility ask for. Under the block's lock as well.
+    pub(super) fn relist(&mut self, memmap: &MemMap, number: BlockNumber, block: &Block) {
+        let wanted = Self::wanted_list(block);
+        if block.listed.load(Ordering::Relaxed) != wanted {
+            self.unlist(memmap, number, block);
+            if wanted != 0 {
+                self.push(memmap, number, block, wanted);
+            }
+        }
+    }
+
+    /// The list that the block should be on, plus one; 0 for none.
+    pub(super) fn wanted_list(block: &Block) -> u8 {
+        match block.free_order.load(Ordering::Relaxed) {
+            0 => 0,
+            order => block.mobility.load(Ordering::Relaxed) * BLOCK_ORDER + order,
+        }
+    }
+
+    /// Takes the block off its list, if it is on one.
+    pub(super) fn unlist(&mut self, memmap: &MemMap, number: BlockNumber, block: &Block) {
+        let listed = block.listed.load(Ordering::Relaxed);
+        if listed == 0 {
+            return;
+        }
+        let (mobility, order) =
+            (usize::from((listed - 1) / BLOCK_ORDER), usize::from((listed - 1) % BLOCK_ORDER));
+        let (next, previous) = (block.next.load(Ordering::Relaxed), block.previous.load(Ordering::Relaxed));
+        debug_assert!(previous != 0 || self.heads[mobility][order] == number.0 + 1);
+        if previous == 0 {
+            self.heads[mobility][order] = next;
+            if next == 0 {
+                self.occupied[mobility] &= !(1 << order);
+            }
+        } else {
+            memmap.block(BlockNumber(previous - 1)).next.store(next, Ordering::Relaxed);
+        }
+        if next != 0 {
+            memmap.block(BlockNumber(next - 1)).previous.store(previous, Ordering::Relaxed);
+        }
+        block.listed.store(0, Ordering::Relaxed);
+    }
+
+    fn push(&mut self, memmap: &MemMap, number: BlockNumber, block: &Block, list: u8) {
+        let (mobility, order) =
+            (usize::from((list - 1) / BLOCK_ORDER), usize::from((list - 1) % BLOCK_ORDER));
+        let head = self.heads[mobility][order];
+        block.previous.store(0, Ordering::Relaxed);
+        block.next.store(head, Ordering::Relaxed);
+        if head != 0 {
+            memmap.block(BlockNumber(head - 1)).previous.store(number.0 + 1, Ordering::Relaxed);
+        }
+        self.heads[mobility][order] = number.0 + 1;
+        self.occupied[mobility] |= 1 << order;
+        block.listed.store(list, Ordering::Relaxed);
+    }
+}

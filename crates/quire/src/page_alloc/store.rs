@@ -1,0 +1,377 @@
+//! The block store: folios of order 0 to 8 out of blocks in small pieces, whole blocks above.
+//!
+//! # Protocol
+//!
+//! A block's bitmaps change under the block's lock; the index that finds it changes under its shard's lock, taken
+//! inside. A search looks at an index, lets go, locks the block it found and checks again: between the two the block
+//! may have been used up, gone whole, or changed its group, and the search then starts over. A record never goes away,
+//! so looking at a stale candidate is harmless.
+//!
+//! With `wait` false nothing is waited for: a context that may have interrupted a lock holder on its own CPU skips
+//! what is locked.
+
+use core::sync::atomic::Ordering;
+
+use super::PageAllocator;
+use super::gfp::Mobility;
+use super::shard::ShardIndex;
+use super::zone::Zone;
+use crate::addr::{BlockNumber, Frame, FrameRange, Order, PhysAddr};
+use crate::error::FreeError;
+use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER, DESCRIPTOR_FRAMES, DESCRIPTOR_SIZE, FRAME_SIZE};
+use crate::memmap::{Block, BlockState, FrameMask, Lanes};
+use crate::platform::Platform;
+use crate::stats::Stat;
+use crate::sync::SpinLock;
+
+/// Frames of a block in small pieces that can be handed out.
+pub(super) const SMALL_CAPACITY: u16 = (BLOCK_FRAMES - DESCRIPTOR_FRAMES) as u16;
+
+/// How a search for folios goes about it.
+#[derive(Clone, Copy)]
+pub(super) struct Search {
+    pub(super) mobility: Mobility,
+    pub(super) order: Order,
+    /// The shard to start at.
+    pub(super) home: usize,
+    /// Whether locks may be waited for.
+    pub(super) wait: bool,
+}
+
+impl<P: Platform> PageAllocator<'_, P> {
+    /// Takes up to `out.len()` folios below a block's size from a zone; how many were found. The zone's mark is the
+    /// caller's business.
+    pub(super) fn store_take(&self, zone: &Zone, search: Search, out: &mut [Frame]) -> usize {
+        let mut got = 0;
+        while got < out.len() {
+            let Some(number) = self.find_block(zone, search) else { break };
+            got += self.take_from(zone, number, search, &mut out[got..]);
+        }
+        got
+    }
+
+    /// A block that should have a free group of the order, splitting a whole one if need be.
+    fn find_block(&self, zone: &Zone, search: Search) -> Option<BlockNumber> {
+        let own = |shard: usize, mobility| {
+            let shard = &zone.shards[shard].0;
+            let index =
+                if search.wait { shard.lock(self.platform) } else { shard.try_lock(self.platform)? };
+            index.candidate(mobility, search.order).or_else(|| index.spare())
+        };
+        let others = || (1..zone.shards.len()).map(|step| (search.home + step) % zone.shards.len());
+        own(search.home, search.mobility)
+            .or_else(|| self.split_whole(zone, search))
+            .or_else(|| others().find_map(|shard| own(shard, search.mobility)))
+            .or_else(|| {
+                let groups = Mobility::ALL.into_iter().filter(|&group| group != search.mobility);
+                groups
+                    .flat_map(|group| core::iter::once(search.home).chain(others()).map(move |s| (s, group)))
+                    .find_map(|(shard, group)| {
+                        let found = own(shard, group)?;
+                        self.count(Stat::MobilityFallback, 1);
+                        Some(found)
+                    })
+            })
+    }
+
+    /// Makes a whole block of the pool ready for small pieces, as a member of the searcher's shard.
+    fn split_whole(&self, zone: &Zone, search: Search) -> Option<BlockNumber> {
+        let number = zone.take_blocks(self.platform, 1, search.wait)?;
+        let block = self.memmap.block(number);
+        block.lock(self.platform);
+        self.make_small(zone, number, block, 0, FrameMask::EMPTY);
+        block.shard.store(search.home as u16, Ordering::Relaxed);
+        block.mobility.store(search.mobility as u8, Ordering::Relaxed);
+        self.relist(zone, number, block);
+        block.unlock(self.platform);
+        zone.add_free(-(DESCRIPTOR_FRAMES as i64));
+        self.count(Stat::BlockSplit, 1);
+        Some(number)
+    }
+
+    /// Writes the record and the descriptors of a block in small pieces: descriptors in the eight frames from index
+    /// `first`, everything else free save `missing`. Under the block's lock; nobody else uses any of its frames.
+    pub(super) fn make_small(
+        &self,
+        zone: &Zone,
+        number: BlockNumber,
+        block: &Block,
+        first: usize,
+        missing: FrameMask,
+    ) {
+        let base = number.first_frame().add(first as u64).addr();
+        self.zero_descriptors(base);
+        let metadata = FrameMask::run(first, DESCRIPTOR_FRAMES);
+        let used = missing.union(metadata);
+        block.used.store(used);
+        block.heads.store(FrameMask::EMPTY);
+        block.held.store(used);
+        let capacity = (BLOCK_FRAMES - used.count()) as u16;
+        block.capacity.store(capacity, Ordering::Relaxed);
+        block.free.store(capacity, Ordering::Relaxed);
+        block.free_order.store(FrameMask::ALL.without(used).largest_group(), Ordering::Relaxed);
+        block.zone.store(zone.number, Ordering::Relaxed);
+        block.set_descriptors(Some(base));
+        // The descriptors of the descriptor frames are never used; the counts stand in their room.
+        let lanes = PhysAddr(base.0 + (first * DESCRIPTOR_SIZE) as u64);
+        block.set_lanes(Some((lanes, false)));
+        block.set_state(BlockState::Small);
+        zone.descriptor_frames.fetch_add(DESCRIPTOR_FRAMES as u64, Ordering::Relaxed);
+    }
+
+    /// Takes folios from one block, in ascending order, under one hold of its lock.
+    fn take_from(&self, zone: &Zone, number: BlockNumber, search: Search, out: &mut [Frame]) -> usize {
+        let block = self.memmap.block(number);
+        if search.wait {
+            block.lock(self.platform);
+        } else if !block.try_lock(self.platform) {
+            return 0;
+        }
+        let mut got = 0;
+        if block.state() == BlockState::Small && block.free_order.load(Ordering::Relaxed) > search.order.get()
+        {
+            if block.free.load(Ordering::Relaxed) == block.capacity.load(Ordering::Relaxed) {
+                block.mobility.store(search.mobility as u8, Ordering::Relaxed);
+            }
+            got = take_groups(block, number, search.order, out);
+            let left = FrameMask::ALL.without(block.used.load());
+            block.free.fetch_sub((got << search.order.get()) as u16, Ordering::Relaxed);
+            block.free_order.store(left.largest_group(), Ordering::Relaxed);
+            self.relist(zone, number, block);
+        }
+        block.unlock(self.platform);
+        self.count(Stat::BlockLock, 1);
+        zone.add_free(-((got as i64) << search.order.get()));
+        got
+    }
+
+    /// Brings the shard's index up to date with the block. Under the block's lock.
+    pub(super) fn relist(&self, zone: &Zone, number: BlockNumber, block: &Block) {
+        let entirely_free = block.free.load(Ordering::Relaxed) == block.capacity.load(Ordering::Relaxed);
+        if ShardIndex::wanted_list(block) == block.listed.load(Ordering::Relaxed) && !entirely_free {
+            return;
+        }
+        let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))].0;
+        let mut index = shard.lock(self.platform);
+        if index.spare() == Some(number) && !entirely_free {
+            index.spare = 0;
+        }
+        index.relist(&self.memmap, number, block);
+    }
+
+    /// Takes back frames of one block in small pieces. Under the block's lock, which is given back here. The frames are
+    /// in use, mapped by nobody and held by nobody.
+    pub(super) fn store_put(&self, number: BlockNumber, block: &Block, mut frames: FrameMask) {
+        let zone = &self.zones[usize::from(block.zone.load(Ordering::Relaxed))];
+        let lanes = self.drop_wide_lanes(number, block, &mut frames);
+        let count = frames.count();
+        block.used.store(block.used.load().without(frames));
+        block.heads.store(block.heads.load().without(frames));
+        let free = block.free.fetch_add(count as u16, Ordering::Relaxed) + count as u16;
+        let known = block.free_order.load(Ordering::Relaxed);
+        let order = match (count, frames.next_set(0)) {
+            (1, Some(index)) => block.used.grown_group(index, known),
+            _ => FrameMask::ALL.without(block.used.load()).largest_group(),
+        };
+        block.free_order.store(order, Ordering::Relaxed);
+        let mut merged = false;
+        if free == SMALL_CAPACITY {
+            merged = self.merge_or_spare(zone, number, block);
+        } else {
+            self.relist(zone, number, block);
+        }
+        block.unlock(self.platform);
+        self.count(Stat::BlockLock, 1);
+        zone.add_free(count as i64 + if merged { DESCRIPTOR_FRAMES as i64 } else { 0 });
+        if merged {
+            zone.put_blocks(self.platform, number, 1);
+            self.count(Stat::BlockMerge, 1);
+        }
+        if let Some(lanes) = lanes {
+            let freed = self.store_free(lanes, Order::FRAME);
+            debug_assert_eq!(freed, Ok(()));
+        }
+    }
+
+    /// Widened lanes are kept while anything in the block is used; the last frames to go take them along. Adds the
+    /// lanes' frame to `frames` when it lies in the block itself, and returns it when it lies elsewhere.
+    fn drop_wide_lanes(&self, number: BlockNumber, block: &Block, frames: &mut FrameMask) -> Option<Frame> {
+        let lanes = block.lanes_at().filter(|&(_, wide)| wide)?.0.frame();
+        let own = lanes.block() == number;
+        let free = usize::from(block.free.load(Ordering::Relaxed)) + frames.count() + usize::from(own);
+        if free < usize::from(block.capacity.load(Ordering::Relaxed)) {
+            return None;
+        }
+        let base = block.descriptors()?;
+        let first = (base.frame().0 - number.first_frame().0) as usize;
+        let room = PhysAddr(base.0 + (first * DESCRIPTOR_SIZE) as u64);
+        self.zero(room, Lanes::NARROW_BYTES);
+        block.set_lanes(Some((room, false)));
+        if own {
+            *frames = frames.union(FrameMask::run(lanes.index_in_block(), 1));
+            return None;
+        }
+        Some(lanes)
+    }
+
+    /// An entirely free block becomes its shard's spare, or whole again if there is one already. Under the block's
+    /// lock. Says whether the block is whole now; the caller puts it into the pool.
+    fn merge_or_spare(&self, zone: &Zone, number: BlockNumber, block: &Block) -> bool {
+        let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))].0;
+        let mut index = shard.lock(self.platform);
+        if index.spare == 0 {
+            index.spare = number.0 + 1;
+            index.relist(&self.memmap, number, block);
+            return false;
+        }
+        index.unlist(&self.memmap, number, block);
+        drop(index);
+        self.forget_small(zone, block);
+        true
+    }
+
+    /// Makes the record of an entirely free block say "whole and free" again. Under the block's lock.
+    fn forget_small(&self, zone: &Zone, block: &Block) {
+        zone.descriptor_frames.fetch_sub(DESCRIPTOR_FRAMES as u64, Ordering::Relaxed);
+        block.reset();
+    }
+
+    /// Makes every shard's spare block of a zone whole; how many there were.
+    pub(super) fn merge_spares(&self, zone: &Zone) -> usize {
+        zone.shards.iter().filter(|shard| self.merge_spare(zone, &shard.0)).count()
+    }
+
+    fn merge_spare(&self, zone: &Zone, shard: &SpinLock<ShardIndex>) -> bool {
+        let Some(number) = shard.lock(self.platform).spare() else { return false };
+        let block = self.memmap.block(number);
+        block.lock(self.platform);
+        let mut index = shard.lock(self.platform);
+        // Between the two locks somebody may have taken frames of it.
+        let merge = index.spare() == Some(number) && block.free.load(Ordering::Relaxed) == SMALL_CAPACITY;
+        if merge {
+            index.spare = 0;
+            index.unlist(&self.memmap, number, block);
+        }
+        drop(index);
+        if merge {
+            self.forget_small(zone, block);
+        }
+        block.unlock(self.platform);
+        if merge {
+            zone.add_free(DESCRIPTOR_FRAMES as i64);
+            zone.put_blocks(self.platform, number, 1);
+            self.count(Stat::BlockMerge, 1);
+        }
+        merge
+    }
+
+    /// Takes back one folio of any order, straight into the store.
+    pub(super) fn store_free(&self, frame: Frame, order: Order) -> Result<(), FreeError> {
+        let number = frame.block();
+        let block = self.memmap.get(number).ok_or(FreeError::NotMemory)?;
+        if order >= Order::BLOCK {
+            return self.free_blocks(frame, order);
+        }
+        block.lock(self.platform);
+        if let Err(error) = self.check_small(block, frame, order) {
+            block.unlock(self.platform);
+            return Err(error);
+        }
+        self.note_freed(FrameRange::folio(frame, order));
+        self.store_put(number, block, FrameMask::run(frame.index_in_block(), order.frames() as usize));
+        Ok(())
+    }
+
+    /// Whether a folio of this order is in use at `frame`, and nobody maps or holds it. Under the block's lock, or as a
+    /// hint without.
+    #[inline]
+    pub(super) fn check_small(&self, block: &Block, frame: Frame, order: Order) -> Result<(), FreeError> {
+        let (index, count) = (frame.index_in_block(), order.frames() as usize);
+        match block.state() {
+            BlockState::Small => {}
+            BlockState::Whole | BlockState::Listed => return Err(FreeError::DoubleFree),
+            BlockState::Absent => return Err(FreeError::NotMemory),
+            BlockState::Metadata => return Err(FreeError::InUse),
+            BlockState::Folio | BlockState::FolioTail => return Err(FreeError::WrongOrder),
+        }
+        if !block.used.contains(index) {
+            return Err(FreeError::DoubleFree);
+        }
+        let ends = index + count == BLOCK_FRAMES
+            || index + count < BLOCK_FRAMES && {
+                let next = index + count;
+                !block.used.contains(next) || block.heads.contains(next) || block.held.contains(next)
+            };
+        let inside = count > 1
+            && (!block.used.contains_run(index, count) || !block.heads.misses_run(index + 1, count - 1));
+        if !block.heads.contains(index) {
+            return Err(if block.held.contains(index) { FreeError::InUse } else { FreeError::WrongOrder });
+        }
+        if !ends || inside {
+            return Err(FreeError::WrongOrder);
+        }
+        if block.held.contains(index) {
+            return Err(FreeError::InUse);
+        }
+        Ok(())
+    }
+
+    /// Zeroes the 32 KiB of a block's descriptors, lanes included.
+    fn zero_descriptors(&self, base: PhysAddr) {
+        self.zero(base, DESCRIPTOR_FRAMES * FRAME_SIZE as usize);
+    }
+
+    /// Zeroes metadata memory that belongs to the allocator.
+    pub(super) fn zero(&self, at: PhysAddr, bytes: usize) {
+        // SAFETY: M4: the bytes lie in frames that the allocator owns as metadata; nobody else refers to them.
+        unsafe { self.platform.direct_map(at).write_bytes(0, bytes) };
+    }
+
+    /// The frames of a run, told to a checking machine before they can be handed out again.
+    #[inline]
+    pub(super) fn note_freed(&self, frames: FrameRange) {
+        self.platform.frames_freed(frames);
+    }
+}
+
+/// Marks aligned free groups as used folios and writes their first frames to `out`; how many there were.
+fn take_groups(block: &Block, number: BlockNumber, order: Order, out: &mut [Frame]) -> usize {
+    let first = number.first_frame();
+    if order != Order::FRAME {
+        let mut got = 0;
+        let mut free = FrameMask::ALL.without(block.used.load());
+        while got < out.len() {
+            let Some(index) = free.find_group(order) else { break };
+            let count = order.frames() as usize;
+            free = free.without(FrameMask::run(index, count));
+            block.used.insert_run(index, count);
+            block.heads.insert_run(index, 1);
+            out[got] = first.add(index as u64);
+            got += 1;
+        }
+        return got;
+    }
+    let mut got = 0;
+    for word in 0..BLOCK_FRAMES / 64 {
+        let used = block.used.word(word);
+        let mut free = !used;
+        let mut taken = 0;
+        while free != 0 && got < out.len() {
+            let bit = free & free.wrapping_neg();
+            out[got] = first.add((word * 64) as u64 + u64::from(bit.trailing_zeros()));
+            taken |= bit;
+            free ^= bit;
+            got += 1;
+        }
+        if taken != 0 {
+            block.used.set_word(word, used | taken);
+            block.heads.set_word(word, block.heads.word(word) | taken);
+        }
+        if got == out.len() {
+            break;
+        }
+    }
+    got
+}
+
+const _: () = assert!(SMALL_CAPACITY as usize + DESCRIPTOR_FRAMES == 1 << BLOCK_ORDER);

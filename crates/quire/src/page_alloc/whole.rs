@@ -1,0 +1,101 @@
+//! Folios of whole blocks: order 9 (2 MiB) to 18 (1 GiB), straight from the pools.
+
+use core::sync::atomic::Ordering;
+
+use super::PageAllocator;
+use super::zone::Zone;
+use crate::addr::{BlockNumber, Frame, Order};
+use crate::error::FreeError;
+use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER};
+use crate::memmap::{Block, BlockState};
+use crate::platform::Platform;
+
+/// How many blocks a folio of this order has.
+pub(super) fn blocks_of(order: Order) -> u32 {
+    1 << (order.get() - BLOCK_ORDER)
+}
+
+impl<P: Platform> PageAllocator<'_, P> {
+    /// Takes an aligned folio of order 9 or more from a zone.
+    pub(super) fn take_whole(&self, zone: &Zone, order: Order, wait: bool) -> Option<Frame> {
+        let blocks = blocks_of(order);
+        let number = zone.take_blocks(self.platform, blocks, wait).or_else(|| {
+            let merged = wait && self.merge_spares(zone) > 0;
+            merged.then(|| zone.take_blocks(self.platform, blocks, wait)).flatten()
+        })?;
+        for tail in (0..blocks).rev() {
+            let block = self.memmap.block(number.add(tail));
+            let state = if tail == 0 { BlockState::Folio } else { BlockState::FolioTail };
+            self.claim(zone, block, order, state);
+        }
+        zone.add_free(-(order.frames() as i64));
+        Some(number.first_frame())
+    }
+
+    /// Writes the record of a block that has just left the pool.
+    fn claim(&self, zone: &Zone, block: &Block, order: Order, state: BlockState) {
+        block.lock(self.platform);
+        block.order.store(order.get(), Ordering::Relaxed);
+        block.zone.store(zone.number, Ordering::Relaxed);
+        block.set_state(state);
+        block.unlock(self.platform);
+    }
+
+    /// Takes back a folio of order 9 or more.
+    pub(super) fn free_blocks(&self, frame: Frame, order: Order) -> Result<(), FreeError> {
+        let number = frame.block();
+        let block = self.memmap.get(number).ok_or(FreeError::NotMemory)?;
+        block.lock(self.platform);
+        let checked = self.check_whole(block, frame, order);
+        if checked.is_ok() {
+            // From here on a second free of the same folio finds it listed.
+            block.set_state(BlockState::Listed);
+        }
+        block.unlock(self.platform);
+        checked?;
+        self.put_whole(number, order);
+        Ok(())
+    }
+
+    /// Whether a folio of this order is in use at `frame`, and nobody maps or holds it.
+    pub(super) fn check_whole(&self, block: &Block, frame: Frame, order: Order) -> Result<(), FreeError> {
+        match block.state() {
+            BlockState::Folio if frame.index_in_block() == 0 => {}
+            BlockState::Whole | BlockState::Listed => return Err(FreeError::DoubleFree),
+            BlockState::Absent => return Err(FreeError::NotMemory),
+            BlockState::Metadata => return Err(FreeError::InUse),
+            BlockState::Folio | BlockState::FolioTail | BlockState::Small => {
+                return Err(FreeError::WrongOrder);
+            }
+        }
+        if block.order.load(Ordering::Relaxed) != order.get() {
+            return Err(FreeError::WrongOrder);
+        }
+        let mapped = block.large_maps.load(Ordering::Relaxed) != 0
+            || block.folio_maps.load(Ordering::Relaxed) != 0
+            || block.lanes(self.platform).is_some_and(|lanes| !lanes.nonzero().is_empty());
+        if mapped || block.held.contains(0) { Err(FreeError::InUse) } else { Ok(()) }
+    }
+
+    /// Puts the blocks of a folio that is out of use back into their pool. The caller has marked the first one listed
+    /// under its lock, so nobody else touches them.
+    pub(super) fn put_whole(&self, number: BlockNumber, order: Order) {
+        let blocks = blocks_of(order);
+        let zone = &self.zones[usize::from(self.memmap.block(number).zone.load(Ordering::Relaxed))];
+        self.note_freed(crate::addr::FrameRange::folio(number.first_frame(), order));
+        for tail in (0..blocks).rev() {
+            let block = self.memmap.block(number.add(tail));
+            block.lock(self.platform);
+            let lanes = block.lanes_at().map(|(at, _)| at.frame());
+            block.reset();
+            block.unlock(self.platform);
+            if let Some(lanes) = lanes {
+                // The lanes of a whole block stand in a frame of their own; it was ours, so this cannot be refused.
+                let freed = self.store_free(lanes, Order::FRAME);
+                debug_assert_eq!(freed, Ok(()));
+            }
+        }
+        zone.put_blocks(self.platform, number, blocks);
+        zone.add_free(i64::from(blocks) * BLOCK_FRAMES as i64);
+    }
+}

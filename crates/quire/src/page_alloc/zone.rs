@@ -1,0 +1,113 @@
+//! Zones: the memory of one node and one kind, its marks and its parts.
+
+use core::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use super::gfp::{Urgency, ZoneKind};
+use super::pool::Pool;
+use super::shard::Shard;
+use crate::addr::BlockNumber;
+use crate::memmap::BootSlice;
+use crate::platform::Platform;
+use crate::sync::SpinLock;
+
+/// How many free frames a zone should keep (Linux: `WMARK_MIN`, `WMARK_LOW`, `WMARK_HIGH`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Watermarks {
+    /// Ordinary requests fail below.
+    pub min: u64,
+    /// Below, memory should be freed in the background.
+    pub low: u64,
+    /// Above, freeing in the background may stop.
+    pub high: u64,
+}
+
+impl Watermarks {
+    /// The marks of a zone of `managed` frames in a machine of `total`: Linux's rule, min = 4 * sqrt(KiB) KiB for the
+    /// machine, shared in proportion, with a quarter more for `low` and a half more for `high`; at most 1/16 of a zone.
+    pub fn for_zone(managed: u64, total: u64) -> Self {
+        let machine_min = (total * 4).saturating_mul(16).isqrt() / 4;
+        let min = (machine_min * managed / total.max(1)).min(managed / 16);
+        Self { min, low: min + min / 4, high: min + min / 2 }
+    }
+}
+
+/// A value on a cache line of its own.
+#[repr(align(64))]
+#[derive(Default)]
+pub(super) struct OwnLine<T>(T);
+
+/// The memory of one node and one kind.
+pub(super) struct Zone {
+    /// The zone's index.
+    pub(super) number: u8,
+    pub(super) node: u8,
+    pub(super) kind: ZoneKind,
+    /// Frames that can ever be handed out, descriptor frames included. Constant after start-up.
+    pub(super) managed: AtomicU64,
+    pub(super) marks: Watermarks,
+    /// Frames kept from requests that a higher zone of the node could have served (Linux: `lowmem_reserve`).
+    pub(super) reserve_for_low: u64,
+    pub(super) pools: BootSlice<SpinLock<Pool>>,
+    pub(super) shards: BootSlice<Shard>,
+    /// Frames in the store. Changed once per batch.
+    pub(super) free: OwnLine<AtomicI64>,
+    /// Frames that hold descriptors of blocks in small pieces. Changed once per block.
+    pub(super) descriptor_frames: AtomicU64,
+}
+
+impl Zone {
+    /// Frames in the store.
+    #[inline]
+    pub(super) fn free_frames(&self) -> u64 {
+        self.free.0.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    /// Counts frames that came into the store (or left it, when negative).
+    #[inline]
+    pub(super) fn add_free(&self, frames: i64) {
+        self.free.0.fetch_add(frames, Ordering::Relaxed);
+    }
+
+    /// How many frames a request may take without passing its mark.
+    #[inline]
+    pub(super) fn allowance(&self, urgency: Urgency, wanted_zone: ZoneKind) -> u64 {
+        let mark = match urgency {
+            Urgency::Ordinary => self.marks.min,
+            Urgency::Atomic => self.marks.min / 2,
+            Urgency::Reserve => 0,
+        };
+        let reserve =
+            if wanted_zone > self.kind && urgency != Urgency::Reserve { self.reserve_for_low } else { 0 };
+        self.free_frames().saturating_sub(mark + reserve)
+    }
+
+    /// Takes an aligned run of whole blocks from any of the zone's regions.
+    pub(super) fn take_blocks<P: Platform>(
+        &self,
+        platform: &P,
+        blocks: u32,
+        wait: bool,
+    ) -> Option<BlockNumber> {
+        self.pools.iter().find_map(|pool| {
+            let mut pool = if wait { pool.lock(platform) } else { pool.try_lock(platform)? };
+            pool.take(blocks)
+        })
+    }
+
+    /// Puts whole blocks back into their region's pool.
+    pub(super) fn put_blocks<P: Platform>(&self, platform: &P, first: BlockNumber, blocks: u32) {
+        for pool in self.pools.iter() {
+            let mut pool = pool.lock(platform);
+            if pool.spans(first) {
+                pool.put(first, blocks);
+                return;
+            }
+        }
+        unreachable!("block {first:?} belongs to no region of its zone");
+    }
+
+    /// Whole free blocks.
+    pub(super) fn whole_blocks<P: Platform>(&self, platform: &P) -> u64 {
+        self.pools.iter().map(|pool| u64::from(pool.lock(platform).free)).sum()
+    }
+}

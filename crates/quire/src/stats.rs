@@ -1,0 +1,116 @@
+//! Event counters under the names that `/proc/vmstat` uses, one set per CPU.
+//!
+//! A CPU changes its own set by plain load and store while it is pinned, so an event costs no locked operation. Events
+//! that interrupt context would count are counted by the task that finishes its work.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! stats {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal),* $(,)?) => {
+        /// An event that is counted.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(usize)]
+        pub enum Stat { $($(#[$doc])* $variant),* }
+
+        impl Stat {
+            /// Every counter.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            /// The name in `/proc/vmstat`, or in its style where Linux has no such counter.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name),* }
+            }
+        }
+    };
+}
+
+stats! {
+    /// Frames handed out from a DMA32 zone.
+    PgallocDma32 = "pgalloc_dma32",
+    /// Frames handed out from a Normal zone.
+    PgallocNormal = "pgalloc_normal",
+    /// Frames handed out from a Movable zone.
+    PgallocMovable = "pgalloc_movable",
+    /// Frames taken back.
+    Pgfree = "pgfree",
+    /// Requests that no zone could serve.
+    AllocFailed = "alloc_failed",
+    /// Refills of a per-CPU list.
+    PcpRefill = "pcp_refill",
+    /// Frames that a per-CPU list gave back.
+    PcpDrain = "pcp_drain",
+    /// Blocks taken from a pool to be used in small pieces.
+    BlockSplit = "block_split",
+    /// Blocks that became whole again.
+    BlockMerge = "block_merge",
+    /// Frames taken from a block that serves another mobility group.
+    MobilityFallback = "mobility_fallback",
+    /// Blocks' locks taken to change counts or bitmaps.
+    BlockLock = "block_lock",
+    /// Page faults.
+    Pgfault = "pgfault",
+    /// Page faults that waited for a pager.
+    Pgmajfault = "pgmajfault",
+    /// Anonymous faults served by a 2 MiB folio.
+    ThpFaultAlloc = "thp_fault_alloc",
+    /// Anonymous faults that fell back to a smaller folio than the policy wanted.
+    ThpFaultFallback = "thp_fault_fallback",
+    /// 2 MiB leaves split into a table.
+    ThpSplitPmd = "thp_split_pmd",
+    /// Copies made for copy-on-write.
+    CowCopy = "cow_copy",
+    /// Write-protected pages taken over without a copy.
+    CowReuse = "cow_reuse",
+    /// Page-cache pages mapped around a faulting one.
+    FaultAround = "filemap_map_pages",
+    /// Pages dropped from `MADV_FREE` ranges.
+    Pglazyfreed = "pglazyfreed",
+    /// Pages marked by `MADV_FREE`.
+    Pglazyfree = "pglazyfree",
+    /// Flushes sent to other CPUs.
+    NrTlbRemoteFlush = "nr_tlb_remote_flush",
+    /// CPUs to which flushes were sent.
+    NrTlbRemoteFlushReceived = "nr_tlb_remote_flush_received",
+    /// Local flushes of a whole address space.
+    NrTlbLocalFlushAll = "nr_tlb_local_flush_all",
+    /// Local flushes of a range.
+    NrTlbLocalFlushOne = "nr_tlb_local_flush_one",
+    /// Flushes left out because no CPU runs the address space.
+    TlbFlushAvoided = "tlb_flush_avoided",
+    /// Page-table entries cleared one by one.
+    ZapEntry = "zap_entry",
+    /// Page-table subtrees detached by one exchange.
+    ZapTable = "zap_table",
+}
+
+const COUNT: usize = Stat::ALL.len();
+
+/// One CPU's counters.
+#[repr(align(64))]
+pub struct StatCells([AtomicU64; COUNT]);
+
+impl StatCells {
+    /// All zero.
+    pub const fn new() -> Self {
+        Self([const { AtomicU64::new(0) }; COUNT])
+    }
+
+    /// Counts `count` events. Only the CPU that owns the set, pinned.
+    #[inline]
+    pub fn add(&self, stat: Stat, count: u64) {
+        let cell = &self.0[stat as usize];
+        cell.store(cell.load(Ordering::Relaxed) + count, Ordering::Relaxed);
+    }
+
+    /// What was counted so far.
+    #[inline]
+    pub fn get(&self, stat: Stat) -> u64 {
+        self.0[stat as usize].load(Ordering::Relaxed)
+    }
+}
+
+impl Default for StatCells {
+    fn default() -> Self {
+        Self::new()
+    }
+}

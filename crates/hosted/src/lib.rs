@@ -1,1 +1,38 @@
-//! A machine inside a process.
+//! A machine inside a process: memory from an arena, threads as CPUs, a software MMU with modelled TLBs.
+//!
+//! A [`Hosted`] machine implements [`quire::platform::Platform`] as an ordinary value; a process may hold many. It
+//! serves three purposes: tests (every check on), benches (every check off, real interrupts on), and the replay of
+//! recorded programs. What it checks and what it models is chosen in its [`HostedConfig`].
+//!
+//! # Invariants
+//!
+//! The `SAFETY` arguments of this crate cite these.
+//!
+//! - **H1** An arena maps every byte of the machine's ranges, readable and writable, from construction until it is
+//!   dropped, at `zero + physical address`; no other part of the process knows that memory.
+//! - **H2** What lies between two ranges (and around them, up to the reservation's ends) is reserved and inaccessible,
+//!   so that a stray touch faults and never reaches somebody else's memory.
+//! - **H3** At most one thread at a time is a given CPU of a given machine.
+//! - **H4** The software MMU reaches memory only through frames that lie in a range, and only with atomic operations.
+//! - **H5** An access of the software MMU happens wholly under the lock of its CPU's modelled TLB, so that a flush that
+//!   has returned leaves no access through an older translation in flight.
+#![deny(unsafe_code)]
+
+mod arena;
+mod config;
+mod counters;
+mod error;
+mod failures;
+mod files;
+mod machine;
+mod platform;
+mod ranks;
+mod task;
+
+pub use arena::Arena;
+pub use config::{Backing, HostedConfig, MemoryRange, OnViolation};
+pub use counters::Counters;
+pub use error::HostedError;
+pub use failures::FailurePlan;
+pub use files::{FileCounters, SyntheticFiles};
+pub use machine::Hosted;

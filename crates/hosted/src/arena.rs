@@ -1,0 +1,186 @@
+//! The machine's memory: one reservation of address space, with the ranges mapped into it and holes left inaccessible.
+
+#![allow(unsafe_code)]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ffi::c_void;
+use std::ptr::{self, NonNull};
+
+use quire::addr::PhysAddr;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+use crate::config::{Backing, HostedConfig, MemoryRange};
+use crate::error::HostedError;
+
+/// The reservation starts at a multiple of this (plus the first address's own remainder), so that the host can put
+/// huge pages behind it and block alignment of physical and virtual addresses agree.
+const ALIGN: u64 = 2 << 20;
+
+/// The memory of one machine.
+pub struct Arena {
+    /// Where physical address 0 would be; inside the reservation only for addresses of a range.
+    zero: *mut u8,
+    /// The reservation.
+    reservation: NonNull<u8>,
+    reserved: usize,
+    backing: Backing,
+    ranges: Box<[MemoryRange]>,
+    huge_pages: Result<bool, rustix::io::Errno>,
+}
+
+// SAFETY: the pointers name memory that the arena owns until it is dropped (H1); all accesses through them are the
+// machine's memory accesses, whose order is the memory manager's business.
+unsafe impl Send for Arena {}
+// SAFETY: as for `Send`; the arena's own fields never change after construction.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    /// Reserves and maps the ranges of `config`.
+    pub(crate) fn new(config: &HostedConfig) -> Result<Self, HostedError> {
+        let span = config.checked_span()?;
+        let first = config.ranges[0].start.0;
+        let lead = first % ALIGN;
+        let backing = if cfg!(miri) { Backing::Heap } else { config.backing };
+        let bytes = lead + span + ALIGN;
+        let reserved = usize::try_from(bytes).map_err(|_| refused(span, "size")(rustix::io::Errno::NOMEM))?;
+        let reservation = match backing {
+            Backing::Heap => reserve_heap(reserved),
+            Backing::Memfd | Backing::Anonymous => reserve_host(reserved),
+        }
+        .map_err(refused(span, "reserve"))?;
+        let to_first = reservation.as_ptr().align_offset(ALIGN as usize) + lead as usize;
+        let zero = reservation.as_ptr().wrapping_add(to_first).wrapping_sub(first as usize);
+        // From here on the reservation is given back by `drop`, whatever fails.
+        let mut arena = Self {
+            zero,
+            reservation,
+            reserved,
+            backing,
+            ranges: config.ranges.clone().into(),
+            huge_pages: Ok(false),
+        };
+        arena.map_ranges(first, span)?;
+        if config.huge_pages {
+            arena.huge_pages = arena.advise(Advice::LinuxHugepage).map(|()| true);
+        }
+        if config.prefault {
+            arena.prefault()?;
+        }
+        Ok(arena)
+    }
+
+    fn map_ranges(&self, first: u64, span: u64) -> Result<(), HostedError> {
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::FIXED | MapFlags::NORESERVE;
+        let file = match self.backing {
+            Backing::Memfd => {
+                let file =
+                    memfd_create("quire-arena", MemfdFlags::CLOEXEC).map_err(refused(span, "memfd"))?;
+                ftruncate(&file, span).map_err(refused(span, "ftruncate"))?;
+                Some(file)
+            }
+            Backing::Anonymous => None,
+            Backing::Heap => return Ok(()),
+        };
+        for range in &self.ranges {
+            let (at, len) =
+                (self.zero.wrapping_add(range.start.0 as usize).cast::<c_void>(), range.bytes as usize);
+            // SAFETY: the range lies in the reservation that `new` has just made and nobody else uses yet (H1), so that
+            // replacing its pages takes nothing away from anybody.
+            unsafe {
+                match &file {
+                    Some(file) => mmap(at, len, prot, flags | MapFlags::SHARED, file, range.start.0 - first),
+                    None => mmap_anonymous(at, len, prot, flags | MapFlags::PRIVATE),
+                }
+            }
+            .map_err(refused(span, "mmap"))?;
+        }
+        // Kept out of core dumps, which would write the whole arena; a host that cannot is no harm.
+        let _ = self.advise(Advice::LinuxDontDump);
+        Ok(())
+    }
+
+    fn advise(&self, advice: Advice) -> rustix::io::Result<()> {
+        if self.backing == Backing::Heap {
+            return Ok(());
+        }
+        for range in &self.ranges {
+            let at = self.direct_map(range.start).cast::<c_void>();
+            // SAFETY: the range is this arena's own mapping (H1), and none of the advices used here drops contents.
+            unsafe { madvise(at, range.bytes as usize, advice) }?;
+        }
+        Ok(())
+    }
+
+    /// Touches every page of the arena for writing, so that no later access pays a fault of the host.
+    ///
+    /// # Errors
+    /// [`HostedError::Prefault`] when the host has too little memory or cannot populate.
+    pub fn prefault(&self) -> Result<(), HostedError> {
+        let bytes = self.ranges.iter().map(|range| range.bytes).sum();
+        self.advise(Advice::LinuxPopulateWrite).map_err(|errno| HostedError::Prefault { bytes, errno })
+    }
+
+    /// Whether the host took the wish for huge pages: `Ok(false)` when none was uttered, the host's answer otherwise.
+    /// A host whose `shmem_enabled` is `never` takes the wish for a file in memory and then ignores it.
+    pub fn huge_pages(&self) -> Result<bool, rustix::io::Errno> {
+        self.huge_pages
+    }
+
+    /// The machine's memory ranges.
+    pub fn ranges(&self) -> &[MemoryRange] {
+        &self.ranges
+    }
+
+    /// Whether the byte at `addr` belongs to a range.
+    pub fn contains(&self, addr: PhysAddr) -> bool {
+        let after = self.ranges.partition_point(|range| range.start <= addr);
+        after > 0 && addr < self.ranges[after - 1].end()
+    }
+
+    /// Where the byte at `addr` is. Dereferencing is allowed for addresses in a range only (H1).
+    #[inline]
+    pub fn direct_map(&self, addr: PhysAddr) -> *mut u8 {
+        debug_assert!(self.contains(addr), "{addr:?} is no memory of this machine");
+        self.zero.wrapping_add(addr.0 as usize)
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        match self.backing {
+            // SAFETY: allocated by `reserve_heap` with the same layout; H1 ends here, and the machine that lent out
+            // pointers is borrowed by all who use them.
+            Backing::Heap => unsafe { dealloc(self.reservation.as_ptr(), heap_layout(self.reserved)) },
+            // SAFETY: the whole reservation was made by `reserve_host`; otherwise as above.
+            Backing::Memfd | Backing::Anonymous => unsafe {
+                // It cannot fail for a mapping that exists, and a leak is all that would follow.
+                let _ = munmap(self.reservation.as_ptr().cast(), self.reserved);
+            },
+        }
+    }
+}
+
+fn refused(bytes: u64, step: &'static str) -> impl Fn(rustix::io::Errno) -> HostedError {
+    move |errno| HostedError::Arena { bytes, step, errno }
+}
+
+fn reserve_host(bytes: usize) -> rustix::io::Result<NonNull<u8>> {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a new inaccessible mapping at an address of the host's choice touches nothing that exists.
+    let at = unsafe { mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::empty(), flags) }?;
+    NonNull::new(at.cast()).ok_or(rustix::io::Errno::NOMEM)
+}
+
+fn heap_layout(bytes: usize) -> Layout {
+    // The size came from a checked sum below 2^63 and the alignment is a power of two, so this cannot fail.
+    Layout::from_size_align(bytes, quire::limits::FRAME_SIZE as usize)
+        .expect("an arena's size is a valid layout")
+}
+
+fn reserve_heap(bytes: usize) -> rustix::io::Result<NonNull<u8>> {
+    // SAFETY: the layout is not empty: an arena has at least one frame.
+    let at = unsafe { alloc_zeroed(heap_layout(bytes)) };
+    NonNull::new(at).ok_or(rustix::io::Errno::NOMEM)
+}

@@ -1,0 +1,157 @@
+//! What a machine is made of and what it checks.
+
+use quire::addr::PhysAddr;
+
+use crate::error::HostedError;
+use crate::machine::Hosted;
+
+/// A range of physical memory. Whole frames; ranges of a machine stand in ascending order and may leave holes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryRange {
+    /// The first byte's physical address.
+    pub start: PhysAddr,
+    /// The extent in bytes.
+    pub bytes: u64,
+    /// The memory node, for machines with more than one.
+    pub node: u8,
+}
+
+impl MemoryRange {
+    /// `bytes` bytes from physical address `start` on node 0.
+    pub const fn new(start: u64, bytes: u64) -> Self {
+        Self { start: PhysAddr(start), bytes, node: 0 }
+    }
+
+    /// The same range on another node.
+    #[must_use]
+    pub const fn on_node(self, node: u8) -> Self {
+        Self { node, ..self }
+    }
+
+    /// The address after the last byte.
+    pub const fn end(self) -> PhysAddr {
+        PhysAddr(self.start.0 + self.bytes)
+    }
+}
+
+/// What stands behind the machine's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Backing {
+    /// A file in memory, mapped shared. What is never touched takes nothing.
+    Memfd,
+    /// Anonymous memory. As for the file, but the host's transparent huge pages apply under `madvise`.
+    Anonymous,
+    /// Zeroed memory of the process's allocator: for Miri and for small machines, and the whole span is taken at once.
+    Heap,
+}
+
+/// What happens when the machine sees a rule broken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OnViolation {
+    /// It is kept and can be asked for; [`Hosted::assert_clean`] panics later.
+    Record,
+    /// The thread that broke the rule panics at once.
+    #[default]
+    Panic,
+}
+
+/// How a machine is built. Start from [`HostedConfig::new`], or from [`HostedConfig::bench`] for measurements.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HostedConfig {
+    /// Physical memory, in ascending order.
+    pub ranges: Vec<MemoryRange>,
+    /// How many CPUs the machine has.
+    pub cpus: usize,
+    /// What stands behind the memory.
+    pub backing: Backing,
+    /// Touch all memory when the machine is built, so that no later access pays a fault of the host.
+    pub prefault: bool,
+    /// Ask the host for huge pages behind the memory. Best effort: see [`crate::Arena::huge_pages`].
+    pub huge_pages: bool,
+    /// Model the TLBs and paging-structure caches, and check every freed frame against them.
+    pub tlb_model: bool,
+    /// Interrupt the processors that run this process at each remote flush (`membarrier`), so that it has a real price.
+    pub real_ipis: bool,
+    /// Bring zeroes and copies into memory. Off makes [`quire::platform::Platform::clear`] and `copy` only count, for
+    /// benches that show clearing apart; nothing that reads the memory may be trusted then.
+    pub clearing: bool,
+    /// Refuse locks in a wrong order.
+    pub check_ranks: bool,
+    /// The software MMU walks five levels instead of four.
+    pub five_level: bool,
+    /// What happens when a rule is broken.
+    pub on_violation: OnViolation,
+}
+
+impl HostedConfig {
+    /// A machine for tests: one range of `bytes` from physical address 0, one CPU, every check on.
+    pub fn new(bytes: u64) -> Self {
+        Self {
+            ranges: vec![MemoryRange::new(0, bytes)],
+            cpus: 1,
+            backing: if cfg!(miri) { Backing::Heap } else { Backing::Memfd },
+            prefault: false,
+            huge_pages: false,
+            tlb_model: true,
+            real_ipis: false,
+            clearing: true,
+            check_ranks: true,
+            five_level: false,
+            on_violation: OnViolation::Panic,
+        }
+    }
+
+    /// A machine for measurements: as [`Self::new`], with prefaulted memory, real interrupts and no check.
+    pub fn bench(bytes: u64) -> Self {
+        Self {
+            prefault: true,
+            huge_pages: true,
+            tlb_model: false,
+            real_ipis: true,
+            check_ranks: false,
+            ..Self::new(bytes)
+        }
+    }
+
+    /// The same with these ranges.
+    #[must_use]
+    pub fn with_ranges(self, ranges: Vec<MemoryRange>) -> Self {
+        Self { ranges, ..self }
+    }
+
+    /// The same with this many CPUs.
+    #[must_use]
+    pub fn with_cpus(self, cpus: usize) -> Self {
+        Self { cpus, ..self }
+    }
+
+    /// Builds the machine.
+    ///
+    /// # Errors
+    /// As [`HostedError`] says: malformed ranges, or a host that refuses.
+    pub fn build(self) -> Result<Hosted, HostedError> {
+        Hosted::new(self)
+    }
+
+    /// The extent from the lowest to the highest byte, holes included, after the ranges were checked.
+    pub(crate) fn checked_span(&self) -> Result<u64, HostedError> {
+        if !(1..=quire::limits::MAX_CPUS).contains(&self.cpus) {
+            return Err(HostedError::BadCpuCount { asked: self.cpus });
+        }
+        let first = self.ranges.first().ok_or(HostedError::NoRanges)?.start.0;
+        let mut end = first;
+        for (index, range) in self.ranges.iter().enumerate() {
+            let frame = quire::limits::FRAME_SIZE;
+            let top = range.start.0.checked_add(range.bytes).ok_or(HostedError::BadRange { index })?;
+            if range.bytes == 0 || !range.start.0.is_multiple_of(frame) || !range.bytes.is_multiple_of(frame)
+            {
+                return Err(HostedError::BadRange { index });
+            }
+            if range.start.0 < end {
+                return Err(HostedError::Overlapping { index });
+            }
+            end = top;
+        }
+        Ok(end - first)
+    }
+}

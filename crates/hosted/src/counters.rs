@@ -1,0 +1,75 @@
+//! Exact counts of what the machine was asked to do, kept per CPU so that counting costs no shared cache line.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// What a machine was asked to do since it was built, or since [`crate::Hosted::reset_counters`].
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        /// One CPU's counts.
+        #[derive(Default)]
+        #[repr(align(128))]
+        pub(crate) struct CpuCounters {
+            $(pub(crate) $name: Count,)*
+        }
+
+        impl CpuCounters {
+            pub(crate) fn add_to(&self, sum: &mut Counters) {
+                $(sum.$name += self.$name.0.load(Ordering::Relaxed);)*
+            }
+
+            pub(crate) fn reset(&self) {
+                $(self.$name.0.store(0, Ordering::Relaxed);)*
+            }
+        }
+    };
+}
+
+counters! {
+    /// Flushes of the calling CPU's own TLB.
+    flushes_local,
+    /// Flushes of other CPUs' TLBs, counted once however many CPUs they went to.
+    flushes_remote,
+    /// Flushes, local or remote, of a range.
+    flushes_range,
+    /// Flushes, local or remote, of a whole address space.
+    flushes_address_space,
+    /// Flushes, local or remote, that included paging-structure caches.
+    flushes_tables,
+    /// Pages named by flushes of ranges: extent divided by stride.
+    pages_flushed,
+    /// CPUs that remote flushes were sent to, summed. With real interrupts, each is one that a kernel would send.
+    cpus_targeted,
+    /// Barriers that really interrupted the host's processors (`membarrier` calls).
+    ipis,
+    /// Bytes filled with zeroes (counted also when clearing is turned off).
+    bytes_cleared,
+    /// Bytes copied (counted also when clearing is turned off).
+    bytes_copied,
+    /// Page tables loaded.
+    roots_loaded,
+    /// Frames given back to the allocator, as told to a machine that models TLBs.
+    frames_freed,
+    /// Accesses of the software MMU that the modelled TLB answered.
+    tlb_hits,
+    /// Accesses of the software MMU that walked the page table.
+    tlb_misses,
+    /// Page faults that the software MMU raised.
+    mmu_faults,
+}
+
+/// One count. Only the thread that is the CPU writes it (H3), so an increment needs no locked operation.
+#[derive(Default)]
+pub(crate) struct Count(AtomicU64);
+
+impl Count {
+    /// Adds as the only writer.
+    #[inline]
+    pub(crate) fn add(&self, amount: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
+    }
+}

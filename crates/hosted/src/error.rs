@@ -1,0 +1,55 @@
+//! Why a machine could not be built.
+
+/// Why a machine could not be built.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum HostedError {
+    /// No memory range was given.
+    #[error("the machine has no memory: give at least one range")]
+    NoRanges,
+    /// A range is empty, or does not start and end on a multiple of 4096.
+    #[error("memory range {index} is empty or not made of whole 4 KiB frames: round its start and size")]
+    BadRange {
+        /// Which of the ranges.
+        index: usize,
+    },
+    /// A range starts below the end of the one before it.
+    #[error(
+        "memory range {index} starts below the end of the one before it: sort the ranges and keep them apart"
+    )]
+    Overlapping {
+        /// Which of the ranges.
+        index: usize,
+    },
+    /// The number of CPUs is zero or above [`quire::limits::MAX_CPUS`].
+    #[error("{asked} CPUs asked for: a machine has 1 to {}", quire::limits::MAX_CPUS)]
+    BadCpuCount {
+        /// The number that was asked for.
+        asked: usize,
+    },
+    /// The host gave no address space or no file for the arena.
+    #[error(
+        "the host refuses {bytes} bytes of address space ({step}: {errno}): ask for a smaller span or raise `ulimit -v`"
+    )]
+    Arena {
+        /// The extent of the arena in bytes, holes included.
+        bytes: u64,
+        /// The step that failed.
+        step: &'static str,
+        /// What the host said.
+        errno: rustix::io::Errno,
+    },
+    /// Prefaulting ran out of host memory, or the host kernel is older than 5.14.
+    #[error("the host cannot populate {bytes} bytes ({errno}): ask for less memory or turn prefaulting off")]
+    Prefault {
+        /// The extent that was to be populated.
+        bytes: u64,
+        /// What the host said.
+        errno: rustix::io::Errno,
+    },
+    /// The host kernel has no `membarrier` with expedited private barriers.
+    #[error("the host has no expedited membarrier ({errno}): turn `real_ipis` off")]
+    NoMembarrier {
+        /// What the host said.
+        errno: rustix::io::Errno,
+    },
+}

@@ -1,0 +1,144 @@
+//! Files without a disk: contents that are a pure function of file and offset, plus what was written back.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, RwLock};
+
+use quire::limits::FRAME_SIZE;
+use quire::platform::{FileId, Pager, PagerError};
+
+use crate::failures::{FailurePlan, Failures, mix};
+
+const PAGE: usize = FRAME_SIZE as usize;
+
+type Page = Box<[u8; PAGE]>;
+
+/// How often a [`SyntheticFiles`] was asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FileCounters {
+    /// Pages read, failed reads not counted.
+    pub reads: u64,
+    /// Pages written back, failed writes not counted.
+    pub writes: u64,
+}
+
+/// A pager of files that exist by their sizes. A file that was never given a size is empty. Reads and writes fail with
+/// [`PagerError::Io`] as the plans say.
+#[derive(Default)]
+pub struct SyntheticFiles {
+    sizes: RwLock<HashMap<FileId, u64>>,
+    written: Mutex<HashMap<(FileId, u64), Page>>,
+    reads: AtomicU64,
+    writes: AtomicU64,
+    read_failures: Failures,
+    write_failures: Failures,
+}
+
+impl SyntheticFiles {
+    /// No files.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Gives `file` a size in bytes. What was written back beyond it is forgotten.
+    pub fn set_size(&self, file: FileId, bytes: u64) {
+        self.sizes.write().expect("no holder of the sizes panics").insert(file, bytes);
+        let mut written = self.written.lock().expect("no holder of the pages panics");
+        written.retain(|&(of, page), contents| {
+            let start = page * FRAME_SIZE;
+            if of == file && start < bytes && bytes - start < FRAME_SIZE {
+                contents[(bytes - start) as usize..].fill(0);
+            }
+            of != file || start < bytes
+        });
+    }
+
+    /// The byte at `offset` of `file` as it was before anything was written back.
+    pub fn pristine_byte(file: FileId, offset: u64) -> u8 {
+        pristine_word(file, offset / 8).to_le_bytes()[(offset % 8) as usize]
+    }
+
+    /// The pages that were written back, as (page number, contents), in ascending order.
+    pub fn written_pages(&self, file: FileId) -> Vec<(u64, Vec<u8>)> {
+        let written = self.written.lock().expect("no holder of the pages panics");
+        let of_file = written.iter().filter(|((of, _), _)| *of == file);
+        let mut pages = of_file.map(|(&(_, page), bytes)| (page, bytes.to_vec())).collect::<Vec<_>>();
+        pages.sort_unstable();
+        pages
+    }
+
+    /// Decides which reads fail from now on, counted from 0.
+    pub fn set_read_failures(&self, plan: FailurePlan) {
+        self.read_failures.set(plan);
+    }
+
+    /// Decides which writes fail from now on, counted from 0.
+    pub fn set_write_failures(&self, plan: FailurePlan) {
+        self.write_failures.set(plan);
+    }
+
+    /// How often the files were read and written.
+    pub fn counters(&self) -> FileCounters {
+        FileCounters {
+            reads: self.reads.load(Ordering::Relaxed),
+            writes: self.writes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// How many bytes of the page belong to the file.
+    fn valid_bytes(&self, file: FileId, page: u64) -> Result<usize, PagerError> {
+        let start = page.checked_mul(FRAME_SIZE).ok_or(PagerError::BeyondEnd)?;
+        match self.size(file).checked_sub(start) {
+            None | Some(0) => Err(PagerError::BeyondEnd),
+            Some(rest) => Ok(rest.min(FRAME_SIZE) as usize),
+        }
+    }
+}
+
+/// Eight bytes of a file. A hash per file and an odd step keep neighbouring words, pages and files different, and leave
+/// filling a page to vector instructions.
+#[inline]
+fn pristine_word(file: FileId, index: u64) -> u64 {
+    mix(file.0) ^ index.wrapping_mul(0xd6e8_feb8_6659_fd93)
+}
+
+impl Pager for SyntheticFiles {
+    fn size(&self, file: FileId) -> u64 {
+        self.sizes.read().expect("no holder of the sizes panics").get(&file).copied().unwrap_or(0)
+    }
+
+    fn read(&self, file: FileId, page: u64, bytes: &mut [u8; PAGE]) -> Result<(), PagerError> {
+        let valid = self.valid_bytes(file, page)?;
+        if self.read_failures.fail() {
+            return Err(PagerError::Io);
+        }
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        let written = self.written.lock().expect("no holder of the pages panics");
+        if let Some(contents) = written.get(&(file, page)) {
+            bytes.copy_from_slice(&contents[..]);
+            return Ok(());
+        }
+        drop(written);
+        for (index, word) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            *word = pristine_word(file, page * (FRAME_SIZE / 8) + index as u64).to_le_bytes();
+        }
+        bytes[valid..].fill(0);
+        Ok(())
+    }
+
+    fn write(&self, file: FileId, page: u64, bytes: &[u8; PAGE]) -> Result<(), PagerError> {
+        // A file that was cut meanwhile has no room for the page any more; the contract knows no other word for it.
+        let valid = self.valid_bytes(file, page).map_err(|_| PagerError::Io)?;
+        if self.write_failures.fail() {
+            return Err(PagerError::Io);
+        }
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        let mut contents = Box::new(*bytes);
+        contents[valid..].fill(0);
+        self.written.lock().expect("no holder of the pages panics").insert((file, page), contents);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

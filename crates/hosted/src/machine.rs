@@ -1,0 +1,262 @@
+//! The machine as a value: what it is made of, and threads that run as its CPUs.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Instant;
+
+use quire::addr::PhysAddr;
+use quire::cpu::CpuId;
+use quire::platform::Context;
+
+use crate::arena::Arena;
+use crate::config::{HostedConfig, MemoryRange};
+use crate::counters::{Counters, CpuCounters};
+use crate::error::HostedError;
+use crate::failures::{FailurePlan, Failures};
+use crate::files::SyntheticFiles;
+use crate::task::{Entered, Task};
+
+/// Machines are numbered from 1 for as long as the process lives; 0 is no machine.
+static MACHINES: AtomicU32 = AtomicU32::new(1);
+
+/// A machine inside the process. See the [crate documentation](crate).
+pub struct Hosted {
+    pub(crate) id: u32,
+    pub(crate) config: HostedConfig,
+    pub(crate) arena: Arena,
+    pub(crate) files: SyntheticFiles,
+    pub(crate) failures: Failures,
+    pub(crate) born: Instant,
+    counters: Box<[CpuCounters]>,
+    taken: Box<[AtomicBool]>,
+}
+
+impl Hosted {
+    /// Builds the machine that `config` describes.
+    ///
+    /// # Errors
+    /// As [`HostedError`] says: malformed ranges, or a host that refuses.
+    pub fn new(config: HostedConfig) -> Result<Self, HostedError> {
+        let arena = Arena::new(&config)?;
+        if config.real_ipis {
+            crate::platform::register_barriers()?;
+        }
+        Ok(Self {
+            id: MACHINES.fetch_add(1, Ordering::Relaxed),
+            arena,
+            files: SyntheticFiles::new(),
+            failures: Failures::default(),
+            born: Instant::now(),
+            counters: (0..config.cpus).map(|_| CpuCounters::default()).collect(),
+            taken: (0..config.cpus).map(|_| AtomicBool::new(false)).collect(),
+            config,
+        })
+    }
+
+    /// How the machine was built.
+    pub fn config(&self) -> &HostedConfig {
+        &self.config
+    }
+
+    /// The machine's memory.
+    pub fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    /// The machine's memory ranges, in ascending order.
+    pub fn ranges(&self) -> &[MemoryRange] {
+        self.arena.ranges()
+    }
+
+    /// Whether the byte at `addr` is memory of this machine.
+    pub fn is_memory(&self, addr: PhysAddr) -> bool {
+        self.arena.contains(addr)
+    }
+
+    /// The machine's files.
+    pub fn files(&self) -> &SyntheticFiles {
+        &self.files
+    }
+
+    /// Decides which allocations fail from now on, and counts them from 0.
+    pub fn set_failures(&self, plan: FailurePlan) {
+        self.failures.set(plan);
+    }
+
+    /// How many allocations asked since the failure plan was set (none are counted under [`FailurePlan::Off`]).
+    pub fn allocations_asked(&self) -> u64 {
+        self.failures.asked()
+    }
+
+    /// How many allocations failed by the failure plan in force.
+    pub fn allocations_failed(&self) -> u64 {
+        self.failures.failed()
+    }
+
+    /// What the machine was asked to do, over all CPUs. Exact whenever no CPU runs.
+    pub fn counters(&self) -> Counters {
+        let mut sum = Counters::default();
+        self.counters.iter().for_each(|cpu| cpu.add_to(&mut sum));
+        sum
+    }
+
+    /// Puts all counts to zero. No CPU may run meanwhile, or its counts may be lost.
+    pub fn reset_counters(&self) {
+        self.counters.iter().for_each(CpuCounters::reset);
+    }
+
+    /// Runs `action` on this thread as CPU `cpu`. Calls nest: a thread may be a CPU of several machines in turn.
+    ///
+    /// # Panics
+    /// When the machine has no such CPU, when another thread is that CPU now (H3), or when `action` leaves a lock held
+    /// or a pin not undone.
+    pub fn run_on<R>(&self, cpu: CpuId, action: impl FnOnce() -> R) -> R {
+        assert!(
+            cpu.index() < self.config.cpus,
+            "{cpu:?} does not exist: the machine has {} CPUs",
+            self.config.cpus
+        );
+        if Task::with(|task| task.cpu_of(self.id)) == Some(cpu) {
+            return action();
+        }
+        let _taken = Taken::take(&self.taken[cpu.index()], cpu);
+        let _entered = Entered::cpu(self.id, cpu);
+        action()
+    }
+
+    /// Runs `action` on `count` threads of their own, as CPUs 0 to `count - 1`, and gives the results in that order. A
+    /// caller that is a CPU of this machine steps aside until they are done. A panic of one is passed on at the end.
+    ///
+    /// # Panics
+    /// When the machine has fewer CPUs, when one of them is taken by another thread, or when the caller is pinned.
+    pub fn spawn_cpus<R: Send>(&self, count: usize, action: impl Fn(CpuId) -> R + Sync) -> Vec<R> {
+        self.spawn(count, false, action)
+    }
+
+    /// As [`Self::spawn_cpus`], each thread bound to one of the host's processors in turn; best effort, as the host may
+    /// forbid it.
+    pub fn spawn_pinned_cpus<R: Send>(&self, count: usize, action: impl Fn(CpuId) -> R + Sync) -> Vec<R> {
+        self.spawn(count, true, action)
+    }
+
+    fn spawn<R: Send>(&self, count: usize, bind: bool, action: impl Fn(CpuId) -> R + Sync) -> Vec<R> {
+        let caller = Task::with(|task| {
+            assert!(task.pins.get() == 0, "a pinned task cannot wait for other CPUs");
+            task.cpu_of(self.id)
+        });
+        let away = caller.map(|cpu| {
+            let aside = Aside::step(&self.taken[cpu.index()], cpu);
+            (aside, Entered::nobody())
+        });
+        let results = std::thread::scope(|scope| {
+            let action = &action;
+            let threads = (0..count).map(|index| {
+                scope.spawn(move || {
+                    if bind {
+                        bind_to_processor(index);
+                    }
+                    let cpu = CpuId(index as u32);
+                    self.run_on(cpu, || action(cpu))
+                })
+            });
+            let threads = threads.collect::<Vec<_>>();
+            threads.into_iter().map(std::thread::ScopedJoinHandle::join).collect::<Vec<_>>()
+        });
+        // The caller becomes its CPU again before a panic of one of the threads goes on.
+        if let Some((aside, entered)) = away {
+            drop(entered);
+            drop(aside);
+        }
+        results
+            .into_iter()
+            .map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    }
+
+    /// Runs `action` as an interrupt that arrives on the running CPU now: [`Context`] as given, on top of whatever the
+    /// task holds. A hard interrupt runs with interrupts off.
+    ///
+    /// # Panics
+    /// When the thread is no CPU of this machine, when interrupts are off, when a soft interrupt would arrive on top of
+    /// an interrupt, or when `action` leaves a lock held or a pin not undone.
+    pub fn interrupt<R>(&self, context: Context, action: impl FnOnce() -> R) -> R {
+        let _ = self.this_cpu();
+        let _entered = Entered::interrupt(context);
+        action()
+    }
+
+    /// The CPU that the running thread is.
+    ///
+    /// # Panics
+    /// When it is none of this machine.
+    #[inline]
+    pub fn this_cpu(&self) -> CpuId {
+        match Task::with(|task| task.cpu_of(self.id)) {
+            Some(cpu) => cpu,
+            None => not_a_cpu(),
+        }
+    }
+
+    /// The counts of the running CPU.
+    #[inline]
+    pub(crate) fn own_counters(&self) -> &CpuCounters {
+        &self.counters[self.this_cpu().index()]
+    }
+}
+
+#[cold]
+#[inline(never)]
+pub(crate) fn not_a_cpu() -> ! {
+    panic!(
+        "this thread is no CPU of this machine: wrap the work in `Hosted::run_on` or `Hosted::spawn_cpus`"
+    );
+}
+
+/// A CPU that this thread has taken, until dropped.
+struct Taken<'a>(&'a AtomicBool);
+
+impl<'a> Taken<'a> {
+    fn take(flag: &'a AtomicBool, cpu: CpuId) -> Self {
+        assert!(!flag.swap(true, Ordering::Acquire), "{cpu:?} is taken: another thread runs as this CPU");
+        Self(flag)
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+/// A CPU that this thread gave away for a while, taken back when dropped.
+struct Aside<'a>(&'a AtomicBool, CpuId);
+
+impl<'a> Aside<'a> {
+    fn step(flag: &'a AtomicBool, cpu: CpuId) -> Self {
+        flag.store(false, Ordering::Release);
+        Self(flag, cpu)
+    }
+}
+
+impl Drop for Aside<'_> {
+    fn drop(&mut self) {
+        assert!(!self.0.swap(true, Ordering::Acquire), "{:?} was taken by another thread meanwhile", self.1);
+    }
+}
+
+/// Binds the running thread to one of the processors that it may run on.
+fn bind_to_processor(index: usize) {
+    #[cfg(not(miri))]
+    {
+        use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+        let Ok(allowed) = sched_getaffinity(None) else { return };
+        let processors = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect::<Vec<_>>();
+        if let Some(&processor) = processors.get(index % processors.len().max(1)) {
+            let mut one = CpuSet::new();
+            one.set(processor);
+            // A sandbox that forbids it makes timings noisier and nothing else.
+            let _ = sched_setaffinity(None, &one);
+        }
+    }
+    #[cfg(miri)]
+    let _ = index;
+}

@@ -1,0 +1,197 @@
+//! The machine as the library sees it.
+
+#![allow(unsafe_code)]
+
+use std::ptr;
+
+use quire::addr::{Frame, FrameRange, PhysAddr};
+use quire::cpu::{CpuId, CpuSet};
+use quire::limits::FRAME_SIZE;
+use quire::platform::{Context, FlushExtent, FlushRequest, InterruptState, Platform, TouchHint};
+use quire::rank::Rank;
+use rustix::thread::{MembarrierCommand, membarrier, sched_yield};
+
+use crate::error::HostedError;
+use crate::files::SyntheticFiles;
+use crate::machine::{Hosted, not_a_cpu};
+use crate::task::Task;
+
+/// Turns of a spin loop between two offers of the processor to somebody else.
+const TURNS_PER_YIELD: u32 = 16;
+
+/// Tells the host that this process will ask for expedited barriers.
+pub(crate) fn register_barriers() -> Result<(), HostedError> {
+    membarrier(MembarrierCommand::RegisterPrivateExpedited)
+        .map_err(|errno| HostedError::NoMembarrier { errno })
+}
+
+impl Hosted {
+    fn count_extent(&self, request: &FlushRequest) {
+        let counters = self.own_counters();
+        match request.extent {
+            FlushExtent::Range { range, stride } => {
+                counters.flushes_range.add(1);
+                counters.pages_flushed.add(range.len().div_ceil(stride));
+            }
+            FlushExtent::AddressSpace => counters.flushes_address_space.add(1),
+        }
+        counters.flushes_tables.add(u64::from(request.tables));
+    }
+
+    /// Whether the running thread may be asked to act as a pinned CPU; only debug builds know.
+    fn debug_assert_pinned(&self) {
+        debug_assert!(Task::with(|task| task.pins.get()) > 0, "the caller must be pinned to its CPU");
+    }
+}
+
+// SAFETY: `direct_map` gives arena memory, which is mapped for as long as the machine lives and which nothing else in
+// the process knows (H1). A pinned task stays on its CPU because a thread is one CPU while it runs the machine's work
+// and no second thread can be that CPU (H3); flushes are complete when they return (H5).
+unsafe impl Platform for Hosted {
+    type Pager = SyntheticFiles;
+
+    #[inline]
+    fn pager(&self) -> &SyntheticFiles {
+        &self.files
+    }
+
+    #[inline]
+    fn pin(&self) -> CpuId {
+        Task::with(|task| {
+            let Some(cpu) = task.cpu_of(self.id) else { not_a_cpu() };
+            if cfg!(debug_assertions) {
+                task.pins.set(task.pins.get() + 1);
+            }
+            cpu
+        })
+    }
+
+    #[inline]
+    fn unpin(&self) {
+        if cfg!(debug_assertions) {
+            Task::with(|task| {
+                let pins = task.pins.get().checked_sub(1);
+                task.pins.set(pins.expect("unpin without pin"));
+            });
+        }
+    }
+
+    #[inline]
+    fn interrupts_off(&self) -> InterruptState {
+        InterruptState(!Task::with(|task| task.interrupts_off.replace(true)))
+    }
+
+    #[inline]
+    fn interrupts_restore(&self, state: InterruptState) {
+        Task::with(|task| task.interrupts_off.set(!state.0));
+    }
+
+    #[inline]
+    fn context(&self) -> Context {
+        Task::with(|task| task.context.get())
+    }
+
+    #[inline]
+    fn cpu_count(&self) -> usize {
+        self.config.cpus
+    }
+
+    fn online_cpus(&self) -> CpuSet {
+        CpuSet::first(self.config.cpus)
+    }
+
+    fn relax(&self) {
+        std::hint::spin_loop();
+        Task::with(|task| {
+            let turns = task.turns.get().wrapping_add(1);
+            task.turns.set(turns);
+            if turns.is_multiple_of(TURNS_PER_YIELD) {
+                if cfg!(miri) { std::thread::yield_now() } else { sched_yield() }
+            }
+        });
+    }
+
+    #[inline]
+    fn direct_map(&self, addr: PhysAddr) -> *mut u8 {
+        self.arena.direct_map(addr)
+    }
+
+    fn load_root(&self, _root: Option<Frame>) {
+        self.debug_assert_pinned();
+        self.own_counters().roots_loaded.add(1);
+    }
+
+    fn flush_local(&self, request: &FlushRequest) {
+        self.debug_assert_pinned();
+        self.own_counters().flushes_local.add(1);
+        self.count_extent(request);
+    }
+
+    fn flush_remote_start(&self, targets: &CpuSet, request: &FlushRequest) {
+        self.debug_assert_pinned();
+        debug_assert!(
+            !targets.contains(self.this_cpu()),
+            "a remote flush was sent to the calling CPU itself"
+        );
+        debug_assert!(
+            !Task::with(|task| task.interrupts_off.get()),
+            "a remote flush was sent with interrupts off"
+        );
+        let counters = self.own_counters();
+        counters.flushes_remote.add(1);
+        counters.cpus_targeted.add(targets.len() as u64);
+        self.count_extent(request);
+        if self.config.real_ipis && !targets.is_empty() {
+            counters.ipis.add(1);
+            membarrier(MembarrierCommand::PrivateExpedited).expect("registered when the machine was built");
+        }
+    }
+
+    fn flush_remote_wait(&self, _targets: &CpuSet, _request: &FlushRequest) {
+        self.debug_assert_pinned();
+    }
+
+    fn clear(&self, frames: FrameRange, _hint: TouchHint) {
+        let bytes = frames.count * FRAME_SIZE;
+        self.own_counters().bytes_cleared.add(bytes);
+        if self.config.clearing && bytes > 0 {
+            debug_assert!(self.arena.contains(PhysAddr(frames.end().addr().0 - 1)));
+            // SAFETY: the frames belong to the caller, who gives nobody else access to them meanwhile, and lie in one
+            // range, which is mapped to its end (H1).
+            unsafe { ptr::write_bytes(self.direct_map(frames.start.addr()), 0, bytes as usize) };
+        }
+    }
+
+    fn copy(&self, from: Frame, to: Frame) {
+        self.own_counters().bytes_copied.add(FRAME_SIZE);
+        if self.config.clearing {
+            let (from, to) = (self.direct_map(from.addr()), self.direct_map(to.addr()));
+            // SAFETY: two different frames do not overlap; both lie in a range (H1), and `to` belongs to the caller.
+            // That nobody stores to `from` meanwhile is the caller's part, as it write-protects what it copies.
+            unsafe { ptr::copy_nonoverlapping(from, to, FRAME_SIZE as usize) };
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.born.elapsed().as_nanos() as u64
+    }
+
+    #[inline]
+    fn lock_taken(&self, rank: Rank) {
+        if self.config.check_ranks {
+            Task::with(|task| task.ranks.take(rank));
+        }
+    }
+
+    #[inline]
+    fn lock_dropped(&self, rank: Rank) {
+        if self.config.check_ranks {
+            Task::with(|task| task.ranks.give_back(rank));
+        }
+    }
+
+    #[inline]
+    fn fail_allocation(&self) -> bool {
+        self.failures.fail()
+    }
+}

@@ -1,0 +1,65 @@
+//! The lock-rank checker: each task may take locks in ascending order only, one of each rank.
+
+use std::cell::Cell;
+
+use quire::rank::Rank;
+
+/// The ranks that a task holds. At most one of each, so a bit apiece says it all, and one comparison finds a wrong
+/// order.
+pub(crate) struct HeldRanks(Cell<u32>);
+
+const ALL: [Rank; 9] = [
+    Rank::AddressSpace,
+    Rank::FileTable,
+    Rank::File,
+    Rank::PageTable,
+    Rank::PageTableSecond,
+    Rank::Slab,
+    Rank::Block,
+    Rank::Shard,
+    Rank::Pool,
+];
+
+impl HeldRanks {
+    pub(crate) const fn none() -> Self {
+        Self(Cell::new(0))
+    }
+
+    /// Forgets what is held and says what it was, for a context that starts on top of this one.
+    pub(crate) fn replace(&self, held: u32) -> u32 {
+        self.0.replace(held)
+    }
+
+    #[inline]
+    pub(crate) fn take(&self, rank: Rank) {
+        let held = self.0.get();
+        if held >> rank as u32 != 0 {
+            refuse(rank, held);
+        }
+        self.0.set(held | 1 << rank as u32);
+    }
+
+    #[inline]
+    pub(crate) fn give_back(&self, rank: Rank) {
+        let held = self.0.get();
+        assert!(
+            held >> rank as u32 & 1 == 1,
+            "a lock of rank {rank:?} was given back that this task does not hold"
+        );
+        self.0.set(held & !(1 << rank as u32));
+    }
+}
+
+/// The ranks in a set, lowest first.
+pub(crate) fn names(held: u32) -> Vec<Rank> {
+    ALL.into_iter().filter(|&rank| held >> rank as u32 & 1 == 1).collect()
+}
+
+#[cold]
+fn refuse(rank: Rank, held: u32) -> ! {
+    let highest = names(held).pop().expect("a wrong order needs a lock that is held");
+    panic!("lock order: {rank:?} was asked for while {highest:?} is held (all held: {:?})", names(held));
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,241 @@
+//! The machine as the library sees it: memory, CPUs, contexts, locks.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use hosted::{Backing, FailurePlan, Hosted, HostedConfig, HostedError, MemoryRange};
+use quire::addr::{Frame, FrameRange, PhysAddr};
+use quire::cpu::{CpuId, CpuSet};
+use quire::platform::{Context, FlushExtent, FlushRequest, Platform, TouchHint};
+use quire::rank::Rank;
+use quire::sync::{Pinned, SpinLock};
+
+const MIB: u64 = 1 << 20;
+const CPU0: CpuId = CpuId(0);
+
+fn machine(cpus: usize) -> Hosted {
+    HostedConfig::new(4 * MIB).with_cpus(cpus).build().expect("the host has 4 MiB")
+}
+
+fn panic_message<R>(action: impl FnOnce() -> R) -> String {
+    let payload = catch_unwind(AssertUnwindSafe(action)).err().expect("nothing panicked");
+    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| payload.downcast_ref::<String>().cloned()).expect("panics carry text")
+}
+
+#[test]
+fn clearing_and_copying_reach_the_frames_and_no_other() {
+    let machine = machine(1);
+    machine.run_on(CPU0, || {
+        let byte = |frame: u64| machine.direct_map(Frame(frame).addr());
+        for frame in 0..4 {
+            // SAFETY: frames 0 to 3 are memory of the machine (H1) and nobody else uses them.
+            unsafe { byte(frame).write_bytes(frame as u8 + 1, 4096) };
+        }
+        machine.clear(FrameRange::new(Frame(1), 1), TouchHint::Soon);
+        machine.copy(Frame(3), Frame(2));
+        // SAFETY: as above.
+        let seen = (0..4).map(|frame| unsafe { (*byte(frame), *byte(frame).add(4095)) }).collect::<Vec<_>>();
+        assert_eq!(seen, [(1, 1), (0, 0), (4, 4), (4, 4)]);
+    });
+    let counters = machine.counters();
+    assert_eq!((counters.bytes_cleared, counters.bytes_copied), (4096, 4096));
+}
+
+#[test]
+fn every_backing_starts_zeroed_and_ranges_are_where_they_belong() {
+    for backing in [Backing::Memfd, Backing::Anonymous, Backing::Heap] {
+        let ranges = vec![MemoryRange::new(3 * MIB, MIB), MemoryRange::new(8 * MIB, 2 * MIB).on_node(1)];
+        let config =
+            HostedConfig { backing, prefault: true, ..HostedConfig::new(0).with_ranges(ranges.clone()) };
+        let machine = config.build().unwrap();
+        assert_eq!(machine.ranges(), ranges);
+        let (low, high) = (machine.direct_map(PhysAddr(3 * MIB)), machine.direct_map(PhysAddr(10 * MIB - 1)));
+        assert_eq!(high as u64 - low as u64, 7 * MIB - 1);
+        assert_eq!(low as u64 % (2 * MIB), MIB, "blocks are aligned as their addresses are");
+        // SAFETY: both bytes are memory of the machine (H1) and nobody else uses them.
+        unsafe {
+            assert_eq!((*low, *high), (0, 0));
+            (*low, *high) = (1, 2);
+            assert_eq!((*low, *high), (1, 2));
+        }
+        let inside = [3 * MIB, 4 * MIB - 1, 8 * MIB, 10 * MIB - 1];
+        assert!(inside.iter().all(|&addr| machine.is_memory(PhysAddr(addr))));
+        let outside = [0, 3 * MIB - 1, 4 * MIB, 8 * MIB - 1, 10 * MIB, u64::MAX];
+        assert!(!outside.iter().any(|&addr| machine.is_memory(PhysAddr(addr))));
+    }
+}
+
+#[test]
+fn malformed_configurations_are_refused_by_name() {
+    let ranges = |ranges: &[(u64, u64)]| {
+        let ranges = ranges.iter().map(|&(start, bytes)| MemoryRange::new(start, bytes)).collect();
+        HostedConfig::new(MIB).with_ranges(ranges).build().err()
+    };
+    assert_eq!(ranges(&[]), Some(HostedError::NoRanges));
+    assert_eq!(ranges(&[(0, 4096), (8192, 0)]), Some(HostedError::BadRange { index: 1 }));
+    assert_eq!(ranges(&[(100, 4096)]), Some(HostedError::BadRange { index: 0 }));
+    assert_eq!(ranges(&[(u64::MAX - 4095, 8192)]), Some(HostedError::BadRange { index: 0 }));
+    assert_eq!(ranges(&[(0, 8192), (4096, 4096)]), Some(HostedError::Overlapping { index: 1 }));
+    let cpus = HostedConfig::new(MIB).with_cpus(0).build().err();
+    assert_eq!(cpus, Some(HostedError::BadCpuCount { asked: 0 }));
+}
+
+#[test]
+fn one_thread_at_a_time_is_a_cpu() {
+    let machine = machine(2);
+    assert!(panic_message(|| machine.pin()).contains("no CPU of this machine"));
+    machine.run_on(CpuId(1), || {
+        assert_eq!(machine.pin(), CpuId(1));
+        machine.unpin();
+        let other = std::thread::scope(|scope| {
+            scope.spawn(|| panic_message(|| machine.run_on(CpuId(1), || ()))).join().expect("caught")
+        });
+        assert!(other.contains("taken"), "{other}");
+        machine.run_on(CPU0, || assert_eq!(machine.this_cpu(), CPU0));
+        assert_eq!(machine.this_cpu(), CpuId(1));
+    });
+    assert!(panic_message(|| machine.run_on(CpuId(2), || ())).contains("does not exist"));
+    machine.run_on(CpuId(1), || ());
+}
+
+#[test]
+fn machines_know_their_own_threads_only() {
+    let (one, two) = (machine(1), machine(2));
+    one.run_on(CPU0, || {
+        assert!(panic_message(|| two.pin()).contains("no CPU of this machine"));
+        two.run_on(CpuId(1), || {
+            assert_eq!(two.this_cpu(), CpuId(1));
+            assert!(panic_message(|| one.pin()).contains("no CPU of this machine"));
+        });
+        assert_eq!(one.this_cpu(), CPU0);
+        assert_ne!(one.direct_map(PhysAddr(0)), two.direct_map(PhysAddr(0)));
+    });
+}
+
+#[test]
+fn spawned_cpus_are_all_there_and_their_caller_comes_back() {
+    let machine = machine(3);
+    machine.run_on(CpuId(1), || {
+        let cpus = machine.spawn_pinned_cpus(3, |cpu| {
+            let pinned = Pinned::new(&machine);
+            assert_eq!(pinned.cpu(), cpu);
+            cpu.0
+        });
+        assert_eq!(cpus, [0, 1, 2]);
+        assert_eq!(machine.this_cpu(), CpuId(1));
+        let message = panic_message(|| machine.spawn_cpus(2, |cpu| assert_ne!(cpu, CPU0, "as planned")));
+        assert!(message.contains("as planned"));
+        assert_eq!(machine.this_cpu(), CpuId(1));
+    });
+    assert!(panic_message(|| machine.this_cpu()).contains("no CPU"));
+}
+
+#[test]
+fn interrupts_nest_and_start_with_nothing_held() {
+    let machine = machine(1);
+    machine.run_on(CPU0, || {
+        assert_eq!(machine.context(), Context::Task);
+        machine.lock_taken(Rank::Pool);
+        machine.interrupt(Context::SoftInterrupt, || {
+            assert_eq!(machine.context(), Context::SoftInterrupt);
+            machine.lock_taken(Rank::Block);
+            machine.interrupt(Context::HardInterrupt, || {
+                assert_eq!(machine.context(), Context::HardInterrupt);
+                assert!(!machine.interrupts_off().0);
+            });
+            machine.lock_dropped(Rank::Block);
+        });
+        machine.lock_dropped(Rank::Pool);
+        let on = machine.interrupts_off();
+        assert!(on.0 && !machine.interrupts_off().0);
+        let refused = panic_message(|| machine.interrupt(Context::HardInterrupt, || ()));
+        assert!(refused.contains("interrupts are off"), "{refused}");
+        machine.interrupts_restore(on);
+        let left =
+            panic_message(|| machine.interrupt(Context::HardInterrupt, || machine.lock_taken(Rank::Slab)));
+        assert!(left.contains("Slab"), "{left}");
+        assert_eq!(machine.context(), Context::Task);
+    });
+}
+
+#[test]
+fn locks_in_a_wrong_order_are_refused_with_both_names() {
+    let machine = machine(1);
+    let (block, pool) = (SpinLock::new(Rank::Block, ()), SpinLock::new(Rank::Pool, ()));
+    machine.run_on(CPU0, || {
+        let _block = block.lock(&machine);
+        let _pool = pool.lock(&machine);
+    });
+    let message = machine.run_on(CPU0, || {
+        panic_message(|| {
+            let _pool = pool.lock(&machine);
+            let _block = block.lock(&machine);
+        })
+    });
+    assert!(message.contains("Block was asked for while Pool is held"), "{message}");
+    let unchecked = HostedConfig { check_ranks: false, ..HostedConfig::new(MIB) }.build().unwrap();
+    unchecked.run_on(CPU0, || {
+        let _pool = pool.lock(&unchecked);
+        let _block = block.lock(&unchecked);
+    });
+}
+
+#[test]
+fn flushes_are_counted_exactly() {
+    let machine =
+        HostedConfig { real_ipis: !cfg!(miri), ..HostedConfig::new(MIB).with_cpus(3) }.build().unwrap();
+    let range = quire::addr::VirtRange::from_len(quire::addr::VirtAddr(0), 5 * 4096);
+    let ranged =
+        FlushRequest { root: Frame(1), extent: FlushExtent::Range { range, stride: 4096 }, tables: false };
+    let whole = FlushRequest { extent: FlushExtent::AddressSpace, tables: true, ..ranged };
+    let mut others = CpuSet::first(3);
+    others.remove(CPU0);
+    machine.run_on(CPU0, || {
+        let _pinned = Pinned::new(&machine);
+        machine.flush_local(&ranged);
+        machine.flush_remote_start(&others, &whole);
+        machine.flush_remote_wait(&others, &whole);
+    });
+    let counters = machine.counters();
+    assert_eq!((counters.flushes_local, counters.flushes_remote, counters.cpus_targeted), (1, 1, 2));
+    assert_eq!((counters.flushes_range, counters.pages_flushed), (1, 5));
+    assert_eq!((counters.flushes_address_space, counters.flushes_tables), (1, 1));
+    assert_eq!(counters.ipis, u64::from(!cfg!(miri)));
+    machine.reset_counters();
+    assert_eq!(machine.counters(), hosted::Counters::default());
+}
+
+#[test]
+fn allocations_fail_at_every_index_in_turn() {
+    let machine = machine(1);
+    for index in 0..5 {
+        machine.set_failures(FailurePlan::Nth(index));
+        let failed = (0..5).filter(|_| machine.fail_allocation()).count();
+        assert_eq!((failed, machine.allocations_asked(), machine.allocations_failed()), (1, 5, 1));
+    }
+}
+
+#[test]
+#[cfg(not(miri))]
+fn sixty_four_tebibytes_of_address_space_cost_nothing_until_touched() {
+    let whole = 64 << 40;
+    let machine = match HostedConfig::new(whole).build() {
+        Ok(machine) => machine,
+        Err(error @ HostedError::Arena { .. }) => {
+            println!("skipped: {error}");
+            return;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let last = machine.direct_map(PhysAddr(whole - 1));
+    // SAFETY: the last byte is memory of the machine (H1) and nobody else uses it.
+    unsafe {
+        assert_eq!(*last, 0);
+        *last = 1;
+    }
+    // A machine with the same span but two small ranges takes address space only.
+    drop(machine);
+    let ranges = vec![MemoryRange::new(0, MIB), MemoryRange::new(whole - MIB, MIB)];
+    let sparse = HostedConfig { prefault: true, ..HostedConfig::new(0).with_ranges(ranges) }.build().unwrap();
+    assert!(!sparse.is_memory(PhysAddr(whole / 2)));
+}

@@ -178,9 +178,12 @@ impl<P: Platform> PageAllocator<'_, P> {
         let wanted = batch.min(allowed as usize);
         let mut frames = [Frame(0); PCP_BATCH];
         let got = if number == HUGE {
-            let take =
-                |slot: &mut Frame| self.take_whole(zone, order, true).map(|frame| *slot = frame).is_some();
-            frames[..wanted].iter_mut().take_while(|slot| take(slot)).count()
+            let mut taken = 0;
+            while let Some(frame) = (taken < wanted).then(|| self.take_whole(zone, order, true)).flatten() {
+                frames[taken] = frame;
+                taken += 1;
+            }
+            taken
         } else {
             let search =
                 Search { mobility: gfp.mobility, order, home: cpu.index() % zone.shards.len(), wait: true };

@@ -109,9 +109,9 @@ impl FrameMask {
         if self.is_empty() {
             return 0;
         }
-        for order in 0..6 {
+        for (order, starts) in EVEN_GROUPS.into_iter().enumerate() {
             // A group of the next order is a pair of groups of this one whose first has an even number.
-            let next = folded.map(|word| word & word >> (1 << order) & EVEN_GROUPS[order]);
+            let next = folded.map(|word| word & word >> (1 << order) & starts);
             if next.iter().all(|&word| word == 0) {
                 return order as u8 + 1;
             }

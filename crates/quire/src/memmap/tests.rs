@@ -73,7 +73,7 @@ fn lanes_count_every_run_exactly() {
         let count = 1 + rng.below((512 - start as u64).min(40)) as usize;
         let lanes = [Lanes::Narrow(&words), Lanes::Wide(&wide)];
         if rng.below(2) == 0 {
-            let full = model[start..start + count].iter().any(|&c| c == 255);
+            let full = model[start..start + count].contains(&255);
             assert_eq!(lanes[0].increment(start, count), if full { Err(LaneError::Full) } else { Ok(()) });
             if !full {
                 lanes[1].increment(start, count).unwrap();
@@ -85,8 +85,8 @@ fn lanes_count_every_run_exactly() {
                 let mut zeroed = FrameMask::EMPTY;
                 let outcome = lanes.decrement(start, count, &mut zeroed);
                 assert_eq!(outcome, if under { Err(LaneError::Underflow) } else { Ok(()) });
-                for index in 0..512 {
-                    let hit = !under && (start..start + count).contains(&index) && model[index] == 1;
+                for (index, &count_before) in model.iter().enumerate() {
+                    let hit = !under && (start..start + count).contains(&index) && count_before == 1;
                     assert_eq!(zeroed.contains(index), hit);
                 }
             }

@@ -27,15 +27,6 @@ pub enum Mobility {
 impl Mobility {
     /// Every group.
     pub const ALL: [Self; 3] = [Self::Unmovable, Self::Movable, Self::Reclaimable];
-
-    /// The group with this number.
-    pub(crate) const fn from_u8(number: u8) -> Self {
-        match number {
-            0 => Self::Unmovable,
-            1 => Self::Movable,
-            _ => Self::Reclaimable,
-        }
-    }
 }
 
 /// How far below its marks a zone may be emptied for a request.

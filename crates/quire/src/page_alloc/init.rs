@@ -147,7 +147,7 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
             self.make_small(zone, number, block, start, missing);
             count - DESCRIPTOR_FRAMES
         };
-        self.relist(zone, number, block);
+        self.relist(zone, number, block, false);
         block.unlock(self.platform);
         zone.managed.fetch_add(frames.count, Ordering::Relaxed);
         zone.add_free(gained as i64);

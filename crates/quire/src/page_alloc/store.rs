@@ -82,7 +82,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         self.make_small(zone, number, block, 0, FrameMask::EMPTY);
         block.shard.store(search.home as u16, Ordering::Relaxed);
         block.mobility.store(search.mobility as u8, Ordering::Relaxed);
-        self.relist(zone, number, block);
+        self.relist(zone, number, block, false);
         block.unlock(self.platform);
         zone.add_free(-(DESCRIPTOR_FRAMES as i64));
         self.count(Stat::BlockSplit, 1);
@@ -130,14 +130,15 @@ impl<P: Platform> PageAllocator<'_, P> {
         let mut got = 0;
         if block.state() == BlockState::Small && block.free_order.load(Ordering::Relaxed) > search.order.get()
         {
-            if block.free.load(Ordering::Relaxed) == block.capacity.load(Ordering::Relaxed) {
+            let was_free = block.free.load(Ordering::Relaxed) == block.capacity.load(Ordering::Relaxed);
+            if was_free {
                 block.mobility.store(search.mobility as u8, Ordering::Relaxed);
             }
             got = take_groups(block, number, search.order, out);
             let left = FrameMask::ALL.without(block.used.load());
             block.free.fetch_sub((got << search.order.get()) as u16, Ordering::Relaxed);
             block.free_order.store(left.largest_group(), Ordering::Relaxed);
-            self.relist(zone, number, block);
+            self.relist(zone, number, block, was_free);
         }
         block.unlock(self.platform);
         self.count(Stat::BlockLock, 1);
@@ -145,15 +146,15 @@ impl<P: Platform> PageAllocator<'_, P> {
         got
     }
 
-    /// Brings the shard's index up to date with the block. Under the block's lock.
-    pub(super) fn relist(&self, zone: &Zone, number: BlockNumber, block: &Block) {
-        let entirely_free = block.free.load(Ordering::Relaxed) == block.capacity.load(Ordering::Relaxed);
-        if ShardIndex::wanted_list(block) == block.listed.load(Ordering::Relaxed) && !entirely_free {
+    /// Brings the shard's index up to date with the block. Under the block's lock. A block that was entirely free until
+    /// now may have been its shard's spare.
+    pub(super) fn relist(&self, zone: &Zone, number: BlockNumber, block: &Block, was_free: bool) {
+        if ShardIndex::wanted_list(block) == block.listed.load(Ordering::Relaxed) && !was_free {
             return;
         }
         let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))].0;
         let mut index = shard.lock(self.platform);
-        if index.spare() == Some(number) && !entirely_free {
+        if was_free && index.spare() == Some(number) {
             index.spare = 0;
         }
         index.relist(&self.memmap, number, block);
@@ -178,7 +179,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         if free == SMALL_CAPACITY {
             merged = self.merge_or_spare(zone, number, block);
         } else {
-            self.relist(zone, number, block);
+            self.relist(zone, number, block, false);
         }
         block.unlock(self.platform);
         self.count(Stat::BlockLock, 1);
@@ -310,10 +311,10 @@ impl<P: Platform> PageAllocator<'_, P> {
         if !ends || inside {
             return Err(FreeError::WrongOrder);
         }
-        if block.held.contains(index) {
-            return Err(FreeError::InUse);
-        }
-        Ok(())
+        let mapped = block
+            .lanes(self.platform)
+            .is_some_and(|lanes| (index..index + count).any(|index| lanes.get(index) != 0));
+        if mapped || block.held.contains(index) { Err(FreeError::InUse) } else { Ok(()) }
     }
 
     /// Zeroes the 32 KiB of a block's descriptors, lanes included.

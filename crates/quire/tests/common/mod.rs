@@ -1,5 +1,5 @@
 //! What the tests of the library share: machines, and the library's view of their memory.
-#![allow(dead_code)]
+#![allow(dead_code, unreachable_pub)]
 
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{FrameRange, Order};

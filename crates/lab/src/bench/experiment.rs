@@ -14,8 +14,16 @@ use super::runner::Runner;
 /// Exact counts that stand beside the times (faults, flushes, folios …), by name.
 pub type Counters = BTreeMap<String, u64>;
 
-/// Name of each arm and what its time includes.
-pub type About = Vec<(&'static str, &'static str)>;
+/// What an experiment gave.
+pub struct Measured {
+    /// A row for each case, arm and metric.
+    pub rows: Vec<Row>,
+    /// Name of each arm and what its time includes.
+    pub about: Vec<(&'static str, &'static str)>,
+}
+
+/// Text about the rows of an experiment.
+pub type Appendix = fn(&[Row]) -> anyhow::Result<String>;
 
 /// One question, with the expectation that was written down before anything was measured.
 pub struct Experiment {
@@ -32,9 +40,9 @@ pub struct Experiment {
     /// What the arms do not have in common; printed under the table.
     pub notes: &'static [&'static str],
     /// Builds cases and arms and measures them.
-    pub run: fn(&Experiment, &Runner) -> anyhow::Result<(Vec<Row>, About)>,
+    pub run: fn(&Experiment, &Runner) -> anyhow::Result<Measured>,
     /// Text printed after the table (published figures beside the measured ones), if any.
-    pub appendix: Option<fn(&[Row]) -> Option<String>>,
+    pub appendix: Option<Appendix>,
 }
 
 /// One row of an experiment: what every arm is asked to do.

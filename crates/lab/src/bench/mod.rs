@@ -67,12 +67,12 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let runner = Runner::new(if args.smoke { Scale::SMOKE } else { Scale::FULL }, args.seed);
     let mut rows = Vec::new();
     for experiment in chosen {
-        let (measured, about) = (experiment.run)(experiment, &runner)?;
-        writeln!(text, "{}", table::render(experiment, &measured, &about))?;
-        if let Some(appendix) = experiment.appendix.and_then(|appendix| appendix(&measured)) {
-            writeln!(text, "{appendix}")?;
+        let measured = (experiment.run)(experiment, &runner)?;
+        writeln!(text, "{}", table::render(experiment, &measured))?;
+        if let Some(appendix) = experiment.appendix {
+            writeln!(text, "{}", appendix(&measured.rows)?)?;
         }
-        rows.extend(measured);
+        rows.extend(measured.rows);
     }
     match &args.json {
         Some(_) if json_to_stdout => row::write_lines(&rows, &mut std::io::stdout().lock()),

@@ -19,10 +19,17 @@ pub struct Published {
     pub variant: String,
     /// What was measured.
     pub metric: String,
-    /// The figure.
-    pub value: f64,
+    /// The figure as published: a number, or words such as `about 1` where no exact one was given.
+    pub value: String,
     /// Its unit.
     pub unit: String,
+}
+
+impl Published {
+    /// The figure, where an exact one was published.
+    pub fn number(&self) -> Option<f64> {
+        self.value.parse().ok()
+    }
 }
 
 /// Every published figure of `system`.

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
-use super::experiment::{About, Arm, Case, Counters, Experiment, Metric, Prepared, Sample, Skip, TIME};
+use super::experiment::{Arm, Case, Counters, Experiment, Measured, Metric, Prepared, Sample, Skip, TIME};
 use super::machine;
 use super::progress::Progress;
 use super::row::Row;
@@ -65,7 +65,7 @@ impl Runner {
         experiment: &Experiment,
         cases: &[Case<S>],
         arms: &mut [Box<dyn Arm<S>>],
-    ) -> Result<(Vec<Row>, About)> {
+    ) -> Result<Measured> {
         let about = arms.iter().map(|arm| (arm.name(), arm.about())).collect();
         let _pinned = Pinned::to(self.cpus[0]);
         let rounds = self.scale.warmups + self.scale.rounds;
@@ -92,7 +92,7 @@ impl Runner {
             }
         }
         progress.finish();
-        Ok((rows, about))
+        Ok(Measured { rows, about })
     }
 
     fn rows_of<S>(&self, experiment: &Experiment, case: &Case<S>, track: Track<'_>, rows: &mut Vec<Row>) {

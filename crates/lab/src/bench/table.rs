@@ -4,12 +4,13 @@ use std::fmt::Write;
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use super::experiment::{About, Experiment, TIME};
+use super::experiment::{Experiment, Measured, TIME};
 use super::row::Row;
 use super::stats::Summary;
 
 /// Renders the rows of one experiment, with the notes of the experiment and what each arm's time includes.
-pub fn render(experiment: &Experiment, rows: &[Row], arms: &About) -> String {
+pub fn render(experiment: &Experiment, measured: &Measured) -> String {
+    let rows = measured.rows.as_slice();
     let metrics = distinct(rows.iter().map(|row| row.metric.as_str()));
     let mut header = vec!["case".to_owned(), "arm".to_owned()];
     header.extend(metrics.iter().map(|metric| match *metric {
@@ -36,7 +37,7 @@ pub fn render(experiment: &Experiment, rows: &[Row], arms: &About) -> String {
         experiment.name, experiment.question, experiment.expectation
     );
     let _ = writeln!(text, "ratio = {} / this arm: above 1 is faster.", baseline_words(experiment));
-    for (arm, about) in arms {
+    for (arm, about) in &measured.about {
         let _ = writeln!(text, "{arm}: {about}");
     }
     for note in experiment.notes {

@@ -3,9 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::bench::arms::fault::{self, Fault, Populate};
-use crate::bench::experiment::{About, Case, Experiment};
+use crate::bench::experiment::{Case, Experiment, Measured};
 use crate::bench::folio::{Folio, PAGE};
-use crate::bench::row::Row;
 use crate::bench::runner::Runner;
 
 /// See the module.
@@ -26,7 +25,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     appendix: None,
 };
 
-fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<(Vec<Row>, About)> {
+fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
     let bytes = runner.scale.pick(8 << 20, 1 << 30);
     let both =
         |folio| [Populate::Touch, Populate::Call].map(|populate| case(Fault { bytes, folio, populate }));

@@ -3,8 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::bench::arms::page_alloc::{self, Operation, PageAlloc};
-use crate::bench::experiment::{About, Case, Experiment};
-use crate::bench::row::Row;
+use crate::bench::experiment::{Case, Experiment, Measured};
 use crate::bench::runner::Runner;
 
 /// See the module.
@@ -31,7 +30,7 @@ const FRAMES: usize = 1 << 20;
 /// Frames of a bulk case.
 const BULK: usize = 16384;
 
-fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<(Vec<Row>, About)> {
+fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
     let spec = |operation, threads| PageAlloc {
         operation,
         threads,

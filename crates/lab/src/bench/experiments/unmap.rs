@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::bench::arms::unmap::{self, Unmap};
-use crate::bench::experiment::{About, Case, Experiment, TIME};
+use crate::bench::experiment::{Case, Experiment, Measured, TIME};
 use crate::bench::folio::{Folio, PAGE};
 use crate::bench::published::{self, Published};
 use crate::bench::row::Row;
@@ -25,7 +25,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     appendix: Some(beside_published),
 };
 
-fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<(Vec<Row>, About)> {
+fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
     let bytes = runner.scale.pick(8 << 20, 1 << 30);
     let cases: Vec<Case<Unmap>> = Folio::all().map(|folio| case(Unmap { bytes, folio })).collect();
     runner.measure(experiment, &cases, &mut unmap::all())
@@ -44,8 +44,8 @@ fn case(spec: Unmap) -> Case<Unmap> {
 
 /// Every arm and the published figures, each relative to its own 4 KiB case: other machines' seconds say nothing
 /// here, their proportions do.
-fn beside_published(rows: &[Row]) -> Option<String> {
-    let figures = published::figures("zap").ok()?;
+fn beside_published(rows: &[Row]) -> anyhow::Result<String> {
+    let figures = published::figures("zap")?;
     let arms = table::distinct(rows.iter().filter(|row| row.median.is_some()).map(|row| row.arm.as_str()));
     let variants = table::distinct(figures.iter().map(|figure| figure.variant.as_str()));
     let source = table::distinct(figures.iter().map(|figure| figure.source.as_str())).join(", ");
@@ -65,7 +65,7 @@ fn beside_published(rows: &[Row]) -> Option<String> {
         }));
         text.add_row(cells);
     }
-    Some(format!("time relative to the 4KiB case of the same column; published: {source}\n{text}"))
+    Ok(format!("time relative to the 4KiB case of the same column; published: {source}\n{text}"))
 }
 
 /// The published seconds of `case`; the published folios of 2 MiB were mapped by PTEs.
@@ -79,7 +79,7 @@ fn published_value(figures: &[Published], variant: &str, case: &str) -> Option<f
     figures
         .iter()
         .find(|figure| figure.variant == variant && figure.case == wanted)
-        .map(|figure| figure.value)
+        .and_then(Published::number)
 }
 
 fn relative(value: Option<f64>, whole: Option<f64>) -> String {

@@ -110,21 +110,25 @@ impl Region {
         (0..self.pages()).filter(is_marked).count() as u64
     }
 
-    /// Clears the whole region, `piece` bytes (a divisor of its size) at a time, with the string instruction that
-    /// the kernel uses.
-    pub fn clear(&mut self, piece: usize) {
-        assert!(self.mapped && self.bytes.is_multiple_of(piece), "pieces that do not fill the region");
-        for start in (self.start..self.start + self.bytes).step_by(piece) {
-            // SAFETY: writes `piece` bytes from `start`, inside the region (it is a whole number of pieces), which
-            // is mapped writable and exclusively borrowed; the direction flag is clear by the ABI.
-            unsafe {
-                std::arch::asm!(
-                    "rep stosb",
-                    inout("rcx") piece => _,
-                    inout("rdi") start => _,
-                    in("al") 0_u8,
-                    options(nostack, preserves_flags)
-                );
+    /// Clears the whole region folio by folio, each of `folio` bytes (a divisor of the region) from its last page to
+    /// its first, with the string instruction: the order in which Linux, up to 6.18, clears a folio that is
+    /// faulted in at its start. The order matters: machines are known where going up takes less than half the time.
+    pub fn clear_as_linux(&mut self, folio: usize) {
+        let fits = folio > 0 && folio.is_multiple_of(PAGE) && self.bytes.is_multiple_of(folio);
+        assert!(self.mapped && fits, "folios that do not fill the region");
+        for start in (self.start..self.start + self.bytes).step_by(folio) {
+            for page in (start..start + folio).step_by(PAGE).rev() {
+                // SAFETY: writes one page inside the region (asserted: whole folios fill it, whole pages fill a
+                // folio), which is mapped writable and exclusively borrowed; the direction flag is clear by the ABI.
+                unsafe {
+                    std::arch::asm!(
+                        "rep stosb",
+                        inout("rcx") PAGE => _,
+                        inout("rdi") page => _,
+                        in("al") 0_u8,
+                        options(nostack, preserves_flags)
+                    );
+                }
             }
         }
     }

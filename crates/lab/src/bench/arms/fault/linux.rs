@@ -6,7 +6,7 @@ use rustix::mm::Advice;
 
 use super::{Fault, Populate};
 use crate::bench::experiment::{Arm, CLEAR, Prepared, REST, Sample, Skip};
-use crate::bench::folio::{Folio, PAGE};
+use crate::bench::folio::Folio;
 use crate::bench::linux::populate::{FolioChooser, minor_faults, verify};
 use crate::bench::linux::region::Region;
 
@@ -27,8 +27,8 @@ impl Arm<Fault> for Linux {
 
     fn about(&self) -> &'static str {
         "trap (or the system call), VMA look-up, cgroup charge, folio, clearing, reverse map, LRU and the entries. `clear` \
-         is an estimate: the same bytes cleared in this process, 4 KiB at a time as the kernel does up to 6.18, over \
-         warm memory mapped by PMDs. Folio sizes are forced in /sys and verified in /proc/kpageflags."
+         is an estimate: the same bytes cleared in this process over warm memory mapped by PMDs, with the kernel's \
+         instruction and, as it does up to 6.18, each folio from its last page down to its first. Folio sizes are forced in /sys and verified in /proc/kpageflags."
     }
 
     fn setup(&mut self, case: &Fault) -> Result<Box<dyn Prepared + '_>, Skip> {
@@ -65,7 +65,7 @@ struct Ready<'a> {
 impl Prepared for Ready<'_> {
     fn run(&mut self) -> Result<Sample, Skip> {
         let Fault { bytes, folio, populate } = self.case;
-        let clear = self.clear(bytes);
+        let clear = self.clear();
         let region = self.chooser.map(bytes, folio)?;
         let allocated = self.chooser.allocated(folio);
         let faults = minor_faults()?;
@@ -95,17 +95,12 @@ impl Prepared for Ready<'_> {
 }
 
 impl Ready<'_> {
-    /// Nanoseconds to clear `bytes` in the scratch memory, as often as it takes.
-    fn clear(&mut self, bytes: usize) -> f64 {
+    /// Nanoseconds to clear the bytes of the case in the scratch memory, as often as it takes.
+    fn clear(&mut self) -> f64 {
         let start = Instant::now();
-        self.scratch.clear(PAGE);
-        let once = start.elapsed().as_nanos() as f64;
-        let mut time = once;
-        for _ in 1..bytes / self.scratch.bytes() {
-            let start = Instant::now();
-            self.scratch.clear(PAGE);
-            time += start.elapsed().as_nanos() as f64;
+        for _ in 0..self.case.bytes / self.scratch.bytes() {
+            self.scratch.clear_as_linux(self.case.folio.bytes());
         }
-        time
+        start.elapsed().as_nanos() as f64
     }
 }

@@ -15,11 +15,11 @@ fn touched_pages_keep_their_mark_until_given_back() {
 }
 
 #[test]
-fn clearing_clears_every_piece() {
-    for piece in [PAGE, 4 * PAGE] {
+fn clearing_clears_every_byte_at_every_folio_size() {
+    for folio in [PAGE, 4 * PAGE, 8 * PAGE] {
         let mut region = Region::map(8 * PAGE).unwrap();
         region.as_bytes().fill(0xa5);
-        region.clear(piece);
+        region.clear_as_linux(folio);
         assert!(region.as_bytes().iter().all(|byte| *byte == 0));
     }
 }
@@ -41,4 +41,10 @@ fn unmapping_twice_is_refused() {
     let mut region = Region::map(PAGE).unwrap();
     region.unmap().unwrap();
     let _ = region.unmap();
+}
+
+#[test]
+#[should_panic(expected = "do not fill")]
+fn clearing_beyond_the_region_is_refused() {
+    Region::map(8 * PAGE).unwrap().clear_as_linux(16 * PAGE);
 }

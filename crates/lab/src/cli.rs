@@ -13,11 +13,15 @@ struct Cli {
 }
 
 #[derive(Subcommand)]
-enum Command {}
+enum Command {
+    Bench(crate::bench::BenchArgs),
+}
 
 /// Parses the command line, runs the subcommand and turns an error into one line on standard error.
 pub fn main() -> ExitCode {
-    let outcome: anyhow::Result<()> = match Cli::parse().command {};
+    let outcome: anyhow::Result<()> = match Cli::parse().command {
+        Command::Bench(args) => crate::bench::run(&args),
+    };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

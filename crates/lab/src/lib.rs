@@ -1,3 +1,4 @@
 //! Record a program's memory life, replay it under other policies, measure it against Linux.
 
+pub mod bench;
 pub mod cli;

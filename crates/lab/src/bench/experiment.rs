@@ -1,0 +1,154 @@
+//! What an experiment is made of: a question, its cases, and arms that do the same work in different ways.
+//!
+//! A new arm is one file: a type that implements [`Arm`] for the case type of its experiment, named in the list
+//! beside it (`arms/<experiment>/mod.rs`).
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::row::Row;
+use super::runner::Runner;
+
+/// Exact counts that stand beside the times (faults, flushes, folios …), by name.
+pub type Counters = BTreeMap<String, u64>;
+
+/// What an experiment gave.
+pub struct Measured {
+    /// A row for each case, arm and metric.
+    pub rows: Vec<Row>,
+    /// Name of each arm and what its time includes.
+    pub about: Vec<(&'static str, &'static str)>,
+}
+
+/// Text about the rows of an experiment.
+pub type Appendix = fn(&[Row]) -> anyhow::Result<String>;
+
+/// One question, with the expectation that was written down before anything was measured.
+pub struct Experiment {
+    /// Short name, as given on the command line.
+    pub name: &'static str,
+    /// The question that the figures answer.
+    pub question: &'static str,
+    /// What was expected before the first run, so that a surprise shows.
+    pub expectation: &'static str,
+    /// The arms that ratios are taken against; with several, the fastest of them in each case.
+    pub baseline: &'static [&'static str],
+    /// What one `time` is for: `page` or `call`.
+    pub per: &'static str,
+    /// What the arms do not have in common; printed under the table.
+    pub notes: &'static [&'static str],
+    /// Builds cases and arms and measures them.
+    pub run: fn(&Experiment, &Runner) -> anyhow::Result<Measured>,
+    /// Text printed after the table (published figures beside the measured ones), if any.
+    pub appendix: Option<Appendix>,
+}
+
+/// One row of an experiment: what every arm is asked to do.
+pub struct Case<S> {
+    /// Short, stable name: operation first, modifiers after a slash.
+    pub name: String,
+    /// The parameters as they appear in the JSON lines.
+    pub params: Map<String, Value>,
+    /// The parameters as the arms read them.
+    pub spec: S,
+}
+
+/// One way of doing the work of the cases `S`.
+pub trait Arm<S> {
+    /// Short, stable name (`quire`, `linux`, the name of a crate).
+    fn name(&self) -> &'static str;
+
+    /// One sentence: what this arm's time includes. Printed under the table.
+    fn about(&self) -> &'static str;
+
+    /// Builds whatever `case` needs, outside every measurement.
+    ///
+    /// # Errors
+    /// [`Skip`] when this arm cannot do the case on this machine; the reason reaches the table and the JSON line.
+    fn setup(&mut self, case: &S) -> Result<Box<dyn Prepared + '_>, Skip>;
+}
+
+/// An arm that is ready for one case; dropping it takes everything down again.
+pub trait Prepared {
+    /// Does the work of the case once and times only the part that the case names.
+    ///
+    /// # Errors
+    /// [`Skip`] when the work turned out to be impossible here; the samples so far are discarded.
+    fn run(&mut self) -> Result<Sample, Skip>;
+}
+
+/// Why an arm did not run, in words that name the cure where there is one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skip(pub String);
+
+impl Skip {
+    /// A reason made of what was tried and how it failed.
+    pub fn because(what: &str, error: impl std::fmt::Display) -> Self {
+        Self(format!("{what}: {error}"))
+    }
+}
+
+/// Which way a metric is to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Better {
+    /// Smaller is better (times).
+    Lower,
+    /// Larger is better (rates).
+    Higher,
+}
+
+/// A measured quantity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metric {
+    /// Short, stable name.
+    pub name: &'static str,
+    /// Unit of its samples.
+    pub unit: &'static str,
+    /// Which way it is to go.
+    pub better: Better,
+}
+
+/// The main metric of every experiment: nanoseconds per page or per call (see [`Experiment::per`]).
+pub const TIME: Metric = Metric { name: "time", unit: "ns", better: Better::Lower };
+
+/// Nanoseconds that clearing the same bytes takes by itself.
+pub const CLEAR: Metric = Metric { name: "clear", unit: "ns", better: Better::Lower };
+
+/// Nanoseconds of a call that are not clearing.
+pub const REST: Metric = Metric { name: "rest", unit: "ns", better: Better::Lower };
+
+/// What one repetition gave.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// Every metric of this repetition; [`TIME`] always among them.
+    pub metrics: Vec<(Metric, f64)>,
+    /// Exact counts of this repetition.
+    pub counters: Counters,
+    /// A sum over the work done. It must be the same in every repetition and for every arm of a case, so that
+    /// neither the compiler nor an arm can leave work out.
+    pub checksum: u64,
+}
+
+impl Sample {
+    /// A repetition that took `nanoseconds` and did the work summed up in `checksum`.
+    pub fn new(nanoseconds: f64, checksum: u64) -> Self {
+        Self { metrics: vec![(TIME, nanoseconds)], counters: Counters::new(), checksum }
+    }
+
+    /// Adds a further metric.
+    #[must_use]
+    pub fn metric(mut self, metric: Metric, value: f64) -> Self {
+        self.metrics.push((metric, value));
+        self
+    }
+
+    /// Adds an exact count.
+    #[must_use]
+    pub fn count(mut self, name: &str, value: u64) -> Self {
+        self.counters.insert(name.to_owned(), value);
+        self
+    }
+}

@@ -1,0 +1,49 @@
+//! What does it cost to populate memory, by the size of its folios?
+
+use serde_json::{Value, json};
+
+use crate::bench::arms::fault::{self, Fault, Populate};
+use crate::bench::experiment::{Case, Experiment, Measured};
+use crate::bench::folio::{Folio, PAGE};
+use crate::bench::runner::Runner;
+
+/// See the module.
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "fault",
+    question: "What does it cost to populate 1 GiB of anonymous memory, by folio size, and how much of it is clearing?",
+    expectation: "linux: half a microsecond a page or more at 4 KiB, most of it trap, charge and descriptor; falling \
+                  towards the clearing rate (some 50 to 100 ns a page) as folios grow, and flat from 64 KiB on.",
+    baseline: &["linux"],
+    per: "call",
+    notes: &[
+        "The cases without a modifier populate by touch: one byte is written to each 4 KiB page in order of address, \
+         so one fault per folio. `/populate` asks for the whole range in one call (MADV_POPULATE_WRITE).",
+        "`clear` is the time to clear the same bytes; `rest` is `time` minus `clear`.",
+        "The memory was populated and given back once before the timing, so that the machine below really has it.",
+    ],
+    run,
+    appendix: None,
+};
+
+fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
+    let bytes = runner.scale.pick(8 << 20, 1 << 30);
+    let both =
+        |folio| [Populate::Touch, Populate::Call].map(|populate| case(Fault { bytes, folio, populate }));
+    let cases: Vec<Case<Fault>> = Folio::all().flat_map(both).collect();
+    runner.measure(experiment, &cases, &mut fault::all())
+}
+
+fn case(spec: Fault) -> Case<Fault> {
+    let modifier = match spec.populate {
+        Populate::Touch => "",
+        Populate::Call => "/populate",
+    };
+    let params = [
+        ("bytes", json!(spec.bytes)),
+        ("pages", json!(spec.bytes / PAGE)),
+        ("folio_bytes", json!(spec.folio.bytes())),
+        ("pmd_mapped", json!(spec.folio.pmd)),
+    ];
+    let params = params.into_iter().map(|(name, value): (&str, Value)| (name.to_owned(), value)).collect();
+    Case { name: format!("{}{modifier}", spec.folio.name()), params, spec }
+}

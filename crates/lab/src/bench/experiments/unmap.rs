@@ -1,0 +1,90 @@
+//! What does it cost to take memory apart, by the size of its folios?
+
+use serde_json::{Value, json};
+
+use crate::bench::arms::unmap::{self, Unmap};
+use crate::bench::experiment::{Case, Experiment, Measured, TIME};
+use crate::bench::folio::{Folio, PAGE};
+use crate::bench::published::{self, Published};
+use crate::bench::row::Row;
+use crate::bench::runner::Runner;
+use crate::bench::table;
+
+/// See the module.
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "unmap",
+    question: "What does munmap of 1 GiB of populated anonymous memory cost, by folio size?",
+    expectation: "linux: 20 to 60 ms at 4 KiB, a sixth of that at 2 MiB mapped by PTEs (as published), well under a \
+                  millisecond mapped by PMDs, where giving back 512 folios is all that is left.",
+    baseline: &["linux"],
+    per: "call",
+    notes: &[
+        "Every page was written once before. Only the unmapping is timed; it includes giving the frames back.",
+    ],
+    run,
+    appendix: Some(beside_published),
+};
+
+fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
+    let bytes = runner.scale.pick(8 << 20, 1 << 30);
+    let cases: Vec<Case<Unmap>> = Folio::all().map(|folio| case(Unmap { bytes, folio })).collect();
+    runner.measure(experiment, &cases, &mut unmap::all())
+}
+
+fn case(spec: Unmap) -> Case<Unmap> {
+    let params = [
+        ("bytes", json!(spec.bytes)),
+        ("pages", json!(spec.bytes / PAGE)),
+        ("folio_bytes", json!(spec.folio.bytes())),
+        ("pmd_mapped", json!(spec.folio.pmd)),
+    ];
+    let params = params.into_iter().map(|(name, value): (&str, Value)| (name.to_owned(), value)).collect();
+    Case { name: spec.folio.name(), params, spec }
+}
+
+/// Every arm and the published figures, each relative to its own 4 KiB case: other machines' seconds say nothing
+/// here, their proportions do.
+fn beside_published(rows: &[Row]) -> anyhow::Result<String> {
+    let figures = published::figures("zap")?;
+    let arms = table::distinct(rows.iter().filter(|row| row.median.is_some()).map(|row| row.arm.as_str()));
+    let variants = table::distinct(figures.iter().map(|figure| figure.variant.as_str()));
+    let source = table::distinct(figures.iter().map(|figure| figure.source.as_str())).join(", ");
+    let mut header = vec!["case".to_owned()];
+    header.extend(arms.iter().map(|arm| format!("{arm} here")));
+    header.extend(variants.iter().map(|variant| format!("published, {variant}")));
+    let mut text = table::new(&header, 1);
+    for case in table::distinct(rows.iter().map(|row| row.case.as_str())) {
+        let median = |arm: &str, case| {
+            let row = |row: &&Row| row.arm == arm && row.case == case && row.metric == TIME.name;
+            rows.iter().find(row).and_then(|row| row.median)
+        };
+        let mut cells = vec![case.to_owned()];
+        cells.extend(arms.iter().map(|arm| relative(median(arm, case), median(arm, "4KiB"))));
+        cells.extend(variants.iter().map(|variant| {
+            relative(published_value(&figures, variant, case), published_value(&figures, variant, "4KiB"))
+        }));
+        text.add_row(cells);
+    }
+    Ok(format!("time relative to the 4KiB case of the same column; published: {source}\n{text}"))
+}
+
+/// The published seconds of `case`; the published folios of 2 MiB were mapped by PTEs.
+fn published_value(figures: &[Published], variant: &str, case: &str) -> Option<f64> {
+    let size = match case {
+        "1MiB" => "1024KiB",
+        "2MiB-pte" => "2048KiB",
+        other => other,
+    };
+    let wanted = format!("munmap 1GiB folio {size}");
+    figures
+        .iter()
+        .find(|figure| figure.variant == variant && figure.case == wanted)
+        .and_then(Published::number)
+}
+
+fn relative(value: Option<f64>, whole: Option<f64>) -> String {
+    match (value, whole) {
+        (Some(value), Some(whole)) if whole > 0.0 => format!("{:.3}", value / whole),
+        _ => String::new(),
+    }
+}

@@ -1,0 +1,98 @@
+//! Counts the folios that really stand behind a region, from `/proc/self/pagemap` and `/proc/kpageflags`.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use procfs::PhysicalPageFlags;
+use procfs::process::{MMapPath, MemoryPageFlags, Process};
+
+use super::region::Region;
+use crate::bench::experiment::Skip;
+use crate::bench::folio::PAGE;
+
+/// Folios by number of pages.
+pub type Census = BTreeMap<usize, u64>;
+
+/// Counts the folios mapped in `region`, by their size in pages. Pages that are not there are not counted.
+///
+/// # Errors
+/// [`Skip`] when this user may not see frame numbers or frame flags.
+pub fn folios(region: &Region) -> Result<Census, Skip> {
+    let read = |path| File::open(path).map_err(|error| Skip::because(&format!("cannot open {path}"), error));
+    let (pagemap, kpageflags) = (read("/proc/self/pagemap")?, read("/proc/kpageflags")?);
+    let failed = |error| Skip::because("cannot read the frames of this process (run as root)", error);
+    let entries = words(&pagemap, region.start() / PAGE, region.pages()).map_err(failed)?;
+    let frames: Vec<Option<u64>> = entries.into_iter().map(frame).collect();
+    if frames.contains(&Some(0)) {
+        return Err(Skip("frame numbers are hidden from this user: run as root".to_owned()));
+    }
+    let mut flags = Vec::with_capacity(frames.len());
+    for run in frames.chunk_by(|a, b| a.is_some() && b.is_some() && a.map(|frame| frame + 1) == *b) {
+        match run[0] {
+            Some(first) => flags
+                .extend(words(&kpageflags, first as usize, run.len()).map_err(failed)?.into_iter().map(Some)),
+            None => flags.extend(run.iter().map(|_| None)),
+        }
+    }
+    Ok(count(flags.into_iter().map(|flags| flags.map(PhysicalPageFlags::from_bits_retain))))
+}
+
+/// Folios by size, from the flags of the frames in the order of their addresses.
+fn count(flags: impl Iterator<Item = Option<PhysicalPageFlags>>) -> Census {
+    let mut census = Census::new();
+    let mut open = 0;
+    let mut close = |pages: &mut usize| {
+        if *pages > 0 {
+            *census.entry(*pages).or_default() += 1;
+            *pages = 0;
+        }
+    };
+    for flags in flags {
+        let Some(flags) = flags else {
+            close(&mut open);
+            continue;
+        };
+        if !flags.contains(PhysicalPageFlags::COMPOUND_TAIL) {
+            close(&mut open);
+        }
+        open += 1;
+    }
+    close(&mut open);
+    census
+}
+
+fn frame(entry: u64) -> Option<u64> {
+    let flags = MemoryPageFlags::from_bits_retain(entry);
+    flags.contains(MemoryPageFlags::PRESENT).then(|| flags.get_page_frame_number().0)
+}
+
+/// `count` 64-bit words of `file` from word `first` on.
+fn words(file: &File, first: usize, count: usize) -> io::Result<Vec<u64>> {
+    let mut bytes = vec![0; count * 8];
+    file.read_exact_at(&mut bytes, first as u64 * 8)?;
+    Ok(bytes
+        .chunks_exact(8)
+        .map(|word| u64::from_ne_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|at| word[at])))
+        .collect())
+}
+
+/// Bytes of `region` that are mapped by a PMD, and whether one mapping of the process covers it all.
+///
+/// # Errors
+/// [`Skip`] when `/proc/self/smaps` cannot be read.
+pub fn pmd_mapped(region: &Region) -> Result<(u64, bool), Skip> {
+    let failed = |error| Skip::because("cannot read /proc/self/smaps", error);
+    let maps = Process::myself().and_then(|process| process.smaps()).map_err(failed)?;
+    let (start, end) = (region.start() as u64, (region.start() + region.bytes()) as u64);
+    let inside = |map: &&procfs::process::MemoryMap| {
+        map.pathname == MMapPath::Anonymous && map.address.0 < end && map.address.1 > start
+    };
+    let maps: Vec<_> = maps.iter().filter(inside).collect();
+    let bytes = maps.iter().filter_map(|map| map.extension.map.get("AnonHugePages")).sum();
+    Ok((bytes, maps.len() == 1 && maps[0].address == (start, end)))
+}
+
+#[cfg(test)]
+mod tests;

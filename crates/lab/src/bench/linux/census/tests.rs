@@ -1,0 +1,40 @@
+use procfs::PhysicalPageFlags;
+
+use super::{Census, count, folios, pmd_mapped};
+use crate::bench::linux::region::Region;
+
+/// `h` a head, `t` a tail, `s` a small folio, `-` nothing there.
+fn census(frames: &str) -> Census {
+    let flags = |frame| match frame {
+        'h' => Some(PhysicalPageFlags::COMPOUND_HEAD),
+        't' => Some(PhysicalPageFlags::COMPOUND_TAIL),
+        's' => Some(PhysicalPageFlags::ANON),
+        _ => None,
+    };
+    count(frames.chars().map(flags))
+}
+
+#[test]
+fn folios_end_at_the_next_head_small_folio_or_hole() {
+    assert_eq!(census(""), Census::new());
+    assert_eq!(census("---"), Census::new());
+    assert_eq!(census("sss"), Census::from([(1, 3)]));
+    assert_eq!(census("htttht-s"), Census::from([(4, 1), (2, 1), (1, 1)]));
+    // The second half of a folio stands alone behind a hole: it is counted by what is mapped of it.
+    assert_eq!(census("ht-tt"), Census::from([(2, 2)]));
+}
+
+#[test]
+fn what_was_not_touched_is_not_counted() {
+    let region = Region::map(4 << 20).unwrap();
+    for page in [0, 7, 8] {
+        region.advise(rustix::mm::Advice::LinuxNoHugepage).unwrap();
+        region.touch(page);
+    }
+    match folios(&region) {
+        Ok(census) => assert_eq!(census, Census::from([(1, 3)])),
+        // Without privilege the kernel hides frames; then the reason must say so.
+        Err(skip) => assert!(skip.0.contains("root") || skip.0.contains("kpageflags"), "{skip:?}"),
+    }
+    assert_eq!(pmd_mapped(&region).unwrap(), (0, true));
+}

@@ -1,0 +1,130 @@
+//! Memory of the running kernel, populated by folios of one chosen and verified size.
+
+use rustix::mm::Advice;
+
+use super::census;
+use super::region::Region;
+use super::thp::{Places, ThpSettings};
+use crate::bench::experiment::Skip;
+use crate::bench::folio::{Folio, PAGE};
+
+/// Share of the folios that must have the wanted size: the kernel may fall back for a few of them.
+const WANTED_SHARE: f64 = 0.99;
+
+/// Chooses folio sizes on this machine; what it changed is put back when it is dropped.
+#[derive(Debug, Default)]
+pub struct FolioChooser {
+    settings: Option<ThpSettings>,
+}
+
+impl FolioChooser {
+    /// Makes the kernel use folios like `folio` for the regions of [`Self::map`].
+    ///
+    /// # Errors
+    /// [`Skip`] when this kernel or this user cannot choose that size.
+    pub fn choose(&mut self, folio: Folio) -> Result<(), Skip> {
+        // Base pages need no setting: the mapping itself declines larger ones.
+        if folio.order == 0 {
+            return Ok(());
+        }
+        if self.settings.is_none() {
+            self.settings = Some(ThpSettings::acquire(&Places::of_this_machine())?);
+        }
+        self.settings.as_ref().map_or(Ok(()), |settings| settings.only(folio.bytes() / 1024))
+    }
+
+    /// A region of `bytes`, not populated, whose faults are to be served with folios like `folio`.
+    ///
+    /// # Errors
+    /// [`Skip`] when the kernel refuses the memory or the advice.
+    pub fn map(&self, bytes: usize, folio: Folio) -> Result<Region, Skip> {
+        let region =
+            Region::map(bytes).map_err(|error| Skip::because("cannot map the memory of the case", error))?;
+        let advice = if folio.order == 0 { Advice::LinuxNoHugepage } else { Advice::LinuxHugepage };
+        region
+            .advise(advice)
+            .map_err(|error| Skip::because("the kernel refuses advice on folio sizes", error))?;
+        Ok(region)
+    }
+
+    /// Folios like `folio` given out by faults so far, in the whole system; 0 for base pages, which are not counted.
+    pub fn allocated(&self, folio: Folio) -> u64 {
+        let settings = self.settings.as_ref().filter(|_| folio.order > 0);
+        settings.and_then(|settings| settings.allocated(folio.bytes() / 1024)).unwrap_or(0)
+    }
+
+    /// Checks by the kernel's counter that populating `region` took folios like `folio`; cheap, and touches no
+    /// descriptor. `before` is [`Self::allocated`] before it was populated.
+    ///
+    /// # Errors
+    /// [`Skip`] when too many were of another size.
+    pub fn check_counter(&self, region: &Region, folio: Folio, before: u64) -> Result<u64, Skip> {
+        let wanted = (region.bytes() / folio.bytes()) as u64;
+        if folio.order == 0 {
+            return Ok(wanted);
+        }
+        let got = self.allocated(folio).saturating_sub(before);
+        enough(got, wanted, folio)?;
+        Ok(got)
+    }
+}
+
+/// Checks frame by frame that `region` is populated by folios like `folio`, mapped as it says, in one mapping.
+///
+/// # Errors
+/// [`Skip`] when it is not, or when this user may not look.
+pub fn verify(region: &Region, folio: Folio) -> Result<(), Skip> {
+    let wanted = (region.bytes() / folio.bytes()) as u64;
+    if folio.order > 0 {
+        let folios = census::folios(region)?;
+        enough(folios.get(&(1 << folio.order)).copied().unwrap_or(0), wanted, folio)?;
+    }
+    let (pmd_mapped, whole) = census::pmd_mapped(region)?;
+    if !whole {
+        return Err(Skip("the kernel keeps the region as several mappings".to_owned()));
+    }
+    let wanted_pmd = if folio.pmd { region.bytes() as u64 } else { 0 };
+    if pmd_mapped.abs_diff(wanted_pmd) as f64 > region.bytes() as f64 * (1.0 - WANTED_SHARE) {
+        return Err(Skip(format!("{pmd_mapped} bytes are mapped by a PMD where {wanted_pmd} should be")));
+    }
+    Ok(())
+}
+
+fn enough(got: u64, wanted: u64, folio: Folio) -> Result<(), Skip> {
+    if (got as f64) < wanted as f64 * WANTED_SHARE {
+        let kib = folio.bytes() / 1024;
+        return Err(Skip(format!(
+            "only {got} of {wanted} folios got {kib} KiB: free or compact memory (/proc/sys/vm/compact_memory)"
+        )));
+    }
+    Ok(())
+}
+
+/// Makes every 2 MiB of `region` be mapped by 512 PTEs and leaves its folios whole: page by page, a flag of the
+/// mapping is set and taken back, which splits the mapping inside a PMD.
+///
+/// # Errors
+/// [`Skip`] when the kernel refuses.
+pub fn split_pmds(region: &Region) -> Result<(), Skip> {
+    let huge = (2 << 20) / PAGE;
+    for first in (0..region.pages()).step_by(huge) {
+        for advice in [Advice::LinuxDontFork, Advice::LinuxDoFork] {
+            region
+                .advise_pages(first, 1, advice)
+                .map_err(|error| Skip::because("cannot split a PMD by advice on one page", error))?;
+        }
+    }
+    // Otherwise the kernel's background thread may put the PMDs together again.
+    region.advise(Advice::LinuxNoHugepage).map_err(|error| Skip::because("cannot keep PMDs split", error))
+}
+
+/// Faults of this process so far that needed no input or output.
+///
+/// # Errors
+/// [`Skip`] when `/proc/self/stat` cannot be read.
+pub fn minor_faults() -> Result<u64, Skip> {
+    procfs::process::Process::myself()
+        .and_then(|process| process.stat())
+        .map(|stat| stat.minflt)
+        .map_err(|error| Skip::because("cannot read /proc/self/stat", error))
+}

@@ -1,0 +1,50 @@
+use rustix::mm::Advice;
+
+use super::Region;
+use crate::bench::folio::PAGE;
+
+#[test]
+fn touched_pages_keep_their_mark_until_given_back() {
+    let region = Region::map(8 * PAGE).unwrap();
+    assert_eq!((region.pages(), region.start() % (2 << 20)), (8, 0));
+    assert_eq!(region.marked(), 0);
+    region.touch_all();
+    assert_eq!(region.marked(), 8);
+    region.advise_pages(2, 3, Advice::LinuxDontNeed).unwrap();
+    assert_eq!(region.marked(), 5);
+}
+
+#[test]
+fn clearing_clears_every_byte_at_every_folio_size() {
+    for folio in [PAGE, 4 * PAGE, 8 * PAGE] {
+        let mut region = Region::map(8 * PAGE).unwrap();
+        region.as_bytes().fill(0xa5);
+        region.clear_as_linux(folio);
+        assert!(region.as_bytes().iter().all(|byte| *byte == 0));
+    }
+}
+
+#[test]
+fn dropping_an_unmapped_region_leaves_its_place_alone() {
+    let mut gone = Region::map(4 << 20).unwrap();
+    gone.unmap().unwrap();
+    // The kernel places new mappings in the first gap from the top, and this one fits into the hole exactly.
+    let others: Vec<Region> = (0..4).map(|_| Region::map(PAGE).unwrap()).collect();
+    others.iter().for_each(Region::touch_all);
+    drop(gone);
+    assert!(others.iter().all(|other| other.marked() == 1));
+}
+
+#[test]
+#[should_panic(expected = "unmapped twice")]
+fn unmapping_twice_is_refused() {
+    let mut region = Region::map(PAGE).unwrap();
+    region.unmap().unwrap();
+    let _ = region.unmap();
+}
+
+#[test]
+#[should_panic(expected = "do not fill")]
+fn clearing_beyond_the_region_is_refused() {
+    Region::map(8 * PAGE).unwrap().clear_as_linux(16 * PAGE);
+}

@@ -1,0 +1,254 @@
+//! The folio-size settings of the kernel under `/sys/kernel/mm/transparent_hugepage`: forced while an arm needs
+//! one size, and put back afterwards.
+//!
+//! They are put back when the guard is dropped (a panic included), on SIGINT, SIGTERM and SIGHUP, and, when the
+//! process was killed outright, by the next one that asks for the guard: the values found are noted in a file
+//! before the first change. A lock file keeps two processes from changing them at the same time.
+//!
+//! A size is set to `madvise` and asked for with `MADV_HUGEPAGE`, not to `always`, so that the other processes of
+//! the machine keep the folios they had.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
+
+use crate::bench::experiment::Skip;
+use crate::bench::row::write_atomically;
+
+/// Where the settings live and where this program notes them: a parameter so that tests can use a copy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// The directory of the settings.
+    pub settings: PathBuf,
+    /// A file beside them whose value the kernel changes along (`vm.min_free_kbytes`).
+    pub min_free: PathBuf,
+    /// The directory of the note and of the lock file; emptied by a restart of the machine, as the settings are.
+    pub state: PathBuf,
+}
+
+impl Places {
+    /// Those of the running kernel.
+    pub fn of_this_machine() -> Self {
+        Self { settings: root(), min_free: "/proc/sys/vm/min_free_kbytes".into(), state: "/run".into() }
+    }
+
+    /// The file that holds the values to put back; it exists only while they are changed.
+    pub fn note(&self) -> PathBuf {
+        self.state.join("quire-bench-thp.json")
+    }
+
+    fn lock(&self) -> PathBuf {
+        self.state.join("quire-bench-thp.lock")
+    }
+}
+
+/// The directory of the settings of the running kernel.
+pub fn root() -> PathBuf {
+    "/sys/kernel/mm/transparent_hugepage".into()
+}
+
+/// The setting of every anonymous folio size under `root`, by size in KiB.
+pub fn sizes(root: &Path) -> BTreeMap<usize, PathBuf> {
+    let Ok(entries) = fs::read_dir(root) else { return BTreeMap::new() };
+    let size = |entry: io::Result<fs::DirEntry>| {
+        let path = entry.ok()?.path();
+        let kib = path.file_name()?.to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+        let setting = path.join("enabled");
+        setting.exists().then_some((kib, setting))
+    };
+    entries.filter_map(size).collect()
+}
+
+/// The value that stands in brackets in the setting `path` (or its whole text, where nothing does).
+pub fn selected(path: &Path) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let bracketed = text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(value, _)| value);
+    Some(bracketed.unwrap_or(&text).trim().to_owned())
+}
+
+/// The values found before the first change.
+#[derive(Debug, Serialize, Deserialize)]
+struct Found {
+    places: [PathBuf; 2],
+    values: BTreeMap<PathBuf, String>,
+    min_free: Option<String>,
+    #[serde(skip)]
+    note: PathBuf,
+}
+
+/// What is to be put back, for the guard and for the signal thread alike: whoever takes it out does it.
+static CHANGED: Mutex<Option<Found>> = Mutex::new(None);
+
+fn changed() -> MutexGuard<'static, Option<Found>> {
+    CHANGED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The right to change the folio-size settings; dropping it puts them back.
+#[derive(Debug)]
+pub struct ThpSettings {
+    sizes: BTreeMap<usize, PathBuf>,
+    // Held for its lock, which also ends with the process.
+    _lock: File,
+}
+
+impl ThpSettings {
+    /// Waits for any other process that changes the settings, puts back what a killed one left, and notes the
+    /// values found.
+    ///
+    /// # Errors
+    /// [`Skip`] where the kernel has no such settings or this user may not write them.
+    pub fn acquire(places: &Places) -> Result<Self, Skip> {
+        let sizes = sizes(&places.settings);
+        let Some(first) = sizes.values().next() else {
+            return Err(Skip(format!(
+                "{} has no per-size settings: needs Linux 6.8 or later with transparent huge pages",
+                places.settings.display()
+            )));
+        };
+        if let Err(error) = OpenOptions::new().write(true).open(first) {
+            return Err(Skip::because(
+                &format!("cannot choose the folio size in {} (run as root)", places.settings.display()),
+                error,
+            ));
+        }
+        let lock = lock(&places.lock()).map_err(|error| Skip::because("cannot lock the settings", error))?;
+        let note = places.note();
+        put_back_from(&note);
+        let value = |(_, path): (&usize, &PathBuf)| Some((path.clone(), selected(path)?));
+        let found = Found {
+            places: [places.settings.clone(), places.min_free.clone()],
+            values: sizes.iter().filter_map(value).collect(),
+            min_free: read(&places.min_free),
+            note: note.clone(),
+        };
+        let text =
+            serde_json::to_vec(&found).map_err(|error| Skip::because("cannot note the settings", error))?;
+        put_back_on_signals();
+        // From here on the signal thread would put back; the note comes first, then the first change.
+        let mut changed = changed();
+        write_atomically(&note, &text).map_err(|error| Skip::because("cannot note the settings", error))?;
+        *changed = Some(found);
+        Ok(Self { sizes, _lock: lock })
+    }
+
+    /// Lets only folios of `kib` KiB be used for anonymous memory that asks for large folios.
+    ///
+    /// # Errors
+    /// [`Skip`] when the kernel has no such size or refuses the setting.
+    pub fn only(&self, kib: usize) -> Result<(), Skip> {
+        let Some(wanted) = self.sizes.get(&kib) else {
+            return Err(Skip(format!("this kernel has no anonymous folios of {kib} KiB")));
+        };
+        // Held so that a signal cannot put back in the middle. The wanted size first, so that huge pages are never
+        // all off: the kernel would stop its background thread and change its memory reserves.
+        let changed = changed();
+        let set = |path: &Path, value: &str| {
+            if selected(path).as_deref() == Some(value) {
+                return Ok(());
+            }
+            fs::write(path, value)
+                .map_err(|error| Skip::because(&format!("cannot set {}", path.display()), error))
+        };
+        set(wanted, "madvise")?;
+        for path in self.sizes.values().filter(|path| *path != wanted) {
+            set(path, "never")?;
+        }
+        drop(changed);
+        Ok(())
+    }
+
+    /// How often a fault has got a folio of `kib` KiB since the start of the machine, in the whole system.
+    pub fn allocated(&self, kib: usize) -> Option<u64> {
+        let directory = self.sizes.get(&kib)?.parent()?;
+        read(&directory.join("stats/anon_fault_alloc"))?.parse().ok()
+    }
+}
+
+impl Drop for ThpSettings {
+    fn drop(&mut self) {
+        if let Some(found) = changed().take() {
+            found.put_back();
+        }
+    }
+}
+
+impl Found {
+    /// Writes every value back, then removes the note. What cannot be written is said, since only a person can
+    /// then put it right.
+    fn put_back(&self) {
+        let min_free = self.min_free.iter().map(|value| (&self.places[1], value));
+        for (path, value) in self.values.iter().chain(min_free) {
+            if selected(path).as_ref() == Some(value) {
+                continue;
+            }
+            if let Err(error) = fs::write(path, value) {
+                eprintln!("quire: cannot put {} back ({error}): write {value} to it by hand", path.display());
+            }
+        }
+        if let Err(error) = fs::remove_file(&self.note) {
+            eprintln!("quire: cannot remove {} ({error}): remove it by hand", self.note.display());
+        }
+    }
+}
+
+/// Puts back what a killed process left behind, if there is a note of one.
+fn put_back_from(note: &Path) {
+    let Ok(text) = fs::read(note) else { return };
+    match serde_json::from_slice::<Found>(&text) {
+        Ok(mut found) => {
+            found.note = note.to_owned();
+            found.put_back();
+        }
+        Err(error) => eprintln!("quire: {} is no note of settings ({error}): remove it", note.display()),
+    }
+}
+
+fn lock(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
+    match file.try_lock() {
+        Ok(()) => return Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            eprintln!("waiting for another run that has changed the folio-size settings")
+        }
+        Err(TryLockError::Error(error)) => return Err(error),
+    }
+    file.lock()?;
+    Ok(file)
+}
+
+/// Starts, once, the thread that puts the settings back and then lets a signal do what it does by default.
+fn put_back_on_signals() {
+    static STARTED: OnceLock<()> = OnceLock::new();
+    STARTED.get_or_init(|| {
+        let mut signals = match Signals::new([SIGINT, SIGTERM, SIGHUP]) {
+            Ok(signals) => signals,
+            Err(error) => {
+                return eprintln!("quire: cannot catch signals ({error}); the next run puts settings back");
+            }
+        };
+        std::thread::spawn(move || {
+            for signal in signals.forever() {
+                // Kept locked: nothing may be changed again before the process ends.
+                let mut changed = changed();
+                if let Some(found) = changed.take() {
+                    found.put_back();
+                }
+                let _ = emulate_default_handler(signal);
+            }
+        });
+    });
+}
+
+fn read(path: &Path) -> Option<String> {
+    fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+use std::fs;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tempfile::TempDir;
+
+use super::{Places, ThpSettings, selected, sizes};
+
+/// A process holds the settings once at a time; these tests run side by side.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// A copy of the kernel's files that, like them, start with `never` everywhere but one.
+struct Copy {
+    places: Places,
+    _directory: TempDir,
+    _alone: MutexGuard<'static, ()>,
+}
+
+const SIZES: [(usize, &str); 3] = [(16, "never"), (64, "never"), (2048, "inherit")];
+
+fn copy() -> Copy {
+    let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let directory = TempDir::new().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let places = Places { settings: path("thp"), min_free: path("min_free"), state: path("run") };
+    fs::create_dir_all(&places.state).unwrap();
+    // A size without the setting (shared memory alone has 8 KiB folios) and a file that is no size.
+    fs::create_dir_all(places.settings.join("hugepages-8kB")).unwrap();
+    fs::create_dir_all(&places.settings).unwrap();
+    fs::write(places.settings.join("enabled"), "always [madvise] never\n").unwrap();
+    fs::write(&places.min_free, "67584\n").unwrap();
+    for (kib, value) in SIZES {
+        let directory = places.settings.join(format!("hugepages-{kib}kB"));
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join("enabled"), format!("{value}\n")).unwrap();
+    }
+    Copy { places, _directory: directory, _alone: alone }
+}
+
+fn values(places: &Places) -> Vec<(usize, String)> {
+    sizes(&places.settings).into_iter().map(|(kib, path)| (kib, selected(&path).unwrap())).collect()
+}
+
+fn original() -> Vec<(usize, String)> {
+    SIZES.into_iter().map(|(kib, value)| (kib, value.to_owned())).collect()
+}
+
+fn only_64() -> Vec<(usize, String)> {
+    [(16, "never"), (64, "madvise"), (2048, "never")].map(|(kib, value)| (kib, value.to_owned())).to_vec()
+}
+
+#[test]
+fn the_value_in_brackets_is_the_selected_one() {
+    let copy = copy();
+    assert_eq!(selected(&copy.places.settings.join("enabled")).as_deref(), Some("madvise"));
+    assert_eq!(selected(&copy.places.min_free).as_deref(), Some("67584"));
+    assert_eq!(selected(Path::new("/no such file")), None);
+}
+
+#[test]
+fn settings_come_back_when_the_guard_goes() {
+    let Copy { places, .. } = &copy();
+    let settings = ThpSettings::acquire(places).unwrap();
+    assert!(places.note().exists());
+    assert_eq!(values(places), original(), "taking the guard changes nothing");
+    settings.only(64).unwrap();
+    assert_eq!(values(places), only_64());
+    // The kernel changes this one by itself when the sizes change.
+    fs::write(&places.min_free, "19861").unwrap();
+    drop(settings);
+    assert_eq!(values(places), original());
+    assert_eq!(selected(&places.min_free).as_deref(), Some("67584"));
+    assert!(!places.note().exists());
+}
+
+#[test]
+fn settings_come_back_after_a_panic() {
+    let copy = copy();
+    let places = copy.places.clone();
+    let panicked = std::thread::spawn(move || {
+        let settings = ThpSettings::acquire(&places).unwrap();
+        settings.only(64).unwrap();
+        panic!("in the middle of a measurement");
+    });
+    assert!(panicked.join().is_err());
+    assert_eq!(values(&copy.places), original());
+    assert!(!copy.places.note().exists());
+}
+
+#[test]
+fn what_a_killed_process_left_is_put_back_by_the_next() {
+    let Copy { places, .. } = &copy();
+    let settings = ThpSettings::acquire(places).unwrap();
+    settings.only(64).unwrap();
+    let note = fs::read(places.note()).unwrap();
+    drop(settings);
+    // What a kill leaves: the note, and the settings as they were changed.
+    fs::write(places.note(), note).unwrap();
+    for (kib, value) in only_64() {
+        fs::write(places.settings.join(format!("hugepages-{kib}kB/enabled")), value).unwrap();
+    }
+    let next = ThpSettings::acquire(places).unwrap();
+    assert_eq!(values(places), original(), "put back before the next change");
+    next.only(16).unwrap();
+    drop(next);
+    assert_eq!(values(places), original());
+}
+
+#[test]
+fn a_note_that_is_none_changes_nothing() {
+    let Copy { places, .. } = &copy();
+    fs::write(places.note(), "{\"values\":").unwrap();
+    drop(ThpSettings::acquire(places).unwrap());
+    assert_eq!(values(places), original());
+}
+
+#[test]
+fn a_size_that_the_kernel_lacks_is_said() {
+    let Copy { places, .. } = &copy();
+    let settings = ThpSettings::acquire(places).unwrap();
+    assert_eq!(settings.only(8).unwrap_err().0, "this kernel has no anonymous folios of 8 KiB");
+    assert_eq!(values(places), original());
+    drop(settings);
+    fs::remove_dir_all(&places.settings).unwrap();
+    let skip = ThpSettings::acquire(places).unwrap_err();
+    assert!(skip.0.contains("Linux 6.8"), "{skip:?}");
+}

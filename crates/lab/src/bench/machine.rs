@@ -1,0 +1,55 @@
+//! What was measured on: enough to tell whether two lines may be compared.
+
+use procfs::Current;
+use serde_json::{Map, Value, json};
+
+use super::linux::thp;
+use super::threads;
+
+/// The commit that this binary was built from, `-dirty` added when the sources differed from it.
+pub fn commit() -> &'static str {
+    env!("QUIRE_COMMIT")
+}
+
+/// Whether this binary was built without release optimisation, so that its figures say little.
+pub fn is_debug_build() -> bool {
+    env!("QUIRE_PROFILE") != "release"
+}
+
+/// CPU, memory, kernel, compiler and settings. A value that the system does not tell is `null`.
+pub fn describe() -> Value {
+    let cpu = procfs::CpuInfo::current().ok();
+    let memory = procfs::Meminfo::current().ok().map(|info| info.mem_total);
+    let load = procfs::LoadAverage::current().ok().map(|load| load.one);
+    let model = cpu.as_ref().and_then(|cpu| cpu.model_name(0).map(str::to_owned));
+    let virtual_machine =
+        cpu.as_ref().and_then(|cpu| cpu.flags(0).map(|flags| flags.contains(&"hypervisor")));
+    json!({
+        "cpu": model,
+        "cpus": threads::allowed_cpus().len(),
+        "virtual": virtual_machine,
+        "memory_bytes": memory,
+        "kernel": read("/proc/sys/kernel/osrelease"),
+        "rustc": env!("QUIRE_RUSTC"),
+        "profile": env!("QUIRE_PROFILE"),
+        "load_at_start": load,
+        "thp": transparent_huge_pages(),
+    })
+}
+
+fn transparent_huge_pages() -> Value {
+    let mut settings = Map::new();
+    for name in ["enabled", "defrag"] {
+        settings.insert(name.to_owned(), json!(thp::selected(&thp::root().join(name))));
+    }
+    let sizes: Map<String, Value> = thp::sizes(&thp::root())
+        .into_iter()
+        .map(|(kib, path)| (format!("{kib}KiB"), json!(thp::selected(&path))))
+        .collect();
+    settings.insert("sizes".to_owned(), Value::Object(sizes));
+    Value::Object(settings)
+}
+
+fn read(path: &str) -> Option<String> {
+    std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}

@@ -1,0 +1,100 @@
+//! `quire bench`: the same work on several arms in one run, as a table and as JSON lines.
+
+pub mod arms;
+pub mod experiment;
+pub mod experiments;
+pub mod folio;
+pub mod linux;
+pub mod machine;
+pub mod published;
+pub mod row;
+pub mod runner;
+pub mod stats;
+pub mod table;
+pub mod threads;
+
+mod progress;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+
+use experiment::Experiment;
+use runner::{Runner, Scale};
+
+/// Measures this library beside the running kernel and other crates, in one run on this machine.
+#[derive(Debug, clap::Args)]
+pub struct BenchArgs {
+    /// Experiments to run; all of them when none is named.
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    /// Small parameters and few rounds: shows that everything works, the figures say little.
+    #[arg(long)]
+    smoke: bool,
+    /// Write the results as JSON lines to FILE (`-`: to standard output, everything else to standard error).
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// List the experiments and their questions.
+    #[arg(long)]
+    list: bool,
+    /// Decides the order in which the arms take turns.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// Runs `quire bench`.
+///
+/// # Errors
+/// An unknown experiment, a result file that cannot be written, or arms that did different work.
+pub fn run(args: &BenchArgs) -> Result<()> {
+    let json_to_stdout = args.json.as_deref() == Some(Path::new("-"));
+    let mut text: Box<dyn Write> =
+        if json_to_stdout { Box::new(std::io::stderr()) } else { Box::new(std::io::stdout()) };
+    if args.list {
+        for experiment in experiments::ALL {
+            writeln!(text, "{:<12} {}", experiment.name, experiment.question)?;
+        }
+        return Ok(());
+    }
+    let chosen = choose(&args.names)?;
+    if let Some(path) = args.json.as_deref().filter(|_| !json_to_stdout) {
+        row::check_writable(path)?;
+    }
+    if !args.smoke && machine::is_debug_build() {
+        eprintln!("quire: built without --release: these figures are not to be compared with anything");
+    }
+    let runner = Runner::new(if args.smoke { Scale::SMOKE } else { Scale::FULL }, args.seed);
+    let mut rows = Vec::new();
+    for experiment in chosen {
+        let measured = (experiment.run)(experiment, &runner)?;
+        writeln!(text, "{}", table::render(experiment, &measured))?;
+        if let Some(appendix) = experiment.appendix {
+            writeln!(text, "{}", appendix(&measured.rows)?)?;
+        }
+        rows.extend(measured.rows);
+    }
+    match &args.json {
+        Some(_) if json_to_stdout => row::write_lines(&rows, &mut std::io::stdout().lock()),
+        Some(path) => row::write_file(&rows, path),
+        None => Ok(()),
+    }
+}
+
+/// The experiments called `names`, in the order given, each once; all when no name is given.
+fn choose(names: &[String]) -> Result<Vec<&'static Experiment>> {
+    if names.is_empty() {
+        return Ok(experiments::ALL.to_vec());
+    }
+    let mut chosen: Vec<&'static Experiment> = Vec::new();
+    for name in names {
+        let Some(&experiment) = experiments::ALL.iter().find(|experiment| experiment.name == name) else {
+            let known: Vec<&str> = experiments::ALL.iter().map(|experiment| experiment.name).collect();
+            bail!("no experiment is called `{name}`: choose from {}", known.join(", "));
+        };
+        if !chosen.iter().any(|other| std::ptr::eq(*other, experiment)) {
+            chosen.push(experiment);
+        }
+    }
+    Ok(chosen)
+}

@@ -1,0 +1,41 @@
+//! A progress bar on standard error, for runs that take longer than a second.
+
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// Hidden for the first second; never drawn when standard error is no terminal.
+pub(super) struct Progress {
+    bar: ProgressBar,
+    since: Instant,
+}
+
+impl Progress {
+    /// A bar for `steps` steps of the experiment `name`.
+    pub(super) fn new(name: &'static str, steps: usize) -> Self {
+        let bar = ProgressBar::with_draw_target(Some(steps as u64), ProgressDrawTarget::hidden());
+        if let Ok(style) = ProgressStyle::with_template("{prefix} {wide_bar} {pos}/{len} {eta} {msg:32}") {
+            bar.set_style(style);
+        }
+        bar.set_prefix(name);
+        Self { bar, since: Instant::now() }
+    }
+
+    /// Says what runs now.
+    pub(super) fn show(&mut self, case: &str, arm: &str) {
+        if self.bar.is_hidden() && self.since.elapsed() > Duration::from_secs(1) {
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+        self.bar.set_message(format!("{case} {arm}"));
+    }
+
+    /// One step is done.
+    pub(super) fn advance(&self) {
+        self.bar.inc(1);
+    }
+
+    /// Takes the bar away.
+    pub(super) fn finish(self) {
+        self.bar.finish_and_clear();
+    }
+}

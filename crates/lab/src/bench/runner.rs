@@ -1,0 +1,176 @@
+//! Runs the arms of an experiment in turn: every round does each arm once, in an order that changes with the round.
+
+use anyhow::{Result, bail};
+use serde_json::{Value, json};
+
+use super::experiment::{Arm, Case, Counters, Experiment, Measured, Metric, Prepared, Sample, Skip, TIME};
+use super::machine;
+use super::progress::Progress;
+use super::row::Row;
+use super::threads::{self, Pinned};
+
+/// How long to measure: a smoke run shows that everything works, a full run gives figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scale {
+    /// Small parameters, for tests.
+    pub smoke: bool,
+    /// Rounds thrown away before the measured ones.
+    pub warmups: usize,
+    /// Measured rounds.
+    pub rounds: usize,
+}
+
+impl Scale {
+    /// Small parameters and the fewest rounds that still have a median.
+    pub const SMOKE: Self = Self { smoke: true, warmups: 1, rounds: 3 };
+    /// The parameters of the published figures. Two warm-ups, since the kernel may hand out other frames in the
+    /// second round, and a virtual machine pays for a frame when it is first touched.
+    pub const FULL: Self = Self { smoke: false, warmups: 2, rounds: 11 };
+
+    /// `smoke` in a smoke run, `full` otherwise.
+    pub fn pick<T>(self, smoke: T, full: T) -> T {
+        if self.smoke { smoke } else { full }
+    }
+}
+
+/// What all experiments of one run share.
+pub struct Runner {
+    /// Smoke or full.
+    pub scale: Scale,
+    /// Decides the order of the arms.
+    pub seed: u64,
+    /// The CPUs that threads are pinned to, in this order.
+    pub cpus: Vec<usize>,
+    machine: Value,
+}
+
+/// What one arm has given for one case so far.
+struct Track<'a> {
+    arm: &'static str,
+    state: Result<Box<dyn Prepared + 'a>, Skip>,
+    samples: Vec<Sample>,
+}
+
+impl Runner {
+    /// A run on this machine.
+    pub fn new(scale: Scale, seed: u64) -> Self {
+        Self { scale, seed, cpus: threads::allowed_cpus(), machine: machine::describe() }
+    }
+
+    /// Measures every case with every arm; returns a row for each metric, case by case, and what each arm includes.
+    ///
+    /// # Errors
+    /// When two arms, or two rounds of one arm, did different work: the figures would not be comparable.
+    pub fn measure<S>(
+        &self,
+        experiment: &Experiment,
+        cases: &[Case<S>],
+        arms: &mut [Box<dyn Arm<S>>],
+    ) -> Result<Measured> {
+        let about = arms.iter().map(|arm| (arm.name(), arm.about())).collect();
+        let _pinned = Pinned::to(self.cpus[0]);
+        let rounds = self.scale.warmups + self.scale.rounds;
+        let mut progress = Progress::new(experiment.name, cases.len() * rounds * arms.len());
+        let mut rows = Vec::new();
+        for case in cases {
+            // A setup borrows its arm until the case is over.
+            let mut tracks: Vec<Track<'_>> = Vec::new();
+            for arm in arms.iter_mut() {
+                progress.show(&case.name, arm.name());
+                tracks.push(Track { arm: arm.name(), state: arm.setup(&case.spec), samples: Vec::new() });
+            }
+            let mut checksum = None;
+            for round in 0..rounds {
+                for index in order(tracks.len(), round, self.seed) {
+                    let track = &mut tracks[index];
+                    progress.show(&case.name, track.arm);
+                    step(experiment, &case.name, track, round < self.scale.warmups, &mut checksum)?;
+                    progress.advance();
+                }
+            }
+            for track in tracks {
+                self.rows_of(experiment, case, track, &mut rows);
+            }
+        }
+        progress.finish();
+        Ok(Measured { rows, about })
+    }
+
+    fn rows_of<S>(&self, experiment: &Experiment, case: &Case<S>, track: Track<'_>, rows: &mut Vec<Row>) {
+        let mut params = case.params.clone();
+        params.insert("per".into(), json!(experiment.per));
+        params.insert("smoke".into(), json!(self.scale.smoke));
+        params.insert("warmups".into(), json!(self.scale.warmups));
+        params.insert("seed".into(), json!(self.seed));
+        let row = |metric: Metric, samples: Vec<f64>, counters: Counters, skipped| Row {
+            experiment: experiment.name.to_owned(),
+            case: case.name.clone(),
+            arm: track.arm.to_owned(),
+            metric: metric.name.to_owned(),
+            unit: metric.unit.to_owned(),
+            better: metric.better,
+            median: super::stats::Summary::of(&samples).map(|summary| summary.median),
+            samples,
+            counters,
+            params: params.clone(),
+            machine: self.machine.clone(),
+            commit: machine::commit().to_owned(),
+            skipped,
+        };
+        match &track.state {
+            Err(Skip(reason)) => rows.push(row(TIME, Vec::new(), Counters::new(), Some(reason.clone()))),
+            Ok(_) => {
+                let last = track.samples.last();
+                let counters = last.map(|sample| sample.counters.clone()).unwrap_or_default();
+                for (at, (metric, _)) in last.iter().flat_map(|sample| sample.metrics.iter().enumerate()) {
+                    let samples = track.samples.iter().map(|sample| sample.metrics[at].1).collect();
+                    rows.push(row(*metric, samples, counters.clone(), None));
+                }
+            }
+        }
+    }
+}
+
+/// Runs one arm once and keeps the sample, unless it is a warm-up.
+fn step(
+    experiment: &Experiment,
+    case: &str,
+    track: &mut Track<'_>,
+    warmup: bool,
+    checksum: &mut Option<(&'static str, u64)>,
+) -> Result<()> {
+    let Ok(prepared) = &mut track.state else { return Ok(()) };
+    let sample = match prepared.run() {
+        Ok(sample) => sample,
+        Err(skip) => {
+            track.samples.clear();
+            track.state = Err(skip);
+            return Ok(());
+        }
+    };
+    let (first, expected) = *checksum.get_or_insert((track.arm, sample.checksum));
+    if expected != sample.checksum {
+        bail!(
+            "{} {case}: arm {} did work with checksum {}, where {first} had {expected}: not comparable",
+            experiment.name,
+            track.arm,
+            sample.checksum
+        );
+    }
+    if !warmup {
+        track.samples.push(sample);
+    }
+    Ok(())
+}
+
+/// The order of `arms` arms in `round`: shuffled by the seed, then turned by one place a round, so that each arm
+/// stands in each place about equally often.
+fn order(arms: usize, round: usize, seed: u64) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..arms).collect();
+    fastrand::Rng::with_seed(seed).shuffle(&mut order);
+    order.rotate_left(round % arms.max(1));
+    order
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,146 @@
+//! The table of an experiment: median (min..max) of every metric, and the ratio to the baseline.
+
+use std::fmt::Write;
+
+use comfy_table::{CellAlignment, Table, presets};
+
+use super::experiment::{Experiment, Measured, TIME};
+use super::row::Row;
+use super::stats::Summary;
+
+/// Renders the rows of one experiment, with the notes of the experiment and what each arm's time includes.
+pub fn render(experiment: &Experiment, measured: &Measured) -> String {
+    let rows = measured.rows.as_slice();
+    let metrics = distinct(rows.iter().map(|row| row.metric.as_str()));
+    let mut header = vec!["case".to_owned(), "arm".to_owned()];
+    header.extend(metrics.iter().map(|metric| match *metric {
+        "time" => format!("time per {}: median (min..max)", experiment.per),
+        other => format!("{other}: median (min..max)"),
+    }));
+    header.insert(3, "ratio".to_owned());
+    let mut table = new(&header, 2);
+    for case in distinct(rows.iter().map(|row| row.case.as_str())) {
+        let of_case: Vec<&Row> = rows.iter().filter(|row| row.case == case).collect();
+        let baseline = baseline(experiment, &of_case);
+        for (nth, arm) in distinct(of_case.iter().map(|row| row.arm.as_str())).into_iter().enumerate() {
+            let find =
+                |metric: &&str| of_case.iter().copied().find(|row| row.arm == arm && row.metric == *metric);
+            let mut cells = vec![if nth == 0 { case.to_owned() } else { String::new() }, arm.to_owned()];
+            cells.extend(metrics.iter().map(|metric| find(metric).map(cell).unwrap_or_default()));
+            let own = find(&TIME.name).and_then(|row| row.median);
+            cells.insert(3, ratio(baseline, own));
+            table.add_row(cells);
+        }
+    }
+    let mut text = format!(
+        "{}: {}\nexpected: {}\n{table}\n",
+        experiment.name, experiment.question, experiment.expectation
+    );
+    let _ = writeln!(text, "ratio = {} / this arm: above 1 is faster.", baseline_words(experiment));
+    for (arm, about) in &measured.about {
+        let _ = writeln!(text, "{arm}: {about}");
+    }
+    for note in experiment.notes {
+        let _ = writeln!(text, "note: {note}");
+    }
+    for (arm, reason, cases) in skipped(rows) {
+        let _ = writeln!(text, "skipped: {arm} at {}: {reason}", cases.join(", "));
+    }
+    if rows.iter().any(|row| row.params.get("oversubscribed").is_some_and(|value| value == true)) {
+        let _ = writeln!(
+            text,
+            "note: cases with more threads than CPUs are marked `oversubscribed` in the JSON lines."
+        );
+    }
+    text
+}
+
+/// A table in the style of all tables here; columns from `numbers` on are aligned right.
+pub fn new(header: &[String], numbers: usize) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_FULL_CONDENSED).set_header(header);
+    for column in table.column_iter_mut().skip(numbers) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+/// The values of `items` without repeats, in the order they first appear.
+pub fn distinct<'a>(items: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut seen = Vec::new();
+    for item in items {
+        if !seen.contains(&item) {
+            seen.push(item);
+        }
+    }
+    seen
+}
+
+/// The smallest median among the baseline arms of a case.
+fn baseline(experiment: &Experiment, of_case: &[&Row]) -> Option<f64> {
+    let of_baseline = of_case
+        .iter()
+        .filter(|row| row.metric == TIME.name && experiment.baseline.contains(&row.arm.as_str()));
+    of_baseline.filter_map(|row| row.median).min_by(f64::total_cmp)
+}
+
+fn baseline_words(experiment: &Experiment) -> String {
+    match experiment.baseline {
+        [one] => format!("time of {one}"),
+        several => format!("time of the fastest of {}", several.join(", ")),
+    }
+}
+
+fn ratio(baseline: Option<f64>, own: Option<f64>) -> String {
+    match (baseline, own) {
+        (Some(baseline), Some(own)) if own > 0.0 => {
+            let ratio = baseline / own;
+            let digits = if ratio < 0.1 { 4 } else { 2 };
+            format!("{ratio:.digits$}")
+        }
+        _ => String::new(),
+    }
+}
+
+fn cell(row: &Row) -> String {
+    let Some(summary) = Summary::of(&row.samples) else { return "skipped".to_owned() };
+    let mut text = duration(summary.median);
+    let _ = write!(text, " ({}..{})", duration(summary.min), duration(summary.max));
+    // A call that covers many pages is easier to judge by the page.
+    if let Some(pages) = row.params.get("pages").and_then(serde_json::Value::as_f64) {
+        let _ = write!(text, " {}/page", duration(summary.median / pages));
+    }
+    text
+}
+
+/// Nanoseconds in the unit that leaves at most three digits before the point.
+pub fn duration(nanoseconds: f64) -> String {
+    let (value, unit) = match nanoseconds.abs() {
+        ns if ns < 1e3 => (nanoseconds, "ns"),
+        ns if ns < 1e6 => (nanoseconds / 1e3, "us"),
+        ns if ns < 1e9 => (nanoseconds / 1e6, "ms"),
+        _ => (nanoseconds / 1e9, "s"),
+    };
+    let digits = match value.abs() {
+        value if value < 10.0 => 2,
+        value if value < 100.0 => 1,
+        _ => 0,
+    };
+    format!("{value:.digits$} {unit}")
+}
+
+/// Arm, reason and cases of everything skipped; cases with the same reason together.
+fn skipped(rows: &[Row]) -> Vec<(&str, &str, Vec<&str>)> {
+    let mut groups: Vec<(&str, &str, Vec<&str>)> = Vec::new();
+    for row in rows {
+        let Some(reason) = &row.skipped else { continue };
+        match groups.iter_mut().find(|(arm, other, _)| *arm == row.arm && other == reason) {
+            Some((_, _, cases)) => cases.push(&row.case),
+            None => groups.push((&row.arm, reason, vec![&row.case])),
+        }
+    }
+    groups
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,200 @@
+//! `quire bench` as a user runs it: what it prints, what it writes, and that the machine is as before.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use lab::bench::folio::{Folio, PAGE};
+use lab::bench::linux::thp::{Places, selected, sizes};
+use lab::bench::row::Row;
+use lab::bench::stats::Summary;
+
+fn quire(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
+    command.arg("bench").args(arguments);
+    command
+}
+
+fn output(arguments: &[&str]) -> Output {
+    quire(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn rows(lines: &str) -> Vec<Row> {
+    lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .collect()
+}
+
+/// Tests that change or read the settings of the machine take turns.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+type Settings = BTreeMap<PathBuf, String>;
+
+fn settings() -> Settings {
+    let places = Places::of_this_machine();
+    let files = sizes(&places.settings).into_values().chain([places.min_free]);
+    files.filter_map(|path| Some((path.clone(), selected(&path)?))).collect()
+}
+
+/// The settings while nobody has changed them. A run first, since an earlier one may have been killed.
+fn settled() -> Settings {
+    assert!(output(&["--smoke", "unmap"]).status.success());
+    settings()
+}
+
+/// Whether this user may change the folio-size settings at all: the other tests cover the logic without.
+fn may_change_settings() -> bool {
+    let sizes = sizes(&Places::of_this_machine().settings);
+    sizes.values().next().is_some_and(|path| std::fs::OpenOptions::new().write(true).open(path).is_ok())
+}
+
+#[test]
+fn a_smoke_run_of_everything_writes_whole_lines_and_restores_the_machine() {
+    let _alone = alone();
+    let before = settled();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("results.json");
+    let output = output(&["--smoke", "--json", file.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(settings(), before);
+    let table = text(&output.stdout);
+    let rows = rows(&std::fs::read_to_string(&file).unwrap());
+    for row in &rows {
+        check(row);
+        assert!(
+            table.contains(&row.case) && table.contains(&row.arm),
+            "{} {} not in the table",
+            row.case,
+            row.arm
+        );
+    }
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "no temporary file is left");
+    let cases = |experiment: &str| -> BTreeSet<String> {
+        rows.iter().filter(|row| row.experiment == experiment).map(|row| row.case.clone()).collect()
+    };
+    let folios: BTreeSet<String> = Folio::all().map(Folio::name).collect();
+    let populated = folios.iter().map(|name| format!("{name}/populate"));
+    assert_eq!(cases("unmap"), folios);
+    assert_eq!(cases("fault"), folios.iter().cloned().chain(populated).collect());
+    let operations = ["pair", "bulk-alloc/16384", "bulk-free/16384"];
+    let page_alloc = operations.into_iter().flat_map(|name| [name.to_owned(), format!("{name}/2threads")]);
+    assert_eq!(cases("page-alloc"), page_alloc.collect());
+    for arm in ["linux", "buddy_system_allocator", "buddy-slab-allocator", "bitmap-allocator"] {
+        let of_arm = rows.iter().filter(|row| row.experiment == "page-alloc" && row.arm == arm);
+        assert_eq!(of_arm.filter(|row| row.skipped.is_none()).count(), 6, "{arm}");
+    }
+    assert!(table.contains("published, before") && table.contains("published, batched"), "{table}");
+}
+
+/// What every line must hold.
+fn check(row: &Row) {
+    let name = format!("{} {} {} {}", row.experiment, row.case, row.arm, row.metric);
+    match &row.skipped {
+        Some(reason) => {
+            assert!(!reason.is_empty() && row.samples.is_empty() && row.median.is_none(), "{name}")
+        }
+        None => {
+            assert_eq!(row.samples.len(), 3, "{name}");
+            assert_eq!(row.median, Summary::of(&row.samples).map(|summary| summary.median), "{name}");
+            // What is left of a time after an estimate may fall below zero in a short run; the others may not.
+            assert!(row.metric == "rest" || row.samples.iter().all(|sample| *sample > 0.0), "{name}");
+            assert!(!row.counters.is_empty(), "{name}");
+        }
+    }
+    assert_eq!(row.unit, "ns", "{name}");
+    assert!(!row.commit.is_empty(), "{name}");
+    for key in ["cpu", "cpus", "kernel", "memory_bytes", "rustc", "thp"] {
+        assert!(!row.machine[key].is_null(), "{name}: machine has no {key}");
+    }
+    assert_eq!(row.params["smoke"], true, "{name}");
+    if let (Some(folios), Some(bytes)) = (row.counters.get("folios"), row.params.get("folio_bytes")) {
+        // The kernel counts for the whole machine, and one or two may be another process's.
+        let populated = folios * bytes.as_u64().unwrap();
+        assert!(populated >= row.params["pages"].as_u64().unwrap() * PAGE as u64, "{name}");
+    }
+}
+
+#[test]
+fn json_to_standard_output_is_nothing_but_lines() {
+    let _alone = alone();
+    let output = output(&["page-alloc", "--smoke", "--json", "-"]);
+    assert!(output.status.success());
+    let rows = rows(&text(&output.stdout));
+    assert_eq!(rows.len(), 6 * 4);
+    assert!(rows.iter().all(|row| row.experiment == "page-alloc"));
+    assert!(text(&output.stderr).contains("ratio ="));
+}
+
+#[test]
+fn the_list_names_every_experiment() {
+    let output = output(&["--list"]);
+    assert!(output.status.success());
+    let names: Vec<String> =
+        text(&output.stdout).lines().map(|line| line.split(' ').next().unwrap().to_owned()).collect();
+    assert_eq!(names, ["page-alloc", "fault", "unmap"]);
+}
+
+#[test]
+fn an_unknown_name_is_one_line_that_lists_the_names() {
+    let output = output(&["unmap", "no-such", "--smoke"]);
+    assert!(!output.status.success());
+    assert!(output.stdout.is_empty(), "nothing may run before every name is known");
+    let expected = "quire: no experiment is called `no-such`: choose from page-alloc, fault, unmap\n";
+    assert_eq!(text(&output.stderr), expected);
+}
+
+#[test]
+fn a_result_file_that_cannot_be_written_is_said_before_anything_runs() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("missing/results.json");
+    let output = output(&["--json", file.to_str().unwrap()]);
+    assert!(!output.status.success() && output.stdout.is_empty());
+    let error = text(&output.stderr);
+    let line = error.lines().find(|line| line.starts_with("quire: cannot write")).unwrap_or_default();
+    assert!(line.contains("results.json") && line.contains("directory that exists"), "{error}");
+}
+
+/// Starts a full run and waits until it has changed the settings.
+fn start_and_wait_for_change(before: &Settings) -> Child {
+    let child = quire(&["fault"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while settings() == *before {
+        assert!(Instant::now() < deadline, "the run never changed the settings");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child
+}
+
+#[test]
+fn the_settings_come_back_after_a_kill_and_after_a_signal() {
+    let _alone = alone();
+    if !may_change_settings() {
+        eprintln!("this user may not change the folio-size settings: tested on a copy only");
+        return;
+    }
+    let before = settled();
+    let mut killed = start_and_wait_for_change(&before);
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    assert_ne!(settings(), before, "a kill leaves no time to put anything back");
+    assert!(output(&["--smoke", "unmap"]).status.success());
+    assert_eq!(settings(), before, "the next run puts back what the killed one left");
+
+    let mut stopped = start_and_wait_for_change(&before);
+    let id = stopped.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+    let status = stopped.wait().unwrap();
+    assert!(!status.success());
+    assert_eq!(settings(), before, "a signal is answered by putting back");
+    assert!(!Places::of_this_machine().note().exists());
+}

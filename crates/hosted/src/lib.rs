@@ -25,9 +25,12 @@ mod error;
 mod failures;
 mod files;
 mod machine;
+mod mmu;
 mod platform;
 mod ranks;
 mod task;
+mod tlb;
+mod violation;
 
 pub use arena::Arena;
 pub use config::{Backing, HostedConfig, MemoryRange, OnViolation};
@@ -36,3 +39,5 @@ pub use error::HostedError;
 pub use failures::FailurePlan;
 pub use files::{FileCounters, SyntheticFiles};
 pub use machine::Hosted;
+pub use mmu::{FaultCause, PageFault, Translation};
+pub use violation::Violation;

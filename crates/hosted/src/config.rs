@@ -66,7 +66,8 @@ pub struct HostedConfig {
     pub backing: Backing,
     /// Touch all memory when the machine is built, so that no later access pays a fault of the host.
     pub prefault: bool,
-    /// Ask the host for huge pages behind the memory. Best effort: see [`crate::Arena::huge_pages`].
+    /// Ask the host for huge pages behind the memory. Best effort: what came of it is said by
+    /// [`crate::Arena::huge_pages`] and [`crate::Arena::footprint`].
     pub huge_pages: bool,
     /// Model the TLBs and paging-structure caches, and check every freed frame against them.
     pub tlb_model: bool,
@@ -101,9 +102,11 @@ impl HostedConfig {
         }
     }
 
-    /// A machine for measurements: as [`Self::new`], with prefaulted memory, real interrupts and no check.
+    /// A machine for measurements: as [`Self::new`], with prefaulted memory in huge pages where the host has them (as a
+    /// kernel's direct map would be), real interrupts and no check.
     pub fn bench(bytes: u64) -> Self {
         Self {
+            backing: if cfg!(miri) { Backing::Heap } else { Backing::Anonymous },
             prefault: true,
             huge_pages: true,
             tlb_model: false,

@@ -14,6 +14,8 @@ use crate::error::HostedError;
 use crate::failures::{FailurePlan, Failures};
 use crate::files::SyntheticFiles;
 use crate::task::{Entered, Task};
+use crate::tlb::Tlbs;
+use crate::violation::Violations;
 
 /// Machines are numbered from 1 for as long as the process lives; 0 is no machine.
 static MACHINES: AtomicU32 = AtomicU32::new(1);
@@ -25,6 +27,8 @@ pub struct Hosted {
     pub(crate) arena: Arena,
     pub(crate) files: SyntheticFiles,
     pub(crate) failures: Failures,
+    pub(crate) tlbs: Tlbs,
+    pub(crate) violations: Violations,
     pub(crate) born: Instant,
     counters: Box<[CpuCounters]>,
     taken: Box<[AtomicBool]>,
@@ -45,6 +49,8 @@ impl Hosted {
             arena,
             files: SyntheticFiles::new(),
             failures: Failures::default(),
+            tlbs: Tlbs::new(&config),
+            violations: Violations::default(),
             born: Instant::now(),
             counters: (0..config.cpus).map(|_| CpuCounters::default()).collect(),
             taken: (0..config.cpus).map(|_| AtomicBool::new(false)).collect(),
@@ -90,6 +96,27 @@ impl Hosted {
     /// How many allocations failed by the failure plan in force.
     pub fn allocations_failed(&self) -> u64 {
         self.failures.failed()
+    }
+
+    /// Loses the `n`-th flush from now on (local or remote, numbered from 0): the modelled TLBs do not see it, though the
+    /// caller is told that it was done. The canary that shows a checking run to be able to catch a missing flush.
+    pub fn drop_flush(&self, n: u64) {
+        self.lose_flushes(FailurePlan::Nth(n));
+    }
+
+    /// Decides which flushes are lost from now on, and counts them from 0; as [`Self::drop_flush`].
+    pub fn lose_flushes(&self, plan: FailurePlan) {
+        self.tlbs.losses.set(plan);
+    }
+
+    /// How many flushes were asked for since [`Self::lose_flushes`] (none are counted under [`FailurePlan::Off`]).
+    pub fn flushes_asked(&self) -> u64 {
+        self.tlbs.losses.asked()
+    }
+
+    /// How many flushes were lost by the plan in force.
+    pub fn flushes_lost(&self) -> u64 {
+        self.tlbs.losses.failed()
     }
 
     /// What the machine was asked to do, over all CPUs. Exact whenever no CPU runs.

@@ -116,15 +116,19 @@ unsafe impl Platform for Hosted {
         self.arena.direct_map(addr)
     }
 
-    fn load_root(&self, _root: Option<Frame>) {
+    fn load_root(&self, root: Option<Frame>) {
         self.debug_assert_pinned();
         self.own_counters().roots_loaded.add(1);
+        self.tlbs.load_root(self.this_cpu(), root);
     }
 
     fn flush_local(&self, request: &FlushRequest) {
         self.debug_assert_pinned();
         self.own_counters().flushes_local.add(1);
         self.count_extent(request);
+        if !self.tlbs.losses.fail() {
+            self.tlbs.flush(self.this_cpu(), request);
+        }
     }
 
     fn flush_remote_start(&self, targets: &CpuSet, request: &FlushRequest) {
@@ -145,10 +149,17 @@ unsafe impl Platform for Hosted {
             counters.ipis.add(1);
             membarrier(MembarrierCommand::PrivateExpedited).expect("registered when the machine was built");
         }
+        let lost = self.tlbs.losses.fail();
+        Task::with(|task| task.flush_lost.set(lost));
     }
 
-    fn flush_remote_wait(&self, _targets: &CpuSet, _request: &FlushRequest) {
+    /// Only here do the modelled TLBs change, as late as the contract allows, so that whoever takes the start for the
+    /// end is found out.
+    fn flush_remote_wait(&self, targets: &CpuSet, request: &FlushRequest) {
         self.debug_assert_pinned();
+        if !Task::with(|task| task.flush_lost.replace(false)) {
+            targets.iter().for_each(|cpu| self.tlbs.flush(cpu, request));
+        }
     }
 
     fn clear(&self, frames: FrameRange, _hint: TouchHint) {
@@ -174,6 +185,14 @@ unsafe impl Platform for Hosted {
 
     fn now_ns(&self) -> u64 {
         self.born.elapsed().as_nanos() as u64
+    }
+
+    #[inline]
+    fn frames_freed(&self, frames: FrameRange) {
+        if self.config.tlb_model {
+            self.own_counters().frames_freed.add(frames.count);
+            self.tlbs.reaching(frames).into_iter().for_each(|violation| self.violated(violation));
+        }
     }
 
     #[inline]

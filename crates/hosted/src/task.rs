@@ -20,6 +20,8 @@ pub(crate) struct Task {
     pub(crate) ranks: HeldRanks,
     /// Turns of spin loops, to give the processor away now and then.
     pub(crate) turns: Cell<u32>,
+    /// The remote flush that was started last is one that the machine was told to lose.
+    pub(crate) flush_lost: Cell<bool>,
 }
 
 thread_local! {
@@ -31,6 +33,7 @@ thread_local! {
             context: Cell::new(Context::Task),
             ranks: HeldRanks::none(),
             turns: Cell::new(0),
+            flush_lost: Cell::new(false),
         }
     };
 }
@@ -42,6 +45,7 @@ struct Saved {
     interrupts_off: bool,
     context: Context,
     ranks: u32,
+    flush_lost: bool,
 }
 
 impl Task {
@@ -65,6 +69,7 @@ impl Task {
             interrupts_off: self.interrupts_off.get(),
             context: self.context.get(),
             ranks: self.ranks.replace(0),
+            flush_lost: self.flush_lost.get(),
         }
     }
 
@@ -74,6 +79,7 @@ impl Task {
         self.interrupts_off.set(saved.interrupts_off);
         self.context.set(saved.context);
         self.ranks.replace(saved.ranks);
+        self.flush_lost.set(saved.flush_lost);
     }
 }
 

@@ -239,3 +239,27 @@ fn sixty_four_tebibytes_of_address_space_cost_nothing_until_touched() {
     let sparse = HostedConfig { prefault: true, ..HostedConfig::new(0).with_ranges(ranges) }.build().unwrap();
     assert!(!sparse.is_memory(PhysAddr(whole / 2)));
 }
+
+/// The host's own accounting: prefaulted memory is there, untouched memory is not, holes cannot be touched.
+#[test]
+#[cfg(not(miri))]
+fn the_host_holds_what_is_used_and_guards_the_holes() {
+    let ranges = vec![MemoryRange::new(2 * MIB, 2 * MIB), MemoryRange::new(64 * MIB, 4 * MIB)];
+    for backing in [Backing::Memfd, Backing::Anonymous] {
+        let config = HostedConfig { backing, ..HostedConfig::new(0).with_ranges(ranges.clone()) };
+        let machine = config.clone().build().unwrap();
+        assert_eq!(machine.arena().footprint().unwrap().resident, 0);
+        machine.run_on(CPU0, || machine.clear(FrameRange::new(Frame(512), 3), TouchHint::Soon));
+        assert_eq!(machine.arena().footprint().unwrap().resident, 3 * 4096);
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let end = machine.direct_map(PhysAddr(4 * MIB - 1)) as u64 + 1;
+        let hole =
+            maps.lines().find(|line| line.starts_with(&format!("{end:x}-"))).expect("a hole has a mapping");
+        assert!(hole.contains(" ---p "), "{hole}");
+        let next = machine.direct_map(PhysAddr(64 * MIB)) as u64;
+        assert!(hole.contains(&format!("-{next:x} ")), "{hole}");
+        let warm = HostedConfig { prefault: true, huge_pages: true, ..config }.build().unwrap();
+        assert_eq!(warm.arena().footprint().unwrap().resident, 6 * MIB);
+        assert!(warm.arena().footprint().unwrap().huge <= 6 * MIB);
+    }
+}

@@ -1,0 +1,215 @@
+//! The page-table walker: what hardware does when no TLB entry answers.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use quire::addr::Frame;
+
+use super::fault::{Access, FaultCause, PageFault};
+use super::layout::{self, ACCESSED, DIRTY, Kind, PRESENT, Rights};
+use crate::machine::Hosted;
+use crate::tlb::{CpuTlb, Leaf, Table};
+use crate::violation::Violation;
+
+/// Where a walk stands: about to read a table of `level` for `address`.
+struct Step {
+    address: u64,
+    access: Access,
+    level: u32,
+    table: Table,
+}
+
+/// What one entry turned out to be.
+enum Next {
+    Table(Table),
+    Leaf(Leaf),
+}
+
+impl Hosted {
+    /// Levels of page tables that the software MMU walks.
+    pub(super) fn levels(&self) -> u32 {
+        if self.config.five_level { 5 } else { 4 }
+    }
+
+    /// Walks the tables of the loaded root from the deepest cached pointer on, sets accessed and dirty bits as hardware
+    /// does, and fills the modelled caches.
+    pub(super) fn walk(&self, tlb: &mut CpuTlb, address: u64, access: Access) -> Result<Leaf, PageFault> {
+        if !layout::is_canonical(address, self.levels()) {
+            return Err(access.fault(address, FaultCause::NonCanonical));
+        }
+        let root = tlb.root().ok_or(access.fault(address, FaultCause::NotPresent))?;
+        let (mut level, mut table) = tlb
+            .deepest_table(address)
+            .unwrap_or((self.levels(), Table { frame: root.0, rights: Rights::ALL }));
+        loop {
+            match self.step(&Step { address, access, level, table })? {
+                Next::Leaf(leaf) => {
+                    if self.config.tlb_model {
+                        tlb.fill_leaf(&self.tlbs.reach, address, leaf);
+                    }
+                    return Ok(leaf);
+                }
+                Next::Table(below) => {
+                    level -= 1;
+                    table = below;
+                    if self.config.tlb_model {
+                        tlb.fill_table(&self.tlbs.reach, address, level, below);
+                    }
+                }
+            }
+        }
+    }
+
+    fn step(&self, step: &Step) -> Result<Next, PageFault> {
+        let index = layout::index(step.address, step.level);
+        let slot = self.arena.table_entry(step.table.frame, index);
+        // A table outside memory was refused when the pointer to it was read; only a root can still be wrong here.
+        let slot = slot.ok_or_else(|| self.outside(step, step.table.frame << 12))?;
+        let mut entry = slot.load(Ordering::Acquire);
+        loop {
+            if entry & PRESENT == 0 {
+                return Err(step.access.fault(step.address, FaultCause::NotPresent));
+            }
+            let rights = step.table.rights.narrowed_by(entry);
+            let (next, history) = match layout::decode(entry, step.level) {
+                Kind::Reserved => return Err(self.reserved(step, entry)),
+                Kind::Table(frame) if self.arena.contains_frames(frame, 1) => {
+                    (Next::Table(Table { frame, rights }), ACCESSED)
+                }
+                Kind::Leaf(frame) if self.arena.contains_frames(frame, leaf_frames(step.level)) => {
+                    if !allows(rights, step.access) {
+                        return Err(step.access.fault(step.address, FaultCause::Protection));
+                    }
+                    let history = if step.access == Access::Write { ACCESSED | DIRTY } else { ACCESSED };
+                    let dirty = (entry | history) & DIRTY != 0;
+                    (Next::Leaf(Leaf { frame, level: step.level, rights, dirty }), history)
+                }
+                Kind::Table(_) | Kind::Leaf(_) => return Err(self.outside(step, entry)),
+            };
+            match mark(slot, entry, history) {
+                Ok(()) => return Ok(next),
+                // The entry changed under the walk: look at it anew, as hardware does.
+                Err(now) => entry = now,
+            }
+        }
+    }
+
+    fn reserved(&self, step: &Step, entry: u64) -> PageFault {
+        let cpu = self.this_cpu();
+        self.violated(Violation::ReservedBits { cpu, addr: step.address, level: step.level, entry });
+        step.access.fault(step.address, FaultCause::Reserved)
+    }
+
+    fn outside(&self, step: &Step, entry: u64) -> PageFault {
+        let cpu = self.this_cpu();
+        self.violated(Violation::OutsideMemory { cpu, addr: step.address, level: step.level, entry });
+        step.access.fault(step.address, FaultCause::Reserved)
+    }
+
+    /// What the tables under `root` say about `addr`, changing nothing: no accessed or dirty bit, no cache.
+    pub fn probe(&self, root: Frame, addr: quire::addr::VirtAddr) -> Option<Translation> {
+        let mut table = Table { frame: root.0, rights: Rights::ALL };
+        let mut level = self.levels();
+        loop {
+            let slot = self.arena.table_entry(table.frame, layout::index(addr.0, level))?;
+            let entry = slot.load(Ordering::Acquire);
+            if entry & PRESENT == 0 {
+                return None;
+            }
+            let rights = table.rights.narrowed_by(entry);
+            match layout::decode(entry, level) {
+                Kind::Table(frame) => (table, level) = (Table { frame, rights }, level - 1),
+                Kind::Leaf(frame) => return Some(Translation::new(addr.0, level, frame, rights, entry)),
+                Kind::Reserved => return None,
+            }
+        }
+    }
+
+    /// Every leaf under `root`, in ascending order of address: an independent reading of a whole page table.
+    pub fn leaves(&self, root: Frame) -> Vec<Translation> {
+        let mut found = Vec::new();
+        let top = Table { frame: root.0, rights: Rights::ALL };
+        self.gather_leaves(top, self.levels(), 0, &mut found);
+        found
+    }
+
+    fn gather_leaves(&self, table: Table, level: u32, base: u64, found: &mut Vec<Translation>) {
+        for index in 0..layout::ENTRIES {
+            let Some(slot) = self.arena.table_entry(table.frame, index) else { return };
+            let entry = slot.load(Ordering::Acquire);
+            if entry & PRESENT == 0 {
+                continue;
+            }
+            let rights = table.rights.narrowed_by(entry);
+            let unused = 64 - layout::shift(self.levels() + 1);
+            let addr = ((base + (index << layout::shift(level))) << unused) as i64 >> unused;
+            match layout::decode(entry, level) {
+                Kind::Table(frame) => {
+                    self.gather_leaves(Table { frame, rights }, level - 1, addr as u64, found)
+                }
+                Kind::Leaf(frame) => found.push(Translation::new(addr as u64, level, frame, rights, entry)),
+                Kind::Reserved => {}
+            }
+        }
+    }
+}
+
+/// What a page table says about one leaf.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Translation {
+    /// The first address that the leaf maps.
+    pub addr: quire::addr::VirtAddr,
+    /// The leaf's first frame.
+    pub frame: Frame,
+    /// How many frames it maps: 1, 512 or 262144.
+    pub frames: u64,
+    /// Stores are allowed by all levels.
+    pub write: bool,
+    /// User mode is allowed by all levels.
+    pub user: bool,
+    /// Instruction fetches are allowed by all levels.
+    pub exec: bool,
+    /// The leaf's accessed bit.
+    pub accessed: bool,
+    /// The leaf's dirty bit.
+    pub dirty: bool,
+    /// The leaf's bits as they stand in memory.
+    pub entry: u64,
+}
+
+impl Translation {
+    fn new(addr: u64, level: u32, frame: u64, rights: Rights, entry: u64) -> Self {
+        Self {
+            addr: quire::addr::VirtAddr(addr & !((1 << layout::shift(level)) - 1)),
+            frame: Frame(frame),
+            frames: leaf_frames(level),
+            write: rights.write,
+            user: rights.user,
+            exec: rights.execute,
+            accessed: entry & ACCESSED != 0,
+            dirty: entry & DIRTY != 0,
+            entry,
+        }
+    }
+}
+
+/// How many frames a leaf at `level` maps.
+pub(crate) const fn leaf_frames(level: u32) -> u64 {
+    1 << (layout::shift(level) - 12)
+}
+
+pub(super) fn allows(rights: Rights, access: Access) -> bool {
+    rights.user
+        && match access {
+            Access::Read => true,
+            Access::Write => rights.write,
+            Access::Fetch => rights.execute,
+        }
+}
+
+/// Sets bits in an entry unless they are set; the entry as it is now if it is no longer `seen`.
+fn mark(slot: &AtomicU64, seen: u64, history: u64) -> Result<(), u64> {
+    if seen & history == history {
+        return Ok(());
+    }
+    slot.compare_exchange(seen, seen | history, Ordering::AcqRel, Ordering::Acquire).map(drop)
+}

@@ -1,0 +1,201 @@
+//! One CPU's modelled caches: translations and paging-structure entries of the address space that is loaded.
+//!
+//! Nothing is ever evicted but by a flush, a fault, or the load of another root; a real TLB forgets more, so what works
+//! here works there. Entries of an address space that is not loaded need no model: they must not be used again
+//! ([`Platform::load_root`](quire::platform::Platform::load_root)), so leaving drops them.
+
+use quire::addr::{Frame, FrameRange, VirtRange};
+use quire::cpu::CpuId;
+use quire::platform::{FlushExtent, FlushRequest};
+use rustc_hash::FxHashMap;
+
+use super::Reach;
+use crate::mmu::{Rights, leaf_frames, shift};
+use crate::violation::Violation;
+
+/// A cached translation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Leaf {
+    /// The first frame.
+    pub(crate) frame: u64,
+    /// 1 for 4 KiB, 2 for 2 MiB, 3 for 1 GiB.
+    pub(crate) level: u32,
+    /// What all levels of the walk allowed together.
+    pub(crate) rights: Rights,
+    /// The dirty bit was set in memory.
+    pub(crate) dirty: bool,
+}
+
+/// A cached pointer to a table, with what the levels above it allow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Table {
+    /// The table's frame.
+    pub(crate) frame: u64,
+    /// What the entries on the way to it allowed together.
+    pub(crate) rights: Rights,
+}
+
+/// What one CPU has cached.
+#[derive(Default)]
+pub(crate) struct CpuTlb {
+    root: Option<Frame>,
+    /// By level (1 to 3), keyed by address divided by the leaf's extent.
+    leaves: [FxHashMap<u64, Leaf>; 3],
+    /// By the level of the table pointed to (1 to 4), keyed by address divided by what the table covers.
+    tables: [FxHashMap<u64, Table>; 4],
+}
+
+impl CpuTlb {
+    /// The page table that this CPU uses.
+    pub(crate) fn root(&self) -> Option<Frame> {
+        self.root
+    }
+
+    /// The cached translation of `addr`, the smallest leaf first.
+    pub(crate) fn lookup(&self, addr: u64) -> Option<Leaf> {
+        (1..=3).find_map(|level| self.leaves[level as usize - 1].get(&(addr >> shift(level))).copied())
+    }
+
+    /// The lowest table on the way to `addr` that is cached, and its level.
+    pub(crate) fn deepest_table(&self, addr: u64) -> Option<(u32, Table)> {
+        (1..=4).find_map(|level| {
+            let table = self.tables[level as usize - 1].get(&(addr >> shift(level + 1)))?;
+            Some((level, *table))
+        })
+    }
+
+    pub(crate) fn fill_leaf(&mut self, reach: &Reach, addr: u64, leaf: Leaf) {
+        reach.add(leaf.level, leaf.frame);
+        let old = self.leaves[leaf.level as usize - 1].insert(addr >> shift(leaf.level), leaf);
+        old.iter().for_each(|old| reach.remove(old.level, old.frame));
+    }
+
+    pub(crate) fn fill_table(&mut self, reach: &Reach, addr: u64, level: u32, table: Table) {
+        reach.add(1, table.frame);
+        let old = self.tables[level as usize - 1].insert(addr >> shift(level + 1), table);
+        old.iter().for_each(|old| reach.remove(1, old.frame));
+    }
+
+    /// Drops all that is cached for one address, as a fault does.
+    pub(crate) fn forget(&mut self, reach: &Reach, addr: u64) {
+        self.invalidate_page(reach, addr);
+        for (map, level) in self.tables.iter_mut().zip(1..) {
+            map.remove(&(addr >> shift(level + 1))).iter().for_each(|table| reach.remove(1, table.frame));
+        }
+    }
+
+    /// Drops the translations of one address, of whatever size: `INVLPG` without its effect on paging structures.
+    fn invalidate_page(&mut self, reach: &Reach, addr: u64) {
+        for (map, level) in self.leaves.iter_mut().zip(1..) {
+            map.remove(&(addr >> shift(level))).iter().for_each(|leaf| reach.remove(leaf.level, leaf.frame));
+        }
+    }
+
+    pub(crate) fn load_root(&mut self, reach: &Reach, root: Option<Frame>) {
+        if self.root != root {
+            self.drop_all(reach);
+            root.iter().for_each(|root| reach.add(1, root.0));
+            self.root.iter().for_each(|root| reach.remove(1, root.0));
+            self.root = root;
+        }
+    }
+
+    /// Carries out a flush. One for an address space that is not loaded finds nothing to do.
+    pub(crate) fn flush(&mut self, reach: &Reach, request: &FlushRequest) {
+        if self.root != Some(request.root) {
+            return;
+        }
+        match request.extent {
+            FlushExtent::AddressSpace => self.drop_all(reach),
+            FlushExtent::Range { range, stride } => {
+                self.drop_leaves(reach, range, stride);
+                if request.tables {
+                    self.drop_tables(reach, range);
+                }
+            }
+        }
+    }
+
+    fn drop_all(&mut self, reach: &Reach) {
+        for leaf in self.leaves.iter_mut().flat_map(|map| map.drain()) {
+            reach.remove(leaf.1.level, leaf.1.frame);
+        }
+        for table in self.tables.iter_mut().flat_map(|map| map.drain()) {
+            reach.remove(1, table.1.frame);
+        }
+    }
+
+    /// One `INVLPG` every `stride` bytes. What lies between two of them stays, unless a large leaf reaches there.
+    fn drop_leaves(&mut self, reach: &Reach, range: VirtRange, stride: u64) {
+        assert!(
+            stride.is_power_of_two() && stride >= 1 << shift(1),
+            "a flush cannot have a stride of {stride} bytes"
+        );
+        let (start, end) = (range.start.0, range.end.0);
+        let steps = range.len().div_ceil(stride);
+        let cached = self.leaves.iter().map(FxHashMap::len).sum::<usize>() as u64;
+        if steps <= cached {
+            (0..steps).for_each(|step| self.invalidate_page(reach, start + step * stride));
+            return;
+        }
+        // The same, but from the side of what is cached: a leaf goes if one of the addresses lies in it.
+        for (map, level) in self.leaves.iter_mut().zip(1..) {
+            map.retain(|&key, leaf| {
+                let (from, to) =
+                    (key << shift(level), (key << shift(level)).wrapping_add((1 << shift(level)) - 1));
+                let first = start.max(from);
+                let hit = start + (first - start).next_multiple_of(stride);
+                let goes = from < end && to >= start && hit <= to && hit < end;
+                if goes {
+                    reach.remove(leaf.level, leaf.frame);
+                }
+                !goes
+            });
+        }
+    }
+
+    fn drop_tables(&mut self, reach: &Reach, range: VirtRange) {
+        for (map, level) in self.tables.iter_mut().zip(1..) {
+            let cover = shift(level + 1);
+            map.retain(|&key, table| {
+                let from = key << cover;
+                let goes = from < range.end.0 && from.wrapping_add((1 << cover) - 1) >= range.start.0;
+                if goes {
+                    reach.remove(1, table.frame);
+                }
+                !goes
+            });
+        }
+    }
+
+    /// Adds every way in which this CPU reaches one of `frames`.
+    pub(crate) fn reaching(&self, cpu: CpuId, frames: FrameRange, found: &mut Vec<Violation>) {
+        let overlaps = |frame: u64, count: u64| frame < frames.end().0 && frames.start.0 < frame + count;
+        let Some(root) = self.root else { return };
+        if overlaps(root.0, 1) {
+            found.push(Violation::FreedRoot { cpu, root });
+        }
+        for (map, level) in self.leaves.iter().zip(1..) {
+            for (&key, leaf) in map.iter().filter(|(_, leaf)| overlaps(leaf.frame, leaf_frames(level))) {
+                let (addr, first) = (key << shift(level), Frame(leaf.frame));
+                found.push(Violation::FreedFrame {
+                    cpu,
+                    root,
+                    addr,
+                    first,
+                    size: 1 << shift(level),
+                    freed: frames,
+                });
+            }
+        }
+        for (map, level) in self.tables.iter().zip(1..) {
+            for (&key, table) in map.iter().filter(|(_, table)| overlaps(table.frame, 1)) {
+                let (addr, table) = (key << shift(level + 1), Frame(table.frame));
+                found.push(Violation::FreedTable { cpu, root, addr, level, table });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,67 @@
+//! The modelled TLBs of all CPUs, and what of memory they reach.
+
+mod cpu;
+mod reach;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use quire::addr::{Frame, FrameRange};
+use quire::cpu::CpuId;
+use quire::platform::FlushRequest;
+
+use crate::config::HostedConfig;
+use crate::failures::Failures;
+use crate::violation::Violation;
+
+pub(crate) use cpu::{CpuTlb, Leaf, Table};
+pub(crate) use reach::Reach;
+
+#[repr(align(128))]
+struct Slot(Mutex<CpuTlb>);
+
+/// The modelled TLBs of a machine.
+pub(crate) struct Tlbs {
+    cpus: Box<[Slot]>,
+    pub(crate) reach: Reach,
+    /// Which flushes are lost, so that tests can show that they would notice.
+    pub(crate) losses: Failures,
+}
+
+impl Tlbs {
+    pub(crate) fn new(config: &HostedConfig) -> Self {
+        let last = config.ranges.last().map_or(0, |range| range.end().0);
+        Self {
+            cpus: (0..config.cpus).map(|_| Slot(Mutex::new(CpuTlb::default()))).collect(),
+            reach: Reach::new(if config.tlb_model { last >> 12 } else { 0 }),
+            losses: Failures::default(),
+        }
+    }
+
+    /// The TLB of `cpu`, locked. A thread that panicked meanwhile (a violation) left it whole.
+    pub(crate) fn cpu(&self, cpu: CpuId) -> MutexGuard<'_, CpuTlb> {
+        self.cpus[cpu.index()].0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes `root` the page table of `cpu`.
+    pub(crate) fn load_root(&self, cpu: CpuId, root: Option<Frame>) {
+        self.cpu(cpu).load_root(&self.reach, root);
+    }
+
+    /// Carries out a flush on one CPU, as that CPU would when the interrupt arrives.
+    pub(crate) fn flush(&self, cpu: CpuId, request: &FlushRequest) {
+        self.cpu(cpu).flush(&self.reach, request);
+    }
+
+    /// Every way in which some CPU still reaches one of `frames`; cheap when there is none.
+    pub(crate) fn reaching(&self, frames: FrameRange) -> Vec<Violation> {
+        if !self.reach.may_reach(frames) {
+            return Vec::new();
+        }
+        let mut found = Vec::new();
+        for index in 0..self.cpus.len() {
+            let cpu = CpuId(index as u32);
+            self.cpu(cpu).reaching(cpu, frames, &mut found);
+        }
+        found
+    }
+}

@@ -1,0 +1,141 @@
+//! Rules that the memory manager broke, as the machine saw them.
+
+use std::sync::{Mutex, PoisonError};
+
+use quire::addr::{Frame, FrameRange};
+use quire::cpu::CpuId;
+
+use crate::config::OnViolation;
+use crate::machine::Hosted;
+
+/// Violations kept in full; more are only counted.
+const KEPT: usize = 1024;
+
+/// A rule that the memory manager broke. Levels count from 1, whose entries are 4 KiB leaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Violation {
+    /// A frame was freed that a cached translation still reaches.
+    #[error(
+        "{freed:?} were freed, but {cpu:?} still translates {addr:#x} (+{size:#x}, root {root:?}) to {first:?}"
+    )]
+    FreedFrame {
+        /// Whose TLB.
+        cpu: CpuId,
+        /// The page table that it runs on.
+        root: Frame,
+        /// The first address of the translation.
+        addr: u64,
+        /// Its extent in bytes.
+        size: u64,
+        /// Its first frame.
+        first: Frame,
+        /// What was freed.
+        freed: FrameRange,
+    },
+    /// A page-table page was freed that a paging-structure cache still reaches.
+    #[error(
+        "page-table page {table:?} was freed, but {cpu:?} caches it as the level {level} table of {addr:#x} (root {root:?})"
+    )]
+    FreedTable {
+        /// Whose cache.
+        cpu: CpuId,
+        /// The page table that it runs on.
+        root: Frame,
+        /// The first address that the table translates.
+        addr: u64,
+        /// The table's level.
+        level: u32,
+        /// The table.
+        table: Frame,
+    },
+    /// A root table was freed while a CPU runs on it.
+    #[error("root table {root:?} was freed, but {cpu:?} runs on it")]
+    FreedRoot {
+        /// Which CPU.
+        cpu: CpuId,
+        /// The table.
+        root: Frame,
+    },
+    /// A walk met an entry with a bit set that must be zero.
+    #[error("{cpu:?} met reserved bits in {entry:#x} at level {level}, walking {addr:#x}")]
+    ReservedBits {
+        /// Which CPU.
+        cpu: CpuId,
+        /// The address that was to be translated.
+        addr: u64,
+        /// The entry's level.
+        level: u32,
+        /// The entry.
+        entry: u64,
+    },
+    /// A walk met an entry that names frames which are no memory of the machine.
+    #[error("{cpu:?} met an entry that names no memory, {entry:#x} at level {level}, walking {addr:#x}")]
+    OutsideMemory {
+        /// Which CPU.
+        cpu: CpuId,
+        /// The address that was to be translated.
+        addr: u64,
+        /// The entry's level.
+        level: u32,
+        /// The entry; for a root table, its address.
+        entry: u64,
+    },
+}
+
+#[derive(Default)]
+pub(crate) struct Violations {
+    kept: Mutex<(Vec<Violation>, u64)>,
+}
+
+impl Violations {
+    fn with<R>(&self, action: impl FnOnce(&mut Vec<Violation>, &mut u64) -> R) -> R {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let (list, count) = &mut *kept;
+        action(list, count)
+    }
+}
+
+impl Hosted {
+    /// Takes note of a broken rule; panics if the machine was built so.
+    pub(crate) fn violated(&self, violation: Violation) {
+        self.violations.with(|list, count| {
+            *count += 1;
+            if list.len() < KEPT {
+                list.push(violation);
+            }
+        });
+        // While one refusal unwinds, a second panic would end the process and hide the first.
+        if self.config.on_violation == OnViolation::Panic && !std::thread::panicking() {
+            panic!("{violation}");
+        }
+    }
+
+    /// The rules broken so far, the first 1024 of them.
+    pub fn violations(&self) -> Vec<Violation> {
+        self.violations.with(|list, _| list.clone())
+    }
+
+    /// The rules broken so far, forgetting them.
+    pub fn take_violations(&self) -> Vec<Violation> {
+        self.violations.with(|list, count| {
+            *count = 0;
+            std::mem::take(list)
+        })
+    }
+
+    /// How many rules were broken so far.
+    pub fn violation_count(&self) -> u64 {
+        self.violations.with(|_, count| *count)
+    }
+
+    /// Checks that no rule was broken.
+    ///
+    /// # Panics
+    /// With the first violation, if there is one.
+    pub fn assert_clean(&self) {
+        let (first, count) = self.violations.with(|list, count| (list.first().copied(), *count));
+        if let Some(first) = first {
+            panic!("{count} rules were broken; the first: {first}");
+        }
+    }
+}

@@ -21,7 +21,6 @@ fn range(start: u64, len: u64, stride: u64) -> FlushRequest {
 
 /// Both ways to carry out a range flush (page by page, and entry by entry) against the definition.
 #[test]
-#[cfg(not(miri))] // Safe code with nothing for Miri to find, and very many steps.
 fn a_range_flush_drops_exactly_what_its_steps_hit() {
     const K: u64 = 4096;
     const M: u64 = 512 * K;

@@ -5,7 +5,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use hosted::{Hosted, HostedConfig};
+use hosted::{Backing, Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange, VirtAddr, VirtRange};
 use quire::cpu::{CpuId, CpuSet};
 use quire::platform::{FlushExtent, FlushRequest, Platform};
@@ -35,7 +35,21 @@ fn ranks(machine: &Hosted) {
     black_box(machine).lock_dropped(Rank::Block);
 }
 
+/// What prefaulting a machine takes, and what of it the host puts into huge pages.
+fn warm(backing: Backing) {
+    let config = HostedConfig { backing, ..HostedConfig::bench(256 << 20) };
+    let start = Instant::now();
+    let machine = config.build().expect("the host has 256 MiB");
+    let took = start.elapsed().as_secs_f64() * 1e3;
+    let footprint = machine.arena().footprint().unwrap_or_default();
+    let [resident, huge] = [footprint.resident, footprint.huge].map(|bytes| bytes >> 20);
+    println!(
+        "256 MiB, {backing:?}: ready in {took:.1} ms, {resident} MiB resident, {huge} MiB of them in huge pages"
+    );
+}
+
 fn main() {
+    [Backing::Memfd, Backing::Anonymous].into_iter().for_each(warm);
     let bench = HostedConfig { prefault: false, ..HostedConfig::bench(64 << 20).with_cpus(2) };
     let fast = bench.build().expect("the host has 64 MiB");
     let checking = HostedConfig::new(64 << 20).with_cpus(2).build().expect("the host has 64 MiB");

@@ -52,9 +52,12 @@ impl Reach {
             let unit = leaf_frames(level);
             let (first, last) = (frames.start.0 / unit, (frames.end().0 - 1) / unit);
             let slots = &self.levels[level as usize - 1];
-            let count = (last - first + 1).min(slots.len() as u64);
-            let used = |at: u64| slots[at as usize & (slots.len() - 1)].load(Ordering::SeqCst) != 0;
-            (first..first + count).any(used)
+            // The slots form a ring; a run of them is one or two slices.
+            let count = (last - first + 1).min(slots.len() as u64) as usize;
+            let start = first as usize & (slots.len() - 1);
+            let straight = count.min(slots.len() - start);
+            let used = |slot: &AtomicU32| slot.load(Ordering::SeqCst) != 0;
+            slots[start..start + straight].iter().any(used) || slots[..count - straight].iter().any(used)
         })
     }
 }

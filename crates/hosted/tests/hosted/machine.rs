@@ -41,6 +41,7 @@ fn clearing_and_copying_reach_the_frames_and_no_other() {
     assert_eq!((counters.bytes_cleared, counters.bytes_copied), (4096, 4096));
 }
 
+/// H1.
 #[test]
 fn every_backing_starts_zeroed_and_ranges_are_where_they_belong() {
     for backing in [Backing::Memfd, Backing::Anonymous, Backing::Heap] {
@@ -80,6 +81,7 @@ fn malformed_configurations_are_refused_by_name() {
     assert_eq!(cpus, Some(HostedError::BadCpuCount { asked: 0 }));
 }
 
+/// H3.
 #[test]
 fn one_thread_at_a_time_is_a_cpu() {
     let machine = machine(2);
@@ -240,7 +242,7 @@ fn sixty_four_tebibytes_of_address_space_cost_nothing_until_touched() {
     assert!(!sparse.is_memory(PhysAddr(whole / 2)));
 }
 
-/// The host's own accounting: prefaulted memory is there, untouched memory is not, holes cannot be touched.
+/// The host's own accounting: prefaulted memory is there, untouched memory is not, holes cannot be touched (H2).
 #[test]
 #[cfg(not(miri))]
 fn the_host_holds_what_is_used_and_guards_the_holes() {

@@ -187,7 +187,7 @@ fn malformed_entries_are_named_violations() {
     }
 }
 
-/// Entries into holes and beyond the end are refused before anything is touched.
+/// Entries into holes and beyond the end are refused before anything is touched (H4).
 #[test]
 fn entries_that_name_no_memory_are_refused() {
     let ranges = vec![MemoryRange::new(0, MIB), MemoryRange::new(3 * MIB, MIB)];

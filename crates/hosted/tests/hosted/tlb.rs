@@ -260,7 +260,7 @@ fn two_machines_do_not_see_each_other() {
 }
 
 /// One CPU unmaps, flushes and hands the frame on while another reads and writes through its TLB: no access may land
-/// in a frame after its flush. The reader checks by value, the machine by its record.
+/// in a frame after its flush (H5). The reader checks by value, the machine by its record.
 #[test]
 fn after_a_remote_flush_no_access_through_the_old_translation_is_in_flight() {
     const ROUNDS: u64 = if cfg!(miri) { 20 } else { 2_000 };

@@ -31,6 +31,10 @@ fn frames_behind_the_last_slot_share_counts_and_are_never_missed() {
     assert!(reach.may_reach(frames(far, 1)));
     assert!(reach.may_reach(frames(far % MAX_SLOTS, 1)), "a shared count asks for a search");
     assert!(!reach.may_reach(frames(far - 1, 1)));
+    reach.remove(1, far);
+    reach.add(1, 3);
+    assert!(reach.may_reach(frames(MAX_SLOTS - 1, 5)), "runs go on at the first slot");
+    assert!(!reach.may_reach(frames(MAX_SLOTS - 1, 4)));
 }
 
 #[test]

@@ -165,6 +165,34 @@ impl Block {
         unsafe { &*core::ptr::from_ref(&self.heads).cast::<Descriptor>() }
     }
 
+    /// Whether a folio of exactly `count` frames, a power of two up to 32, is in use at `index` and not held, as far as
+    /// one word of the bitmaps says it: a folio that ends with its word is not recognised.
+    #[inline(always)]
+    pub fn is_folio_in_word(&self, index: usize, count: usize) -> bool {
+        let (word, bit) = (index / 64, index % 64);
+        let (used, heads, held) = (self.used.word(word), self.heads.word(word), self.held.word(word));
+        let starts = heads & used & !held;
+        let inside = !heads & used & !held;
+        // `count - 1` frames inside the folio follow its start, and then one that is not.
+        let run = (1u64 << (count - 1)) - 1;
+        bit + count < 64 && starts >> bit & 1 == 1 && inside >> bit >> 1 & (run << 1 | 1) == run
+    }
+
+    /// Whether a folio of exactly `count` frames, a power of two below a block's, is in use at `index` and not held.
+    pub fn is_folio(&self, index: usize, count: usize) -> bool {
+        let starts = self.used.contains(index) && self.heads.contains(index) && !self.held.contains(index);
+        starts && self.folio_frames(index) == count
+    }
+
+    /// How many frames the folio that starts at `index` has: up to the next start, free or held frame. A block in small
+    /// pieces only.
+    pub fn folio_frames(&self, index: usize) -> usize {
+        let inside =
+            |at: usize| self.used.contains(at) && !self.heads.contains(at) && !self.held.contains(at);
+        let end = (index + 1..crate::limits::BLOCK_FRAMES).find(|&at| !inside(at));
+        end.unwrap_or(crate::limits::BLOCK_FRAMES) - index
+    }
+
     /// Makes the record all zero again, save for the lock, which the caller holds.
     pub fn reset(&self) {
         for field in

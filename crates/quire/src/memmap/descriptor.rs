@@ -12,7 +12,7 @@ use crate::sync::RawLock;
 pub struct DescriptorFlags(pub u32);
 
 impl DescriptorFlags {
-    /// The frame lies on a per-CPU list.
+    /// The frame lies on a per-CPU list, or waits to be put back.
     pub const LISTED: Self = Self(1);
     /// The frame is a page-table page.
     pub const TABLE: Self = Self(2);

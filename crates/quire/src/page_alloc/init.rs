@@ -70,8 +70,8 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
             layout.build_fallback(boot, index / KINDS, index % KINDS)
         })?;
         let cpus = platform.cpu_count();
-        let lists = boot
-            .table(0, cpus, |boot, cpu| layout.build_cpu(boot, platform, CpuId(cpu as u32), zones.len()))?;
+        let lists =
+            boot.table(0, cpus, |boot, cpu| layout.build_cpu(boot, platform, CpuId(cpu as u32), fallback))?;
         let stats = boot.table(0, cpus, |_, _| Ok(StatCells::new()))?;
         let present = ranges.iter().map(|range| range.frames.count).sum();
         let mut allocator = Self {
@@ -286,23 +286,29 @@ impl<'r> Layout<'r> {
         boot: &mut BootMemory<'_, P>,
         platform: &P,
         cpu: CpuId,
-        zones: usize,
+        fallback: BootSlice<BootSlice<u8>>,
     ) -> Result<CpuLists, InitError> {
         let node = platform.node_of(cpu);
-        let zones = boot.table(node, zones, |boot, zone| {
+        let of_kind = |kind| {
+            fallback
+                .get(usize::from(node) * KINDS + kind)
+                .and_then(|zones: &BootSlice<u8>| zones.first().copied())
+        };
+        let first = core::array::from_fn(|kind| of_kind(kind).unwrap_or_default());
+        let zones = boot.table(node, fallback.len(), |boot, zone| {
             let mut failed = None;
             let lists: [FrameList; LISTS] = core::array::from_fn(|list| {
                 let slots = capacity_of(list, self.frames_in(zone), platform.cpu_count());
-                // SAFETY: M1: zero bytes are a valid `AtomicU64`.
+                // SAFETY: M1: zero bytes are a valid `Slot`, and none is looked at before it was written.
                 let slots = unsafe { boot.zeroed_table(node, slots) }.unwrap_or_else(|error| {
                     failed = Some(error);
                     BootSlice::empty()
                 });
                 FrameList::new(slots)
             });
-            failed.map_or(Ok(ZoneLists(lists)), Err)
+            failed.map_or(Ok(ZoneLists::new(lists)), Err)
         })?;
-        Ok(CpuLists::new(zones))
+        Ok(CpuLists::new(zones, first))
     }
 }
 

@@ -24,6 +24,8 @@ pub use init::{AllocatorConfig, MemoryRange};
 pub use validate::Violation;
 pub use zone::Watermarks;
 
+use core::sync::atomic::Ordering;
+
 use crate::addr::{Frame, Order};
 use crate::cpu::CpuId;
 use crate::error::{AllocError, FreeError};
@@ -84,33 +86,13 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
             return Err(AllocError::OutOfMemory);
         }
         let pinned = Pinned::new(self.platform);
-        let cpu = pinned.cpu();
-        let lists = &self.cpus[cpu.index()];
-        let zones = self.zones_for(cpu, gfp)?;
-        if !lists.enter() {
-            return self.alloc_nested(zones, cpu, gfp, order);
+        if let Some(list) = pcp::list_of(order, gfp.mobility)
+            && gfp.node.is_none()
+            && let Some(frame) = self.take_listed(pinned.cpu(), list, gfp.zone)
+        {
+            return Ok(frame);
         }
-        if lists.has_deferred() {
-            self.free_deferred(lists);
-        }
-        let found = match (pcp::list_of(order, gfp.mobility), zones.first()) {
-            (Some(list), Some(&zone)) => self
-                .list_take(lists, cpu, usize::from(zone), list, gfp)
-                .map(|frame| (frame, zone))
-                .or_else(|| self.alloc_slow(lists, zones, cpu, gfp, order)),
-            _ => self.alloc_slow(lists, zones, cpu, gfp, order),
-        };
-        lists.leave();
-        match found {
-            Some((frame, zone)) => {
-                self.count_alloc(cpu, usize::from(zone), order.frames());
-                Ok(frame)
-            }
-            None => {
-                self.cells(cpu).add(Stat::AllocFailed, 1);
-                Err(AllocError::OutOfMemory)
-            }
-        }
+        self.alloc_slow(pinned.cpu(), gfp, order)
     }
 
     /// Gives a folio back.
@@ -120,14 +102,48 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
     #[inline]
     pub fn free(&self, frame: Frame, order: Order) -> Result<(), FreeError> {
         let pinned = Pinned::new(self.platform);
-        let cpu = pinned.cpu();
+        if order.get() <= 3 && self.put_clean(pinned.cpu(), frame, order) {
+            return Ok(());
+        }
+        self.free_slow(pinned.cpu(), frame, order)
+    }
+
+    /// The long way of an allocation: nested contexts, empty lists, other zones and nodes.
+    #[cold]
+    #[inline(never)]
+    fn alloc_slow(&self, cpu: CpuId, gfp: Gfp, order: Order) -> Result<Frame, AllocError> {
+        let lists = &self.cpus[cpu.index()];
+        let zones = self.zones_for(cpu, gfp)?;
+        if !lists.enter() {
+            return self.alloc_nested(zones, cpu, gfp, order);
+        }
+        self.free_deferred(lists);
+        let found = self.alloc_from(lists, zones, cpu, gfp, order).or_else(|| {
+            // What this CPU hoards may be what is missing.
+            self.drain_lists(lists);
+            zones.iter().for_each(|&zone| {
+                self.merge_spares(&self.zones[usize::from(zone)]);
+            });
+            self.alloc_from(lists, zones, cpu, gfp, order)
+        });
+        if let Some((_, zone)) = found {
+            pcp::add_own(&lists.zones[usize::from(zone)].allocated, order.frames());
+        } else {
+            self.cells(cpu).add(Stat::AllocFailed, 1);
+        }
+        lists.leave();
+        found.map(|(frame, _)| frame).ok_or(AllocError::OutOfMemory)
+    }
+
+    /// The long way of a free: nested contexts, full lists, orders without a list, and whatever is wrong.
+    #[cold]
+    #[inline(never)]
+    fn free_slow(&self, cpu: CpuId, frame: Frame, order: Order) -> Result<(), FreeError> {
         let lists = &self.cpus[cpu.index()];
         if !lists.enter() {
             return self.defer_free(lists, frame, order);
         }
-        if lists.has_deferred() {
-            self.free_deferred(lists);
-        }
+        self.free_deferred(lists);
         let freed = match self.list_put(lists, frame, order) {
             Ok(true) => Ok(()),
             Ok(false) => self.store_free_checked(frame, order),
@@ -163,7 +179,21 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
 
     /// How often an event happened, on all CPUs together.
     pub fn stat(&self, stat: Stat) -> u64 {
-        self.stats.iter().map(|cells| cells.get(stat)).sum()
+        let through_lists = |counter: fn(&pcp::ZoneLists) -> u64, kind: Option<ZoneKind>| -> u64 {
+            let of_kind = |zone: usize| kind.is_none_or(|kind| self.zones[zone].kind == kind);
+            let zones = self.cpus.iter().flat_map(|cpu| cpu.zones.iter().enumerate());
+            zones.filter(|(zone, _)| of_kind(*zone)).map(|(_, lists)| counter(lists)).sum()
+        };
+        let allocated = |lists: &pcp::ZoneLists| lists.allocated.load(Ordering::Relaxed);
+        let cells: u64 = self.stats.iter().map(|cells| cells.get(stat)).sum();
+        cells
+            + match stat {
+                Stat::PgallocDma32 => through_lists(allocated, Some(ZoneKind::Dma32)),
+                Stat::PgallocNormal => through_lists(allocated, Some(ZoneKind::Normal)),
+                Stat::PgallocMovable => through_lists(allocated, Some(ZoneKind::Movable)),
+                Stat::Pgfree => through_lists(|lists| lists.freed.load(Ordering::Relaxed), None),
+                _ => 0,
+            }
     }
 
     #[inline]
@@ -194,26 +224,7 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
         Ok(&zones.as_slice()[..own])
     }
 
-    /// Tries each zone's list or store in turn; a second time after what this CPU hoards was given back.
-    #[cold]
-    #[inline(never)]
-    fn alloc_slow(
-        &self,
-        lists: &CpuLists,
-        zones: &[u8],
-        cpu: CpuId,
-        gfp: Gfp,
-        order: Order,
-    ) -> Option<(Frame, u8)> {
-        self.alloc_from(lists, zones, cpu, gfp, order).or_else(|| {
-            self.drain_lists(lists);
-            zones.iter().for_each(|&zone| {
-                self.merge_spares(&self.zones[usize::from(zone)]);
-            });
-            self.alloc_from(lists, zones, cpu, gfp, order)
-        })
-    }
-
+    /// Tries each zone's list, then its store, in turn.
     fn alloc_from(
         &self,
         lists: &CpuLists,

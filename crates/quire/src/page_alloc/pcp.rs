@@ -9,17 +9,17 @@
 //! A frame on a list is marked in its descriptor, so that freeing it twice is found; the mark is the only thing that
 //! the common path writes outside the list.
 
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, compiler_fence};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, compiler_fence};
 
 use super::PageAllocator;
-use super::gfp::{Gfp, Mobility};
+use super::gfp::{Gfp, Mobility, ZoneKind};
 use super::store::Search;
 use super::zone::Zone;
 use crate::addr::{Frame, FrameRange, Order};
 use crate::cpu::CpuId;
 use crate::error::FreeError;
 use crate::limits::{PCP_BATCH, PCP_CAPACITY};
-use crate::memmap::{BlockState, BootSlice, Descriptor, DescriptorFlags, FrameMask};
+use crate::memmap::{BlockState, BootRef, BootSlice, Descriptor, DescriptorFlags, FrameMask};
 use crate::platform::Platform;
 use crate::stats::Stat;
 
@@ -57,11 +57,40 @@ pub(super) struct FrameList {
     len: AtomicU32,
     /// Folios to fetch at the next refill: doubles while refills follow each other, as in Linux since 6.7.
     batch: AtomicU32,
-    slots: BootSlice<AtomicU64>,
+    slots: BootSlice<Slot>,
+}
+
+/// A folio on a list, and where its descriptor stands, so that taking it needs no look into the memory map.
+pub(super) struct Slot {
+    frame: AtomicU64,
+    descriptor: AtomicPtr<Descriptor>,
+}
+
+impl Slot {
+    fn set(&self, frame: Frame, descriptor: &Descriptor) {
+        self.frame.store(frame.0, Ordering::Relaxed);
+        self.descriptor.store(core::ptr::from_ref(descriptor).cast_mut(), Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    fn frame(&self) -> Frame {
+        Frame(self.frame.load(Ordering::Relaxed))
+    }
+
+    #[inline(always)]
+    fn descriptor(&self) -> &Descriptor {
+        // SAFETY: M2: it was set from a reference to the folio's descriptor, and the block stays in small pieces (or a
+        // folio of its own) as long as the folio is on the list.
+        unsafe { &*self.descriptor.load(Ordering::Relaxed) }
+    }
+
+    fn copy(&self, from: &Self) {
+        self.set(from.frame(), from.descriptor());
+    }
 }
 
 impl FrameList {
-    pub(super) fn new(slots: BootSlice<AtomicU64>) -> Self {
+    pub(super) fn new(slots: BootSlice<Slot>) -> Self {
         Self { len: AtomicU32::new(0), batch: AtomicU32::new(4), slots }
     }
 
@@ -70,32 +99,53 @@ impl FrameList {
         self.len.load(Ordering::Relaxed) as usize
     }
 
-    #[inline]
+    /// Takes the folio that came last off the list; its descriptor is unmarked.
+    #[inline(always)]
     fn pop(&self) -> Option<Frame> {
-        let len = self.len().checked_sub(1)?;
-        let frame = self.slots.get(len)?.load(Ordering::Relaxed);
+        let len = self.len().wrapping_sub(1);
+        let slot = self.slots.get(len)?;
         self.len.store(len as u32, Ordering::Relaxed);
-        Some(Frame(frame))
+        slot.descriptor().clear_flags();
+        Some(slot.frame())
     }
 
-    /// Adds a folio; the caller has seen that there is room.
-    #[inline]
-    fn push(&self, frame: Frame) -> bool {
+    /// Puts a folio onto the list and marks its descriptor, if there is room.
+    #[inline(always)]
+    fn push(&self, frame: Frame, descriptor: &Descriptor) -> bool {
         let len = self.len();
         let Some(slot) = self.slots.get(len) else { return false };
-        slot.store(frame.0, Ordering::Relaxed);
+        slot.set(frame, descriptor);
+        descriptor.set_flags(DescriptorFlags::LISTED);
         self.len.store(len as u32 + 1, Ordering::Relaxed);
         true
     }
 
     /// The folios on the list; for `validate`, at rest.
     pub(super) fn frames(&self) -> impl Iterator<Item = Frame> + '_ {
-        self.slots[..self.len()].iter().map(|slot| Frame(slot.load(Ordering::Relaxed)))
+        self.slots[..self.len()].iter().map(Slot::frame)
     }
 }
 
-/// A CPU's lists for one zone.
-pub(super) struct ZoneLists(pub(super) [FrameList; LISTS]);
+/// A CPU's lists for one zone, and what went through this CPU's hands there.
+pub(super) struct ZoneLists {
+    pub(super) lists: [FrameList; LISTS],
+    /// Frames that this CPU handed out from the zone.
+    pub(super) allocated: AtomicU64,
+    /// Frames that this CPU took back onto its lists.
+    pub(super) freed: AtomicU64,
+}
+
+impl ZoneLists {
+    pub(super) fn new(lists: [FrameList; LISTS]) -> Self {
+        Self { lists, allocated: AtomicU64::new(0), freed: AtomicU64::new(0) }
+    }
+}
+
+/// Adds to a counter that only the running CPU changes.
+#[inline]
+pub(super) fn add_own(counter: &AtomicU64, count: u64) {
+    counter.store(counter.load(Ordering::Relaxed) + count, Ordering::Relaxed);
+}
 
 /// All that a CPU keeps for itself.
 #[repr(align(128))]
@@ -104,12 +154,15 @@ pub(super) struct CpuLists {
     busy: AtomicBool,
     /// The top of the stack of folios freed by nested contexts, plus one; linked through their descriptors.
     deferred: AtomicU64,
+    /// The lists of the zone that serves this CPU first, for each kind.
+    first: [Option<BootRef<ZoneLists>>; 3],
     pub(super) zones: BootSlice<ZoneLists>,
 }
 
 impl CpuLists {
-    pub(super) fn new(zones: BootSlice<ZoneLists>) -> Self {
-        Self { busy: AtomicBool::new(false), deferred: AtomicU64::new(0), zones }
+    pub(super) fn new(zones: BootSlice<ZoneLists>, first: [u8; 3]) -> Self {
+        let first = first.map(|zone| zones.entry(usize::from(zone)));
+        Self { busy: AtomicBool::new(false), deferred: AtomicU64::new(0), first, zones }
     }
 
     /// Claims the lists for the running code, unless it has interrupted their user.
@@ -143,8 +196,53 @@ impl CpuLists {
 }
 
 impl<P: Platform> PageAllocator<'_, P> {
+    /// The common case of an allocation, and all that is inlined into callers: the list of the CPU's first zone has a
+    /// folio. `None` means that the long way must be gone.
+    #[inline(always)]
+    pub(super) fn take_listed(&self, cpu: CpuId, number: usize, kind: ZoneKind) -> Option<Frame> {
+        let lists = &self.cpus[cpu.index()];
+        let zone = lists.first[kind as usize].as_ref()?;
+        if !lists.enter() {
+            return None;
+        }
+        let frame = zone.lists[number].pop();
+        if let Some(frame) = frame {
+            if number == HUGE {
+                self.memmap.block(frame.block()).set_state(BlockState::Folio);
+            }
+            add_own(&zone.allocated, order_of(number).frames());
+        }
+        lists.leave();
+        frame
+    }
+
+    /// The common case of a free: the folio is in order and its list has room. `false` means that the long way must be
+    /// gone, which also finds out what is wrong.
+    #[inline(always)]
+    pub(super) fn put_clean(&self, cpu: CpuId, frame: Frame, order: Order) -> bool {
+        let Some(block) = self.memmap.get(frame.block()) else { return false };
+        let (index, count) = (frame.index_in_block(), order.frames() as usize);
+        if block.state() != BlockState::Small || !block.is_folio_in_word(index, count) {
+            return false;
+        }
+        let descriptor = self.memmap.descriptor_in(self.platform, block, frame);
+        let mapped = block.lanes(self.platform).is_some_and(|lanes| lanes.get(index) != 0);
+        let lists = &self.cpus[cpu.index()];
+        if mapped || descriptor.has(DescriptorFlags::LISTED) || lists.has_deferred() || !lists.enter() {
+            return false;
+        }
+        let zone = &lists.zones[usize::from(block.zone.load(Ordering::Relaxed))];
+        let number = usize::from(order.get()) * 3 + usize::from(block.mobility.load(Ordering::Relaxed));
+        let put = zone.lists[number].push(frame, descriptor);
+        if put {
+            self.note_freed(FrameRange::folio(frame, order));
+            add_own(&zone.freed, order.frames());
+        }
+        lists.leave();
+        put
+    }
+
     /// Takes a folio from a list, filling it first if it is empty. The lists are claimed.
-    #[inline]
     pub(super) fn list_take(
         &self,
         lists: &CpuLists,
@@ -153,15 +251,13 @@ impl<P: Platform> PageAllocator<'_, P> {
         list: usize,
         gfp: Gfp,
     ) -> Option<Frame> {
-        let list_ref = &lists.zones.get(zone)?.0[list];
-        let frame = match list_ref.pop() {
+        let own = &lists.zones.get(zone)?.lists[list];
+        let frame = match own.pop() {
             Some(frame) => frame,
-            None => self.refill(list_ref, cpu, zone, list, gfp)?,
+            None => self.refill(own, cpu, zone, list, gfp)?,
         };
         if list == HUGE {
             self.memmap.block(frame.block()).set_state(BlockState::Folio);
-        } else {
-            self.memmap.descriptor(self.platform, frame).clear_flags();
         }
         Some(frame)
     }
@@ -192,12 +288,10 @@ impl<P: Platform> PageAllocator<'_, P> {
         self.count(Stat::PcpRefill, 1);
         // The lowest address comes out first, so that neighbours in time are neighbours in memory.
         for &frame in frames[..got].iter().rev() {
+            list.push(frame, self.folio_descriptor(frame));
             if number == HUGE {
                 self.memmap.block(frame.block()).set_state(BlockState::Listed);
-            } else {
-                self.memmap.descriptor(self.platform, frame).set_flags(DescriptorFlags::LISTED);
             }
-            list.push(frame);
         }
         list.pop()
     }
@@ -213,12 +307,13 @@ impl<P: Platform> PageAllocator<'_, P> {
         if order == Order::BLOCK {
             self.check_whole(block, frame, order)?;
             // Lanes of counts are given back before the block waits on a list.
-            if block.lanes_at().is_some() || lists.zones[zone].0[HUGE].slots.is_empty() {
+            if block.lanes_at().is_some() || lists.zones[zone].lists[HUGE].slots.is_empty() {
                 return Ok(false);
             }
             self.note_freed(FrameRange::folio(frame, order));
+            let put = self.push_or_drain(&lists.zones[zone].lists[HUGE], HUGE, frame, block.folio());
             block.set_state(BlockState::Listed);
-            return Ok(self.push_or_drain(&lists.zones[zone].0[HUGE], HUGE, frame));
+            return Ok(put);
         }
         self.check_small(block, frame, order)?;
         let descriptor = self.memmap.descriptor_in(self.platform, block, frame);
@@ -226,21 +321,20 @@ impl<P: Platform> PageAllocator<'_, P> {
             return Err(FreeError::DoubleFree);
         }
         let number = usize::from(order.get()) * 3 + usize::from(block.mobility.load(Ordering::Relaxed));
-        let list = &lists.zones[zone].0[number];
+        let list = &lists.zones[zone].lists[number];
         if list.slots.is_empty() {
             return Ok(false);
         }
         self.note_freed(FrameRange::folio(frame, order));
-        descriptor.set_flags(DescriptorFlags::LISTED);
-        Ok(self.push_or_drain(list, number, frame))
+        Ok(self.push_or_drain(list, number, frame, descriptor))
     }
 
     #[inline]
-    fn push_or_drain(&self, list: &FrameList, number: usize, frame: Frame) -> bool {
+    fn push_or_drain(&self, list: &FrameList, number: usize, frame: Frame, descriptor: &Descriptor) -> bool {
         if list.len() == list.slots.len() {
             self.drain_oldest(list, number, PCP_BATCH.min(list.len().div_ceil(2)));
         }
-        list.push(frame)
+        list.push(frame, descriptor)
     }
 
     /// Gives the oldest folios of a list back to the store; the recent ones are warm and stay.
@@ -255,13 +349,13 @@ impl<P: Platform> PageAllocator<'_, P> {
             let mut frames = [Frame(0); PCP_BATCH];
             let batch = (count - at).min(PCP_BATCH);
             for (slot, frame) in list.slots[at..at + batch].iter().zip(&mut frames) {
-                *frame = Frame(slot.load(Ordering::Relaxed));
+                *frame = slot.frame();
             }
             self.put_listed(&frames[..batch], order);
             at += batch;
         }
         for index in count..len {
-            list.slots[index - count].store(list.slots[index].load(Ordering::Relaxed), Ordering::Relaxed);
+            list.slots[index - count].copy(&list.slots[index]);
         }
         list.len.store((len - count) as u32, Ordering::Relaxed);
         self.count(Stat::PcpDrain, (count as u64) << order.get());
@@ -291,7 +385,7 @@ impl<P: Platform> PageAllocator<'_, P> {
     /// Gives everything on this CPU's lists back to the store. The lists are claimed.
     pub(super) fn drain_lists(&self, lists: &CpuLists) {
         for zone in lists.zones.iter() {
-            for (number, list) in zone.0.iter().enumerate() {
+            for (number, list) in zone.lists.iter().enumerate() {
                 self.drain_oldest(list, number, list.len());
                 list.batch.store(4, Ordering::Relaxed);
             }

@@ -285,36 +285,34 @@ impl<P: Platform> PageAllocator<'_, P> {
 
     /// Whether a folio of this order is in use at `frame`, and nobody maps or holds it. Under the block's lock, or as a
     /// hint without.
-    #[inline]
     pub(super) fn check_small(&self, block: &Block, frame: Frame, order: Order) -> Result<(), FreeError> {
-        let (index, count) = (frame.index_in_block(), order.frames() as usize);
+        let index = frame.index_in_block();
         match block.state() {
-            BlockState::Small => {}
-            BlockState::Whole | BlockState::Listed => return Err(FreeError::DoubleFree),
-            BlockState::Absent => return Err(FreeError::NotMemory),
-            BlockState::Metadata => return Err(FreeError::InUse),
-            BlockState::Folio | BlockState::FolioTail => return Err(FreeError::WrongOrder),
+            BlockState::Small if self.is_plain_folio(block, frame, order) => Ok(()),
+            BlockState::Small if !block.used.contains(index) => Err(FreeError::DoubleFree),
+            BlockState::Small if !block.heads.contains(index) => {
+                Err(if block.held.contains(index) { FreeError::InUse } else { FreeError::WrongOrder })
+            }
+            BlockState::Small if block.held.contains(index) => Err(FreeError::InUse),
+            BlockState::Small if block.folio_frames(index) != order.frames() as usize => {
+                Err(FreeError::WrongOrder)
+            }
+            BlockState::Small | BlockState::Metadata => Err(FreeError::InUse),
+            BlockState::Whole | BlockState::Listed => Err(FreeError::DoubleFree),
+            BlockState::Absent => Err(FreeError::NotMemory),
+            BlockState::Folio | BlockState::FolioTail => Err(FreeError::WrongOrder),
         }
-        if !block.used.contains(index) {
-            return Err(FreeError::DoubleFree);
+    }
+
+    /// Whether exactly a folio of this order below a block's is in use at `frame`, mapped by nobody and held by nobody.
+    pub(super) fn is_plain_folio(&self, block: &Block, frame: Frame, order: Order) -> bool {
+        let (index, count) = (frame.index_in_block(), order.frames() as usize);
+        if block.state() != BlockState::Small || !block.is_folio(index, count) {
+            return false;
         }
-        let ends = index + count == BLOCK_FRAMES
-            || index + count < BLOCK_FRAMES && {
-                let next = index + count;
-                !block.used.contains(next) || block.heads.contains(next) || block.held.contains(next)
-            };
-        let inside = count > 1
-            && (!block.used.contains_run(index, count) || !block.heads.misses_run(index + 1, count - 1));
-        if !block.heads.contains(index) {
-            return Err(if block.held.contains(index) { FreeError::InUse } else { FreeError::WrongOrder });
-        }
-        if !ends || inside {
-            return Err(FreeError::WrongOrder);
-        }
-        let mapped = block
+        block
             .lanes(self.platform)
-            .is_some_and(|lanes| (index..index + count).any(|index| lanes.get(index) != 0));
-        if mapped || block.held.contains(index) { Err(FreeError::InUse) } else { Ok(()) }
+            .is_none_or(|lanes| (index..index + count).all(|index| lanes.get(index) == 0))
     }
 
     /// Zeroes the 32 KiB of a block's descriptors, lanes included.

@@ -102,7 +102,7 @@ impl<P: Platform> PageAllocator<'_, P> {
 
     fn validate_lists(&self) -> Result<(), Violation> {
         for zone in self.cpus.iter().flat_map(|cpu| cpu.zones.iter()) {
-            for (number, list) in zone.0.iter().enumerate() {
+            for (number, list) in zone.lists.iter().enumerate() {
                 for frame in list.frames() {
                     let block = self.memmap.block(frame.block());
                     let holds = if order_of(number) == crate::addr::Order::BLOCK {

@@ -39,8 +39,11 @@ impl<F: Frames> Prepared for Measured<F> {
     fn run(&mut self) -> Result<Sample, Skip> {
         let PageAlloc { operation, count, repeats, .. } = self.case;
         let body = |worker: &mut Worker<F>, meeting: &Meeting| match operation {
-            Operation::Pair => pairs(&mut worker.source, count * repeats, meeting),
-            Operation::BulkAlloc | Operation::BulkFree => bulks(worker, operation, repeats, meeting),
+            Operation::Pair => worker.source.as_cpu(|source| pairs(source, count * repeats, meeting)),
+            Operation::BulkAlloc | Operation::BulkFree => {
+                let Worker { source, bulk } = worker;
+                source.as_cpu(|source| bulks(source, bulk, operation, repeats, meeting))
+            }
         };
         let outcomes = together(&mut self.workers, &self.case.cpus, body);
         let expected = (count * repeats) as u64;
@@ -79,12 +82,12 @@ fn pairs<F: Frames>(source: &mut F, count: usize, meeting: &Meeting) -> Outcome 
 /// Takes a bulk and gives it back, `repeats` times, and times the half that the operation names. All threads are
 /// in the same half at the same time.
 fn bulks<F: Frames>(
-    worker: &mut Worker<F>,
+    source: &mut F,
+    bulk: &mut [usize],
     operation: Operation,
     repeats: usize,
     meeting: &Meeting,
 ) -> Outcome {
-    let Worker { source, bulk } = worker;
     let mut outcome = Outcome { time: Duration::ZERO, taken: 0 };
     for _ in 0..repeats {
         meeting.wait();

@@ -8,6 +8,7 @@ mod buddy_slab;
 mod buddy_system;
 mod linux;
 pub mod measured;
+mod quire;
 
 use crate::bench::experiment::Arm;
 
@@ -41,6 +42,14 @@ pub enum Operation {
 
 /// A source of frames as one thread sees it. Frames are named by a number of the allocator's choice.
 pub trait Frames: Send {
+    /// Runs the timed loop, on the thread that does the work.
+    fn as_cpu<R>(&mut self, body: impl FnOnce(&mut Self) -> R) -> R
+    where
+        Self: Sized,
+    {
+        body(self)
+    }
+
     /// Takes a frame; `None` when there is none.
     fn alloc(&mut self) -> Option<usize>;
 
@@ -73,6 +82,7 @@ pub const PEERS: &[&str] = &[buddy_system::NAME, buddy_slab::NAME, bitmap::NAME]
 /// Every arm. The checksum of a repetition is the number of frames that were taken and, in bulk, all different.
 pub fn all() -> Vec<Box<dyn Arm<PageAlloc>>> {
     vec![
+        Box::new(quire::Quire::default()),
         Box::new(linux::Linux),
         Box::new(buddy_system::BuddySystem),
         Box::new(buddy_slab::BuddySlab),

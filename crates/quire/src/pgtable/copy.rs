@@ -50,7 +50,9 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
             rest.start = step.range.end;
             if step.is_lowest() {
                 let indices = step.indices();
-                let Some(first) = indices.clone().find(|&at| !step.table.load(at).is_empty()) else { continue };
+                let Some(first) = indices.clone().find(|&at| !step.table.load(at).is_empty()) else {
+                    continue;
+                };
                 let target = child.ensure(step.range.start, Level::PTE)?;
                 self.copy_leaves(&step, target, first, &mut copied)?;
             } else if step.holds_leaf() {

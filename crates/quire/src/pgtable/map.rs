@@ -46,7 +46,12 @@ impl<P: Platform> PageTables<'_, '_, P> {
     ///
     /// # Errors
     /// As [`Self::map`], less [`MapError::Occupied`] for single entries; nothing was mapped then.
-    pub fn map_where_empty(&self, addr: VirtAddr, run: FrameRange, flags: EntryFlags) -> Result<u64, MapError> {
+    pub fn map_where_empty(
+        &self,
+        addr: VirtAddr,
+        run: FrameRange,
+        flags: EntryFlags,
+    ) -> Result<u64, MapError> {
         let (start, count) = self.check_run(addr, run)?;
         let table = self.ensure(addr, Level::PTE)?;
         let (mut at, mut mapped) = (0, 0);

@@ -22,9 +22,11 @@
 //! Verbs say which hold of the address-space lock they need: *shared* or *exclusive*.
 #![forbid(unsafe_code)]
 
+mod collapse;
 mod copy;
 mod destroy;
 mod fresh;
+mod harvest;
 mod lock;
 mod map;
 mod move_range;
@@ -32,12 +34,14 @@ mod protect;
 mod replace;
 mod split;
 mod unmap;
+mod validate;
 mod walk;
 
 pub use copy::CopyMode;
 pub use move_range::MoveError;
 pub use protect::GrantWrite;
 pub use unmap::Zap;
+pub use validate::{TableCensus, TableViolation};
 pub use walk::{LeafRun, Lookup};
 
 use crate::addr::{Frame, VirtRange};

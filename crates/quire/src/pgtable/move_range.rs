@@ -27,12 +27,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
     /// # Errors
     /// [`MoveError`] with [`MapError::OutOfMemory`] or [`MapError::BadAddress`]. What was moved can be moved back, which
     /// needs no memory.
-    pub fn move_range(
-        &self,
-        from: VirtRange,
-        to: VirtAddr,
-        owed: &mut FlushBatch,
-    ) -> Result<(), MoveError> {
+    pub fn move_range(&self, from: VirtRange, to: VirtAddr, owed: &mut FlushBatch) -> Result<(), MoveError> {
         let target = VirtRange { start: to, end: VirtAddr(to.0.saturating_add(from.len())) };
         let failed = |moved| move |error| MoveError { moved, error };
         self.check(from).and(self.check(target)).map_err(failed(0))?;
@@ -47,12 +42,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
     }
 
     /// Moves what one entry or one lowest-level table holds of the start of `rest`; how many bytes that settles.
-    fn move_step(
-        &self,
-        rest: VirtRange,
-        to: VirtAddr,
-        owed: &mut FlushBatch,
-    ) -> Result<u64, MapError> {
+    fn move_step(&self, rest: VirtRange, to: VirtAddr, owed: &mut FlushBatch) -> Result<u64, MapError> {
         let mut table = self.root();
         loop {
             let entry = table.load(table.index(rest.start));
@@ -60,7 +50,10 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
             if !entry.is_present() || table.level() == Level::PTE {
                 break;
             }
-            if rest.covers(extent) && to.is_aligned(extent.len()) && self.move_entry(table, extent, to, owed)? {
+            if rest.covers(extent)
+                && to.is_aligned(extent.len())
+                && self.move_entry(table, extent, to, owed)?
+            {
                 return Ok(extent.len());
             }
             if !entry.is_table(table.level()) {

@@ -77,7 +77,8 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         grant: GrantWrite,
     ) -> bool {
         let mut wanted = rights;
-        if wanted.contains(EntryFlags::WRITE) && !seen.has(EntryFlags::WRITE) && !self.may_grant(seen, grant) {
+        if wanted.contains(EntryFlags::WRITE) && !seen.has(EntryFlags::WRITE) && !self.may_grant(seen, grant)
+        {
             wanted = wanted.without(EntryFlags::WRITE);
         }
         let before = locked.update(index, seen, |leaf| leaf.without(RIGHTS).with(wanted));

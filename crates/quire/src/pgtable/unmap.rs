@@ -1,8 +1,8 @@
 //! Unmapping: whole tables by one exchange, the rest run by run.
 
+use super::PageTables;
 use super::lock::LockedTable;
 use super::walk::Step;
-use super::PageTables;
 use crate::addr::{PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags, Level};
 use crate::error::MapError;
@@ -83,7 +83,8 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
                 break;
             }
         }
-        let bytes = if table.level() == Level::PTE { Level::PTE.table_bytes() } else { table.level().entry_bytes() };
+        let bytes =
+            if table.level() == Level::PTE { Level::PTE.table_bytes() } else { table.level().entry_bytes() };
         let end = rest.end.min(rest.start.align_down(bytes).add(bytes));
         let step = Step { table, range: VirtRange::new(rest.start, end) };
         if step.is_lowest() {

@@ -183,7 +183,11 @@ impl<'a, 'p, P: Platform> PageTables<'a, 'p, P> {
             return Ok(fresh.install(self.context, &locked, index));
         }
         drop(locked);
-        if entry.is_table(parent.level()) { Ok(parent.child(self.platform(), entry)) } else { Err(MapError::Occupied) }
+        if entry.is_table(parent.level()) {
+            Ok(parent.child(self.platform(), entry))
+        } else {
+            Err(MapError::Occupied)
+        }
     }
 
     /// The table and index of the leaf of `size` for `addr`, if the entry there is at that level.

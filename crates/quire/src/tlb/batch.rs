@@ -83,7 +83,11 @@ impl Default for FlushBatch {
 
 impl Drop for FlushBatch {
     fn drop(&mut self) {
-        debug_assert!(self.is_empty(), "a flush of {:?} is owed and was never made (invariant 2)", self.range);
+        debug_assert!(
+            self.is_empty(),
+            "a flush of {:?} is owed and was never made (invariant 2)",
+            self.range
+        );
     }
 }
 

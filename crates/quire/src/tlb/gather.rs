@@ -251,7 +251,8 @@ impl<'a, 'p, P: Platform> MmuGather<'a, 'p, P> {
             }
             let descriptor = self.allocator.descriptor(span.frame());
             descriptor.lock_table(platform, Rank::PageTable);
-            words(platform, span.frame())[span.count() as usize].store(Entry::EMPTY.bits(), Ordering::Release);
+            words(platform, span.frame())[span.count() as usize]
+                .store(Entry::EMPTY.bits(), Ordering::Release);
             let population = descriptor.population.load(Ordering::Relaxed);
             descriptor.population.store(population - 1, Ordering::Relaxed);
             descriptor.unlock_table(platform, Rank::PageTable);

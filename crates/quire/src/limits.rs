@@ -41,8 +41,10 @@ pub const LOCK_HOLD_FRAMES: usize = BLOCK_FRAMES;
 
 /// Page tables that one gather detaches before it flushes: 128 MiB of 4 KiB mappings.
 pub const GATHER_TABLES: usize = 64;
-/// Spans of frames that one gather keeps before it flushes.
+/// Spans of frames that one gather keeps without memory of its own.
 pub const GATHER_SPANS: usize = 32;
+/// Pages of 512 more spans that one gather takes before it flushes.
+pub const GATHER_PAGES: usize = 8;
 /// Pages beyond which a range flush becomes a flush of the whole address space. Linux uses the same ceiling on x86.
 pub const FLUSH_PAGES_CEILING: u64 = 33;
 

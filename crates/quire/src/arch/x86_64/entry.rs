@@ -82,11 +82,14 @@ impl EntryFlags {
         Self(self.0 & !other.0)
     }
 
-    /// The bits of a present user leaf with this protection. Without any access the leaf keeps its frame but is not
-    /// present to hardware: callers map nothing instead.
+    /// The bits of a present leaf with this protection. Without any access the leaf keeps its frame, but user mode is
+    /// kept out; a kernel that copies from user memory must ask for [`Self::USER`] as well.
     #[inline]
     pub const fn leaf(protection: Protection) -> Self {
-        let mut flags = Self::PRESENT.union(Self::USER);
+        let mut flags = Self::PRESENT;
+        if protection.bits() != 0 {
+            flags = flags.union(Self::USER);
+        }
         if protection.contains(Protection::WRITE) {
             flags = flags.union(Self::WRITE);
         }
@@ -113,6 +116,9 @@ impl fmt::Debug for EntryFlags {
 impl Entry {
     /// Nothing was ever here.
     pub const EMPTY: Self = Self(0);
+    /// Not present, and being worked on: a leaf was taken out and something else comes once the flush is done. Nobody may
+    /// fill it but who marked it; others wait, holding no page-table lock and no busy entry of their own.
+    pub const BUSY: Self = Self(EntryFlags::SPECIAL.0);
     /// Bits 12 to 51: the frame's address.
     const FRAME_MASK: u64 = 0x000f_ffff_ffff_f000;
 
@@ -148,6 +154,21 @@ impl Entry {
     #[inline]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
+    }
+
+    /// Whether the entry is marked busy.
+    #[inline]
+    pub const fn is_busy(self) -> bool {
+        self.0 == Self::BUSY.0
+    }
+
+    /// Whether this leaf holds every bit that hardware could set in it: it was accessed, and it was stored through or
+    /// does not allow stores. Hardware has no reason to write such an entry, so whoever holds its table's lock may
+    /// replace it by a plain store without losing anything (invariant 3). That holds once an earlier removal of the right
+    /// to store is flushed: some processors set the dirty bit in an entry whose right went away while they looked.
+    #[inline]
+    pub const fn is_settled(self) -> bool {
+        self.has(EntryFlags::ACCESSED) && (self.has(EntryFlags::DIRTY) || !self.has(EntryFlags::WRITE))
     }
 
     /// Whether hardware would use the entry.

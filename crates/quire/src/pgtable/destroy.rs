@@ -1,0 +1,19 @@
+//! Taking an address space apart at its end.
+
+use super::PageTables;
+use crate::page_alloc::PageAllocator;
+use crate::platform::Platform;
+use crate::tlb::{MmContext, MmuGather, RssChange, Unmapped};
+
+impl<'p, P: Platform> PageTables<'_, 'p, P> {
+    /// Frees all tables of an address space and drops the counts of all leaves: the root is one detached subtree. No CPU
+    /// runs it any more, so nothing is flushed. Returns by how much resident memory changed.
+    pub fn destroy(allocator: &PageAllocator<'p, P>, context: MmContext) -> RssChange {
+        debug_assert!(context.running().is_empty(), "a CPU still runs the address space");
+        let mut gather = MmuGather::new(allocator, &context);
+        gather.add(Unmapped::root(context.root(), context.mode().top()));
+        let change = gather.finish();
+        debug_assert_eq!(context.tables(), 0, "tables were lost");
+        change
+    }
+}

@@ -1,0 +1,80 @@
+//! A table that is prepared and not yet installed.
+
+use core::sync::atomic::Ordering;
+
+use super::lock::LockedTable;
+use crate::addr::{Frame, Order};
+use crate::arch::{Entry, Level};
+use crate::error::AllocError;
+use crate::memmap::DescriptorFlags;
+use crate::page_alloc::{Gfp, PageAllocator};
+use crate::platform::Platform;
+use crate::tlb::MmContext;
+use crate::tlb::words::{Table, clear_table};
+
+/// An empty table that nobody else knows. Dropping it gives its frame back.
+pub(super) struct FreshTable<'a, 'p, P: Platform> {
+    allocator: &'a PageAllocator<'p, P>,
+    frame: Frame,
+    level: Level,
+}
+
+impl<'a, 'p, P: Platform> FreshTable<'a, 'p, P> {
+    /// Takes a frame and empties it. Not under a page-table lock.
+    pub(super) fn new(allocator: &'a PageAllocator<'p, P>, level: Level) -> Result<Self, AllocError> {
+        let frame = allocator.alloc(Gfp::KERNEL, Order::FRAME)?;
+        clear_table(allocator.platform(), frame);
+        let descriptor = allocator.descriptor(frame);
+        descriptor.set_flags(DescriptorFlags::TABLE);
+        descriptor.level.store(level.get(), Ordering::Relaxed);
+        descriptor.population.store(0, Ordering::Relaxed);
+        Ok(Self { allocator, frame, level })
+    }
+
+    pub(super) fn frame(&self) -> Frame {
+        self.frame
+    }
+
+    /// Whether it was not filled yet.
+    pub(super) fn is_empty(&self) -> bool {
+        self.allocator.descriptor(self.frame).population.load(Ordering::Relaxed) == 0
+    }
+
+    /// Fills all entries: entry `index` becomes `entry(index)`, none empty.
+    pub(super) fn fill(&self, entry: impl Fn(usize) -> Entry) {
+        let table = Table::at(self.allocator.platform(), self.frame, self.level);
+        for index in 0..crate::limits::TABLE_ENTRIES {
+            table.store(index, entry(index));
+        }
+        let descriptor = self.allocator.descriptor(self.frame);
+        descriptor.population.store(crate::limits::TABLE_ENTRIES as u16, Ordering::Relaxed);
+    }
+
+    /// Becomes the table below the entry at `index` of `parent`, which is empty or busy.
+    pub(super) fn install(self, context: &MmContext, parent: &LockedTable<'_, P>, index: usize) -> Table<'p> {
+        let platform = self.allocator.platform();
+        let descriptor = self.allocator.descriptor(self.frame);
+        descriptor.owner.store(context.root().0, Ordering::Relaxed);
+        descriptor.word.store(super::place_of(parent.table().frame(), index), Ordering::Relaxed);
+        parent.fill(index, Entry::table(self.frame));
+        context.add_tables(1);
+        let table = Table::at(platform, self.frame, self.level);
+        core::mem::forget(self);
+        table
+    }
+
+    /// Becomes a root.
+    pub(super) fn into_root(self) {
+        let descriptor = self.allocator.descriptor(self.frame);
+        descriptor.owner.store(self.frame.0, Ordering::Relaxed);
+        core::mem::forget(self);
+    }
+}
+
+impl<P: Platform> Drop for FreshTable<'_, '_, P> {
+    fn drop(&mut self) {
+        self.allocator.descriptor(self.frame).clear_flags();
+        let freed = self.allocator.free(self.frame, Order::FRAME);
+        debug_assert_eq!(freed, Ok(()));
+    }
+}

@@ -1,0 +1,138 @@
+//! A page-table page with its lock held, and what may be done to its entries then.
+
+use core::sync::atomic::Ordering;
+
+use super::PageTables;
+use crate::arch::{Entry, EntryFlags};
+use crate::memmap::Descriptor;
+use crate::platform::Platform;
+use crate::rank::Rank;
+use crate::tlb::words::Table;
+
+/// A table whose entries only the holder changes, hardware's own bits apart, until it is dropped.
+pub(super) struct LockedTable<'a, P: Platform> {
+    table: Table<'a>,
+    descriptor: &'a Descriptor,
+    platform: &'a P,
+    rank: Rank,
+}
+
+impl<'a, 'p, P: Platform> PageTables<'a, 'p, P> {
+    /// Takes a table's lock. The table stays because the caller holds the address-space lock.
+    #[inline]
+    pub(super) fn lock(&self, table: Table<'p>) -> LockedTable<'_, P> {
+        self.lock_as(table, Rank::PageTable)
+    }
+
+    /// Takes the lock of a second table.
+    #[inline]
+    pub(super) fn lock_second(&self, table: Table<'p>) -> LockedTable<'_, P> {
+        self.lock_as(table, Rank::PageTableSecond)
+    }
+
+    #[inline]
+    fn lock_as(&self, table: Table<'p>, rank: Rank) -> LockedTable<'_, P> {
+        let descriptor = self.allocator.descriptor(table.frame());
+        let platform = self.platform();
+        descriptor.lock_table(platform, rank);
+        LockedTable { table, descriptor, platform, rank }
+    }
+}
+
+impl<'a, P: Platform> LockedTable<'a, P> {
+    #[inline]
+    pub(super) fn table(&self) -> Table<'a> {
+        self.table
+    }
+
+    #[inline]
+    pub(super) fn load(&self, index: usize) -> Entry {
+        self.table.load(index)
+    }
+
+    /// Whether `count` entries from `index` on are empty.
+    #[inline]
+    pub(super) fn all_empty(&self, index: usize, count: usize) -> bool {
+        (index..index + count).all(|at| self.table.load_private(at).is_empty())
+    }
+
+    /// Puts an entry where nothing is, or where the caller's busy mark is.
+    #[inline]
+    pub(super) fn fill(&self, index: usize, entry: Entry) {
+        let before = self.load(index);
+        debug_assert!(before.is_empty() || before.is_busy());
+        self.table.store(index, entry);
+        self.grow(usize::from(before.is_empty()) as i32);
+    }
+
+    /// Puts a run of 4 KiB leaves where nothing is; `first` is the first, the others name the frames that follow.
+    #[inline]
+    pub(super) fn fill_run(&self, index: usize, first: Entry, count: usize) {
+        for step in 0..count {
+            self.table.store(index + step, Entry::from_bits(first.bits() + ((step as u64) << 12)));
+        }
+        self.grow(count as i32);
+    }
+
+    /// Takes a leaf out and returns it with all that hardware set. The caller corrects the population with
+    /// [`Self::grow`].
+    #[inline]
+    pub(super) fn take(&self, index: usize, leaf: Entry) -> Entry {
+        if leaf.is_settled() {
+            self.table.store(index, Entry::EMPTY);
+            leaf
+        } else {
+            self.table.swap(index, Entry::EMPTY)
+        }
+    }
+
+    /// Takes a leaf, or a pointer to a table, out of one entry and puts something else there.
+    #[inline]
+    pub(super) fn exchange(&self, index: usize, entry: Entry) -> Entry {
+        let before = self.table.swap(index, entry);
+        self.grow(i32::from(!entry.is_empty()) - i32::from(!before.is_empty()));
+        before
+    }
+
+    /// Changes a present leaf's bits by `change`, which is asked again should hardware set more bits meanwhile. Returns
+    /// what stood there just before.
+    #[inline]
+    pub(super) fn update(&self, index: usize, seen: Entry, change: impl Fn(Entry) -> Entry) -> Entry {
+        let mut before = seen;
+        loop {
+            let after = change(before);
+            if after == before {
+                return before;
+            }
+            if before.is_settled() {
+                self.table.store(index, after);
+                return before;
+            }
+            match self.table.compare_exchange(index, before, after) {
+                Ok(()) => return before,
+                Err(now) => before = now,
+            }
+        }
+    }
+
+    /// Corrects the number of non-empty entries.
+    #[inline]
+    pub(super) fn grow(&self, by: i32) {
+        let population = i32::from(self.descriptor.population.load(Ordering::Relaxed)) + by;
+        debug_assert!((0..=crate::limits::TABLE_ENTRIES as i32).contains(&population));
+        self.descriptor.population.store(population as u16, Ordering::Relaxed);
+    }
+}
+
+impl<P: Platform> Drop for LockedTable<'_, P> {
+    #[inline]
+    fn drop(&mut self) {
+        self.descriptor.unlock_table(self.platform, self.rank);
+    }
+}
+
+/// Whether two readings of a leaf mean the same translation: they differ in nothing but what hardware sets.
+#[inline]
+pub(super) fn same_leaf(one: Entry, other: Entry) -> bool {
+    one.without(EntryFlags::HISTORY) == other.without(EntryFlags::HISTORY)
+}

@@ -1,0 +1,156 @@
+//! Mapping: leaves where nothing is.
+
+use super::PageTables;
+use crate::addr::{Frame, FrameRange, PageSize, VirtAddr, VirtRange};
+use crate::arch::{Entry, EntryFlags, Level};
+use crate::error::MapError;
+use crate::limits::{BLOCK_FRAMES, TABLE_ENTRIES};
+use crate::page_alloc::CountError;
+use crate::platform::Platform;
+
+impl<P: Platform> PageTables<'_, '_, P> {
+    /// Maps a run of frames to consecutive addresses from `addr` on, by 4 KiB leaves with `flags`, in one hold of the
+    /// table's lock. The run lies in one block, its addresses in one lowest-level table (any folio up to 2 MiB that is
+    /// mapped at its own alignment does). Shared. All or nothing: after an error no leaf was added, though tables may
+    /// have been.
+    ///
+    /// # Errors
+    /// [`MapError::Occupied`] when an entry is not empty or a larger leaf is in the way: look again and decide anew;
+    /// [`MapError::Unaligned`] when the run crosses a block or a table, or is empty; [`MapError::BadAddress`];
+    /// [`MapError::OutOfMemory`].
+    #[inline]
+    pub fn map(&self, addr: VirtAddr, run: FrameRange, flags: EntryFlags) -> Result<(), MapError> {
+        let (first, count) = self.check_run(addr, run)?;
+        let table = self.ensure(addr, Level::PTE)?;
+        let entry = Entry::leaf(run.start, PageSize::Size4K, flags);
+        debug_assert!(entry.is_present() && !flags.contains(EntryFlags::SPECIAL));
+        loop {
+            let locked = self.lock(table);
+            if !locked.all_empty(first, count) {
+                return Err(MapError::Occupied);
+            }
+            match self.allocator.counter().map(run) {
+                Ok(()) => {
+                    locked.fill_run(first, entry, count);
+                    return Ok(());
+                }
+                Err(CountError::Prepare { at, .. }) => {
+                    drop(locked);
+                    self.allocator.prepare_counts(at)?;
+                }
+            }
+        }
+    }
+
+    /// Maps those frames of the run whose entries are empty, as [`Self::map`] does otherwise; how many. Shared.
+    ///
+    /// # Errors
+    /// As [`Self::map`], less [`MapError::Occupied`] for single entries; nothing was mapped then.
+    pub fn map_where_empty(
+        &self,
+        addr: VirtAddr,
+        run: FrameRange,
+        flags: EntryFlags,
+    ) -> Result<u64, MapError> {
+        let (start, count) = self.check_run(addr, run)?;
+        let table = self.ensure(addr, Level::PTE)?;
+        let (mut at, mut mapped) = (0, 0);
+        while at < count {
+            let locked = self.lock(table);
+            let mut counter = self.allocator.counter();
+            let mut full = None;
+            while at < count {
+                let empty = (at..count).take_while(|&at| locked.all_empty(start + at, 1)).count();
+                if empty == 0 {
+                    at += 1;
+                    continue;
+                }
+                let piece = FrameRange::new(run.start.add(at as u64), empty as u64);
+                if let Err(CountError::Prepare { at, .. }) = counter.map(piece) {
+                    full = Some(at);
+                    break;
+                }
+                locked.fill_run(start + at, Entry::leaf(piece.start, PageSize::Size4K, flags), empty);
+                at += empty;
+                mapped += empty as u64;
+            }
+            drop(counter);
+            drop(locked);
+            if let Some(frame) = full {
+                match self.allocator.prepare_counts(frame) {
+                    Ok(()) => {}
+                    // What was mapped stays: the caller is told how much, and asks for the rest when it is touched.
+                    Err(_) if mapped > 0 => break,
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+        Ok(mapped)
+    }
+
+    /// Maps a folio, or an aligned part of a larger one, by one leaf of 2 MiB or 1 GiB. Shared.
+    ///
+    /// # Errors
+    /// [`MapError::Occupied`] when the entry is not empty (a table without leaves is in the way as well);
+    /// [`MapError::Unaligned`], [`MapError::BadAddress`], [`MapError::OutOfMemory`].
+    pub fn map_large(
+        &self,
+        addr: VirtAddr,
+        frame: Frame,
+        size: PageSize,
+        flags: EntryFlags,
+    ) -> Result<(), MapError> {
+        if size == PageSize::Size4K || !addr.is_aligned(size.bytes()) || !frame.is_aligned(size.order()) {
+            return Err(MapError::Unaligned);
+        }
+        self.check_len(addr, size.bytes())?;
+        let table = self.ensure(addr, Level::of_leaf(size))?;
+        let index = table.index(addr);
+        let locked = self.lock(table);
+        if !locked.all_empty(index, 1) {
+            return Err(MapError::Occupied);
+        }
+        self.allocator.counter().map_large(frame, size);
+        locked.fill(index, Entry::leaf(frame, size, flags));
+        Ok(())
+    }
+
+    /// Maps a frame that is not counted, such as the zero frame, by one 4 KiB leaf that is marked
+    /// [`EntryFlags::SPECIAL`]. Shared.
+    ///
+    /// # Errors
+    /// As [`Self::map`].
+    pub fn map_special(&self, addr: VirtAddr, frame: Frame, flags: EntryFlags) -> Result<(), MapError> {
+        self.check_run(addr, FrameRange::new(frame, 1))?;
+        let table = self.ensure(addr, Level::PTE)?;
+        let index = table.index(addr);
+        let locked = self.lock(table);
+        if !locked.all_empty(index, 1) {
+            return Err(MapError::Occupied);
+        }
+        locked.fill(index, Entry::leaf(frame, PageSize::Size4K, flags.union(EntryFlags::SPECIAL)));
+        Ok(())
+    }
+
+    /// The first entry and the number of entries for a run.
+    #[inline]
+    fn check_run(&self, addr: VirtAddr, run: FrameRange) -> Result<(usize, usize), MapError> {
+        let (first, count) = (Level::PTE.index(addr), run.count as usize);
+        let in_block = run.start.index_in_block() + count <= BLOCK_FRAMES;
+        if count == 0
+            || count > TABLE_ENTRIES - first
+            || !in_block
+            || !addr.is_aligned(PageSize::Size4K.bytes())
+        {
+            return Err(MapError::Unaligned);
+        }
+        self.check_len(addr, run.count * PageSize::Size4K.bytes())?;
+        Ok((first, count))
+    }
+
+    #[inline]
+    fn check_len(&self, addr: VirtAddr, len: u64) -> Result<(), MapError> {
+        let end = addr.0.checked_add(len).ok_or(MapError::BadAddress)?;
+        self.check(VirtRange { start: addr, end: VirtAddr(end) })
+    }
+}

@@ -1,0 +1,120 @@
+//! Page tables: walk, map, unmap, protect, split, collapse, copy and move, a run of entries at a time.
+//!
+//! # Protocol
+//!
+//! Page-table pages are frames of order 0 with a [`Descriptor`](crate::memmap::Descriptor) that holds their lock, level,
+//! number of non-empty entries (`population`), and where their parent's entry is (`word`). They are *added* under their
+//! parent's lock by anybody who holds the address-space lock at least for reading, and *removed* only by who holds it for
+//! writing. So whoever holds it for reading walks the upper levels without a lock, and changes leaves under the lock of
+//! the table that they stand in (a second one, in `copy` and `move`, has a rank of its own).
+//!
+//! Under such a lock nothing is allocated, cleared or flushed: preallocate, lock, recheck, commit, unlock. Map counts
+//! change under it, before the leaf appears; they are dropped by the gather, after the flush.
+//!
+//! A leaf in the place of which something of another size, or another frame, shall come is first replaced by
+//! [`Entry::BUSY`], then flushed, then filled: no two CPUs ever use different frames or sizes for an address. Nobody
+//! waits for a busy entry while holding one of their own.
+//!
+//! Leaves that hardware has nothing left to set in ([`Entry::is_settled`]) are changed by plain stores, all others by
+//! atomic exchange (invariant 3). Callers that set the accessed bit of what they map, and the dirty bit of what they map
+//! writable, save a locked operation per entry later on.
+//!
+//! Verbs say which hold of the address-space lock they need: *shared* or *exclusive*.
+#![forbid(unsafe_code)]
+
+mod collapse;
+mod copy;
+mod destroy;
+mod fresh;
+mod harvest;
+mod lock;
+mod map;
+mod move_range;
+mod protect;
+mod replace;
+mod split;
+mod unmap;
+mod validate;
+mod walk;
+
+pub use copy::CopyMode;
+pub use move_range::MoveError;
+pub use protect::GrantWrite;
+pub use unmap::Zap;
+pub use validate::{TableCensus, TableViolation};
+pub use walk::{LeafRun, Lookup};
+
+use crate::addr::{Frame, VirtRange};
+use crate::arch::PagingMode;
+use crate::error::MapError;
+use crate::page_alloc::PageAllocator;
+use crate::platform::Platform;
+use crate::tlb::MmContext;
+use crate::tlb::words::Table;
+
+use fresh::FreshTable;
+
+/// The page tables of one address space, as a handle for the verbs.
+pub struct PageTables<'a, 'p, P: Platform> {
+    allocator: &'a PageAllocator<'p, P>,
+    context: &'a MmContext,
+}
+
+impl<P: Platform> Clone for PageTables<'_, '_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Platform> Copy for PageTables<'_, '_, P> {}
+
+impl<'a, 'p, P: Platform> PageTables<'a, 'p, P> {
+    /// A handle on the tables of `context`, whose frames are those of `allocator`.
+    #[inline]
+    pub fn new(allocator: &'a PageAllocator<'p, P>, context: &'a MmContext) -> Self {
+        Self { allocator, context }
+    }
+
+    /// An empty address space.
+    ///
+    /// # Errors
+    /// [`MapError::OutOfMemory`].
+    pub fn create(allocator: &PageAllocator<'p, P>, mode: PagingMode) -> Result<MmContext, MapError> {
+        let root = FreshTable::new(allocator, mode.top())?;
+        let frame = root.frame();
+        root.into_root();
+        Ok(MmContext::new(frame, mode))
+    }
+
+    /// The address space's identity.
+    #[inline]
+    pub fn context(&self) -> &'a MmContext {
+        self.context
+    }
+
+    #[inline]
+    fn platform(&self) -> &'p P {
+        self.allocator.platform()
+    }
+
+    #[inline]
+    fn root(&self) -> Table<'p> {
+        Table::at(self.platform(), self.context.root(), self.context.mode().top())
+    }
+
+    /// Refuses ranges that are not made of user pages.
+    #[inline]
+    fn check(&self, range: VirtRange) -> Result<(), MapError> {
+        if self.context.mode().user_range().covers(range) && range.start <= range.end {
+            Ok(())
+        } else {
+            Err(MapError::BadAddress)
+        }
+    }
+}
+
+/// Where a table stands: the parent's frame and the index of the entry, in one word.
+#[inline]
+fn place_of(parent: Frame, index: usize) -> u64 {
+    parent.0 << 9 | index as u64
+}

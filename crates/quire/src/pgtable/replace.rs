@@ -1,0 +1,78 @@
+//! One leaf: another frame in its place, or more bits.
+
+use super::PageTables;
+use super::lock::same_leaf;
+use crate::addr::{FrameRange, PageSize, VirtAddr, VirtRange};
+use crate::arch::{Entry, EntryFlags};
+use crate::error::MapError;
+use crate::page_alloc::CountError;
+use crate::platform::Platform;
+use crate::tlb::{MmuGather, Unmapped};
+
+impl<P: Platform> PageTables<'_, '_, P> {
+    /// Puts the leaf `new` in the place of the leaf of the same size at `addr`, if that is still `expected` (bits that
+    /// only record history apart); whether it was. Between the two the address is busy and every CPU is flushed, so that
+    /// no two CPUs see different frames. The old leaf goes to the gather. Shared.
+    ///
+    /// # Errors
+    /// [`MapError::OutOfMemory`]; nothing has changed then.
+    pub fn replace(
+        &self,
+        addr: VirtAddr,
+        size: PageSize,
+        expected: Entry,
+        new: Entry,
+        gather: &mut MmuGather<'_, '_, P>,
+    ) -> Result<bool, MapError> {
+        gather.make_room();
+        let Some((table, index)) = self.slot(addr, size) else { return Ok(false) };
+        let old = loop {
+            let locked = self.lock(table);
+            if !same_leaf(locked.load(index), expected) {
+                return Ok(false);
+            }
+            match self.count_leaf(new, size) {
+                Ok(()) => break locked.exchange(index, Entry::BUSY),
+                Err(CountError::Prepare { at, .. }) => {
+                    drop(locked);
+                    self.allocator.prepare_counts(at)?;
+                }
+            }
+        };
+        gather.owe(VirtRange::from_len(addr.align_down(size.bytes()), size.bytes()), size);
+        if !old.has(EntryFlags::SPECIAL) {
+            gather.add(Unmapped::leaves(old, size, 1, old.has(EntryFlags::DIRTY)));
+        }
+        gather.flush();
+        self.lock(table).fill(index, new);
+        Ok(true)
+    }
+
+    /// Sets more bits in the leaf of `size` at `addr`, if it is still `expected` (bits that only record history apart);
+    /// whether it was. Needs no flush: a CPU that has the old leaf cached faults once more at worst. Shared.
+    pub fn upgrade(&self, addr: VirtAddr, size: PageSize, expected: Entry, more: EntryFlags) -> bool {
+        let Some((table, index)) = self.slot(addr, size) else { return false };
+        let locked = self.lock(table);
+        let seen = locked.load(index);
+        let same = same_leaf(seen, expected);
+        if same {
+            locked.update(index, seen, |leaf| leaf.with(more));
+        }
+        same
+    }
+
+    /// Counts one leaf more.
+    fn count_leaf(&self, leaf: Entry, size: PageSize) -> Result<(), CountError> {
+        if leaf.has(EntryFlags::SPECIAL) {
+            return Ok(());
+        }
+        let mut counter = self.allocator.counter();
+        match size {
+            PageSize::Size4K => counter.map(FrameRange::new(leaf.frame(), 1)),
+            PageSize::Size2M | PageSize::Size1G => {
+                counter.map_large(leaf.frame(), size);
+                Ok(())
+            }
+        }
+    }
+}

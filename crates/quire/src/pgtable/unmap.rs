@@ -1,0 +1,234 @@
+//! Unmapping: whole tables by one exchange, the rest run by run.
+
+use super::PageTables;
+use super::lock::LockedTable;
+use super::walk::Step;
+use crate::addr::{PageSize, VirtAddr, VirtRange};
+use crate::arch::{Entry, EntryFlags, Level};
+use crate::error::MapError;
+use crate::platform::Platform;
+use crate::stats::Stat;
+use crate::tlb::words::Table;
+use crate::tlb::{MmuGather, Unmapped};
+
+/// What to unmap and how.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Zap {
+    /// The addresses whose leaves go.
+    pub range: VirtRange,
+    /// The addresses around them in which nothing but the range is mapped: the end of the mapping before and the start of
+    /// the one after. Covers the range.
+    pub limits: VirtRange,
+    /// Tables of which the limits cover all are detached whole. Needs the address-space lock *exclusive*; without it the
+    /// lock may be *shared*, and tables stay.
+    pub detach: bool,
+}
+
+impl Zap {
+    /// Unmaps leaves and leaves every table where it is: for whoever holds the address-space lock shared.
+    pub const fn leaves(range: VirtRange) -> Self {
+        Self { range, limits: range, detach: false }
+    }
+
+    /// Unmaps and detaches what the limits allow: for whoever holds the address-space lock exclusive.
+    pub const fn tables(range: VirtRange, limits: VirtRange) -> Self {
+        Self { range, limits, detach: true }
+    }
+}
+
+/// Why a hold of a table's lock ended before its entries did.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stop {
+    /// At the end.
+    Done,
+    /// The gather has no room.
+    Full,
+    /// Somebody replaces the leaf of the next entry.
+    Busy,
+}
+
+impl<'p, P: Platform> PageTables<'_, 'p, P> {
+    /// Takes out every leaf in the range and gives them to the gather. Large leaves that reach over an end of the range
+    /// are split first, which may need memory; after that nothing can fail.
+    ///
+    /// # Errors
+    /// [`MapError::BadAddress`], [`MapError::OutOfMemory`]; nothing was unmapped then.
+    pub fn unmap(&self, zap: &Zap, gather: &mut MmuGather<'_, '_, P>) -> Result<(), MapError> {
+        debug_assert!(zap.limits.covers(zap.range));
+        self.check(zap.range)?;
+        self.split_ends(zap.range)?;
+        let mut rest = zap.range;
+        while !rest.is_empty() {
+            gather.make_room();
+            rest.start = self.unmap_step(rest, zap, gather);
+        }
+        Ok(())
+    }
+
+    /// Unmaps what one table or one entry holds of the start of `rest`; where to go on.
+    fn unmap_step(&self, rest: VirtRange, zap: &Zap, gather: &mut MmuGather<'_, '_, P>) -> VirtAddr {
+        let mut table = self.root();
+        loop {
+            let entry = table.load(table.index(rest.start));
+            if !entry.is_table(table.level()) {
+                break;
+            }
+            let extent = table.extent(rest.start);
+            if zap.detach && zap.limits.covers(extent) {
+                self.detach(table, extent, gather);
+                return extent.end.min(rest.end);
+            }
+            table = table.child(self.platform(), entry);
+            if table.level() == Level::PTE {
+                break;
+            }
+        }
+        let bytes =
+            if table.level() == Level::PTE { Level::PTE.table_bytes() } else { table.level().entry_bytes() };
+        let end = rest.end.min(rest.start.align_down(bytes).add(bytes));
+        let step = Step { table, range: VirtRange::new(rest.start, end) };
+        if step.is_lowest() {
+            self.unmap_leaves(&step, gather)
+        } else {
+            self.unmap_large(&step, zap.detach, gather)
+        }
+    }
+
+    /// Takes the table below the entry for `extent` out by one exchange. The lock is for those who count entries; walkers
+    /// are kept out by the address-space lock.
+    fn detach(&self, parent: Table<'p>, extent: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
+        let locked = self.lock(parent);
+        let entry = locked.exchange(parent.index(extent.start), Entry::EMPTY);
+        drop(locked);
+        gather.add(Unmapped::table(entry, parent.level()));
+        gather.owe_tables(extent);
+        self.allocator.count(Stat::ZapTable, 1);
+    }
+
+    /// Unmaps the entries of a lowest-level table; where to go on.
+    fn unmap_leaves(&self, step: &Step<'p>, gather: &mut MmuGather<'_, '_, P>) -> VirtAddr {
+        let indices = step.indices();
+        let locked = self.lock(step.table);
+        let (at, taken, stop) = take_leaves(&locked, indices.clone(), gather);
+        drop(locked);
+        let next = step.range.start.add((at - indices.start) as u64 * PageSize::Size4K.bytes());
+        if taken > 0 {
+            gather.owe(VirtRange::new(step.range.start, next), PageSize::Size4K);
+            self.allocator.count(Stat::ZapEntry, taken);
+        }
+        if stop == Stop::Busy {
+            self.wait_while_busy(step.table, at, gather);
+        }
+        next
+    }
+
+    /// Unmaps the entry of an upper table for the range, if it is a leaf; where to go on.
+    fn unmap_large(&self, step: &Step<'p>, exclusive: bool, gather: &mut MmuGather<'_, '_, P>) -> VirtAddr {
+        let level = step.table.level();
+        let index = step.table.index(step.range.start);
+        let seen = step.table.load(index);
+        if seen.is_empty() {
+            return step.range.end;
+        }
+        if seen.is_busy() {
+            self.wait_while_busy(step.table, index, gather);
+            return step.range.start;
+        }
+        let locked = self.lock(step.table);
+        let leaf = locked.load(index);
+        let (true, Some(size)) = (leaf.is_leaf(level), level.leaf_size()) else {
+            // It became a table, or busy, just now: look again.
+            return step.range.start;
+        };
+        debug_assert_eq!(step.range.len(), size.bytes(), "a leaf reaches over the range's end");
+        // With the address-space lock shared, a fault might put smaller leaves here before the flush.
+        let taken = locked.exchange(index, if exclusive { Entry::EMPTY } else { Entry::BUSY });
+        drop(locked);
+        if !taken.has(EntryFlags::SPECIAL) {
+            gather.add(Unmapped::leaves(taken, size, 1, taken.has(EntryFlags::DIRTY)));
+        }
+        if !exclusive {
+            gather.add(Unmapped::busy(step.table.frame(), index));
+        }
+        gather.owe(step.range, size);
+        self.allocator.count(Stat::ZapEntry, 1);
+        step.range.end
+    }
+
+    /// Waits until an entry is no longer busy. The gather's own busy entries are released first, so that two who wait
+    /// for each other both go on.
+    #[cold]
+    fn wait_while_busy(&self, table: Table<'p>, index: usize, gather: &mut MmuGather<'_, '_, P>) {
+        gather.flush();
+        while table.load(index).is_busy() {
+            self.platform().relax();
+        }
+    }
+
+    /// Splits the large leaves that reach over the start or the end of the range.
+    pub(super) fn split_ends(&self, range: VirtRange) -> Result<(), MapError> {
+        self.split_at(range.start)?;
+        self.split_at(range.end)
+    }
+}
+
+/// Leaves that are taken out one after the other and belong together.
+struct Open {
+    first: Entry,
+    count: u64,
+    dirty: bool,
+}
+
+impl Open {
+    /// Whether the leaf goes on with the run. Whether it was stored through matters for file pages only.
+    #[inline]
+    fn goes_on_with(&self, leaf: Entry) -> bool {
+        leaf.continues(self.first, self.count)
+            && (leaf.has(EntryFlags::ANON) || leaf.has(EntryFlags::DIRTY) == self.dirty)
+    }
+}
+
+/// Takes leaves out of a table until the gather is full; where it stopped, how many there were, and why it stopped.
+fn take_leaves<P: Platform>(
+    locked: &LockedTable<'_, P>,
+    indices: core::ops::Range<usize>,
+    gather: &mut MmuGather<'_, '_, P>,
+) -> (usize, u64, Stop) {
+    let (mut at, mut taken, mut stop) = (indices.start, 0, Stop::Done);
+    let mut open: Option<Open> = None;
+    while at < indices.end {
+        let seen = locked.load(at);
+        if seen.is_present() {
+            // Room for the open run and for the one that this leaf may start.
+            if gather.span_room() < 2 {
+                stop = Stop::Full;
+                break;
+            }
+            let leaf = locked.take(at, seen);
+            taken += 1;
+            match &mut open {
+                Some(run) if run.goes_on_with(leaf) => run.count += 1,
+                _ => {
+                    close(open.take(), gather);
+                    if !leaf.has(EntryFlags::SPECIAL) {
+                        open = Some(Open { first: leaf, count: 1, dirty: leaf.has(EntryFlags::DIRTY) });
+                    }
+                }
+            }
+        } else if seen.is_busy() {
+            stop = Stop::Busy;
+            break;
+        }
+        at += 1;
+    }
+    close(open, gather);
+    locked.grow(-(taken as i32));
+    (at, taken, stop)
+}
+
+#[inline]
+fn close<P: Platform>(open: Option<Open>, gather: &mut MmuGather<'_, '_, P>) {
+    if let Some(run) = open {
+        gather.add(Unmapped::leaves(run.first, PageSize::Size4K, run.count, run.dirty));
+    }
+}

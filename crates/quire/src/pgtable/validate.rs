@@ -1,0 +1,140 @@
+//! Walks all tables of an address space at rest and checks them against the invariants.
+
+use core::sync::atomic::Ordering;
+
+use super::{PageTables, place_of};
+use crate::addr::{Frame, VirtAddr};
+use crate::arch::{Entry, EntryFlags, Level};
+use crate::limits::TABLE_ENTRIES;
+use crate::memmap::DescriptorFlags;
+use crate::platform::Platform;
+use crate::tlb::RssChange;
+use crate::tlb::words::Table;
+
+/// What [`PageTables::validate`] found broken, and where.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TableViolation {
+    /// The frame is not marked as a table of this address space and level.
+    NotATable(Frame),
+    /// The table is reached by an entry that is not its place: it is reachable twice, or was moved without a note.
+    Place(Frame),
+    /// The table counts another number of non-empty entries than it has.
+    Population {
+        /// The table.
+        table: Frame,
+        /// What it counts.
+        counted: u16,
+        /// What it has.
+        found: u16,
+    },
+    /// The entry is neither empty nor present.
+    Strange {
+        /// The address that it translates.
+        addr: VirtAddr,
+        /// The entry.
+        entry: Entry,
+    },
+    /// The leaf maps a frame that has no map count (invariant 5).
+    Uncounted {
+        /// The address that it translates.
+        addr: VirtAddr,
+        /// The frame.
+        frame: Frame,
+    },
+    /// The address space counts another number of tables than can be reached.
+    Tables {
+        /// What it counts.
+        counted: u64,
+        /// What was found.
+        found: u64,
+    },
+}
+
+/// What a whole address space holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TableCensus {
+    /// Tables, the root included.
+    pub tables: u64,
+    /// Leaves of every size.
+    pub leaves: u64,
+    /// Resident memory.
+    pub resident: RssChange,
+}
+
+impl<'p, P: Platform> PageTables<'_, 'p, P> {
+    /// Checks every table and leaf, and counts them. Nothing may be under way.
+    ///
+    /// # Errors
+    /// The first [`TableViolation`] found.
+    pub fn validate(&self) -> Result<TableCensus, TableViolation> {
+        let mut census = TableCensus::default();
+        self.validate_table(self.root(), VirtAddr(0), &mut census)?;
+        let counted = self.context.tables();
+        if counted != census.tables {
+            return Err(TableViolation::Tables { counted, found: census.tables });
+        }
+        Ok(census)
+    }
+
+    /// As deep as there are levels.
+    fn validate_table(
+        &self,
+        table: Table<'p>,
+        base: VirtAddr,
+        census: &mut TableCensus,
+    ) -> Result<(), TableViolation> {
+        let descriptor = self.allocator.descriptor(table.frame());
+        if !descriptor.has(DescriptorFlags::TABLE)
+            || descriptor.level.load(Ordering::Relaxed) != table.level().get()
+            || descriptor.owner.load(Ordering::Relaxed) != self.context.root().0
+        {
+            return Err(TableViolation::NotATable(table.frame()));
+        }
+        census.tables += 1;
+        let mut found = 0;
+        for index in 0..self.entries_of(table) {
+            let entry = table.load(index);
+            let addr = base.add(index as u64 * table.level().entry_bytes());
+            found += u16::from(!entry.is_empty());
+            if entry.is_leaf(table.level()) {
+                self.validate_leaf(table.level(), addr, entry, census)?;
+            } else if entry.is_table(table.level()) {
+                let child = table.child(self.platform(), entry);
+                let place = self.allocator.descriptor(child.frame()).word.load(Ordering::Relaxed);
+                if place != place_of(table.frame(), index) {
+                    return Err(TableViolation::Place(child.frame()));
+                }
+                self.validate_table(child, addr, census)?;
+            } else if !entry.is_empty() {
+                return Err(TableViolation::Strange { addr, entry });
+            }
+        }
+        let counted = descriptor.population.load(Ordering::Relaxed);
+        if counted == found {
+            Ok(())
+        } else {
+            Err(TableViolation::Population { table: table.frame(), counted, found })
+        }
+    }
+
+    /// The upper half of the root is not ours.
+    fn entries_of(&self, table: Table<'_>) -> usize {
+        if table.frame() == self.context.root() { TABLE_ENTRIES / 2 } else { TABLE_ENTRIES }
+    }
+
+    fn validate_leaf(
+        &self,
+        level: Level,
+        addr: VirtAddr,
+        entry: Entry,
+        census: &mut TableCensus,
+    ) -> Result<(), TableViolation> {
+        let Some(size) = level.leaf_size() else { return Err(TableViolation::Strange { addr, entry }) };
+        census.leaves += 1;
+        census.resident.count(entry, size, 1);
+        if !entry.has(EntryFlags::SPECIAL) && self.allocator.mapcount(entry.frame()) == 0 {
+            return Err(TableViolation::Uncounted { addr, frame: entry.frame() });
+        }
+        Ok(())
+    }
+}

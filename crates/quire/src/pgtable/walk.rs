@@ -1,0 +1,200 @@
+//! Finding entries: one, or all leaves of a range as runs.
+
+use super::{FreshTable, PageTables};
+use crate::addr::{PageSize, VirtAddr, VirtRange};
+use crate::arch::{Entry, Level};
+use crate::error::MapError;
+use crate::platform::Platform;
+use crate::tlb::words::Table;
+
+/// The entry that decides about an address: a leaf, or the empty one at which the walk ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lookup {
+    /// The level of the table that the entry stands in.
+    pub level: Level,
+    /// The entry; empty where nothing is mapped.
+    pub entry: Entry,
+}
+
+impl Lookup {
+    /// The size of the leaf, if there is one.
+    #[inline]
+    pub fn leaf_size(&self) -> Option<PageSize> {
+        if self.entry.is_leaf(self.level) { self.level.leaf_size() } else { None }
+    }
+}
+
+/// Leaves of one size that map consecutive addresses to consecutive frames with the same bits, history apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LeafRun {
+    /// The address of the first leaf; for a large leaf of which the range covers a part, the leaf's own start.
+    pub addr: VirtAddr,
+    /// The first leaf.
+    pub first: Entry,
+    /// The size of each.
+    pub size: PageSize,
+    /// How many there are.
+    pub count: u64,
+}
+
+/// What a walk found for the start of a range: the lowest table there, and how much of the range it speaks for.
+pub(super) struct Step<'a> {
+    pub(super) table: Table<'a>,
+    /// In a table of the lowest level all that the table covers of the range; above, what one entry covers.
+    pub(super) range: VirtRange,
+}
+
+impl Step<'_> {
+    /// The entries of the lowest-level table that the range concerns, or the one entry above.
+    #[inline]
+    pub(super) fn indices(&self) -> core::ops::Range<usize> {
+        let first = self.table.index(self.range.start);
+        let count = self.range.len().div_ceil(self.table.level().entry_bytes()).max(1);
+        first..first + count as usize
+    }
+
+    #[inline]
+    pub(super) fn is_lowest(&self) -> bool {
+        self.table.level() == Level::PTE
+    }
+}
+
+impl<'a, 'p, P: Platform> PageTables<'a, 'p, P> {
+    /// The entry that decides about `addr` now. Waits where a leaf is being replaced. Shared; no lock, so the answer may
+    /// be old and is rechecked by the verbs that change something.
+    #[inline]
+    pub fn lookup(&self, addr: VirtAddr) -> Lookup {
+        loop {
+            let mut table = self.root();
+            loop {
+                let entry = table.load(table.index(addr));
+                if entry.is_table(table.level()) {
+                    table = table.child(self.platform(), entry);
+                } else if entry.is_busy() {
+                    self.platform().relax();
+                    break;
+                } else {
+                    return Lookup { level: table.level(), entry };
+                }
+            }
+        }
+    }
+
+    /// Whether nothing is mapped in the range, which lies in what one lowest-level table covers. Shared; the answer may
+    /// be old.
+    #[inline]
+    pub fn is_empty(&self, range: VirtRange) -> bool {
+        let step = self.step(range);
+        if step.is_lowest() {
+            step.indices().all(|index| step.table.load(index).is_empty())
+        } else {
+            step.table.load(step.table.index(range.start)).is_empty()
+        }
+    }
+
+    /// Shows every leaf in the range as runs, in ascending order; a run never spans two tables. Shared; no lock, so each
+    /// run is as it was at some moment of the walk.
+    pub fn runs(&self, range: VirtRange, mut show: impl FnMut(LeafRun)) {
+        let mut rest = range;
+        while !rest.is_empty() {
+            let step = self.step(rest);
+            rest.start = step.range.end;
+            let level = step.table.level();
+            let indices = step.indices();
+            let mut index = indices.start;
+            while index < indices.end {
+                let first = step.table.load(index);
+                let mut count = 1;
+                if let (true, Some(size)) = (first.is_leaf(level), level.leaf_size()) {
+                    if step.is_lowest() {
+                        count = step.table.run_length(index, indices.end, first);
+                    }
+                    let bytes = (index - indices.start) as u64 * level.entry_bytes();
+                    let addr = step.range.start.align_down(level.entry_bytes()).add(bytes);
+                    show(LeafRun { addr, first, size, count: count as u64 });
+                }
+                index += count;
+            }
+        }
+    }
+
+    /// The lowest table for the start of a range, which is not empty, and how much of the range it speaks for.
+    #[inline]
+    pub(super) fn step(&self, range: VirtRange) -> Step<'p> {
+        let mut table = self.root();
+        loop {
+            let entry = table.load(table.index(range.start));
+            if entry.is_table(table.level()) {
+                table = table.child(self.platform(), entry);
+                if table.level() == Level::PTE {
+                    break;
+                }
+            } else {
+                let end = range.end.min(table.extent(range.start).end);
+                return Step { table, range: VirtRange::new(range.start, end) };
+            }
+        }
+        let covered = table.level().table_bytes();
+        let end = range.end.min(range.start.align_down(covered).add(covered));
+        Step { table, range: VirtRange::new(range.start, end) }
+    }
+
+    /// The table of `level` for `addr`, with all above it, added where missing.
+    ///
+    /// # Errors
+    /// [`MapError::Occupied`] when a leaf, or a busy entry, is in the way, [`MapError::OutOfMemory`].
+    #[inline]
+    pub(super) fn ensure(&self, addr: VirtAddr, level: Level) -> Result<Table<'p>, MapError> {
+        let mut table = self.root();
+        while table.level() > level {
+            let entry = table.load(table.index(addr));
+            table = if entry.is_table(table.level()) {
+                table.child(self.platform(), entry)
+            } else if entry.is_empty() {
+                self.add_table(table, table.index(addr))?
+            } else {
+                return Err(MapError::Occupied);
+            };
+        }
+        Ok(table)
+    }
+
+    /// The table for `addr` of `level`, if there is one.
+    #[inline]
+    pub(super) fn find(&self, addr: VirtAddr, level: Level) -> Option<Table<'p>> {
+        let mut table = self.root();
+        while table.level() > level {
+            let entry = table.load(table.index(addr));
+            if !entry.is_table(table.level()) {
+                return None;
+            }
+            table = table.child(self.platform(), entry);
+        }
+        Some(table)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn add_table(&self, parent: Table<'p>, index: usize) -> Result<Table<'p>, MapError> {
+        let fresh = FreshTable::new(self.allocator, parent.level().below())?;
+        let locked = self.lock(parent);
+        let entry = locked.load(index);
+        if entry.is_empty() {
+            return Ok(fresh.install(self.context, &locked, index));
+        }
+        drop(locked);
+        if entry.is_table(parent.level()) {
+            Ok(parent.child(self.platform(), entry))
+        } else {
+            Err(MapError::Occupied)
+        }
+    }
+
+    /// The table and index of the leaf of `size` for `addr`, if the entry there is at that level.
+    #[inline]
+    pub(super) fn slot(&self, addr: VirtAddr, size: PageSize) -> Option<(Table<'p>, usize)> {
+        let level = Level::of_leaf(size);
+        let table = self.find(addr, level)?;
+        Some((table, table.index(addr)))
+    }
+}

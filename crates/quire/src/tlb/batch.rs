@@ -1,0 +1,119 @@
+//! Flushes: gathered while entries change, then sent once.
+
+use super::MmContext;
+use crate::addr::{PageSize, VirtRange};
+use crate::limits::FLUSH_PAGES_CEILING;
+use crate::page_alloc::PageAllocator;
+use crate::platform::{FlushExtent, FlushRequest, Platform};
+use crate::stats::Stat;
+use crate::sync::Pinned;
+
+/// A flush that is owed: the addresses whose translations changed, the smallest leaf among them, and whether tables
+/// went away. In debug builds dropping one that was not flushed panics.
+#[must_use = "a flush that is owed must be made"]
+#[derive(Debug)]
+pub struct FlushBatch {
+    /// Empty when nothing is owed.
+    range: VirtRange,
+    stride: PageSize,
+    tables: bool,
+}
+
+impl FlushBatch {
+    /// Nothing is owed.
+    #[inline]
+    pub fn new() -> Self {
+        Self { range: VirtRange::default(), stride: PageSize::Size1G, tables: false }
+    }
+
+    /// Whether nothing is owed.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.range.is_empty()
+    }
+
+    /// Owes a flush of the leaves of `stride` in `range`.
+    #[inline]
+    pub fn add(&mut self, range: VirtRange, stride: PageSize) {
+        if self.range.is_empty() {
+            self.range = range;
+        } else if !range.is_empty() {
+            self.range.start = self.range.start.min(range.start);
+            self.range.end = self.range.end.max(range.end);
+        }
+        self.stride = self.stride.min(stride);
+    }
+
+    /// Owes a flush of everything in `range`, paging-structure caches included: tables were detached or moved.
+    #[inline]
+    pub fn add_tables(&mut self, range: VirtRange) {
+        self.add(range, PageSize::Size4K);
+        self.tables = true;
+    }
+
+    /// Makes the flush that is owed, if any: afterwards no CPU uses a translation that was cached before the entries
+    /// changed. Waits for other CPUs, so no lock of the rank of page tables or above may be held.
+    pub fn flush<P: Platform>(&mut self, allocator: &PageAllocator<'_, P>, context: &MmContext) {
+        if self.is_empty() {
+            return;
+        }
+        let request = self.request(context);
+        let range = core::mem::take(&mut self.range);
+        (self.stride, self.tables) = (PageSize::Size1G, false);
+        allocator.platform().invalidate_secondary(context.root(), range);
+        shoot_down(allocator, context, &request);
+    }
+
+    fn request(&self, context: &MmContext) -> FlushRequest {
+        let pages = self.range.len() / self.stride.bytes();
+        let extent = if pages > FLUSH_PAGES_CEILING {
+            FlushExtent::AddressSpace
+        } else {
+            FlushExtent::Range { range: self.range, stride: self.stride.bytes() }
+        };
+        FlushRequest { root: context.root(), extent, tables: self.tables }
+    }
+}
+
+impl Default for FlushBatch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for FlushBatch {
+    fn drop(&mut self) {
+        debug_assert!(
+            self.is_empty(),
+            "a flush of {:?} is owed and was never made (invariant 2)",
+            self.range
+        );
+    }
+}
+
+/// Flushes every CPU that runs the address space. The other CPUs work on it while this one does.
+fn shoot_down<P: Platform>(allocator: &PageAllocator<'_, P>, context: &MmContext, request: &FlushRequest) {
+    let platform = allocator.platform();
+    let pinned = Pinned::new(platform);
+    let mut targets = context.running();
+    if targets.is_empty() {
+        allocator.count(Stat::TlbFlushAvoided, 1);
+        return;
+    }
+    let local = targets.contains(pinned.cpu());
+    targets.remove(pinned.cpu());
+    let remote = !targets.is_empty();
+    if remote {
+        platform.flush_remote_start(&targets, request);
+        allocator.count(Stat::NrTlbRemoteFlush, 1);
+        allocator.count(Stat::NrTlbRemoteFlushReceived, targets.len() as u64);
+    }
+    if local {
+        platform.flush_local(request);
+        let whole = request.extent == FlushExtent::AddressSpace;
+        allocator.count(if whole { Stat::NrTlbLocalFlushAll } else { Stat::NrTlbLocalFlushOne }, 1);
+    }
+    if remote {
+        platform.flush_remote_wait(&targets, request);
+    }
+}

@@ -1,0 +1,83 @@
+//! What the flush must know of an address space: its root table and the CPUs that run it.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::addr::Frame;
+use crate::arch::PagingMode;
+use crate::cpu::{AtomicCpuSet, CpuId, CpuSet};
+use crate::platform::Platform;
+use crate::sync::Pinned;
+
+/// An address space as hardware knows it: the root of its page tables and the CPUs that use them.
+///
+/// Made and unmade by [`crate::pgtable::PageTables::create`] and [`crate::pgtable::PageTables::destroy`].
+#[derive(Debug)]
+pub struct MmContext {
+    root: Frame,
+    mode: PagingMode,
+    cpus: AtomicCpuSet,
+    /// Page-table pages that the address space has, the root included.
+    tables: AtomicU64,
+}
+
+impl MmContext {
+    /// The context of a root table that is empty and known to nobody else.
+    pub(crate) fn new(root: Frame, mode: PagingMode) -> Self {
+        Self { root, mode, cpus: AtomicCpuSet::new(), tables: AtomicU64::new(1) }
+    }
+
+    /// The root table.
+    #[inline]
+    pub fn root(&self) -> Frame {
+        self.root
+    }
+
+    /// How many levels the tables have.
+    #[inline]
+    pub fn mode(&self) -> PagingMode {
+        self.mode
+    }
+
+    /// Page-table pages that the address space has, the root included; those that are detached count until they are
+    /// freed.
+    #[inline]
+    pub fn tables(&self) -> u64 {
+        self.tables.load(Ordering::Relaxed)
+    }
+
+    /// The running CPU starts to run the address space: from here on it is flushed. Sequentially consistent with the
+    /// flushes: one that does not see the CPU changed the tables before the CPU could read them.
+    pub fn switch_in<P: Platform>(&self, platform: &P) {
+        let pinned = Pinned::new(platform);
+        self.cpus.insert(pinned.cpu());
+        platform.load_root(Some(self.root));
+    }
+
+    /// The running CPU stops running the address space and runs none.
+    pub fn switch_out<P: Platform>(&self, platform: &P) {
+        let pinned = Pinned::new(platform);
+        platform.load_root(None);
+        self.cpus.remove(pinned.cpu());
+    }
+
+    /// The running CPU, pinned, goes from this address space straight to `next`.
+    pub fn switch_to<P: Platform>(&self, next: &Self, platform: &P, cpu: CpuId) {
+        next.cpus.insert(cpu);
+        platform.load_root(Some(next.root));
+        self.cpus.remove(cpu);
+    }
+
+    /// The CPUs that run the address space now.
+    #[inline]
+    pub fn running(&self) -> CpuSet {
+        self.cpus.snapshot()
+    }
+
+    pub(crate) fn add_tables(&self, count: u64) {
+        self.tables.fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn remove_tables(&self, count: u64) {
+        self.tables.fetch_sub(count, Ordering::Relaxed);
+    }
+}

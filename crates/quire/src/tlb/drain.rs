@@ -1,0 +1,142 @@
+//! Taking apart what is flushed: counts first, then the tables themselves.
+//!
+//! A detached subtree is read here plainly: its parent's entry is gone, every CPU was flushed, and whoever detached it
+//! held the address-space lock for writing, so that no walker was inside (invariants 3 and 4).
+
+use core::sync::atomic::Ordering;
+
+use super::words::Table;
+use super::{MmContext, RssChange};
+use crate::addr::{Frame, FrameRange, Order, PageSize};
+use crate::arch::{Entry, EntryFlags, Level};
+use crate::limits::{GATHER_TABLES, TABLE_ENTRIES};
+use crate::memmap::DescriptorFlags;
+use crate::page_alloc::{Counter, PageAllocator};
+use crate::platform::Platform;
+
+/// Tables to be freed that go through the per-CPU list one by one; more go to the store together.
+const FEW: usize = 8;
+
+/// Drops counts and frees tables, in batches.
+pub(super) struct Drain<'a, 'p, P: Platform> {
+    allocator: &'a PageAllocator<'p, P>,
+    context: &'a MmContext,
+    counter: Counter<'a, 'p, P>,
+    rss: RssChange,
+    /// Tables that were read and can be freed.
+    read: [Frame; GATHER_TABLES],
+    read_count: usize,
+}
+
+impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
+    pub(super) fn new(allocator: &'a PageAllocator<'p, P>, context: &'a MmContext) -> Self {
+        let counter = allocator.counter();
+        let rss = RssChange::default();
+        Self { allocator, context, counter, rss, read: [Frame(0); GATHER_TABLES], read_count: 0 }
+    }
+
+    /// Drops the counts of leaves onto consecutive frames.
+    #[inline]
+    pub(super) fn leaves(&mut self, frames: FrameRange, size: PageSize, anon: bool) {
+        match size {
+            PageSize::Size4K => {
+                self.counter.unmap(frames);
+            }
+            PageSize::Size2M | PageSize::Size1G => {
+                for leaf in (0..frames.count).step_by(size.frames() as usize) {
+                    self.counter.unmap_large(frames.start.add(leaf), size);
+                }
+            }
+        }
+        let pages = frames.count as i64;
+        if anon {
+            self.rss.anon -= pages;
+        } else {
+            self.rss.file -= pages;
+        }
+    }
+
+    /// Reads a detached table and all below it, drops the counts of its leaves, and frees the tables. As deep as there
+    /// are levels.
+    pub(super) fn subtree(&mut self, frame: Frame, level: Level) {
+        let table = Table::at(self.allocator.platform(), frame, level);
+        let descriptor = self.allocator.descriptor(frame);
+        let mut left = usize::from(descriptor.population.load(Ordering::Relaxed));
+        let entries = self.user_entries(frame);
+        let mut index = 0;
+        while left > 0 && index < entries {
+            let first = table.load_private(index);
+            let mut run = 1;
+            if first.is_leaf(level) {
+                run = if level == Level::PTE { table.run_length(index, entries, first) } else { 1 };
+                self.run(table, index, run, first);
+                left -= run;
+            } else if first.is_table(level) {
+                self.subtree(first.frame(), level.below());
+                left -= 1;
+            } else {
+                debug_assert!(first.is_empty(), "a detached table holds {first:?}");
+            }
+            index += run;
+        }
+        debug_assert_eq!(left, 0, "a detached table holds fewer entries than it counts");
+        descriptor.clear_flags();
+        descriptor.population.store(0, Ordering::Relaxed);
+        if self.read_count == self.read.len() {
+            self.free_tables();
+        }
+        self.read[self.read_count] = frame;
+        self.read_count += 1;
+    }
+
+    /// The upper half of the root table is not ours.
+    fn user_entries(&self, frame: Frame) -> usize {
+        if frame == self.context.root() { TABLE_ENTRIES / 2 } else { TABLE_ENTRIES }
+    }
+
+    #[inline]
+    fn run(&mut self, table: Table<'_>, index: usize, run: usize, first: Entry) {
+        let Some(size) = table.level().leaf_size() else { return };
+        if first.has(EntryFlags::SPECIAL) {
+            return;
+        }
+        let anon = first.has(EntryFlags::ANON);
+        if !anon {
+            for at in (index..index + run).filter(|&at| table.load_private(at).has(EntryFlags::DIRTY)) {
+                let frames = FrameRange::new(table.load_private(at).frame(), size.frames());
+                mark_dirty(self.allocator, frames, size);
+            }
+        }
+        self.leaves(FrameRange::new(first.frame(), run as u64 * size.frames()), size, anon);
+    }
+
+    /// Frees the tables that were read. The counter gives its lock back first: the store takes locks of that rank.
+    fn free_tables(&mut self) {
+        self.counter = self.allocator.counter();
+        let frames = &self.read[..core::mem::take(&mut self.read_count)];
+        let freed = if frames.len() <= FEW {
+            frames.iter().all(|&frame| self.allocator.free(frame, Order::FRAME).is_ok())
+        } else {
+            self.allocator.free_bulk(Order::FRAME, frames).is_ok()
+        };
+        debug_assert!(freed, "a page-table page could not be freed");
+        self.context.remove_tables(frames.len() as u64);
+    }
+
+    /// Frees what is still to be freed and says by how much resident memory changed.
+    pub(super) fn finish(mut self) -> RssChange {
+        self.free_tables();
+        self.rss
+    }
+}
+
+/// Marks page-cache frames as newer than their file. They are still counted as mapped, so nobody can have given them
+/// up. A folio of a whole block has one mark.
+pub(super) fn mark_dirty<P: Platform>(allocator: &PageAllocator<'_, P>, frames: FrameRange, size: PageSize) {
+    for page in (0..frames.count).step_by(size.frames() as usize) {
+        let descriptor = allocator.descriptor(frames.start.add(page));
+        if !descriptor.has(DescriptorFlags::DIRTY) {
+            descriptor.add_flags(DescriptorFlags::DIRTY);
+        }
+    }
+}

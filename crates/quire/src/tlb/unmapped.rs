@@ -1,0 +1,78 @@
+//! What was taken out of a page table and is not yet flushed.
+
+use crate::addr::{Frame, FrameRange, PageSize};
+use crate::arch::{Entry, EntryFlags, Level};
+
+/// What an [`Unmapped`] stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// Leaves of one size that mapped consecutive frames.
+    Leaves {
+        /// The frames.
+        frames: FrameRange,
+        size: PageSize,
+        /// Anonymous memory, not page cache.
+        anon: bool,
+        /// One of the leaves was stored through.
+        dirty: bool,
+    },
+    /// A table and all below it, to be read only after the flush.
+    Table {
+        /// The uppermost table.
+        frame: Frame,
+        level: Level,
+    },
+    /// The entry at `index` of the table in `table` is marked busy, to be emptied after the flush.
+    Busy { table: Frame, index: usize },
+}
+
+/// Translations that were taken out of a page table while CPUs may still use them (invariant 2).
+///
+/// It cannot be dropped, only given to an [`MmuGather`](super::MmuGather): in debug builds dropping one panics, in
+/// others its memory is never used again, which wastes it but is safe.
+#[must_use = "what was unmapped must be given to a gather"]
+#[derive(Debug)]
+pub struct Unmapped(Kind);
+
+impl Unmapped {
+    /// `leaves` leaves of one size onto consecutive frames, of which `first` was the first; counted entries only.
+    #[inline]
+    pub(crate) fn leaves(first: Entry, size: PageSize, leaves: u64, dirty: bool) -> Self {
+        debug_assert!(!first.has(EntryFlags::SPECIAL));
+        let frames = FrameRange::new(first.frame(), leaves * size.frames());
+        Self(Kind::Leaves { frames, size, anon: first.has(EntryFlags::ANON), dirty })
+    }
+
+    /// The table to which an entry of a table of `level` pointed.
+    #[inline]
+    pub(crate) fn table(entry: Entry, level: Level) -> Self {
+        Self(Kind::Table { frame: entry.frame(), level: level.below() })
+    }
+
+    /// A root table, which no CPU uses any more.
+    pub(crate) fn root(frame: Frame, level: Level) -> Self {
+        Self(Kind::Table { frame, level })
+    }
+
+    /// An entry that was marked busy when its leaf was taken out.
+    #[inline]
+    pub(crate) fn busy(table: Frame, index: usize) -> Self {
+        Self(Kind::Busy { table, index })
+    }
+
+    /// What it stands for; the caller takes over the duty to flush.
+    #[inline]
+    pub(super) fn into_kind(self) -> Kind {
+        let kind = self.0;
+        core::mem::forget(self);
+        kind
+    }
+}
+
+impl Drop for Unmapped {
+    fn drop(&mut self) {
+        if cfg!(debug_assertions) {
+            panic!("unmapped and never flushed (invariant 2): {:?}", self.0);
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The words of a frame that holds a page table or a page of a gather's batch: the one place where page-table memory
+//! is reached.
+//!
+//! # Invariants
+//!
+//! T1. A frame that is named here is memory that the page allocator gave to the page tables of one address space or to
+//!     one gather. Until it is freed, everybody reaches it through the atomics below (hardware, or its model, included),
+//!     save for [`clear_table`], before anybody else knows the frame. It is freed only when neither a walker nor a CPU
+//!     can reach it any more (invariant 4).
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::addr::{Frame, VirtAddr, VirtRange};
+use crate::arch::{Entry, Level};
+use crate::limits::{FRAME_SIZE, TABLE_ENTRIES};
+use crate::platform::Platform;
+
+/// The 512 words of a frame that holds a page table or a page of a gather's batch.
+#[inline]
+pub(crate) fn words<P: Platform>(platform: &P, frame: Frame) -> &[AtomicU64; TABLE_ENTRIES] {
+    let pointer = platform.direct_map(frame.addr()).cast::<[AtomicU64; TABLE_ENTRIES]>();
+    // SAFETY: T1: the frame is memory, aligned to 4 KiB, and everybody reaches it by atomics until it is freed, which
+    // ends its use by whoever asked for the words.
+    unsafe { &*pointer }
+}
+
+/// Empties a frame that is about to become a page table. Not a task for [`Platform::clear`], which a machine for
+/// measurements may only count.
+#[inline]
+pub(crate) fn clear_table<P: Platform>(platform: &P, frame: Frame) {
+    let pointer = platform.direct_map(frame.addr());
+    // SAFETY: T1: the frame is memory and was just allocated, so nobody else knows it.
+    unsafe { pointer.write_bytes(0, FRAME_SIZE as usize) };
+}
+
+/// A page-table page: where it is, its level, and its entries.
+#[derive(Clone, Copy)]
+pub(crate) struct Table<'a> {
+    words: &'a [AtomicU64; TABLE_ENTRIES],
+    frame: Frame,
+    level: Level,
+}
+
+impl<'a> Table<'a> {
+    /// The table in `frame`, which T1 speaks of.
+    #[inline]
+    pub(crate) fn at<P: Platform>(platform: &'a P, frame: Frame, level: Level) -> Self {
+        Self { words: words(platform, frame), frame, level }
+    }
+
+    /// The table that a table entry read from this table points to.
+    #[inline]
+    pub(crate) fn child<P: Platform>(self, platform: &'a P, entry: Entry) -> Self {
+        debug_assert!(entry.is_table(self.level));
+        Self::at(platform, entry.frame(), self.level.below())
+    }
+
+    /// The table's frame.
+    #[inline]
+    pub(crate) fn frame(self) -> Frame {
+        self.frame
+    }
+
+    /// The table's level.
+    #[inline]
+    pub(crate) fn level(self) -> Level {
+        self.level
+    }
+
+    /// The entry for `addr`, which the table covers.
+    #[inline]
+    pub(crate) fn index(self, addr: VirtAddr) -> usize {
+        self.level.index(addr)
+    }
+
+    /// The addresses of the entry for `addr`.
+    #[inline]
+    pub(crate) fn extent(self, addr: VirtAddr) -> VirtRange {
+        VirtRange::from_len(addr.align_down(self.level.entry_bytes()), self.level.entry_bytes())
+    }
+
+    /// The entry at `index` as it is now; what a table pointer leads to is visible.
+    #[inline]
+    pub(crate) fn load(self, index: usize) -> Entry {
+        Entry::from_bits(self.words[index].load(Ordering::Acquire))
+    }
+
+    /// The entry of a table that nobody else changes: it is detached and flushed, or not yet installed.
+    #[inline]
+    pub(crate) fn load_private(self, index: usize) -> Entry {
+        Entry::from_bits(self.words[index].load(Ordering::Relaxed))
+    }
+
+    /// Writes an entry that hardware cannot change at this moment: it is not present, or holds every bit that hardware
+    /// could set ([`Entry::is_settled`]). What was stored before is visible to whoever sees the entry.
+    #[inline]
+    pub(crate) fn store(self, index: usize, entry: Entry) {
+        self.words[index].store(entry.bits(), Ordering::Release);
+    }
+
+    /// Puts an entry in the place of another, which is returned with all that hardware set until then (invariant 3).
+    #[inline]
+    pub(crate) fn swap(self, index: usize, entry: Entry) -> Entry {
+        Entry::from_bits(self.words[index].swap(entry.bits(), Ordering::AcqRel))
+    }
+
+    /// Puts `new` in the place of `old`, unless the entry is no longer `old`; what it is then.
+    #[inline]
+    pub(crate) fn compare_exchange(self, index: usize, old: Entry, new: Entry) -> Result<(), Entry> {
+        self.words[index]
+            .compare_exchange(old.bits(), new.bits(), Ordering::AcqRel, Ordering::Acquire)
+            .map(drop)
+            .map_err(Entry::from_bits)
+    }
+
+    /// How many entries from `index` on, at most up to `end`, continue the run that `first` at `index` starts.
+    #[inline]
+    pub(crate) fn run_length(self, index: usize, end: usize, first: Entry) -> usize {
+        let rest = self.words[index + 1..end].iter().zip(1..);
+        let together = rest.take_while(|(word, distance)| {
+            Entry::from_bits(word.load(Ordering::Relaxed)).continues(first, *distance)
+        });
+        1 + together.count()
+    }
+}

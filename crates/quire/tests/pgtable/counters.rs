@@ -1,0 +1,141 @@
+//! Exact counters: what each verb costs in exchanges and flushes.
+
+use hosted::HostedConfig;
+use quire::addr::{Order, VirtAddr};
+use quire::arch::{EntryFlags, Protection};
+use quire::pgtable::{CopyMode, GrantWrite, Zap};
+use quire::stats::Stat;
+use quire::tlb::{FlushBatch, MmuGather, RssChange};
+
+use crate::common::order;
+use crate::support::*;
+
+const ZAPS: [Stat; 3] = [Stat::ZapTable, Stat::ZapEntry, Stat::TlbFlushAvoided];
+
+/// Invariants 2, 3 and 7: a gigabyte of small leaves goes by one exchange and one flush.
+#[test]
+fn a_gigabyte_of_small_leaves_goes_in_one_exchange_and_one_flush() {
+    let config =
+        HostedConfig { tlb_model: false, clearing: false, ..HostedConfig::new(GIB + 128 * MIB).with_cpus(2) };
+    with_space(config, |machine, allocator, context| {
+        let all = range(7 * GIB, GIB);
+        populate(machine, allocator, context, all, order(4));
+        assert_eq!(context.tables(), 1 + 1 + 1 + 512);
+        running(machine, context, &[0, 1], || {
+            machine.reset_counters();
+            let zaps = counted(allocator, ZAPS, || {
+                let change = unmap_all(allocator, context, all);
+                assert_eq!(change, RssChange { anon: -262144, file: 0 });
+            });
+            assert_eq!(zaps, [1, 0, 0]);
+            let counters = machine.counters();
+            assert_eq!((counters.flushes_local, counters.flushes_remote), (1, 1));
+            assert_eq!((counters.flushes_tables, counters.flushes_address_space), (2, 2));
+        });
+        assert_eq!(context.tables(), 1);
+    });
+}
+
+#[test]
+fn tables_shared_with_neighbours_stay_and_their_leaves_go_one_by_one() {
+    with_space(small_machine(), |machine, allocator, context| {
+        let all = range(GIB, 8 * MIB);
+        populate(machine, allocator, context, all, order(2));
+        let tables = Tables::new(allocator, context);
+        // Half of the first table, all of the second and third, half of the fourth.
+        let zap = Zap::tables(range(GIB + MIB, 6 * MIB), range(GIB + MIB, 6 * MIB));
+        let zaps = counted(allocator, ZAPS, || {
+            let mut gather = MmuGather::new(allocator, context);
+            tables.unmap(&zap, &mut gather).unwrap();
+            assert_eq!(gather.finish().anon, -6 * 256);
+        });
+        assert_eq!(zaps, [2, 512, 1]);
+        assert_eq!(context.tables(), 3 + 2);
+        assert_eq!(check(allocator, context).leaves, 512);
+    });
+}
+
+#[test]
+fn an_address_space_that_nobody_runs_is_not_flushed() {
+    with_space(small_machine(), |machine, allocator, context| {
+        let all = range(0, 4 * MIB);
+        populate(machine, allocator, context, all, Order::FRAME);
+        machine.reset_counters();
+        assert_eq!(unmap_all(allocator, context, all).anon, -1024);
+        let counters = machine.counters();
+        assert_eq!((counters.flushes_local, counters.flushes_remote), (0, 0));
+    });
+}
+
+#[test]
+fn few_pages_are_flushed_by_address_and_many_at_once() {
+    with_space(small_machine(), |machine, allocator, context| {
+        running(machine, context, &[0], || {
+            for (pages, by_address) in [(1, true), (33, true), (34, false)] {
+                let all = range(GIB, pages * 4096);
+                populate(machine, allocator, context, all, Order::FRAME);
+                machine.reset_counters();
+                let mut gather = MmuGather::new(allocator, context);
+                Tables::new(allocator, context).unmap(&Zap::leaves(all), &mut gather).unwrap();
+                gather.finish();
+                let counters = machine.counters();
+                assert_eq!(
+                    (counters.flushes_range == 1, counters.flushes_address_space == 0),
+                    (by_address, by_address)
+                );
+                assert_eq!(counters.flushes_local, 1);
+            }
+        });
+    });
+}
+
+#[test]
+fn protecting_what_is_so_already_flushes_nothing() {
+    with_space(small_machine(), |machine, allocator, context| {
+        let all = range(GIB, 4 * MIB);
+        populate(machine, allocator, context, all, order(3));
+        let tables = Tables::new(allocator, context);
+        running(machine, context, &[0, 2], || {
+            let mut flushes = |protection| {
+                machine.reset_counters();
+                let mut owed = FlushBatch::new();
+                tables.protect(all, protection, GrantWrite::Exclusive, &mut owed).unwrap();
+                owed.flush(allocator, context);
+                (machine.counters().flushes_local, machine.counters().flushes_remote)
+            };
+            let both = Protection::READ | Protection::WRITE;
+            assert_eq!(flushes(both), (0, 0));
+            assert_eq!(flushes(Protection::READ), (1, 1));
+            assert_eq!(flushes(Protection::READ), (0, 0));
+            assert_eq!(flushes(both), (0, 0), "giving a right needs no flush");
+            assert_eq!(tables.lookup(VirtAddr(GIB)).entry.has(EntryFlags::WRITE), true);
+            assert_eq!(flushes(Protection::NONE), (1, 1));
+            assert_eq!(flushes(both), (0, 0));
+        });
+    });
+}
+
+#[test]
+fn a_fork_owes_one_flush_and_leaves_exact_counts() {
+    with_space(small_machine(), |machine, allocator, context| {
+        let all = range(GIB, 4 * MIB);
+        let frames = populate(machine, allocator, context, all, order(4));
+        let large = populate_large(machine, allocator, context, VirtAddr(2 * GIB));
+        let child = Tables::create(allocator, context.mode()).unwrap();
+        running(machine, context, &[0, 1], || {
+            machine.reset_counters();
+            let (mut owed, mut rss) = (FlushBatch::new(), RssChange::default());
+            let (from, to) = (Tables::new(allocator, context), Tables::new(allocator, &child));
+            for part in [all, range(2 * GIB, 2 * MIB)] {
+                from.copy(&to, part, CopyMode::Private, &mut owed, &mut rss).unwrap();
+            }
+            owed.flush(allocator, context);
+            assert_eq!(rss, RssChange { anon: 1024 + 512, file: 0 });
+            assert_eq!((machine.counters().flushes_local, machine.counters().flushes_remote), (1, 1));
+        });
+        assert_eq!(check(allocator, &child).resident, check(allocator, context).resident);
+        assert!(frames.iter().chain([&large]).all(|&frame| allocator.mapcount(frame) == 2));
+        Tables::destroy(allocator, child);
+        assert!(frames.iter().chain([&large]).all(|&frame| allocator.mapcount(frame) == 1));
+    });
+}

@@ -1,0 +1,10 @@
+//! Page tables and flushes on a hosted machine: exact counters, small cases, lockstep with a naive model, failures.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod counters;
+mod failures;
+mod lockstep;
+mod model;
+mod small;
+mod support;

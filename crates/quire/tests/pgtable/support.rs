@@ -1,0 +1,130 @@
+//! What the tests of page tables share.
+
+use hosted::{Hosted, HostedConfig};
+use quire::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
+use quire::arch::{EntryFlags, PagingMode, Protection};
+use quire::cpu::CpuId;
+use quire::page_alloc::{Gfp, PageAllocator};
+use quire::pgtable::{PageTables, TableCensus, Zap};
+use quire::stats::Stat;
+use quire::tlb::{MmContext, MmuGather, RssChange};
+
+use crate::common::with_allocator;
+
+pub type Allocator<'p> = PageAllocator<'p, Hosted>;
+pub type Tables<'a, 'p> = PageTables<'a, 'p, Hosted>;
+
+pub const MIB: u64 = 1 << 20;
+pub const GIB: u64 = 1 << 30;
+pub const BLOCK: Order = Order::BLOCK;
+
+/// Runs a test with one address space, which is destroyed at the end; all memory must be back then.
+pub fn with_space(config: HostedConfig, test: impl FnOnce(&Hosted, &Allocator<'_>, &MmContext)) {
+    with_allocator(config, |machine, allocator| {
+        let before = used(allocator);
+        let context = Tables::create(allocator, PagingMode::FourLevel).expect("no root");
+        test(machine, allocator, &context);
+        let last = check(allocator, &context);
+        let change = Tables::destroy(allocator, context);
+        assert_eq!((change.anon, change.file), (-last.resident.anon, -last.resident.file));
+        assert_eq!(used(allocator), before, "memory was lost");
+        assert_eq!(allocator.validate(), Ok(()));
+    });
+}
+
+/// The config of most tests: 64 MiB, three CPUs.
+pub fn small_machine() -> HostedConfig {
+    HostedConfig::new(64 * MIB).with_cpus(3)
+}
+
+/// Frames handed out.
+pub fn used(allocator: &Allocator<'_>) -> u64 {
+    allocator.drain_local();
+    allocator.memory_info().used
+}
+
+/// Validates tables and counts.
+pub fn check(allocator: &Allocator<'_>, context: &MmContext) -> TableCensus {
+    Tables::new(allocator, context).validate().expect("the tables are broken")
+}
+
+/// A user folio, cleared.
+pub fn folio(machine: &Hosted, allocator: &Allocator<'_>, order: Order) -> Option<Frame> {
+    let frame = allocator.alloc(Gfp::USER, order).ok()?;
+    quire::platform::Platform::clear(machine, FrameRange::folio(frame, order), Default::default());
+    Some(frame)
+}
+
+/// Flags of private anonymous memory that a fault on a store maps.
+pub fn written() -> EntryFlags {
+    EntryFlags::leaf(Protection::READ | Protection::WRITE)
+        | EntryFlags::ANON
+        | EntryFlags::ACCESSED
+        | EntryFlags::DIRTY
+}
+
+/// Maps new folios of `order` all over a range.
+pub fn populate(
+    machine: &Hosted,
+    allocator: &Allocator<'_>,
+    context: &MmContext,
+    range: VirtRange,
+    order: Order,
+) -> Vec<Frame> {
+    let tables = Tables::new(allocator, context);
+    let addrs = (range.start.0..range.end.0).step_by(order.bytes() as usize);
+    addrs
+        .map(|addr| {
+            let frame = folio(machine, allocator, order).expect("out of memory");
+            tables.map(VirtAddr(addr), FrameRange::folio(frame, order), written()).expect("not mapped");
+            frame
+        })
+        .collect()
+}
+
+/// Maps a new 2 MiB folio by one leaf.
+pub fn populate_large(
+    machine: &Hosted,
+    allocator: &Allocator<'_>,
+    context: &MmContext,
+    addr: VirtAddr,
+) -> Frame {
+    let frame = folio(machine, allocator, BLOCK).expect("out of memory");
+    Tables::new(allocator, context).map_large(addr, frame, PageSize::Size2M, written()).expect("not mapped");
+    frame
+}
+
+/// Unmaps a range with all tables that only it uses.
+pub fn unmap_all(allocator: &Allocator<'_>, context: &MmContext, range: VirtRange) -> RssChange {
+    let mut gather = MmuGather::new(allocator, context);
+    let zap = Zap::tables(range, context.mode().user_range());
+    let outcome = Tables::new(allocator, context).unmap(&zap, &mut gather);
+    let change = gather.finish();
+    outcome.expect("not unmapped");
+    change
+}
+
+/// Runs the address space on these CPUs for the length of `action`.
+pub fn running<R>(machine: &Hosted, context: &MmContext, cpus: &[u32], action: impl FnOnce() -> R) -> R {
+    let each = |act: &dyn Fn()| cpus.iter().for_each(|&cpu| machine.run_on(CpuId(cpu), act));
+    each(&|| context.switch_in(machine));
+    let result = action();
+    each(&|| context.switch_out(machine));
+    result
+}
+
+/// How the counters changed over `action`.
+pub fn counted<const N: usize>(
+    allocator: &Allocator<'_>,
+    stats: [Stat; N],
+    action: impl FnOnce(),
+) -> [u64; N] {
+    let before = stats.map(|stat| allocator.stat(stat));
+    action();
+    core::array::from_fn(|at| allocator.stat(stats[at]) - before[at])
+}
+
+/// A range from a start and a length.
+pub fn range(start: u64, len: u64) -> VirtRange {
+    VirtRange::from_len(VirtAddr(start), len)
+}

@@ -298,6 +298,11 @@ impl<P: Platform> PageAllocator<'_, P> {
         if !block.used.contains(index) {
             return Err(FreeError::DoubleFree);
         }
+        // A folio starts at a multiple of its size; the checks below rely on the run staying inside the block.
+        if !frame.is_aligned(order) {
+            let held = block.held.contains(index) && !block.heads.contains(index);
+            return Err(if held { FreeError::InUse } else { FreeError::WrongOrder });
+        }
         let ends = index + count == BLOCK_FRAMES
             || index + count < BLOCK_FRAMES && {
                 let next = index + count;

@@ -1,5 +1,11 @@
 //! Model of a page allocator: the set of folios that are handed out, and what must be said of every free.
 
+mod draw;
+mod drive;
+
+pub use draw::{Class, FrameOp, FrameShape, draw_frames};
+pub use drive::FrameLockstep;
+
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -12,6 +18,8 @@ pub struct FrameModel {
     memory: Vec<FrameRange>,
     live: BTreeMap<u64, Order>,
     frames: u64,
+    /// Leaves that map a frame, for frames with any.
+    maps: BTreeMap<u64, u32>,
 }
 
 /// What an allocator did that none may do.
@@ -69,9 +77,16 @@ pub struct Census {
 }
 
 impl FrameModel {
-    /// A machine of these ranges, with nothing handed out.
+    /// A machine of these ranges, in ascending order, with nothing handed out. Ranges that touch are one.
     pub fn new(memory: &[FrameRange]) -> Self {
-        Self { memory: memory.to_vec(), ..Self::default() }
+        let mut merged: Vec<FrameRange> = Vec::new();
+        for range in memory {
+            match merged.last_mut() {
+                Some(last) if last.end() == range.start => last.count += range.count,
+                _ => merged.push(*range),
+            }
+        }
+        Self { memory: merged, ..Self::default() }
     }
 
     /// Frames of the machine.
@@ -135,6 +150,7 @@ impl FrameModel {
         match self.holder(start) {
             None => Err(FreeError::DoubleFree),
             Some(folio) if folio != (start, order) => Err(FreeError::WrongOrder),
+            Some(_) if self.is_mapped(start, order) => Err(FreeError::InUse),
             Some(_) => {
                 self.live.remove(&start.0);
                 self.frames -= order.frames();
@@ -143,17 +159,65 @@ impl FrameModel {
         }
     }
 
+    /// Whether a leaf maps any frame of the folio.
+    pub fn is_mapped(&self, start: Frame, order: Order) -> bool {
+        self.maps.range(start.0..start.0 + order.frames()).next().is_some()
+    }
+
+    /// How many leaves map the frame.
+    pub fn mapcount(&self, frame: Frame) -> u32 {
+        self.maps.get(&frame.0).copied().unwrap_or(0)
+    }
+
+    /// One more leaf maps each frame of a run of folios that are handed out.
+    pub fn map(&mut self, run: FrameRange) {
+        for frame in run.start.0..run.end().0 {
+            *self.maps.entry(frame).or_insert(0) += 1;
+        }
+    }
+
+    /// One leaf less maps each frame of the run. Frames of folios below a block's size are free as soon as none does;
+    /// a folio of whole blocks only with its last frame. How many frames are free now.
+    pub fn unmap(&mut self, run: FrameRange) -> u64 {
+        let before = self.frames;
+        for frame in run.start.0..run.end().0 {
+            let left = self.maps[&frame] - 1;
+            if left > 0 {
+                self.maps.insert(frame, left);
+                continue;
+            }
+            self.maps.remove(&frame);
+            let (start, order) = self.holder(Frame(frame)).expect("a mapped frame is handed out");
+            if order < Order::BLOCK {
+                self.break_off(Frame(frame), start, order);
+            } else if !self.is_mapped(start, order) {
+                self.live.remove(&start.0);
+                self.frames -= order.frames();
+            }
+        }
+        before - self.frames
+    }
+
+    /// Takes one frame out of a folio; each that stays is a folio of its own then.
+    fn break_off(&mut self, frame: Frame, start: Frame, order: Order) {
+        self.live.remove(&start.0);
+        let stay = (start.0..start.0 + order.frames()).filter(|&other| other != frame.0);
+        self.live.extend(stay.map(|other| (other, Order::FRAME)));
+        self.frames -= 1;
+    }
+
     /// Whether the library's answer to a free is the model's. A refusal must be a refusal; of the reasons, those are
     /// taken as equal that depend on what only the library knows (where metadata lie, whether a wrongly sized run
-    /// starts in a free part).
+    /// starts in a free part, which absent frames share a block with present ones).
     pub fn same_answer(library: Result<(), FreeError>, model: Result<(), FreeError>) -> bool {
         use FreeError::{DoubleFree, InUse, NotMemory, WrongOrder};
         matches!(
             (library, model),
             (Ok(()), Ok(()))
-                | (Err(NotMemory), Err(NotMemory))
+                | (Err(NotMemory | InUse), Err(NotMemory))
                 | (Err(DoubleFree | InUse | WrongOrder | NotMemory), Err(DoubleFree))
-                | (Err(WrongOrder | DoubleFree | NotMemory), Err(WrongOrder))
+                | (Err(WrongOrder | DoubleFree | NotMemory | InUse), Err(WrongOrder))
+                | (Err(InUse), Err(InUse))
         )
     }
 

@@ -5,7 +5,7 @@ mod partial;
 mod run;
 mod shrink;
 
-pub use run::{Report, budget, check_seed, check_steps, long, seeds};
+pub use run::{Report, budget, check_list, check_seed, check_steps, in_time, long, seeds};
 pub use shrink::shrink;
 
 use fastrand::Rng;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use super::shrink;
@@ -9,6 +10,9 @@ use crate::ops::{Step, source};
 
 /// Time for shortening a failing list.
 const SHRINK_BUDGET: Duration = Duration::from_secs(15);
+
+/// Time after which a run that goes on is taken for one that never ends; shortening included.
+const HANG: Duration = Duration::from_secs(90);
 
 /// A failing run, shortened.
 #[derive(Clone, Debug)]
@@ -40,7 +44,7 @@ impl fmt::Display for Report {
 ///
 /// # Errors
 /// What went wrong.
-pub fn check_steps(steps: &[Step], run: &dyn Fn(&[Step]) -> Result<(), String>) -> Result<(), String> {
+pub fn check_steps<T>(steps: &[T], run: &dyn Fn(&[T]) -> Result<(), String>) -> Result<(), String> {
     match catch_unwind(AssertUnwindSafe(|| run(steps))) {
         Ok(result) => result,
         Err(panic) => Err(panic
@@ -49,6 +53,19 @@ pub fn check_steps(steps: &[Step], run: &dyn Fn(&[Step]) -> Result<(), String>) 
             .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_string()))
             .unwrap_or_else(|| "panic".to_string())),
     }
+}
+
+/// Runs a list of any operations; a failing one is shortened.
+///
+/// # Errors
+/// What the shortened list shows, and the list.
+pub fn check_list<T: Clone>(
+    steps: &[T],
+    run: &dyn Fn(&[T]) -> Result<(), String>,
+) -> Result<(), (String, Vec<T>)> {
+    let Err(what) = check_steps(steps, run) else { return Ok(()) };
+    let steps = shrink(steps, SHRINK_BUDGET, |attempt| check_steps(attempt, run).is_err());
+    Err((check_steps(&steps, run).err().unwrap_or(what), steps))
 }
 
 /// Runs a list drawn from `seed`; a failing one is shortened.
@@ -61,9 +78,26 @@ pub fn check_seed(
     run: &dyn Fn(&[Step]) -> Result<(), String>,
 ) -> Result<(), Box<Report>> {
     let Err(what) = check_steps(steps, run) else { return Ok(()) };
-    let steps = shrink(steps, SHRINK_BUDGET, |attempt| check_steps(attempt, run).is_err());
-    let shortened_what = check_steps(&steps, run).err().unwrap_or_else(|| "nothing, this time".to_string());
+    let (shortened_what, steps) =
+        check_list(steps, run).err().unwrap_or_else(|| ("nothing, this time".to_string(), steps.to_vec()));
     Err(Box::new(Report { seed, what, shortened_what, steps }))
+}
+
+/// Does something that must end soon. If it does not, the process ends with `label` as its last words: a
+/// search that never ends cannot be taken back in any other way.
+pub fn in_time<R>(label: &str, action: impl FnOnce() -> R) -> R {
+    let (done, waits) = mpsc::channel::<()>();
+    let label = label.to_string();
+    let guard = std::thread::spawn(move || {
+        if waits.recv_timeout(HANG) == Err(mpsc::RecvTimeoutError::Timeout) {
+            eprintln!("{label}: not done after {HANG:?}");
+            std::process::abort();
+        }
+    });
+    let result = catch_unwind(AssertUnwindSafe(action));
+    drop(done);
+    let _ = guard.join();
+    result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// Whether long runs were asked for (`QUIRE_LONG=1`).

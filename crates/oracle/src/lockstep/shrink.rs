@@ -2,10 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::ops::Step;
-
 /// The shortest list found within `budget` for which `fails` still says true.
-pub fn shrink(steps: &[Step], budget: Duration, mut fails: impl FnMut(&[Step]) -> bool) -> Vec<Step> {
+pub fn shrink<T: Clone>(steps: &[T], budget: Duration, mut fails: impl FnMut(&[T]) -> bool) -> Vec<T> {
     let (start, mut best) = (Instant::now(), steps.to_vec());
     let mut chunk = best.len().div_ceil(2);
     while chunk > 0 && start.elapsed() < budget {

@@ -7,7 +7,7 @@ mod subject;
 use std::time::Duration;
 
 use fastrand::Rng;
-use oracle::lockstep::{Lockstep, check_seed, seeds};
+use oracle::lockstep::{Lockstep, check_seed, in_time, seeds};
 use oracle::ops::{Draw, Left, Step, draw};
 use oracle::space::Rules;
 use subject::Linux;
@@ -38,7 +38,10 @@ fn the_model_agrees_with_this_kernel() {
         shape.narrow(512);
         let steps = subject::possible(draw(&mut rng, &shape));
         let files = shape.files.clone();
-        if let Err(report) = check_seed(seed, &steps, &|steps| run(&files, seed, steps)) {
+        let checked = in_time(&format!("QUIRE_SEED={seed}"), || {
+            check_seed(seed, &steps, &|steps| run(&files, seed, steps))
+        });
+        if let Err(report) = checked {
             panic!("{report}");
         }
         done += 1;

@@ -48,3 +48,11 @@ fn a_spare_block_that_is_used_again_is_no_spare_any_more() {
     let once = [(0, TakeMany(Kernel, 0, 1)), (0, GiveMany(0, 1))];
     FrameLockstep::check(&shape, &[once, once, once].concat()).unwrap();
 }
+
+#[test]
+fn a_free_that_reaches_behind_the_memory_is_refused() {
+    let shape = FrameShape::of(&[(0, 512 + 489)], 0, 1);
+    let mut ops = vec![(0, TakeMany(Reserve, 0, 1000))];
+    ops.extend((0..1000).flat_map(|which| [(0, GiveWrong(which, 1)), (0, GiveWrong(which, 3))]));
+    FrameLockstep::check(&shape, &ops).unwrap();
+}

@@ -141,7 +141,8 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
         }
         block.lock(self.platform);
         // A block that two ranges fill belongs to no pool: one frame stays out of use, so that it never looks whole.
-        let fills = known && usize::from(block.capacity.load(Ordering::Relaxed)) + count == SMALL_CAPACITY.into();
+        let fills =
+            known && usize::from(block.capacity.load(Ordering::Relaxed)) + count == SMALL_CAPACITY.into();
         let (count, frames) = if fills {
             self.reserved += 1;
             (count - 1, FrameRange::new(frames.start, frames.count - 1))

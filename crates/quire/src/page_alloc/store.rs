@@ -308,12 +308,14 @@ impl<P: Platform> PageAllocator<'_, P> {
                 let next = index + count;
                 !block.used.contains(next) || block.heads.contains(next) || block.held.contains(next)
             };
+        // Frames that are absent or hold metadata count as used and held, and are no folio's start.
         let inside = count > 1
             && (!block.used.contains_run(index, count) || !block.heads.misses_run(index + 1, count - 1));
+        let beyond = count > 1 && !block.held.contains(index) && !block.held.misses_run(index + 1, count - 1);
         if !block.heads.contains(index) {
             return Err(if block.held.contains(index) { FreeError::InUse } else { FreeError::WrongOrder });
         }
-        if !ends || inside {
+        if !ends || inside || beyond {
             return Err(FreeError::WrongOrder);
         }
         let mapped = block

@@ -1,5 +1,10 @@
 //! What the model knows of a page's contents: a few words of it, by value.
 
+use hosted::SyntheticFiles;
+use quire::platform::FileId;
+
+use super::vma::PAGE;
+
 /// Words of each page that the model follows.
 pub const PROBES: usize = 4;
 /// Where in the page they are: both ends and two places between, in different cache lines.
@@ -8,14 +13,10 @@ pub const PROBE_OFFSETS: [u64; PROBES] = [0, 1024, 2744, 4088];
 /// The words at [`PROBE_OFFSETS`].
 pub type Words = [u64; PROBES];
 
-/// What a file holds at first: the word at `offset` (a multiple of 8) of page `page` of file `file`. Never zero, and
-/// different for different arguments.
+/// What a file of the hosted machine holds at first: the word at `offset` (a multiple of 8) of page `page`.
 pub fn file_word(file: u64, page: u64, offset: u64) -> u64 {
-    let mut x =
-        file.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ page.wrapping_mul(0xd1b5_4a32_d192_ed03) ^ (offset + 1);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    (x ^ (x >> 31)) | 1
+    let at = page * PAGE + offset;
+    u64::from_le_bytes(std::array::from_fn(|byte| SyntheticFiles::pristine_byte(FileId(file), at + byte as u64)))
 }
 
 /// A page of one address space that was touched.

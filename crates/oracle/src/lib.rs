@@ -1,1 +1,15 @@
-//! Naive models of the memory manager.
+//! Naive models of the memory manager and the driver that steps model and library together.
+//!
+//! A model says what the library must answer, in the plainest data structures that can say it: sorted vectors and
+//! maps, contents by value, no locks, no sharing. Everything that costs the library thought (folios, copy on write,
+//! detached tables, batched flushes) is invisible here, so that it shows as a difference when it goes wrong.
+//!
+//! - [`frames`]: which folios are handed out. - [`pagetable`]: which page maps where. - [`space`]: address spaces
+//!   with the semantics of Linux 6.18 and what their pages hold.
+
+pub mod frames;
+pub mod lockstep;
+pub mod ops;
+pub mod pagetable;
+pub mod space;
+pub mod subject;

@@ -7,6 +7,7 @@ use super::gfp::ZoneKind;
 use super::pcp::{CpuLists, FrameList, LISTS, ZoneLists, capacity_of};
 use super::pool::{Pool, pool_words};
 use super::shard::Shard;
+use super::store::SMALL_CAPACITY;
 use super::zone::{OwnLine, Watermarks, Zone};
 use crate::addr::{BlockNumber, Frame, FrameRange};
 use crate::cpu::CpuId;
@@ -139,6 +140,15 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
             return;
         }
         block.lock(self.platform);
+        // A block that two ranges fill belongs to no pool: one frame stays out of use, so that it never looks whole.
+        let fills =
+            known && usize::from(block.capacity.load(Ordering::Relaxed)) + count == SMALL_CAPACITY.into();
+        let (count, frames) = if fills {
+            self.reserved += 1;
+            (count - 1, FrameRange::new(frames.start, frames.count - 1))
+        } else {
+            (count, frames)
+        };
         let gained = if known {
             self.extend_small(block, start, count);
             count

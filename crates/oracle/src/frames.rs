@@ -1,0 +1,241 @@
+//! Model of a page allocator: the set of folios that are handed out, and what must be said of every free.
+
+mod draw;
+mod drive;
+
+pub use draw::{Class, FrameOp, FrameShape, draw_frames};
+pub use drive::FrameLockstep;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use quire::addr::{Frame, FrameRange, Order};
+use quire::error::FreeError;
+
+/// The folios of a machine that are handed out.
+#[derive(Clone, Debug, Default)]
+pub struct FrameModel {
+    memory: Vec<FrameRange>,
+    live: BTreeMap<u64, Order>,
+    frames: u64,
+    /// Leaves that map a frame, for frames with any.
+    maps: BTreeMap<u64, u32>,
+}
+
+/// What an allocator did that none may do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FrameFault {
+    /// The folio does not lie in one of the machine's ranges.
+    Foreign(Frame, Order),
+    /// The folio does not start at a multiple of its size.
+    Misaligned(Frame, Order),
+    /// The folio shares a frame with one that is handed out already (its start and order).
+    Overlap(Frame, Order, Frame, Order),
+    /// Free + cached + used + metadata is not all memory (invariant 8): the sum, and what it must be.
+    NotConserved {
+        /// What the library's counters add up to, in frames.
+        sum: u64,
+        /// What the machine has, in frames.
+        memory: u64,
+    },
+    /// The allocator says that another number of frames is in use than was handed out.
+    Used {
+        /// What the allocator says, in frames.
+        said: u64,
+        /// What was handed out and not given back, in frames.
+        live: u64,
+    },
+}
+
+impl fmt::Display for FrameFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Foreign(frame, order) => write!(f, "{frame:?} {order:?} is not this machine's memory"),
+            Self::Misaligned(frame, order) => write!(f, "{frame:?} is no start of a folio of {order:?}"),
+            Self::Overlap(frame, order, other, other_order) => {
+                write!(f, "{frame:?} {order:?} overlaps {other:?} {other_order:?}, which is handed out")
+            }
+            Self::NotConserved { sum, memory } => {
+                write!(f, "free + cached + used + metadata is {sum} frames, memory is {memory}")
+            }
+            Self::Used { said, live } => write!(f, "{said} frames said to be in use, {live} handed out"),
+        }
+    }
+}
+
+/// A machine's frames as its counters tell them, in frames.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Census {
+    /// In the block store.
+    pub free: u64,
+    /// On per-CPU lists.
+    pub cached: u64,
+    /// Handed out.
+    pub used: u64,
+    /// Holding the allocator's own records.
+    pub metadata: u64,
+}
+
+impl FrameModel {
+    /// A machine of these ranges, in ascending order, with nothing handed out. Ranges that touch are one.
+    pub fn new(memory: &[FrameRange]) -> Self {
+        let mut merged: Vec<FrameRange> = Vec::new();
+        for range in memory {
+            match merged.last_mut() {
+                Some(last) if last.end() == range.start => last.count += range.count,
+                _ => merged.push(*range),
+            }
+        }
+        Self { memory: merged, ..Self::default() }
+    }
+
+    /// Frames of the machine.
+    pub fn memory(&self) -> u64 {
+        self.memory.iter().map(|range| range.count).sum()
+    }
+
+    /// Frames handed out.
+    pub fn live(&self) -> u64 {
+        self.frames
+    }
+
+    /// The folios handed out, in order.
+    pub fn folios(&self) -> impl Iterator<Item = (Frame, Order)> + '_ {
+        self.live.iter().map(|(&start, &order)| (Frame(start), order))
+    }
+
+    /// The folio that holds `frame`.
+    pub fn holder(&self, frame: Frame) -> Option<(Frame, Order)> {
+        let (&start, &order) = self.live.range(..=frame.0).next_back()?;
+        (frame.0 < start + order.frames()).then_some((Frame(start), order))
+    }
+
+    /// Whether a folio lies wholly in one range of the machine.
+    pub fn is_memory(&self, start: Frame, order: Order) -> bool {
+        let Some(last) = start.0.checked_add(order.frames() - 1) else { return false };
+        self.memory.iter().any(|range| range.contains(start) && range.contains(Frame(last)))
+    }
+
+    /// The allocator has handed out a folio.
+    ///
+    /// # Errors
+    /// The [`FrameFault`], when it may not have been.
+    pub fn allocated(&mut self, start: Frame, order: Order) -> Result<(), FrameFault> {
+        if !self.is_memory(start, order) {
+            return Err(FrameFault::Foreign(start, order));
+        }
+        if !start.0.is_multiple_of(order.frames()) {
+            return Err(FrameFault::Misaligned(start, order));
+        }
+        let below = self.live.range(..start.0 + order.frames()).next_back();
+        if let Some((&other, &other_order)) = below
+            && other + other_order.frames() > start.0
+        {
+            return Err(FrameFault::Overlap(start, order, Frame(other), other_order));
+        }
+        self.live.insert(start.0, order);
+        self.frames += order.frames();
+        Ok(())
+    }
+
+    /// What an allocator must answer to a free of this folio; the model changes as it does.
+    ///
+    /// # Errors
+    /// As the library's. For a frame that holds metadata the library answers [`FreeError::InUse`], where the model,
+    /// which does not know where metadata are, says [`FreeError::DoubleFree`]; see [`Self::same_answer`].
+    pub fn free(&mut self, start: Frame, order: Order) -> Result<(), FreeError> {
+        if !self.memory.iter().any(|range| range.contains(start)) {
+            return Err(FreeError::NotMemory);
+        }
+        match self.holder(start) {
+            None => Err(FreeError::DoubleFree),
+            Some(folio) if folio != (start, order) => Err(FreeError::WrongOrder),
+            Some(_) if self.is_mapped(start, order) => Err(FreeError::InUse),
+            Some(_) => {
+                self.live.remove(&start.0);
+                self.frames -= order.frames();
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether a leaf maps any frame of the folio.
+    pub fn is_mapped(&self, start: Frame, order: Order) -> bool {
+        self.maps.range(start.0..start.0 + order.frames()).next().is_some()
+    }
+
+    /// How many leaves map the frame.
+    pub fn mapcount(&self, frame: Frame) -> u32 {
+        self.maps.get(&frame.0).copied().unwrap_or(0)
+    }
+
+    /// One more leaf maps each frame of a run of folios that are handed out.
+    pub fn map(&mut self, run: FrameRange) {
+        for frame in run.start.0..run.end().0 {
+            *self.maps.entry(frame).or_insert(0) += 1;
+        }
+    }
+
+    /// One leaf less maps each frame of the run. Frames of folios below a block's size are free as soon as none does;
+    /// a folio of whole blocks only with its last frame. How many frames are free now.
+    pub fn unmap(&mut self, run: FrameRange) -> u64 {
+        let before = self.frames;
+        for frame in run.start.0..run.end().0 {
+            let left = self.maps[&frame] - 1;
+            if left > 0 {
+                self.maps.insert(frame, left);
+                continue;
+            }
+            self.maps.remove(&frame);
+            let (start, order) = self.holder(Frame(frame)).expect("a mapped frame is handed out");
+            if order < Order::BLOCK {
+                self.break_off(Frame(frame), start, order);
+            } else if !self.is_mapped(start, order) {
+                self.live.remove(&start.0);
+                self.frames -= order.frames();
+            }
+        }
+        before - self.frames
+    }
+
+    /// Takes one frame out of a folio; each that stays is a folio of its own then.
+    fn break_off(&mut self, frame: Frame, start: Frame, order: Order) {
+        self.live.remove(&start.0);
+        let stay = (start.0..start.0 + order.frames()).filter(|&other| other != frame.0);
+        self.live.extend(stay.map(|other| (other, Order::FRAME)));
+        self.frames -= 1;
+    }
+
+    /// Whether the library's answer to a free is the model's. A refusal must be a refusal; of the reasons, those are
+    /// taken as equal that depend on what only the library knows (where metadata lie, whether a wrongly sized run
+    /// starts in a free part, which absent frames share a block with present ones).
+    pub fn same_answer(library: Result<(), FreeError>, model: Result<(), FreeError>) -> bool {
+        use FreeError::{DoubleFree, InUse, NotMemory, WrongOrder};
+        matches!(
+            (library, model),
+            (Ok(()), Ok(()))
+                | (Err(NotMemory | InUse), Err(NotMemory))
+                | (Err(DoubleFree | InUse | WrongOrder | NotMemory), Err(DoubleFree))
+                | (Err(WrongOrder | DoubleFree | NotMemory | InUse), Err(WrongOrder))
+                | (Err(InUse), Err(InUse))
+        )
+    }
+
+    /// Compares the library's counters with the machine (invariant 8) and with what was handed out.
+    ///
+    /// # Errors
+    /// The [`FrameFault`].
+    pub fn check(&self, census: Census) -> Result<(), FrameFault> {
+        let sum = census.free + census.cached + census.used + census.metadata;
+        if sum != self.memory() {
+            return Err(FrameFault::NotConserved { sum, memory: self.memory() });
+        }
+        if census.used != self.frames {
+            return Err(FrameFault::Used { said: census.used, live: self.frames });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! Operations on a page allocator, drawn from a seed. Their `Debug` form is Rust source under
+//! `use oracle::frames::{Class::*, FrameOp::*};`.
+
+use fastrand::Rng;
+use quire::addr::{Frame, FrameRange};
+use quire::page_alloc::MemoryRange;
+
+/// What a request asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Class {
+    /// `Gfp::KERNEL`.
+    Kernel,
+    /// `Gfp::USER`.
+    User,
+    /// `Gfp::ATOMIC`.
+    Atomic,
+    /// `Gfp::DMA32`.
+    Dma32,
+    /// `Gfp::RECLAIMABLE`.
+    Reclaimable,
+    /// User memory, and everything may be given.
+    Reserve,
+    /// User memory of node 0 and no other.
+    Node0,
+}
+
+impl Class {
+    /// All of them.
+    pub const ALL: [Self; 7] =
+        [Self::Kernel, Self::User, Self::Atomic, Self::Dma32, Self::Reclaimable, Self::Reserve, Self::Node0];
+}
+
+/// An operation. Numbers that name a folio count those handed out, in the order in which they stand in the
+/// lockstep's list, modulo how many there are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FrameOp {
+    /// Take a folio of this order.
+    Take(Class, u8),
+    /// Give the folio back.
+    Give(usize),
+    /// Give back a folio of another order from the folio's start.
+    GiveWrong(usize, u8),
+    /// Give back a frame so many frames behind the folio's start.
+    GiveInside(usize, u64),
+    /// Give back what was given back last.
+    GiveTwice,
+    /// Give back a frame that the machine does not have.
+    GiveForeign(u64, u8),
+    /// Take so many folios of an order in one call.
+    TakeMany(Class, u8, usize),
+    /// Give back so many folios of the order of this one in one call.
+    GiveMany(usize, usize),
+    /// Map all frames of the folio, so many times.
+    Map(usize, u8),
+    /// Unmap so many frames, starting so many behind the folio's start, as far as they are mapped.
+    Unmap(usize, u64, u64),
+    /// Give this CPU's lists back.
+    Drain,
+}
+
+/// What a run is made of.
+#[derive(Clone, Debug)]
+pub struct FrameShape {
+    /// The machine's memory.
+    pub ranges: Vec<MemoryRange>,
+    /// Percent set aside as Movable zone.
+    pub movable_percent: u8,
+    /// CPUs.
+    pub cpus: usize,
+    highest: u8,
+    weights: [u32; 11],
+}
+
+impl FrameShape {
+    /// Draws a machine of at most 64 MiB and what is done to it.
+    pub fn new(rng: &mut Rng) -> Self {
+        let mut weights = [0; 11];
+        for weight in &mut weights {
+            *weight = if rng.u32(..100) < 60 { 1 << rng.u32(0..4) } else { 0 };
+        }
+        weights[0] = weights[0].max(2);
+        weights[1] = weights[1].max(1);
+        let mut ranges = Vec::new();
+        let mut at = rng.u64(0..1024);
+        for number in 0..rng.u64(1..4) {
+            let count = if rng.bool() { rng.u64(300..6000) } else { rng.u64(1..12) * 512 };
+            ranges.push(MemoryRange {
+                frames: FrameRange::new(Frame(at), count),
+                node: (number % 2) as u8 & rng.u8(..2),
+                zeroed: rng.bool(),
+            });
+            at += count + rng.u64(0..3) * rng.u64(0..2000);
+            if rng.bool() {
+                at = at.next_multiple_of(512);
+            }
+        }
+        let movable_percent = *rng.choice(&[0, 0, 30, 50]).expect("not empty");
+        Self { ranges, movable_percent, cpus: rng.usize(1..4), highest: rng.u8(0..11), weights }
+    }
+
+    /// A machine for a list of operations that is given.
+    pub fn of(ranges: &[(u64, u64)], movable_percent: u8, cpus: usize) -> Self {
+        let range = |&(start, count): &(u64, u64)| MemoryRange {
+            frames: FrameRange::new(Frame(start), count),
+            node: 0,
+            zeroed: false,
+        };
+        let ranges = ranges.iter().map(range).collect();
+        Self { ranges, movable_percent, cpus, highest: 10, weights: [1; 11] }
+    }
+
+    fn order(&self, rng: &mut Rng) -> u8 {
+        if rng.u32(..4) == 0 { rng.u8(..=self.highest) } else { rng.u8(..=self.highest.min(3)) }
+    }
+
+    fn op(&self, rng: &mut Rng, kind: usize) -> FrameOp {
+        let class = *rng.choice(&Class::ALL).expect("not empty");
+        let which = rng.usize(..1 << 20);
+        match kind {
+            0 => FrameOp::Take(class, self.order(rng)),
+            1 => FrameOp::Give(which),
+            2 => FrameOp::GiveWrong(which, rng.u8(..11)),
+            3 => FrameOp::GiveInside(which, rng.u64(1..600)),
+            4 => FrameOp::GiveTwice,
+            5 => FrameOp::GiveForeign(rng.u64(..40_000), rng.u8(..4)),
+            6 => FrameOp::TakeMany(class, self.order(rng), rng.usize(..700)),
+            7 => FrameOp::GiveMany(which, rng.usize(..700)),
+            8 => FrameOp::Map(which, rng.u8(1..4)),
+            9 => FrameOp::Unmap(which, rng.u64(..20), rng.u64(1..600)),
+            _ => FrameOp::Drain,
+        }
+    }
+}
+
+/// The operations of a run, each with the CPU that does it.
+pub fn draw_frames(rng: &mut Rng, shape: &FrameShape, count: usize) -> Vec<(usize, FrameOp)> {
+    let total: u32 = shape.weights.iter().sum();
+    (0..count)
+        .map(|_| {
+            let mut rest = rng.u32(..total);
+            let kind = shape.weights.iter().position(|&weight| {
+                let here = rest < weight;
+                rest = rest.wrapping_sub(weight);
+                here
+            });
+            (rng.usize(..shape.cpus), shape.op(rng, kind.expect("weights add up")))
+        })
+        .collect()
+}

@@ -1,0 +1,92 @@
+//! What can be observed of an address space, compared.
+
+use quire::error::FaultError;
+
+use super::{Lockstep, Outcome};
+use crate::space::{Backing, Locked, PAGE, PROBES, SpaceId, Vma, normalise};
+use crate::subject::{Subject, Who};
+
+/// Pages probed after each operation.
+const PROBED: usize = 2;
+
+impl<S: Subject> Lockstep<S> {
+    pub(super) fn out_of_memory<T>(&mut self, got: Result<T, FaultError>) -> bool {
+        matches!(got, Err(FaultError::OutOfMemory)) && self.subject.may_lack_memory()
+    }
+
+    pub(super) fn same_fault(&self, got: Result<(), FaultError>, want: Result<(), FaultError>) -> Outcome {
+        let same = if self.subject.names_faults() { got == want } else { got.is_ok() == want.is_ok() };
+        if same { Ok(()) } else { Err(format!("answer {got:?}, want {want:?}")) }
+    }
+
+    /// A list of mappings as it can be compared: without what the subject does not show.
+    pub(super) fn comparable(&self, vmas: &[Vma]) -> Vec<Vma> {
+        let mut vmas = vmas.to_vec();
+        for vma in &mut vmas {
+            if let Backing::Shared(number) = &mut vma.backing {
+                *number = 0;
+            }
+            if vma.backing == Backing::Anonymous {
+                vma.page_offset = 0;
+            }
+            if vma.locked == Locked::OnFault && !self.subject.shows_lock_on_fault() {
+                vma.locked = Locked::Now;
+            }
+        }
+        normalise(&vmas)
+    }
+
+    /// Mappings and counts of one address space.
+    pub(super) fn compare_space(&mut self, id: SpaceId) -> Outcome {
+        let got = self.subject.vmas(id);
+        let (got, want) = (self.comparable(&got), self.comparable(self.model.space(id).vmas()));
+        if got != want {
+            return Err(format!("mappings of space {id} differ:\n{}", differences(&got, &want)));
+        }
+        let Some(resident) = self.subject.resident(id) else { return Ok(()) };
+        let locked = self.model.space(id).locked_bytes();
+        if resident.locked != locked {
+            return Err(format!("space {id}: {} bytes locked, want {locked}", resident.locked));
+        }
+        let bounds = self.model.bounds(id);
+        let most = if self.subject.single_pages() { bounds.anon_touched } else { bounds.anon_most };
+        if resident.anon < bounds.anon_least || resident.anon > most {
+            return Err(format!(
+                "space {id}: {} private pages resident, want {} to {most}",
+                resident.anon, bounds.anon_least
+            ));
+        }
+        Ok(())
+    }
+
+    /// Loads from a few pages that are known to hold something, on any CPU.
+    pub(super) fn probe_some(&mut self, who: Who) -> Outcome {
+        let touched = self.model.space(who.space).pages().count();
+        for _ in 0..PROBED.min(touched) {
+            let nth = self.rng.usize(..touched);
+            let Some((number, _)) = self.model.space(who.space).pages().nth(nth) else { break };
+            let (cpu, probe) = (self.rng.usize(..self.cpus), self.rng.usize(..PROBES));
+            self.load(Who { cpu, ..who }, number * PAGE, probe)?;
+        }
+        Ok(())
+    }
+
+    /// Loads every probe of every touched page, and of the pages at the edges of mappings.
+    pub(super) fn probe_all(&mut self, id: SpaceId) -> Outcome {
+        let space = self.model.space(id);
+        let touched = space.pages().map(|(number, _)| number * PAGE);
+        let edges = space.vmas().iter().flat_map(|vma| [vma.start, vma.end - PAGE]);
+        for addr in touched.chain(edges).collect::<Vec<_>>() {
+            let cpu = self.rng.usize(..self.cpus);
+            (0..PROBES).try_for_each(|probe| self.load(Who { cpu, space: id }, addr, probe))?;
+        }
+        Ok(())
+    }
+}
+
+fn differences(got: &[Vma], want: &[Vma]) -> String {
+    let line = |sign: char, vma: &Vma| format!("  {sign} {:#x}..{:#x} {vma:?}\n", vma.start, vma.end);
+    let extra = got.iter().filter(|vma| !want.contains(vma)).map(|vma| line('+', vma));
+    let missing = want.iter().filter(|vma| !got.contains(vma)).map(|vma| line('-', vma));
+    extra.chain(missing).collect()
+}

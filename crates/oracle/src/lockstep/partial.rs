@@ -1,0 +1,48 @@
+//! Verbs that work along a range and may stop in it when memory runs out: what they may have done by then.
+
+use quire::error::MmError;
+
+use super::{Lockstep, Outcome};
+use crate::space::{Family, PAGE, SpaceId};
+use crate::subject::Subject;
+
+impl<S: Subject> Lockstep<S> {
+    /// Compares the answer of a verb over `addr, len`. When the subject ran out of memory, it must have done nothing
+    /// or all of the work up to an edge of a mapping or the end (invariant 6); `part` does that much to a model.
+    pub(super) fn in_parts(
+        &mut self,
+        id: SpaceId,
+        (addr, len): (u64, u64),
+        got: Result<(), MmError>,
+        whole: impl FnOnce(&mut Family) -> Result<(), MmError>,
+        part: impl Fn(&mut Family, u64) -> Result<(), MmError>,
+    ) -> Outcome {
+        let lacked = self.lacked_memory(got);
+        let before = lacked.then(|| self.model.clone());
+        let want = whole(&mut self.model);
+        if got == want {
+            return Ok(());
+        }
+        let Some(before) = before else { return Err(format!("answer {got:?}, want {want:?}")) };
+        let end = addr.saturating_add(len).saturating_add(PAGE - 1) & !(PAGE - 1);
+        let mut stops: Vec<u64> =
+            before.space(id).vmas().iter().flat_map(|vma| [vma.start, vma.end]).collect();
+        stops.retain(|&stop| stop > addr && stop <= end);
+        stops.push(end);
+        let seen = self.subject.vmas(id);
+        let seen = self.comparable(&seen);
+        let candidates = std::iter::once(before.clone()).chain(stops.into_iter().rev().map(|stop| {
+            let mut model = before.clone();
+            // A hole behind the stop is not this attempt's concern.
+            let _ = part(&mut model, stop);
+            model
+        }));
+        for model in candidates {
+            if self.comparable(model.space(id).vmas()) == seen {
+                self.model = model;
+                return Ok(());
+            }
+        }
+        Err(format!("out of memory left mappings that no part of the work explains: {seen:x?}"))
+    }
+}

@@ -1,0 +1,127 @@
+//! Runs from seeds: drawing, stepping, and on failure shortening and printing what can be pasted back.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use super::shrink;
+use crate::ops::{Step, source};
+
+/// Time for shortening a failing list.
+const SHRINK_BUDGET: Duration = Duration::from_secs(15);
+
+/// Time after which a run that goes on is taken for one that never ends; shortening included.
+const HANG: Duration = Duration::from_secs(90);
+
+/// A failing run, shortened.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The seed it was drawn from.
+    pub seed: u64,
+    /// What the whole list showed.
+    pub what: String,
+    /// What the shortened list shows.
+    pub shortened_what: String,
+    /// The shortened list.
+    pub steps: Vec<Step>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "QUIRE_SEED={} fails: {}", self.seed, self.what)?;
+        writeln!(
+            f,
+            "shortened to {} operations, which fail with: {}",
+            self.steps.len(),
+            self.shortened_what
+        )?;
+        f.write_str(&source(&self.steps))
+    }
+}
+
+/// Runs a list, where a panic of the subject (an assertion, a violation that its machine saw) is a failure too.
+///
+/// # Errors
+/// What went wrong.
+pub fn check_steps<T>(steps: &[T], run: &dyn Fn(&[T]) -> Result<(), String>) -> Result<(), String> {
+    match catch_unwind(AssertUnwindSafe(|| run(steps))) {
+        Ok(result) => result,
+        Err(panic) => Err(panic
+            .downcast_ref::<String>()
+            .cloned()
+            .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_string()))
+            .unwrap_or_else(|| "panic".to_string())),
+    }
+}
+
+/// Runs a list of any operations; a failing one is shortened.
+///
+/// # Errors
+/// What the shortened list shows, and the list.
+pub fn check_list<T: Clone>(
+    steps: &[T],
+    run: &dyn Fn(&[T]) -> Result<(), String>,
+) -> Result<(), (String, Vec<T>)> {
+    let Err(what) = check_steps(steps, run) else { return Ok(()) };
+    let steps = shrink(steps, SHRINK_BUDGET, |attempt| check_steps(attempt, run).is_err());
+    Err((check_steps(&steps, run).err().unwrap_or(what), steps))
+}
+
+/// Runs a list drawn from `seed`; a failing one is shortened.
+///
+/// # Errors
+/// The [`Report`].
+pub fn check_seed(
+    seed: u64,
+    steps: &[Step],
+    run: &dyn Fn(&[Step]) -> Result<(), String>,
+) -> Result<(), Box<Report>> {
+    let Err(what) = check_steps(steps, run) else { return Ok(()) };
+    let (shortened_what, steps) =
+        check_list(steps, run).err().unwrap_or_else(|| ("nothing, this time".to_string(), steps.to_vec()));
+    Err(Box::new(Report { seed, what, shortened_what, steps }))
+}
+
+/// Does something that must end soon. If it does not, the process ends with `label` as its last words: a
+/// search that never ends cannot be taken back in any other way.
+pub fn in_time<R>(label: &str, action: impl FnOnce() -> R) -> R {
+    let (done, waits) = mpsc::channel::<()>();
+    let label = label.to_string();
+    let guard = std::thread::spawn(move || {
+        if waits.recv_timeout(HANG) == Err(mpsc::RecvTimeoutError::Timeout) {
+            eprintln!("{label}: not done after {HANG:?}");
+            std::process::abort();
+        }
+    });
+    let result = catch_unwind(AssertUnwindSafe(action));
+    drop(done);
+    let _ = guard.join();
+    result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Whether long runs were asked for (`QUIRE_LONG=1`).
+pub fn long() -> bool {
+    std::env::var("QUIRE_LONG").is_ok_and(|value| value != "0")
+}
+
+/// The time that a test may take: `short` of it, or thirty times that in long runs.
+pub fn budget(short: Duration) -> Duration {
+    if long() { short * 30 } else { short }
+}
+
+/// The seeds of a test: `QUIRE_SEED` alone if it is set, else seeds that differ from run to run for as long as
+/// `short` allows, after a few that are always the same.
+pub fn seeds(short: Duration) -> impl Iterator<Item = u64> {
+    let (start, limit) = (Instant::now(), budget(short));
+    let given = std::env::var("QUIRE_SEED").ok().and_then(|text| text.parse::<u64>().ok());
+    let mut next = 0;
+    std::iter::from_fn(move || {
+        next += 1;
+        match given {
+            Some(seed) => (next == 1).then_some(seed),
+            None if next <= 8 => Some(next),
+            None => (start.elapsed() < limit).then(|| fastrand::u64(..)),
+        }
+    })
+}

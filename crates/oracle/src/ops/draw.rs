@@ -1,0 +1,209 @@
+//! Drawing operation lists: swarm testing, so that a run does a few things often rather than all of them seldom.
+
+use fastrand::Rng;
+
+use super::{At, MapOp, Op, Step, To, What};
+use crate::space::{Advice, Kind, PAGE, PROBES, Placement, Prot};
+
+/// What a run is made of; all of it is drawn from the seed.
+#[derive(Clone, Debug)]
+pub struct Draw {
+    /// How many operations.
+    pub steps: usize,
+    /// CPUs that operations are spread over.
+    pub cpus: u8,
+    /// Pages on each side of the window's middle that addresses fall into.
+    pub span: i32,
+    /// The most pages that one operation covers.
+    pub longest: u32,
+    /// Files with their sizes in bytes.
+    pub files: Vec<(u64, u64)>,
+    /// How often each kind of operation is drawn, by its index in [`KINDS`].
+    weights: [u32; KINDS],
+    /// Of a thousand arguments, how many are made odd on purpose.
+    odd: u32,
+}
+
+/// Kinds of operations that are drawn.
+const KINDS: usize = 17;
+
+/// Accesses, which no run goes without.
+const ALWAYS: [usize; 3] = [0, 12, 13];
+
+impl Draw {
+    /// Draws the shape of a run of `steps` operations.
+    pub fn new(rng: &mut Rng, steps: usize, cpus: u8) -> Self {
+        let mut weights = [0; KINDS];
+        for (kind, weight) in weights.iter_mut().enumerate() {
+            if ALWAYS.contains(&kind) || rng.u32(..100) < 55 {
+                *weight = 1 << rng.u32(0..4);
+            }
+        }
+        weights[0] = weights[0].max(4);
+        let span = *rng.choice(&[8, 64, 600, 3000]).expect("not empty");
+        let longest = (span as u32 / 2).min(*rng.choice(&[4, 40, 700, 1600]).expect("not empty")).max(2);
+        let files = (1..=3).map(|file| (file, rng.u64(1..2 * u64::from(longest)) * PAGE)).collect();
+        Self {
+            steps,
+            cpus,
+            span,
+            longest,
+            files,
+            weights,
+            odd: *rng.choice(&[0, 20, 100]).expect("not empty"),
+        }
+    }
+
+    /// Leaves these kinds of operations out.
+    pub fn without(&mut self, kinds: &[Left]) {
+        for kind in kinds {
+            match kind {
+                Left::Fork => self.weights[10] = 0,
+                Left::Heap => self.weights[5] = 0,
+                Left::Locks => [6, 7, 8, 9].iter().for_each(|&kind| self.weights[kind] = 0),
+            }
+        }
+    }
+
+    /// Keeps addresses and lengths to this many pages, for a subject that is slow or shares the machine.
+    pub fn narrow(&mut self, pages: u32) {
+        self.span = self.span.min(pages as i32);
+        self.longest = self.longest.min(pages);
+        self.files.iter_mut().for_each(|(_, bytes)| *bytes = (*bytes).min(u64::from(pages) * PAGE));
+    }
+
+    fn page(&self, rng: &mut Rng) -> i32 {
+        // Half of the addresses lie on coarse boundaries, so that operations meet each other's edges.
+        match rng.u32(..4) {
+            0 => rng.i32(-self.span..self.span),
+            1 => rng.i32(-self.span..self.span) & !15,
+            2 => (rng.i32(-self.span..self.span) & !511).max(-self.span),
+            _ => rng.i32(-self.span / 4..self.span / 4 + 1),
+        }
+    }
+
+    fn odd(&self, rng: &mut Rng) -> bool {
+        rng.u32(..1000) < self.odd
+    }
+
+    fn at(&self, rng: &mut Rng, aligned: bool) -> At {
+        let byte = if !aligned && self.odd(rng) { rng.u16(1..4096) } else { 0 };
+        match rng.u32(..10) {
+            0 | 1 => At::Returned(rng.u8(..8), rng.i32(0..self.longest as i32), byte),
+            2 if self.weights[5] > 0 => At::Heap(rng.i32(0..self.longest as i32), byte),
+            _ => At::Window(self.page(rng), byte),
+        }
+    }
+
+    fn len(&self, rng: &mut Rng) -> u64 {
+        if self.odd(rng) {
+            return *rng.choice(&[0, 1, 4095, 4097, u64::MAX, 1 << 47, u64::MAX - 4095]).expect("not empty");
+        }
+        let pages = match rng.u32(..3) {
+            0 => rng.u32(1..5),
+            1 => 1 << rng.u32(0..=self.longest.ilog2()),
+            _ => rng.u32(1..=self.longest),
+        };
+        u64::from(pages) * PAGE
+    }
+
+    fn prot(&self, rng: &mut Rng) -> Prot {
+        if rng.u32(..10) < 6 { Prot::Rw } else { *rng.choice(&Prot::ALL).expect("not empty") }
+    }
+
+    fn map(&self, rng: &mut Rng) -> MapOp {
+        let placement = match rng.u32(..10) {
+            0..=5 => Placement::Fixed,
+            6 => Placement::FixedNoReplace,
+            _ => Placement::Hint,
+        };
+        let what = match rng.u32(..10) {
+            0..=5 => What::Anonymous,
+            6 => What::SharedAnonymous,
+            _ => {
+                let (file, bytes) = *rng.choice(&self.files).expect("not empty");
+                What::File { file, page: rng.u64(..bytes / PAGE), shared: rng.bool() }
+            }
+        };
+        let nowhere = placement == Placement::Hint && rng.bool();
+        let at = if nowhere { At::Null } else { self.at(rng, false) };
+        MapOp {
+            at,
+            len: self.len(rng),
+            prot: self.prot(rng),
+            placement,
+            what,
+            grows_down: rng.u32(..12) == 0,
+            populate: rng.u32(..12) == 0,
+            locked: self.weights[6] > 0 && rng.u32(..16) == 0,
+        }
+    }
+
+    fn to(&self, rng: &mut Rng) -> To {
+        match rng.u32(..5) {
+            0 => To::InPlace,
+            1 | 2 => To::MayMove,
+            3 => To::FixedTo(self.at(rng, false)),
+            _ if rng.bool() => To::DontUnmap,
+            _ => To::FixedDontUnmap(self.at(rng, false)),
+        }
+    }
+
+    fn remap(&self, rng: &mut Rng) -> Op {
+        let (at, old, to) = (self.at(rng, false), self.len(rng), self.to(rng));
+        let same = matches!(to, To::DontUnmap | To::FixedDontUnmap(_)) || rng.u32(..3) == 0;
+        Op::Mremap(at, old, if same { old } else { self.len(rng) }, to)
+    }
+
+    fn op(&self, rng: &mut Rng, kind: usize) -> Op {
+        match kind {
+            0 => Op::Mmap(self.map(rng)),
+            1 => Op::Munmap(self.at(rng, false), self.len(rng)),
+            2 => Op::Mprotect(self.at(rng, false), self.len(rng), self.prot(rng)),
+            3 => self.remap(rng),
+            4 => {
+                Op::Madvise(self.at(rng, false), self.len(rng), *rng.choice(&Advice::ALL).expect("not empty"))
+            }
+            5 => Op::Brk(At::Heap(rng.i32(-1..self.longest as i32), rng.u16(..4096))),
+            6 => Op::Mlock(self.at(rng, false), self.len(rng), rng.bool()),
+            7 => Op::Munlock(self.at(rng, false), self.len(rng)),
+            8 => Op::Mlockall(rng.u32(..4) != 0, rng.u32(..3) == 0, rng.bool()),
+            9 => Op::Munlockall,
+            10 => Op::Fork,
+            11 => Op::Exit,
+            12 => Op::Store(self.at(rng, true), rng.usize(..PROBES)),
+            13 => Op::Load(self.at(rng, true), rng.usize(..PROBES)),
+            14 => Op::Touch(self.at(rng, true), rng.u32(1..=self.longest)),
+            15 => Op::Access(self.at(rng, true), *rng.choice(&[Kind::Read, Kind::Write]).expect("not empty")),
+            _ => Op::Access(self.at(rng, true), Kind::Exec),
+        }
+    }
+}
+
+/// Kinds of operations that a subject cannot do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Left {
+    /// `fork`.
+    Fork,
+    /// `brk`.
+    Heap,
+    /// `mlock` and its relatives.
+    Locks,
+}
+
+/// The operations of a run.
+pub fn draw(rng: &mut Rng, shape: &Draw) -> Vec<Step> {
+    let total: u32 = shape.weights.iter().sum();
+    (0..shape.steps)
+        .map(|_| {
+            let mut rest = rng.u32(..total);
+            let kind = shape.weights.iter().position(|&weight| {
+                let here = rest < weight;
+                rest = rest.wrapping_sub(weight);
+                here
+            });
+            let (cpu, space) = (rng.u8(..shape.cpus.max(1)), rng.u8(..8));
+            Step { cpu, space, op: shape.op(rng, kind.expect("weights add up")) }
+        })
+        .collect()
+}

@@ -1,0 +1,156 @@
+//! All address spaces of a machine, the files and the shared memory that they map.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::page::{PROBE_OFFSETS, Words, file_word};
+use super::vma::{Backing, Locked, PAGE};
+use super::{Page, Space};
+
+/// The number of an address space within its family.
+pub type SpaceId = usize;
+
+/// What the model takes as given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// The lowest address that can be mapped.
+    pub user_start: u64,
+    /// The address after the last that can be mapped (Linux's `TASK_SIZE`: 2^47 less a page with 4 levels).
+    pub user_end: u64,
+    /// Bytes that stay free below a mapping that grows down.
+    pub stack_gap: u64,
+    /// Bytes that a mapping which grows down can reach; Linux's `RLIMIT_STACK`.
+    pub stack_limit: u64,
+    /// Whether words of pages are followed. Without, writing to a page only makes it private: less memory and time.
+    pub contents: bool,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self {
+            user_start: 0x1_0000,
+            user_end: (1 << 47) - PAGE,
+            stack_gap: 256 * PAGE,
+            stack_limit: u64::MAX,
+            contents: true,
+        }
+    }
+}
+
+/// Address spaces with what they share.
+#[derive(Clone, Debug)]
+pub struct Family {
+    pub(super) rules: Rules,
+    pub(super) spaces: Vec<Option<Space>>,
+    /// Words that shared mappings wrote, by object and page.
+    pub(super) written: HashMap<(Backing, u64), Words>,
+    /// Bytes of each object.
+    pub(super) sizes: BTreeMap<Backing, u64>,
+    next_shared: u64,
+}
+
+impl Family {
+    /// No address space and no file.
+    pub fn new(rules: Rules) -> Self {
+        Self { rules, spaces: Vec::new(), written: HashMap::new(), sizes: BTreeMap::new(), next_shared: 0 }
+    }
+
+    /// What is taken as given.
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// Makes a file known, or gives it another size in bytes. Its words are [`file_word`]'s.
+    pub fn set_file(&mut self, file: u64, bytes: u64) {
+        self.sizes.insert(Backing::File(file), bytes);
+    }
+
+    /// A new, empty address space.
+    pub fn create(&mut self) -> SpaceId {
+        self.spaces.push(Some(Space::new()));
+        self.spaces.len() - 1
+    }
+
+    /// Whether the address space exists and has not exited.
+    pub fn is_live(&self, id: SpaceId) -> bool {
+        self.spaces.get(id).is_some_and(Option::is_some)
+    }
+
+    /// The numbers of the live address spaces.
+    pub fn live(&self) -> impl Iterator<Item = SpaceId> + '_ {
+        self.spaces.iter().enumerate().filter(|(_, space)| space.is_some()).map(|(id, _)| id)
+    }
+
+    /// A live address space.
+    ///
+    /// # Panics
+    /// When it has exited or never was.
+    pub fn space(&self, id: SpaceId) -> &Space {
+        self.spaces[id].as_ref().expect("address space has exited")
+    }
+
+    pub(super) fn space_mut(&mut self, id: SpaceId) -> &mut Space {
+        self.spaces[id].as_mut().expect("address space has exited")
+    }
+
+    /// `fork`: the child has the parent's mappings, not locked, and a copy by value of its private pages.
+    pub fn fork(&mut self, id: SpaceId) -> SpaceId {
+        let mut child = self.space(id).clone();
+        child.lock_future = Locked::No;
+        child.vmas.iter_mut().for_each(|vma| vma.locked = Locked::No);
+        child.pages.retain(|_, page| page.own.is_some());
+        self.spaces.push(Some(child));
+        self.spaces.len() - 1
+    }
+
+    /// `exit`: all is unmapped. What was written to shared objects stays with them.
+    pub fn exit(&mut self, id: SpaceId) {
+        self.spaces[id] = None;
+    }
+
+    /// A new object for a shared anonymous mapping of this size.
+    pub(super) fn new_shared(&mut self, bytes: u64) -> Backing {
+        let object = Backing::Shared(self.next_shared);
+        self.next_shared += 1;
+        self.sizes.insert(object, bytes);
+        object
+    }
+
+    /// Whether page `page` of the object has a byte of it.
+    pub(super) fn has_page(&self, backing: Backing, page: u64) -> bool {
+        match backing {
+            Backing::Anonymous => true,
+            _ => self.sizes.get(&backing).is_some_and(|bytes| page < bytes.div_ceil(PAGE)),
+        }
+    }
+
+    /// What an object's page holds.
+    pub(super) fn object_words(&self, backing: Backing, page: u64) -> Words {
+        if let Some(words) = self.written.get(&(backing, page)) {
+            return *words;
+        }
+        match backing {
+            Backing::File(file) => PROBE_OFFSETS.map(|offset| {
+                let inside = self.sizes.get(&backing).is_some_and(|&bytes| page * PAGE + offset + 8 <= bytes);
+                if inside { file_word(file, page, offset) } else { 0 }
+            }),
+            Backing::Anonymous | Backing::Shared(_) => Words::default(),
+        }
+    }
+
+    /// Makes the page at `addr`, which is mapped and there, present; for `write` in a private mapping, its own.
+    pub(super) fn bring_in(&mut self, id: SpaceId, addr: u64, write: bool) {
+        let vma = *self.space(id).vma_at(addr).expect("the page is mapped");
+        let contents = self.rules.contents;
+        let number = addr / PAGE;
+        let own = self.space(id).pages.get(&number).is_some_and(|page| page.own.is_some());
+        let words = match write && vma.is_private() && !own {
+            true if contents => Some(self.object_words(vma.backing, vma.backing_page(addr))),
+            true => Some(Words::default()),
+            false => None,
+        };
+        let page = self.space_mut(id).pages.entry(number).or_insert(Page::TOUCHED);
+        if words.is_some() {
+            page.own = words;
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! A mapping as the model keeps it.
+
+/// Bytes in a page.
+pub const PAGE: u64 = 4096;
+
+/// What accesses a mapping allows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Prot {
+    /// `PROT_NONE`.
+    None,
+    /// `PROT_READ`.
+    R,
+    /// `PROT_WRITE` alone; on x86-64 it reads as well.
+    W,
+    /// `PROT_READ | PROT_WRITE`.
+    Rw,
+    /// `PROT_READ | PROT_EXEC`.
+    Rx,
+    /// `PROT_READ | PROT_WRITE | PROT_EXEC`.
+    Rwx,
+}
+
+impl Prot {
+    /// All of them.
+    pub const ALL: [Self; 6] = [Self::None, Self::R, Self::W, Self::Rw, Self::Rx, Self::Rwx];
+
+    /// Whether a load is allowed. Hardware knows no mapping that can be written and not read.
+    pub fn reads(self) -> bool {
+        self != Self::None
+    }
+
+    /// Whether `PROT_READ` was asked for, which a populating read insists on.
+    pub fn names_read(self) -> bool {
+        self.reads() && self != Self::W
+    }
+
+    /// Whether a store is allowed.
+    pub fn writes(self) -> bool {
+        matches!(self, Self::W | Self::Rw | Self::Rwx)
+    }
+
+    /// Whether an instruction fetch is allowed.
+    pub fn executes(self) -> bool {
+        matches!(self, Self::Rx | Self::Rwx)
+    }
+}
+
+/// Where a mapping's pages come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
+pub enum Backing {
+    /// Zeroes, private to the address space.
+    Anonymous,
+    /// A file, by its number.
+    File(u64),
+    /// Memory shared with other mappings of the same number: what a shared anonymous mapping makes.
+    Shared(u64),
+}
+
+/// Whether a mapping's pages are locked in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Locked {
+    /// Not locked.
+    No,
+    /// Locked, and brought in when it was locked (`VM_LOCKED`).
+    Now,
+    /// Locked as they come in (`VM_LOCKED | VM_LOCKONFAULT`).
+    OnFault,
+}
+
+/// What `madvise` said of large folios.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Huge {
+    /// Nothing.
+    Default,
+    /// `MADV_HUGEPAGE`.
+    Yes,
+    /// `MADV_NOHUGEPAGE`.
+    No,
+}
+
+/// A run of pages with one set of attributes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Vma {
+    /// The first byte.
+    pub start: u64,
+    /// The byte after the last.
+    pub end: u64,
+    /// What accesses are allowed.
+    pub prot: Prot,
+    /// Whether stores reach the backing.
+    pub shared: bool,
+    /// Where the pages come from.
+    pub backing: Backing,
+    /// The page of the backing at `start`; zero and without meaning for anonymous memory.
+    pub page_offset: u64,
+    /// Whether a fault below `start` extends it downwards.
+    pub grows_down: bool,
+    /// Whether its pages are locked.
+    pub locked: Locked,
+    /// What was advised about large folios.
+    pub huge: Huge,
+}
+
+impl Vma {
+    /// Bytes.
+    pub fn len(&self) -> u64 {
+        self.end - self.start
+    }
+
+    /// Whether it holds no byte; a mapping in a list never is.
+    pub fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// The page of the backing that is mapped at `addr`.
+    pub fn backing_page(&self, addr: u64) -> u64 {
+        self.page_offset + (addr - self.start) / PAGE
+    }
+
+    /// Whether a page that is written becomes the address space's own.
+    pub fn is_private(&self) -> bool {
+        !self.shared
+    }
+
+    /// Cuts at `addr`, which is inside; keeps the lower part and returns the upper.
+    pub(crate) fn split(&mut self, addr: u64) -> Self {
+        let mut upper = *self;
+        upper.start = addr;
+        if self.backing != Backing::Anonymous {
+            upper.page_offset = self.backing_page(addr);
+        }
+        self.end = addr;
+        upper
+    }
+
+    /// Whether `next` goes on where this ends, in the same way.
+    pub(crate) fn continues(&self, next: &Self) -> bool {
+        let offset = self.backing == Backing::Anonymous || self.backing_page(self.end) == next.page_offset;
+        let moved = Self { start: next.start, end: next.end, page_offset: next.page_offset, ..*self };
+        self.end == next.start && offset && moved == *next
+    }
+}
+
+/// The same mappings merged as far as can be: what two lists have in common that differ only in where they merged.
+pub fn normalise(vmas: &[Vma]) -> Vec<Vma> {
+    let mut out: Vec<Vma> = Vec::with_capacity(vmas.len());
+    for vma in vmas {
+        match out.last_mut() {
+            Some(last) if last.continues(vma) => last.end = vma.end,
+            _ => out.push(*vma),
+        }
+    }
+    out
+}

@@ -1,0 +1,74 @@
+//! What is stepped beside the model: the library on its hosted machine, or the Linux of this machine.
+
+use quire::error::{FaultError, MmError};
+
+use crate::space::{Advice, Kind, Map, Prot, Remap, SpaceId, Vma};
+
+/// Who does an operation to whom.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Who {
+    /// The CPU.
+    pub cpu: usize,
+    /// The address space.
+    pub space: SpaceId,
+}
+
+/// Pages that are mapped, as the subject counts them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Resident {
+    /// Private pages (`MM_ANONPAGES`).
+    pub anon: u64,
+    /// Bytes of locked mappings.
+    pub locked: u64,
+}
+
+/// Something with address spaces. Verbs are named and behave as Linux's.
+#[allow(missing_docs)]
+pub trait Subject {
+    fn mmap(&mut self, who: Who, map: &Map) -> Result<u64, MmError>;
+    fn munmap(&mut self, who: Who, addr: u64, len: u64) -> Result<(), MmError>;
+    fn mprotect(&mut self, who: Who, addr: u64, len: u64, prot: Prot) -> Result<(), MmError>;
+    fn mremap(&mut self, who: Who, addr: u64, old: u64, new: u64, to: Remap) -> Result<u64, MmError>;
+    fn madvise(&mut self, who: Who, addr: u64, len: u64, advice: Advice) -> Result<(), MmError>;
+    fn brk(&mut self, who: Who, addr: u64) -> u64;
+    fn mlock(&mut self, who: Who, addr: u64, len: u64, on_fault: bool) -> Result<(), MmError>;
+    fn munlock(&mut self, who: Who, addr: u64, len: u64) -> Result<(), MmError>;
+    fn mlockall(&mut self, who: Who, current: bool, future: bool, on_fault: bool) -> Result<(), MmError>;
+    fn munlockall(&mut self, who: Who) -> Result<(), MmError>;
+
+    /// Forks; the child gets the next free number.
+    fn fork(&mut self, who: Who) -> Result<(), MmError>;
+    fn exit(&mut self, who: Who);
+
+    /// Stores a word as a program would: with as many faults as it takes.
+    fn store(&mut self, who: Who, addr: u64, word: u64) -> Result<(), FaultError>;
+    /// Loads a word as a program would.
+    fn load(&mut self, who: Who, addr: u64) -> Result<u64, FaultError>;
+    /// Raises one fault, without an access.
+    fn fault(&mut self, who: Who, addr: u64, kind: Kind) -> Result<(), FaultError>;
+
+    /// The mappings, sorted. Numbers of shared objects need not be the model's.
+    fn vmas(&mut self, space: SpaceId) -> Vec<Vma>;
+    /// What is resident, where the subject knows.
+    fn resident(&mut self, space: SpaceId) -> Option<Resident>;
+
+    /// Whether the subject distinguishes why an access fails.
+    fn names_faults(&self) -> bool {
+        true
+    }
+    /// Whether the subject shows which locked mappings are locked on fault only.
+    fn shows_lock_on_fault(&self) -> bool {
+        true
+    }
+    /// Whether only single pages are used and none is brought in that was not touched.
+    fn single_pages(&self) -> bool {
+        false
+    }
+    /// Whether the last call ran out of memory, or may have (a small machine, an injected failure): then it may
+    /// fail where the model does not.
+    fn may_lack_memory(&mut self) -> bool {
+        false
+    }
+    /// Checks the subject's own invariants.
+    fn check(&mut self, deep: bool) -> Result<(), String>;
+}

@@ -1,0 +1,58 @@
+//! The page allocator and its model in lockstep.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use oracle::frames::Class::*;
+use oracle::frames::FrameOp::*;
+use oracle::frames::{FrameLockstep, FrameOp, FrameShape, draw_frames};
+use oracle::lockstep::{check_list, in_time, seeds};
+
+fn source(ops: &[(usize, FrameOp)]) -> String {
+    ops.iter().map(|op| format!("    {op:?},\n")).collect()
+}
+
+#[test]
+fn allocator_and_model_agree() {
+    let mut runs = 0;
+    for seed in seeds(Duration::from_secs(5)) {
+        let mut rng = Rng::with_seed(seed);
+        let shape = FrameShape::new(&mut rng);
+        let ops = draw_frames(&mut rng, &shape, 400);
+        let label = format!("QUIRE_SEED={seed}");
+        let checked = in_time(&label, || check_list(&ops, &|ops| FrameLockstep::check(&shape, ops)));
+        if let Err((what, shorter)) = checked {
+            panic!("{label} on {shape:?}\nfails: {what}\nshortened:\n{}", source(&shorter));
+        }
+        runs += 1;
+    }
+    println!("{runs} machines agreed");
+}
+
+#[test]
+fn a_free_from_a_frame_where_no_such_folio_can_start_is_refused() {
+    let shape = FrameShape::of(&[(0x23e, 512)], 50, 1);
+    let ops = [(0, TakeMany(Kernel, 0, 300)), (0, GiveWrong(290, 8)), (0, GiveWrong(271, 8))];
+    FrameLockstep::check(&shape, &ops).unwrap();
+}
+
+#[test]
+fn a_block_that_two_ranges_fill_is_never_whole() {
+    let shape = FrameShape::of(&[(0x3aa, 1024), (0x7aa, 512)], 0, 3);
+    FrameLockstep::check(&shape, &[(2, TakeMany(Node0, 2, 468))]).unwrap();
+}
+
+#[test]
+fn a_spare_block_that_is_used_again_is_no_spare_any_more() {
+    let shape = FrameShape::of(&[(0, 4096)], 0, 1);
+    let once = [(0, TakeMany(Kernel, 0, 1)), (0, GiveMany(0, 1))];
+    FrameLockstep::check(&shape, &[once, once, once].concat()).unwrap();
+}
+
+#[test]
+fn a_free_that_reaches_behind_the_memory_is_refused() {
+    let shape = FrameShape::of(&[(0, 512 + 489)], 0, 1);
+    let mut ops = vec![(0, TakeMany(Reserve, 0, 1000))];
+    ops.extend((0..1000).flat_map(|which| [(0, GiveWrong(which, 1)), (0, GiveWrong(which, 3))]));
+    FrameLockstep::check(&shape, &ops).unwrap();
+}

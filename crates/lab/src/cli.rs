@@ -15,15 +15,17 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Bench(crate::bench::BenchArgs),
+    Record(crate::record::Args),
 }
 
 /// Parses the command line, runs the subcommand and turns an error into one line on standard error.
 pub fn main() -> ExitCode {
-    let outcome: anyhow::Result<()> = match Cli::parse().command {
-        Command::Bench(args) => crate::bench::run(&args),
+    let outcome: anyhow::Result<ExitCode> = match Cli::parse().command {
+        Command::Bench(args) => crate::bench::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Record(args) => crate::record::run(&args),
     };
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("quire: {error:#}");
             ExitCode::FAILURE

@@ -2,3 +2,5 @@
 
 pub mod bench;
 pub mod cli;
+pub mod record;
+pub mod trace;

@@ -1,0 +1,80 @@
+//! Processes and threads: how they come, change their program, and go.
+
+use super::Assembler;
+use crate::record::queue::Key;
+use crate::trace::{EventKind, ForkKind, TraceError, clone_flags};
+
+impl Assembler {
+    pub(super) fn exec(&mut self, key: Key, pid: u32, tid: u32, name: &str) -> Result<(), TraceError> {
+        let others: Vec<u32> =
+            self.processes.entry(pid).or_default().threads.drain().filter(|other| *other != tid).collect();
+        let process = self.processes.entry(pid).or_default();
+        process.threads.insert(tid);
+        process.program_break = 0;
+        for other in others {
+            // A thread that execs takes over the number of the first one.
+            let call = self.threads.get_mut(&other).and_then(|thread| thread.call.take());
+            if let Some(call) = call {
+                if call.call.is_exec() {
+                    self.thread(pid, tid).call = Some(call);
+                } else {
+                    self.queue.release(call.key);
+                }
+            }
+            self.forget_thread(other);
+        }
+        self.give_up_fault(pid, tid);
+        self.thread(pid, tid).in_exec = true;
+        let name = self.writer.path(name)?;
+        self.put(key, pid, tid, EventKind::Exec { name });
+        Ok(())
+    }
+
+    pub(super) fn fork(&mut self, key: Key, (pid, tid): (u32, u32), (child_pid, child_tid): (u32, u32)) {
+        self.thread(pid, tid);
+        self.thread(child_pid, child_tid);
+        self.queue.hold(key);
+        self.unfinished_forks.insert(child_tid, key);
+        if child_pid == pid {
+            self.put(key, pid, child_tid, EventKind::ThreadStart { creator_tid: tid, flags: 0 });
+        } else {
+            let kind = ForkKind::Copy;
+            self.put(key, pid, tid, EventKind::Fork { child_pid, child_tid, flags: 0, kind });
+            let program_break = self.processes.entry(pid).or_default().program_break;
+            self.processes.entry(child_pid).or_default().program_break = program_break;
+        }
+    }
+
+    pub(super) fn new_task(&mut self, child_tid: u32, actual: u64) {
+        let Some(key) = self.unfinished_forks.remove(&child_tid) else { return };
+        self.queue.release(key);
+        match self.queue.kind_mut(key) {
+            Some(EventKind::ThreadStart { flags, .. }) => *flags = actual,
+            Some(EventKind::Fork { flags, kind, .. }) => {
+                *flags = actual;
+                if actual & clone_flags::VM != 0 {
+                    *kind = ForkKind::SharedMemory;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn exit(&mut self, key: Key, pid: u32, tid: u32) {
+        self.forget_thread(tid);
+        if let Some(fork) = self.unfinished_forks.remove(&tid) {
+            self.queue.release(fork);
+        }
+        let process = self.processes.entry(pid).or_default();
+        process.threads.remove(&tid);
+        if !process.threads.is_empty() {
+            self.put(key, pid, tid, EventKind::ThreadExit);
+            return;
+        }
+        let recorded_faults = process.resolved;
+        self.processes.remove(&pid);
+        // The counts are filled in when the event leaves: they are read a moment later.
+        let kind = EventKind::ProcessExit { minor_faults: None, major_faults: None, recorded_faults };
+        self.put(key, pid, tid, kind);
+    }
+}

@@ -1,0 +1,87 @@
+//! Why a program can't be recorded; one line each, naming the cure.
+
+use std::io;
+
+use crate::trace::TraceError;
+
+/// Why a program can't be recorded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// The program could not be started.
+    #[error("cannot start {program}: {source}; check its name, its permissions and PATH")]
+    CannotStart {
+        /// What was to be started.
+        program: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The trace could not be written.
+    #[error("cannot write {path}: {source}")]
+    Output {
+        /// Where to.
+        path: String,
+        /// Why.
+        source: TraceError,
+    },
+    /// The kernel does not let this user see faults.
+    #[error(
+        "the kernel refuses to report {what} ({source}); run as root, or give the command \
+         CAP_PERFMON, or set `sysctl kernel.perf_event_paranoid=2` for what an ordinary user may record"
+    )]
+    NotPermitted {
+        /// What it refuses.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Tracefs can't be mounted or read.
+    #[error(
+        "cannot use /sys/kernel/tracing ({source}); run as root and `mount -t tracefs tracefs /sys/kernel/tracing`, \
+         or record with `--tier user`"
+    )]
+    Tracefs {
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The kernel has no such tracepoint.
+    #[error("this kernel has no tracepoint {name}; record with `--tier user`")]
+    NoTracepoint {
+        /// Which.
+        name: String,
+    },
+    /// No room for the rings.
+    #[error("cannot lock {bytes} bytes for a ring ({source}); give a smaller `--ring`, or raise `ulimit -l`")]
+    Ring {
+        /// How large the ring was to be.
+        bytes: usize,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Something the system should have done.
+    #[error("{what} failed: {source}; see `dmesg`, or record with `--tier user`")]
+    System {
+        /// What.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl RecordError {
+    /// Is it a matter of permission, so that the ordinary user's tier may work?
+    pub(super) fn is_permission(&self) -> bool {
+        match self {
+            RecordError::NotPermitted { .. } => true,
+            RecordError::Tracefs { source } => {
+                matches!(source.raw_os_error(), Some(libc::EPERM | libc::EACCES))
+            }
+            _ => false,
+        }
+    }
+
+    /// A closure for `map_err` on a call that has no cause of its own to fail.
+    pub(super) fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> RecordError {
+        move |error| RecordError::System { what, source: error.into() }
+    }
+}

@@ -1,0 +1,103 @@
+//! Puts events into their order.
+//!
+//! Most events are complete when they come, but some are not: a call that releases memory stands at its entry and
+//! its result is known only at its exit; a fault's duration is known when it is resolved. They hold up everything
+//! behind them until they are complete.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::trace::EventKind;
+
+/// Place of an event: time, then the order in which the kernel told it, then a rank for what is put before or behind it.
+pub(super) type Key = (u64, u64, i32);
+
+/// If so many events wait, the oldest incomplete one is let go as it is: memory stays bounded even if a thread
+/// sleeps for ever inside a call or a fault.
+const MOST_WAITING: usize = 1 << 20;
+
+/// An event that waits for its turn.
+#[derive(Debug)]
+pub(super) struct Draft {
+    pub(super) pid: u32,
+    pub(super) tid: u32,
+    pub(super) kind: DraftKind,
+}
+
+#[derive(Debug)]
+pub(super) enum DraftKind {
+    Event(EventKind),
+    /// Pages by file index, to be turned into addresses when the mapping before them is known.
+    Around {
+        addr: u64,
+        device: u64,
+        inode: u64,
+        first: u64,
+        last: u64,
+    },
+}
+
+/// Events in their order, some incomplete.
+#[derive(Default)]
+pub(super) struct Queue {
+    drafts: BTreeMap<Key, Draft>,
+    holds: BTreeSet<Key>,
+}
+
+impl Queue {
+    pub(super) fn put(&mut self, key: Key, draft: Draft) {
+        let replaced = self.drafts.insert(key, draft);
+        debug_assert!(replaced.is_none(), "two events at {key:?}");
+    }
+
+    /// Puts it right before another event.
+    pub(super) fn put_before(&mut self, (time, sequence, rank): Key, draft: Draft) {
+        let free = (1..).map(|step| (time, sequence, rank - step)).find(|key| !self.drafts.contains_key(key));
+        self.put(free.expect("the range of ranks is endless"), draft);
+    }
+
+    /// Nothing at or behind this place leaves until it is released.
+    pub(super) fn hold(&mut self, key: Key) {
+        self.holds.insert(key);
+    }
+
+    pub(super) fn release(&mut self, key: Key) {
+        self.holds.remove(&key);
+    }
+
+    /// The event at a place, if it has not left yet.
+    pub(super) fn kind_mut(&mut self, key: Key) -> Option<&mut EventKind> {
+        match &mut self.drafts.get_mut(&key)?.kind {
+            DraftKind::Event(kind) => Some(kind),
+            DraftKind::Around { .. } => None,
+        }
+    }
+
+    pub(super) fn between(&self, from: Key, to: Key) -> impl Iterator<Item = (&Key, &Draft)> {
+        self.drafts.range(from..to)
+    }
+
+    /// The next complete event that is not behind the horizon.
+    pub(super) fn pop(&mut self, horizon_ns: u64) -> Option<(Key, Draft)> {
+        let (&first, _) = self.drafts.first_key_value()?;
+        if first.0 > horizon_ns {
+            return None;
+        }
+        while let Some(&hold) = self.holds.first()
+            && hold <= first
+        {
+            if self.drafts.len() <= MOST_WAITING {
+                return None;
+            }
+            self.holds.pop_first();
+        }
+        self.drafts.pop_first()
+    }
+
+    /// Nothing more comes: what is incomplete stays so.
+    pub(super) fn release_all(&mut self) {
+        self.holds.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests;

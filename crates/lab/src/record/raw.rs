@@ -1,0 +1,59 @@
+//! What the kernel tells, before it is put in order.
+
+/// One thing the kernel told, in the context of a thread.
+#[derive(Clone, Debug)]
+pub(super) struct Raw {
+    pub(super) time_ns: u64,
+    pub(super) pid: u32,
+    pub(super) tid: u32,
+    pub(super) kind: RawKind,
+}
+
+/// What it told.
+#[derive(Clone, Debug)]
+pub(super) enum RawKind {
+    /// The thread's name changed; `exec` when by starting another program.
+    Comm { exec: bool, name: String },
+    /// The thread made another, in another process if `pid` differs.
+    Fork { child_pid: u32, child_tid: u32 },
+    /// What `clone` was asked for, right after [`RawKind::Fork`].
+    NewTask { child_tid: u32, flags: u64 },
+    /// The thread ends.
+    Exit,
+    /// A mapping came to be or changed.
+    Mapping(Mapping),
+    /// A memory call was entered.
+    Enter { number: u64, args: [u64; 6] },
+    /// A memory call returned.
+    Leave { number: u64, result: i64 },
+    /// A fault was taken.
+    Fault { addr: u64, error_code: u64, kernel_mode: bool },
+    /// A fault was resolved.
+    Resolved { addr: u64, major: bool },
+    /// Pages of the page cache, by index, were mapped around a fault.
+    MapPages { device: u64, inode: u64, first: u64, last: u64 },
+    /// So many records were lost.
+    Lost { records: u64 },
+}
+
+/// A mapping as the kernel describes it.
+#[derive(Clone, Debug)]
+pub(super) struct Mapping {
+    pub(super) start: u64,
+    pub(super) len: u64,
+    /// Offset into the file, in bytes.
+    pub(super) offset: u64,
+    pub(super) device: u64,
+    pub(super) inode: u64,
+    pub(super) prot: u32,
+    pub(super) flags: u32,
+    /// A path, or one of the kernel's names: `//anon`, `[stack]`, `[heap]`, `[vdso]`.
+    pub(super) name: String,
+}
+
+impl Mapping {
+    /// Anonymous memory, and what the kernel makes up (the vdso), has no inode.
+    pub(super) fn is_file(&self) -> bool {
+        self.inode != 0
+    }
+}

@@ -1,0 +1,165 @@
+//! What a recording contains, in a few lines.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use crate::trace::{Access, Call, Event, EventKind, ForkKind, Tier, Totals};
+
+/// What a recording contains.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    /// All events.
+    pub events: u64,
+    /// Faults, and how many of them were of which sort.
+    pub faults: Faults,
+    /// Calls and their time in nanoseconds.
+    pub calls: BTreeMap<Call, (u64, u64)>,
+    /// Processes made, those that shared their parent's memory among them.
+    pub forks: u64,
+    /// Processes that shared their parent's memory.
+    pub vforks: u64,
+    /// Programs started.
+    pub execs: u64,
+    /// Threads made beside the first of each process.
+    pub threads: u64,
+    /// Ranges that calls populated, and their bytes.
+    pub populated: (u64, u64),
+    /// Time of the first and the last event.
+    pub span_ns: Option<(u64, u64)>,
+}
+
+/// Numbers of faults.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    /// All.
+    pub all: u64,
+    /// From kernel code that works for the program.
+    pub kernel_mode: u64,
+    /// Writes.
+    pub write: u64,
+    /// Of a present entry.
+    pub protection: u64,
+    /// That waited for a device.
+    pub major: u64,
+    /// That were resolved, as far as the tier can tell.
+    pub resolved: u64,
+    /// Ranges mapped around a file fault.
+    pub around: u64,
+}
+
+impl Summary {
+    pub(super) fn count(&mut self, event: &Event) {
+        self.events += 1;
+        let first = self.span_ns.map_or(event.time_ns, |(first, _)| first);
+        self.span_ns = Some((first, event.time_ns));
+        match &event.kind {
+            EventKind::Exec { .. } => self.execs += 1,
+            EventKind::Fork { kind, .. } => {
+                self.forks += 1;
+                self.vforks += u64::from(*kind == ForkKind::SharedMemory);
+            }
+            EventKind::ThreadStart { .. } => self.threads += 1,
+            EventKind::Syscall(call) => {
+                let (count, time) = self.calls.entry(call.call).or_default();
+                *count += 1;
+                *time += call.duration_ns;
+            }
+            EventKind::Fault { access, protection, kernel_mode, major, duration_ns, .. } => {
+                let faults = &mut self.faults;
+                faults.all += 1;
+                faults.kernel_mode += u64::from(*kernel_mode);
+                faults.write += u64::from(*access == Access::Write);
+                faults.protection += u64::from(*protection);
+                faults.major += u64::from(*major);
+                faults.resolved += u64::from(duration_ns.is_some() || *access == Access::Unknown);
+            }
+            EventKind::FaultAround { .. } => self.faults.around += 1,
+            EventKind::Populate { len, .. } => {
+                self.populated.0 += 1;
+                self.populated.1 += len;
+            }
+            _ => {}
+        }
+    }
+
+    /// From the first to the last event.
+    pub fn wall_ns(&self) -> u64 {
+        self.span_ns.map_or(0, |(first, last)| last - first)
+    }
+}
+
+/// A finished recording.
+#[derive(Clone, Debug)]
+pub struct Recorded {
+    /// How the program ended, as a shell would say it: its exit code, or 128 and the signal.
+    pub exit_code: u8,
+    /// Which tier it was.
+    pub tier: Tier,
+    /// Size of the trace in bytes.
+    pub bytes: u64,
+    /// What is in it.
+    pub summary: Summary,
+    /// What the header says in the end.
+    pub totals: Totals,
+}
+
+impl fmt::Display for Recorded {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Recorded { summary, totals, .. } = self;
+        let faults = &summary.faults;
+        let per_event = self.bytes as f64 / summary.events.max(1) as f64;
+        writeln!(
+            out,
+            "{} events in {:.3} s, {} bytes ({per_event:.1} per event)",
+            summary.events,
+            Duration::from_nanos(totals.wall_ns).as_secs_f64(),
+            self.bytes
+        )?;
+        writeln!(
+            out,
+            "  processes: {} forked, {} of them sharing memory; {} programs started, {} threads",
+            summary.forks, summary.vforks, summary.execs, summary.threads
+        )?;
+        write!(out, "  faults: {}", faults.all)?;
+        if self.tier == Tier::Privileged {
+            write!(
+                out,
+                " ({} from kernel mode, {} writes, {} of present pages, {} major, {} not resolved), {} fault-around ranges",
+                faults.kernel_mode,
+                faults.write,
+                faults.protection,
+                faults.major,
+                faults.all - faults.resolved,
+                faults.around
+            )?;
+        }
+        writeln!(out)?;
+        if totals.kernel_faults > 0 {
+            let silent = totals.kernel_faults.saturating_sub(faults.resolved);
+            writeln!(
+                out,
+                "  faults without an event: {silent} of {} that the kernel counted",
+                totals.kernel_faults
+            )?;
+        }
+        if summary.populated.0 > 0 {
+            writeln!(
+                out,
+                "  populated by calls: {} ranges, {} bytes",
+                summary.populated.0, summary.populated.1
+            )?;
+        }
+        let calls: Vec<String> =
+            summary.calls.iter().map(|(call, (count, _))| format!("{} {count}", call.name())).collect();
+        write!(out, "  calls: {}", if calls.is_empty() { "none".to_owned() } else { calls.join(", ") })?;
+        if totals.lost > 0 {
+            write!(
+                out,
+                "\n  LOST: {} records of the kernel; record again with a larger --ring",
+                totals.lost
+            )?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,225 @@
+//! The events of a trace.
+
+use super::Call;
+
+/// One event. Times never decrease from one event to the next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// When to apply it: nanoseconds of the header's clock.
+    pub time_ns: u64,
+    /// The process (thread group) it happened in.
+    pub pid: u32,
+    /// The thread it happened in.
+    pub tid: u32,
+    /// What happened.
+    pub kind: EventKind,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EventKind {
+    /// The process starts another program: its address space is empty from here on, a memory that it shared
+    /// with its parent ([`ForkKind::SharedMemory`]) is the parent's alone again, and its other threads are
+    /// gone. The initial mappings follow as [`EventKind::Map`].
+    Exec {
+        /// The program's name as the kernel keeps it (at most 15 bytes).
+        name: PathId,
+    },
+    /// This thread made a process.
+    Fork {
+        /// The new process.
+        child_pid: u32,
+        /// Its first thread.
+        child_tid: u32,
+        /// The `CLONE_*` flags; 0 when the tier can't tell.
+        flags: u64,
+        /// Does it get a copy of the memory, or the memory itself?
+        kind: ForkKind,
+    },
+    /// The event's thread starts, in a process that exists already.
+    ThreadStart {
+        /// The thread that made it.
+        creator_tid: u32,
+        /// The `CLONE_*` flags; 0 when the tier can't tell.
+        flags: u64,
+    },
+    /// The event's thread ends; the process goes on.
+    ThreadExit,
+    /// The last thread of the process ends, and its address space goes.
+    ProcessExit {
+        /// Minor faults that the kernel counted for the process since it started; `None` when it could not be read.
+        minor_faults: Option<u64>,
+        /// Major faults that the kernel counted.
+        major_faults: Option<u64>,
+        /// Fault events of this process in the trace that were resolved. The counts above less this is the
+        /// number of faults that the kernel took on the program's behalf without an event.
+        recorded_faults: u64,
+    },
+    /// A mapping that no recorded call made: the image of a program, its stack, the vdso. It replaces what is there.
+    Map {
+        /// Where it comes from.
+        cause: MapCause,
+        /// First address, a multiple of the page size.
+        start: u64,
+        /// Length in bytes, a multiple of the page size.
+        len: u64,
+        /// `PROT_*` bits.
+        prot: u32,
+        /// `MAP_*` bits.
+        flags: u32,
+        /// What it maps; `None` for anonymous memory.
+        file: Option<FileId>,
+        /// Offset into the file, in bytes; 0 for anonymous memory.
+        file_offset: u64,
+    },
+    /// A memory system call, successful or not.
+    Syscall(Syscall),
+    /// A page fault. Stands at the time of its entry (in the user tier: of its completion).
+    Fault {
+        /// The address that faulted.
+        addr: u64,
+        /// What the program wanted.
+        access: Access,
+        /// A present entry forbade it (copy-on-write, mostly), as opposed to a missing one.
+        protection: bool,
+        /// The access came from kernel code that works for the program (a `read` into its memory).
+        kernel_mode: bool,
+        /// It waited for a device.
+        major: bool,
+        /// From entry to resolution in nanoseconds; `None` where the tier can't tell, or where
+        /// the fault was not resolved (the program got a signal).
+        duration_ns: Option<u64>,
+    },
+    /// While it resolved the fault before this event in the same thread, the kernel mapped this range of page-cache
+    /// pages around it: an upper bound, since pages that were not in the cache or mapped already are left out.
+    FaultAround {
+        /// First address.
+        start: u64,
+        /// Length in bytes.
+        len: u64,
+    },
+    /// The kernel made this range present on behalf of the call before this event in the same thread, without fault events.
+    Populate {
+        /// First address.
+        start: u64,
+        /// Length in bytes.
+        len: u64,
+        /// Which rule says so.
+        cause: PopulateCause,
+    },
+    /// Here the recorder lost this many records of the kernel.
+    Lost {
+        /// How many.
+        records: u64,
+    },
+}
+
+/// A memory system call. Its event's time is the entry or the exit, see [`Call::applied_at_entry`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Syscall {
+    /// Which.
+    pub call: Call,
+    /// Its arguments as registers hold them; those beyond the call's own are 0.
+    pub args: [u64; 6],
+    /// Its result; -errno for a failure.
+    pub result: i64,
+    /// When it was entered.
+    pub enter_ns: u64,
+    /// From entry to exit. Contains recording costs that come inside the call; in the user tier two stops.
+    pub duration_ns: u64,
+    /// For a successful `mmap` of a file: which. Shared anonymous memory has a file of its own too.
+    pub file: Option<FileId>,
+}
+
+impl Syscall {
+    /// Does its event stand at its entry? See [`Call::applied_at_entry`]; a shrinking `brk` does too, and an `mremap`
+    /// may stand between entry and exit.
+    pub const fn applied_at_entry(&self) -> bool {
+        self.call.applied_at_entry(&self.args)
+    }
+
+    /// Did it succeed?
+    pub const fn ok(&self) -> bool {
+        !(self.result < 0 && self.result >= -4095)
+    }
+}
+
+/// Identity of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileId {
+    /// Device: major number in the upper 32 bits, minor in the lower.
+    pub device: u64,
+    /// Inode number.
+    pub inode: u64,
+    /// Its path at that time, see [`super::TraceReader::path`].
+    pub path: PathId,
+}
+
+/// Number of a string in the trace's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PathId(pub u32);
+
+/// What a new process gets of its parent's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ForkKind {
+    /// A copy (copy-on-write).
+    Copy,
+    /// The memory itself, until it execs or exits (`CLONE_VM`, as `vfork` does).
+    SharedMemory,
+}
+
+/// What a fault wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// To read.
+    Read,
+    /// To write.
+    Write,
+    /// To fetch an instruction.
+    Execute,
+    /// The tier can't tell.
+    Unknown,
+}
+
+/// Where a [`EventKind::Map`] comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MapCause {
+    /// A segment of the program or of its interpreter, mapped by `execve`.
+    ExecImage,
+    /// Anonymous memory of `execve`: bss, or the first page of the heap.
+    ExecAnonymous,
+    /// The stack of the first thread.
+    Stack,
+    /// The stack has grown to this range, for the fault that follows. What it covers already stays.
+    StackGrowth,
+    /// The vdso and its data pages.
+    Vdso,
+    /// By a call that the trace does not contain.
+    Other,
+}
+
+/// Why the kernel made a range present without fault events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PopulateCause {
+    /// `mmap` with `MAP_POPULATE`.
+    MapPopulate,
+    /// `mmap` with `MAP_LOCKED`, or any growth after `mlockall(MCL_FUTURE)`.
+    MapLocked,
+    /// `mlock`, `mlock2`, `mlockall`.
+    Mlock,
+    /// `madvise(MADV_POPULATE_READ)`: as if each page were read.
+    PopulateRead,
+    /// `madvise(MADV_POPULATE_WRITE)`: as if each page were written.
+    PopulateWrite,
+}
+
+/// The `CLONE_*` flags that matter to memory.
+pub mod clone_flags {
+    /// Parent and child share the memory.
+    pub const VM: u64 = 0x100;
+    /// The parent waits until the child execs or exits.
+    pub const VFORK: u64 = 0x4000;
+    /// The child is a thread of the same process.
+    pub const THREAD: u64 = 0x1_0000;
+}

@@ -1,0 +1,196 @@
+//! What a trace says about itself.
+
+use super::wire::{Cursor, Malformed, Sink};
+
+/// What a trace says about itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Format version.
+    pub version: u16,
+    /// Which clock the times are of.
+    pub clock: Clock,
+    /// Bytes of a base page.
+    pub page_size: u32,
+    /// Release of the kernel it was recorded on.
+    pub kernel: String,
+    /// CPUs online at that time.
+    pub cpus: u32,
+    /// The recorded command, argument by argument.
+    pub command: Vec<String>,
+    /// The program's name and version.
+    pub program: Program,
+    /// What the recorder was allowed to see.
+    pub tier: Tier,
+    /// Transparent huge pages were off for the program (which changes its speed, and makes every fault one of 4 KiB).
+    pub thp_disabled: bool,
+    /// Which fault details are there.
+    pub faults: FaultKinds,
+    /// Size of the ring per CPU, in bytes.
+    pub ring_bytes: u64,
+    /// What is known only at the end.
+    pub totals: Totals,
+    /// Number of events. Filled in by the writer.
+    pub events: u64,
+}
+
+/// What is known only when the recording ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Kernel records lost in all; the trace is complete when it is 0.
+    pub lost: u64,
+    /// From the start of the program to the exit of its last process, in nanoseconds.
+    pub wall_ns: u64,
+    /// Minor and major faults that the kernel counted for all processes together; 0 when it could not be read. This
+    /// less the fault events that were resolved is what the kernel resolved without an event.
+    pub kernel_faults: u64,
+}
+
+/// Name and version of the recorded program.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Program {
+    /// File name of the executable.
+    pub name: String,
+    /// Version, if somebody told; else empty.
+    pub version: String,
+}
+
+/// The clock of the times in a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// `CLOCK_MONOTONIC`: nanoseconds since boot, without sleep.
+    Monotonic,
+}
+
+/// What the recorder was allowed to see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tier {
+    /// Everything, with capabilities.
+    Privileged,
+    /// What an ordinary user may see: no faults from kernel mode, no access kind, no fault-around, no fault durations.
+    User,
+}
+
+/// Which fault details a trace has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FaultKinds {
+    /// Faults of the program's own instructions.
+    pub user: bool,
+    /// Faults of kernel code that works for the program.
+    pub kernel: bool,
+    /// Read, write or fetch; protection or missing.
+    pub access: bool,
+    /// How long a fault took.
+    pub duration: bool,
+    /// Ranges mapped around a file fault.
+    pub fault_around: bool,
+}
+
+impl FaultKinds {
+    /// What a tier gives.
+    pub const fn of(tier: Tier) -> FaultKinds {
+        let all = matches!(tier, Tier::Privileged);
+        FaultKinds { user: true, kernel: all, access: all, duration: all, fault_around: all }
+    }
+
+    const fn bits(self) -> u8 {
+        self.user as u8
+            | (self.kernel as u8) << 1
+            | (self.access as u8) << 2
+            | (self.duration as u8) << 3
+            | (self.fault_around as u8) << 4
+    }
+
+    fn from_bits(bits: u8) -> Result<FaultKinds, Malformed> {
+        if bits >= 1 << 5 {
+            return Err(Malformed);
+        }
+        let bit = |n: u8| bits & (1 << n) != 0;
+        Ok(FaultKinds {
+            user: bit(0),
+            kernel: bit(1),
+            access: bit(2),
+            duration: bit(3),
+            fault_around: bit(4),
+        })
+    }
+}
+
+impl Header {
+    /// The payload: four fixed-width counts first, so that the writer can fill them in at the end.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut sink = Sink::default();
+        sink.fixed64(self.totals.lost);
+        sink.fixed64(self.totals.wall_ns);
+        sink.fixed64(self.totals.kernel_faults);
+        sink.fixed64(self.events);
+        sink.byte(match self.clock {
+            Clock::Monotonic => 0,
+        });
+        sink.byte(match self.tier {
+            Tier::Privileged => 0,
+            Tier::User => 1,
+        });
+        sink.byte(u8::from(self.thp_disabled));
+        sink.byte(self.faults.bits());
+        sink.varint(u64::from(self.page_size));
+        sink.varint(u64::from(self.cpus));
+        sink.varint(self.ring_bytes);
+        sink.string(&self.kernel);
+        sink.string(&self.program.name);
+        sink.string(&self.program.version);
+        sink.varint(self.command.len() as u64);
+        for argument in &self.command {
+            sink.string(argument);
+        }
+        sink.into_bytes()
+    }
+
+    pub(super) fn decode(version: u16, payload: &[u8]) -> Result<Header, Malformed> {
+        let mut cursor = Cursor::new(payload);
+        let totals =
+            Totals { lost: cursor.fixed64()?, wall_ns: cursor.fixed64()?, kernel_faults: cursor.fixed64()? };
+        let events = cursor.fixed64()?;
+        let clock = match cursor.byte()? {
+            0 => Clock::Monotonic,
+            _ => return Err(Malformed),
+        };
+        let tier = match cursor.byte()? {
+            0 => Tier::Privileged,
+            1 => Tier::User,
+            _ => return Err(Malformed),
+        };
+        let thp_disabled = match cursor.byte()? {
+            0 => false,
+            1 => true,
+            _ => return Err(Malformed),
+        };
+        let faults = FaultKinds::from_bits(cursor.byte()?)?;
+        let page_size = cursor.varint32()?;
+        let cpus = cursor.varint32()?;
+        let ring_bytes = cursor.varint()?;
+        let kernel = cursor.string()?;
+        let program = Program { name: cursor.string()?, version: cursor.string()? };
+        let mut command = Vec::new();
+        for _ in 0..cursor.varint()? {
+            command.push(cursor.string()?);
+        }
+        if !cursor.is_empty() || !page_size.is_power_of_two() {
+            return Err(Malformed);
+        }
+        Ok(Header {
+            version,
+            clock,
+            page_size,
+            kernel,
+            cpus,
+            command,
+            program,
+            tier,
+            thp_disabled,
+            faults,
+            ring_bytes,
+            totals,
+            events,
+        })
+    }
+}

@@ -1,0 +1,263 @@
+//! The mappings that a trace has made known so far, process by process.
+//!
+//! No page tables and no policy: only which ranges exist and which file is behind them. The recorder needs it to
+//! place fault-around and `mlockall`, the tests to check that a trace explains all its faults.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::{Call, Event, EventKind, FileId, ForkKind, Syscall};
+
+const PAGE: u64 = 4096;
+
+/// A range of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// First address.
+    pub start: u64,
+    /// Address behind the last.
+    pub end: u64,
+    /// Which file; `None` for anonymous memory.
+    pub file: Option<FileId>,
+    /// Offset into the file of `start`, in bytes.
+    pub offset: u64,
+}
+
+#[derive(Clone, Default)]
+struct Space {
+    /// By start; they don't overlap.
+    mappings: BTreeMap<u64, Mapping>,
+    /// The program break, once a call has told it.
+    brk: Option<u64>,
+    /// `mlockall(MCL_FUTURE)`: what is mapped from now on is populated.
+    lock_future: bool,
+}
+
+/// The mappings of every process. Feed it each event in order.
+#[derive(Default)]
+pub struct Layouts {
+    spaces: HashMap<u32, Space>,
+    /// Which space a process has: several share one after a `vfork`.
+    by_pid: HashMap<u32, u32>,
+    next: u32,
+}
+
+impl Layouts {
+    /// Applies an event.
+    pub fn apply(&mut self, event: &Event) {
+        let pid = event.pid;
+        match &event.kind {
+            EventKind::Exec { .. } => self.start(pid, Space::default()),
+            EventKind::Fork { child_pid, kind: ForkKind::Copy, .. } => {
+                let copy = self.space(pid).clone();
+                self.start(*child_pid, Space { lock_future: false, ..copy });
+            }
+            EventKind::Fork { child_pid, kind: ForkKind::SharedMemory, .. } => {
+                let parent = self.number(pid);
+                self.by_pid.insert(*child_pid, parent);
+            }
+            EventKind::ProcessExit { .. } => self.drop_process(pid),
+            EventKind::Map { start, len, file, file_offset, .. } => {
+                self.space(pid).insert(*start, *len, *file, *file_offset);
+            }
+            EventKind::Syscall(call) if call.ok() => self.space(pid).call(call),
+            _ => {}
+        }
+    }
+
+    /// The mapping that contains an address.
+    pub fn find(&self, pid: u32, address: u64) -> Option<Mapping> {
+        self.existing(pid)?.find(address)
+    }
+
+    /// All mappings of a process, by address.
+    pub fn mappings(&self, pid: u32) -> impl Iterator<Item = Mapping> + '_ {
+        self.existing(pid).into_iter().flat_map(|space| space.mappings.values().copied())
+    }
+
+    /// Must what a process maps from now on be populated (`mlockall(MCL_FUTURE)`)?
+    pub fn locks_future(&self, pid: u32) -> bool {
+        self.existing(pid).is_some_and(|space| space.lock_future)
+    }
+
+    /// The program break of a process, once a call has told it.
+    pub fn program_break(&self, pid: u32) -> Option<u64> {
+        self.existing(pid)?.brk
+    }
+
+    /// Does the process share its memory with another (a `vfork` child before its exec)?
+    pub fn shares_memory(&self, pid: u32) -> bool {
+        self.by_pid
+            .get(&pid)
+            .is_some_and(|number| self.by_pid.values().filter(|other| *other == number).count() > 1)
+    }
+
+    fn existing(&self, pid: u32) -> Option<&Space> {
+        self.spaces.get(self.by_pid.get(&pid)?)
+    }
+
+    fn number(&mut self, pid: u32) -> u32 {
+        if let Some(number) = self.by_pid.get(&pid) {
+            return *number;
+        }
+        self.start(pid, Space::default());
+        self.by_pid[&pid]
+    }
+
+    fn space(&mut self, pid: u32) -> &mut Space {
+        let number = self.number(pid);
+        self.spaces.entry(number).or_default()
+    }
+
+    fn start(&mut self, pid: u32, space: Space) {
+        self.drop_process(pid);
+        self.spaces.insert(self.next, space);
+        self.by_pid.insert(pid, self.next);
+        self.next += 1;
+    }
+
+    fn drop_process(&mut self, pid: u32) {
+        if let Some(number) = self.by_pid.remove(&pid)
+            && !self.by_pid.values().any(|other| *other == number)
+        {
+            self.spaces.remove(&number);
+        }
+    }
+}
+
+impl Space {
+    fn find(&self, address: u64) -> Option<Mapping> {
+        let (_, mapping) = self.mappings.range(..=address).next_back()?;
+        (address < mapping.end).then_some(*mapping)
+    }
+
+    fn insert(&mut self, start: u64, len: u64, file: Option<FileId>, offset: u64) {
+        let end = start.saturating_add(round_up(len));
+        if start >= end {
+            return;
+        }
+        self.remove(start, end);
+        let offset = if file.is_some() { offset } else { 0 };
+        let mut mapping = Mapping { start, end, file, offset };
+        // Grown heaps and stacks would otherwise fall into thousands of pieces.
+        if file.is_none()
+            && let Some((_, before)) = self.mappings.range(..start).next_back()
+            && before.end == start
+            && before.file.is_none()
+        {
+            mapping.start = before.start;
+        }
+        self.mappings.insert(mapping.start, mapping);
+    }
+
+    /// Takes the range out and gives what was there.
+    fn remove(&mut self, start: u64, end: u64) -> Vec<Mapping> {
+        let mut touched: Vec<Mapping> = Vec::new();
+        if let Some((_, before)) = self.mappings.range(..start).next_back()
+            && before.end > start
+        {
+            touched.push(*before);
+        }
+        if start < end {
+            touched.extend(self.mappings.range(start..end).map(|(_, mapping)| *mapping));
+        }
+        for mapping in &mut touched {
+            self.mappings.remove(&mapping.start);
+            if mapping.start < start {
+                self.mappings.insert(mapping.start, Mapping { end: start, ..*mapping });
+                *mapping = mapping.from(start);
+            }
+            if mapping.end > end {
+                self.mappings.insert(end, mapping.from(end));
+                mapping.end = end;
+            }
+        }
+        touched
+    }
+
+    fn call(&mut self, call: &Syscall) {
+        let result = call.result as u64;
+        let [first, second, third, ..] = call.args;
+        match call.call {
+            Call::Mmap => {
+                const ANONYMOUS: u64 = 0x20;
+                let offset = if call.args[3] & ANONYMOUS == 0 { call.args[5] } else { 0 };
+                self.insert(result, mmap_length(call), call.file, offset);
+            }
+            Call::Munmap => drop(self.remove(first, first.saturating_add(round_up(second)))),
+            Call::Mremap => self.mremap(first, round_up(second), round_up(third), call.args[3], result),
+            Call::Brk => self.set_break(result),
+            Call::Shmdt => {
+                let attached = self.find(first);
+                drop(attached.map(|mapping| self.remove(mapping.start, mapping.end)));
+            }
+            Call::Mlockall => self.lock_future = first & 2 != 0,
+            Call::Munlockall => self.lock_future = false,
+            _ => {}
+        }
+    }
+
+    fn mremap(&mut self, old: u64, old_len: u64, new_len: u64, flags: u64, new: u64) {
+        const DONTUNMAP: u64 = 4;
+        let mut moved = self.remove(old, old.saturating_add(old_len));
+        if flags & DONTUNMAP != 0 {
+            for mapping in &moved {
+                self.mappings.insert(mapping.start, *mapping);
+            }
+        }
+        if old_len == 0 {
+            // A second mapping of the same shared pages.
+            moved.extend(self.find(old).map(|mapping| mapping.from(old)));
+        }
+        if let Some(last) = moved.last_mut() {
+            last.end = old.saturating_add(new_len.max(last.start - old));
+        }
+        for mapping in moved {
+            let start = mapping.start - old;
+            if start < new_len {
+                let len = (mapping.end - mapping.start).min(new_len - start);
+                self.insert(new.wrapping_add(start), len, mapping.file, mapping.offset);
+            }
+        }
+    }
+
+    fn set_break(&mut self, to: u64) {
+        if let Some(from) = self.brk {
+            let (old, new) = (round_up(from), round_up(to));
+            if new > old {
+                self.insert(old, new - old, None, 0);
+            } else {
+                self.remove(new, old);
+            }
+        }
+        self.brk = Some(to);
+    }
+}
+
+impl Mapping {
+    /// The part from an address on.
+    fn from(self, start: u64) -> Mapping {
+        let offset = if self.file.is_some() { self.offset + (start - self.start) } else { 0 };
+        Mapping { start, offset, ..self }
+    }
+}
+
+/// How many bytes an `mmap` really maps: whole pages, of the huge size where it asks for those.
+pub fn mmap_length(call: &Syscall) -> u64 {
+    const HUGETLB: u64 = 0x4_0000;
+    let [_, length, _, flags, ..] = call.args;
+    if flags & HUGETLB == 0 {
+        return round_up(length);
+    }
+    let order = match flags >> 26 & 0x3f {
+        0 => 21,
+        order => order,
+    };
+    length.checked_next_multiple_of(1 << order).unwrap_or(length)
+}
+
+fn round_up(length: u64) -> u64 {
+    length.checked_next_multiple_of(PAGE).unwrap_or(!(PAGE - 1))
+}
+
+#[cfg(test)]
+mod tests;

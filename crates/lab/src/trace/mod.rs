@@ -1,0 +1,51 @@
+//! The trace format: what `quire record` writes and `quire replay` reads.
+//!
+//! A trace is the memory life of a program and all its children in one total order. A reader goes
+//! through the events one by one and applies each when it comes: what a call releases stands at the
+//! time the call was entered, what a call maps at the time it returned (see [`Call::applied_at_entry`]).
+//! `docs/trace-format.md` describes the bytes.
+
+mod call;
+mod decode;
+mod encode;
+mod error;
+mod event;
+mod header;
+mod layout;
+mod reader;
+mod wire;
+mod writer;
+
+pub use call::Call;
+pub use error::TraceError;
+pub use event::{
+    Access, Event, EventKind, FileId, ForkKind, MapCause, PathId, PopulateCause, Syscall, clone_flags,
+};
+pub use header::{Clock, FaultKinds, Header, Program, Tier, Totals};
+pub use layout::{Layouts, Mapping, mmap_length};
+pub use reader::TraceReader;
+pub use writer::TraceWriter;
+
+/// The format version that this build writes, and the only one it reads.
+pub const VERSION: u16 = 1;
+
+/// The first eight bytes of every trace.
+pub const MAGIC: [u8; 8] = *b"QTRACE\r\n";
+
+/// The largest payload of one chunk of the event stream, in bytes.
+pub(crate) const CHUNK_MAX: usize = 256 * 1024;
+
+/// The largest header payload, in bytes.
+pub(crate) const HEADER_MAX: usize = 4 * 1024 * 1024;
+
+/// The most bytes that all paths of one trace may have together.
+pub(crate) const PATH_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// The longest path, in bytes.
+pub(crate) const PATH_MAX: usize = 8 * 1024;
+
+/// The most threads that one trace may have.
+pub(crate) const THREADS_MAX: usize = 1 << 22;
+
+/// Windows of at most this many bits are used for compression, so that a reader's memory is bounded.
+pub(crate) const WINDOW_LOG: u32 = 20;

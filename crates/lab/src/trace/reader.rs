@@ -1,0 +1,186 @@
+//! Reads a trace, event by event, with bounded memory whatever the bytes are.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::Path;
+
+use zstd::stream::read::Decoder as Zstd;
+
+use super::decode::Decoder;
+use super::wire::{Cursor, Malformed};
+use super::{CHUNK_MAX, Event, HEADER_MAX, Header, MAGIC, PathId, TraceError, VERSION, WINDOW_LOG};
+
+/// Reads a trace: an iterator of its events. After an error, and after the last event, it gives `None`.
+///
+/// No event of a damaged chunk is given out; a file that ends early gives [`TraceError::Truncated`] in the
+/// place of the first event that is missing.
+pub struct TraceReader<R: Read = File> {
+    header: Header,
+    zstd: Zstd<'static, BufReader<R>>,
+    chunk: Vec<u8>,
+    /// How much of `chunk` has been decoded.
+    position: usize,
+    decoder: Decoder,
+    events: u64,
+    done: bool,
+}
+
+impl TraceReader<File> {
+    /// Opens a trace and reads its header.
+    ///
+    /// # Errors
+    /// Any [`TraceError`] that the first bytes can show.
+    pub fn open(path: impl AsRef<Path>) -> Result<TraceReader<File>, TraceError> {
+        TraceReader::new(File::open(path)?)
+    }
+}
+
+impl<R: Read> TraceReader<R> {
+    /// Reads the header of a trace that comes from anywhere.
+    ///
+    /// # Errors
+    /// Any [`TraceError`] that the first bytes can show.
+    pub fn new(source: R) -> Result<TraceReader<R>, TraceError> {
+        let mut source = BufReader::new(source);
+        let mut magic = Vec::new();
+        source.by_ref().take(MAGIC.len() as u64).read_to_end(&mut magic)?;
+        if magic != MAGIC {
+            let cut = !magic.is_empty() && MAGIC.starts_with(&magic);
+            return Err(if cut { TraceError::Truncated } else { TraceError::NotATrace });
+        }
+        let found = u16::from_le_bytes(fixed(&mut source)?);
+        if found != VERSION {
+            return Err(TraceError::WrongVersion { found, supported: VERSION });
+        }
+        let corrupt = TraceError::Corrupt { at: 0 };
+        let length = u32::from_le_bytes(fixed(&mut source)?) as usize;
+        let checksum = u32::from_le_bytes(fixed(&mut source)?);
+        if length > HEADER_MAX {
+            return Err(corrupt);
+        }
+        let mut payload = Vec::new();
+        source.by_ref().take(length as u64).read_to_end(&mut payload)?;
+        if payload.len() < length {
+            return Err(TraceError::Truncated);
+        }
+        if crc32fast::hash(&payload) != checksum {
+            return Err(corrupt);
+        }
+        let header = Header::decode(found, &payload).map_err(|Malformed| corrupt)?;
+        let mut zstd = Zstd::with_buffer(source)?;
+        zstd.window_log_max(WINDOW_LOG)?;
+        Ok(TraceReader {
+            header,
+            zstd,
+            chunk: Vec::new(),
+            position: 0,
+            decoder: Decoder::default(),
+            events: 0,
+            done: false,
+        })
+    }
+
+    /// What the trace says about itself.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The string with this number, once an event that names it has been read.
+    pub fn path(&self, id: PathId) -> Option<&str> {
+        self.decoder.path(id)
+    }
+
+    /// How many events have been read.
+    pub fn events_read(&self) -> u64 {
+        self.events
+    }
+
+    fn next_event(&mut self) -> Result<Option<Event>, TraceError> {
+        loop {
+            if self.position == self.chunk.len() && !self.next_chunk()? {
+                return Ok(None);
+            }
+            let mut cursor = Cursor::new(&self.chunk[self.position..]);
+            let entry = self.decoder.entry(&mut cursor);
+            self.position = self.chunk.len() - cursor.remaining();
+            if let Some(event) = entry.map_err(|Malformed| self.corrupt())? {
+                self.events += 1;
+                return Ok(Some(event));
+            }
+        }
+    }
+
+    /// Reads the next chunk; false after the end marker.
+    fn next_chunk(&mut self) -> Result<bool, TraceError> {
+        let length = u32::from_le_bytes(self.fixed()?) as usize;
+        let checksum = u32::from_le_bytes(self.fixed()?);
+        if length > CHUNK_MAX {
+            return Err(self.corrupt());
+        }
+        if length == 0 {
+            return self.end(checksum).map(|()| false);
+        }
+        self.chunk.resize(length, 0);
+        self.position = 0;
+        self.zstd.read_exact(&mut self.chunk).map_err(|error| damage(error, self.events))?;
+        if crc32fast::hash(&self.chunk) != checksum {
+            return Err(self.corrupt());
+        }
+        Ok(true)
+    }
+
+    /// Checks the end marker, and that nothing follows it.
+    fn end(&mut self, checksum: u32) -> Result<(), TraceError> {
+        let count: [u8; 8] = self.fixed()?;
+        let events = u64::from_le_bytes(count);
+        if crc32fast::hash(&count) != checksum || events != self.events || events != self.header.events {
+            return Err(self.corrupt());
+        }
+        let mut beyond = [0];
+        match self.zstd.read(&mut beyond) {
+            Ok(0) => Ok(()),
+            Ok(_) => Err(self.corrupt()),
+            Err(error) => Err(damage(error, self.events)),
+        }
+    }
+
+    fn fixed<const N: usize>(&mut self) -> Result<[u8; N], TraceError> {
+        let mut bytes = [0; N];
+        self.zstd.read_exact(&mut bytes).map_err(|error| damage(error, self.events))?;
+        Ok(bytes)
+    }
+
+    fn corrupt(&self) -> TraceError {
+        TraceError::Corrupt { at: self.events }
+    }
+}
+
+impl<R: Read> Iterator for TraceReader<R> {
+    type Item = Result<Event, TraceError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.done {
+            return None;
+        }
+        let next = self.next_event();
+        self.done = !matches!(next, Ok(Some(_)));
+        next.transpose()
+    }
+}
+
+fn fixed<const N: usize>(source: &mut impl Read) -> Result<[u8; N], TraceError> {
+    let mut bytes = [0; N];
+    source.read_exact(&mut bytes).map_err(|error| damage(error, 0))?;
+    Ok(bytes)
+}
+
+/// Tells a short file, bytes that zstd refuses, and a failing disk apart.
+fn damage(error: io::Error, at: u64) -> TraceError {
+    if error.kind() == io::ErrorKind::UnexpectedEof {
+        TraceError::Truncated
+    } else if error.raw_os_error().is_some() {
+        TraceError::Io(error)
+    } else {
+        TraceError::Corrupt { at }
+    }
+}

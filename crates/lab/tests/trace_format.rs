@@ -1,0 +1,318 @@
+//! The trace format: what is written is read back, and damage of any kind is an error, never a panic.
+
+use std::path::Path;
+
+use lab::trace::{
+    Access, Call, Clock, Event, EventKind, FaultKinds, FileId, ForkKind, Header, MapCause, PathId,
+    PopulateCause, Program, Syscall, Tier, Totals, TraceError, TraceReader, TraceWriter, VERSION,
+};
+use proptest::prelude::*;
+use proptest::sample::select;
+
+const PATHS: [&str; 4] = ["/usr/bin/true", "", "/tmp/a b\u{fc}", "[heap]"];
+const TOTALS: Totals = Totals { lost: 3, wall_ns: 99, kernel_faults: 12 };
+
+fn header() -> Header {
+    Header {
+        version: VERSION,
+        clock: Clock::Monotonic,
+        page_size: 4096,
+        kernel: "6.18.0".into(),
+        cpus: 2,
+        command: vec!["/bin/true".into(), "--x=\u{e9}".into(), String::new()],
+        program: Program { name: "true".into(), version: "9.1".into() },
+        tier: Tier::Privileged,
+        thp_disabled: true,
+        faults: FaultKinds::of(Tier::Privileged),
+        ring_bytes: 16 << 20,
+        totals: Totals::default(),
+        events: 0,
+    }
+}
+
+fn write(path: &Path, events: &[Event]) -> Result<u64, TraceError> {
+    let mut writer = TraceWriter::create(path, &header())?;
+    for name in PATHS {
+        writer.path(name)?;
+    }
+    for event in events {
+        writer.write(event)?;
+    }
+    writer.finish(TOTALS)
+}
+
+fn bytes_of(events: &[Event]) -> Vec<u8> {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("t.qtrace");
+    let size = write(&path, events).expect("a trace is written");
+    let bytes = std::fs::read(&path).expect("the trace is there");
+    assert_eq!(bytes.len() as u64, size);
+    bytes
+}
+
+fn read(bytes: &[u8]) -> Result<(Header, Vec<Event>), TraceError> {
+    let mut reader = TraceReader::new(bytes)?;
+    let events = reader.by_ref().collect::<Result<Vec<_>, _>>()?;
+    assert!(reader.next().is_none(), "nothing comes after the end");
+    assert_eq!(reader.events_read(), events.len() as u64);
+    Ok((reader.header().clone(), events))
+}
+
+/// Where the compressed stream starts.
+fn stream_start(bytes: &[u8]) -> usize {
+    18 + u32::from_le_bytes(bytes[10..14].try_into().expect("four bytes")) as usize
+}
+
+fn path_id() -> impl Strategy<Value = PathId> {
+    (0..PATHS.len() as u32).prop_map(PathId)
+}
+
+fn file() -> impl Strategy<Value = Option<FileId>> {
+    let file = (any::<u64>(), any::<u64>(), path_id());
+    prop::option::of(file.prop_map(|(device, inode, path)| FileId { device, inode, path }))
+}
+
+/// Mostly numbers of the size that addresses, lengths and times have, some of any size.
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![0..256u64, (0..1u64 << 35).prop_map(|page| page << 12), any::<u64>(), Just(u64::MAX)]
+}
+
+fn fault() -> impl Strategy<Value = EventKind> {
+    let access = select(vec![Access::Read, Access::Write, Access::Execute, Access::Unknown]);
+    (number(), access, any::<[bool; 3]>(), any::<Option<u64>>()).prop_map(
+        |(addr, access, [protection, kernel_mode, major], duration_ns)| EventKind::Fault {
+            addr,
+            access,
+            protection,
+            kernel_mode,
+            major,
+            duration_ns,
+        },
+    )
+}
+
+fn map() -> impl Strategy<Value = EventKind> {
+    use MapCause::{ExecAnonymous, ExecImage, Other, Stack, StackGrowth, Vdso};
+    let causes = select(vec![ExecImage, ExecAnonymous, Stack, StackGrowth, Vdso, Other]);
+    (causes, number(), number(), any::<[u32; 2]>(), file(), number()).prop_map(
+        |(cause, start, len, [prot, flags], file, file_offset)| EventKind::Map {
+            cause,
+            start,
+            len,
+            prot,
+            flags,
+            file,
+            file_offset,
+        },
+    )
+}
+
+fn syscall(time_ns: u64) -> impl Strategy<Value = EventKind> {
+    let args = prop::array::uniform6(number());
+    (select(Call::ALL), args, any::<i64>(), number(), number(), file()).prop_map(
+        move |(call, args, result, enter, duration_ns, file)| {
+            let enter_ns = if enter % 2 == 0 { time_ns } else { enter };
+            EventKind::Syscall(Syscall { call, args, result, enter_ns, duration_ns, file })
+        },
+    )
+}
+
+fn kind(time_ns: u64) -> impl Strategy<Value = EventKind> {
+    use PopulateCause::{MapLocked, MapPopulate, Mlock, PopulateRead, PopulateWrite};
+    let populates = select(vec![MapPopulate, MapLocked, Mlock, PopulateRead, PopulateWrite]);
+    let forks = select(vec![ForkKind::Copy, ForkKind::SharedMemory]);
+    let exits = (any::<Option<u64>>(), any::<Option<u64>>(), any::<u64>());
+    prop_oneof![
+        1 => path_id().prop_map(|name| EventKind::Exec { name }),
+        1 => (any::<[u32; 2]>(), number(), forks).prop_map(|([child_pid, child_tid], flags, kind)| EventKind::Fork {
+            child_pid,
+            child_tid,
+            flags,
+            kind
+        }),
+        1 => (any::<u32>(), number()).prop_map(|(creator_tid, flags)| EventKind::ThreadStart { creator_tid, flags }),
+        1 => Just(EventKind::ThreadExit),
+        1 => exits.prop_map(|(minor_faults, major_faults, recorded_faults)| EventKind::ProcessExit {
+            minor_faults,
+            major_faults,
+            recorded_faults
+        }),
+        1 => map(),
+        3 => syscall(time_ns),
+        5 => fault(),
+        1 => (number(), number()).prop_map(|(start, len)| EventKind::FaultAround { start, len }),
+        1 => (number(), number(), populates).prop_map(|(start, len, cause)| EventKind::Populate { start, len, cause }),
+        1 => any::<u64>().prop_map(|records| EventKind::Lost { records }),
+    ]
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    (any::<u32>(), 1..6u32, 1..9u32)
+        .prop_flat_map(|(time, pid, tid)| (Just((time, pid, tid)), kind(u64::from(time))))
+        .prop_map(|((time, pid, tid), kind)| Event { time_ns: u64::from(time), pid, tid, kind })
+}
+
+fn events(most: usize) -> impl Strategy<Value = Vec<Event>> {
+    prop::collection::vec(event(), 0..most).prop_map(|mut events| {
+        events.sort_by_key(|event| event.time_ns);
+        events
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn what_is_written_is_read_back(events in events(600)) {
+        let (read_header, read_events) = read(&bytes_of(&events)).expect("a whole trace is readable");
+        prop_assert_eq!(read_header, Header { totals: TOTALS, events: events.len() as u64, ..header() });
+        prop_assert_eq!(read_events, events);
+    }
+
+    #[test]
+    fn garbage_behind_the_header_is_an_error(garbage in prop::collection::vec(any::<u8>(), 0..400)) {
+        let whole = bytes_of(&[]);
+        let bytes = [&whole[..stream_start(&whole)], &garbage[..]].concat();
+        prop_assert!(read(&bytes).is_err());
+    }
+
+    /// Chunks whose checksum is right but whose entries are nonsense.
+    #[test]
+    fn garbage_with_a_right_checksum_is_an_error(garbage in prop::collection::vec(any::<u8>(), 1..400)) {
+        let whole = bytes_of(&[]);
+        let mut stream = (garbage.len() as u32).to_le_bytes().to_vec();
+        stream.extend(crc32fast::hash(&garbage).to_le_bytes());
+        stream.extend(&garbage);
+        let stream = zstd::encode_all(&stream[..], 1).expect("compressing works");
+        let bytes = [&whole[..stream_start(&whole)], &stream[..]].concat();
+        prop_assert!(read(&bytes).is_err());
+    }
+}
+
+/// One event of each kind, so that every encoding is met by the damage below.
+fn small() -> Vec<Event> {
+    let file = Some(FileId { device: 8 << 32 | 1, inode: 77, path: PathId(0) });
+    let (start, len) = (0x40_0000, 8192);
+    let call = Syscall {
+        call: Call::Mmap,
+        args: [0, len, 3, 2, 4, 0],
+        result: 0x7f00_0000_0000,
+        enter_ns: 90,
+        duration_ns: 30,
+        file,
+    };
+    let (protection, kernel_mode, major, access) = (false, false, true, Access::Execute);
+    let kinds = [
+        EventKind::Exec { name: PathId(0) },
+        EventKind::Map { cause: MapCause::ExecImage, start, len, prot: 5, flags: 2, file, file_offset: 4096 },
+        EventKind::Fault { addr: start + 3, access, protection, kernel_mode, major, duration_ns: Some(700) },
+        EventKind::FaultAround { start, len },
+        EventKind::Syscall(call),
+        EventKind::Populate { start, len, cause: PopulateCause::MapPopulate },
+        EventKind::Fork { child_pid: 2, child_tid: 2, flags: 17, kind: ForkKind::Copy },
+        EventKind::ThreadStart { creator_tid: 1, flags: 0x1_0000 },
+        EventKind::ThreadExit,
+        EventKind::Lost { records: 1 },
+        EventKind::ProcessExit { minor_faults: Some(3), major_faults: Some(1), recorded_faults: 1 },
+    ];
+    (0u64..)
+        .zip(kinds)
+        .map(|(index, kind)| Event { time_ns: 100 + index * 10, pid: 1, tid: 1 + index as u32 % 2, kind })
+        .collect()
+}
+
+#[test]
+fn a_trace_cut_anywhere_is_truncated() {
+    let whole = bytes_of(&small());
+    for length in 0..whole.len() {
+        match read(&whole[..length]) {
+            Err(TraceError::Truncated) => {}
+            Err(TraceError::NotATrace) if length == 0 => {}
+            other => panic!("cut to {length} of {} bytes: {other:?}", whole.len()),
+        }
+    }
+}
+
+#[test]
+fn a_flipped_byte_is_an_error_or_changes_nothing() {
+    let whole = bytes_of(&small());
+    let expected = read(&whole).expect("the undamaged trace is readable");
+    let mut refused = 0;
+    for index in 0..whole.len() {
+        for mask in [0x01, 0x10, 0x80, 0xff] {
+            let mut damaged = whole.clone();
+            damaged[index] ^= mask;
+            match read(&damaged) {
+                Err(_) => refused += 1,
+                Ok(same) => assert_eq!(same, expected, "byte {index} xor {mask:#x} went unnoticed"),
+            }
+        }
+    }
+    assert!(refused > whole.len() * 3, "only {refused} of {} damages were noticed", whole.len() * 4);
+}
+
+#[test]
+fn a_wrong_version_and_a_foreign_file_are_named() {
+    let mut other = bytes_of(&small());
+    other[8] = 200;
+    let error = read(&other).expect_err("another version is refused");
+    assert!(matches!(error, TraceError::WrongVersion { found: 200, supported: VERSION }), "{error}");
+    assert!(error.to_string().contains("record the program again"), "{error}");
+    let error = read(b"#!/bin/sh\n").expect_err("a script is no trace");
+    assert!(matches!(error, TraceError::NotATrace), "{error}");
+    let error = TraceReader::open("/nowhere/at/all").err().expect("a missing file is refused");
+    assert!(matches!(error, TraceError::Io(_)), "{error}");
+    for error in [TraceError::Truncated, TraceError::Corrupt { at: 1 }, TraceError::NotATrace] {
+        assert_eq!(error.to_string().lines().count(), 1);
+    }
+}
+
+#[test]
+fn bytes_after_the_end_are_an_error() {
+    let mut longer = bytes_of(&small());
+    longer.push(0);
+    assert!(read(&longer).is_err());
+}
+
+/// A length field that promises more than a chunk may have must not make the reader reserve it.
+#[test]
+fn a_stream_that_promises_much_is_refused_early() {
+    let whole = bytes_of(&[]);
+    let stream = zstd::encode_all(&[0xff; 1 << 20][..], 1).expect("compressing works");
+    let bytes = [&whole[..stream_start(&whole)], &stream[..]].concat();
+    assert!(matches!(read(&bytes), Err(TraceError::Corrupt { at: 0 })));
+}
+
+#[test]
+fn a_dropped_writer_leaves_nothing() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("t.qtrace");
+    std::fs::write(&path, "before").expect("the old file is written");
+    let mut writer = TraceWriter::create(&path, &header()).expect("a writer starts");
+    writer.path(PATHS[0]).expect("a path is taken");
+    writer.write(&small()[0]).expect("an event is taken");
+    let late = Event { time_ns: 1, ..small()[0].clone() };
+    let error = writer.write(&late).expect_err("time does not run backwards");
+    assert!(matches!(error, TraceError::OutOfOrder { time_ns: 1, last_ns: 100 }), "{error}");
+    drop(writer);
+    assert_eq!(std::fs::read(&path).expect("the old file is there"), b"before");
+    assert_eq!(std::fs::read_dir(directory.path()).expect("the directory is readable").count(), 1);
+}
+
+#[test]
+fn an_unwritable_target_is_an_error() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    for target in [directory.path().join("no/such/t.qtrace"), directory.path().to_owned()] {
+        assert!(matches!(TraceWriter::create(&target, &header()), Err(TraceError::Io(_))), "{target:?}");
+    }
+    assert_eq!(std::fs::read_dir(directory.path()).expect("the directory is readable").count(), 0);
+}
+
+#[test]
+fn codes_and_numbers_of_calls_are_their_own_inverse() {
+    for (index, &call) in Call::ALL.iter().enumerate() {
+        assert_eq!(call.code() as usize, index);
+        assert_eq!(Call::from_code(call.code()), Some(call));
+        assert_eq!(Call::from_x86_64(call.x86_64()), Some(call));
+    }
+}

@@ -131,8 +131,10 @@ fn open_sized(wanted: &[Wanted], pid: i32, kernel: bool, ring_bytes: usize) -> R
         let mut leader: Option<OwnedFd> = None;
         for event in wanted {
             let mut attr = attributes(event, kernel, ring_bytes);
-            let fd = open_one(&mut attr, pid, cpu)
-                .map_err(|source| RecordError::NotPermitted { what: event.what, source })?;
+            let fd = open_one(&mut attr, pid, cpu).map_err(|source| match source.raw_os_error() {
+                Some(libc::EPERM | libc::EACCES) => RecordError::NotPermitted { what: event.what, source },
+                _ => RecordError::System { what: "perf_event_open", source },
+            })?;
             if let Config::Tracepoint { filter: Some(filter), .. } = &event.config {
                 control("filter", || {
                     // SAFETY: the event is open, and the filter is a C string that outlives the call, which only reads it.

@@ -1,5 +1,6 @@
 //! A program that does things with its memory and says where. It is this test binary itself, asked to by a variable.
 
+use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::fs::File;
 use std::num::NonZeroUsize;
@@ -17,6 +18,9 @@ pub(crate) const PAGE: u64 = 4096;
 
 /// How many steps the script says.
 pub(crate) const STEPS: usize = 14;
+
+/// How many threads it has when it is asked to have some; each forks once.
+pub(crate) const THREADS: usize = 6;
 
 /// Something the script did, with addresses.
 #[derive(Clone, Copy, Debug)]
@@ -86,12 +90,50 @@ fn bytes(pages: usize) -> NonZeroUsize {
 
 #[test]
 fn the_script_itself() {
-    if std::env::var_os("QUIRE_MEMORY_SCRIPT").is_none() {
-        // Only a recording asks for it; the steps are data of the test that records.
-        return;
+    // Only a recording asks for it; what it does is checked by the test that records.
+    let Ok(wanted) = std::env::var("QUIRE_MEMORY_SCRIPT") else { return };
+    if wanted == "threads" {
+        std::thread::scope(|scope| (0..THREADS).for_each(|number| drop(scope.spawn(move || churn(number)))));
+    } else {
+        anonymous();
+        file();
     }
-    anonymous();
-    file();
+}
+
+/// Maps, moves, empties and unmaps in turn, and forks once.
+fn churn(number: usize) {
+    let read_write = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    let mut held = VecDeque::new();
+    // SAFETY: every range below is within mappings made here, which no other thread knows; the child only ends.
+    unsafe {
+        for round in 0..400 {
+            let mut pages = 1 + (round * 7 + number * 3) % 24;
+            let mut memory =
+                mmap_anonymous(None, bytes(pages), read_write, MapFlags::MAP_PRIVATE).expect("mmap");
+            write(memory);
+            if round % 3 == 0 {
+                let (old, new) = (pages * PAGE as usize, (pages + 40) * PAGE as usize);
+                memory = mremap(memory, old, new, MRemapFlags::MREMAP_MAYMOVE, None).expect("mremap");
+                pages += 40;
+                write(offset(memory, pages - 1));
+            }
+            held.push_back((memory, pages));
+            if round == 200
+                && let ForkResult::Parent { child } = fork().expect("fork")
+            {
+                waitpid(child, None).expect("waitpid");
+            } else if round == 200 {
+                nix::libc::_exit(0);
+            }
+            if held.len() > 8
+                && let Some((memory, pages)) = held.pop_front()
+            {
+                madvise(memory, PAGE as usize, MmapAdvise::MADV_DONTNEED).expect("madvise");
+                write(memory);
+                munmap(memory, pages * PAGE as usize).expect("munmap");
+            }
+        }
+    }
 }
 
 fn anonymous() {

@@ -16,7 +16,9 @@ pub type Words = [u64; PROBES];
 /// What a file of the hosted machine holds at first: the word at `offset` (a multiple of 8) of page `page`.
 pub fn file_word(file: u64, page: u64, offset: u64) -> u64 {
     let at = page * PAGE + offset;
-    u64::from_le_bytes(std::array::from_fn(|byte| SyntheticFiles::pristine_byte(FileId(file), at + byte as u64)))
+    u64::from_le_bytes(std::array::from_fn(|byte| {
+        SyntheticFiles::pristine_byte(FileId(file), at + byte as u64)
+    }))
 }
 
 /// A page of one address space that was touched.

@@ -140,35 +140,3 @@ impl<T> Deref for BootSlice<T> {
 unsafe impl<T: Sync> Send for BootSlice<T> {}
 // SAFETY: M1: as above.
 unsafe impl<T: Sync> Sync for BootSlice<T> {}
-
-/// One value in boot memory.
-pub struct BootRef<T>(NonNull<T>);
-
-impl<T> BootSlice<T> {
-    /// A handle on one entry, if there is such.
-    pub fn entry(self, index: usize) -> Option<BootRef<T>> {
-        self.get(index).map(|entry| BootRef(NonNull::from(entry)))
-    }
-}
-
-impl<T> Clone for BootRef<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for BootRef<T> {}
-
-impl<T> Deref for BootRef<T> {
-    type Target = T;
-    #[inline]
-    fn deref(&self) -> &T {
-        // SAFETY: M1: it points to an entry of a table in boot memory.
-        unsafe { self.0.as_ref() }
-    }
-}
-
-// SAFETY: M1: as for `BootSlice`.
-unsafe impl<T: Sync> Send for BootRef<T> {}
-// SAFETY: M1: as for `BootSlice`.
-unsafe impl<T: Sync> Sync for BootRef<T> {}

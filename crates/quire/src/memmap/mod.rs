@@ -15,7 +15,7 @@ mod lanes;
 
 pub use bitmap::{Bitmap, FrameMask};
 pub use block::{Block, BlockState};
-pub use boot::{BootMemory, BootRef, BootSlice};
+pub use boot::{BootMemory, BootSlice};
 pub use descriptor::{Descriptor, DescriptorFlags};
 pub use lanes::{LaneError, Lanes};
 

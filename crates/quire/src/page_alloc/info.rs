@@ -75,7 +75,7 @@ impl<P: Platform> PageAllocator<'_, P> {
     }
 
     fn cached_in(&self, zone: usize) -> u64 {
-        let lists = self.cpus.iter().flat_map(|cpu| cpu.zones[zone].lists.iter().enumerate());
+        let lists = self.cpus.iter().flat_map(|cpu| cpu.of_zone(zone).iter().enumerate());
         lists.map(|(number, list)| (list.len() as u64) << order_of(number).get()).sum()
     }
 }

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::PageAllocator;
 use super::gfp::ZoneKind;
-use super::pcp::{CpuLists, FrameList, LISTS, ZoneLists, capacity_of};
+use super::pcp::{CpuLists, FrameList, LISTS, capacity_of};
 use super::pool::{Pool, pool_words};
 use super::shard::Shard;
 use super::store::SMALL_CAPACITY;
@@ -305,20 +305,12 @@ impl<'r> Layout<'r> {
                 .and_then(|zones: &BootSlice<u8>| zones.first().copied())
         };
         let first = core::array::from_fn(|kind| of_kind(kind).unwrap_or_default());
-        let zones = boot.table(node, fallback.len(), |boot, zone| {
-            let mut failed = None;
-            let lists: [FrameList; LISTS] = core::array::from_fn(|list| {
-                let slots = capacity_of(list, self.frames_in(zone), platform.cpu_count());
-                // SAFETY: M1: zero bytes are a valid `Slot`, and none is looked at before it was written.
-                let slots = unsafe { boot.zeroed_table(node, slots) }.unwrap_or_else(|error| {
-                    failed = Some(error);
-                    BootSlice::empty()
-                });
-                FrameList::new(slots)
-            });
-            failed.map_or(Ok(ZoneLists::new(lists)), Err)
+        let lists = boot.table(node, fallback.len() * LISTS, |boot, list| {
+            let slots = capacity_of(list % LISTS, self.frames_in(list / LISTS), platform.cpu_count());
+            // SAFETY: M1: zero bytes are a valid `Slot`, and none is looked at before it was written.
+            Ok(FrameList::new(unsafe { boot.zeroed_table(node, slots) }?))
         })?;
-        Ok(CpuLists::new(zones, first))
+        Ok(CpuLists::new(lists, first))
     }
 }
 

@@ -24,7 +24,7 @@ pub use init::{AllocatorConfig, MemoryRange};
 pub use validate::Violation;
 pub use zone::Watermarks;
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::addr::{Frame, Order};
 use crate::cpu::CpuId;
@@ -127,7 +127,8 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
             self.alloc_from(lists, zones, cpu, gfp, order)
         });
         if let Some((_, zone)) = found {
-            pcp::add_own(&lists.zones[usize::from(zone)].allocated, order.frames());
+            let list = pcp::list_of(order, gfp.mobility).unwrap_or_default();
+            pcp::add_own(&lists.list(zone.into(), list).allocated, order.frames());
         } else {
             self.cells(cpu).add(Stat::AllocFailed, 1);
         }
@@ -179,19 +180,19 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
 
     /// How often an event happened, on all CPUs together.
     pub fn stat(&self, stat: Stat) -> u64 {
-        let through_lists = |counter: fn(&pcp::ZoneLists) -> u64, kind: Option<ZoneKind>| -> u64 {
-            let of_kind = |zone: usize| kind.is_none_or(|kind| self.zones[zone].kind == kind);
-            let zones = self.cpus.iter().flat_map(|cpu| cpu.zones.iter().enumerate());
-            zones.filter(|(zone, _)| of_kind(*zone)).map(|(_, lists)| counter(lists)).sum()
+        let through_lists = |counter: fn(&pcp::FrameList) -> &AtomicU64, kind: Option<ZoneKind>| -> u64 {
+            let of_kind = |zone: &u8| kind.is_none_or(|kind| self.zones[usize::from(*zone)].kind == kind);
+            let zones = (0..self.zones.len() as u8).filter(of_kind);
+            let lists = zones.flat_map(|zone| self.cpus.iter().flat_map(move |cpu| cpu.of_zone(zone.into())));
+            lists.map(|list| counter(list).load(Ordering::Relaxed)).sum()
         };
-        let allocated = |lists: &pcp::ZoneLists| lists.allocated.load(Ordering::Relaxed);
         let cells: u64 = self.stats.iter().map(|cells| cells.get(stat)).sum();
         cells
             + match stat {
-                Stat::PgallocDma32 => through_lists(allocated, Some(ZoneKind::Dma32)),
-                Stat::PgallocNormal => through_lists(allocated, Some(ZoneKind::Normal)),
-                Stat::PgallocMovable => through_lists(allocated, Some(ZoneKind::Movable)),
-                Stat::Pgfree => through_lists(|lists| lists.freed.load(Ordering::Relaxed), None),
+                Stat::PgallocDma32 => through_lists(|list| &list.allocated, Some(ZoneKind::Dma32)),
+                Stat::PgallocNormal => through_lists(|list| &list.allocated, Some(ZoneKind::Normal)),
+                Stat::PgallocMovable => through_lists(|list| &list.allocated, Some(ZoneKind::Movable)),
+                Stat::Pgfree => through_lists(|list| &list.freed, None),
                 _ => 0,
             }
     }

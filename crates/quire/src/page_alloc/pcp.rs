@@ -19,13 +19,14 @@ use crate::addr::{Frame, FrameRange, Order};
 use crate::cpu::CpuId;
 use crate::error::FreeError;
 use crate::limits::{PCP_BATCH, PCP_CAPACITY};
-use crate::memmap::{BlockState, BootRef, BootSlice, Descriptor, DescriptorFlags, FrameMask};
+use crate::memmap::{BlockState, BootSlice, Descriptor, DescriptorFlags, FrameMask};
 use crate::platform::Platform;
 use crate::stats::Stat;
 
-/// Orders 0 to 3 have a list for each mobility group, order 9 has one.
-pub(super) const LISTS: usize = 4 * 3 + 1;
-const HUGE: usize = LISTS - 1;
+/// Lists for each zone: orders 0 to 3 have one for each mobility group, order 9 has one; the rest is padding, so that a
+/// zone's lists are found by a shift.
+pub(super) const LISTS: usize = 16;
+const HUGE: usize = 4 * 3;
 
 /// The list that serves an order, if any does.
 #[inline]
@@ -39,7 +40,7 @@ pub(super) fn list_of(order: Order, mobility: Mobility) -> Option<usize> {
 
 /// The order that a list serves.
 pub(super) fn order_of(list: usize) -> Order {
-    let order = if list == HUGE { Order::BLOCK.get() } else { (list / 3) as u8 };
+    let order = if list >= HUGE { Order::BLOCK.get() } else { (list / 3) as u8 };
     Order::new(order).unwrap_or(Order::FRAME)
 }
 
@@ -48,16 +49,24 @@ pub(super) fn order_of(list: usize) -> Order {
 pub(super) fn capacity_of(list: usize, zone_frames: u64, cpus: usize) -> usize {
     let share = zone_frames / (8 * cpus as u64 * LISTS as u64);
     let slots = (share >> order_of(list).get()) as usize;
+    if list > HUGE {
+        return 0;
+    }
     let limit = PCP_CAPACITY >> order_of(list).get().min(5);
     if slots < 4 { 0 } else { slots.min(limit) }
 }
 
-/// One list.
+/// One list, on a cache line of its own.
+#[repr(align(64))]
 pub(super) struct FrameList {
+    slots: BootSlice<Slot>,
     len: AtomicU32,
     /// Folios to fetch at the next refill: doubles while refills follow each other, as in Linux since 6.7.
     batch: AtomicU32,
-    slots: BootSlice<Slot>,
+    /// Frames that this CPU handed out by the order and group of this list.
+    pub(super) allocated: AtomicU64,
+    /// Frames that this CPU took back onto the list.
+    pub(super) freed: AtomicU64,
 }
 
 /// A folio on a list, and where its descriptor stands, so that taking it needs no look into the memory map.
@@ -91,7 +100,8 @@ impl Slot {
 
 impl FrameList {
     pub(super) fn new(slots: BootSlice<Slot>) -> Self {
-        Self { len: AtomicU32::new(0), batch: AtomicU32::new(4), slots }
+        let zero = || AtomicU64::new(0);
+        Self { slots, len: AtomicU32::new(0), batch: AtomicU32::new(4), allocated: zero(), freed: zero() }
     }
 
     #[inline]
@@ -126,21 +136,6 @@ impl FrameList {
     }
 }
 
-/// A CPU's lists for one zone, and what went through this CPU's hands there.
-pub(super) struct ZoneLists {
-    pub(super) lists: [FrameList; LISTS],
-    /// Frames that this CPU handed out from the zone.
-    pub(super) allocated: AtomicU64,
-    /// Frames that this CPU took back onto its lists.
-    pub(super) freed: AtomicU64,
-}
-
-impl ZoneLists {
-    pub(super) fn new(lists: [FrameList; LISTS]) -> Self {
-        Self { lists, allocated: AtomicU64::new(0), freed: AtomicU64::new(0) }
-    }
-}
-
 /// Adds to a counter that only the running CPU changes.
 #[inline]
 pub(super) fn add_own(counter: &AtomicU64, count: u64) {
@@ -154,15 +149,27 @@ pub(super) struct CpuLists {
     busy: AtomicBool,
     /// The top of the stack of folios freed by nested contexts, plus one; linked through their descriptors.
     deferred: AtomicU64,
-    /// The lists of the zone that serves this CPU first, for each kind.
-    first: [Option<BootRef<ZoneLists>>; 3],
-    pub(super) zones: BootSlice<ZoneLists>,
+    /// Where the lists of the zone that serves this CPU first begin, for each kind.
+    first: [u16; 3],
+    /// [`LISTS`] for each zone.
+    pub(super) lists: BootSlice<FrameList>,
 }
 
 impl CpuLists {
-    pub(super) fn new(zones: BootSlice<ZoneLists>, first: [u8; 3]) -> Self {
-        let first = first.map(|zone| zones.entry(usize::from(zone)));
-        Self { busy: AtomicBool::new(false), deferred: AtomicU64::new(0), first, zones }
+    pub(super) fn new(lists: BootSlice<FrameList>, first: [u8; 3]) -> Self {
+        let first = first.map(|zone| u16::from(zone) * LISTS as u16);
+        Self { busy: AtomicBool::new(false), deferred: AtomicU64::new(0), first, lists }
+    }
+
+    /// The list of a zone with this number.
+    #[inline(always)]
+    pub(super) fn list(&self, zone: usize, number: usize) -> &FrameList {
+        &self.lists[zone * LISTS + number]
+    }
+
+    /// The lists of one zone.
+    pub(super) fn of_zone(&self, zone: usize) -> &[FrameList] {
+        &self.lists.as_slice()[zone * LISTS..(zone + 1) * LISTS]
     }
 
     /// Claims the lists for the running code, unless it has interrupted their user.
@@ -201,16 +208,16 @@ impl<P: Platform> PageAllocator<'_, P> {
     #[inline(always)]
     pub(super) fn take_listed(&self, cpu: CpuId, number: usize, kind: ZoneKind) -> Option<Frame> {
         let lists = &self.cpus[cpu.index()];
-        let zone = lists.first[kind as usize].as_ref()?;
+        let list = &lists.lists[usize::from(lists.first[kind as usize]) + number];
         if !lists.enter() {
             return None;
         }
-        let frame = zone.lists[number].pop();
+        let frame = list.pop();
         if let Some(frame) = frame {
             if number == HUGE {
                 self.memmap.block(frame.block()).set_state(BlockState::Folio);
             }
-            add_own(&zone.allocated, order_of(number).frames());
+            add_own(&list.allocated, order_of(number).frames());
         }
         lists.leave();
         frame
@@ -226,17 +233,17 @@ impl<P: Platform> PageAllocator<'_, P> {
             return false;
         }
         let descriptor = self.memmap.descriptor_in(self.platform, block, frame);
-        let mapped = block.lanes(self.platform).is_some_and(|lanes| lanes.get(index) != 0);
+        debug_assert!(self.is_plain_folio(block, frame, order), "{frame:?} is mapped still (invariant 5)");
         let lists = &self.cpus[cpu.index()];
-        if mapped || descriptor.has(DescriptorFlags::LISTED) || lists.has_deferred() || !lists.enter() {
+        if descriptor.has(DescriptorFlags::LISTED) || lists.has_deferred() || !lists.enter() {
             return false;
         }
-        let zone = &lists.zones[usize::from(block.zone.load(Ordering::Relaxed))];
         let number = usize::from(order.get()) * 3 + usize::from(block.mobility.load(Ordering::Relaxed));
-        let put = zone.lists[number].push(frame, descriptor);
+        let list = lists.list(block.zone.load(Ordering::Relaxed).into(), number);
+        let put = list.push(frame, descriptor);
         if put {
             self.note_freed(FrameRange::folio(frame, order));
-            add_own(&zone.freed, order.frames());
+            add_own(&list.freed, order.frames());
         }
         lists.leave();
         put
@@ -251,7 +258,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         list: usize,
         gfp: Gfp,
     ) -> Option<Frame> {
-        let own = &lists.zones.get(zone)?.lists[list];
+        let own = lists.list(zone, list);
         let frame = match own.pop() {
             Some(frame) => frame,
             None => self.refill(own, cpu, zone, list, gfp)?,
@@ -307,11 +314,11 @@ impl<P: Platform> PageAllocator<'_, P> {
         if order == Order::BLOCK {
             self.check_whole(block, frame, order)?;
             // Lanes of counts are given back before the block waits on a list.
-            if block.lanes_at().is_some() || lists.zones[zone].lists[HUGE].slots.is_empty() {
+            if block.lanes_at().is_some() || lists.list(zone, HUGE).slots.is_empty() {
                 return Ok(false);
             }
             self.note_freed(FrameRange::folio(frame, order));
-            let put = self.push_or_drain(&lists.zones[zone].lists[HUGE], HUGE, frame, block.folio());
+            let put = self.push_or_drain(lists.list(zone, HUGE), HUGE, frame, block.folio());
             block.set_state(BlockState::Listed);
             return Ok(put);
         }
@@ -321,7 +328,7 @@ impl<P: Platform> PageAllocator<'_, P> {
             return Err(FreeError::DoubleFree);
         }
         let number = usize::from(order.get()) * 3 + usize::from(block.mobility.load(Ordering::Relaxed));
-        let list = &lists.zones[zone].lists[number];
+        let list = lists.list(zone, number);
         if list.slots.is_empty() {
             return Ok(false);
         }
@@ -384,11 +391,9 @@ impl<P: Platform> PageAllocator<'_, P> {
 
     /// Gives everything on this CPU's lists back to the store. The lists are claimed.
     pub(super) fn drain_lists(&self, lists: &CpuLists) {
-        for zone in lists.zones.iter() {
-            for (number, list) in zone.lists.iter().enumerate() {
-                self.drain_oldest(list, number, list.len());
-                list.batch.store(4, Ordering::Relaxed);
-            }
+        for (at, list) in lists.lists.iter().enumerate() {
+            self.drain_oldest(list, at % LISTS, list.len());
+            list.batch.store(4, Ordering::Relaxed);
         }
     }
 

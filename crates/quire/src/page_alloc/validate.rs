@@ -101,8 +101,10 @@ impl<P: Platform> PageAllocator<'_, P> {
     }
 
     fn validate_lists(&self) -> Result<(), Violation> {
-        for zone in self.cpus.iter().flat_map(|cpu| cpu.zones.iter()) {
-            for (number, list) in zone.lists.iter().enumerate() {
+        for cpu in self.cpus.iter() {
+            for (number, list) in
+                cpu.lists.iter().enumerate().map(|(at, list)| (at % super::pcp::LISTS, list))
+            {
                 for frame in list.frames() {
                     let block = self.memmap.block(frame.block());
                     let holds = if order_of(number) == crate::addr::Order::BLOCK {

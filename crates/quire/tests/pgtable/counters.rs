@@ -96,7 +96,7 @@ fn protecting_what_is_so_already_flushes_nothing() {
         populate(machine, allocator, context, all, order(3));
         let tables = Tables::new(allocator, context);
         running(machine, context, &[0, 2], || {
-            let mut flushes = |protection| {
+            let flushes = |protection| {
                 machine.reset_counters();
                 let mut owed = FlushBatch::new();
                 tables.protect(all, protection, GrantWrite::Exclusive, &mut owed).unwrap();
@@ -108,7 +108,7 @@ fn protecting_what_is_so_already_flushes_nothing() {
             assert_eq!(flushes(Protection::READ), (1, 1));
             assert_eq!(flushes(Protection::READ), (0, 0));
             assert_eq!(flushes(both), (0, 0), "giving a right needs no flush");
-            assert_eq!(tables.lookup(VirtAddr(GIB)).entry.has(EntryFlags::WRITE), true);
+            assert!(tables.lookup(VirtAddr(GIB)).entry.has(EntryFlags::WRITE));
             assert_eq!(flushes(Protection::NONE), (1, 1));
             assert_eq!(flushes(both), (0, 0));
         });

@@ -1,1 +1,460 @@
-//! To come.
+//! A list of operations from a seed drives the page tables and a naive model together; after each, an independent walker
+//! compares what is mapped, and CPUs read and write through their modelled TLBs what the model says.
+
+use std::collections::HashMap;
+
+use fastrand::Rng;
+use hosted::Hosted;
+use quire::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
+use quire::arch::{Entry, EntryFlags, Level, Protection};
+use quire::cpu::CpuId;
+use quire::error::MapError;
+use quire::pgtable::{CopyMode, GrantWrite, Zap};
+use quire::platform::Platform;
+use quire::tlb::{FlushBatch, MmContext, MmuGather, RssChange};
+
+use crate::common::{order, seed, with_allocator};
+use crate::model::{Page, Space, counts};
+use crate::support::*;
+
+const CPUS: u32 = 3;
+const SPACES: usize = 3;
+/// Both spots straddle a boundary of an upper level; pages are numbered through.
+const SPOTS: [u64; 2] = [GIB - 4 * MIB, 512 * GIB - 4 * MIB];
+const SPOT_PAGES: u64 = 2048;
+
+struct World<'w, 'p> {
+    machine: &'w Hosted,
+    allocator: &'w Allocator<'p>,
+    rng: Rng,
+    spaces: Vec<(MmContext, Space)>,
+    /// Which space each CPU runs.
+    runs: [Option<usize>; CPUS as usize],
+    /// The first byte of each frame that was given out.
+    bytes: HashMap<u64, u8>,
+    /// Folios of the page cache, held until the end.
+    files: Vec<FrameRange>,
+}
+
+type Operation = fn(&mut World<'_, '_>);
+const OPERATIONS: &[(&str, u32, Operation)] = &[
+    ("map", 8, |world| world.map()),
+    ("map_large", 2, |world| world.map_large()),
+    ("map_file", 3, |world| world.map_file()),
+    ("unmap", 5, |world| world.unmap()),
+    ("protect", 4, |world| world.protect()),
+    ("split", 1, |world| world.split()),
+    ("collapse", 2, |world| world.collapse()),
+    ("fork", 1, |world| world.fork()),
+    ("exit", 1, |world| world.exit()),
+    ("move", 3, |world| world.move_range()),
+    ("replace", 3, |world| world.replace()),
+    ("upgrade", 3, |world| world.upgrade()),
+    ("lazy_free", 2, |world| world.lazy_free()),
+    ("switch", 3, |world| world.switch()),
+    ("access", 20, |world| world.access()),
+];
+
+#[test]
+fn page_tables_agree_with_the_model() {
+    let first = seed(1);
+    for seed in first..first + 12 {
+        run(seed, 700);
+    }
+}
+
+fn run(seed: u64, steps: usize) {
+    with_allocator(small_machine(), |machine, allocator| {
+        let before = used(allocator);
+        let mut rng = Rng::with_seed(seed);
+        // Which operations occur at all is drawn per run; mapping and access always do.
+        let drawn =
+            OPERATIONS.iter().filter(|(name, ..)| matches!(*name, "map" | "access") || rng.u8(..4) > 0);
+        let chosen = drawn.flat_map(|op| (0..op.1).map(move |_| op)).collect::<Vec<_>>();
+        let mut world = World {
+            machine,
+            allocator,
+            rng,
+            spaces: Vec::new(),
+            runs: [None; CPUS as usize],
+            bytes: HashMap::new(),
+            files: Vec::new(),
+        };
+        world.add_space();
+        for step in 0..steps {
+            let (name, _, operation) = chosen[world.rng.usize(..chosen.len())];
+            let guard = Blame(seed, step, name);
+            operation(&mut world);
+            world.check(step % 16 == 0);
+            core::mem::forget(guard);
+        }
+        world.end();
+        assert_eq!(used(allocator), before, "seed {seed}: memory was lost");
+        assert_eq!(allocator.validate(), Ok(()), "seed {seed}");
+    });
+}
+
+/// Says on a panic which seed and step did it.
+struct Blame(u64, usize, &'static str);
+
+impl Drop for Blame {
+    fn drop(&mut self) {
+        eprintln!("QUIRE_SEED={} fails at step {}, a {}", self.0, self.1, self.2);
+    }
+}
+
+impl<'w, 'p> World<'w, 'p> {
+    fn tables(&self, space: usize) -> Tables<'_, 'p> {
+        Tables::new(self.allocator, &self.spaces[space].0)
+    }
+
+    fn add_space(&mut self) {
+        let context = Tables::create(self.allocator, Default::default()).unwrap();
+        self.spaces.push((context, Space::default()));
+    }
+
+    fn any_space(&mut self) -> usize {
+        self.rng.usize(..self.spaces.len())
+    }
+
+    /// `pages` pages in one spot, at a multiple of `align` pages.
+    fn place(&mut self, pages: u64, align: u64) -> VirtRange {
+        let spot = SPOTS[self.rng.usize(..SPOTS.len())];
+        let first = self.rng.u64(0..=(SPOT_PAGES - pages) / align) * align;
+        range(spot + first * 4096, pages * 4096)
+    }
+
+    fn any_range(&mut self) -> VirtRange {
+        let bits = self.rng.u32(0..=11);
+        let pages = self.rng.u64(1..=1 << bits);
+        let align = if self.rng.bool() { 1 } else { 512.min(1 << bits) };
+        self.place(pages, align)
+    }
+
+    fn any_page(&mut self, space: usize) -> Option<(VirtAddr, Page)> {
+        let from = self.any_range().start.0;
+        let pages = &self.spaces[space].1.0;
+        pages.range(from..).chain(pages.iter()).next().map(|(&addr, &page)| (VirtAddr(addr), page))
+    }
+
+    fn any_flags(&mut self) -> EntryFlags {
+        let flags = EntryFlags::leaf(self.any_protection()) | EntryFlags::ANON;
+        match self.rng.u8(..3) {
+            0 => flags,
+            1 => flags | EntryFlags::ACCESSED,
+            _ => flags | EntryFlags::ACCESSED | EntryFlags::DIRTY,
+        }
+    }
+
+    fn any_protection(&mut self) -> Protection {
+        let choices = [3, 3, 3, 1, 5, 7, 0];
+        Protection::from_bits(choices[self.rng.usize(..choices.len())])
+    }
+
+    fn new_folio(&mut self, order: Order) -> Option<Frame> {
+        let frame = folio(self.machine, self.allocator, order)?;
+        self.bytes.extend((0..order.frames()).map(|at| (frame.0 + at, 0)));
+        Some(frame)
+    }
+
+    fn note(&mut self, space: usize, addr: VirtAddr, run: FrameRange, flags: EntryFlags) {
+        for at in 0..run.count {
+            let page = Page::new(run.start.add(at), flags);
+            assert_eq!(self.spaces[space].1.0.insert(addr.0 + at * 4096, page), None);
+        }
+    }
+
+    fn map(&mut self) {
+        let size = order(self.rng.u8(0..=9));
+        let (space, addr) = (self.any_space(), self.place(size.frames(), size.frames()).start);
+        let Some(frame) = self.new_folio(size) else { return };
+        let (run, flags) = (FrameRange::folio(frame, size), self.any_flags());
+        let free = self.spaces[space].1.is_empty(range(addr.0, size.bytes()));
+        let outcome = self.tables(space).map(addr, run, flags);
+        assert_eq!(outcome, if free { Ok(()) } else { Err(MapError::Occupied) });
+        if free {
+            self.note(space, addr, run, flags);
+        } else {
+            self.allocator.free(frame, size).unwrap();
+        }
+    }
+
+    fn map_large(&mut self) {
+        let (space, addr) = (self.any_space(), self.place(512, 512).start);
+        let Some(frame) = self.new_folio(BLOCK) else { return };
+        let flags = self.any_flags();
+        let free = self.spaces[space].1.is_empty(range(addr.0, 2 * MIB));
+        match self.tables(space).map_large(addr, frame, PageSize::Size2M, flags) {
+            Ok(()) => {
+                assert!(free);
+                self.note(space, addr, FrameRange::folio(frame, BLOCK), flags);
+            }
+            // A table without leaves is in the way as well.
+            Err(error) => {
+                assert_eq!(error, MapError::Occupied);
+                self.allocator.free(frame, BLOCK).unwrap();
+            }
+        }
+    }
+
+    fn map_file(&mut self) {
+        if self.files.len() < 4 {
+            let size = order(self.rng.u8(0..=5));
+            let Some(frame) = self.new_folio(size) else { return };
+            self.files.push(FrameRange::folio(frame, size));
+            self.allocator.hold(FrameRange::folio(frame, size));
+        }
+        let run = self.files[self.rng.usize(..self.files.len())];
+        let (space, addr) = (self.any_space(), self.place(run.count, run.count).start);
+        let flags = self.any_flags().without(EntryFlags::ANON);
+        let taken = self.spaces[space].1.within(range(addr.0, run.count * 4096)).count() as u64;
+        let large = self.tables(space).lookup(addr).leaf_size() == Some(PageSize::Size2M);
+        let outcome = self.tables(space).map_where_empty(addr, run, flags);
+        if large {
+            return assert_eq!(outcome, Err(MapError::Occupied));
+        }
+        assert_eq!(outcome, Ok(run.count - taken));
+        for at in 0..run.count {
+            let page = Page::new(run.start.add(at), flags);
+            self.spaces[space].1.0.entry(addr.0 + at * 4096).or_insert(page);
+        }
+    }
+
+    fn unmap(&mut self) {
+        let (space, part) = (self.any_space(), self.any_range());
+        self.unmap_range(space, part);
+    }
+
+    fn unmap_range(&mut self, space: usize, part: VirtRange) {
+        let (context, model) = &self.spaces[space];
+        let limits = model.limits(part, context.mode().user_range().end);
+        let zap = Zap { range: part, limits, detach: self.rng.u8(..3) > 0 };
+        let mut gather = MmuGather::new(self.allocator, context);
+        let outcome = self.tables(space).unmap(&zap, &mut gather);
+        let change = gather.finish();
+        assert_eq!(outcome, Ok(()));
+        assert_eq!(change, self.spaces[space].1.unmap(part));
+    }
+
+    fn protect(&mut self) {
+        let (space, part, protection) = (self.any_space(), self.any_range(), self.any_protection());
+        let exclusive = self.rng.bool();
+        let grant = if exclusive { GrantWrite::Exclusive } else { GrantWrite::Never };
+        let counted = counts(self.spaces.iter().map(|(_, model)| model));
+        let is_large = |addr: u64| {
+            let block = range(addr & !(2 * MIB - 1), 2 * MIB);
+            part.covers(block) && self.tables(space).lookup(VirtAddr(addr)).level == Level::PMD
+        };
+        let granted =
+            |addr: u64, page: &Page| exclusive && page.anon && counted[&page.frame.0] == 1 && !is_large(addr);
+        let granted =
+            self.spaces[space].1.within(part).map(|(addr, page)| granted(addr, &page)).collect::<Vec<_>>();
+        let mut owed = FlushBatch::new();
+        let outcome = self.tables(space).protect(part, protection, grant, &mut owed);
+        owed.flush(self.allocator, &self.spaces[space].0);
+        assert_eq!(outcome, Ok(()));
+        let mut granted = granted.into_iter();
+        self.spaces[space].1.change(part, |_, page| page.protect(protection, granted.next() == Some(true)));
+    }
+
+    fn split(&mut self) {
+        let (space, part) = (self.any_space(), self.any_range());
+        assert_eq!(self.tables(space).split_at(part.start), Ok(()));
+    }
+
+    fn collapse(&mut self) {
+        let (space, part) = (self.any_space(), self.place(512, 512));
+        let pages = self.spaces[space].1.within(part).map(|(_, page)| page).collect::<Vec<_>>();
+        let alike = |(at, page): (usize, &Page)| {
+            *page == Page { frame: pages[0].frame.add(at as u64), dirty: page.dirty, ..pages[0] }
+        };
+        let fits = pages.len() == 512
+            && pages[0].frame.is_aligned(BLOCK)
+            && pages.iter().enumerate().all(alike)
+            && self.tables(space).lookup(part.start).level == Level::PTE;
+        assert_eq!(self.tables(space).collapse(part.start), Ok(fits));
+    }
+
+    fn fork(&mut self) {
+        if self.spaces.len() == SPACES {
+            return;
+        }
+        let parent = self.any_space();
+        self.add_space();
+        let child = self.spaces.len() - 1;
+        let mode = if self.rng.u8(..4) > 0 { CopyMode::Private } else { CopyMode::Shared };
+        let (mut owed, mut rss) = (FlushBatch::new(), RssChange::default());
+        for spot in SPOTS {
+            let part = range(spot, SPOT_PAGES * 4096);
+            let copied = self.tables(parent).copy(&self.tables(child), part, mode, &mut owed, &mut rss);
+            assert_eq!(copied, Ok(()));
+        }
+        owed.flush(self.allocator, &self.spaces[parent].0);
+        if mode == CopyMode::Private {
+            self.spaces[parent].1.0.values_mut().for_each(|page| page.write = false);
+        }
+        let mut copy = self.spaces[parent].1.clone();
+        if mode == CopyMode::Shared {
+            copy.0.values_mut().for_each(|page| page.dirty = false);
+        }
+        self.spaces[child].1 = copy;
+        assert_eq!(rss, check(self.allocator, &self.spaces[child].0).resident);
+    }
+
+    fn exit(&mut self) {
+        if self.spaces.len() > 1 {
+            let space = self.any_space();
+            self.leave(space);
+            let (context, _) = self.spaces.swap_remove(space);
+            let moved = self.spaces.len();
+            self.runs.iter_mut().flatten().filter(|run| **run == moved).for_each(|run| *run = space);
+            Tables::destroy(self.allocator, context);
+        }
+    }
+
+    /// Every CPU stops running the space.
+    fn leave(&mut self, space: usize) {
+        for cpu in 0..CPUS {
+            if self.runs[cpu as usize] == Some(space) {
+                self.machine.run_on(CpuId(cpu), || self.spaces[space].0.switch_out(self.machine));
+                self.runs[cpu as usize] = None;
+            }
+        }
+    }
+
+    fn move_range(&mut self) {
+        let (space, from) = (self.any_space(), self.any_range());
+        let align = if self.rng.bool() { 1 } else { 512.min(from.pages().next_power_of_two()) };
+        let to = self.place(from.pages(), align);
+        if from.overlaps(to) {
+            return;
+        }
+        self.unmap_range(space, to);
+        let mut owed = FlushBatch::new();
+        let moved = self.tables(space).move_range(from, to.start, &mut owed);
+        owed.flush(self.allocator, &self.spaces[space].0);
+        assert_eq!(moved, Ok(()));
+        let pages = self.spaces[space].1.within(from).collect::<Vec<_>>();
+        self.spaces[space].1.unmap(from);
+        let shifted = pages.iter().map(|(addr, page)| (addr - from.start.0 + to.start.0, *page));
+        self.spaces[space].1.0.extend(shifted);
+    }
+
+    /// Copy on write.
+    fn replace(&mut self) {
+        let space = self.any_space();
+        let Some((addr, page)) = self.any_page(space) else { return };
+        let found = self.tables(space).lookup(addr);
+        let size = found.leaf_size().unwrap();
+        let Some(frame) = self.new_folio(size.order()) else { return };
+        let (old, addr) = (found.entry.frame(), addr.align_down(size.bytes()));
+        for at in 0..size.frames() {
+            self.machine.copy(old.add(at), frame.add(at));
+            self.bytes.insert(frame.0 + at, self.bytes[&(old.0 + at)]);
+        }
+        let flags = self.any_flags();
+        let mut gather = MmuGather::new(self.allocator, &self.spaces[space].0);
+        let new = Entry::leaf(frame, size, flags);
+        let replaced = self.tables(space).replace(addr, size, found.entry, new, &mut gather);
+        let change = gather.finish();
+        assert_eq!(replaced, Ok(true));
+        let pages = size.frames() as i64;
+        let expected = if page.anon { (-pages, 0) } else { (0, -pages) };
+        assert_eq!((change.anon, change.file), expected);
+        self.spaces[space].1.unmap(range(addr.0, size.bytes()));
+        self.note(space, addr, FrameRange::folio(frame, size.order()), flags);
+    }
+
+    fn upgrade(&mut self) {
+        let space = self.any_space();
+        let Some((addr, _)) = self.any_page(space) else { return };
+        let found = self.tables(space).lookup(addr);
+        let size = found.leaf_size().unwrap();
+        let addr = addr.align_down(size.bytes());
+        let stale = found.entry.with(EntryFlags::SOFT_DIRTY | EntryFlags::ACCESSED);
+        assert!(self.tables(space).upgrade(addr, size, stale, EntryFlags::WRITE));
+        self.spaces[space].1.change(range(addr.0, size.bytes()), |_, page| page.write = true);
+    }
+
+    fn lazy_free(&mut self) {
+        let (space, part) = (self.any_space(), self.any_range());
+        let mut owed = FlushBatch::new();
+        let marked = self.tables(space).mark_lazy_free(part, &mut owed);
+        owed.flush(self.allocator, &self.spaces[space].0);
+        let new = self.spaces[space].1.within(part).filter(|(_, page)| page.anon && !page.lazy).count();
+        assert_eq!(marked, Ok(new as u64));
+        self.spaces[space].1.change(part, |_, page| {
+            page.lazy |= page.anon;
+            page.dirty &= !page.anon;
+        });
+    }
+
+    fn switch(&mut self) {
+        let cpu = self.rng.u32(..CPUS);
+        let next = (self.rng.u8(..4) > 0).then(|| self.any_space());
+        self.machine.run_on(CpuId(cpu), || {
+            match (self.runs[cpu as usize], next) {
+                (Some(now), Some(next)) if now != next => {
+                    let pinned = quire::sync::Pinned::new(self.machine);
+                    self.spaces[now].0.switch_to(&self.spaces[next].0, self.machine, pinned.cpu());
+                }
+                (Some(now), None) => self.spaces[now].0.switch_out(self.machine),
+                (None, Some(next)) => self.spaces[next].0.switch_in(self.machine),
+                _ => {}
+            };
+        });
+        self.runs[cpu as usize] = next;
+    }
+
+    /// A CPU reads and writes pages near each other; a refusal that the model would allow may come once.
+    fn access(&mut self) {
+        let cpu = self.rng.u32(..CPUS);
+        let Some(space) = self.runs[cpu as usize] else { return };
+        let start = self.any_range().start.0;
+        for addr in (0..8).map(|step| start + step * 4096) {
+            let (store, value) = (self.rng.bool(), self.rng.u8(..));
+            let page = self.spaces[space].1.0.get(&addr).copied();
+            let allowed = page.is_some_and(|page| page.user && (page.write || !store));
+            let mut byte = [value];
+            let mut attempt = || {
+                self.machine.run_on(CpuId(cpu), || match store {
+                    true => self.machine.write(VirtAddr(addr), &byte),
+                    false => self.machine.read(VirtAddr(addr), &mut byte),
+                })
+            };
+            let done = attempt().is_ok() || allowed && attempt().is_ok();
+            assert_eq!(done, allowed, "CPU {cpu}, store {store}, {addr:#x}: {page:?}");
+            let Some(page) = page.filter(|_| done) else { continue };
+            if store {
+                self.bytes.insert(page.frame.0, value);
+                self.spaces[space].1.0.entry(addr).and_modify(|page| page.dirty = true);
+            } else {
+                assert_eq!(byte[0], self.bytes[&page.frame.0], "CPU {cpu} reads another frame at {addr:#x}");
+            }
+        }
+    }
+
+    fn check(&self, thorough: bool) {
+        for (context, model) in &self.spaces {
+            let census = check(self.allocator, context);
+            assert_eq!(census.resident.anon + census.resident.file, model.0.len() as i64);
+            model.compare(&self.machine.leaves(context.root()));
+        }
+        if thorough {
+            for (frame, count) in counts(self.spaces.iter().map(|(_, model)| model)) {
+                assert_eq!(self.allocator.mapcount(Frame(frame)), count, "frame {frame:#x} (invariant 5)");
+            }
+        }
+    }
+
+    fn end(mut self) {
+        self.check(true);
+        (0..self.spaces.len()).for_each(|space| self.leave(space));
+        for (context, _) in self.spaces.drain(..) {
+            Tables::destroy(self.allocator, context);
+        }
+        for run in self.files.drain(..) {
+            assert_eq!(self.allocator.release(run), run.count);
+        }
+    }
+}

@@ -1,5 +1,8 @@
 //! Page tables and flushes on a hosted machine: exact counters, small cases, lockstep with a naive model, failures.
 
+#![allow(unreachable_pub)]
+
+mod canary;
 #[path = "../common/mod.rs"]
 mod common;
 mod counters;
@@ -8,3 +11,4 @@ mod lockstep;
 mod model;
 mod small;
 mod support;
+mod threads;

@@ -1,1 +1,113 @@
-//! To come.
+//! The naive model: every mapped page of every address space, and a byte of every frame.
+
+use std::collections::{BTreeMap, HashMap};
+
+use hosted::Translation;
+use quire::addr::{Frame, VirtAddr, VirtRange};
+use quire::arch::{Entry, EntryFlags, Protection};
+use quire::tlb::RssChange;
+
+/// One mapped page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Page {
+    pub frame: Frame,
+    pub write: bool,
+    pub user: bool,
+    pub exec: bool,
+    pub anon: bool,
+    pub lazy: bool,
+    /// It was stored through; the library may think so of more pages, never of fewer.
+    pub dirty: bool,
+}
+
+impl Page {
+    pub fn new(frame: Frame, flags: EntryFlags) -> Self {
+        Self {
+            frame,
+            write: flags.contains(EntryFlags::WRITE),
+            user: flags.contains(EntryFlags::USER),
+            exec: !flags.contains(EntryFlags::NO_EXECUTE),
+            anon: flags.contains(EntryFlags::ANON),
+            lazy: flags.contains(EntryFlags::LAZY_FREE),
+            dirty: flags.contains(EntryFlags::DIRTY),
+        }
+    }
+
+    /// Gives the page these rights, the one to store only if it had it or `grant` says so.
+    pub fn protect(&mut self, protection: Protection, grant: bool) {
+        self.write = protection.contains(Protection::WRITE) && (self.write || grant);
+        self.user = protection != Protection::NONE;
+        self.exec = protection.contains(Protection::EXEC);
+    }
+
+    /// What differs in rights or place.
+    fn alike(&self, other: &Self) -> bool {
+        Self { dirty: false, ..*self } == Self { dirty: false, ..*other }
+    }
+}
+
+/// An address space: pages by address.
+#[derive(Clone, Default, Debug)]
+pub struct Space(pub BTreeMap<u64, Page>);
+
+impl Space {
+    pub fn within(&self, range: VirtRange) -> impl Iterator<Item = (u64, Page)> + '_ {
+        self.0.range(range.start.0..range.end.0).map(|(&addr, &page)| (addr, page))
+    }
+
+    pub fn is_empty(&self, range: VirtRange) -> bool {
+        self.within(range).next().is_none()
+    }
+
+    pub fn change(&mut self, range: VirtRange, mut change: impl FnMut(u64, &mut Page)) {
+        self.0.range_mut(range.start.0..range.end.0).for_each(|(&addr, page)| change(addr, page));
+    }
+
+    /// Takes the pages of a range out; by how much resident memory changes.
+    pub fn unmap(&mut self, range: VirtRange) -> RssChange {
+        let mut change = RssChange::default();
+        let gone = self.within(range).collect::<Vec<_>>();
+        for (addr, page) in gone {
+            self.0.remove(&addr);
+            if page.anon {
+                change.anon -= 1;
+            } else {
+                change.file -= 1;
+            }
+        }
+        change
+    }
+
+    /// The addresses around `range` that hold no page but its own.
+    pub fn limits(&self, range: VirtRange, end: VirtAddr) -> VirtRange {
+        let before = self.0.range(..range.start.0).next_back().map_or(0, |(&addr, _)| addr + 4096);
+        let after = self.0.range(range.end.0..).next().map_or(end.0, |(&addr, _)| addr);
+        VirtRange::new(VirtAddr(before), VirtAddr(after))
+    }
+
+    /// Compares with what an independent walker found.
+    pub fn compare(&self, found: &[Translation]) {
+        let mut pages = self.0.iter();
+        for leaf in found {
+            for step in 0..leaf.frames {
+                let addr = leaf.addr.0 + step * 4096;
+                let flags = Entry::from_bits(leaf.entry).flags();
+                let found = Page::new(leaf.frame.add(step), flags);
+                let (&at, page) = pages.next().unwrap_or_else(|| panic!("{addr:#x} should not be mapped"));
+                assert_eq!(at, addr, "another page is mapped than should be");
+                assert!(page.alike(&found), "{addr:#x} is {found:?} and should be {page:?}");
+                assert!(found.dirty || !page.dirty, "{addr:#x}: a store was forgotten (invariant 3)");
+            }
+        }
+        assert_eq!(pages.next(), None, "a page is missing");
+    }
+}
+
+/// How often each frame is mapped.
+pub fn counts<'s>(spaces: impl Iterator<Item = &'s Space>) -> HashMap<u64, u64> {
+    let mut counts = HashMap::new();
+    for page in spaces.flat_map(|space| space.0.values()) {
+        *counts.entry(page.frame.0).or_default() += 1;
+    }
+    counts
+}

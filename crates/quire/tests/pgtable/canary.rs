@@ -1,0 +1,121 @@
+//! Each verb that owes a flush, with its flushes lost: the modelled TLBs must show it, or this suite could not tell a
+//! correct library from one that never flushes (invariant 2).
+
+use hosted::{FailurePlan, Hosted, HostedConfig, OnViolation};
+use quire::addr::{Order, PageSize, VirtAddr};
+use quire::arch::{Entry, EntryFlags, Protection};
+use quire::cpu::CpuId;
+use quire::pgtable::{CopyMode, GrantWrite, Zap};
+use quire::tlb::{FlushBatch, MmContext, MmuGather, RssChange};
+
+use crate::common::order;
+use crate::support::*;
+
+const AT: VirtAddr = VirtAddr(GIB);
+
+/// Does something about the 4 MiB at `AT`, and says whether CPU 1 then did what it must not.
+type Verb = fn(&Hosted, &Allocator<'_>, &MmContext) -> bool;
+
+const VERBS: &[(&str, Verb)] = &[
+    ("unmap whole tables", |_, allocator, context| {
+        unmap_all(allocator, context, range(AT.0, 4 * MIB));
+        false
+    }),
+    ("unmap leaves", |_, allocator, context| {
+        let mut gather = MmuGather::new(allocator, context);
+        Tables::new(allocator, context).unmap(&Zap::leaves(range(AT.0, 4 * MIB)), &mut gather).unwrap();
+        gather.finish();
+        false
+    }),
+    ("protect", |machine, allocator, context| {
+        let mut owed = FlushBatch::new();
+        let tables = Tables::new(allocator, context);
+        tables.protect(range(AT.0, 4 * MIB), Protection::READ, GrantWrite::Never, &mut owed).unwrap();
+        owed.flush(allocator, context);
+        store(machine)
+    }),
+    ("copy", |machine, allocator, context| {
+        let child = Tables::create(allocator, context.mode()).unwrap();
+        let (mut owed, mut rss) = (FlushBatch::new(), RssChange::default());
+        Tables::new(allocator, context)
+            .copy(
+                &Tables::new(allocator, &child),
+                range(AT.0, 4 * MIB),
+                CopyMode::Private,
+                &mut owed,
+                &mut rss,
+            )
+            .unwrap();
+        owed.flush(allocator, context);
+        let stored = store(machine);
+        Tables::destroy(allocator, child);
+        stored
+    }),
+    ("move", |machine, allocator, context| {
+        let mut owed = FlushBatch::new();
+        let tables = Tables::new(allocator, context);
+        tables.move_range(range(AT.0, 4 * MIB), VirtAddr(3 * GIB), &mut owed).unwrap();
+        owed.flush(allocator, context);
+        store(machine)
+    }),
+    ("move leaves", |machine, allocator, context| {
+        let mut owed = FlushBatch::new();
+        let tables = Tables::new(allocator, context);
+        tables.move_range(range(AT.0, 4 * MIB), VirtAddr(3 * GIB + 4096), &mut owed).unwrap();
+        owed.flush(allocator, context);
+        store(machine)
+    }),
+    ("replace", |machine, allocator, context| {
+        let tables = Tables::new(allocator, context);
+        let new = folio(machine, allocator, Order::FRAME).unwrap();
+        let mut gather = MmuGather::new(allocator, context);
+        let leaf = Entry::leaf(new, PageSize::Size4K, written());
+        let old = tables.lookup(AT).entry;
+        tables.replace(AT, PageSize::Size4K, old, leaf, &mut gather).unwrap();
+        gather.finish();
+        false
+    }),
+    ("collapse", |_, allocator, context| {
+        assert_eq!(Tables::new(allocator, context).collapse(AT.add(2 * MIB)), Ok(true));
+        false
+    }),
+    ("mark lazy free", |machine, allocator, context| {
+        let mut owed = FlushBatch::new();
+        let tables = Tables::new(allocator, context);
+        tables.mark_lazy_free(range(AT.0, 4 * MIB), &mut owed).unwrap();
+        owed.flush(allocator, context);
+        store(machine) && !tables.lookup(AT).entry.has(EntryFlags::DIRTY)
+    }),
+];
+
+fn store(machine: &Hosted) -> bool {
+    machine.run_on(CpuId(1), || machine.write(AT, &[7]).is_ok())
+}
+
+/// Runs one verb while CPUs 0 and 1 have all of the range cached; whether something was wrong afterwards.
+fn is_caught(verb: Verb, plan: FailurePlan) -> bool {
+    let mut caught = false;
+    let config = HostedConfig { on_violation: OnViolation::Record, ..small_machine() };
+    with_space(config, |machine, allocator, context| {
+        populate(machine, allocator, context, range(AT.0, 2 * MIB), order(2));
+        populate(machine, allocator, context, range(AT.0 + 2 * MIB, 2 * MIB), BLOCK);
+        running(machine, context, &[0, 1], || {
+            for addr in (AT.0..AT.0 + 4 * MIB).step_by(4096) {
+                machine.run_on(CpuId(1), || machine.write(VirtAddr(addr), &[1]).unwrap());
+            }
+            machine.lose_flushes(plan);
+            caught = verb(machine, allocator, context);
+            machine.lose_flushes(FailurePlan::Off);
+        });
+        caught |= machine.violation_count() > 0;
+    });
+    caught
+}
+
+#[test]
+fn a_lost_flush_is_caught_and_a_made_one_is_not() {
+    for (name, verb) in VERBS {
+        assert!(!is_caught(*verb, FailurePlan::Off), "{name}");
+        assert!(is_caught(*verb, FailurePlan::From(0)), "{name}: lost flushes went unnoticed");
+    }
+}

@@ -4,7 +4,7 @@ use std::vec::Vec;
 
 use super::*;
 use crate::arch::Protection;
-use crate::filemap::{FileNode, FileRef};
+use crate::filemap::{FileKind, FileNode, FileRef};
 use crate::vm::tree::tests::{Random, boxed, pages, unboxed};
 use crate::vm::vma::Backing;
 
@@ -21,7 +21,8 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let node = NonNull::new(Box::into_raw(Box::new(FileNode::new()))).unwrap();
+        let node =
+            NonNull::new(Box::into_raw(Box::new(FileNode::new(FileKind::Nameless { bytes: 0 })))).unwrap();
         // SAFETY: a fresh node whose first count this is; freed in `finish` after the last count.
         let file = unsafe { FileRef::from_raw(node) };
         Self { tree: VmaTree::new(), model: [None; SPAN], node, file }

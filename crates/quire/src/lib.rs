@@ -17,6 +17,7 @@ pub mod page_alloc;
 pub mod pgtable;
 pub mod platform;
 pub mod rank;
+pub mod slab;
 pub mod stats;
 pub mod sync;
 pub mod tlb;

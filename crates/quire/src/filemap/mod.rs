@@ -14,6 +14,7 @@
 
 mod file;
 mod fill;
+mod lookup;
 mod pages;
 mod radix;
 mod reclaim;
@@ -22,6 +23,5 @@ mod writeback;
 
 pub use file::{FileKind, FileNode, FileRef, FileUse};
 pub use fill::Filled;
-pub use pages::CachedPage;
-pub use radix::{INDEX_END, NodeMemory, RadixNode, RadixTree};
+pub use radix::INDEX_END;
 pub use table::FileTable;

@@ -38,7 +38,7 @@ impl CachedPage {
 }
 
 /// All pages of a file that are in memory.
-pub struct FilePages {
+pub(super) struct FilePages {
     tree: RadixTree,
     count: u64,
     dirty: u64,
@@ -50,18 +50,18 @@ impl FilePages {
     }
 
     /// How many pages are in memory.
-    pub const fn len(&self) -> u64 {
+    pub(super) const fn len(&self) -> u64 {
         self.count
     }
 
     /// How many of them are dirty.
-    pub const fn dirty(&self) -> u64 {
+    pub(super) const fn dirty(&self) -> u64 {
         self.dirty
     }
 
     /// The page with this index, if it is in memory.
     #[inline]
-    pub fn get(&self, index: u64) -> Option<CachedPage> {
+    pub(super) fn get(&self, index: u64) -> Option<CachedPage> {
         match self.tree.get(index) {
             0 => None,
             word => Some(CachedPage(word)),
@@ -69,7 +69,7 @@ impl FilePages {
     }
 
     /// The first page at or after `from`.
-    pub fn next(&self, from: u64) -> Option<(u64, CachedPage)> {
+    pub(super) fn next(&self, from: u64) -> Option<(u64, CachedPage)> {
         self.tree.next(from).map(|(index, word)| (index, CachedPage(word)))
     }
 
@@ -103,7 +103,7 @@ impl FilePages {
     }
 
     /// Marks a page dirty or clean. Returns whether the page is there.
-    pub fn set_dirty(&mut self, index: u64, dirty: bool) -> bool {
+    pub(super) fn set_dirty(&mut self, index: u64, dirty: bool) -> bool {
         let Some(page) = self.get(index) else { return false };
         self.dirty = self.dirty - u64::from(page.is_dirty()) + u64::from(dirty);
         self.mark(index, CachedPage::DIRTY, dirty);

@@ -27,17 +27,17 @@ union Slot {
 }
 
 /// 64 slots: 512 bytes, so that a frame holds eight nodes.
-pub struct RadixNode {
+pub(super) struct RadixNode {
     slots: [Slot; WIDTH],
 }
 
 const _: () = assert!(size_of::<RadixNode>() == 512);
 
 /// Memory for one node.
-pub type NodeMemory = NonNull<MaybeUninit<RadixNode>>;
+pub(super) type NodeMemory = NonNull<MaybeUninit<RadixNode>>;
 
 /// The tree.
-pub struct RadixTree {
+pub(super) struct RadixTree {
     root: Option<NonNull<RadixNode>>,
     height: u8,
 }
@@ -61,18 +61,18 @@ const fn levels_for(index: u64) -> u8 {
 
 impl RadixTree {
     /// An empty tree.
-    pub const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self { root: None, height: 0 }
     }
 
     /// Whether no index has a word.
-    pub const fn is_empty(&self) -> bool {
+    pub(super) const fn is_empty(&self) -> bool {
         self.root.is_none()
     }
 
     /// The word at `index`; 0 when there is none.
     #[inline]
-    pub fn get(&self, index: u64) -> u64 {
+    pub(super) fn get(&self, index: u64) -> u64 {
         match self.lowest(index) {
             // SAFETY: R1, R3: a live node that is only read; R2: it is at the lowest level, so the slot holds a word.
             Some(node) => unsafe { node.as_ref().slots[slot_of(index, 0)].word },
@@ -82,7 +82,7 @@ impl RadixTree {
 
     /// Replaces the word at `index`, which has one, by another that is not zero. Returns whether it has one.
     #[inline]
-    pub fn set(&mut self, index: u64, word: u64) -> bool {
+    pub(super) fn set(&mut self, index: u64, word: u64) -> bool {
         debug_assert!(word != 0);
         let Some(mut node) = self.lowest(index) else { return false };
         // SAFETY: R1, R3: a live node, and the tree is borrowed exclusively; R2 as in `get`.
@@ -96,7 +96,7 @@ impl RadixTree {
 
     /// Puts a word (not zero) at `index`, which is below [`INDEX_END`] and has none. `false`, with nothing changed, when
     /// `allocate` gives no memory.
-    pub fn insert(
+    pub(super) fn insert(
         &mut self,
         index: u64,
         word: u64,
@@ -139,7 +139,7 @@ impl RadixTree {
     }
 
     /// Takes the word at `index` out; 0 when there was none.
-    pub fn remove(&mut self, index: u64, mut free: impl FnMut(NodeMemory)) -> u64 {
+    pub(super) fn remove(&mut self, index: u64, mut free: impl FnMut(NodeMemory)) -> u64 {
         let Some(mut node) = self.lowest(index) else { return 0 };
         // SAFETY: R1, R3: a live node, and the tree is borrowed exclusively; R2: the lowest level holds words.
         let word = unsafe { core::mem::replace(&mut node.as_mut().slots[slot_of(index, 0)].word, 0) };
@@ -150,7 +150,7 @@ impl RadixTree {
     }
 
     /// The first index at or after `from` that has a word, and the word.
-    pub fn next(&self, from: u64) -> Option<(u64, u64)> {
+    pub(super) fn next(&self, from: u64) -> Option<(u64, u64)> {
         let mut index = from;
         while self.height > 0 && index >> (BITS * u32::from(self.height)) == 0 {
             let (mut node, mut level) = (self.root?, self.height - 1);

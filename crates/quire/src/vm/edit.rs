@@ -46,7 +46,8 @@ impl Spares {
 
 /// How many of the range's two ends lie strictly inside a mapping: the spare nodes that [`carve`] and [`change`] take.
 pub fn splits(tree: &VmaTree, range: VirtRange) -> usize {
-    [range.start, range.end].into_iter().filter(|&at| is_inside(tree, at)).count()
+    let ends = [range.start, range.end].into_iter().filter(|&at| is_inside(tree, at)).count();
+    if range.is_empty() { 0 } else { ends }
 }
 
 fn is_inside(tree: &VmaTree, at: VirtAddr) -> bool {
@@ -65,6 +66,14 @@ pub fn split(tree: &mut VmaTree, at: VirtAddr, spares: &mut Spares) -> bool {
     let inserted = tree.insert(upper).is_ok();
     debug_assert!(resized && inserted, "the halves of a mapping fit where it was");
     true
+}
+
+/// Makes both ends of a range borders, if it is not empty. `false`, with nothing changed, when a spare was missing.
+pub fn split_ends(tree: &mut VmaTree, range: VirtRange, spares: &mut Spares) -> bool {
+    range.is_empty()
+        || spares.len() >= splits(tree, range)
+            && split(tree, range.start, spares)
+            && split(tree, range.end, spares)
 }
 
 /// Takes everything in `range` out of the tree, splitting mappings that its ends cut, and returns it in ascending order.

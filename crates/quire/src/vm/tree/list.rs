@@ -1,5 +1,6 @@
 //! A list of nodes that are in no tree, linked through the nodes themselves.
 
+use super::super::vma::Vma;
 use super::node::{Ptr, VmaBox};
 
 /// Mappings on their way out, first in, first out. The list owns its nodes.
@@ -27,6 +28,16 @@ impl VmaList {
         self.count == 0
     }
 
+    /// The mappings, first to last.
+    pub fn iter(&self) -> impl Iterator<Item = &Vma> {
+        let mut at = self.first;
+        core::iter::from_fn(move || {
+            let (vma, next) = at?.look(self);
+            at = next;
+            Some(vma)
+        })
+    }
+
     /// Adds one at the end.
     pub fn push(&mut self, mut node: VmaBox) {
         node.set_next(None);
@@ -37,6 +48,13 @@ impl VmaList {
         }
         self.last = Some(node);
         self.count += 1;
+    }
+
+    /// Adds all of another list at the end.
+    pub fn append(&mut self, mut other: Self) {
+        while let Some(node) = other.pop() {
+            self.push(node);
+        }
     }
 
     /// Takes the first out.

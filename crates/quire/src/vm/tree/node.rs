@@ -5,7 +5,7 @@ use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 
 use super::super::vma::Vma;
-use super::VmaTree;
+use super::{VmaList, VmaTree};
 
 /// The memory of one mapping; the caller allocates it, from a cache of small objects or from any heap.
 #[derive(Debug)]
@@ -88,6 +88,13 @@ impl Ptr {
     /// The node leaves its tree or list; the caller has removed every pointer to it.
     pub(super) const fn into_box(self) -> VmaBox {
         VmaBox(self.0)
+    }
+
+    /// The mapping of a list's node, and the node after it.
+    pub(super) fn look(self, _list: &VmaList) -> (&Vma, Option<Self>) {
+        // SAFETY: the list owns the node and is borrowed shared for as long as the reference lives.
+        let node = unsafe { &*self.0.as_ptr() };
+        (&node.vma, node.right)
     }
 
     /// Lends the node of a list as a box; the list is borrowed exclusively meanwhile.

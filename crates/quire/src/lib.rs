@@ -12,6 +12,7 @@ pub mod cpu;
 pub mod error;
 pub mod filemap;
 pub mod limits;
+pub mod manager;
 pub mod memmap;
 pub mod page_alloc;
 pub mod pgtable;

@@ -6,7 +6,7 @@ use crate::limits::FRAME_SHIFT;
 
 /// A page of the cache: a frame and its marks, in one word that is never zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CachedPage(u64);
+pub(super) struct CachedPage(u64);
 
 impl CachedPage {
     const PRESENT: u64 = 1;
@@ -20,19 +20,19 @@ impl CachedPage {
 
     /// The frame.
     #[inline]
-    pub const fn frame(self) -> Frame {
+    pub(super) const fn frame(self) -> Frame {
         Frame(self.0 >> FRAME_SHIFT)
     }
 
     /// Whether somebody reads or writes the page: its contents are not to be used.
     #[inline]
-    pub const fn is_busy(self) -> bool {
+    pub(super) const fn is_busy(self) -> bool {
         self.0 & Self::BUSY != 0
     }
 
     /// Whether the page is newer than the file.
     #[inline]
-    pub const fn is_dirty(self) -> bool {
+    pub(super) const fn is_dirty(self) -> bool {
         self.0 & Self::DIRTY != 0
     }
 }

@@ -66,6 +66,7 @@ impl RadixTree {
     }
 
     /// Whether no index has a word.
+    #[cfg(test)]
     pub(super) const fn is_empty(&self) -> bool {
         self.root.is_none()
     }

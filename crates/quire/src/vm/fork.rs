@@ -5,8 +5,8 @@ use super::mm::{LockMode, Mm, Space};
 use super::tree::VmaList;
 use super::vma::{Vma, VmaFlags};
 use crate::error::MmError;
-use crate::platform::Platform;
 use crate::pgtable::CopyMode;
+use crate::platform::Platform;
 use crate::tlb::{FlushBatch, RssChange};
 
 impl<'m, P: Platform> Mm<'m, P> {

@@ -8,8 +8,9 @@ use super::policy::{FolioOverride, HugeAdvice};
 use super::tree::TreeFault;
 use super::vma::{Backing, Vma, VmaFlags};
 use crate::addr::VirtRange;
-use crate::arch::Protection;
+use crate::arch::{EntryFlags, Protection};
 use crate::filemap::FileKind;
+use crate::pgtable::LeafRun;
 use crate::platform::Platform;
 
 /// A mapping as it was at some moment.
@@ -72,6 +73,59 @@ impl<P: Platform> Mm<'_, P> {
             locked: locked.map(|vma| vma.range.pages()).sum(),
         }
     }
+}
+
+impl<P: Platform> Mm<'_, P> {
+    /// Checks the mappings, and the page table against them, while no other task uses the address space.
+    ///
+    /// # Errors
+    /// The first [`MmFault`] found.
+    pub fn validate(&self) -> Result<(), MmFault> {
+        let space = self.space.read(self.memory.platform());
+        space.tree.validate().map_err(MmFault::Tree)?;
+        let mut before: Option<&Vma> = None;
+        let mut found = 0;
+        for vma in space.tree.iter() {
+            if let Some(before) = before.filter(|before| before.merges_with(vma)) {
+                return Err(MmFault::NotMerged(before.range));
+            }
+            found += self.validate_leaves(vma)?;
+            before = Some(vma);
+        }
+        let mut all = 0;
+        self.tables().runs(space.layout.user, |run| all += counted_pages(&run));
+        if all != found {
+            return Err(MmFault::Leaf(space.layout.user));
+        }
+        let cells = [&self.rss.anon, &self.rss.file, &self.rss.shmem];
+        let counted = cells.iter().map(|cell| cell.load(Ordering::Relaxed)).sum::<i64>() as u64;
+        if counted == found { Ok(()) } else { Err(MmFault::Resident { counted, found }) }
+    }
+
+    /// Checks that the leaves in a mapping allow no more than it does. How many counted pages they map.
+    fn validate_leaves(&self, vma: &Vma) -> Result<u64, MmFault> {
+        let (mut pages, mut wrong) = (0, None);
+        let protection = vma.attributes.protection;
+        self.tables().runs(vma.range, |run| {
+            let range = VirtRange::from_len(run.addr, run.count * run.size.bytes());
+            let leaf = run.first;
+            let allowed = vma.range.covers(range)
+                && (!leaf.has(EntryFlags::WRITE) || protection.contains(Protection::WRITE))
+                && leaf.has(EntryFlags::USER) == (protection != Protection::NONE)
+                && leaf.has(EntryFlags::NO_EXECUTE) != protection.contains(Protection::EXEC)
+                && (vma.attributes.is_private() || !leaf.has(EntryFlags::ANON));
+            if !allowed {
+                wrong = Some(range);
+            }
+            pages += counted_pages(&run);
+        });
+        wrong.map_or(Ok(pages), |range| Err(MmFault::Leaf(range)))
+    }
+}
+
+/// The 4 KiB pages of a run that count as resident.
+fn counted_pages(run: &LeafRun) -> u64 {
+    if run.first.has(EntryFlags::SPECIAL) { 0 } else { run.count * run.size.frames() }
 }
 
 /// What [`Mm::validate`] found broken.

@@ -9,6 +9,8 @@ use crate::addr::{VirtAddr, VirtRange};
 use crate::error::{FaultError, MmError};
 use crate::limits::FRAME_SIZE;
 use crate::platform::Platform;
+use crate::stats::Stat;
+use crate::tlb::FlushBatch;
 use crate::vm::fault::Access;
 
 /// What is advised.
@@ -99,7 +101,11 @@ impl<P: Platform> Mm<'_, P> {
         let (part, outcome) =
             prefix(&space, range, |vma| vma.is_anonymous() && !vma.flags.contains(VmaFlags::LOCKED));
         self.cut(part)?;
-        self.mark_lazy(part);
+        let mut owed = FlushBatch::new();
+        let marked = self.tables().mark_lazy_free(part, &mut owed);
+        owed.flush(self.memory.pages(), self.context());
+        drop(space);
+        self.memory.pages().count(Stat::Pglazyfree, marked.map_err(|_| MmError::NoMemory)?);
         outcome.and(covered)
     }
 
@@ -112,7 +118,9 @@ impl<P: Platform> Mm<'_, P> {
             if at == range.start {
                 covered = covers(&space, range);
             }
-            let Some(vma) = space.tree.first_in(VirtRange { start: at, end: range.end }) else { return covered };
+            let Some(vma) = space.tree.first_in(VirtRange { start: at, end: range.end }) else {
+                return covered;
+            };
             let part = vma.range.intersect(VirtRange::new(at, range.end));
             if let super::vma::Backing::File { file, .. } = &vma.attributes.backing {
                 let file = file.node().enter();
@@ -152,9 +160,7 @@ fn prefix(
     suits: impl Fn(&VmaAttributes) -> bool,
 ) -> (VirtRange, Result<(), MmError>) {
     match space.tree.overlapping(range).find(|vma| !suits(&vma.attributes)) {
-        Some(vma) => {
-            (VirtRange::new(range.start, vma.range.start.max(range.start)), Err(MmError::Invalid))
-        }
+        Some(vma) => (VirtRange::new(range.start, vma.range.start.max(range.start)), Err(MmError::Invalid)),
         None => (range, Ok(())),
     }
 }

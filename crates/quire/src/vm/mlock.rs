@@ -49,15 +49,22 @@ impl<P: Platform> Mm<'_, P> {
             return Ok(());
         }
         self.lock_everything(space, mode)?;
+        if mode == LockMode::Now {
+            self.populate_everything();
+        }
+        Ok(())
+    }
+
+    /// Brings in what can be brought in.
+    fn populate_everything(&self) {
         let mut at = VirtAddr(0);
-        while mode == LockMode::Now {
+        loop {
             let space = self.space.read(self.memory.platform());
-            let Some(range) = space.tree.find_from(at).map(|vma| vma.range) else { break };
+            let Some(range) = space.tree.find_from(at).map(|vma| vma.range) else { return };
             drop(space);
             let _stopped = self.populate(range);
             at = range.end;
         }
-        Ok(())
     }
 
     /// Takes the lock off everything, and off what will be mapped.

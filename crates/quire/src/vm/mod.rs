@@ -7,6 +7,7 @@ mod brk;
 pub mod edit;
 mod exit;
 mod fault;
+mod file;
 mod fork;
 mod info;
 pub mod layout;
@@ -25,6 +26,7 @@ pub mod tree;
 pub mod vma;
 
 pub use fault::{Access, FaultKind, FaultOutcome};
+pub use file::File;
 pub use info::{MmFault, VmaInfo};
 pub use layout::Placement;
 pub use madvise::Advice;

@@ -193,7 +193,9 @@ impl<P: Platform> Mm<'_, P> {
         if !done {
             return Err(MmError::NoMemory);
         }
-        for range in [VirtRange::from_len(dest, new), VirtRange::new(source.end, from.add(old).max(source.end))] {
+        for range in
+            [VirtRange::from_len(dest, new), VirtRange::new(source.end, from.add(old).max(source.end))]
+        {
             gone.append(self.unmap_range(space, range)?);
         }
         Ok(())

@@ -17,7 +17,8 @@ impl<P: Platform> Mm<'_, P> {
     /// Nothing has changed then.
     pub fn munmap(&self, addr: VirtAddr, len: u64) -> Result<(), MmError> {
         let mut space = self.lock();
-        let range = space.layout.range(addr, len).filter(|range| !range.is_empty()).ok_or(MmError::Invalid)?;
+        let range =
+            space.layout.range(addr, len).filter(|range| !range.is_empty()).ok_or(MmError::Invalid)?;
         let gone = self.unmap_range(&mut space, range)?;
         drop(space);
         self.memory.discard_list(gone);

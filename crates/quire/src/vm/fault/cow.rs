@@ -17,7 +17,12 @@ use crate::vm::vma::{Backing, Vma};
 const STORED: EntryFlags = EntryFlags::WRITE.union(EntryFlags::DIRTY).union(EntryFlags::ACCESSED);
 
 impl<P: Platform> Mm<'_, P> {
-    pub(super) fn fault_protected(&self, vma: &Vma, addr: VirtAddr, found: Lookup) -> Result<Step, FaultError> {
+    pub(super) fn fault_protected(
+        &self,
+        vma: &Vma,
+        addr: VirtAddr,
+        found: Lookup,
+    ) -> Result<Step, FaultError> {
         let Some(size) = found.leaf_size() else { return Ok(Step::Again) };
         let leaf = found.entry;
         let ours = leaf.has(EntryFlags::ANON) && self.is_exclusive(leaf.frame(), size);
@@ -58,7 +63,8 @@ impl<P: Platform> Mm<'_, P> {
     fn split_for_copy(&self, addr: VirtAddr) -> Result<Step, FaultError> {
         // Some border inside the leaf: an address at its very start is none.
         let page = addr.align_down(PageSize::Size4K.bytes());
-        let inside = if page.is_aligned(PageSize::Size2M.bytes()) { page.add(PageSize::Size4K.bytes()) } else { page };
+        let inside =
+            if page.is_aligned(PageSize::Size2M.bytes()) { page.add(PageSize::Size4K.bytes()) } else { page };
         match self.tables().split_at(inside) {
             Ok(()) => Ok(Step::Again),
             Err(MapError::OutOfMemory) => Err(FaultError::OutOfMemory),

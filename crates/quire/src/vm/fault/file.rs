@@ -38,8 +38,8 @@ impl<P: Platform> Mm<'_, P> {
             }
             _ => {
                 // Nameless memory is never written back, so nobody needs to hear of its first store.
-                let writable = !vma.attributes.is_private()
-                    && matches!(file.node().kind(), FileKind::Nameless { .. });
+                let writable =
+                    !vma.attributes.is_private() && matches!(file.node().kind(), FileKind::Nameless { .. });
                 let step = self.map_file_page(vma, addr, &file, page.frame, writable, kind)?;
                 self.map_around(vma, addr, &file, writable);
                 Ok(step)

@@ -5,7 +5,7 @@ mod cow;
 mod file;
 mod stack;
 
-use super::mm::{Mm, Space};
+use super::mm::Mm;
 use super::vma::{Vma, VmaAttributes};
 use crate::addr::{Order, VirtAddr};
 use crate::arch::{Entry, EntryFlags, Protection};
@@ -143,7 +143,8 @@ pub(super) fn leaf_flags(vma: &VmaAttributes, writable: bool) -> EntryFlags {
     let writable = writable && vma.protection.contains(Protection::WRITE);
     let protection = if writable { vma.protection } else { vma.protection.without(Protection::WRITE) };
     // A mapping that can only be written can be read on this hardware as well.
-    let readable = if vma.protection == Protection::NONE { protection } else { protection.union(Protection::READ) };
+    let readable =
+        if vma.protection == Protection::NONE { protection } else { protection.union(Protection::READ) };
     let flags = EntryFlags::leaf(readable).union(EntryFlags::ACCESSED);
     if writable { flags.union(EntryFlags::DIRTY) } else { flags }
 }

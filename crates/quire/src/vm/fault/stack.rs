@@ -25,7 +25,8 @@ impl<P: Platform> Mm<'_, P> {
 /// The mapping that may grow down to `addr`.
 fn growing_range(space: &Space, addr: VirtAddr) -> Option<VirtRange> {
     let start = addr.align_down(FRAME_SIZE);
-    let stack = space.tree.find_from(addr).filter(|vma| vma.attributes.flags.contains(VmaFlags::GROWS_DOWN))?;
+    let stack =
+        space.tree.find_from(addr).filter(|vma| vma.attributes.flags.contains(VmaFlags::GROWS_DOWN))?;
     if start < space.layout.lowest || stack.range.end.0 - start.0 > space.stack_limit {
         return None;
     }

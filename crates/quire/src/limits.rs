@@ -51,6 +51,11 @@ pub const FLUSH_PAGES_CEILING: u64 = 33;
 /// Pages that one file fault may map around the faulting one: 64 KiB, as Linux's `fault_around_bytes`.
 pub const FAULT_AROUND_PAGES: u64 = 16;
 
+/// Bytes below a mapping that grows down in which nothing else is placed: 256 pages, as Linux's `stack_guard_gap`.
+pub const STACK_GUARD_BYTES: u64 = 256 * FRAME_SIZE;
+/// Mappings that one address space may have, as Linux's `vm.max_map_count`.
+pub const MAX_MAPPINGS: usize = 65_530;
+
 const _: () = assert!(DESCRIPTOR_FRAMES as u64 * FRAME_SIZE == (BLOCK_FRAMES * DESCRIPTOR_SIZE) as u64);
 // The descriptors of the descriptor frames themselves are never used; their room holds the block's map counts.
 const _: () = assert!(DESCRIPTOR_FRAMES * DESCRIPTOR_SIZE == BLOCK_FRAMES);

@@ -1,0 +1,132 @@
+//! Brings pages into the cache.
+
+use super::FileTable;
+use super::file::{FileKind, FileNode, FileUse};
+use super::pages::CachedPage;
+use super::radix::INDEX_END;
+use crate::addr::{Frame, FrameRange, Order};
+use crate::error::FaultError;
+use crate::limits::FRAME_SIZE;
+use crate::page_alloc::{Gfp, PageAllocator};
+use crate::platform::{Pager, PagerError, Platform, TouchHint};
+
+/// A page that is in the cache and not busy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Filled {
+    /// Its frame.
+    pub frame: Frame,
+    /// Whether it had to be brought in.
+    pub major: bool,
+}
+
+impl FileTable {
+    /// The page with this index, brought in if it is not there. Waits while another task brings it in.
+    ///
+    /// May block in the pager: called with no lock but an address space's, for reading.
+    ///
+    /// # Errors
+    /// [`FaultError::BeyondEnd`], [`FaultError::Io`], [`FaultError::OutOfMemory`]; the cache is as before then.
+    pub fn page<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        file: &FileUse<'_>,
+        index: u64,
+    ) -> Result<Filled, FaultError> {
+        let (node, platform) = (file.node(), pages.platform());
+        loop {
+            let found = node.pages.lock(platform).get(index);
+            match found {
+                Some(page) if !page.is_busy() => return Ok(Filled { frame: page.frame(), major: false }),
+                Some(_) => platform.relax(),
+                None => {
+                    if let Some(frame) = self.bring_in(pages, node, index)? {
+                        return Ok(Filled { frame, major: matches!(node.kind(), FileKind::Paged(_)) });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Brings a page in that was not there; `None` when somebody else was faster.
+    fn bring_in<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        node: &FileNode,
+        index: u64,
+    ) -> Result<Option<Frame>, FaultError> {
+        check_size(pages.platform(), node, index)?;
+        let frame = pages.alloc(Gfp::USER, Order::FRAME)?;
+        match self.publish(pages, node, index, frame) {
+            Ok(true) => {}
+            Ok(false) => {
+                give_up(pages, frame);
+                return Ok(None);
+            }
+            Err(error) => {
+                give_up(pages, frame);
+                return Err(error);
+            }
+        }
+        let read = read_page(pages.platform(), node.kind(), index, frame);
+        let mut cached = node.pages.lock(pages.platform());
+        if read.is_ok() {
+            cached.set_busy(index, false);
+            return Ok(Some(frame));
+        }
+        cached.remove(index, |memory| self.free_radix(pages, memory));
+        drop(cached);
+        self.count_cached(node.kind(), -1);
+        pages.release(FrameRange::folio(frame, Order::FRAME));
+        read.map(|()| None)
+    }
+
+    /// Enters a busy page. `false` when there is one already.
+    fn publish<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        node: &FileNode,
+        index: u64,
+        frame: Frame,
+    ) -> Result<bool, FaultError> {
+        let mut cached = node.pages.lock(pages.platform());
+        if cached.get(index).is_some() {
+            return Ok(false);
+        }
+        let allocate = || self.alloc_radix(pages);
+        let entered =
+            cached.insert(index, CachedPage::busy(frame), allocate, |memory| self.free_radix(pages, memory));
+        if !entered {
+            return Err(FaultError::OutOfMemory);
+        }
+        pages.hold(FrameRange::folio(frame, Order::FRAME));
+        self.count_cached(node.kind(), 1);
+        Ok(true)
+    }
+}
+
+fn give_up<P: Platform>(pages: &PageAllocator<'_, P>, frame: Frame) {
+    let freed = pages.free(frame, Order::FRAME);
+    debug_assert_eq!(freed, Ok(()), "a frame that was just handed out");
+}
+
+fn check_size<P: Platform>(platform: &P, node: &FileNode, index: u64) -> Result<(), FaultError> {
+    let bytes = match node.kind() {
+        FileKind::Paged(file) => platform.pager().size(file),
+        FileKind::Nameless { bytes } => bytes,
+    };
+    if index < bytes.div_ceil(FRAME_SIZE).min(INDEX_END) { Ok(()) } else { Err(FaultError::BeyondEnd) }
+}
+
+fn read_page<P: Platform>(platform: &P, kind: FileKind, index: u64, frame: Frame) -> Result<(), FaultError> {
+    let FileKind::Paged(file) = kind else {
+        platform.clear(FrameRange::folio(frame, Order::FRAME), TouchHint::Soon);
+        return Ok(());
+    };
+    // SAFETY: the direct map gives the frame's 4096 bytes; the busy mark makes them this task's alone (protocol in the
+    // module's head), and nothing maps them yet.
+    let bytes = unsafe { &mut *platform.direct_map(frame.addr()).cast::<[u8; FRAME_SIZE as usize]>() };
+    platform.pager().read(file, index, bytes).map_err(|error| match error {
+        PagerError::Io => FaultError::Io,
+        PagerError::BeyondEnd => FaultError::BeyondEnd,
+    })
+}

@@ -1,0 +1,44 @@
+//! Looks at pages that are in the cache already.
+
+use super::FileTable;
+use super::file::FileUse;
+use crate::addr::Frame;
+use crate::platform::Platform;
+
+impl FileTable {
+    /// The frames of the pages from index `from` that are in memory and not busy, in the places of `out` that stand for
+    /// them; the others become `None`. One hold of the file's lock.
+    pub fn around<P: Platform>(
+        &self,
+        platform: &P,
+        file: &FileUse<'_>,
+        from: u64,
+        out: &mut [Option<Frame>],
+    ) {
+        out.fill(None);
+        let end = from + out.len() as u64;
+        let cached = file.node().pages.lock(platform);
+        let mut at = from;
+        while let Some((index, page)) = cached.next(at).filter(|&(index, _)| index < end) {
+            if !page.is_busy() {
+                out[(index - from) as usize] = Some(page.frame());
+            }
+            at = index + 1;
+        }
+    }
+
+    /// Marks a page dirty that is about to be written through a mapping. Returns whether it is in memory.
+    pub fn mark_dirty<P: Platform>(&self, platform: &P, file: &FileUse<'_>, index: u64) -> bool {
+        file.node().pages.lock(platform).set_dirty(index, true)
+    }
+
+    /// How many pages of the file are in memory.
+    pub fn resident<P: Platform>(&self, platform: &P, file: &FileUse<'_>) -> u64 {
+        file.node().pages.lock(platform).len()
+    }
+
+    /// How many pages of the file are newer than what its pager has.
+    pub fn dirty<P: Platform>(&self, platform: &P, file: &FileUse<'_>) -> u64 {
+        file.node().pages.lock(platform).dirty()
+    }
+}

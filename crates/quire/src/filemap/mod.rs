@@ -1,0 +1,27 @@
+//! The page cache: the pages of files, by file and offset, filled through the machine's
+//! [`Pager`](crate::platform::Pager).
+//!
+//! # Protocol
+//!
+//! - A file's pages stand in a radix tree under the file's lock. A page that is being read or written is *busy*: its
+//!   frame belongs to whoever set the mark, without the lock; everybody else waits for the mark to go.
+//! - A cached frame is *held* (it has an owner besides the leaves that map it), so it outlives its mappings.
+//! - Whoever looks a page up and uses its frame after giving the lock back has made himself a *user* of the file first
+//!   ([`FileUse`]). Pages of a file with users are not dropped. A user who came too late for the check sees the page
+//!   gone, since both go through the file's lock.
+//! - A page is written only through mappings that marked it dirty first. Dirty pages are written back when the last
+//!   reference goes; nobody maps the file then.
+
+mod file;
+mod fill;
+mod lookup;
+mod pages;
+mod radix;
+mod reclaim;
+mod table;
+mod writeback;
+
+pub use file::{FileKind, FileNode, FileRef, FileUse};
+pub use fill::Filled;
+pub use radix::INDEX_END;
+pub use table::FileTable;

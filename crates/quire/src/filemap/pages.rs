@@ -1,0 +1,118 @@
+//! The pages of one file, under its lock.
+
+use super::radix::{NodeMemory, RadixTree};
+use crate::addr::Frame;
+use crate::limits::FRAME_SHIFT;
+
+/// A page of the cache: a frame and its marks, in one word that is never zero.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct CachedPage(u64);
+
+impl CachedPage {
+    const PRESENT: u64 = 1;
+    const BUSY: u64 = 2;
+    const DIRTY: u64 = 4;
+
+    /// A frame that is being filled.
+    pub(super) const fn busy(frame: Frame) -> Self {
+        Self(frame.0 << FRAME_SHIFT | Self::PRESENT | Self::BUSY)
+    }
+
+    /// The frame.
+    #[inline]
+    pub(super) const fn frame(self) -> Frame {
+        Frame(self.0 >> FRAME_SHIFT)
+    }
+
+    /// Whether somebody reads or writes the page: its contents are not to be used.
+    #[inline]
+    pub(super) const fn is_busy(self) -> bool {
+        self.0 & Self::BUSY != 0
+    }
+
+    /// Whether the page is newer than the file.
+    #[inline]
+    pub(super) const fn is_dirty(self) -> bool {
+        self.0 & Self::DIRTY != 0
+    }
+}
+
+/// All pages of a file that are in memory.
+pub(super) struct FilePages {
+    tree: RadixTree,
+    count: u64,
+    dirty: u64,
+}
+
+impl FilePages {
+    pub(super) const fn new() -> Self {
+        Self { tree: RadixTree::new(), count: 0, dirty: 0 }
+    }
+
+    /// How many pages are in memory.
+    pub(super) const fn len(&self) -> u64 {
+        self.count
+    }
+
+    /// How many of them are dirty.
+    pub(super) const fn dirty(&self) -> u64 {
+        self.dirty
+    }
+
+    /// The page with this index, if it is in memory.
+    #[inline]
+    pub(super) fn get(&self, index: u64) -> Option<CachedPage> {
+        match self.tree.get(index) {
+            0 => None,
+            word => Some(CachedPage(word)),
+        }
+    }
+
+    /// The first page at or after `from`.
+    pub(super) fn next(&self, from: u64) -> Option<(u64, CachedPage)> {
+        self.tree.next(from).map(|(index, word)| (index, CachedPage(word)))
+    }
+
+    /// Adds a page where there is none. Returns whether there was memory for it.
+    pub(super) fn insert(
+        &mut self,
+        index: u64,
+        page: CachedPage,
+        allocate: impl FnMut() -> Option<NodeMemory>,
+        free: impl FnMut(NodeMemory),
+    ) -> bool {
+        let inserted = self.tree.insert(index, page.0, allocate, free);
+        self.count += u64::from(inserted);
+        inserted
+    }
+
+    /// Takes a page out.
+    pub(super) fn remove(&mut self, index: u64, free: impl FnMut(NodeMemory)) -> Option<CachedPage> {
+        let page = CachedPage(self.tree.remove(index, free));
+        if page.0 == 0 {
+            return None;
+        }
+        self.count -= 1;
+        self.dirty -= u64::from(page.is_dirty());
+        Some(page)
+    }
+
+    /// Marks a page busy or not.
+    pub(super) fn set_busy(&mut self, index: u64, busy: bool) {
+        self.mark(index, CachedPage::BUSY, busy);
+    }
+
+    /// Marks a page dirty or clean. Returns whether the page is there.
+    pub(super) fn set_dirty(&mut self, index: u64, dirty: bool) -> bool {
+        let Some(page) = self.get(index) else { return false };
+        self.dirty = self.dirty - u64::from(page.is_dirty()) + u64::from(dirty);
+        self.mark(index, CachedPage::DIRTY, dirty);
+        true
+    }
+
+    fn mark(&mut self, index: u64, bit: u64, on: bool) {
+        if let Some(page) = self.get(index) {
+            self.tree.set(index, if on { page.0 | bit } else { page.0 & !bit });
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! All files that are open or mapped.
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicI64, AtomicPtr, Ordering};
+
+use super::file::{FileKind, FileNode, FileRef};
+use super::radix::{NodeMemory, RadixNode};
+use crate::addr::{FrameRange, Order};
+use crate::error::{AllocError, MmError};
+use crate::page_alloc::PageAllocator;
+use crate::platform::{FileId, Platform};
+use crate::rank::Rank;
+use crate::slab::Cache;
+use crate::sync::SpinLock;
+
+const BUCKETS: usize = 256;
+
+/// The files by name, the memory of their records, and how much they keep in memory.
+///
+/// # Invariants
+///
+/// A bucket's list holds live nodes only (F2), linked through `next` under the table's lock.
+pub struct FileTable {
+    buckets: SpinLock<[AtomicPtr<FileNode>; BUCKETS]>,
+    nodes: Cache<FileNode>,
+    radix: Cache<RadixNode>,
+    paged: AtomicI64,
+    nameless: AtomicI64,
+}
+
+fn bucket_of(file: FileId) -> usize {
+    (file.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize % BUCKETS
+}
+
+impl FileTable {
+    /// No file.
+    pub const fn new() -> Self {
+        Self {
+            buckets: SpinLock::new(
+                Rank::FileTable,
+                [const { AtomicPtr::new(core::ptr::null_mut()) }; BUCKETS],
+            ),
+            nodes: Cache::new(),
+            radix: Cache::new(),
+            paged: AtomicI64::new(0),
+            nameless: AtomicI64::new(0),
+        }
+    }
+
+    /// Frames that hold pages of files with a pager.
+    pub fn paged_frames(&self) -> u64 {
+        self.paged.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    /// Frames that hold nameless shared memory.
+    pub fn nameless_frames(&self) -> u64 {
+        self.nameless.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    /// A reference to a file of the machine's pager.
+    ///
+    /// # Errors
+    /// [`AllocError::OutOfMemory`].
+    pub fn open<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        file: FileId,
+    ) -> Result<FileRef, AllocError> {
+        let kind = FileKind::Paged(file);
+        if let Some(found) = self.find(pages.platform(), kind, file) {
+            return Ok(found);
+        }
+        let fresh = self.make(pages, kind)?;
+        let buckets = self.buckets.lock(pages.platform());
+        let head = &buckets[bucket_of(file)];
+        if let Some(found) = find_in(head, kind) {
+            // Somebody else was faster; the fresh node was never known to anybody.
+            drop(buckets);
+            if let Some(node) = fresh.give_back() {
+                self.free_node(pages, node);
+            }
+            return Ok(found);
+        }
+        fresh.node().next.store(head.load(Ordering::Relaxed), Ordering::Relaxed);
+        head.store(fresh.as_ptr(), Ordering::Relaxed);
+        Ok(fresh)
+    }
+
+    /// Memory that several mappings share and that has no name; `bytes` of it.
+    ///
+    /// # Errors
+    /// [`AllocError::OutOfMemory`].
+    pub fn nameless<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        bytes: u64,
+    ) -> Result<FileRef, AllocError> {
+        self.make(pages, FileKind::Nameless { bytes })
+    }
+
+    /// Gives a reference back. The last one writes dirty pages back and drops all pages.
+    ///
+    /// # Errors
+    /// [`MmError::Io`] when a dirty page could not be written; its contents are lost. The reference is given back in
+    /// every case.
+    pub fn close<P: Platform>(&self, pages: &PageAllocator<'_, P>, file: FileRef) -> Result<(), MmError> {
+        let Err(file) = file.give_back_unless_last() else { return Ok(()) };
+        let FileKind::Paged(name) = file.node().kind() else {
+            self.finish(pages, file.give_back());
+            return Ok(());
+        };
+        loop {
+            let written = self.write_back(pages, file.node());
+            let buckets = self.buckets.lock(pages.platform());
+            let last = file.node().references() == 1;
+            // Opened, written to and closed again meanwhile: once more.
+            if last && written.is_ok() && file.node().pages.lock(pages.platform()).dirty() > 0 {
+                continue;
+            }
+            if last {
+                unlink(&buckets[bucket_of(name)], file.as_ptr());
+            }
+            let node = file.give_back();
+            drop(buckets);
+            self.finish(pages, node);
+            return written;
+        }
+    }
+
+    /// Calls `visit` for every file with a pager, under the table's lock.
+    pub(super) fn each_file<P: Platform>(&self, platform: &P, mut visit: impl FnMut(&FileNode)) {
+        let buckets = self.buckets.lock(platform);
+        for head in buckets.iter() {
+            let mut at = head.load(Ordering::Relaxed);
+            while let Some(node) = NonNull::new(at) {
+                // SAFETY: the table's invariant: nodes on a bucket's list are live while the table is locked.
+                let node = unsafe { node.as_ref() };
+                visit(node);
+                at = node.next.load(Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn find<P: Platform>(&self, platform: &P, kind: FileKind, file: FileId) -> Option<FileRef> {
+        find_in(&self.buckets.lock(platform)[bucket_of(file)], kind)
+    }
+
+    fn make<P: Platform>(&self, pages: &PageAllocator<'_, P>, kind: FileKind) -> Result<FileRef, AllocError> {
+        let node = self.nodes.alloc(pages)?.cast::<FileNode>();
+        // SAFETY: fresh memory of the cache's, sized and aligned for a node; its count of one is this reference's.
+        unsafe {
+            node.write(FileNode::new(kind));
+            Ok(FileRef::from_raw(node))
+        }
+    }
+
+    /// Drops all pages of a file that nobody refers to any more, and its node.
+    fn finish<P: Platform>(&self, pages: &PageAllocator<'_, P>, node: Option<NonNull<FileNode>>) {
+        let Some(at) = node else { return };
+        // SAFETY: the last reference gave the node to us alone (F1, F2).
+        let node = unsafe { at.as_ref() };
+        let mut cached = node.pages.lock(pages.platform());
+        self.count_cached(node.kind(), -(cached.len() as i64));
+        while let Some((index, page)) = cached.next(0) {
+            cached.remove(index, |memory| self.free_radix(pages, memory));
+            pages.release(FrameRange::folio(page.frame(), Order::FRAME));
+        }
+        drop(cached);
+        self.free_node(pages, at);
+    }
+
+    fn free_node<P: Platform>(&self, pages: &PageAllocator<'_, P>, node: NonNull<FileNode>) {
+        // SAFETY: the node came from this cache, and the caller is the last to know it.
+        unsafe { self.nodes.free(pages, node.cast()) };
+    }
+
+    pub(super) fn alloc_radix<P: Platform>(&self, pages: &PageAllocator<'_, P>) -> Option<NodeMemory> {
+        self.radix.alloc(pages).ok()
+    }
+
+    pub(super) fn free_radix<P: Platform>(&self, pages: &PageAllocator<'_, P>, memory: NodeMemory) {
+        // SAFETY: radix trees give back only what they got from `alloc_radix`, once (R1).
+        unsafe { self.radix.free(pages, memory) };
+    }
+
+    pub(super) fn count_cached(&self, kind: FileKind, frames: i64) {
+        let cell = match kind {
+            FileKind::Paged(_) => &self.paged,
+            FileKind::Nameless { .. } => &self.nameless,
+        };
+        cell.fetch_add(frames, Ordering::Relaxed);
+    }
+}
+
+impl Default for FileTable {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// One more reference to the file of this name in a bucket. Under the table's lock.
+fn find_in(head: &AtomicPtr<FileNode>, kind: FileKind) -> Option<FileRef> {
+    let mut at = head.load(Ordering::Relaxed);
+    while let Some(node) = NonNull::new(at) {
+        // SAFETY: the table's invariant: nodes on a bucket's list are live while the table is locked. Their count is
+        // above zero (F2), so one more reference may be counted; the borrowed one is not given back.
+        let found = unsafe { core::mem::ManuallyDrop::new(FileRef::from_raw(node)) };
+        if found.node().kind() == kind {
+            return Some(found.again());
+        }
+        at = found.node().next.load(Ordering::Relaxed);
+    }
+    None
+}
+
+/// Takes a node out of its bucket's list. Under the table's lock.
+fn unlink(head: &AtomicPtr<FileNode>, node: *mut FileNode) {
+    let mut link = head;
+    loop {
+        let at = link.load(Ordering::Relaxed);
+        let Some(here) = NonNull::new(at) else { return };
+        // SAFETY: as in `find_in`; the reference does not outlive the hold of the table's lock.
+        let here = unsafe { here.as_ref() };
+        if at == node {
+            link.store(here.next.load(Ordering::Relaxed), Ordering::Relaxed);
+            return;
+        }
+        link = &here.next;
+    }
+}

@@ -1,0 +1,32 @@
+//! The end of an address space.
+
+use core::mem::ManuallyDrop;
+
+use super::mm::Mm;
+use crate::pgtable::PageTables;
+use crate::platform::Platform;
+use crate::sync::Pinned;
+
+impl<P: Platform> Mm<'_, P> {
+    /// Unmaps everything and frees the page table. Dropping the value does the same. No CPU but this one may run the
+    /// address space.
+    pub fn exit(self) {}
+}
+
+impl<P: Platform> Drop for Mm<'_, P> {
+    fn drop(&mut self) {
+        let memory = self.memory;
+        let cpu = Pinned::new(memory.platform());
+        if self.context.running().contains(cpu.cpu()) {
+            self.context.switch_out(memory.platform());
+        }
+        drop(cpu);
+        // SAFETY: the value is being dropped, so nobody uses the context after this.
+        let context = unsafe { ManuallyDrop::take(&mut self.context) };
+        // Leaves first: the frames of a file may go only once nobody maps them.
+        PageTables::destroy(memory.pages(), context);
+        while let Some(node) = self.space.get_mut().tree.pop_first() {
+            memory.discard(node);
+        }
+    }
+}

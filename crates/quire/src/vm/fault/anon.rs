@@ -1,0 +1,99 @@
+//! Faults on anonymous memory that is not there yet.
+
+use super::{Access, FaultKind, Step, is_vacant_above, leaf_flags, mapped};
+use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
+use crate::arch::EntryFlags;
+use crate::error::FaultError;
+use crate::page_alloc::Gfp;
+use crate::pgtable::Lookup;
+use crate::platform::{Platform, TouchHint};
+use crate::stats::Stat;
+use crate::vm::mm::Mm;
+use crate::vm::policy::OrderSet;
+use crate::vm::vma::Vma;
+
+impl<P: Platform> Mm<'_, P> {
+    pub(super) fn fault_anonymous(
+        &self,
+        vma: &Vma,
+        addr: VirtAddr,
+        access: Access,
+        found: Lookup,
+    ) -> Result<Step, FaultError> {
+        if access != Access::Write {
+            return self.map_zero(vma, addr);
+        }
+        let policy = self.memory.policy();
+        let allowed = policy.allowed(vma.attributes.advice, vma.attributes.folios);
+        let large = policy.pmd_mapped && is_vacant_above(&found);
+        let mut limit = Order::BLOCK;
+        loop {
+            let order = self.fitting_order(vma, addr, allowed, limit);
+            match self.memory.pages().alloc(Gfp::USER, order) {
+                Ok(frame) => return self.map_folio(vma, addr, frame, order, large),
+                Err(error) => {
+                    let Some(below) = order.get().checked_sub(1).and_then(Order::new) else {
+                        return Err(error.into());
+                    };
+                    self.memory.pages().count(Stat::ThpFaultFallback, 1);
+                    limit = below;
+                }
+            }
+        }
+    }
+
+    /// The largest allowed order whose aligned extent lies in the mapping with nothing mapped in it.
+    fn fitting_order(&self, vma: &Vma, addr: VirtAddr, allowed: OrderSet, mut limit: Order) -> Order {
+        loop {
+            let order = allowed.largest_up_to(limit).unwrap_or(Order::FRAME);
+            if order == Order::FRAME {
+                return order;
+            }
+            let start = addr.align_down(order.bytes());
+            let inside = start >= vma.range.start && vma.range.end.0 - start.0 >= order.bytes();
+            if inside && self.tables().is_empty(VirtRange::from_len(start, order.bytes())) {
+                return order;
+            }
+            limit = Order::new(order.get() - 1).unwrap_or(Order::FRAME);
+        }
+    }
+
+    /// Clears and maps a folio that was just allocated; it is freed again when somebody else was faster.
+    fn map_folio(
+        &self,
+        vma: &Vma,
+        addr: VirtAddr,
+        frame: Frame,
+        order: Order,
+        large: bool,
+    ) -> Result<Step, FaultError> {
+        let (pages, frames) = (self.memory.pages(), FrameRange::folio(frame, order));
+        let start = addr.align_down(order.bytes());
+        let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
+        pages.platform().clear(frames, TouchHint::Soon);
+        let mut done = Ok(false);
+        if order == Order::BLOCK && large {
+            done = mapped(self.tables().map_large(start, frame, PageSize::Size2M, flags));
+        }
+        if done == Ok(false) {
+            done = mapped(self.tables().map(start, frames, flags));
+        }
+        if done != Ok(true) {
+            self.memory.give_up(frame, order);
+            return done.map(|_| Step::Again);
+        }
+        self.add_anon(order.frames() as i64);
+        if order == Order::BLOCK {
+            pages.count(Stat::ThpFaultAlloc, 1);
+        }
+        Ok(Step::done(order, FaultKind::Anon))
+    }
+
+    /// Maps the shared frame of zeroes for reading. It has no counts, so it can be mapped any number of times.
+    fn map_zero(&self, vma: &Vma, addr: VirtAddr) -> Result<Step, FaultError> {
+        let page = addr.align_down(PageSize::Size4K.bytes());
+        let flags = leaf_flags(&vma.attributes, false);
+        let done = mapped(self.tables().map_special(page, self.memory.zero_frame(), flags))?;
+        Ok(if done { Step::done(Order::FRAME, FaultKind::AnonZero) } else { Step::Again })
+    }
+}

@@ -1,0 +1,111 @@
+//! Stores to pages that are mapped without the right to store: copy-on-write, and the first store to a shared page.
+
+use super::file::is_shared_writable;
+use super::{FaultKind, Step, leaf_flags};
+use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr};
+use crate::arch::{Entry, EntryFlags};
+use crate::error::{FaultError, MapError};
+use crate::filemap::FileKind;
+use crate::page_alloc::Gfp;
+use crate::pgtable::Lookup;
+use crate::platform::{Platform, TouchHint};
+use crate::stats::Stat;
+use crate::tlb::MmuGather;
+use crate::vm::mm::Mm;
+use crate::vm::vma::{Backing, Vma};
+
+const STORED: EntryFlags = EntryFlags::WRITE.union(EntryFlags::DIRTY).union(EntryFlags::ACCESSED);
+
+impl<P: Platform> Mm<'_, P> {
+    pub(super) fn fault_protected(
+        &self,
+        vma: &Vma,
+        addr: VirtAddr,
+        found: Lookup,
+    ) -> Result<Step, FaultError> {
+        let Some(size) = found.leaf_size() else { return Ok(Step::Again) };
+        let leaf = found.entry;
+        let ours = leaf.has(EntryFlags::ANON) && self.is_exclusive(leaf.frame(), size);
+        if is_shared_writable(vma) {
+            self.note_store(vma, addr);
+        }
+        if ours || is_shared_writable(vma) {
+            if !self.tables().upgrade(addr, size, leaf, STORED) {
+                return Ok(Step::Again);
+            }
+            self.memory.pages().count(Stat::CowReuse, 1);
+            return Ok(Step::done(size.order(), FaultKind::Reuse));
+        }
+        if size != PageSize::Size4K {
+            return self.split_for_copy(addr);
+        }
+        self.copy_page(vma, addr, leaf)
+    }
+
+    /// Whether no other leaf maps any frame of the leaf at `frame`. Exact: the lock for reading keeps `fork` out, which
+    /// alone could add a leaf to a page that only this address space maps.
+    fn is_exclusive(&self, frame: Frame, size: PageSize) -> bool {
+        let pages = self.memory.pages();
+        (0..size.frames()).all(|at| pages.mapcount(frame.add(at)) == 1) && !pages.is_held(frame)
+    }
+
+    /// Page cache that is stored to is newer than its file from now on. The leaf that is there keeps the page in memory.
+    fn note_store(&self, vma: &Vma, addr: VirtAddr) {
+        if let (Backing::File { file, .. }, Some(index)) = (&vma.attributes.backing, vma.file_page(addr)) {
+            let file = file.node().enter();
+            if matches!(file.node().kind(), FileKind::Paged(_)) {
+                self.memory.files().mark_dirty(self.memory.platform(), &file, index);
+            }
+        }
+    }
+
+    /// Only the page that is stored to is copied, so a large leaf becomes small ones first.
+    fn split_for_copy(&self, addr: VirtAddr) -> Result<Step, FaultError> {
+        // Some border inside the leaf: an address at its very start is none.
+        let page = addr.align_down(PageSize::Size4K.bytes());
+        let inside =
+            if page.is_aligned(PageSize::Size2M.bytes()) { page.add(PageSize::Size4K.bytes()) } else { page };
+        match self.tables().split_at(inside) {
+            Ok(()) => Ok(Step::Again),
+            Err(MapError::OutOfMemory) => Err(FaultError::OutOfMemory),
+            Err(_) => Err(FaultError::NotMapped),
+        }
+    }
+
+    /// Puts a copy in the place of a page.
+    ///
+    /// The copy is made before the leaf is exchanged. Should another CPU copy the same page at the same time and the
+    /// original be freed under our eyes, then its leaf is no longer the one that was seen, and what was copied is thrown
+    /// away: only verbs that take the lock for writing could bring that leaf back.
+    fn copy_page(&self, vma: &Vma, addr: VirtAddr, leaf: Entry) -> Result<Step, FaultError> {
+        let pages = self.memory.pages();
+        let copy = pages.alloc(Gfp::USER, Order::FRAME)?;
+        if leaf.has(EntryFlags::SPECIAL) {
+            pages.platform().clear(FrameRange::folio(copy, Order::FRAME), TouchHint::Soon);
+        } else {
+            pages.platform().copy(leaf.frame(), copy);
+        }
+        let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
+        let new = Entry::leaf(copy, PageSize::Size4K, flags);
+        let page = addr.align_down(PageSize::Size4K.bytes());
+        let mut gather = MmuGather::new(pages, self.context());
+        let replaced = self.tables().replace(page, PageSize::Size4K, leaf, new, &mut gather);
+        let change = gather.finish();
+        match replaced {
+            Ok(true) => {
+                self.add_rss(change, false);
+                self.add_anon(1);
+                pages.count(Stat::CowCopy, 1);
+                Ok(Step::done(Order::FRAME, FaultKind::Cow))
+            }
+            Ok(false) => {
+                self.memory.give_up(copy, Order::FRAME);
+                Ok(Step::Again)
+            }
+            Err(_) => {
+                self.memory.give_up(copy, Order::FRAME);
+                Err(FaultError::OutOfMemory)
+            }
+        }
+    }
+}

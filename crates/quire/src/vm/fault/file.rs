@@ -1,0 +1,125 @@
+//! Faults on file pages that are not mapped yet.
+
+use super::{Access, FaultKind, Step, leaf_flags, mapped};
+use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr};
+use crate::arch::{EntryFlags, Protection};
+use crate::error::FaultError;
+use crate::filemap::{FileKind, FileUse};
+use crate::limits::{FAULT_AROUND_PAGES, FRAME_SIZE};
+use crate::page_alloc::Gfp;
+use crate::platform::Platform;
+use crate::stats::Stat;
+use crate::vm::mm::Mm;
+use crate::vm::vma::{Backing, Vma};
+
+impl<P: Platform> Mm<'_, P> {
+    pub(super) fn fault_file(&self, vma: &Vma, addr: VirtAddr, access: Access) -> Result<Step, FaultError> {
+        let (Backing::File { file, .. }, Some(index)) = (&vma.attributes.backing, vma.file_page(addr)) else {
+            return Err(FaultError::NotMapped);
+        };
+        // From here to the leaf the page cannot be dropped.
+        let file = file.node().enter();
+        let memory = self.memory;
+        let page = memory.files().page(memory.pages(), &file, index)?;
+        let kind = if page.major {
+            memory.pages().count(Stat::Pgmajfault, 1);
+            FaultKind::FileMajor
+        } else {
+            FaultKind::FileMinor
+        };
+        let addr = addr.align_down(PageSize::Size4K.bytes());
+        match (access, vma.attributes.is_private()) {
+            (Access::Write, true) => self.copy_file_page(vma, addr, page.frame),
+            (Access::Write, false) => {
+                if matches!(file.node().kind(), FileKind::Paged(_)) {
+                    memory.files().mark_dirty(memory.platform(), &file, index);
+                }
+                self.map_file_page(vma, addr, &file, page.frame, true, kind)
+            }
+            _ => {
+                // Nameless memory is never written back, so nobody needs to hear of its first store.
+                let writable =
+                    !vma.attributes.is_private() && matches!(file.node().kind(), FileKind::Nameless { .. });
+                let step = self.map_file_page(vma, addr, &file, page.frame, writable, kind)?;
+                self.map_around(vma, addr, &file, writable);
+                Ok(step)
+            }
+        }
+    }
+
+    /// A store to a private mapping of a page that is not mapped: the page is copied at once.
+    fn copy_file_page(&self, vma: &Vma, addr: VirtAddr, from: Frame) -> Result<Step, FaultError> {
+        let pages = self.memory.pages();
+        let copy = pages.alloc(Gfp::USER, Order::FRAME)?;
+        pages.platform().copy(from, copy);
+        let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
+        let done = mapped(self.tables().map(addr, FrameRange::folio(copy, Order::FRAME), flags));
+        if done != Ok(true) {
+            self.memory.give_up(copy, Order::FRAME);
+            return done.map(|_| Step::Again);
+        }
+        self.add_anon(1);
+        pages.count(Stat::CowCopy, 1);
+        Ok(Step::done(Order::FRAME, FaultKind::Cow))
+    }
+
+    fn map_file_page(
+        &self,
+        vma: &Vma,
+        addr: VirtAddr,
+        file: &FileUse<'_>,
+        frame: Frame,
+        writable: bool,
+        kind: FaultKind,
+    ) -> Result<Step, FaultError> {
+        let flags = leaf_flags(&vma.attributes, writable);
+        if !mapped(self.tables().map(addr, FrameRange::folio(frame, Order::FRAME), flags))? {
+            return Ok(Step::Again);
+        }
+        self.add_file(file.node().kind(), 1);
+        Ok(Step::done(Order::FRAME, kind))
+    }
+
+    /// Maps the neighbours of a page that are in memory, inside the aligned 64 KiB and the mapping. What cannot be
+    /// mapped is left to a fault of its own.
+    fn map_around(&self, vma: &Vma, addr: VirtAddr, file: &FileUse<'_>, writable: bool) {
+        let window = FAULT_AROUND_PAGES * FRAME_SIZE;
+        let start = addr.align_down(window).max(vma.range.start);
+        let end = addr.align_down(window).add(window).min(vma.range.end);
+        let Some(first) = vma.file_page(start) else { return };
+        let mut frames = [None; FAULT_AROUND_PAGES as usize];
+        let frames = &mut frames[..((end.0 - start.0) / FRAME_SIZE) as usize];
+        self.memory.files().around(self.memory.platform(), file, first, frames);
+        let flags = leaf_flags(&vma.attributes, writable);
+        let mut mapped = 0;
+        let mut at = 0;
+        while at < frames.len() {
+            let Some(run) = run_at(&frames[at..]) else {
+                at += 1;
+                continue;
+            };
+            let addr = start.add(at as u64 * FRAME_SIZE);
+            mapped += self.tables().map_where_empty(addr, run, flags).unwrap_or(0);
+            at += run.count as usize;
+        }
+        self.add_file(file.node().kind(), mapped as i64);
+        self.memory.pages().count(Stat::FaultAround, mapped);
+    }
+}
+
+/// The consecutive frames of one block at the start of the list.
+fn run_at(frames: &[Option<Frame>]) -> Option<FrameRange> {
+    let first = (*frames.first()?)?;
+    let count = (0u64..)
+        .zip(frames)
+        .take_while(|(step, frame)| {
+            **frame == Some(first.add(*step)) && first.add(*step).block() == first.block()
+        })
+        .count();
+    Some(FrameRange::new(first, count as u64))
+}
+
+/// Whether stores through this mapping are seen by others.
+pub(super) fn is_shared_writable(vma: &Vma) -> bool {
+    !vma.attributes.is_private() && vma.attributes.protection.contains(Protection::WRITE)
+}

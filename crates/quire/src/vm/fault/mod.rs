@@ -1,0 +1,165 @@
+//! The page fault: makes an access good, or says why not. The flow is told in `docs/flows/page_fault.md`.
+
+mod anon;
+mod cow;
+mod file;
+mod stack;
+
+use super::mm::Mm;
+use super::vma::{Vma, VmaAttributes};
+use crate::addr::{Order, VirtAddr};
+use crate::arch::{Entry, EntryFlags, Protection};
+use crate::error::{FaultError, MapError};
+use crate::pgtable::Lookup;
+use crate::platform::Platform;
+use crate::stats::Stat;
+
+/// What the access wants to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Load.
+    Read,
+    /// Store.
+    Write,
+    /// Fetch an instruction.
+    Exec,
+}
+
+/// How a fault was made good.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FaultKind {
+    /// The zero frame was mapped for a read of untouched memory.
+    AnonZero,
+    /// A folio of zeroes was mapped.
+    Anon,
+    /// A page that others map, or the zero frame, was copied.
+    Cow,
+    /// A write-protected page that nobody else maps was made writable.
+    Reuse,
+    /// A page of the page cache was mapped.
+    FileMinor,
+    /// As before, after it was read from the pager.
+    FileMajor,
+    /// The access was possible already: another CPU was faster, or this one had an old translation.
+    Spurious,
+}
+
+/// What a fault did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FaultOutcome {
+    /// The order of the folio (or the leaf) that the address is in now.
+    pub order: Order,
+    /// How it came there.
+    pub kind: FaultKind,
+}
+
+/// One attempt.
+pub(super) enum Step {
+    /// The access is possible now.
+    Done(FaultOutcome),
+    /// Something changed meanwhile: look again.
+    Again,
+}
+
+impl Step {
+    pub(super) const fn done(order: Order, kind: FaultKind) -> Self {
+        Self::Done(FaultOutcome { order, kind })
+    }
+}
+
+impl Access {
+    /// Whether a mapping allows the access. Hardware knows no memory that can be written or executed and not read.
+    pub(super) fn is_allowed(self, protection: Protection) -> bool {
+        match self {
+            Self::Read => protection != Protection::NONE,
+            Self::Write => protection.contains(Protection::WRITE),
+            Self::Exec => protection.contains(Protection::EXEC),
+        }
+    }
+
+    /// Whether a present leaf allows it.
+    fn is_good_for(self, leaf: Entry) -> bool {
+        match self {
+            Self::Read => leaf.has(EntryFlags::USER),
+            Self::Write => leaf.has(EntryFlags::USER | EntryFlags::WRITE),
+            Self::Exec => leaf.has(EntryFlags::USER) && !leaf.has(EntryFlags::NO_EXECUTE),
+        }
+    }
+}
+
+impl<P: Platform> Mm<'_, P> {
+    /// Makes an access at `addr` good. A kernel calls it from its page-fault handler with the address and the kind that
+    /// hardware reports; any number of CPUs may do so at once.
+    ///
+    /// # Errors
+    /// [`FaultError`]: the signal that the access deserves, or [`FaultError::OutOfMemory`] after page cache and lazily
+    /// freed memory were given up in vain.
+    pub fn fault(&self, addr: VirtAddr, access: Access) -> Result<FaultOutcome, FaultError> {
+        self.memory.pages().count(Stat::Pgfault, 1);
+        loop {
+            let space = self.space.read(self.memory.platform());
+            let step = match space.tree.find(addr) {
+                Some(vma) => self.fault_in(vma, addr, access),
+                None => {
+                    drop(space);
+                    self.grow_down(addr)?;
+                    continue;
+                }
+            };
+            drop(space);
+            match step {
+                Ok(Step::Done(outcome)) => return Ok(outcome),
+                Ok(Step::Again) => self.memory.platform().relax(),
+                Err(FaultError::OutOfMemory) if self.make_room() > 0 => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// One attempt in a mapping that holds the address. The caller holds the lock for reading.
+    pub(super) fn fault_in(&self, vma: &Vma, addr: VirtAddr, access: Access) -> Result<Step, FaultError> {
+        if !access.is_allowed(vma.attributes.protection) {
+            return Err(FaultError::Protection);
+        }
+        let found = self.tables().lookup(addr);
+        if found.entry.is_empty() {
+            return if vma.attributes.is_anonymous() {
+                self.fault_anonymous(vma, addr, access, found)
+            } else {
+                self.fault_file(vma, addr, access)
+            };
+        }
+        let order = found.leaf_size().map_or(Order::FRAME, |size| size.order());
+        if access == Access::Write && !access.is_good_for(found.entry) {
+            return self.fault_protected(vma, addr, found);
+        }
+        Ok(Step::done(order, FaultKind::Spurious))
+    }
+}
+
+/// The bits of a leaf in this mapping. `writable` is what the page allows; the mapping may allow less. Accessed, and
+/// dirty with it, are set at once, so that hardware has nothing left to write.
+pub(super) fn leaf_flags(vma: &VmaAttributes, writable: bool) -> EntryFlags {
+    let writable = writable && vma.protection.contains(Protection::WRITE);
+    let protection = if writable { vma.protection } else { vma.protection.without(Protection::WRITE) };
+    // A mapping that can only be written can be read on this hardware as well.
+    let readable =
+        if vma.protection == Protection::NONE { protection } else { protection.union(Protection::READ) };
+    let flags = EntryFlags::leaf(readable).union(EntryFlags::ACCESSED);
+    if writable { flags.union(EntryFlags::DIRTY) } else { flags }
+}
+
+/// What became of an attempt to map.
+pub(super) fn mapped(result: Result<(), MapError>) -> Result<bool, FaultError> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(MapError::Occupied) => Ok(false),
+        Err(MapError::OutOfMemory) => Err(FaultError::OutOfMemory),
+        Err(MapError::Unaligned | MapError::BadAddress) => Err(FaultError::NotMapped),
+    }
+}
+
+/// Whether nothing but an upper level has an entry for the address, so that one large leaf may come there.
+fn is_vacant_above(found: &Lookup) -> bool {
+    found.entry.is_empty() && found.level.get() > 0
+}

@@ -1,0 +1,69 @@
+//! A handle on a file, for callers of `mmap`.
+
+use core::mem::ManuallyDrop;
+use core::ops::Deref;
+
+use super::memory::Memory;
+use crate::error::MmError;
+use crate::filemap::FileRef;
+use crate::platform::{FileId, Platform};
+
+/// A counted handle on a file's page cache. As long as one is there, or a mapping, pages stay cached; when the last goes,
+/// dirty pages are written back and all are dropped.
+pub struct File<'m, P: Platform> {
+    memory: &'m Memory<'m, P>,
+    file: ManuallyDrop<FileRef>,
+}
+
+impl<'m, P: Platform> File<'m, P> {
+    /// A handle on a file of the machine's pager.
+    ///
+    /// # Errors
+    /// [`MmError::NoMemory`].
+    pub fn open(memory: &'m Memory<'m, P>, file: FileId) -> Result<Self, MmError> {
+        let file = memory.files().open(memory.pages(), file)?;
+        Ok(Self { memory, file: ManuallyDrop::new(file) })
+    }
+
+    /// A handle on fresh nameless memory of `bytes` bytes, for several address spaces to share.
+    ///
+    /// # Errors
+    /// [`MmError::NoMemory`].
+    pub fn nameless(memory: &'m Memory<'m, P>, bytes: u64) -> Result<Self, MmError> {
+        let file = memory.files().nameless(memory.pages(), bytes)?;
+        Ok(Self { memory, file: ManuallyDrop::new(file) })
+    }
+
+    /// Writes dirty pages back now.
+    ///
+    /// # Errors
+    /// [`MmError::Io`]; the pages that could not be written stay dirty.
+    pub fn sync(&self) -> Result<(), MmError> {
+        self.memory.files().write_back(self.memory.pages(), self.node())
+    }
+
+    /// How many pages of the file are in memory.
+    pub fn resident(&self) -> u64 {
+        self.memory.files().resident(self.memory.platform(), &self.node().enter())
+    }
+
+    /// How many pages are newer than what the pager has.
+    pub fn dirty(&self) -> u64 {
+        self.memory.files().dirty(self.memory.platform(), &self.node().enter())
+    }
+}
+
+impl<P: Platform> Deref for File<'_, P> {
+    type Target = FileRef;
+    fn deref(&self) -> &FileRef {
+        &self.file
+    }
+}
+
+impl<P: Platform> Drop for File<'_, P> {
+    fn drop(&mut self) {
+        // SAFETY: the handle is being dropped, so nobody uses the reference after this.
+        let file = unsafe { ManuallyDrop::take(&mut self.file) };
+        self.memory.close(file);
+    }
+}

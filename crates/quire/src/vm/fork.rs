@@ -1,0 +1,65 @@
+//! `fork`: an address space with the same contents, copied on the next store.
+
+use super::edit;
+use super::mm::{LockMode, Mm, Space};
+use super::tree::VmaList;
+use super::vma::{Vma, VmaFlags};
+use crate::error::MmError;
+use crate::pgtable::CopyMode;
+use crate::platform::Platform;
+use crate::tlb::{FlushBatch, RssChange};
+
+impl<'m, P: Platform> Mm<'m, P> {
+    /// A second address space with the same mappings. Private pages are shared until either side stores to them; locks
+    /// are not inherited. Pages of shared mappings come to the child by faults, as with Linux.
+    ///
+    /// # Errors
+    /// [`MmError::NoMemory`]; nothing has changed that this address space could see.
+    pub fn fork(&self) -> Result<Self, MmError> {
+        let mut child = Self::new(self.memory, self.context().mode())?;
+        let space = self.lock();
+        let mut gone = VmaList::new();
+        let mut owed = FlushBatch::new();
+        let mut rss = RssChange::default();
+        let copied = self
+            .copy_mappings(&space, child.space.get_mut(), &mut gone)
+            .and_then(|()| self.copy_pages(&space, &child, &mut owed, &mut rss));
+        owed.flush(self.memory.pages(), self.context());
+        drop(space);
+        self.memory.discard_list(gone);
+        child.add_rss(rss, false);
+        copied.map(|()| child)
+    }
+
+    /// Gives the child every mapping of the parent, unlocked, merged where that was all that kept neighbours apart.
+    fn copy_mappings(&self, parent: &Space, child: &mut Space, gone: &mut VmaList) -> Result<(), MmError> {
+        (child.layout, child.brk, child.stack_limit) = (parent.layout, parent.brk, parent.stack_limit);
+        child.lock_future = LockMode::None;
+        for vma in parent.tree.iter() {
+            let mut node = self.memory.blank()?;
+            let mut attributes = vma.attributes.again(0);
+            attributes.flags = attributes.flags.without(VmaFlags::LOCKED.union(VmaFlags::LOCK_ON_FAULT));
+            *node = Vma::new(vma.range, attributes);
+            if let Err(node) = edit::insert(&mut child.tree, node, gone) {
+                debug_assert!(false, "the parent's mappings do not overlap");
+                gone.push(node);
+            }
+        }
+        Ok(())
+    }
+
+    fn copy_pages(
+        &self,
+        parent: &Space,
+        child: &Self,
+        owed: &mut FlushBatch,
+        rss: &mut RssChange,
+    ) -> Result<(), MmError> {
+        for vma in parent.tree.iter().filter(|vma| vma.attributes.is_private()) {
+            self.tables()
+                .copy(&child.tables(), vma.range, CopyMode::Private, owed, rss)
+                .map_err(|_| MmError::NoMemory)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,160 @@
+//! What can be seen of an address space from outside: its mappings, its resident memory, and whether it is in order.
+
+use core::fmt;
+use core::sync::atomic::Ordering;
+
+use super::mm::{Mm, Rss};
+use super::policy::{FolioOverride, HugeAdvice};
+use super::tree::TreeFault;
+use super::vma::{Backing, Vma, VmaFlags};
+use crate::addr::VirtRange;
+use crate::arch::{EntryFlags, Protection};
+use crate::filemap::FileKind;
+use crate::pgtable::LeafRun;
+use crate::platform::Platform;
+
+/// A mapping as it was at some moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct VmaInfo {
+    /// Its addresses.
+    pub range: VirtRange,
+    /// What accesses may do.
+    pub protection: Protection,
+    /// Shared, growing down, locked, and so on.
+    pub flags: VmaFlags,
+    /// What `madvise` said about large folios.
+    pub advice: HugeAdvice,
+    /// What it says to each folio order.
+    pub folios: FolioOverride,
+    /// What kind of file is mapped and its page at the start; `None` for anonymous memory.
+    pub file: Option<(FileKind, u64)>,
+}
+
+impl From<&Vma> for VmaInfo {
+    fn from(vma: &Vma) -> Self {
+        let file = match &vma.attributes.backing {
+            Backing::Anonymous => None,
+            Backing::File { file, page_offset } => Some((file.node().kind(), *page_offset)),
+        };
+        Self {
+            range: vma.range,
+            protection: vma.attributes.protection,
+            flags: vma.attributes.flags,
+            advice: vma.attributes.advice,
+            folios: vma.attributes.folios,
+            file,
+        }
+    }
+}
+
+impl<P: Platform> Mm<'_, P> {
+    /// Shows every mapping in ascending order. The address space cannot change meanwhile, so `visit` must not call its
+    /// verbs.
+    pub fn vmas(&self, mut visit: impl FnMut(&VmaInfo)) {
+        let space = self.space.read(self.memory.platform());
+        space.tree.iter().for_each(|vma| visit(&vma.into()));
+    }
+
+    /// How many mappings there are.
+    pub fn mappings(&self) -> usize {
+        self.space.read(self.memory.platform()).tree.len()
+    }
+
+    /// Resident memory by kind.
+    pub fn rss(&self) -> Rss {
+        let space = self.space.read(self.memory.platform());
+        let locked = space.tree.iter().filter(|vma| vma.attributes.flags.contains(VmaFlags::LOCKED));
+        let count = |cell: &core::sync::atomic::AtomicI64| cell.load(Ordering::Relaxed).max(0) as u64;
+        Rss {
+            anon: count(&self.rss.anon),
+            file: count(&self.rss.file),
+            shmem: count(&self.rss.shmem),
+            page_tables: self.context.tables(),
+            locked: locked.map(|vma| vma.range.pages()).sum(),
+        }
+    }
+}
+
+impl<P: Platform> Mm<'_, P> {
+    /// Checks the mappings, and the page table against them, while no other task uses the address space.
+    ///
+    /// # Errors
+    /// The first [`MmFault`] found.
+    pub fn validate(&self) -> Result<(), MmFault> {
+        let space = self.space.read(self.memory.platform());
+        space.tree.validate().map_err(MmFault::Tree)?;
+        let mut before: Option<&Vma> = None;
+        let mut found = 0;
+        for vma in space.tree.iter() {
+            if let Some(before) = before.filter(|before| before.merges_with(vma)) {
+                return Err(MmFault::NotMerged(before.range));
+            }
+            found += self.validate_leaves(vma)?;
+            before = Some(vma);
+        }
+        let mut all = 0;
+        self.tables().runs(space.layout.user, |run| all += counted_pages(&run));
+        if all != found {
+            return Err(MmFault::Leaf(space.layout.user));
+        }
+        let cells = [&self.rss.anon, &self.rss.file, &self.rss.shmem];
+        let counted = cells.iter().map(|cell| cell.load(Ordering::Relaxed)).sum::<i64>() as u64;
+        if counted == found { Ok(()) } else { Err(MmFault::Resident { counted, found }) }
+    }
+
+    /// Checks that the leaves in a mapping allow no more than it does. How many counted pages they map.
+    fn validate_leaves(&self, vma: &Vma) -> Result<u64, MmFault> {
+        let (mut pages, mut wrong) = (0, None);
+        let protection = vma.attributes.protection;
+        self.tables().runs(vma.range, |run| {
+            let range = VirtRange::from_len(run.addr, run.count * run.size.bytes());
+            let leaf = run.first;
+            let allowed = vma.range.covers(range)
+                && (!leaf.has(EntryFlags::WRITE) || protection.contains(Protection::WRITE))
+                && leaf.has(EntryFlags::USER) == (protection != Protection::NONE)
+                && leaf.has(EntryFlags::NO_EXECUTE) != protection.contains(Protection::EXEC)
+                && (vma.attributes.is_private() || !leaf.has(EntryFlags::ANON));
+            if !allowed {
+                wrong = Some(range);
+            }
+            pages += counted_pages(&run);
+        });
+        wrong.map_or(Ok(pages), |range| Err(MmFault::Leaf(range)))
+    }
+}
+
+/// The 4 KiB pages of a run that count as resident.
+fn counted_pages(run: &LeafRun) -> u64 {
+    if run.first.has(EntryFlags::SPECIAL) { 0 } else { run.count * run.size.frames() }
+}
+
+/// What [`Mm::validate`] found broken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MmFault {
+    /// The tree of mappings.
+    Tree(TreeFault),
+    /// Two neighbours that agree in everything were not merged; the first of them.
+    NotMerged(VirtRange),
+    /// Something is mapped in the page table where no mapping is, or with rights that the mapping does not give.
+    Leaf(VirtRange),
+    /// The counters of resident memory are not what the page table maps.
+    Resident {
+        /// As counted: anonymous, file and nameless shared pages together.
+        counted: u64,
+        /// As found.
+        found: u64,
+    },
+}
+
+impl fmt::Display for MmFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tree(fault) => fault.fmt(f),
+            Self::NotMerged(range) => write!(f, "mapping {range:?} should be one with the next"),
+            Self::Leaf(range) => write!(f, "the page table maps {range:?} against the mappings"),
+            Self::Resident { counted, found } => {
+                write!(f, "{counted} pages are counted as resident, but {found} are mapped")
+            }
+        }
+    }
+}

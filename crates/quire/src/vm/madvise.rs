@@ -1,0 +1,166 @@
+//! `madvise`: what a program says about its use of a range, and the folio sizes of a range.
+
+use super::mlock::mapped_up_to;
+use super::mm::{Mm, Space};
+use super::policy::{FolioOverride, HugeAdvice};
+use super::tree::VmaList;
+use super::vma::{VmaAttributes, VmaFlags};
+use crate::addr::{VirtAddr, VirtRange};
+use crate::error::{FaultError, MmError};
+use crate::limits::FRAME_SIZE;
+use crate::platform::Platform;
+use crate::stats::Stat;
+use crate::tlb::FlushBatch;
+use crate::vm::fault::Access;
+
+/// What is advised.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Advice {
+    /// `MADV_DONTNEED`: give up the pages now. Private ones lose their contents.
+    DontNeed,
+    /// `MADV_FREE`: private anonymous pages may lose their contents until they are next written.
+    Free,
+    /// `MADV_WILLNEED`: bring file pages into the page cache.
+    WillNeed,
+    /// `MADV_HUGEPAGE`: use large folios where the policy says "madvise".
+    HugePage,
+    /// `MADV_NOHUGEPAGE`: use single frames.
+    NoHugePage,
+    /// `MADV_POPULATE_READ`: bring the pages in as reads would.
+    PopulateRead,
+    /// `MADV_POPULATE_WRITE`: bring the pages in as writes would.
+    PopulateWrite,
+}
+
+impl<P: Platform> Mm<'_, P> {
+    /// Advises about `len` bytes (rounded up to pages) from `addr`. Mappings are advised one after the other; holes are
+    /// passed over and reported at the end.
+    ///
+    /// # Errors
+    /// [`MmError::Invalid`] for an unaligned address or an overflow, for [`Advice::DontNeed`] and [`Advice::Free`] of
+    /// locked memory, for [`Advice::Free`] of what is not private anonymous memory, for populating what does not allow
+    /// the access; [`MmError::NoMemory`] for a hole or when memory is out; [`MmError::Fault`] for populating behind the
+    /// end of a file; [`MmError::Io`]. Mappings before the one that failed have been advised.
+    pub fn madvise(&self, addr: VirtAddr, len: u64, advice: Advice) -> Result<(), MmError> {
+        let pages = VirtAddr(len).align_up(FRAME_SIZE).ok_or(MmError::Invalid)?.0;
+        let end = addr.0.checked_add(pages).map(VirtAddr).ok_or(MmError::Invalid)?;
+        if !addr.is_aligned(FRAME_SIZE) {
+            return Err(MmError::Invalid);
+        }
+        let range = VirtRange::new(addr, end);
+        if range.is_empty() {
+            return Ok(());
+        }
+        match advice {
+            Advice::PopulateRead => self.populate_all(range, Access::Read),
+            Advice::PopulateWrite => self.populate_all(range, Access::Write),
+            Advice::WillNeed => self.will_need(range),
+            Advice::DontNeed => self.dont_need(range),
+            Advice::Free => self.free_lazily(range),
+            Advice::HugePage => self.advise_attributes(range, |vma| vma.advice = HugeAdvice::Huge),
+            Advice::NoHugePage => self.advise_attributes(range, |vma| vma.advice = HugeAdvice::NoHuge),
+        }
+    }
+
+    /// Says which folio orders the mappings of a range use, beyond the machine-wide policy.
+    ///
+    /// # Errors
+    /// As [`Self::madvise`] with [`Advice::HugePage`].
+    pub fn set_folios(&self, addr: VirtAddr, len: u64, folios: FolioOverride) -> Result<(), MmError> {
+        let range = self.layout().range(addr, len).ok_or(MmError::Invalid)?;
+        self.advise_attributes(range, |vma| vma.folios = folios)
+    }
+
+    fn advise_attributes(
+        &self,
+        range: VirtRange,
+        change: impl FnMut(&mut VmaAttributes),
+    ) -> Result<(), MmError> {
+        let mut space = self.lock();
+        let covered = covers(&space, range);
+        let mut gone = VmaList::new();
+        let changed = self.change_range(&mut space, range, &mut gone, change);
+        drop(space);
+        self.memory.discard_list(gone);
+        changed?;
+        covered
+    }
+
+    fn dont_need(&self, range: VirtRange) -> Result<(), MmError> {
+        let space = self.lock();
+        let covered = covers(&space, range);
+        let (part, outcome) = prefix(&space, range, |vma| !vma.flags.contains(VmaFlags::LOCKED));
+        self.cut(part)?;
+        self.zap(space.tree.overlapping(part), part, part);
+        outcome.and(covered)
+    }
+
+    fn free_lazily(&self, range: VirtRange) -> Result<(), MmError> {
+        let space = self.lock();
+        let covered = covers(&space, range);
+        let (part, outcome) =
+            prefix(&space, range, |vma| vma.is_anonymous() && !vma.flags.contains(VmaFlags::LOCKED));
+        self.cut(part)?;
+        let mut owed = FlushBatch::new();
+        let marked = self.tables().mark_lazy_free(part, &mut owed);
+        owed.flush(self.memory.pages(), self.context());
+        drop(space);
+        self.memory.pages().count(Stat::Pglazyfree, marked.map_err(|_| MmError::NoMemory)?);
+        outcome.and(covered)
+    }
+
+    /// Reads the file pages of a range into the page cache. What cannot be read comes, or fails, on its first access.
+    fn will_need(&self, range: VirtRange) -> Result<(), MmError> {
+        let (memory, mut at) = (self.memory, range.start);
+        let mut covered = Ok(());
+        loop {
+            let space = self.space.read(memory.platform());
+            if at == range.start {
+                covered = covers(&space, range);
+            }
+            let Some(vma) = space.tree.first_in(VirtRange { start: at, end: range.end }) else {
+                return covered;
+            };
+            let part = vma.range.intersect(VirtRange::new(at, range.end));
+            if let super::vma::Backing::File { file, .. } = &vma.attributes.backing {
+                let file = file.node().enter();
+                let first = vma.file_page(part.start).unwrap_or(0);
+                for page in first..first + part.pages() {
+                    match memory.files().page(memory.pages(), &file, page) {
+                        Err(FaultError::OutOfMemory) => return Err(MmError::NoMemory),
+                        Err(_) => break,
+                        Ok(_) => {}
+                    }
+                }
+            }
+            at = part.end;
+        }
+    }
+
+    fn populate_all(&self, range: VirtRange, access: Access) -> Result<(), MmError> {
+        self.populate_as(range, |_| access).map_err(|error| match error {
+            FaultError::NotMapped | FaultError::OutOfMemory => MmError::NoMemory,
+            FaultError::Protection => MmError::Invalid,
+            FaultError::BeyondEnd => MmError::Fault,
+            FaultError::Io => MmError::Io,
+        })
+    }
+}
+
+/// Whether every page of the range is mapped.
+fn covers(space: &Space, range: VirtRange) -> Result<(), MmError> {
+    let user = range.end <= space.layout.user.end;
+    if user && mapped_up_to(&space.tree, range) == range.end { Ok(()) } else { Err(MmError::NoMemory) }
+}
+
+/// The part of the range before the first mapping that does not suit, and what is reported for that one.
+fn prefix(
+    space: &Space,
+    range: VirtRange,
+    suits: impl Fn(&VmaAttributes) -> bool,
+) -> (VirtRange, Result<(), MmError>) {
+    match space.tree.overlapping(range).find(|vma| !suits(&vma.attributes)) {
+        Some(vma) => (VirtRange::new(range.start, vma.range.start.max(range.start)), Err(MmError::Invalid)),
+        None => (range, Ok(())),
+    }
+}

@@ -1,0 +1,150 @@
+//! What all address spaces of a machine share: frames, files, the memory of records, the folio policy.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::edit::Spares;
+use super::policy::FolioPolicy;
+use super::tree::{VmaBox, VmaList, VmaNode};
+use super::vma::{Backing, Vma, VmaAttributes};
+use crate::addr::{Frame, FrameRange, Order, VirtAddr, VirtRange};
+use crate::arch::Protection;
+use crate::error::{AllocError, InitError, MmError};
+use crate::filemap::{FileRef, FileTable};
+use crate::limits::FRAME_SIZE;
+use crate::page_alloc::{Gfp, PageAllocator};
+use crate::platform::{Platform, TouchHint};
+use crate::slab::Cache;
+
+/// Frames that one round of reclaim asks for.
+const RECLAIM_FRAMES: u64 = 512;
+
+/// The machine's memory as address spaces see it.
+pub struct Memory<'p, P: Platform> {
+    pages: PageAllocator<'p, P>,
+    files: FileTable,
+    vmas: Cache<VmaNode>,
+    policy: AtomicU64,
+    zero: Frame,
+}
+
+impl<'p, P: Platform> Memory<'p, P> {
+    /// Over an allocator that holds the machine's frames. Takes one of them for the zero page.
+    ///
+    /// # Errors
+    /// [`InitError::TooSmall`].
+    pub fn new(pages: PageAllocator<'p, P>, policy: FolioPolicy) -> Result<Self, InitError> {
+        let zero = pages.alloc(Gfp::KERNEL, Order::FRAME).map_err(|_| InitError::TooSmall)?;
+        let frames = FrameRange::folio(zero, Order::FRAME);
+        pages.hold(frames);
+        pages.platform().clear(frames, TouchHint::Later);
+        let policy = AtomicU64::new(policy.to_bits());
+        Ok(Self { pages, files: FileTable::new(), vmas: Cache::new(), policy, zero })
+    }
+
+    /// The machine.
+    #[inline]
+    pub fn platform(&self) -> &'p P {
+        self.pages.platform()
+    }
+
+    /// The frames.
+    #[inline]
+    pub fn pages(&self) -> &PageAllocator<'p, P> {
+        &self.pages
+    }
+
+    /// The files.
+    #[inline]
+    pub fn files(&self) -> &FileTable {
+        &self.files
+    }
+
+    /// The frame of zeroes that reads of untouched memory see.
+    #[inline]
+    pub fn zero_frame(&self) -> Frame {
+        self.zero
+    }
+
+    /// The folio sizes of anonymous memory.
+    #[inline]
+    pub fn policy(&self) -> FolioPolicy {
+        FolioPolicy::from_bits(self.policy.load(Ordering::Relaxed))
+    }
+
+    /// Chooses the folio sizes of anonymous memory from now on.
+    pub fn set_policy(&self, policy: FolioPolicy) {
+        self.policy.store(policy.to_bits(), Ordering::Relaxed);
+    }
+
+    /// Drops page cache that can be had again. How many frames became free.
+    pub fn reclaim(&self) -> u64 {
+        self.files.reclaim(&self.pages, RECLAIM_FRAMES)
+    }
+
+    /// Frees a folio that was just allocated and turned out not to be needed.
+    pub(super) fn give_up(&self, frame: Frame, order: Order) {
+        let freed = self.pages.free(frame, order);
+        debug_assert_eq!(freed, Ok(()), "a folio that was just handed out");
+    }
+
+    /// A node without meaning, to be overwritten.
+    pub(super) fn blank(&self) -> Result<VmaBox, AllocError> {
+        let memory = match self.vmas.alloc(&self.pages) {
+            Err(_) if self.reclaim() > 0 => self.vmas.alloc(&self.pages)?,
+            first => first?,
+        };
+        let nothing = VirtRange::new(VirtAddr(0), VirtAddr(FRAME_SIZE));
+        let vma = Vma::new(nothing, VmaAttributes::anonymous(Protection::NONE));
+        // SAFETY: fresh memory of the cache for one node, given back by `discard` alone.
+        Ok(unsafe { VmaBox::new(memory, vma) })
+    }
+
+    /// As many nodes as an edit takes, all or none.
+    pub(super) fn spares(&self, count: usize) -> Result<Spares, MmError> {
+        let mut spares = Spares::new();
+        for _ in 0..count {
+            match self.blank() {
+                Ok(node) => {
+                    let back = spares.put(node);
+                    debug_assert!(back.is_none(), "more spares than any edit takes");
+                }
+                Err(error) => {
+                    self.discard_spares(spares);
+                    return Err(error.into());
+                }
+            }
+        }
+        Ok(spares)
+    }
+
+    /// Frees a node and gives back its reference to a file. May block in the pager: not under the lock of an address
+    /// space taken for writing.
+    pub(super) fn discard(&self, node: VmaBox) {
+        let (memory, vma) = node.into_raw();
+        // SAFETY: the memory is what `blank` took from this cache, and nobody else knows it any more.
+        unsafe { self.vmas.free(&self.pages, memory) };
+        if let Backing::File { file, .. } = vma.attributes.backing {
+            self.close(file);
+        }
+    }
+
+    /// As [`Self::discard`], for all of a list.
+    pub(super) fn discard_list(&self, mut list: VmaList) {
+        while let Some(node) = list.pop() {
+            self.discard(node);
+        }
+    }
+
+    /// Frees nodes that an edit did not use.
+    pub(super) fn discard_spares(&self, mut spares: Spares) {
+        while let Some(node) = spares.take() {
+            self.discard(node);
+        }
+    }
+
+    /// Gives a reference to a file back. What could not be written is lost, as with Linux when the last mapping of a
+    /// file goes: only `msync` and `fsync` report it.
+    pub(super) fn close(&self, file: FileRef) {
+        let _lost = self.files.close(&self.pages, file);
+    }
+}

@@ -1,0 +1,258 @@
+//! An address space: its mappings, its page table, and how much of it is resident.
+//!
+//! # Locks
+//!
+//! `space` (rank `AddressSpace`) guards the mappings and the existence of page-table pages. Faults and populating take
+//! it for reading, so any number run at once; each then takes the lock of the one leaf table that it changes, and looks
+//! again under it. Everything that changes mappings, or takes leaves away over a range, takes it for writing. A fault
+//! that needs more (to grow a stack, to make room) gives the lock back first and starts over.
+
+use core::mem::ManuallyDrop;
+use core::sync::atomic::{AtomicI64, Ordering};
+
+use super::layout::Layout;
+use super::memory::Memory;
+use super::tree::VmaTree;
+use super::vma::{Backing, Vma, VmaFlags};
+use crate::addr::{Frame, VirtAddr, VirtRange};
+use crate::arch::PagingMode;
+use crate::error::{MapError, MmError};
+use crate::filemap::FileKind;
+use crate::pgtable::{GrantWrite, PageTables, Zap};
+use crate::platform::Platform;
+use crate::rank::Rank;
+use crate::sync::{RwLock, WriteGuard};
+use crate::tlb::{FlushBatch, MmContext, MmuGather, RssChange};
+
+/// How new mappings are locked (`mlockall(MCL_FUTURE)`), or a range is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LockMode {
+    /// Not.
+    #[default]
+    None,
+    /// Pages are brought in at once.
+    Now,
+    /// Pages are locked as they come.
+    OnFault,
+}
+
+/// The mappings of an address space and what belongs to them.
+pub(super) struct Space {
+    pub(super) tree: VmaTree,
+    pub(super) layout: Layout,
+    /// Where the heap starts, and the byte at which it ends.
+    pub(super) brk: (VirtAddr, VirtAddr),
+    pub(super) lock_future: LockMode,
+    /// Bytes that a mapping which grows down may reach (`RLIMIT_STACK`).
+    pub(super) stack_limit: u64,
+}
+
+/// Resident pages by kind, as `/proc/PID/status` counts them (`RssAnon`, `RssFile`, `RssShmem`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Rss {
+    /// Private pages of 4 KiB.
+    pub anon: u64,
+    /// Pages of files.
+    pub file: u64,
+    /// Pages of nameless shared memory.
+    pub shmem: u64,
+    /// Page-table pages.
+    pub page_tables: u64,
+    /// Pages of mappings that are locked, resident or not.
+    pub locked: u64,
+}
+
+#[derive(Default)]
+pub(super) struct RssCells {
+    pub(super) anon: AtomicI64,
+    pub(super) file: AtomicI64,
+    pub(super) shmem: AtomicI64,
+}
+
+/// An address space.
+pub struct Mm<'m, P: Platform> {
+    pub(super) memory: &'m Memory<'m, P>,
+    pub(super) space: RwLock<Space>,
+    pub(super) context: ManuallyDrop<MmContext>,
+    pub(super) rss: RssCells,
+}
+
+impl LockMode {
+    /// The flags that a mapping gets.
+    pub(super) const fn flags(self) -> VmaFlags {
+        match self {
+            Self::None => VmaFlags::NONE,
+            Self::Now => VmaFlags::LOCKED,
+            Self::OnFault => VmaFlags::LOCKED.union(VmaFlags::LOCK_ON_FAULT),
+        }
+    }
+}
+
+impl<'m, P: Platform> Mm<'m, P> {
+    /// An empty address space.
+    ///
+    /// # Errors
+    /// [`MmError::NoMemory`].
+    pub fn new(memory: &'m Memory<'m, P>, mode: PagingMode) -> Result<Self, MmError> {
+        let context = PageTables::create(memory.pages(), mode).map_err(|_| MmError::NoMemory)?;
+        let layout = Layout::new(mode);
+        let space = Space {
+            tree: VmaTree::new(),
+            layout,
+            brk: (layout.lowest, layout.lowest),
+            lock_future: LockMode::None,
+            stack_limit: u64::MAX,
+        };
+        Ok(Self {
+            memory,
+            space: RwLock::new(Rank::AddressSpace, space),
+            context: ManuallyDrop::new(context),
+            rss: RssCells::default(),
+        })
+    }
+
+    /// The running CPU starts to run the address space. It runs no other.
+    pub fn switch_in(&self) {
+        self.context.switch_in(self.memory.platform());
+    }
+
+    /// The running CPU stops running the address space.
+    pub fn switch_out(&self) {
+        self.context.switch_out(self.memory.platform());
+    }
+
+    /// The top-level page table, for the machine's root register.
+    pub fn root(&self) -> Frame {
+        self.context.root()
+    }
+
+    /// Says how many bytes a mapping that grows down may reach (`RLIMIT_STACK`). No limit at first.
+    pub fn set_stack_limit(&self, bytes: u64) {
+        self.lock().stack_limit = bytes;
+    }
+
+    /// Where mappings are placed.
+    pub fn layout(&self) -> Layout {
+        self.space.read(self.memory.platform()).layout
+    }
+
+    #[inline]
+    pub(super) fn context(&self) -> &MmContext {
+        &self.context
+    }
+
+    #[inline]
+    pub(super) fn tables(&self) -> PageTables<'_, 'm, P> {
+        PageTables::new(self.memory.pages(), &self.context)
+    }
+
+    /// Takes the lock for writing.
+    pub(super) fn lock(&self) -> WriteGuard<'_, Space, P> {
+        self.space.write(self.memory.platform())
+    }
+
+    #[inline]
+    pub(super) fn add_anon(&self, pages: i64) {
+        self.rss.anon.fetch_add(pages, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn add_file(&self, kind: FileKind, pages: i64) {
+        let cell = match kind {
+            FileKind::Paged(_) => &self.rss.file,
+            FileKind::Nameless { .. } => &self.rss.shmem,
+        };
+        cell.fetch_add(pages, Ordering::Relaxed);
+    }
+
+    /// Applies what a gather found. The page table does not know files from nameless memory; the caller does.
+    pub(super) fn add_rss(&self, change: RssChange, nameless: bool) {
+        let file = if nameless { &self.rss.shmem } else { &self.rss.file };
+        for (cell, pages) in [(&self.rss.anon, change.anon), (file, change.file)] {
+            if pages != 0 {
+                cell.fetch_add(pages, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Splits large leaves that reach over an end of the range, so that nothing that follows needs memory. A page cache
+    /// that can be dropped is, before memory counts as out.
+    pub(super) fn cut(&self, range: VirtRange) -> Result<(), MmError> {
+        for at in [range.start, range.end] {
+            let mut split = self.tables().split_at(at);
+            if split == Err(MapError::OutOfMemory) && self.memory.reclaim() > 0 {
+                split = self.tables().split_at(at);
+            }
+            split.map_err(|_| MmError::NoMemory)?;
+        }
+        Ok(())
+    }
+
+    /// Takes out what `vmas`, in ascending order, map inside `within`. Nothing else is mapped in `limits`, which covers
+    /// it: tables there go whole. The ends of `within` were [`Self::cut`]. The lock is held for writing.
+    pub(super) fn zap<'v>(&self, vmas: impl Iterator<Item = &'v Vma>, within: VirtRange, limits: VirtRange) {
+        // Neighbours that count alike go in one gather.
+        let mut open: Option<(VirtRange, bool)> = None;
+        let mut floor = limits.start;
+        for vma in vmas {
+            let (range, nameless) = (vma.range.intersect(within), is_nameless(vma));
+            match &mut open {
+                Some((sum, alike)) if *alike == nameless => sum.end = range.end,
+                _ => {
+                    if let Some((sum, nameless)) = open {
+                        self.zap_alike(sum, VirtRange::new(floor, sum.end), nameless);
+                        floor = range.start;
+                    }
+                    open = Some((range, nameless));
+                }
+            }
+        }
+        if let Some((sum, nameless)) = open {
+            self.zap_alike(sum, VirtRange::new(floor, limits.end), nameless);
+        }
+    }
+
+    fn zap_alike(&self, range: VirtRange, limits: VirtRange, nameless: bool) {
+        let mut gather = MmuGather::new(self.memory.pages(), &self.context);
+        let zapped = self.tables().unmap(&Zap::tables(range, limits), &mut gather);
+        debug_assert_eq!(zapped, Ok(()), "the ends of {range:?} were cut before");
+        self.add_rss(gather.finish(), nameless);
+    }
+
+    /// Gives the leaves of a range, whose ends were [`Self::cut`], the rights of their mappings.
+    pub(super) fn protect_leaves(&self, space: &Space, range: VirtRange) {
+        let mut owed = FlushBatch::new();
+        for vma in space.tree.overlapping(range) {
+            let grant = match (&vma.attributes.backing, vma.attributes.is_private()) {
+                (_, true) => GrantWrite::Exclusive,
+                (_, false) if is_nameless(vma) => GrantWrite::Always,
+                // The first store to a page of a file must be noticed.
+                _ => GrantWrite::Never,
+            };
+            let part = vma.range.intersect(range);
+            let done = self.tables().protect(part, vma.attributes.protection, grant, &mut owed);
+            debug_assert_eq!(done, Ok(()), "the ends of {part:?} were cut before");
+        }
+        owed.flush(self.memory.pages(), &self.context);
+    }
+
+    /// Moves leaves to a range in which nothing is mapped. On an error nothing has moved.
+    pub(super) fn move_leaves(&self, from: VirtAddr, to: VirtAddr, len: u64) -> Result<(), MmError> {
+        let mut owed = FlushBatch::new();
+        let moved = self.tables().move_range(VirtRange::from_len(from, len), to, &mut owed);
+        if let Err(error) = moved {
+            let back = self.tables().move_range(VirtRange::from_len(to, error.moved), from, &mut owed);
+            debug_assert!(back.is_ok(), "moving back needs no memory");
+        }
+        owed.flush(self.memory.pages(), &self.context);
+        moved.map_err(|_| MmError::NoMemory)
+    }
+}
+
+/// Whether the mapping shows nameless shared memory.
+pub(super) fn is_nameless(vma: &Vma) -> bool {
+    match &vma.attributes.backing {
+        Backing::File { file, .. } => matches!(file.node().kind(), FileKind::Nameless { .. }),
+        Backing::Anonymous => false,
+    }
+}

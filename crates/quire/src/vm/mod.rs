@@ -1,0 +1,37 @@
+//! Address spaces: which mappings there are, and one file for each verb that changes them.
+//!
+//! [`Mm`] is an address space; [`Memory`] is what all of a machine share. The set of mappings is a [`tree`] of [`vma`]s
+//! that [`edit`] keeps minimal and [`layout`] finds room in.
+
+mod brk;
+pub mod edit;
+mod exit;
+mod fault;
+mod file;
+mod fork;
+mod info;
+pub mod layout;
+mod madvise;
+mod memory;
+mod mlock;
+mod mm;
+mod mmap;
+mod mprotect;
+mod mremap;
+mod munmap;
+pub mod policy;
+mod populate;
+mod reclaim;
+pub mod tree;
+pub mod vma;
+
+pub use fault::{Access, FaultKind, FaultOutcome};
+pub use file::File;
+pub use info::{MmFault, VmaInfo};
+pub use layout::Placement;
+pub use madvise::Advice;
+pub use memory::Memory;
+pub use mm::{LockMode, Mm, Rss};
+pub use mmap::{Backing, MapRequest, Sharing};
+pub use mremap::Remap;
+pub use policy::{FolioOverride, FolioPolicy, HugeAdvice, OrderPolicy, OrderSet};

@@ -1,0 +1,55 @@
+//! `munmap`: takes mappings and their pages away. The flow is told in `docs/flows/munmap.md`.
+
+use super::edit;
+use super::mm::{Mm, Space};
+use super::tree::{VmaList, VmaTree};
+use crate::addr::{VirtAddr, VirtRange};
+use crate::error::MmError;
+use crate::limits::MAX_MAPPINGS;
+use crate::platform::Platform;
+
+impl<P: Platform> Mm<'_, P> {
+    /// Unmaps `len` bytes (rounded up to pages) from `addr`. Holes are fine.
+    ///
+    /// # Errors
+    /// [`MmError::Invalid`] for an unaligned address, no bytes, or a range that leaves the user half;
+    /// [`MmError::NoMemory`] when a mapping would have to be split and there is no memory for it, or there are too many.
+    /// Nothing has changed then.
+    pub fn munmap(&self, addr: VirtAddr, len: u64) -> Result<(), MmError> {
+        let mut space = self.lock();
+        let range =
+            space.layout.range(addr, len).filter(|range| !range.is_empty()).ok_or(MmError::Invalid)?;
+        let gone = self.unmap_range(&mut space, range)?;
+        drop(space);
+        self.memory.discard_list(gone);
+        Ok(())
+    }
+
+    /// Takes the mappings of a range out of the tree and everything they map out of the page table. The caller discards
+    /// the list once it has given the lock back. On an error nothing has changed.
+    pub(super) fn unmap_range(&self, space: &mut Space, range: VirtRange) -> Result<VmaList, MmError> {
+        let Some(first) = space.tree.first_in(range) else { return Ok(VmaList::new()) };
+        // A hole in the middle of one mapping leaves one more than there were.
+        let hole = first.range.start < range.start && range.end < first.range.end;
+        if hole && space.tree.len() >= MAX_MAPPINGS {
+            return Err(MmError::NoMemory);
+        }
+        let mut spares = self.memory.spares(edit::splits(&space.tree, range))?;
+        if let Err(error) = self.cut(range) {
+            self.memory.discard_spares(spares);
+            return Err(error);
+        }
+        let gone = edit::carve(&mut space.tree, range, &mut spares).ok_or(MmError::NoMemory);
+        self.memory.discard_spares(spares);
+        let gone = gone?;
+        self.zap(gone.iter(), range, free_around(&space.tree, range, space.layout.user));
+        Ok(gone)
+    }
+}
+
+/// The addresses around a range, in which nothing is mapped, that are free as well.
+fn free_around(tree: &VmaTree, range: VirtRange, user: VirtRange) -> VirtRange {
+    let below = tree.find_before(range.start).map_or(user.start, |vma| vma.range.end);
+    let above = tree.find_from(range.end).map_or(user.end, |vma| vma.range.start);
+    VirtRange::new(below, above)
+}

@@ -1,0 +1,61 @@
+//! Bringing pages in before they are touched.
+
+use super::fault::{Access, Step};
+use super::mm::Mm;
+use super::vma::VmaAttributes;
+use crate::addr::{VirtAddr, VirtRange};
+use crate::arch::Protection;
+use crate::error::FaultError;
+use crate::limits::LOCK_HOLD_FRAMES;
+use crate::platform::Platform;
+
+impl<P: Platform> Mm<'_, P> {
+    /// Brings every page of the range in, up to the first that cannot be: private writable ones as stores would, others
+    /// as loads.
+    pub(super) fn populate(&self, range: VirtRange) -> Result<(), FaultError> {
+        self.populate_as(range, |vma| {
+            let writable = vma.protection.contains(Protection::WRITE);
+            if vma.is_private() && writable { Access::Write } else { Access::Read }
+        })
+    }
+
+    /// Brings every page of the range in as accesses of the chosen kind would, up to the first that cannot be.
+    pub(super) fn populate_as(
+        &self,
+        range: VirtRange,
+        choose: impl Fn(&VmaAttributes) -> Access,
+    ) -> Result<(), FaultError> {
+        let mut at = range.start;
+        while at < range.end {
+            match self.populate_some(VirtRange { start: at, end: range.end }, &choose) {
+                Ok(next) => at = next,
+                Err((next, FaultError::OutOfMemory)) if self.make_room() > 0 => at = next,
+                Err((_, error)) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// As many pages as one hold of the lock may take, of one mapping. Where to go on.
+    fn populate_some(
+        &self,
+        range: VirtRange,
+        choose: &impl Fn(&VmaAttributes) -> Access,
+    ) -> Result<VirtAddr, (VirtAddr, FaultError)> {
+        let mut at = range.start;
+        let space = self.space.read(self.memory.platform());
+        let vma = space.tree.find(at).ok_or((at, FaultError::NotMapped))?;
+        let access = choose(&vma.attributes);
+        let end = range.end.min(vma.range.end);
+        for _ in 0..LOCK_HOLD_FRAMES {
+            if at >= end {
+                break;
+            }
+            match self.fault_in(vma, at, access).map_err(|error| (at, error))? {
+                Step::Done(outcome) => at = at.align_down(outcome.order.bytes()).add(outcome.order.bytes()),
+                Step::Again => self.memory.platform().relax(),
+            }
+        }
+        Ok(at.min(end))
+    }
+}

@@ -1,0 +1,89 @@
+//! Making room when memory is out: page cache that can be read again, then memory that was freed lazily.
+
+use super::mm::{Mm, Space};
+use super::vma::VmaFlags;
+use crate::addr::{PageSize, VirtAddr, VirtRange};
+use crate::arch::{EntryFlags, Protection};
+use crate::limits::LOCK_HOLD_FRAMES;
+use crate::pgtable::{GrantWrite, Zap};
+use crate::platform::Platform;
+use crate::stats::Stat;
+use crate::tlb::{FlushBatch, MmuGather};
+
+/// Runs of lazily freed pages that one round looks at.
+const RUNS: usize = 32;
+
+impl<P: Platform> Mm<'_, P> {
+    /// Gives up what can be had again. How many frames became free; zero when there is nothing left to give up. The
+    /// caller holds no lock.
+    pub(super) fn make_room(&self) -> u64 {
+        let dropped = self.memory.reclaim();
+        if dropped > 0 { dropped } else { self.drop_lazily_freed() }
+    }
+
+    /// Drops pages of this address space that were freed by `MADV_FREE` and not stored to since.
+    fn drop_lazily_freed(&self) -> u64 {
+        let space = self.lock();
+        let (runs, count) = self.lazy_runs(&space);
+        let runs = &runs[..count];
+        // Whoever wants to store to one of them from now on waits for the lock.
+        let mut owed = FlushBatch::new();
+        for &run in runs {
+            let done = self.tables().protect(run, Protection::READ, GrantWrite::Never, &mut owed);
+            debug_assert_eq!(done, Ok(()), "leaves begin and end where runs do");
+        }
+        owed.flush(self.memory.pages(), self.context());
+        let mut gather = MmuGather::new(self.memory.pages(), self.context());
+        for &run in runs {
+            let mut at = run.start;
+            while at < run.end {
+                let found = self.tables().lookup(at);
+                let size = found.leaf_size().unwrap_or(PageSize::Size4K);
+                let leaf = VirtRange::from_len(at, size.bytes());
+                if found.entry.has(EntryFlags::LAZY_FREE) && !found.entry.has(EntryFlags::DIRTY) {
+                    let done = self.tables().unmap(&Zap::leaves(leaf), &mut gather);
+                    debug_assert_eq!(done, Ok(()), "whole leaves need no split");
+                }
+                at = leaf.end;
+            }
+        }
+        let change = gather.finish();
+        self.add_rss(change, false);
+        let dropped = change.anon.unsigned_abs();
+        self.memory.pages().count(Stat::Pglazyfreed, dropped);
+        dropped
+    }
+
+    /// The first runs of leaves that are marked as freed lazily and clean at their start.
+    fn lazy_runs(&self, space: &Space) -> ([VirtRange; RUNS], usize) {
+        let (mut runs, mut count, mut pages) = ([VirtRange::default(); RUNS], 0, 0);
+        let lazy = |vma: &&super::vma::Vma| {
+            vma.attributes.is_anonymous() && !vma.attributes.flags.contains(VmaFlags::LOCKED)
+        };
+        for vma in space.tree.iter().filter(lazy) {
+            if count == RUNS || pages >= LOCK_HOLD_FRAMES as u64 {
+                break;
+            }
+            self.tables().runs(vma.range, |run| {
+                let bytes = run.count * run.size.bytes();
+                if run.first.has(EntryFlags::LAZY_FREE)
+                    && self.has_clean_leaf(run.addr, bytes)
+                    && count < RUNS
+                    && pages < LOCK_HOLD_FRAMES as u64
+                {
+                    runs[count] = VirtRange::from_len(run.addr, bytes);
+                    count += 1;
+                    pages += bytes / PageSize::Size4K.bytes();
+                }
+            });
+        }
+        (runs, count)
+    }
+
+    fn has_clean_leaf(&self, start: VirtAddr, bytes: u64) -> bool {
+        (0..bytes).step_by(PageSize::Size4K.bytes() as usize).any(|at| {
+            let entry = self.tables().lookup(start.add(at)).entry;
+            entry.has(EntryFlags::LAZY_FREE) && !entry.has(EntryFlags::DIRTY)
+        })
+    }
+}

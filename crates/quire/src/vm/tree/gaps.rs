@@ -1,0 +1,80 @@
+//! Where a mapping of some length fits.
+
+use super::VmaTree;
+use super::node::Ptr;
+use crate::addr::{VirtAddr, VirtRange};
+
+impl VmaTree {
+    /// The highest place for `len` bytes inside `window`, aligned to `align` (a power of two, at least 4096), clear of
+    /// every mapping and of the guard gap below those that grow down. Both are multiples of 4096 and not zero.
+    ///
+    /// One descent of the tree: only a gap that surely has an aligned place is looked at, one of at least
+    /// `len + align - 4096` bytes. The same holds for Linux's search.
+    pub fn highest_gap(&self, window: VirtRange, len: u64, align: u64) -> Option<VirtAddr> {
+        let room = len.checked_add(align - 4096)?;
+        let place = |floor: u64, ceiling: u64| {
+            let (floor, ceiling) = (floor.max(window.start.0), ceiling.min(window.end.0));
+            (ceiling.saturating_sub(floor) >= room).then(|| VirtAddr(ceiling - len).align_down(align))
+        };
+        // The gap that the window's end cuts: below the first mapping that starts at or above it.
+        let above = self.first_starting_from(window.end);
+        let ceiling = above.map_or(u64::MAX, |at| self.node(at).vma.guarded_start().0);
+        let below = match above {
+            Some(above) => self.predecessor(above),
+            None => self.root.map(|root| self.rightmost(root)),
+        };
+        let floor = below.map_or(0, |at| self.node(at).vma.range.end.0);
+        if let Some(found) = place(floor, ceiling) {
+            return Some(found);
+        }
+        // Every gap below is whole but the one that the window's start cuts, and that is the last that could serve.
+        let at = self.last_with_gap(window.end, room)?;
+        let ceiling = self.node(at).vma.guarded_start().0;
+        place(ceiling - self.node(at).gap, ceiling)
+    }
+
+    fn first_starting_from(&self, addr: VirtAddr) -> Option<Ptr> {
+        let (mut at, mut best) = (self.root, None);
+        while let Some(here) = at {
+            let node = self.node(here);
+            if node.vma.range.start >= addr {
+                best = at;
+                at = node.left;
+            } else {
+                at = node.right;
+            }
+        }
+        best
+    }
+
+    /// The last mapping that starts before `limit` with at least `room` bytes free in front of it.
+    fn last_with_gap(&self, limit: VirtAddr, room: u64) -> Option<Ptr> {
+        let enough = |at: Option<Ptr>| self.max_gap(at) >= room;
+        // Down to the limit, remembering the last place where everything to the left lies below it.
+        let (mut at, mut found) = (self.root.filter(|&root| enough(Some(root))), None);
+        while let Some(here) = at {
+            let node = self.node(here);
+            if node.vma.range.start < limit {
+                if node.gap >= room || enough(node.left) {
+                    found = at;
+                }
+                at = node.right.filter(|&right| enough(Some(right)));
+            } else {
+                at = node.left.filter(|&left| enough(Some(left)));
+            }
+        }
+        let found = found?;
+        if self.node(found).gap >= room {
+            return Some(found);
+        }
+        let mut at = self.node(found).left?;
+        loop {
+            let node = self.node(at);
+            match (node.right, node.left) {
+                (Some(right), _) if enough(Some(right)) => at = right,
+                _ if node.gap >= room => return Some(at),
+                (_, left) => at = left?,
+            }
+        }
+    }
+}

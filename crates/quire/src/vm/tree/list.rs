@@ -1,0 +1,70 @@
+//! A list of nodes that are in no tree, linked through the nodes themselves.
+
+use super::super::vma::Vma;
+use super::node::{Ptr, VmaBox};
+
+/// Mappings on their way out, first in, first out. The list owns its nodes.
+#[must_use = "forgotten nodes leak their memory and their counts on files"]
+#[derive(Debug, Default)]
+pub struct VmaList {
+    first: Option<Ptr>,
+    last: Option<Ptr>,
+    count: usize,
+}
+
+impl VmaList {
+    /// An empty list.
+    pub const fn new() -> Self {
+        Self { first: None, last: None, count: 0 }
+    }
+
+    /// How many there are.
+    pub const fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there are none.
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The mappings, first to last.
+    pub fn iter(&self) -> impl Iterator<Item = &Vma> {
+        let mut at = self.first;
+        core::iter::from_fn(move || {
+            let (vma, next) = at?.look(self);
+            at = next;
+            Some(vma)
+        })
+    }
+
+    /// Adds one at the end.
+    pub fn push(&mut self, mut node: VmaBox) {
+        node.set_next(None);
+        let node = Ptr::from_box(node);
+        match self.last {
+            None => self.first = Some(node),
+            Some(last) => last.with_box(|last| last.set_next(Some(node))),
+        }
+        self.last = Some(node);
+        self.count += 1;
+    }
+
+    /// Adds all of another list at the end.
+    pub fn append(&mut self, mut other: Self) {
+        while let Some(node) = other.pop() {
+            self.push(node);
+        }
+    }
+
+    /// Takes the first out.
+    pub fn pop(&mut self) -> Option<VmaBox> {
+        let first = self.first?.into_box();
+        self.first = first.next();
+        if self.first.is_none() {
+            self.last = None;
+        }
+        self.count -= 1;
+        Some(first)
+    }
+}

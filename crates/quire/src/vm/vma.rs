@@ -1,0 +1,206 @@
+//! One mapping of an address space: a range of addresses that agree in everything.
+
+use crate::addr::{VirtAddr, VirtRange};
+use crate::arch::Protection;
+use crate::filemap::FileRef;
+use crate::limits::{FRAME_SHIFT, STACK_GUARD_BYTES};
+
+use super::policy::{FolioOverride, HugeAdvice};
+
+/// Properties of a mapping that are either there or not.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct VmaFlags(u8);
+
+impl VmaFlags {
+    /// None of them.
+    pub const NONE: Self = Self(0);
+    /// Stores go to the object and are seen by everybody who maps it; without it they go to private copies.
+    pub const SHARED: Self = Self(1);
+    /// The mapping grows towards lower addresses on a fault just below it (`MAP_GROWSDOWN`).
+    pub const GROWS_DOWN: Self = Self(1 << 1);
+    /// `mlock`: pages are never given up.
+    pub const LOCKED: Self = Self(1 << 2);
+    /// `MLOCK_ONFAULT`: locked pages come when they are touched, not at once.
+    pub const LOCK_ON_FAULT: Self = Self(1 << 3);
+    /// `MAP_NORESERVE`.
+    pub const NO_RESERVE: Self = Self(1 << 4);
+
+    /// Whether all of `other` are there.
+    #[inline]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// With those of `other` as well.
+    #[inline]
+    #[must_use]
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Without those of `other`.
+    #[inline]
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// With those of `other` if `condition`.
+    #[inline]
+    #[must_use]
+    pub const fn with_if(self, other: Self, condition: bool) -> Self {
+        if condition { self.union(other) } else { self }
+    }
+}
+
+/// What stands behind a mapping.
+#[derive(PartialEq, Eq, Debug)]
+pub enum Backing {
+    /// Memory of its own that starts as zeroes.
+    Anonymous,
+    /// A file, or the nameless file behind anonymous shared memory.
+    File {
+        /// The file; the mapping holds one count.
+        file: FileRef,
+        /// The file's page, 4096 bytes each, at the mapping's first address.
+        page_offset: u64,
+    },
+}
+
+/// Everything about a mapping but where it is.
+#[derive(PartialEq, Eq, Debug)]
+pub struct VmaAttributes {
+    /// What accesses may do now.
+    pub protection: Protection,
+    /// What `mprotect` may ever allow.
+    pub may: Protection,
+    /// Yes-or-no properties.
+    pub flags: VmaFlags,
+    /// What `madvise` said about large folios.
+    pub advice: HugeAdvice,
+    /// What the mapping says to each folio order.
+    pub folios: FolioOverride,
+    /// What stands behind it.
+    pub backing: Backing,
+}
+
+/// A mapping.
+#[derive(PartialEq, Eq, Debug)]
+pub struct Vma {
+    /// Its addresses; never empty.
+    pub range: VirtRange,
+    /// Everything else.
+    pub attributes: VmaAttributes,
+}
+
+impl Backing {
+    /// The same object, `pages` further on; takes one more count on a file. Page offsets wrap, so that a mapping may be
+    /// moved back and forth in steps that no file offset could express.
+    #[must_use]
+    pub fn again(&self, pages: u64) -> Self {
+        match self {
+            Self::Anonymous => Self::Anonymous,
+            Self::File { file, page_offset } => {
+                Self::File { file: file.again(), page_offset: page_offset.wrapping_add(pages) }
+            }
+        }
+    }
+
+    /// Whether `next` carries on where `self` ends, `pages` further on.
+    fn continues(&self, next: &Self, pages: u64) -> bool {
+        match (self, next) {
+            (Self::Anonymous, Self::Anonymous) => true,
+            (Self::File { file, page_offset }, Self::File { file: other, page_offset: offset }) => {
+                file == other && page_offset.wrapping_add(pages) == *offset
+            }
+            _ => false,
+        }
+    }
+}
+
+impl VmaAttributes {
+    /// Private anonymous memory with this protection.
+    pub const fn anonymous(protection: Protection) -> Self {
+        Self {
+            protection,
+            may: Protection::from_bits(7),
+            flags: VmaFlags::NONE,
+            advice: HugeAdvice::None,
+            folios: FolioOverride::INHERIT,
+            backing: Backing::Anonymous,
+        }
+    }
+
+    /// A copy for a mapping that starts `pages` further on. Takes one more count on a file.
+    #[must_use]
+    pub fn again(&self, pages: u64) -> Self {
+        Self { backing: self.backing.again(pages), ..*self }
+    }
+
+    /// Whether a mapping with the attributes `next` that starts where one of `pages` pages with `self` ends can be one
+    /// mapping with it: everything agrees, and a file goes on at the right offset.
+    pub fn merges_with(&self, next: &Self, pages: u64) -> bool {
+        self.protection == next.protection
+            && self.may == next.may
+            && self.flags == next.flags
+            && self.advice == next.advice
+            && self.folios == next.folios
+            && self.backing.continues(&next.backing, pages)
+    }
+
+    /// Whether stores go to private pages.
+    #[inline]
+    pub const fn is_private(&self) -> bool {
+        !self.flags.contains(VmaFlags::SHARED)
+    }
+
+    /// Whether the memory is the mapping's own, with nothing behind it.
+    #[inline]
+    pub const fn is_anonymous(&self) -> bool {
+        matches!(self.backing, Backing::Anonymous)
+    }
+}
+
+impl Vma {
+    /// A mapping of `range`, which is not empty.
+    pub const fn new(range: VirtRange, attributes: VmaAttributes) -> Self {
+        debug_assert!(!range.is_empty());
+        Self { range, attributes }
+    }
+
+    /// The file's page behind `addr`, which lies in the mapping; `None` for anonymous memory.
+    #[inline]
+    pub const fn file_page(&self, addr: VirtAddr) -> Option<u64> {
+        match &self.attributes.backing {
+            Backing::Anonymous => None,
+            Backing::File { page_offset, .. } => {
+                Some(page_offset.wrapping_add((addr.0 - self.range.start.0) >> FRAME_SHIFT))
+            }
+        }
+    }
+
+    /// Changes the range and, with its start, the page offset: every address that stays keeps its page.
+    pub fn set_range(&mut self, range: VirtRange) {
+        debug_assert!(!range.is_empty());
+        if let Backing::File { page_offset, .. } = &mut self.attributes.backing {
+            *page_offset = page_offset.wrapping_add(range.start.page()).wrapping_sub(self.range.start.page());
+        }
+        self.range = range;
+    }
+
+    /// Whether `next` can be made part of `self`.
+    pub fn merges_with(&self, next: &Self) -> bool {
+        self.range.end == next.range.start
+            && self.attributes.merges_with(&next.attributes, self.range.pages())
+    }
+
+    /// The lowest address that no other mapping may reach: below a stack a gap stays free.
+    #[inline]
+    pub const fn guarded_start(&self) -> VirtAddr {
+        if self.attributes.flags.contains(VmaFlags::GROWS_DOWN) {
+            VirtAddr(self.range.start.0.saturating_sub(STACK_GUARD_BYTES))
+        } else {
+            self.range.start
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! Address spaces on a hosted machine, with every check of the machine on.
+
+mod common;
+
+#[path = "vm/basic.rs"]
+mod basic;
+#[path = "vm/world.rs"]
+mod world;

@@ -1,0 +1,84 @@
+//! A machine, its manager, and accesses as a program makes them: through the software MMU, with faults served.
+
+use hosted::{FaultCause, Hosted, HostedConfig};
+use quire::addr::VirtAddr;
+use quire::arch::Protection;
+use quire::cpu::CpuId;
+use quire::error::FaultError;
+use quire::manager::{Config, MemoryManager};
+use quire::vm::{Access, MapRequest, Mm, Placement};
+
+use crate::common::ranges_of;
+
+pub(crate) const RW: Protection = Protection::from_bits(3);
+pub(crate) const R: Protection = Protection::READ;
+pub(crate) const MIB: u64 = 1 << 20;
+
+pub(crate) type Manager<'p> = MemoryManager<'p, Hosted>;
+pub(crate) type Space<'m> = Mm<'m, Hosted>;
+
+/// Runs `test` as CPU 0 of a machine, with every check on, and looks that all memory is back at the end.
+pub(crate) fn with_manager(config: HostedConfig, test: impl FnOnce(&Hosted, &Manager<'_>)) {
+    let machine = config.build().expect("the host refused a machine");
+    machine.run_on(CpuId(0), || {
+        let manager =
+            MemoryManager::new(&machine, &ranges_of(&machine), &Config::default()).expect("no manager");
+        manager.pages().drain_local();
+        let before = manager.meminfo().frames;
+        test(&machine, &manager);
+        manager.validate().expect("broken at the end");
+        manager.pages().drain_local();
+        let after = manager.meminfo().frames;
+        assert_eq!(after.used, before.used, "frames were lost, or freed twice");
+        machine.assert_clean();
+    });
+}
+
+/// A machine of 64 MiB.
+pub(crate) fn small(test: impl FnOnce(&Hosted, &Manager<'_>)) {
+    with_manager(HostedConfig::new(64 * MIB), test);
+}
+
+/// An address space that this CPU runs for the length of `test`, checked at the end.
+pub(crate) fn run<'m>(manager: &'m Manager<'_>, test: impl FnOnce(&Space<'m>)) {
+    let mm = manager.new_mm().expect("no address space");
+    mm.switch_in();
+    test(&mm);
+    mm.validate().expect("broken address space");
+    mm.switch_out();
+    mm.exit();
+}
+
+/// Private anonymous memory that can be read and written, at a fixed address.
+pub(crate) fn anonymous(addr: u64, len: u64) -> MapRequest<'static> {
+    MapRequest { addr: VirtAddr(addr), len, prot: RW, placement: Placement::Fixed, ..MapRequest::default() }
+}
+
+/// A load by the program, with its faults.
+pub(crate) fn load(machine: &Hosted, mm: &Space<'_>, addr: u64) -> Result<u64, FaultError> {
+    let mut bytes = [0; 8];
+    for _ in 0..100 {
+        match machine.read(VirtAddr(addr), &mut bytes) {
+            Ok(()) => return Ok(u64::from_le_bytes(bytes)),
+            Err(fault) => {
+                assert!(matches!(fault.cause, FaultCause::NotPresent | FaultCause::Protection), "{fault:?}");
+                mm.fault(VirtAddr(addr), Access::Read)?;
+            }
+        }
+    }
+    panic!("the load of {addr:#x} faults for ever");
+}
+
+/// A store by the program, with its faults.
+pub(crate) fn store(machine: &Hosted, mm: &Space<'_>, addr: u64, word: u64) -> Result<(), FaultError> {
+    for _ in 0..100 {
+        match machine.write(VirtAddr(addr), &word.to_le_bytes()) {
+            Ok(()) => return Ok(()),
+            Err(fault) => {
+                assert!(matches!(fault.cause, FaultCause::NotPresent | FaultCause::Protection), "{fault:?}");
+                mm.fault(VirtAddr(addr), Access::Write)?;
+            }
+        }
+    }
+    panic!("the store to {addr:#x} faults for ever");
+}

@@ -40,10 +40,6 @@ pub struct Block {
     pub order: AtomicU8,
     /// One more than the largest order of a free aligned group; 0 when nothing is free. [`BlockState::Small`] only.
     pub free_order: AtomicU8,
-    /// The mobility group that the block serves.
-    pub mobility: AtomicU8,
-    /// The zone that the block belongs to; valid unless the state is [`BlockState::Whole`].
-    pub zone: AtomicU8,
     /// One more than the list of its shard's index that the block is on; 0 on none. Changes under the shard's lock.
     pub listed: AtomicU8,
     /// 1 when map counts are 32 bits wide.
@@ -54,7 +50,9 @@ pub struct Block {
     pub free: AtomicU16,
     /// Frames that can be free at once: those that are memory and hold no metadata. 504, less at the edges of a range.
     pub capacity: AtomicU16,
-    _spare: AtomicU16,
+    /// The zone and the mobility group that the block serves: 16 times the one plus the other, which is where its
+    /// per-CPU lists begin. Valid unless the state is [`BlockState::Whole`].
+    group: AtomicU16,
     /// Links of the shard's list, as block number plus one. Change under the shard's lock.
     pub next: AtomicU32,
     /// The other direction.
@@ -73,9 +71,12 @@ pub struct Block {
     pub heads: Bitmap,
     /// Frames that have an owner besides the leaves that map them.
     pub held: Bitmap,
+    /// Folios of order 0 in use that nobody has mapped or held since they were handed out: freeing one needs no other
+    /// check. A folio that is not in this map may be in order all the same, and is looked at closely.
+    pub plain: Bitmap,
 }
 
-const _: () = assert!(size_of::<Block>() == 256);
+const _: () = assert!(size_of::<Block>() == 320);
 const _: () = assert!(size_of::<Bitmap>() == size_of::<Descriptor>());
 
 impl Block {
@@ -165,17 +166,28 @@ impl Block {
         unsafe { &*core::ptr::from_ref(&self.heads).cast::<Descriptor>() }
     }
 
-    /// Whether a folio of exactly `count` frames, a power of two up to 32, is in use at `index` and not held, as far as
-    /// one word of the bitmaps says it: a folio that ends with its word is not recognised.
+    /// The zone that the block belongs to.
+    #[inline]
+    pub fn zone(&self) -> usize {
+        usize::from(self.group.load(Ordering::Relaxed) >> 4)
+    }
+
+    /// The number of the mobility group that the block serves.
+    #[inline]
+    pub fn mobility(&self) -> u8 {
+        self.group.load(Ordering::Relaxed) as u8 & 15
+    }
+
+    /// 16 times the zone plus the mobility group.
     #[inline(always)]
-    pub fn is_folio_in_word(&self, index: usize, count: usize) -> bool {
-        let (word, bit) = (index / 64, index % 64);
-        let (used, heads, held) = (self.used.word(word), self.heads.word(word), self.held.word(word));
-        let starts = heads & used & !held;
-        let inside = !heads & used & !held;
-        // `count - 1` frames inside the folio follow its start, and then one that is not.
-        let run = (1u64 << (count - 1)) - 1;
-        bit + count < 64 && starts >> bit & 1 == 1 && inside >> bit >> 1 & (run << 1 | 1) == run
+    pub fn group(&self) -> usize {
+        usize::from(self.group.load(Ordering::Relaxed))
+    }
+
+    /// Says which zone and mobility group the block serves.
+    #[inline]
+    pub fn set_group(&self, zone: u8, mobility: u8) {
+        self.group.store(u16::from(zone) << 4 | u16::from(mobility), Ordering::Relaxed);
     }
 
     /// Whether a folio of exactly `count` frames, a power of two below a block's, is in use at `index` and not held.
@@ -195,12 +207,10 @@ impl Block {
 
     /// Makes the record all zero again, save for the lock, which the caller holds.
     pub fn reset(&self) {
-        for field in
-            [&self.state, &self.order, &self.free_order, &self.mobility, &self.zone, &self.listed, &self.wide]
-        {
+        for field in [&self.state, &self.order, &self.free_order, &self.listed, &self.wide] {
             field.store(0, Ordering::Relaxed);
         }
-        for field in [&self.shard, &self.free, &self.capacity] {
+        for field in [&self.shard, &self.free, &self.capacity, &self.group] {
             field.store(0, Ordering::Relaxed);
         }
         for field in [&self.next, &self.previous, &self.large_maps, &self.gigantic_maps] {
@@ -209,7 +219,7 @@ impl Block {
         for field in [&self.folio_maps, &self.descriptors, &self.lanes] {
             field.store(0, Ordering::Release);
         }
-        for map in [&self.used, &self.heads, &self.held] {
+        for map in [&self.used, &self.heads, &self.held, &self.plain] {
             map.store(super::FrameMask::EMPTY);
         }
     }

@@ -111,6 +111,12 @@ impl<T> BootSlice<T> {
         Self { base: NonNull::dangling(), len: 0 }
     }
 
+    /// The table that this one and `next` are together, if `next` stands right behind it.
+    pub fn joined(self, next: Self) -> Option<Self> {
+        let adjacent = self.base.as_ptr().wrapping_add(self.len) == next.base.as_ptr();
+        (adjacent && self.len > 0).then_some(Self { base: self.base, len: self.len + next.len })
+    }
+
     /// The table's entries.
     #[inline]
     pub fn as_slice<'a>(self) -> &'a [T] {

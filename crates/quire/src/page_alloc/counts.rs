@@ -101,7 +101,10 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
 
     /// Marks frames as owned by something besides the leaves that map them: they stay in use at a count of zero.
     pub fn hold(&self, frames: FrameRange) {
-        self.each_block(frames, |block, start, count| block.held.insert_run(start, count));
+        self.each_block(frames, |block, start, count| {
+            block.held.insert_run(start, count);
+            block.plain.remove_run(start, count);
+        });
     }
 
     /// Whether something besides leaves owns the frame.
@@ -140,7 +143,10 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
             let counted =
                 lanes.map(|lanes| lanes.increment(piece.start.index_in_block(), piece.count as usize));
             match counted {
-                Some(Ok(())) => done += piece.count,
+                Some(Ok(())) => {
+                    block.plain.remove_run(piece.start.index_in_block(), piece.count as usize);
+                    done += piece.count;
+                }
                 Some(Err(LaneError::Full)) | None => {
                     self.leave();
                     return Err(CountError::Prepare { done, at: piece.start });

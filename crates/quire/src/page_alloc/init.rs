@@ -134,8 +134,7 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
         let zone = &self.zones[layout.zone_of(frames.start, node)];
         let (start, count) = (frames.start.index_in_block(), frames.count as usize);
         let known = block.state() == BlockState::Small;
-        if !known && count <= DESCRIPTOR_FRAMES || known && block.zone.load(Ordering::Relaxed) != zone.number
-        {
+        if !known && count <= DESCRIPTOR_FRAMES || known && block.zone() != usize::from(zone.number) {
             self.reserved += frames.count;
             return;
         }

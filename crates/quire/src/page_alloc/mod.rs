@@ -102,7 +102,7 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
     #[inline]
     pub fn free(&self, frame: Frame, order: Order) -> Result<(), FreeError> {
         let pinned = Pinned::new(self.platform);
-        if order.get() <= 3 && self.put_clean(pinned.cpu(), frame, order) {
+        if order == Order::FRAME && self.put_plain(pinned.cpu(), frame) {
             return Ok(());
         }
         self.free_slow(pinned.cpu(), frame, order)

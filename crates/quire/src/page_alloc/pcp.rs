@@ -3,7 +3,7 @@
 //! A list is an array of frame numbers that only its own CPU touches, pinned, under a plain re-entry flag: no locked
 //! operation, no interrupt switching. Nobody ever waits for the flag. Code that finds it set has interrupted the list's
 //! user on the same CPU: its allocations go to the store without waiting for any lock, and its frees onto the CPU's
-//! *deferred* stack, which the next undisturbed call on this CPU empties. All fields are atomics used with plain loads
+//! *deferred* stack, which the CPU's next undisturbed call that goes the long way empties. All fields are atomics used with plain loads
 //! and stores; other CPUs read the lengths for the counters.
 //!
 //! A frame on a list is marked in its descriptor, so that freeing it twice is found; the mark is the only thing that
@@ -195,11 +195,6 @@ impl CpuLists {
     pub(super) fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Relaxed)
     }
-
-    #[inline]
-    pub(super) fn has_deferred(&self) -> bool {
-        self.deferred.load(Ordering::Relaxed) != 0
-    }
 }
 
 impl<P: Platform> PageAllocator<'_, P> {
@@ -223,27 +218,24 @@ impl<P: Platform> PageAllocator<'_, P> {
         frame
     }
 
-    /// The common case of a free: the folio is in order and its list has room. `false` means that the long way must be
-    /// gone, which also finds out what is wrong.
+    /// The common case of a free: a frame that was never mapped or held, and room on its list. `false` means that the
+    /// long way must be gone, which also finds out what is wrong.
     #[inline(always)]
-    pub(super) fn put_clean(&self, cpu: CpuId, frame: Frame, order: Order) -> bool {
+    pub(super) fn put_plain(&self, cpu: CpuId, frame: Frame) -> bool {
         let Some(block) = self.memmap.get(frame.block()) else { return false };
-        let (index, count) = (frame.index_in_block(), order.frames() as usize);
-        if block.state() != BlockState::Small || !block.is_folio_in_word(index, count) {
+        if !block.plain.contains(frame.index_in_block()) {
             return false;
         }
         let descriptor = self.memmap.descriptor_in(self.platform, block, frame);
-        debug_assert!(self.is_plain_folio(block, frame, order), "{frame:?} is mapped still (invariant 5)");
         let lists = &self.cpus[cpu.index()];
-        if descriptor.has(DescriptorFlags::LISTED) || lists.has_deferred() || !lists.enter() {
+        if descriptor.has(DescriptorFlags::LISTED) || !lists.enter() {
             return false;
         }
-        let number = usize::from(order.get()) * 3 + usize::from(block.mobility.load(Ordering::Relaxed));
-        let list = lists.list(block.zone.load(Ordering::Relaxed).into(), number);
+        let list = &lists.lists[block.group()];
         let put = list.push(frame, descriptor);
         if put {
-            self.note_freed(FrameRange::folio(frame, order));
-            add_own(&list.freed, order.frames());
+            self.note_freed(FrameRange::new(frame, 1));
+            add_own(&list.freed, 1);
         }
         lists.leave();
         put
@@ -310,7 +302,7 @@ impl<P: Platform> PageAllocator<'_, P> {
             return Ok(false);
         }
         let block = self.memmap.get(frame.block()).ok_or(FreeError::NotMemory)?;
-        let zone = usize::from(block.zone.load(Ordering::Relaxed));
+        let zone = block.zone();
         if order == Order::BLOCK {
             self.check_whole(block, frame, order)?;
             // Lanes of counts are given back before the block waits on a list.
@@ -327,7 +319,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         if descriptor.has(DescriptorFlags::LISTED) {
             return Err(FreeError::DoubleFree);
         }
-        let number = usize::from(order.get()) * 3 + usize::from(block.mobility.load(Ordering::Relaxed));
+        let number = usize::from(order.get()) * 3 + usize::from(block.mobility());
         let list = lists.list(zone, number);
         if list.slots.is_empty() {
             return Ok(false);

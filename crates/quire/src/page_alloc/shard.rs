@@ -64,7 +64,7 @@ impl ShardIndex {
     pub(super) fn wanted_list(block: &Block) -> u8 {
         match block.free_order.load(Ordering::Relaxed) {
             0 => 0,
-            order => block.mobility.load(Ordering::Relaxed) * BLOCK_ORDER + order,
+            order => block.mobility() * BLOCK_ORDER + order,
         }
     }
 

@@ -81,7 +81,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         block.lock(self.platform);
         self.make_small(zone, number, block, 0, FrameMask::EMPTY);
         block.shard.store(search.home as u16, Ordering::Relaxed);
-        block.mobility.store(search.mobility as u8, Ordering::Relaxed);
+        block.set_group(zone.number, search.mobility as u8);
         self.relist(zone, number, block, false);
         block.unlock(self.platform);
         zone.add_free(-(DESCRIPTOR_FRAMES as i64));
@@ -105,12 +105,13 @@ impl<P: Platform> PageAllocator<'_, P> {
         let used = missing.union(metadata);
         block.used.store(used);
         block.heads.store(FrameMask::EMPTY);
+        block.plain.store(FrameMask::EMPTY);
         block.held.store(used);
         let capacity = (BLOCK_FRAMES - used.count()) as u16;
         block.capacity.store(capacity, Ordering::Relaxed);
         block.free.store(capacity, Ordering::Relaxed);
         block.free_order.store(FrameMask::ALL.without(used).largest_group(), Ordering::Relaxed);
-        block.zone.store(zone.number, Ordering::Relaxed);
+        block.set_group(zone.number, 0);
         block.set_descriptors(Some(base));
         // The descriptors of the descriptor frames are never used; the counts stand in their room.
         let lanes = PhysAddr(base.0 + (first * DESCRIPTOR_SIZE) as u64);
@@ -132,7 +133,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         {
             let was_free = block.free.load(Ordering::Relaxed) == block.capacity.load(Ordering::Relaxed);
             if was_free {
-                block.mobility.store(search.mobility as u8, Ordering::Relaxed);
+                block.set_group(zone.number, search.mobility as u8);
             }
             got = take_groups(block, number, search.order, out);
             let left = FrameMask::ALL.without(block.used.load());
@@ -163,11 +164,12 @@ impl<P: Platform> PageAllocator<'_, P> {
     /// Takes back frames of one block in small pieces. Under the block's lock, which is given back here. The frames are
     /// in use, mapped by nobody and held by nobody.
     pub(super) fn store_put(&self, number: BlockNumber, block: &Block, mut frames: FrameMask) {
-        let zone = &self.zones[usize::from(block.zone.load(Ordering::Relaxed))];
+        let zone = &self.zones[block.zone()];
         let lanes = self.drop_wide_lanes(number, block, &mut frames);
         let count = frames.count();
         block.used.store(block.used.load().without(frames));
         block.heads.store(block.heads.load().without(frames));
+        block.plain.store(block.plain.load().without(frames));
         let free = block.free.fetch_add(count as u16, Ordering::Relaxed) + count as u16;
         let known = block.free_order.load(Ordering::Relaxed);
         let order = match (count, frames.next_set(0)) {
@@ -365,6 +367,7 @@ fn take_groups(block: &Block, number: BlockNumber, order: Order, out: &mut [Fram
         if taken != 0 {
             block.used.set_word(word, used | taken);
             block.heads.set_word(word, block.heads.word(word) | taken);
+            block.plain.set_word(word, block.plain.word(word) | taken);
         }
         if got == out.len() {
             break;

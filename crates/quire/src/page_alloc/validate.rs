@@ -7,6 +7,7 @@ use super::pcp::order_of;
 use super::shard::ShardIndex;
 use super::zone::Zone;
 use crate::addr::{BlockNumber, Frame};
+use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{Block, BlockState, DescriptorFlags, FrameMask};
 use crate::platform::Platform;
 
@@ -21,6 +22,8 @@ pub enum Violation {
     Listed(BlockNumber),
     /// A free frame is marked as a folio's start, as held, or has a map count (invariants 1 and 5).
     FreeInUse(BlockNumber),
+    /// A frame is marked as needing no check when freed, but is free, mapped, held or part of a larger folio.
+    Plain(BlockNumber),
     /// A whole block's record is not all zero, or its pool's bit disagrees.
     Whole(BlockNumber),
     /// A folio's blocks disagree about it.
@@ -71,7 +74,10 @@ impl<P: Platform> PageAllocator<'_, P> {
         ensure(listed, Violation::Listed(number))?;
         let mapped = block.lanes(self.platform).map_or(FrameMask::EMPTY, |lanes| lanes.nonzero());
         let in_use = block.heads.load().union(block.held.load()).union(mapped);
-        ensure(free.intersection(in_use).is_empty(), Violation::FreeInUse(number))
+        ensure(free.intersection(in_use).is_empty(), Violation::FreeInUse(number))?;
+        let plain = (0..BLOCK_FRAMES).filter(|&index| block.plain.contains(index));
+        let mut wrong = plain.filter(|&index| !block.is_folio(index, 1) || mapped.contains(index));
+        ensure(wrong.next().is_none(), Violation::Plain(number))
     }
 
     fn validate_whole(&self, number: BlockNumber, block: &Block) -> Result<(), Violation> {
@@ -130,7 +136,7 @@ impl<P: Platform> PageAllocator<'_, P> {
             .memmap
             .blocks()
             .filter(|(_, block)| {
-                block.state() == BlockState::Small && block.zone.load(Ordering::Relaxed) == zone.number
+                block.state() == BlockState::Small && block.zone() == usize::from(zone.number)
             })
             .map(|(_, block)| u64::from(block.free.load(Ordering::Relaxed)))
             .sum();
@@ -144,7 +150,7 @@ impl<P: Platform> PageAllocator<'_, P> {
                     found: pool.count_free().into(),
                 });
             }
-            whole += u64::from(pool.free) * crate::limits::BLOCK_FRAMES as u64;
+            whole += u64::from(pool.free) * BLOCK_FRAMES as u64;
         }
         let (counted, found) = (zone.free_frames(), small + whole);
         if counted == found {

@@ -36,7 +36,7 @@ impl<P: Platform> PageAllocator<'_, P> {
     fn claim(&self, zone: &Zone, block: &Block, order: Order, state: BlockState) {
         block.lock(self.platform);
         block.order.store(order.get(), Ordering::Relaxed);
-        block.zone.store(zone.number, Ordering::Relaxed);
+        block.set_group(zone.number, 0);
         block.set_state(state);
         block.unlock(self.platform);
     }
@@ -81,7 +81,7 @@ impl<P: Platform> PageAllocator<'_, P> {
     /// under its lock, so nobody else touches them.
     pub(super) fn put_whole(&self, number: BlockNumber, order: Order) {
         let blocks = blocks_of(order);
-        let zone = &self.zones[usize::from(self.memmap.block(number).zone.load(Ordering::Relaxed))];
+        let zone = &self.zones[self.memmap.block(number).zone()];
         self.note_freed(crate::addr::FrameRange::folio(number.first_frame(), order));
         for tail in (0..blocks).rev() {
             let block = self.memmap.block(number.add(tail));

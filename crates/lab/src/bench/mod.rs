@@ -6,6 +6,7 @@ pub mod experiments;
 pub mod folio;
 pub mod linux;
 pub mod machine;
+pub mod ours;
 pub mod published;
 pub mod row;
 pub mod runner;

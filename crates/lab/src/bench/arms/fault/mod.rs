@@ -1,6 +1,7 @@
 //! Arms of the experiment `fault`.
 
 mod linux;
+mod quire;
 
 use crate::bench::experiment::Arm;
 use crate::bench::folio::Folio;
@@ -27,5 +28,5 @@ pub enum Populate {
 
 /// Every arm. The checksum of a repetition is the number of pages that were populated and hold what was written.
 pub fn all() -> Vec<Box<dyn Arm<Fault>>> {
-    vec![Box::<linux::Linux>::default()]
+    vec![Box::<quire::Quire>::default(), Box::<linux::Linux>::default()]
 }

@@ -1,6 +1,7 @@
 //! Arms of the experiment `unmap`.
 
 mod linux;
+mod quire;
 
 use crate::bench::experiment::Arm;
 use crate::bench::folio::Folio;
@@ -16,5 +17,5 @@ pub struct Unmap {
 
 /// Every arm. The checksum of a repetition is the number of pages that were mapped, written, and then unmapped.
 pub fn all() -> Vec<Box<dyn Arm<Unmap>>> {
-    vec![Box::<linux::Linux>::default()]
+    vec![Box::<quire::Quire>::default(), Box::<linux::Linux>::default()]
 }

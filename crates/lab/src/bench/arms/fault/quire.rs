@@ -1,0 +1,72 @@
+//! Our own page faults, on a hosted machine.
+
+use hosted::Hosted;
+
+use super::{Fault, Populate};
+use crate::bench::experiment::{Arm, CLEAR, Prepared, REST, Sample, Skip};
+use crate::bench::ours;
+
+/// `Mm::fault`, once for each folio as hardware would raise it; once with clearing and once without.
+#[derive(Default)]
+pub(super) struct Quire {
+    machines: Option<(Hosted, Hosted)>,
+}
+
+impl Arm<Fault> for Quire {
+    fn name(&self) -> &'static str {
+        "quire"
+    }
+
+    fn about(&self) -> &'static str {
+        "Mm::fault once per folio on a hosted machine: look-up, policy, folio, clearing, map counts, the entries. The \
+         same work is timed a second time on a machine that does not clear: `rest` is that run, `clear` the difference. \
+         No trap, no cgroup, no LRU, no reverse map for anonymous folios yet."
+    }
+
+    fn setup(&mut self, case: &Fault) -> Result<Box<dyn Prepared + '_>, Skip> {
+        if case.populate == Populate::Call {
+            return Err(Skip("populating by one call takes the same faults inside".to_owned()));
+        }
+        if self.machines.is_none() {
+            let bytes = case.bytes as u64;
+            self.machines = Some((ours::machine(bytes, 1, true)?, ours::machine(bytes, 1, false)?));
+        }
+        let Some((clearing, bare)) = &self.machines else { return Err(Skip("no machine".to_owned())) };
+        Ok(Box::new(Ready { case: *case, clearing, bare }))
+    }
+}
+
+struct Ready<'a> {
+    case: Fault,
+    clearing: &'a Hosted,
+    bare: &'a Hosted,
+}
+
+impl Prepared for Ready<'_> {
+    fn run(&mut self) -> Result<Sample, Skip> {
+        let (time, pages) = self.once(self.clearing)?;
+        let (rest, _) = self.once(self.bare)?;
+        let folios = (self.case.bytes / self.case.folio.bytes()) as u64;
+        Ok(Sample::new(time, pages)
+            .metric(CLEAR, time - rest)
+            .metric(REST, rest)
+            .count("folios", folios)
+            .count("faults", folios))
+    }
+}
+
+impl Ready<'_> {
+    /// Populates a fresh address space; nanoseconds and pages.
+    fn once(&self, machine: &Hosted) -> Result<(f64, u64), Skip> {
+        let Fault { bytes, folio, .. } = self.case;
+        ours::with_manager(machine, folio, |manager| {
+            let mm = manager.new_mm().map_err(|error| Skip(error.to_string()))?;
+            mm.switch_in();
+            ours::map(&mm, bytes)?;
+            let populated = ours::populate(&mm, bytes, folio)?;
+            ours::unmap(&mm, bytes)?;
+            mm.switch_out();
+            Ok(populated)
+        })
+    }
+}

@@ -9,6 +9,7 @@ mod counters;
 mod failures;
 mod lockstep;
 mod model;
+mod perf;
 mod small;
 mod support;
 mod threads;

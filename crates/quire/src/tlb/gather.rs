@@ -321,3 +321,6 @@ fn level_from(number: u64) -> Level {
         _ => Level::PGD,
     }
 }
+
+#[cfg(test)]
+mod tests;

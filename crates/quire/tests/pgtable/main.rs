@@ -9,7 +9,6 @@ mod counters;
 mod failures;
 mod lockstep;
 mod model;
-mod perf;
 mod small;
 mod support;
 mod threads;

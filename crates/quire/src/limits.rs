@@ -41,7 +41,7 @@ pub const LOCK_HOLD_FRAMES: usize = BLOCK_FRAMES;
 
 /// Page tables that one gather detaches before it flushes: 128 MiB of 4 KiB mappings.
 pub const GATHER_TABLES: usize = 64;
-/// Spans of frames that one gather keeps without memory of its own.
+/// Spans of frames and detached tables that one gather keeps without memory of its own.
 pub const GATHER_SPANS: usize = 32;
 /// Pages of 512 more spans that one gather takes before it flushes.
 pub const GATHER_PAGES: usize = 8;

@@ -12,10 +12,10 @@
 //! change under it, before the leaf appears; they are dropped by the gather, after the flush.
 //!
 //! A leaf in the place of which something of another size, or another frame, shall come is first replaced by
-//! [`Entry::BUSY`], then flushed, then filled: no two CPUs ever use different frames or sizes for an address. Nobody
+//! [`Entry::BUSY`](crate::arch::Entry::BUSY), then flushed, then filled: no two CPUs ever use different frames or sizes for an address. Nobody
 //! waits for a busy entry while holding one of their own.
 //!
-//! Leaves that hardware has nothing left to set in ([`Entry::is_settled`]) are changed by plain stores, all others by
+//! Leaves that hardware has nothing left to set in ([`Entry::is_settled`](crate::arch::Entry::is_settled)) are changed by plain stores, all others by
 //! atomic exchange (invariant 3). Callers that set the accessed bit of what they map, and the dirty bit of what they map
 //! writable, save a locked operation per entry later on.
 //!

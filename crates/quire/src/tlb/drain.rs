@@ -9,13 +9,15 @@ use super::words::Table;
 use super::{MmContext, RssChange};
 use crate::addr::{Frame, FrameRange, Order, PageSize};
 use crate::arch::{Entry, EntryFlags, Level};
-use crate::limits::{GATHER_TABLES, TABLE_ENTRIES};
+use crate::limits::TABLE_ENTRIES;
 use crate::memmap::DescriptorFlags;
 use crate::page_alloc::{Counter, PageAllocator};
 use crate::platform::Platform;
 
 /// Tables to be freed that go through the per-CPU list one by one; more go to the store together.
 const FEW: usize = 8;
+/// Tables that are freed together, at most.
+const BATCH: usize = 32;
 
 /// Drops counts and frees tables, in batches.
 pub(super) struct Drain<'a, 'p, P: Platform> {
@@ -24,15 +26,16 @@ pub(super) struct Drain<'a, 'p, P: Platform> {
     counter: Counter<'a, 'p, P>,
     rss: RssChange,
     /// Tables that were read and can be freed.
-    read: [Frame; GATHER_TABLES],
+    read: [Frame; BATCH],
     read_count: usize,
 }
 
 impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
+    #[inline]
     pub(super) fn new(allocator: &'a PageAllocator<'p, P>, context: &'a MmContext) -> Self {
         let counter = allocator.counter();
         let rss = RssChange::default();
-        Self { allocator, context, counter, rss, read: [Frame(0); GATHER_TABLES], read_count: 0 }
+        Self { allocator, context, counter, rss, read: [Frame(0); BATCH], read_count: 0 }
     }
 
     /// Drops the counts of leaves onto consecutive frames.
@@ -124,8 +127,11 @@ impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
     }
 
     /// Frees what is still to be freed and says by how much resident memory changed.
+    #[inline]
     pub(super) fn finish(mut self) -> RssChange {
-        self.free_tables();
+        if self.read_count > 0 {
+            self.free_tables();
+        }
         self.rss
     }
 }

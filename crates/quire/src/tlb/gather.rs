@@ -28,47 +28,66 @@ pub struct MmuGather<'a, 'p, P: Platform> {
     context: &'a MmContext,
     owed: FlushBatch,
     rss: RssChange,
-    tables: [u64; GATHER_TABLES],
-    table_count: usize,
     spans: [u64; GATHER_SPANS],
     span_count: usize,
+    /// How many of the spans are detached tables, and how many busy entries.
+    table_count: usize,
+    busy_count: usize,
     pages: [Frame; GATHER_PAGES],
     page_count: usize,
 }
 
-/// A run of leaves, or a busy entry, in one word: frame in bits 0 to 39, number of leaves or index of the entry in bits
-/// 40 to 59, what it is in 60 to 61, anonymous in 62.
+/// A run of leaves, a detached table or a busy entry, in one word: the frame in bits 0 to 39; the number of leaves, the
+/// level or the index of the entry in bits 40 to 59; the leaf size in 60 to 61, or 3; in 62 whether the leaves are
+/// anonymous memory, or without a size whether it is a table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Span(u64);
 
+/// What a span stands for.
+enum Content {
+    Leaves { frames: FrameRange, size: PageSize, anon: bool },
+    Table { frame: Frame, level: Level },
+    Busy { table: Frame, index: usize },
+}
+
 const COUNT_SHIFT: u32 = 40;
 const COUNT_MAX: u64 = (1 << 20) - 1;
-const KIND_SHIFT: u32 = 60;
-const KIND_BUSY: u64 = 3;
+const SIZE_SHIFT: u32 = 60;
+const NO_SIZE: u64 = 3 << SIZE_SHIFT;
 const ANON: u64 = 1 << 62;
+const TABLE: u64 = 1 << 62;
 
 impl Span {
+    #[inline]
     fn leaves(frame: Frame, leaves: u64, size: PageSize, anon: bool) -> Self {
         debug_assert!(leaves <= COUNT_MAX);
         let anon = if anon { ANON } else { 0 };
-        Self(frame.0 | leaves << COUNT_SHIFT | (size as u64) << KIND_SHIFT | anon)
+        Self(frame.0 | leaves << COUNT_SHIFT | (size as u64) << SIZE_SHIFT | anon)
     }
 
     fn busy(table: Frame, index: usize) -> Self {
-        Self(table.0 | (index as u64) << COUNT_SHIFT | KIND_BUSY << KIND_SHIFT)
+        Self(table.0 | (index as u64) << COUNT_SHIFT | NO_SIZE)
     }
 
+    #[inline]
+    fn table(frame: Frame, level: Level) -> Self {
+        Self(frame.0 | u64::from(level.get()) << COUNT_SHIFT | NO_SIZE | TABLE)
+    }
+
+    #[inline]
     fn frame(self) -> Frame {
         Frame(self.0 & ((1 << COUNT_SHIFT) - 1))
     }
 
+    #[inline]
     fn count(self) -> u64 {
         self.0 >> COUNT_SHIFT & COUNT_MAX
     }
 
-    /// The leaf size, or `None` for a busy entry.
+    /// The leaf size, unless it is something else than leaves.
+    #[inline]
     fn size(self) -> Option<PageSize> {
-        match self.0 >> KIND_SHIFT & 3 {
+        match self.0 >> SIZE_SHIFT & 3 {
             0 => Some(PageSize::Size4K),
             1 => Some(PageSize::Size2M),
             2 => Some(PageSize::Size1G),
@@ -76,15 +95,25 @@ impl Span {
         }
     }
 
-    fn is_anon(self) -> bool {
-        self.0 & ANON != 0
+    #[inline]
+    fn content(self) -> Content {
+        let frame = self.frame();
+        match self.size() {
+            Some(size) => Content::Leaves {
+                frames: FrameRange::new(frame, self.count() * size.frames()),
+                size,
+                anon: self.0 & ANON != 0,
+            },
+            None if self.0 & TABLE != 0 => Content::Table { frame, level: level_from(self.count()) },
+            None => Content::Busy { table: frame, index: self.count() as usize },
+        }
     }
 
     /// The two runs as one, if `next` goes on where `self` ends.
     fn merged(self, next: Self) -> Option<Self> {
         let size = self.size()?;
         let follows = self.frame().add(self.count() * size.frames()) == next.frame();
-        let alike = self.0 >> KIND_SHIFT == next.0 >> KIND_SHIFT;
+        let alike = self.0 >> SIZE_SHIFT == next.0 >> SIZE_SHIFT;
         (follows && alike && self.count() + next.count() <= COUNT_MAX)
             .then(|| Self(self.0 + (next.count() << COUNT_SHIFT)))
     }
@@ -92,16 +121,17 @@ impl Span {
 
 impl<'a, 'p, P: Platform> MmuGather<'a, 'p, P> {
     /// A gather for one address space, empty.
+    #[inline]
     pub fn new(allocator: &'a PageAllocator<'p, P>, context: &'a MmContext) -> Self {
         Self {
             allocator,
             context,
             owed: FlushBatch::new(),
             rss: RssChange::default(),
-            tables: [0; GATHER_TABLES],
-            table_count: 0,
             spans: [0; GATHER_SPANS],
             span_count: 0,
+            table_count: 0,
+            busy_count: 0,
             pages: [Frame(0); GATHER_PAGES],
             page_count: 0,
         }
@@ -113,17 +143,11 @@ impl<'a, 'p, P: Platform> MmuGather<'a, 'p, P> {
         GATHER_SPANS + self.page_count * TABLE_ENTRIES - self.span_count
     }
 
-    /// How many more detached tables it can take.
-    #[inline]
-    pub(crate) fn table_room(&self) -> usize {
-        GATHER_TABLES - self.table_count
-    }
-
-    /// Makes room for at least two runs and one table: by a page for more runs, or by flushing. No page-table lock may
+    /// Makes room for at least two runs, or one of them a table: by a page for more, or by flushing. No page-table lock may
     /// be held.
     #[inline]
     pub(crate) fn make_room(&mut self) {
-        if self.span_room() < 2 || self.table_room() == 0 {
+        if self.span_room() < 2 || self.table_count == GATHER_TABLES {
             self.make_room_slow();
         }
     }
@@ -131,7 +155,7 @@ impl<'a, 'p, P: Platform> MmuGather<'a, 'p, P> {
     #[cold]
     #[inline(never)]
     fn make_room_slow(&mut self) {
-        if self.table_room() > 0
+        if self.table_count < GATHER_TABLES
             && self.page_count < GATHER_PAGES
             && let Ok(page) = self.allocator.alloc(Gfp::KERNEL, Order::FRAME)
         {
@@ -156,9 +180,12 @@ impl<'a, 'p, P: Platform> MmuGather<'a, 'p, P> {
                 }
                 self.push(Span::leaves(frames.start, frames.count >> size.order().get(), size, anon));
             }
-            Kind::Busy { table, index } => self.push(Span::busy(table, index)),
+            Kind::Busy { table, index } => {
+                self.push(Span::busy(table, index));
+                self.busy_count += 1;
+            }
             Kind::Table { frame, level } => {
-                self.tables[self.table_count] = frame.0 | u64::from(level.get()) << COUNT_SHIFT;
+                self.push(Span::table(frame, level));
                 self.table_count += 1;
             }
         }
@@ -213,7 +240,7 @@ impl<'a, 'p, P: Platform> MmuGather<'a, 'p, P> {
     /// page-table lock may be held.
     pub fn flush(&mut self) {
         self.owed.flush(self.allocator, self.context);
-        if (0..self.span_count).any(|at| self.span(at).size().is_none()) {
+        if self.busy_count > 0 {
             self.release_busy();
         }
     }
@@ -223,17 +250,13 @@ impl<'a, 'p, P: Platform> MmuGather<'a, 'p, P> {
         self.flush();
         let mut drain = Drain::new(self.allocator, self.context);
         for at in 0..self.span_count {
-            let span = self.span(at);
-            let Some(size) = span.size() else { continue };
-            let frames = FrameRange::new(span.frame(), span.count() * size.frames());
-            drain.leaves(frames, size, span.is_anon());
+            match self.span(at).content() {
+                Content::Leaves { frames, size, anon } => drain.leaves(frames, size, anon),
+                Content::Table { frame, level } => drain.subtree(frame, level),
+                Content::Busy { .. } => {}
+            }
         }
-        self.span_count = 0;
-        for &table in &self.tables[..self.table_count] {
-            let level = level_from((table >> COUNT_SHIFT) as u8);
-            drain.subtree(Frame(table & ((1 << COUNT_SHIFT) - 1)), level);
-        }
-        self.table_count = 0;
+        (self.span_count, self.table_count) = (0, 0);
         self.rss += drain.finish();
     }
 
@@ -244,45 +267,52 @@ impl<'a, 'p, P: Platform> MmuGather<'a, 'p, P> {
         let mut kept = 0;
         for at in 0..self.span_count {
             let span = self.span(at);
-            if span.size().is_some() {
+            let Content::Busy { table, index } = span.content() else {
                 self.set_span(kept, span);
                 kept += 1;
                 continue;
-            }
-            let descriptor = self.allocator.descriptor(span.frame());
+            };
+            let descriptor = self.allocator.descriptor(table);
             descriptor.lock_table(platform, Rank::PageTable);
-            words(platform, span.frame())[span.count() as usize]
-                .store(Entry::EMPTY.bits(), Ordering::Release);
+            words(platform, table)[index].store(Entry::EMPTY.bits(), Ordering::Release);
             let population = descriptor.population.load(Ordering::Relaxed);
             descriptor.population.store(population - 1, Ordering::Relaxed);
             descriptor.unlock_table(platform, Rank::PageTable);
         }
-        self.span_count = kept;
+        (self.span_count, self.busy_count) = (kept, 0);
     }
 
     /// Flushes what is still owed, frees what nobody maps any more, and says by how much resident memory changed (never
     /// upwards).
+    #[inline]
     pub fn finish(mut self) -> RssChange {
         self.flush_and_drain();
+        if self.page_count > 0 {
+            self.free_pages();
+        }
+        self.rss
+    }
+
+    #[cold]
+    fn free_pages(&mut self) {
         for page in self.pages.iter().take(core::mem::take(&mut self.page_count)) {
             let freed = self.allocator.free(*page, Order::FRAME);
             debug_assert_eq!(freed, Ok(()));
         }
-        self.rss
     }
 }
 
 impl<P: Platform> Drop for MmuGather<'_, '_, P> {
     fn drop(&mut self) {
         debug_assert!(
-            self.span_count == 0 && self.table_count == 0 && self.page_count == 0,
+            self.span_count == 0 && self.page_count == 0,
             "a gather was not finished (invariant 2)"
         );
     }
 }
 
 /// The level with this number.
-fn level_from(number: u8) -> Level {
+fn level_from(number: u64) -> Level {
     match number {
         0 => Level::PTE,
         1 => Level::PMD,
@@ -291,3 +321,6 @@ fn level_from(number: u8) -> Level {
         _ => Level::PGD,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -26,3 +26,6 @@ pub use context::MmContext;
 pub use gather::MmuGather;
 pub use rss::RssChange;
 pub use unmapped::Unmapped;
+
+#[cfg(test)]
+mod tests;

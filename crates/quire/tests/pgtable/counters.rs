@@ -2,7 +2,7 @@
 
 use hosted::HostedConfig;
 use quire::addr::{Order, VirtAddr};
-use quire::arch::{EntryFlags, Protection};
+use quire::arch::{Entry, EntryFlags, Protection};
 use quire::pgtable::{CopyMode, GrantWrite, Zap};
 use quire::stats::Stat;
 use quire::tlb::{FlushBatch, MmuGather, RssChange};
@@ -137,5 +137,49 @@ fn a_fork_owes_one_flush_and_leaves_exact_counts() {
         assert!(frames.iter().chain([&large]).all(|&frame| allocator.mapcount(frame) == 2));
         Tables::destroy(allocator, child);
         assert!(frames.iter().chain([&large]).all(|&frame| allocator.mapcount(frame) == 1));
+    });
+}
+
+/// Invariant 7: one flush for each 64 tables, and one for what is left.
+#[test]
+fn tables_are_detached_in_bounded_batches() {
+    with_space(small_machine(), |machine, allocator, context| {
+        let tables = Tables::new(allocator, context);
+        let all = range(GIB, 65 * 2 * MIB);
+        for at in 0..65 {
+            populate(machine, allocator, context, range(GIB + at * 2 * MIB, 4096), Order::FRAME);
+        }
+        running(machine, context, &[0, 1], || {
+            machine.reset_counters();
+            let zaps = counted(allocator, ZAPS, || {
+                let mut gather = MmuGather::new(allocator, context);
+                tables.unmap(&Zap::tables(all, all), &mut gather).unwrap();
+                assert_eq!(gather.finish().anon, -65);
+            });
+            assert_eq!(zaps, [65, 0, 0]);
+            assert_eq!((machine.counters().flushes_local, machine.counters().flushes_remote), (2, 2));
+        });
+    });
+}
+
+/// With the address-space lock shared, large leaves stay busy until the one flush of all of them.
+#[test]
+fn large_leaves_go_together_under_the_shared_lock() {
+    with_space(small_machine(), |machine, allocator, context| {
+        let tables = Tables::new(allocator, context);
+        let all = range(GIB, 8 * MIB);
+        for at in 0..4 {
+            populate_large(machine, allocator, context, VirtAddr(GIB + at * 2 * MIB));
+        }
+        running(machine, context, &[0, 1], || {
+            machine.reset_counters();
+            let mut gather = MmuGather::new(allocator, context);
+            tables.unmap(&Zap::leaves(all), &mut gather).unwrap();
+            assert!(!tables.is_empty(all), "what is not flushed is busy");
+            assert_eq!(gather.finish().anon, -4 * 512);
+            assert_eq!((machine.counters().flushes_local, machine.counters().flushes_remote), (1, 1));
+        });
+        assert_eq!(tables.lookup(VirtAddr(GIB)).entry, Entry::EMPTY);
+        populate(machine, allocator, context, range(GIB, 2 * MIB), order(0));
     });
 }

@@ -4,37 +4,18 @@
 use std::collections::HashMap;
 
 use fastrand::Rng;
-use hosted::Hosted;
-use quire::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
-use quire::arch::{Entry, EntryFlags, Level, Protection};
+use quire::addr::{FrameRange, PageSize, VirtAddr, VirtRange};
+use quire::arch::{Entry, EntryFlags, Level};
 use quire::cpu::CpuId;
 use quire::error::MapError;
 use quire::pgtable::{CopyMode, GrantWrite, Zap};
 use quire::platform::Platform;
-use quire::tlb::{FlushBatch, MmContext, MmuGather, RssChange};
+use quire::tlb::{FlushBatch, MmuGather, RssChange};
 
 use crate::common::{order, seed, with_allocator};
-use crate::model::{Page, Space, counts};
+use crate::model::{Page, counts};
 use crate::support::*;
-
-const CPUS: u32 = 3;
-const SPACES: usize = 3;
-/// Both spots straddle a boundary of an upper level; pages are numbered through.
-const SPOTS: [u64; 2] = [GIB - 4 * MIB, 512 * GIB - 4 * MIB];
-const SPOT_PAGES: u64 = 2048;
-
-struct World<'w, 'p> {
-    machine: &'w Hosted,
-    allocator: &'w Allocator<'p>,
-    rng: Rng,
-    spaces: Vec<(MmContext, Space)>,
-    /// Which space each CPU runs.
-    runs: [Option<usize>; CPUS as usize],
-    /// The first byte of each frame that was given out.
-    bytes: HashMap<u64, u8>,
-    /// Folios of the page cache, held until the end.
-    files: Vec<FrameRange>,
-}
+use crate::world::{CPUS, SPACES, SPOT_PAGES, SPOTS, World};
 
 type Operation = fn(&mut World<'_, '_>);
 const OPERATIONS: &[(&str, u32, Operation)] = &[
@@ -103,67 +84,7 @@ impl Drop for Blame {
     }
 }
 
-impl<'w, 'p> World<'w, 'p> {
-    fn tables(&self, space: usize) -> Tables<'_, 'p> {
-        Tables::new(self.allocator, &self.spaces[space].0)
-    }
-
-    fn add_space(&mut self) {
-        let context = Tables::create(self.allocator, Default::default()).unwrap();
-        self.spaces.push((context, Space::default()));
-    }
-
-    fn any_space(&mut self) -> usize {
-        self.rng.usize(..self.spaces.len())
-    }
-
-    /// `pages` pages in one spot, at a multiple of `align` pages.
-    fn place(&mut self, pages: u64, align: u64) -> VirtRange {
-        let spot = SPOTS[self.rng.usize(..SPOTS.len())];
-        let first = self.rng.u64(0..=(SPOT_PAGES - pages) / align) * align;
-        range(spot + first * 4096, pages * 4096)
-    }
-
-    fn any_range(&mut self) -> VirtRange {
-        let bits = self.rng.u32(0..=11);
-        let pages = self.rng.u64(1..=1 << bits);
-        let align = if self.rng.bool() { 1 } else { 512.min(1 << bits) };
-        self.place(pages, align)
-    }
-
-    fn any_page(&mut self, space: usize) -> Option<(VirtAddr, Page)> {
-        let from = self.any_range().start.0;
-        let pages = &self.spaces[space].1.0;
-        pages.range(from..).chain(pages.iter()).next().map(|(&addr, &page)| (VirtAddr(addr), page))
-    }
-
-    fn any_flags(&mut self) -> EntryFlags {
-        let flags = EntryFlags::leaf(self.any_protection()) | EntryFlags::ANON;
-        match self.rng.u8(..3) {
-            0 => flags,
-            1 => flags | EntryFlags::ACCESSED,
-            _ => flags | EntryFlags::ACCESSED | EntryFlags::DIRTY,
-        }
-    }
-
-    fn any_protection(&mut self) -> Protection {
-        let choices = [3, 3, 3, 1, 5, 7, 0];
-        Protection::from_bits(choices[self.rng.usize(..choices.len())])
-    }
-
-    fn new_folio(&mut self, order: Order) -> Option<Frame> {
-        let frame = folio(self.machine, self.allocator, order)?;
-        self.bytes.extend((0..order.frames()).map(|at| (frame.0 + at, 0)));
-        Some(frame)
-    }
-
-    fn note(&mut self, space: usize, addr: VirtAddr, run: FrameRange, flags: EntryFlags) {
-        for at in 0..run.count {
-            let page = Page::new(run.start.add(at), flags);
-            assert_eq!(self.spaces[space].1.0.insert(addr.0 + at * 4096, page), None);
-        }
-    }
-
+impl World<'_, '_> {
     fn map(&mut self) {
         let size = order(self.rng.u8(0..=9));
         let (space, addr) = (self.any_space(), self.place(size.frames(), size.frames()).start);
@@ -312,16 +233,6 @@ impl<'w, 'p> World<'w, 'p> {
         }
     }
 
-    /// Every CPU stops running the space.
-    fn leave(&mut self, space: usize) {
-        for cpu in 0..CPUS {
-            if self.runs[cpu as usize] == Some(space) {
-                self.machine.run_on(CpuId(cpu), || self.spaces[space].0.switch_out(self.machine));
-                self.runs[cpu as usize] = None;
-            }
-        }
-    }
-
     fn move_range(&mut self) {
         let (space, from) = (self.any_space(), self.any_range());
         let align = if self.rng.bool() { 1 } else { 512.min(from.pages().next_power_of_two()) };
@@ -431,30 +342,6 @@ impl<'w, 'p> World<'w, 'p> {
             } else {
                 assert_eq!(byte[0], self.bytes[&page.frame.0], "CPU {cpu} reads another frame at {addr:#x}");
             }
-        }
-    }
-
-    fn check(&self, thorough: bool) {
-        for (context, model) in &self.spaces {
-            let census = check(self.allocator, context);
-            assert_eq!(census.resident.anon + census.resident.file, model.0.len() as i64);
-            model.compare(&self.machine.leaves(context.root()));
-        }
-        if thorough {
-            for (frame, count) in counts(self.spaces.iter().map(|(_, model)| model)) {
-                assert_eq!(self.allocator.mapcount(Frame(frame)), count, "frame {frame:#x} (invariant 5)");
-            }
-        }
-    }
-
-    fn end(mut self) {
-        self.check(true);
-        (0..self.spaces.len()).for_each(|space| self.leave(space));
-        for (context, _) in self.spaces.drain(..) {
-            Tables::destroy(self.allocator, context);
-        }
-        for run in self.files.drain(..) {
-            assert_eq!(self.allocator.release(run), run.count);
         }
     }
 }

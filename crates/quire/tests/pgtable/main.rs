@@ -12,3 +12,4 @@ mod model;
 mod small;
 mod support;
 mod threads;
+mod world;

@@ -225,8 +225,21 @@ impl Entry {
     /// same bits, save those that only record history.
     #[inline]
     pub const fn continues(self, first: Self, distance: u64) -> bool {
-        let expected = (first.0 & !EntryFlags::HISTORY.0) + (distance << 12);
-        self.0 & !EntryFlags::HISTORY.0 == expected
+        let expected = Self(first.0 + (distance << 12));
+        expected.differs_from(self) == 0
+    }
+
+    /// The 4 KiB leaf that follows this one in a run.
+    #[inline]
+    #[must_use]
+    pub const fn next_in_run(self) -> Self {
+        Self(self.0 + (1 << 12))
+    }
+
+    /// Zero when the two are the same translation: they differ in nothing but bits that only record history.
+    #[inline]
+    pub const fn differs_from(self, other: Self) -> u64 {
+        (self.0 ^ other.0) & !EntryFlags::HISTORY.0
     }
 }
 

@@ -54,3 +54,27 @@ fn protections_become_bits() {
     let write = EntryFlags::leaf(Protection::READ | Protection::WRITE);
     assert!(write.contains(EntryFlags::NO_EXECUTE | EntryFlags::WRITE | EntryFlags::USER));
 }
+
+#[test]
+fn a_settled_leaf_has_all_that_hardware_could_set() {
+    let read = Entry::leaf(Frame(5), PageSize::Size4K, EntryFlags::leaf(Protection::READ));
+    let write = read.with(EntryFlags::WRITE);
+    assert!(!read.is_settled() && read.with(EntryFlags::ACCESSED).is_settled());
+    assert!(!write.with(EntryFlags::ACCESSED).is_settled() && !write.with(EntryFlags::DIRTY).is_settled());
+    assert!(write.with(EntryFlags::ACCESSED | EntryFlags::DIRTY).is_settled());
+}
+
+#[test]
+fn a_busy_entry_is_neither_empty_nor_present_nor_a_run() {
+    assert!(Entry::BUSY.is_busy() && !Entry::BUSY.is_empty() && !Entry::BUSY.is_present());
+    assert!(!Entry::BUSY.is_leaf(Level::PTE) && !Entry::BUSY.is_table(Level::PMD) && !Entry::EMPTY.is_busy());
+    let special =
+        Entry::leaf(Frame(0), PageSize::Size4K, EntryFlags::leaf(Protection::READ) | EntryFlags::SPECIAL);
+    assert!(!special.is_busy());
+}
+
+#[test]
+fn a_leaf_without_any_right_keeps_user_mode_out() {
+    assert!(!EntryFlags::leaf(Protection::NONE).contains(EntryFlags::USER));
+    assert!(EntryFlags::leaf(Protection::EXEC).contains(EntryFlags::USER | EntryFlags::PRESENT));
+}

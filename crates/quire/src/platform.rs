@@ -115,7 +115,7 @@ pub unsafe trait Platform: Sync {
     ///
     /// Precondition: `addr` lies in a range that the manager was given. Postcondition: the pointer is valid for reads
     /// and writes to the end of that range, for as long as the platform lives; equal addresses give equal pointers,
-    /// and a range is contiguous in the direct map. Does not block. Any context.
+    /// a range is contiguous in the direct map, and an address that is a multiple of 4096 gives a pointer that is. Does not block. Any context.
     fn direct_map(&self, addr: PhysAddr) -> *mut u8;
 
     /// Makes `root` the page table of this CPU, or leaves the user half empty for `None`. Translations of other

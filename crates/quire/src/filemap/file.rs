@@ -54,7 +54,7 @@ unsafe impl Sync for FileRef {}
 
 impl FileNode {
     /// A node with the count that the first reference accounts for.
-    pub(super) const fn new(kind: FileKind) -> Self {
+    pub(crate) const fn new(kind: FileKind) -> Self {
         Self {
             references: AtomicU64::new(1),
             users: AtomicU32::new(0),
@@ -108,7 +108,7 @@ impl FileRef {
     /// # Safety
     /// `node` is live, its count already has the share of this reference, and it stays where it is until the count
     /// falls to zero.
-    pub(super) const unsafe fn from_raw(node: NonNull<FileNode>) -> Self {
+    pub(crate) const unsafe fn from_raw(node: NonNull<FileNode>) -> Self {
         Self(node)
     }
 

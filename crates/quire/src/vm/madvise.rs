@@ -3,9 +3,11 @@
 use super::mlock::mapped_up_to;
 use super::mm::{Mm, Space};
 use super::policy::{FolioOverride, HugeAdvice};
+use super::populate::How;
 use super::tree::VmaList;
 use super::vma::{VmaAttributes, VmaFlags};
 use crate::addr::{VirtAddr, VirtRange};
+use crate::arch::Protection;
 use crate::error::{FaultError, MmError};
 use crate::limits::FRAME_SIZE;
 use crate::platform::Platform;
@@ -52,8 +54,9 @@ impl<P: Platform> Mm<'_, P> {
             return Ok(());
         }
         match advice {
-            Advice::PopulateRead => self.populate_all(range, Access::Read),
-            Advice::PopulateWrite => self.populate_all(range, Access::Write),
+            // Linux asks for the right that the access names, though hardware reads whatever can be written.
+            Advice::PopulateRead => self.populate_all(range, Access::Read, Protection::READ),
+            Advice::PopulateWrite => self.populate_all(range, Access::Write, Protection::WRITE),
             Advice::WillNeed => self.will_need(range),
             Advice::DontNeed => self.dont_need(range),
             Advice::Free => self.free_lazily(range),
@@ -78,6 +81,7 @@ impl<P: Platform> Mm<'_, P> {
     ) -> Result<(), MmError> {
         let mut space = self.lock();
         let covered = covers(&space, range);
+        let range = range.intersect(space.layout.user);
         let mut gone = VmaList::new();
         let changed = self.change_range(&mut space, range, &mut gone, change);
         drop(space);
@@ -89,6 +93,7 @@ impl<P: Platform> Mm<'_, P> {
     fn dont_need(&self, range: VirtRange) -> Result<(), MmError> {
         let space = self.lock();
         let covered = covers(&space, range);
+        let range = range.intersect(space.layout.user);
         let (part, outcome) = prefix(&space, range, |vma| !vma.flags.contains(VmaFlags::LOCKED));
         self.cut(part)?;
         self.zap(space.tree.overlapping(part), part, part);
@@ -98,6 +103,7 @@ impl<P: Platform> Mm<'_, P> {
     fn free_lazily(&self, range: VirtRange) -> Result<(), MmError> {
         let space = self.lock();
         let covered = covers(&space, range);
+        let range = range.intersect(space.layout.user);
         let (part, outcome) =
             prefix(&space, range, |vma| vma.is_anonymous() && !vma.flags.contains(VmaFlags::LOCKED));
         self.cut(part)?;
@@ -137,8 +143,10 @@ impl<P: Platform> Mm<'_, P> {
         }
     }
 
-    fn populate_all(&self, range: VirtRange, access: Access) -> Result<(), MmError> {
-        self.populate_as(range, |_| access).map_err(|error| match error {
+    fn populate_all(&self, range: VirtRange, access: Access, right: Protection) -> Result<(), MmError> {
+        let how =
+            |vma: &VmaAttributes| if vma.protection.contains(right) { How::As(access) } else { How::Refuse };
+        self.populate_as(range, how).map_err(|error| match error {
             FaultError::NotMapped | FaultError::OutOfMemory => MmError::NoMemory,
             FaultError::Protection => MmError::Invalid,
             FaultError::BeyondEnd => MmError::Fault,

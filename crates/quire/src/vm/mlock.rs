@@ -94,8 +94,10 @@ impl<P: Platform> Mm<'_, P> {
 
     fn set_locked(&self, addr: VirtAddr, len: u64, mode: LockMode) -> Result<VirtRange, MmError> {
         let start = addr.align_down(FRAME_SIZE);
-        let end = addr.0.checked_add(len).and_then(|end| VirtAddr(end).align_up(FRAME_SIZE));
-        let range = VirtRange::new(start, end.ok_or(MmError::Invalid)?);
+        // Wraps as Linux's arithmetic does: lengths close to 2^64 come out as none.
+        let len = len.wrapping_add(addr.0 - start.0).wrapping_add(FRAME_SIZE - 1) & !(FRAME_SIZE - 1);
+        let end = start.0.checked_add(len).map(VirtAddr).ok_or(MmError::Invalid)?;
+        let range = VirtRange::new(start, end);
         let mut space = self.lock();
         let stop = mapped_up_to(&space.tree, range);
         let mut gone = VmaList::new();

@@ -25,19 +25,21 @@ impl<P: Platform> Mm<'_, P> {
             return Ok(());
         }
         let mut space = self.lock();
-        let range = space.layout.range(addr, len).ok_or(MmError::NoMemory)?;
+        // What passes the last user address is a hole like any other.
+        let end = VirtAddr(len).align_up(FRAME_SIZE).and_then(|len| addr.0.checked_add(len.0));
+        let range = VirtRange::new(addr, VirtAddr(end.ok_or(MmError::NoMemory)?));
         let (stop, outcome) = allowed_up_to(&space.tree, range, prot);
         let range = VirtRange::new(range.start, stop);
         if range.is_empty() {
             return outcome;
         }
         let mut gone = VmaList::new();
-        let copied = private_copies_due(&space.tree, range, prot);
+        let due = copies_due(&space.tree, range, prot);
         let changed = self.protect_range(&mut space, range, prot, &mut gone);
         drop(space);
         self.memory.discard_list(gone);
         changed?;
-        if copied {
+        for range in due.into_iter().filter(|range| !range.is_empty()) {
             // As Linux: a locked private mapping that becomes writable gets its pages now, so that no store waits.
             let _stopped = self.populate(range);
         }
@@ -92,13 +94,20 @@ fn allowed_up_to(tree: &VmaTree, range: VirtRange, prot: Protection) -> (VirtAdd
     (at, if at == range.end { Ok(()) } else { Err(MmError::NoMemory) })
 }
 
-/// Whether the change makes a locked private mapping of a file writable.
-fn private_copies_due(tree: &VmaTree, range: VirtRange, prot: Protection) -> bool {
-    prot.contains(Protection::WRITE)
-        && tree.overlapping(range).map(|vma| &vma.attributes).any(|vma| {
-            vma.flags.contains(VmaFlags::LOCKED)
-                && vma.is_private()
-                && !vma.is_anonymous()
-                && !vma.protection.contains(Protection::WRITE)
-        })
+/// Mappings whose pages one call copies ahead of the first store; those of more mappings come with it.
+const COPIES: usize = 16;
+
+/// The parts of the range that are locked private mappings of files and become writable.
+fn copies_due(tree: &VmaTree, range: VirtRange, prot: Protection) -> [VirtRange; COPIES] {
+    let due = tree.overlapping(range).filter(|vma| {
+        let vma = &vma.attributes;
+        let locked = vma.flags.contains(VmaFlags::LOCKED) && !vma.flags.contains(VmaFlags::LOCK_ON_FAULT);
+        let gains = prot.contains(Protection::WRITE) && !vma.protection.contains(Protection::WRITE);
+        locked && gains && vma.is_private() && !vma.is_anonymous()
+    });
+    let mut parts = [VirtRange::default(); COPIES];
+    for (part, vma) in parts.iter_mut().zip(due) {
+        *part = vma.range.intersect(range);
+    }
+    parts
 }

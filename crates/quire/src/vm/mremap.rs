@@ -4,7 +4,7 @@ use super::edit;
 use super::layout::Placement;
 use super::mm::{Mm, Space};
 use super::tree::VmaList;
-use super::vma::{Vma, VmaFlags};
+use super::vma::{Vma, VmaAttributes, VmaFlags};
 use crate::addr::{VirtAddr, VirtRange};
 use crate::error::MmError;
 use crate::limits::{FRAME_SIZE, MAX_MAPPINGS};
@@ -45,6 +45,14 @@ struct Move {
     old: u64,
     new: u64,
     to: Remap,
+}
+
+/// What moves in one go: pages of one mapping, which may come out as more.
+#[derive(Clone, Copy)]
+struct Part {
+    source: VirtRange,
+    len: u64,
+    dest: VirtAddr,
 }
 
 /// What a call did, beside moving: nodes to discard and pages to bring in.
@@ -93,8 +101,9 @@ impl<P: Platform> Mm<'_, P> {
             done.gone = self.unmap_range(space, VirtRange::new(from.add(new), from.add(old)))?;
             return Ok(());
         }
-        let several = to.target().is_some() && old == new;
-        if !inside && !several {
+        let fixed = to.target().is_some();
+        let loses_outside = old > new && new <= mapping.end.0 - from.0;
+        if !inside && !(fixed && (old == new || loses_outside)) {
             return Err(MmError::Fault);
         }
         if !moves && old != 0 && from.add(old) == mapping.end && has_room(space, mapping.end, from.0 + new) {
@@ -114,91 +123,89 @@ impl<P: Platform> Mm<'_, P> {
         Ok(())
     }
 
+    /// Moves what is mapped in the old range, a mapping at a time; a single one may grow on the way. What the old range
+    /// loses goes first.
     fn move_mapping(&self, space: &mut Space, request: Move, done: &mut Done) -> Result<(), MmError> {
         let Move { from, old, new, to } = request;
-        // At most: both ends of source and target, and the moved part itself, for a few mappings.
-        if space.tree.len() + 6 > MAX_MAPPINGS {
-            return Err(MmError::NoMemory);
-        }
-        let dest = match to.target() {
+        done.at = match to.target() {
             Some(dest) => dest,
             None => {
                 let large = space.tree.find(from).is_some_and(|vma| vma.attributes.is_anonymous());
                 space.layout.place(&space.tree, VirtAddr(0), new, Placement::Hint, large)?.start
             }
         };
-        let kept = old.min(new);
-        let mut parts = self.moved_parts(space, request, dest)?;
-        let prepared = self.clear_target(space, request, dest, &mut done.gone);
-        let moved = prepared.and_then(|()| self.move_leaves(from, dest, kept));
-        if moved.is_err() {
-            done.gone.append(parts);
-            return moved;
+        if old > new {
+            done.gone.append(self.unmap_range(space, VirtRange::new(from.add(new), from.add(old)))?);
         }
-        let source = VirtRange::from_len(from, kept);
+        let kept = old.min(new);
+        if old < new {
+            let part = Part { source: VirtRange::from_len(from, kept), len: new, dest: done.at };
+            return self.move_part(space, part, to, done);
+        }
+        let mut rest = VirtRange::from_len(from, kept);
+        while let Some(source) = space.tree.first_in(rest).map(|vma| vma.range.intersect(rest)) {
+            let dest = done.at.add(source.start.0 - from.0);
+            self.move_part(space, Part { source, len: source.len(), dest }, to, done)?;
+            rest = VirtRange::new(source.end, rest.end);
+        }
+        Ok(())
+    }
+
+    /// Moves the part of one mapping, and unmaps what is at its target. On an error the target may have been unmapped.
+    fn move_part(&self, space: &mut Space, part: Part, to: Remap, done: &mut Done) -> Result<(), MmError> {
+        let target = VirtRange::from_len(part.dest, part.len);
+        // At most: both ends of the source, the middle of the target, and the part itself.
+        if space.tree.len() + 4 > MAX_MAPPINGS {
+            return Err(MmError::NoMemory);
+        }
+        let mut node = self.memory.blank()?;
+        match self.clear_target(space, part.source, target, &mut done.gone) {
+            Ok(()) => {}
+            Err(error) => {
+                self.memory.discard(node);
+                return Err(error);
+            }
+        }
+        // What is moved starts where a mapping starts now; the second view of an empty source need not.
+        if let Some(vma) = space.tree.find(part.source.start) {
+            let skipped = (part.source.start.0 - vma.range.start.0) / FRAME_SIZE;
+            *node = Vma::new(target, vma.attributes.again(skipped));
+        }
+        if let Err(error) = self.move_leaves(part.source.start, part.dest, part.source.len()) {
+            done.gone.push(node);
+            edit::merge(&mut space.tree, part.source, &mut done.gone);
+            return Err(error);
+        }
         if to.leaves_mapping() {
             // The ends are borders already, so no spare is needed.
             let locks = VmaFlags::LOCKED.union(VmaFlags::LOCK_ON_FAULT);
-            let unlock = |vma: &mut super::vma::VmaAttributes| vma.flags = vma.flags.without(locks);
-            edit::change(&mut space.tree, source, &mut edit::Spares::new(), &mut done.gone, unlock);
-        } else if let Some(list) = edit::carve(&mut space.tree, source, &mut edit::Spares::new()) {
+            let unlock = |vma: &mut VmaAttributes| vma.flags = vma.flags.without(locks);
+            edit::change(&mut space.tree, part.source, &mut edit::Spares::new(), &mut done.gone, unlock);
+        } else if let Some(list) = edit::carve(&mut space.tree, part.source, &mut edit::Spares::new()) {
             done.gone.append(list);
         }
-        while let Some(part) = parts.pop() {
-            if let Err(part) = edit::insert(&mut space.tree, part, &mut done.gone) {
-                debug_assert!(false, "the target was cleared");
-                done.gone.push(part);
-            }
+        if let Err(node) = edit::insert(&mut space.tree, node, &mut done.gone) {
+            debug_assert!(false, "the target was cleared");
+            done.gone.push(node);
         }
-        done.at = dest;
         Ok(())
     }
 
-    /// Nodes for what will stand at the target: each mapping of the source, or the one that changes its size.
-    fn moved_parts(&self, space: &Space, request: Move, dest: VirtAddr) -> Result<VmaList, MmError> {
-        let Move { from, old, new, .. } = request;
-        let mut parts = VmaList::new();
-        let span = VirtRange::from_len(from, if old == new { old } else { FRAME_SIZE });
-        for vma in space.tree.overlapping(span) {
-            let mut node = match self.memory.blank() {
-                Ok(node) => node,
-                Err(error) => {
-                    self.memory.discard_list(parts);
-                    return Err(error.into());
-                }
-            };
-            let source = if old == new { vma.range.intersect(span) } else { VirtRange::from_len(from, new) };
-            let skipped = (source.start.0 - vma.range.start.0) / FRAME_SIZE;
-            let range = VirtRange::from_len(dest.add(source.start.0 - from.0), source.len());
-            *node = Vma::new(range, vma.attributes.again(skipped));
-            parts.push(node);
-        }
-        Ok(parts)
-    }
-
-    /// Makes the target free and both ends of the source borders between mappings, and unmaps what the source loses.
+    /// Makes both ends of the source borders between mappings and the target free. On an error the target may have been
+    /// unmapped.
     fn clear_target(
         &self,
         space: &mut Space,
-        request: Move,
-        dest: VirtAddr,
+        source: VirtRange,
+        target: VirtRange,
         gone: &mut VmaList,
     ) -> Result<(), MmError> {
-        let Move { from, old, new, .. } = request;
-        let source = VirtRange::from_len(from, old.min(new));
+        gone.append(self.unmap_range(space, target)?);
         let mut spares = self.memory.spares(edit::splits(&space.tree, source))?;
-        let cut = self.cut(source).is_ok() && self.cut(VirtRange::from_len(dest, new)).is_ok();
-        let done = cut && edit::split_ends(&mut space.tree, source, &mut spares);
+        let cut = self.cut(source).and_then(|()| self.cut(target));
+        let split = cut.is_ok() && edit::split_ends(&mut space.tree, source, &mut spares);
         self.memory.discard_spares(spares);
-        if !done {
-            return Err(MmError::NoMemory);
-        }
-        for range in
-            [VirtRange::from_len(dest, new), VirtRange::new(source.end, from.add(old).max(source.end))]
-        {
-            gone.append(self.unmap_range(space, range)?);
-        }
-        Ok(())
+        if split { Ok(()) } else { Err(MmError::NoMemory) }
     }
 }
 

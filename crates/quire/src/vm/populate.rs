@@ -2,28 +2,41 @@
 
 use super::fault::{Access, Step};
 use super::mm::Mm;
-use super::vma::VmaAttributes;
+use super::vma::{VmaAttributes, VmaFlags};
 use crate::addr::{VirtAddr, VirtRange};
 use crate::arch::Protection;
 use crate::error::FaultError;
 use crate::limits::LOCK_HOLD_FRAMES;
 use crate::platform::Platform;
 
+/// How the pages of a mapping come.
+pub(super) enum How {
+    /// As accesses of this kind would bring them.
+    As(Access),
+    /// Not now: they are locked when they are touched.
+    Skip,
+    /// Not at all, as if the mapping did not allow the access.
+    Refuse,
+}
+
 impl<P: Platform> Mm<'_, P> {
     /// Brings every page of the range in, up to the first that cannot be: private writable ones as stores would, others
-    /// as loads.
+    /// as loads; those that are locked on fault not at all.
     pub(super) fn populate(&self, range: VirtRange) -> Result<(), FaultError> {
         self.populate_as(range, |vma| {
             let writable = vma.protection.contains(Protection::WRITE);
-            if vma.is_private() && writable { Access::Write } else { Access::Read }
+            if vma.flags.contains(VmaFlags::LOCK_ON_FAULT) {
+                return How::Skip;
+            }
+            How::As(if vma.is_private() && writable { Access::Write } else { Access::Read })
         })
     }
 
-    /// Brings every page of the range in as accesses of the chosen kind would, up to the first that cannot be.
+    /// Brings every page of the range in as is chosen for its mapping, up to the first that cannot be.
     pub(super) fn populate_as(
         &self,
         range: VirtRange,
-        choose: impl Fn(&VmaAttributes) -> Access,
+        choose: impl Fn(&VmaAttributes) -> How,
     ) -> Result<(), FaultError> {
         let mut at = range.start;
         while at < range.end {
@@ -40,13 +53,17 @@ impl<P: Platform> Mm<'_, P> {
     fn populate_some(
         &self,
         range: VirtRange,
-        choose: &impl Fn(&VmaAttributes) -> Access,
+        choose: &impl Fn(&VmaAttributes) -> How,
     ) -> Result<VirtAddr, (VirtAddr, FaultError)> {
         let mut at = range.start;
         let space = self.space.read(self.memory.platform());
         let vma = space.tree.find(at).ok_or((at, FaultError::NotMapped))?;
-        let access = choose(&vma.attributes);
         let end = range.end.min(vma.range.end);
+        let access = match choose(&vma.attributes) {
+            How::Skip => return Ok(end),
+            How::Refuse => return Err((at, FaultError::Protection)),
+            How::As(access) => access,
+        };
         for _ in 0..LOCK_HOLD_FRAMES {
             if at >= end {
                 break;

@@ -5,7 +5,9 @@ use crate::arch::Protection;
 use crate::error::FaultError;
 use crate::limits::{FRAME_SIZE, STACK_GUARD_BYTES};
 use crate::platform::Platform;
+use crate::vm::edit;
 use crate::vm::mm::{Mm, Space};
+use crate::vm::tree::VmaList;
 use crate::vm::vma::VmaFlags;
 
 impl<P: Platform> Mm<'_, P> {
@@ -18,7 +20,15 @@ impl<P: Platform> Mm<'_, P> {
         }
         let stack = growing_range(&space, addr).ok_or(FaultError::NotMapped)?;
         let grown = VirtRange::new(addr.align_down(FRAME_SIZE), stack.end);
-        if space.tree.resize(stack.start, grown) { Ok(()) } else { Err(FaultError::NotMapped) }
+        if !space.tree.resize(stack.start, grown) {
+            return Err(FaultError::NotMapped);
+        }
+        // It may have met another mapping that grows down.
+        let mut gone = VmaList::new();
+        edit::merge(&mut space.tree, grown, &mut gone);
+        drop(space);
+        self.memory.discard_list(gone);
+        Ok(())
     }
 }
 

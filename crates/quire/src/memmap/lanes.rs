@@ -69,13 +69,12 @@ impl<'a> Lanes<'a> {
     pub fn increment(self, start: usize, count: usize) -> Result<(), LaneError> {
         match self {
             Self::Narrow(words) => {
-                if words_of(start, count)
-                    .any(|(word, ones)| has_zero_lane(!words[word].load(Ordering::Relaxed) | !(ones * 0xff)))
-                {
+                let full = |(word, ones): (usize, u64)| has_zero_lane(!load(&words[word]) | !(ones * 0xff));
+                if words_of(start, count).any(full) {
                     return Err(LaneError::Full);
                 }
                 for (word, ones) in words_of(start, count) {
-                    words[word].store(words[word].load(Ordering::Relaxed) + ones, Ordering::Relaxed);
+                    words[word].store(load(&words[word]) + ones, Ordering::Relaxed);
                 }
             }
             Self::Wide(lanes) => {
@@ -94,32 +93,9 @@ impl<'a> Lanes<'a> {
     #[inline]
     pub fn decrement(self, start: usize, count: usize, zeroed: &mut FrameMask) -> Result<(), LaneError> {
         match self {
-            Self::Narrow(words) => {
-                if words_of(start, count)
-                    .any(|(word, ones)| has_zero_lane(words[word].load(Ordering::Relaxed) | !(ones * 0xff)))
-                {
-                    return Err(LaneError::Underflow);
-                }
-                for (word, ones) in words_of(start, count) {
-                    let left = words[word].load(Ordering::Relaxed) - ones;
-                    words[word].store(left, Ordering::Relaxed);
-                    zeroed.0[word / 8] |=
-                        (zero_lanes(left) & u64::from(gather_lanes(ones))) << (word % 8 * 8);
-                }
-            }
-            Self::Wide(lanes) => {
-                if lanes[start..start + count].iter().any(|lane| lane.load(Ordering::Relaxed) == 0) {
-                    return Err(LaneError::Underflow);
-                }
-                for (offset, lane) in lanes[start..start + count].iter().enumerate() {
-                    let left = lane.load(Ordering::Relaxed) - 1;
-                    lane.store(left, Ordering::Relaxed);
-                    let index = start + offset;
-                    zeroed.0[index / 64] |= u64::from(left == 0) << (index % 64);
-                }
-            }
+            Self::Narrow(words) => decrement_narrow(words, start, count, zeroed),
+            Self::Wide(lanes) => decrement_wide(lanes, start, count, zeroed),
         }
-        Ok(())
     }
 
     /// The frames whose count is not zero.
@@ -145,6 +121,73 @@ impl<'a> Lanes<'a> {
     pub fn copy_to(self, wide: &[AtomicU32; BLOCK_FRAMES]) {
         (0..BLOCK_FRAMES).for_each(|index| wide[index].store(self.get(index), Ordering::Relaxed));
     }
+}
+
+#[inline(always)]
+fn load(word: &AtomicU64) -> u64 {
+    word.load(Ordering::Relaxed)
+}
+
+fn decrement_narrow(
+    words: &[AtomicU64; BLOCK_FRAMES / 8],
+    start: usize,
+    count: usize,
+    zeroed: &mut FrameMask,
+) -> Result<(), LaneError> {
+    let zero = |(word, ones): (usize, u64)| has_zero_lane(load(&words[word]) | !(ones * 0xff));
+    // Where 64 frames in a row are mapped once, which is the rule, all of them reach zero by eight stores.
+    let singles =
+        |group: usize| words[group * 8..][..8].iter().fold(0, |all, word| all | load(word) ^ LOW) == 0;
+    let pieces = || group_pieces(start, count);
+    let checked = |(first, len)| (len == 64 && singles(first / 64)) || !words_of(first, len).any(zero);
+    if !pieces().all(checked) {
+        return Err(LaneError::Underflow);
+    }
+    for (first, len) in pieces() {
+        let group = first / 64;
+        if len == 64 && singles(group) {
+            words[group * 8..][..8].iter().for_each(|word| word.store(0, Ordering::Relaxed));
+            zeroed.0[group] = u64::MAX;
+            continue;
+        }
+        for (word, ones) in words_of(first, len) {
+            let left = load(&words[word]) - ones;
+            words[word].store(left, Ordering::Relaxed);
+            zeroed.0[group] |= (zero_lanes(left) & u64::from(gather_lanes(ones))) << (word % 8 * 8);
+        }
+    }
+    Ok(())
+}
+
+fn decrement_wide(
+    lanes: &[AtomicU32; BLOCK_FRAMES],
+    start: usize,
+    count: usize,
+    zeroed: &mut FrameMask,
+) -> Result<(), LaneError> {
+    if lanes[start..start + count].iter().any(|lane| lane.load(Ordering::Relaxed) == 0) {
+        return Err(LaneError::Underflow);
+    }
+    for (offset, lane) in lanes[start..start + count].iter().enumerate() {
+        let left = lane.load(Ordering::Relaxed) - 1;
+        lane.store(left, Ordering::Relaxed);
+        let index = start + offset;
+        zeroed.0[index / 64] |= u64::from(left == 0) << (index % 64);
+    }
+    Ok(())
+}
+
+/// The run `start .. start + count` cut at multiples of 64, as (first, how many).
+#[inline(always)]
+fn group_pieces(start: usize, count: usize) -> impl Iterator<Item = (usize, usize)> {
+    let (mut at, end) = (start, start + count);
+    core::iter::from_fn(move || {
+        let first = at;
+        (first < end).then(|| {
+            at = end.min((first / 64 + 1) * 64);
+            (first, at - first)
+        })
+    })
 }
 
 /// The words that hold the lanes `start .. start + count`, each with a 1 in every lane concerned.

@@ -183,7 +183,7 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
             return self.add_freed(block, zeroed);
         }
         self.count_folio(piece.start, block, -(piece.count as i64));
-        self.free_folio_if_unmapped(piece.start, block)
+        if zeroed.is_empty() { 0 } else { self.free_folio_if_unmapped(piece.start, block) }
     }
 
     /// Counts one more leaf of 2 MiB or 1 GiB onto the folio at `frame`.

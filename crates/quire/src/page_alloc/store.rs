@@ -171,16 +171,18 @@ impl<P: Platform> PageAllocator<'_, P> {
         block.heads.store(block.heads.load().without(frames));
         block.plain.store(block.plain.load().without(frames));
         let free = block.free.fetch_add(count as u16, Ordering::Relaxed) + count as u16;
-        let known = block.free_order.load(Ordering::Relaxed);
-        let order = match (count, frames.next_set(0)) {
-            (1, Some(index)) => block.used.grown_group(index, known),
-            _ => FrameMask::ALL.without(block.used.load()).largest_group(),
-        };
-        block.free_order.store(order, Ordering::Relaxed);
         let mut merged = false;
         if free == SMALL_CAPACITY {
+            // The order of an entirely free block is known, whatever its frames looked like before.
+            block.free_order.store(BLOCK_ORDER, Ordering::Relaxed);
             merged = self.merge_or_spare(zone, number, block);
         } else {
+            let known = block.free_order.load(Ordering::Relaxed);
+            let order = match (count, frames.next_set(0)) {
+                (1, Some(index)) => block.used.grown_group(index, known),
+                _ => FrameMask::ALL.without(block.used.load()).largest_group(),
+            };
+            block.free_order.store(order, Ordering::Relaxed);
             self.relist(zone, number, block, false);
         }
         block.unlock(self.platform);

@@ -89,7 +89,7 @@ fn a_smoke_run_of_everything_writes_whole_lines_and_restores_the_machine() {
     let operations = ["pair", "bulk-alloc/16384", "bulk-free/16384"];
     let page_alloc = operations.into_iter().flat_map(|name| [name.to_owned(), format!("{name}/2threads")]);
     assert_eq!(cases("page-alloc"), page_alloc.collect());
-    for arm in ["linux", "buddy_system_allocator", "buddy-slab-allocator", "bitmap-allocator"] {
+    for arm in ["quire", "linux", "buddy_system_allocator", "buddy-slab-allocator", "bitmap-allocator"] {
         let of_arm = rows.iter().filter(|row| row.experiment == "page-alloc" && row.arm == arm);
         assert_eq!(of_arm.filter(|row| row.skipped.is_none()).count(), 6, "{arm}");
     }
@@ -141,7 +141,7 @@ fn the_list_names_every_experiment() {
     assert!(output.status.success());
     let names: Vec<String> =
         text(&output.stdout).lines().map(|line| line.split(' ').next().unwrap().to_owned()).collect();
-    assert_eq!(names, ["page-alloc", "fault", "unmap"]);
+    assert_eq!(names, ["boot", "page-alloc", "fault", "unmap"]);
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn an_unknown_name_is_one_line_that_lists_the_names() {
     let output = output(&["unmap", "no-such", "--smoke"]);
     assert!(!output.status.success());
     assert!(output.stdout.is_empty(), "nothing may run before every name is known");
-    let expected = "quire: no experiment is called `no-such`: choose from page-alloc, fault, unmap\n";
+    let expected = "quire: no experiment is called `no-such`: choose from boot, page-alloc, fault, unmap\n";
     assert_eq!(text(&output.stderr), expected);
 }
 

@@ -10,7 +10,7 @@ use quire::cpu::CpuId;
 use quire::manager::{Config, MemoryManager, MemoryRange};
 use quire::platform::Platform;
 use quire::stats::Stat;
-use quire::vm::{Access, FolioPolicy, MapRequest, Mm};
+use quire::vm::{Access, Advice, FolioPolicy, MapRequest, Mm};
 
 use crate::bench::experiment::Skip;
 use crate::bench::folio::{Folio, PAGE};
@@ -80,6 +80,14 @@ pub fn populate(mm: &Mm<'_, Hosted>, bytes: usize, folio: Folio) -> Result<(f64,
         pages += outcome.order.frames();
     }
     Ok((start.elapsed().as_nanos() as f64, pages))
+}
+
+/// Populates what [`map`] mapped by one call; the nanoseconds that took and the pages now resident.
+pub fn populate_by_call(mm: &Mm<'_, Hosted>, bytes: usize) -> Result<(f64, u64), Skip> {
+    let start = Instant::now();
+    mm.madvise(START, bytes as u64, Advice::PopulateWrite)
+        .map_err(|error| Skip(format!("madvise: {error}")))?;
+    Ok((start.elapsed().as_nanos() as f64, mm.rss().anon))
 }
 
 /// Unmaps what [`map`] mapped; nanoseconds.

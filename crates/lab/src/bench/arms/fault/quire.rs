@@ -6,7 +6,7 @@ use super::{Fault, Populate};
 use crate::bench::experiment::{Arm, CLEAR, Prepared, REST, Sample, Skip};
 use crate::bench::ours;
 
-/// `Mm::fault`, once for each folio as hardware would raise it; once with clearing and once without.
+/// `Mm::fault` once for each folio as hardware would raise it, or one call; once with clearing and once without.
 #[derive(Default)]
 pub(super) struct Quire {
     machines: Option<(Hosted, Hosted)>,
@@ -18,15 +18,12 @@ impl Arm<Fault> for Quire {
     }
 
     fn about(&self) -> &'static str {
-        "Mm::fault once per folio on a hosted machine: look-up, policy, folio, clearing, map counts, the entries. The \
+        "Mm::fault once per folio (or one madvise call) on a hosted machine: look-up, policy, folio, clearing, map counts, the entries. The \
          same work is timed a second time on a machine that does not clear: `rest` is that run, `clear` the difference. \
          No trap, no cgroup, no LRU, no reverse map for anonymous folios yet."
     }
 
     fn setup(&mut self, case: &Fault) -> Result<Box<dyn Prepared + '_>, Skip> {
-        if case.populate == Populate::Call {
-            return Err(Skip("populating by one call takes the same faults inside".to_owned()));
-        }
         if self.machines.is_none() {
             let bytes = case.bytes as u64;
             self.machines = Some((ours::machine(bytes, 1, true)?, ours::machine(bytes, 1, false)?));
@@ -58,12 +55,15 @@ impl Prepared for Ready<'_> {
 impl Ready<'_> {
     /// Populates a fresh address space; nanoseconds and pages.
     fn once(&self, machine: &Hosted) -> Result<(f64, u64), Skip> {
-        let Fault { bytes, folio, .. } = self.case;
+        let Fault { bytes, folio, populate } = self.case;
         ours::with_manager(machine, folio, |manager| {
             let mm = manager.new_mm().map_err(|error| Skip(error.to_string()))?;
             mm.switch_in();
             ours::map(&mm, bytes)?;
-            let populated = ours::populate(&mm, bytes, folio)?;
+            let populated = match populate {
+                Populate::Touch => ours::populate(&mm, bytes, folio)?,
+                Populate::Call => ours::populate_by_call(&mm, bytes)?,
+            };
             ours::unmap(&mm, bytes)?;
             mm.switch_out();
             Ok(populated)

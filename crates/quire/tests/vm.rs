@@ -4,5 +4,7 @@ mod common;
 
 #[path = "vm/basic.rs"]
 mod basic;
+#[path = "vm/threads.rs"]
+mod threads;
 #[path = "vm/world.rs"]
 mod world;

@@ -53,6 +53,9 @@ pub const FAULT_AROUND_PAGES: u64 = 16;
 
 /// Bytes below a mapping that grows down in which nothing else is placed: 256 pages, as Linux's `stack_guard_gap`.
 pub const STACK_GUARD_BYTES: u64 = 256 * FRAME_SIZE;
+/// Times that one access is tried again after memory was given up for it, before memory counts as out: what is given up
+/// may be what the access needs.
+pub const RECLAIM_ROUNDS: usize = 4;
 /// Mappings that one address space may have, as Linux's `vm.max_map_count`.
 pub const MAX_MAPPINGS: usize = 65_530;
 

@@ -4,5 +4,9 @@ mod common;
 
 #[path = "vm/basic.rs"]
 mod basic;
+#[path = "vm/failures.rs"]
+mod failures;
+#[path = "vm/threads.rs"]
+mod threads;
 #[path = "vm/world.rs"]
 mod world;

@@ -10,7 +10,7 @@ use super::vma::{Backing, Vma, VmaFlags};
 use crate::addr::VirtRange;
 use crate::arch::{EntryFlags, Protection};
 use crate::filemap::FileKind;
-use crate::pgtable::LeafRun;
+use crate::pgtable::{LeafRun, TableViolation};
 use crate::platform::Platform;
 
 /// A mapping as it was at some moment.
@@ -83,6 +83,7 @@ impl<P: Platform> Mm<'_, P> {
     pub fn validate(&self) -> Result<(), MmFault> {
         let space = self.space.read(self.memory.platform());
         space.tree.validate().map_err(MmFault::Tree)?;
+        self.tables().validate().map_err(MmFault::Table)?;
         let mut before: Option<&Vma> = None;
         let mut found = 0;
         for vma in space.tree.iter() {
@@ -133,6 +134,8 @@ fn counted_pages(run: &LeafRun) -> u64 {
 pub enum MmFault {
     /// The tree of mappings.
     Tree(TreeFault),
+    /// The page table.
+    Table(TableViolation),
     /// Two neighbours that agree in everything were not merged; the first of them.
     NotMerged(VirtRange),
     /// Something is mapped in the page table where no mapping is, or with rights that the mapping does not give.
@@ -150,6 +153,7 @@ impl fmt::Display for MmFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tree(fault) => fault.fmt(f),
+            Self::Table(violation) => write!(f, "the page table is broken: {violation:?}"),
             Self::NotMerged(range) => write!(f, "mapping {range:?} should be one with the next"),
             Self::Leaf(range) => write!(f, "the page table maps {range:?} against the mappings"),
             Self::Resident { counted, found } => {

@@ -134,9 +134,19 @@ impl<P: Platform> Mm<'_, P> {
                 space.layout.place(&space.tree, VirtAddr(0), new, Placement::Hint, large)?.start
             }
         };
-        if old > new {
-            done.gone.append(self.unmap_range(space, VirtRange::new(from.add(new), from.add(old)))?);
+        // Borders first, so that what the old range loses can go at the end without needing memory.
+        let lost = VirtRange::new(from.add(old.min(new)), from.add(old));
+        let moved = self.make_borders(space, lost).and_then(|()| self.move_parts(space, request, done));
+        if moved.is_ok() {
+            done.gone.append(self.unmap_range(space, lost)?);
+        } else {
+            edit::merge(&mut space.tree, VirtRange::from_len(from, old), &mut done.gone);
         }
+        moved
+    }
+
+    fn move_parts(&self, space: &mut Space, request: Move, done: &mut Done) -> Result<(), MmError> {
+        let Move { from, old, new, to } = request;
         let kept = old.min(new);
         if old < new {
             let part = Part { source: VirtRange::from_len(from, kept), len: new, dest: done.at };
@@ -162,7 +172,8 @@ impl<P: Platform> Mm<'_, P> {
         match self.clear_target(space, part.source, target, &mut done.gone) {
             Ok(()) => {}
             Err(error) => {
-                self.memory.discard(node);
+                done.gone.push(node);
+                edit::merge(&mut space.tree, part.source, &mut done.gone);
                 return Err(error);
             }
         }
@@ -200,10 +211,15 @@ impl<P: Platform> Mm<'_, P> {
         target: VirtRange,
         gone: &mut VmaList,
     ) -> Result<(), MmError> {
+        self.make_borders(space, source)?;
         gone.append(self.unmap_range(space, target)?);
-        let mut spares = self.memory.spares(edit::splits(&space.tree, source))?;
-        let cut = self.cut(source).and_then(|()| self.cut(target));
-        let split = cut.is_ok() && edit::split_ends(&mut space.tree, source, &mut spares);
+        Ok(())
+    }
+
+    /// Makes both ends of a range borders between mappings and between leaves.
+    fn make_borders(&self, space: &mut Space, range: VirtRange) -> Result<(), MmError> {
+        let mut spares = self.memory.spares(edit::splits(&space.tree, range))?;
+        let split = self.cut(range).is_ok() && edit::split_ends(&mut space.tree, range, &mut spares);
         self.memory.discard_spares(spares);
         if split { Ok(()) } else { Err(MmError::NoMemory) }
     }

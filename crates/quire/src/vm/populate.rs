@@ -6,7 +6,7 @@ use super::vma::{VmaAttributes, VmaFlags};
 use crate::addr::{VirtAddr, VirtRange};
 use crate::arch::Protection;
 use crate::error::FaultError;
-use crate::limits::LOCK_HOLD_FRAMES;
+use crate::limits::{LOCK_HOLD_FRAMES, RECLAIM_ROUNDS};
 use crate::platform::Platform;
 
 /// How the pages of a mapping come.
@@ -38,11 +38,14 @@ impl<P: Platform> Mm<'_, P> {
         range: VirtRange,
         choose: impl Fn(&VmaAttributes) -> How,
     ) -> Result<(), FaultError> {
-        let mut at = range.start;
+        let (mut at, mut rounds) = (range.start, 0);
         while at < range.end {
             match self.populate_some(VirtRange { start: at, end: range.end }, &choose) {
                 Ok(next) => at = next,
-                Err((next, FaultError::OutOfMemory)) if self.make_room() > 0 => at = next,
+                Err((next, FaultError::OutOfMemory)) if rounds < RECLAIM_ROUNDS && self.make_room() > 0 => {
+                    rounds = if next > at { 0 } else { rounds + 1 };
+                    at = next;
+                }
                 Err((_, error)) => return Err(error),
             }
         }

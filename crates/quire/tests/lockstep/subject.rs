@@ -288,6 +288,10 @@ impl Subject for Library<'_> {
     }
 
     fn resident(&mut self, space: SpaceId) -> Option<Resident> {
+        if self.scarce {
+            // Pages that a populating verb could not bring in are no error, and the model does not know of them.
+            return None;
+        }
         let rss = self.machine.run_on(CpuId(0), || self.mm(space).rss());
         Some(Resident { anon: rss.anon, locked: rss.locked * 4096 })
     }

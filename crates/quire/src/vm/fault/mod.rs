@@ -10,6 +10,7 @@ use super::vma::{Vma, VmaAttributes};
 use crate::addr::{Order, VirtAddr};
 use crate::arch::{Entry, EntryFlags, Protection};
 use crate::error::{FaultError, MapError};
+use crate::limits::RECLAIM_ROUNDS;
 use crate::pgtable::Lookup;
 use crate::platform::Platform;
 use crate::stats::Stat;
@@ -96,6 +97,7 @@ impl<P: Platform> Mm<'_, P> {
     /// freed memory were given up in vain.
     pub fn fault(&self, addr: VirtAddr, access: Access) -> Result<FaultOutcome, FaultError> {
         self.memory.pages().count(Stat::Pgfault, 1);
+        let mut rounds = 0;
         loop {
             let space = self.space.read(self.memory.platform());
             let step = match space.tree.find(addr) {
@@ -110,7 +112,9 @@ impl<P: Platform> Mm<'_, P> {
             match step {
                 Ok(Step::Done(outcome)) => return Ok(outcome),
                 Ok(Step::Again) => self.memory.platform().relax(),
-                Err(FaultError::OutOfMemory) if self.make_room() > 0 => {}
+                Err(FaultError::OutOfMemory) if rounds < RECLAIM_ROUNDS && self.make_room() > 0 => {
+                    rounds += 1
+                }
                 Err(error) => return Err(error),
             }
         }

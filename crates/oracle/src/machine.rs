@@ -6,6 +6,7 @@ mod shape;
 pub use shape::{MachineShape, check_machine};
 
 use std::collections::HashMap;
+use std::rc::Rc;
 
 use hosted::Hosted;
 use quire::addr::{FrameRange, VirtAddr};
@@ -21,12 +22,15 @@ use crate::subject::{Resident, Subject, Who};
 /// Faults after which an access that still does not succeed is taken for one that never will.
 const FAULTS: usize = 64;
 
+/// Bytes that a stack may reach; Linux's usual limit.
+pub const STACK_LIMIT: u64 = 8 << 20;
+
 /// Address spaces of one machine, with its CPUs.
 pub struct Quire<'p> {
     machine: &'p Hosted,
     manager: &'p MemoryManager<'p, Hosted>,
     spaces: Vec<Option<Mm<'p, Hosted>>>,
-    files: HashMap<u64, File<'p, Hosted>>,
+    files: HashMap<u64, Rc<File<'p, Hosted>>>,
     /// Which address space each CPU runs.
     running: Vec<Option<SpaceId>>,
     /// Whether memory may run out.
@@ -58,26 +62,35 @@ impl<'p> Quire<'p> {
             for &(number, bytes) in files {
                 let name = quire::platform::FileId(number);
                 machine.files().set_size(name, bytes);
-                quire.files.insert(number, manager.open(name)?);
+                quire.files.insert(number, Rc::new(manager.open(name)?));
             }
             let first = manager.new_mm()?;
             first.set_brk_start(VirtAddr(heap));
+            first.set_stack_limit(STACK_LIMIT);
             quire.spaces.push(Some(first));
-            Ok(())
+            Ok::<(), MmError>(())
         })?;
         Ok(quire)
     }
 
     /// Says that memory may run out.
     #[must_use]
-    pub fn tight(self, tight: bool) -> Self {
-        Self { tight, ..self }
+    pub fn tight(mut self, tight: bool) -> Self {
+        self.tight = tight;
+        self
     }
 
     /// Says that the folio policy allows single frames only.
     #[must_use]
-    pub fn single(self, single_pages: bool) -> Self {
-        Self { single_pages, ..self }
+    pub fn single(mut self, single_pages: bool) -> Self {
+        self.single_pages = single_pages;
+        self
+    }
+
+    /// Closes all files. All address spaces have exited.
+    pub fn close(mut self) {
+        let files = std::mem::take(&mut self.files);
+        self.machine.run_on(CpuId(0), || drop(files));
     }
 
     fn space(&self, id: SpaceId) -> &Mm<'p, Hosted> {
@@ -149,11 +162,21 @@ impl<'p> Quire<'p> {
     }
 }
 
+impl Drop for Quire<'_> {
+    /// What is still there belongs to a run that failed, perhaps in the middle of an operation: it is abandoned as it is,
+    /// with its machine.
+    fn drop(&mut self) {
+        self.spaces.drain(..).for_each(std::mem::forget);
+        self.files.drain().for_each(std::mem::forget);
+    }
+}
+
 impl Subject for Quire<'_> {
     fn mmap(&mut self, who: Who, map: &Map) -> Result<u64, MmError> {
-        let files = std::mem::take(&mut self.files);
-        let backing = match map.file {
-            Some((number, page_offset)) => vm::Backing::File { file: &files[&number], page_offset },
+        // Held beside the table's, so that a panic of the library does not close it.
+        let file = map.file.map(|(number, page)| (Rc::clone(&self.files[&number]), page));
+        let backing = match &file {
+            Some((file, page_offset)) => vm::Backing::File { file, page_offset: *page_offset },
             None => vm::Backing::Anonymous,
         };
         let request = MapRequest {
@@ -168,9 +191,7 @@ impl Subject for Quire<'_> {
             locked: map.locked,
             noreserve: false,
         };
-        let made = self.on(who, |mm| mm.mmap(&request).map(|addr| addr.0));
-        self.files = files;
-        made
+        self.on(who, |mm| mm.mmap(&request).map(|addr| addr.0))
     }
 
     fn munmap(&mut self, who: Who, addr: u64, len: u64) -> Result<(), MmError> {

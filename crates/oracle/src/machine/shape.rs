@@ -8,7 +8,7 @@ use quire::manager::{Config, MemoryManager, MemoryRange};
 use quire::platform::FileId;
 use quire::vm::{FolioPolicy, OrderPolicy};
 
-use super::Quire;
+use super::{Quire, STACK_LIMIT};
 use crate::lockstep::Lockstep;
 use crate::ops::{HEAP, Step};
 use crate::space::{Backing, Family, PAGE, PROBE_OFFSETS, Rules};
@@ -102,13 +102,14 @@ pub fn check_machine(
     let subject = subject.tight(shape.tight).single(shape.policy == FolioPolicy::FRAMES);
     machine.set_failures(shape.failures);
     machine.lose_flushes(shape.lost_flushes);
-    let mut lockstep = Lockstep::new(subject, Rules::default(), shape.cpus, files, seed);
+    let rules = Rules { stack_limit: STACK_LIMIT, ..Rules::default() };
+    let mut lockstep = Lockstep::new(subject, rules, shape.cpus, files, seed);
     lockstep
         .run(steps)
         .map_err(|divergence| format!("after operation {}: {}", divergence.step, divergence.what))?;
     let Lockstep { model, subject, .. } = lockstep;
     machine.set_failures(FailurePlan::Off);
-    machine.run_on(CpuId(0), || drop(subject));
+    subject.close();
     check_written(&machine, &model)?;
     let after = drained(&machine, &manager);
     if after != before {

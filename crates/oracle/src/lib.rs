@@ -7,8 +7,10 @@
 //! - [`frames`]: which folios are handed out. - [`pagetable`]: which page maps where. - [`space`]: address spaces
 //!   with the semantics of Linux 6.18 and what their pages hold.
 
+pub mod counts;
 pub mod frames;
 pub mod lockstep;
+pub mod machine;
 pub mod ops;
 pub mod pagetable;
 pub mod space;

@@ -115,7 +115,8 @@ impl Family {
         let index = space.index_above(addr);
         let start = addr & !(PAGE - 1);
         let stack = *space.vmas.get(index).filter(|vma| vma.grows_down).ok_or(FaultError::NotMapped)?;
-        if start < rules.user_start || stack.end - start > rules.stack_limit {
+        let end = space.merged_at(stack.start).map_or(stack.end, |merged| merged.end);
+        if start < rules.user_start || end - start > rules.stack_limit {
             return Err(FaultError::NotMapped);
         }
         if !space.gap_below(index, start, rules.stack_gap) {

@@ -123,6 +123,11 @@ impl Family {
         }
     }
 
+    /// Pages of objects that shared mappings wrote, with what they hold now.
+    pub fn written_pages(&self) -> impl Iterator<Item = (Backing, u64, Words)> + '_ {
+        self.written.iter().map(|(&(backing, page), &words)| (backing, page, words))
+    }
+
     /// What an object's page holds.
     pub(super) fn object_words(&self, backing: Backing, page: u64) -> Words {
         if let Some(words) = self.written.get(&(backing, page)) {

@@ -84,11 +84,9 @@ pub(crate) fn possible(steps: Vec<Step>) -> Vec<Step> {
             here(at) && here(to) && near(*old) && near(*new)
         }
         Op::Mremap(at, old, new, To::InPlace) => here(at) && near(*old) && near(*new),
-        Op::Munmap(at, len)
-        | Op::Mprotect(at, len, _)
-        | Op::Madvise(at, len, _)
-        | Op::Mlock(at, len, _)
-        | Op::Munlock(at, len) => here(at) && near(*len),
+        Op::Munmap(at, len) | Op::Madvise(at, len, _) => here(at) && near(*len),
+        // These stop at the first hole, which the window's end is.
+        Op::Mprotect(at, ..) | Op::Mlock(at, ..) | Op::Munlock(at, ..) => here(at),
         Op::Store(at, _) | Op::Load(at, _) | Op::Touch(at, _) | Op::Access(at, Kind::Read | Kind::Write) => {
             here(at)
         }

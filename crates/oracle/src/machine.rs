@@ -1,0 +1,293 @@
+//! The library on its hosted machine, as a subject.
+
+mod convert;
+mod shape;
+
+pub use shape::{MachineShape, check_machine};
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use hosted::Hosted;
+use quire::addr::{FrameRange, VirtAddr};
+use quire::cpu::CpuId;
+use quire::error::{FaultError, MmError};
+use quire::manager::MemoryManager;
+use quire::vm::{self, File, MapRequest, Mm, Sharing};
+
+use crate::counts::Mapped;
+use crate::space::{Advice, Kind, Map, PAGE, Prot, Remap, SpaceId, Vma};
+use crate::subject::{Resident, Subject, Who};
+
+/// Faults after which an access that still does not succeed is taken for one that never will.
+const FAULTS: usize = 64;
+
+/// Bytes that a stack may reach; Linux's usual limit.
+pub const STACK_LIMIT: u64 = 8 << 20;
+
+/// Address spaces of one machine, with its CPUs.
+pub struct Quire<'p> {
+    machine: &'p Hosted,
+    manager: &'p MemoryManager<'p, Hosted>,
+    spaces: Vec<Option<Mm<'p, Hosted>>>,
+    files: HashMap<u64, Rc<File<'p, Hosted>>>,
+    /// Which address space each CPU runs.
+    running: Vec<Option<SpaceId>>,
+    /// Whether memory may run out.
+    tight: bool,
+    single_pages: bool,
+}
+
+impl<'p> Quire<'p> {
+    /// The machine with one empty address space, number 0, whose heap starts at `heap`, and these files (number, bytes).
+    ///
+    /// # Errors
+    /// When memory does not suffice for that.
+    pub fn new(
+        machine: &'p Hosted,
+        manager: &'p MemoryManager<'p, Hosted>,
+        files: &[(u64, u64)],
+        heap: u64,
+    ) -> Result<Self, MmError> {
+        let mut quire = Self {
+            machine,
+            manager,
+            spaces: Vec::new(),
+            files: HashMap::new(),
+            running: vec![None; machine.config().cpus],
+            tight: false,
+            single_pages: false,
+        };
+        machine.run_on(CpuId(0), || {
+            for &(number, bytes) in files {
+                let name = quire::platform::FileId(number);
+                machine.files().set_size(name, bytes);
+                quire.files.insert(number, Rc::new(manager.open(name)?));
+            }
+            let first = manager.new_mm()?;
+            first.set_brk_start(VirtAddr(heap));
+            first.set_stack_limit(STACK_LIMIT);
+            quire.spaces.push(Some(first));
+            Ok::<(), MmError>(())
+        })?;
+        Ok(quire)
+    }
+
+    /// Says that memory may run out.
+    #[must_use]
+    pub fn tight(mut self, tight: bool) -> Self {
+        self.tight = tight;
+        self
+    }
+
+    /// Says that the folio policy allows single frames only.
+    #[must_use]
+    pub fn single(mut self, single_pages: bool) -> Self {
+        self.single_pages = single_pages;
+        self
+    }
+
+    /// Closes all files. All address spaces have exited.
+    pub fn close(mut self) {
+        let files = std::mem::take(&mut self.files);
+        self.machine.run_on(CpuId(0), || drop(files));
+    }
+
+    fn space(&self, id: SpaceId) -> &Mm<'p, Hosted> {
+        self.spaces[id].as_ref().expect("address space has exited")
+    }
+
+    /// Runs `action` on the CPU, with the address space loaded as a system call or a fault of its program finds it.
+    fn on<R>(&mut self, who: Who, action: impl FnOnce(&Mm<'p, Hosted>) -> R) -> R {
+        let machine = self.machine;
+        machine.run_on(CpuId(who.cpu as u32), || {
+            self.load(who);
+            action(self.space(who.space))
+        })
+    }
+
+    fn load(&mut self, who: Who) {
+        let before = self.running[who.cpu].replace(who.space);
+        if before == Some(who.space) {
+            return;
+        }
+        if let Some(before) = before {
+            self.space(before).switch_out();
+        }
+        self.space(who.space).switch_in();
+    }
+
+    /// Makes an access again and again, with a fault between, until it succeeds.
+    fn access<R>(
+        &mut self,
+        who: Who,
+        kind: Kind,
+        access: impl Fn(&Hosted) -> Result<R, hosted::PageFault>,
+    ) -> Result<R, FaultError> {
+        let machine = self.machine;
+        self.on(who, |mm| {
+            for _ in 0..FAULTS {
+                match access(machine) {
+                    Ok(value) => return Ok(value),
+                    Err(fault) => mm.fault(fault.addr, convert::access(kind)).map(drop)?,
+                }
+            }
+            panic!("{kind:?} on CPU {} in space {}: {FAULTS} faults and no access", who.cpu, who.space);
+        })
+    }
+
+    fn memory(&self) -> Vec<FrameRange> {
+        let ranges = self.machine.ranges().iter();
+        ranges.map(|range| FrameRange::new(range.start.frame(), range.bytes / PAGE)).collect()
+    }
+
+    fn check_here(&self, deep: bool) -> Result<(), String> {
+        for (id, mm) in self.spaces.iter().enumerate() {
+            let Some(mm) = mm else { continue };
+            mm.validate().map_err(|fault| format!("space {id}: {fault}"))?;
+        }
+        self.manager.validate().map_err(|violation| format!("{violation:?}"))?;
+        if let Some(violation) = self.machine.violations().first() {
+            return Err(format!("{violation:?}"));
+        }
+        let frames = self.manager.meminfo().frames;
+        if frames.free + frames.cached + frames.used + frames.metadata != frames.total {
+            return Err(format!("frames are lost (invariant 8): {frames:?}"));
+        }
+        if !deep {
+            return Ok(());
+        }
+        let roots: Vec<_> = self.spaces.iter().flatten().map(Mm::root).collect();
+        Mapped::read(self.machine, &roots).compare(self.manager.pages(), &self.memory())
+    }
+}
+
+impl Drop for Quire<'_> {
+    /// What is still there belongs to a run that failed, perhaps in the middle of an operation: it is abandoned as it is,
+    /// with its machine.
+    fn drop(&mut self) {
+        self.spaces.drain(..).for_each(std::mem::forget);
+        self.files.drain().for_each(std::mem::forget);
+    }
+}
+
+impl Subject for Quire<'_> {
+    fn mmap(&mut self, who: Who, map: &Map) -> Result<u64, MmError> {
+        // Held beside the table's, so that a panic of the library does not close it.
+        let file = map.file.map(|(number, page)| (Rc::clone(&self.files[&number]), page));
+        let backing = match &file {
+            Some((file, page_offset)) => vm::Backing::File { file, page_offset: *page_offset },
+            None => vm::Backing::Anonymous,
+        };
+        let request = MapRequest {
+            addr: VirtAddr(map.addr),
+            len: map.len,
+            prot: convert::protection(map.prot),
+            placement: convert::placement(map.placement),
+            sharing: if map.shared { Sharing::Shared } else { Sharing::Private },
+            backing,
+            grows_down: map.grows_down,
+            populate: map.populate,
+            locked: map.locked,
+            noreserve: false,
+        };
+        self.on(who, |mm| mm.mmap(&request).map(|addr| addr.0))
+    }
+
+    fn munmap(&mut self, who: Who, addr: u64, len: u64) -> Result<(), MmError> {
+        self.on(who, |mm| mm.munmap(VirtAddr(addr), len))
+    }
+
+    fn mprotect(&mut self, who: Who, addr: u64, len: u64, prot: Prot) -> Result<(), MmError> {
+        self.on(who, |mm| mm.mprotect(VirtAddr(addr), len, convert::protection(prot)))
+    }
+
+    fn mremap(&mut self, who: Who, addr: u64, old: u64, new: u64, to: Remap) -> Result<u64, MmError> {
+        self.on(who, |mm| mm.mremap(VirtAddr(addr), old, new, convert::remap(to)).map(|addr| addr.0))
+    }
+
+    fn madvise(&mut self, who: Who, addr: u64, len: u64, advice: Advice) -> Result<(), MmError> {
+        self.on(who, |mm| mm.madvise(VirtAddr(addr), len, convert::advice(advice)))
+    }
+
+    fn brk(&mut self, who: Who, addr: u64) -> u64 {
+        self.on(who, |mm| mm.brk(VirtAddr(addr)).0)
+    }
+
+    fn mlock(&mut self, who: Who, addr: u64, len: u64, on_fault: bool) -> Result<(), MmError> {
+        self.on(who, |mm| mm.mlock(VirtAddr(addr), len, on_fault))
+    }
+
+    fn munlock(&mut self, who: Who, addr: u64, len: u64) -> Result<(), MmError> {
+        self.on(who, |mm| mm.munlock(VirtAddr(addr), len))
+    }
+
+    fn mlockall(&mut self, who: Who, current: bool, future: bool, on_fault: bool) -> Result<(), MmError> {
+        self.on(who, |mm| mm.mlockall(current, future, on_fault))
+    }
+
+    fn munlockall(&mut self, who: Who) -> Result<(), MmError> {
+        self.on(who, Mm::munlockall)
+    }
+
+    fn fork(&mut self, who: Who) -> Result<(), MmError> {
+        let child = self.on(who, Mm::fork)?;
+        self.spaces.push(Some(child));
+        Ok(())
+    }
+
+    fn exit(&mut self, who: Who) {
+        for cpu in 0..self.running.len() {
+            if self.running[cpu] == Some(who.space) {
+                self.machine.run_on(CpuId(cpu as u32), || self.space(who.space).switch_out());
+                self.running[cpu] = None;
+            }
+        }
+        let mm = self.spaces[who.space].take();
+        self.machine.run_on(CpuId(who.cpu as u32), || drop(mm));
+    }
+
+    fn store(&mut self, who: Who, addr: u64, word: u64) -> Result<(), FaultError> {
+        self.access(who, Kind::Write, |machine| machine.write(VirtAddr(addr), &word.to_le_bytes()))
+    }
+
+    fn load(&mut self, who: Who, addr: u64) -> Result<u64, FaultError> {
+        self.access(who, Kind::Read, |machine| {
+            let mut bytes = [0; 8];
+            machine.read(VirtAddr(addr), &mut bytes).map(|()| u64::from_le_bytes(bytes))
+        })
+    }
+
+    fn fault(&mut self, who: Who, addr: u64, kind: Kind) -> Result<(), FaultError> {
+        match kind {
+            Kind::Exec => self.access(who, kind, |machine| machine.fetch(VirtAddr(addr)).map(drop)),
+            Kind::Read | Kind::Write => {
+                self.on(who, |mm| mm.fault(VirtAddr(addr), convert::access(kind)).map(drop))
+            }
+        }
+    }
+
+    fn vmas(&mut self, space: SpaceId) -> Vec<Vma> {
+        let mut vmas = Vec::new();
+        let mm = self.space(space);
+        self.machine.run_on(CpuId(0), || mm.vmas(|info| vmas.push(convert::vma(info))));
+        vmas
+    }
+
+    fn resident(&mut self, space: SpaceId) -> Option<Resident> {
+        let rss = self.machine.run_on(CpuId(0), || self.space(space).rss());
+        Some(Resident { anon: rss.anon, locked: rss.locked * PAGE })
+    }
+
+    fn single_pages(&self) -> bool {
+        self.single_pages
+    }
+
+    fn may_lack_memory(&mut self) -> bool {
+        self.tight
+    }
+
+    fn check(&mut self, deep: bool) -> Result<(), String> {
+        self.machine.run_on(CpuId(0), || self.check_here(deep))
+    }
+}

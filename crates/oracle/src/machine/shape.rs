@@ -1,0 +1,146 @@
+//! Machines drawn from a seed, and whole runs on them.
+
+use fastrand::Rng;
+use hosted::{FailurePlan, Hosted, HostedConfig};
+use quire::addr::{FrameRange, Order};
+use quire::cpu::CpuId;
+use quire::manager::{Config, MemoryManager, MemoryRange};
+use quire::platform::FileId;
+use quire::vm::{FolioPolicy, OrderPolicy};
+
+use super::{Quire, STACK_LIMIT};
+use crate::lockstep::Lockstep;
+use crate::ops::{HEAP, Step};
+use crate::space::{Backing, Family, PAGE, PROBE_OFFSETS, Rules};
+
+/// A machine and what may go wrong on it.
+#[derive(Clone, Debug)]
+pub struct MachineShape {
+    /// Bytes of memory.
+    pub bytes: u64,
+    /// CPUs.
+    pub cpus: usize,
+    /// Folio sizes of anonymous memory.
+    pub policy: FolioPolicy,
+    /// Which allocations fail.
+    pub failures: FailurePlan,
+    /// Which flushes are lost.
+    pub lost_flushes: FailurePlan,
+    /// Memory may run out.
+    pub tight: bool,
+}
+
+impl MachineShape {
+    /// A machine with plenty of memory.
+    pub fn new(rng: &mut Rng) -> Self {
+        Self {
+            bytes: 256 << 20,
+            cpus: rng.usize(1..5),
+            policy: draw_policy(rng),
+            failures: FailurePlan::Off,
+            lost_flushes: FailurePlan::Off,
+            tight: false,
+        }
+    }
+
+    /// The same machine with so little memory that it runs out.
+    #[must_use]
+    pub fn small(self, bytes: u64) -> Self {
+        Self { bytes, tight: true, ..self }
+    }
+
+    /// The same machine where these allocations fail.
+    #[must_use]
+    pub fn failing(self, failures: FailurePlan) -> Self {
+        Self { failures, tight: true, ..self }
+    }
+
+    /// The same machine where these flushes are lost.
+    #[must_use]
+    pub fn losing(self, lost_flushes: FailurePlan) -> Self {
+        Self { lost_flushes, ..self }
+    }
+}
+
+fn draw_policy(rng: &mut Rng) -> FolioPolicy {
+    let policy = match rng.u32(..6) {
+        0 | 1 => FolioPolicy::FRAMES,
+        2 => FolioPolicy::LINUX,
+        3 => FolioPolicy::only(Order::BLOCK),
+        4 => FolioPolicy::only(Order::new(rng.u8(1..10)).unwrap_or(Order::FRAME)),
+        _ => (1..10).fold(FolioPolicy::FRAMES, |policy, order| {
+            let choice = [OrderPolicy::Never, OrderPolicy::Madvise, OrderPolicy::Always];
+            policy.with(Order::new(order).unwrap_or(Order::FRAME), *rng.choice(&choice).expect("not empty"))
+        }),
+    };
+    policy.with_pmd_mapped(rng.bool())
+}
+
+/// Builds the machine, steps library and model through the operations, exits everything, closes all files and checks
+/// that all memory is back and every written page of a file was written back.
+///
+/// # Errors
+/// What differed. A violation that the machine sees is a panic of the CPU that caused it.
+pub fn check_machine(
+    shape: &MachineShape,
+    files: &[(u64, u64)],
+    seed: u64,
+    steps: &[Step],
+) -> Result<(), String> {
+    let machine = HostedConfig::new(shape.bytes).with_cpus(shape.cpus).build().map_err(|e| e.to_string())?;
+    let frames = |range: &hosted::MemoryRange| MemoryRange {
+        frames: FrameRange::new(range.start.frame(), range.bytes / PAGE),
+        node: range.node,
+        zeroed: true,
+    };
+    let ranges: Vec<MemoryRange> = machine.ranges().iter().map(frames).collect();
+    let config = Config { folios: shape.policy, ..Config::default() };
+    let made = machine.run_on(CpuId(0), || MemoryManager::new(&machine, &ranges, &config));
+    let manager = made.map_err(|error| format!("start: {error}"))?;
+    let before = drained(&machine, &manager);
+    let subject = Quire::new(&machine, &manager, files, HEAP).map_err(|error| format!("start: {error}"))?;
+    let subject = subject.tight(shape.tight).single(shape.policy == FolioPolicy::FRAMES);
+    machine.set_failures(shape.failures);
+    machine.lose_flushes(shape.lost_flushes);
+    let rules = Rules { stack_limit: STACK_LIMIT, ..Rules::default() };
+    let mut lockstep = Lockstep::new(subject, rules, shape.cpus, files, seed);
+    lockstep
+        .run(steps)
+        .map_err(|divergence| format!("after operation {}: {}", divergence.step, divergence.what))?;
+    let Lockstep { model, subject, .. } = lockstep;
+    machine.set_failures(FailurePlan::Off);
+    subject.close();
+    check_written(&machine, &model)?;
+    let after = drained(&machine, &manager);
+    if after != before {
+        return Err(format!("{after} frames in use after the end, {before} before the start"));
+    }
+    Ok(())
+}
+
+/// Frames in use once no list and no cache keeps any back.
+fn drained(machine: &Hosted, manager: &MemoryManager<'_, Hosted>) -> u64 {
+    for cpu in 0..machine.config().cpus {
+        machine.run_on(CpuId(cpu as u32), || manager.pages().drain_local());
+    }
+    manager.meminfo().frames.used
+}
+
+/// Compares what was written back to files with what the model's programs stored into shared mappings of them.
+fn check_written(machine: &Hosted, model: &Family) -> Result<(), String> {
+    for (file, page, words) in model.written_pages() {
+        let Backing::File(number) = file else { continue };
+        let pages = machine.files().written_pages(FileId(number));
+        let Some((_, bytes)) = pages.iter().find(|(index, _)| *index == page) else {
+            return Err(format!("page {page} of file {number} was never written back"));
+        };
+        for (offset, want) in PROBE_OFFSETS.into_iter().zip(words) {
+            let at = offset as usize;
+            let got = u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+            if got != want {
+                return Err(format!("page {page} of file {number}: {got:#x} at {offset}, want {want:#x}"));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,27 @@
+//! Address spaces and their model in lockstep, on several CPUs, under every folio policy.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use oracle::lockstep::{check_seed, in_time, seeds};
+use oracle::machine::{MachineShape, check_machine};
+use oracle::ops::{Draw, draw};
+
+#[test]
+fn address_spaces_and_model_agree() {
+    let mut runs = 0;
+    for seed in seeds(Duration::from_secs(20)) {
+        let mut rng = Rng::with_seed(seed);
+        let machine = MachineShape::new(&mut rng);
+        let shape = Draw::new(&mut rng, 300, 4);
+        let steps = draw(&mut rng, &shape);
+        let checked = in_time(&format!("QUIRE_SEED={seed}"), || {
+            check_seed(seed, &steps, &|steps| check_machine(&machine, &shape.files, seed, steps))
+        });
+        if let Err(report) = checked {
+            panic!("{machine:?}, files {:?}\n{report}", shape.files);
+        }
+        runs += 1;
+    }
+    println!("{runs} machines of 300 operations agreed");
+}

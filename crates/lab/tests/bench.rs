@@ -130,7 +130,7 @@ fn json_to_standard_output_is_nothing_but_lines() {
     let output = output(&["page-alloc", "--smoke", "--json", "-"]);
     assert!(output.status.success());
     let rows = rows(&text(&output.stdout));
-    assert_eq!(rows.len(), 6 * 4);
+    assert_eq!(rows.len(), 6 * 5);
     assert!(rows.iter().all(|row| row.experiment == "page-alloc"));
     assert!(text(&output.stderr).contains("ratio ="));
 }

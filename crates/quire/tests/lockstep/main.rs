@@ -11,7 +11,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use hosted::{FailurePlan, HostedConfig};
 use oracle::lockstep::{Lockstep, check_seed, in_time, seeds};
-use oracle::ops::{Draw, Op, Step, To, draw};
+use oracle::ops::{Draw, Op, Step, To, What, draw};
 use oracle::space::Rules;
 use quire::addr::Order;
 use quire::cpu::CpuId;
@@ -39,15 +39,30 @@ impl Setting {
     }
 }
 
-/// Two things stay half done when memory is out, as on Linux, and the model, which leaves the operation out then, would
-/// not know: a stack that was extended for an access, and the target of a fixed `mremap`, which was unmapped.
+/// Some things stay half done when memory is out, as on Linux, and the model, which leaves the operation out then, would
+/// not know: a stack that was extended for an access; the target of a fixed `mremap`, which was unmapped; private file
+/// pages that a populating verb did not copy, which shows when somebody else stores to the file.
 fn without_half_done(steps: &mut [Step]) {
     for step in steps {
         match &mut step.op {
-            Op::Mmap(map) => map.grows_down = false,
+            Op::Mmap(map) => {
+                map.grows_down = false;
+                if let What::File { shared, .. } = &mut map.what {
+                    *shared = false;
+                }
+            }
             Op::Mremap(.., to @ To::FixedTo(_)) => *to = To::MayMove,
             Op::Mremap(.., to @ To::FixedDontUnmap(_)) => *to = To::DontUnmap,
             _ => {}
+        }
+    }
+}
+
+/// The model takes a second view of a mapping in the mapping's own place for a change of size.
+fn without_views_in_place(steps: &mut [Step]) {
+    for step in steps {
+        if let Op::Mremap(_, 0, _, to @ To::FixedTo(_)) = &mut step.op {
+            *to = To::MayMove;
         }
     }
 }
@@ -96,6 +111,7 @@ fn lockstep(time: Duration, length: usize, setting: impl Fn(&mut Rng) -> Setting
         let setting = setting(&mut rng);
         let shape = Draw::new(&mut rng, length, CPUS as u8);
         let mut steps = draw(&mut rng, &shape);
+        without_views_in_place(&mut steps);
         if setting.is_scarce() {
             without_half_done(&mut steps);
         }

@@ -127,11 +127,11 @@ impl FileTable {
         }
     }
 
-    /// Calls `visit` for every file with a pager, under the table's lock.
+    /// Calls `visit` for every file with a pager, under the table's lock, which is given back between buckets.
     pub(super) fn each_file<P: Platform>(&self, platform: &P, mut visit: impl FnMut(&FileNode)) {
-        let buckets = self.buckets.lock(platform);
-        for head in buckets.iter() {
-            let mut at = head.load(Ordering::Relaxed);
+        for bucket in 0..BUCKETS {
+            let buckets = self.buckets.lock(platform);
+            let mut at = buckets[bucket].load(Ordering::Relaxed);
             while let Some(node) = NonNull::new(at) {
                 // SAFETY: the table's invariant: nodes on a bucket's list are live while the table is locked.
                 let node = unsafe { node.as_ref() };

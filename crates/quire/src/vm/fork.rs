@@ -5,6 +5,7 @@ use super::mm::{LockMode, Mm, Space};
 use super::tree::VmaList;
 use super::vma::{Vma, VmaFlags};
 use crate::error::MmError;
+use crate::limits::RECLAIM_ROUNDS;
 use crate::pgtable::CopyMode;
 use crate::platform::Platform;
 use crate::tlb::{FlushBatch, RssChange};
@@ -16,6 +17,17 @@ impl<'m, P: Platform> Mm<'m, P> {
     /// # Errors
     /// [`MmError::NoMemory`]; nothing has changed that this address space could see.
     pub fn fork(&self) -> Result<Self, MmError> {
+        let mut forked = self.try_fork();
+        for _ in 0..RECLAIM_ROUNDS {
+            if forked.is_ok() || self.make_room() == 0 {
+                break;
+            }
+            forked = self.try_fork();
+        }
+        forked
+    }
+
+    fn try_fork(&self) -> Result<Self, MmError> {
         let mut child = Self::new(self.memory, self.context().mode())?;
         let space = self.lock();
         let mut gone = VmaList::new();

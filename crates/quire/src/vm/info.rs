@@ -1,7 +1,6 @@
 //! What can be seen of an address space from outside: its mappings, its resident memory, and whether it is in order.
 
 use core::fmt;
-use core::sync::atomic::Ordering;
 
 use super::mm::{Mm, Rss};
 use super::policy::{FolioOverride, HugeAdvice};
@@ -64,11 +63,11 @@ impl<P: Platform> Mm<'_, P> {
     pub fn rss(&self) -> Rss {
         let space = self.space.read(self.memory.platform());
         let locked = space.tree.iter().filter(|vma| vma.attributes.flags.contains(VmaFlags::LOCKED));
-        let count = |cell: &core::sync::atomic::AtomicI64| cell.load(Ordering::Relaxed).max(0) as u64;
+        let resident = self.rss.sum();
         Rss {
-            anon: count(&self.rss.anon),
-            file: count(&self.rss.file),
-            shmem: count(&self.rss.shmem),
+            anon: resident.anon,
+            file: resident.file,
+            shmem: resident.shmem,
             page_tables: self.context.tables(),
             locked: locked.map(|vma| vma.range.pages()).sum(),
         }
@@ -98,8 +97,8 @@ impl<P: Platform> Mm<'_, P> {
         if all != found {
             return Err(MmFault::Leaf(space.layout.user));
         }
-        let cells = [&self.rss.anon, &self.rss.file, &self.rss.shmem];
-        let counted = cells.iter().map(|cell| cell.load(Ordering::Relaxed)).sum::<i64>() as u64;
+        let resident = self.rss.sum();
+        let counted = resident.anon + resident.file + resident.shmem;
         if counted == found { Ok(()) } else { Err(MmFault::Resident { counted, found }) }
     }
 

@@ -8,10 +8,10 @@
 //! that needs more (to grow a stack, to make room) gives the lock back first and starts over.
 
 use core::mem::ManuallyDrop;
-use core::sync::atomic::{AtomicI64, Ordering};
 
 use super::layout::Layout;
 use super::memory::Memory;
+use super::rss::RssCells;
 use super::tree::VmaTree;
 use super::vma::{Backing, Vma, VmaFlags};
 use crate::addr::{Frame, VirtAddr, VirtRange};
@@ -60,13 +60,6 @@ pub struct Rss {
     pub page_tables: u64,
     /// Pages of mappings that are locked, resident or not.
     pub locked: u64,
-}
-
-#[derive(Default)]
-pub(super) struct RssCells {
-    pub(super) anon: AtomicI64,
-    pub(super) file: AtomicI64,
-    pub(super) shmem: AtomicI64,
 }
 
 /// An address space.
@@ -153,26 +146,17 @@ impl<'m, P: Platform> Mm<'m, P> {
 
     #[inline]
     pub(super) fn add_anon(&self, pages: i64) {
-        self.rss.anon.fetch_add(pages, Ordering::Relaxed);
+        self.rss.add_anon(self.memory.platform(), pages);
     }
 
     #[inline]
     pub(super) fn add_file(&self, kind: FileKind, pages: i64) {
-        let cell = match kind {
-            FileKind::Paged(_) => &self.rss.file,
-            FileKind::Nameless { .. } => &self.rss.shmem,
-        };
-        cell.fetch_add(pages, Ordering::Relaxed);
+        self.rss.add_file(self.memory.platform(), kind, pages);
     }
 
     /// Applies what a gather found. The page table does not know files from nameless memory; the caller does.
     pub(super) fn add_rss(&self, change: RssChange, nameless: bool) {
-        let file = if nameless { &self.rss.shmem } else { &self.rss.file };
-        for (cell, pages) in [(&self.rss.anon, change.anon), (file, change.file)] {
-            if pages != 0 {
-                cell.fetch_add(pages, Ordering::Relaxed);
-            }
-        }
+        self.rss.add(self.memory.platform(), change, nameless);
     }
 
     /// Splits large leaves that reach over an end of the range, so that nothing that follows needs memory. A page cache

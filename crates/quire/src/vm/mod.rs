@@ -22,6 +22,7 @@ mod munmap;
 pub mod policy;
 mod populate;
 mod reclaim;
+mod rss;
 pub mod tree;
 pub mod vma;
 

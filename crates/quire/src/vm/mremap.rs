@@ -169,18 +169,16 @@ impl<P: Platform> Mm<'_, P> {
             return Err(MmError::NoMemory);
         }
         let mut node = self.memory.blank()?;
-        match self.clear_target(space, part.source, target, &mut done.gone) {
-            Ok(()) => {}
-            Err(error) => {
-                done.gone.push(node);
-                edit::merge(&mut space.tree, part.source, &mut done.gone);
-                return Err(error);
-            }
-        }
-        // What is moved starts where a mapping starts now; the second view of an empty source need not.
-        if let Some(vma) = space.tree.find(part.source.start) {
+        // Before the target is cleared: a second view of a shared mapping may come in that mapping's own place.
+        let found = space.tree.find(part.source.start).map(|vma| {
             let skipped = (part.source.start.0 - vma.range.start.0) / FRAME_SIZE;
             *node = Vma::new(target, vma.attributes.again(skipped));
+        });
+        let cleared = self.clear_target(space, part.source, target, &mut done.gone);
+        if let Err(error) = found.ok_or(MmError::Fault).and(cleared) {
+            done.gone.push(node);
+            edit::merge(&mut space.tree, part.source, &mut done.gone);
+            return Err(error);
         }
         if let Err(error) = self.move_leaves(part.source.start, part.dest, part.source.len()) {
             done.gone.push(node);

@@ -29,7 +29,10 @@ impl<P: Platform> Mm<'_, P> {
         // Whoever wants to store to one of them from now on waits for the lock.
         let mut owed = FlushBatch::new();
         for &run in runs {
-            let done = self.tables().protect(run, Protection::READ, GrantWrite::Never, &mut owed);
+            let allowed =
+                space.tree.find(run.start).map_or(Protection::NONE, |vma| vma.attributes.protection);
+            let kept = without_stores(allowed);
+            let done = self.tables().protect(run, kept, GrantWrite::Never, &mut owed);
             debug_assert_eq!(done, Ok(()), "leaves begin and end where runs do");
         }
         owed.flush(self.memory.pages(), self.context());
@@ -85,5 +88,14 @@ impl<P: Platform> Mm<'_, P> {
             let entry = self.tables().lookup(start.add(at)).entry;
             entry.has(EntryFlags::LAZY_FREE) && !entry.has(EntryFlags::DIRTY)
         })
+    }
+}
+
+/// What is left of a protection without the right to store. What can be written can be read, here as in hardware.
+fn without_stores(allowed: Protection) -> Protection {
+    if allowed.contains(Protection::WRITE) {
+        allowed.without(Protection::WRITE).union(Protection::READ)
+    } else {
+        allowed
     }
 }

@@ -271,3 +271,56 @@ fn stacks_grow_down_to_the_guard_gap() {
         });
     });
 }
+
+#[test]
+fn lazily_freed_memory_makes_room() {
+    small(|machine, manager| {
+        run(manager, |mm| {
+            let free = manager.meminfo().frames.free + manager.meminfo().frames.cached;
+            let lazy = free / 2 * 4096;
+            mm.mmap(&anonymous(BASE, lazy)).unwrap();
+            mm.madvise(VirtAddr(BASE), lazy, Advice::PopulateWrite).unwrap();
+            (0..8).for_each(|page| store(machine, mm, BASE + page * 4096, page + 1).unwrap());
+            mm.madvise(VirtAddr(BASE), lazy, Advice::Free).unwrap();
+            store(machine, mm, BASE, 100).unwrap();
+            // More than what is left: pages that were not stored to since must go.
+            mm.mmap(&anonymous(8 * BASE, lazy + lazy / 2)).unwrap();
+            mm.madvise(VirtAddr(8 * BASE), lazy + lazy / 2, Advice::PopulateWrite).unwrap();
+            assert!(manager.stat(Stat::Pglazyfreed) > free / 4);
+            assert_eq!(load(machine, mm, BASE), Ok(100), "what was stored again stays");
+            for page in 1..8 {
+                let word = load(machine, mm, BASE + page * 4096).unwrap();
+                assert!(word == 0 || word == page + 1, "all or nothing");
+            }
+            let more = mm.mmap(&anonymous(16 * BASE, 2 * lazy));
+            assert!(more.is_ok());
+            assert_eq!(
+                mm.madvise(VirtAddr(16 * BASE), 2 * lazy, Advice::PopulateWrite),
+                Err(MmError::NoMemory)
+            );
+        });
+    });
+}
+
+#[test]
+fn page_cache_makes_room_unless_it_is_dirty_or_mapped() {
+    small(|machine, manager| {
+        machine.files().set_size(FileId(3), 24 * MIB);
+        let file = manager.open(FileId(3)).unwrap();
+        run(manager, |mm| {
+            let backing = Backing::File { file: &file, page_offset: 0 };
+            let shared = MapRequest { sharing: Sharing::Shared, backing, ..anonymous(BASE, 24 * MIB) };
+            mm.mmap(&shared).unwrap();
+            mm.madvise(VirtAddr(BASE), 24 * MIB, Advice::WillNeed).unwrap();
+            assert_eq!(file.resident(), 24 * 256);
+            store(machine, mm, BASE, 5).unwrap();
+            mm.madvise(VirtAddr(BASE), 4096, Advice::DontNeed).unwrap();
+            load(machine, mm, BASE + 4096).unwrap();
+            let mapped = mm.rss().file;
+            mm.mmap(&anonymous(8 * BASE, 46 * MIB)).unwrap();
+            assert_eq!(mm.madvise(VirtAddr(8 * BASE), 46 * MIB, Advice::PopulateWrite), Ok(()));
+            assert!(file.resident() < 24 * 256 && file.resident() > mapped);
+            assert_eq!((load(machine, mm, BASE), file.dirty()), (Ok(5), 1));
+        });
+    });
+}

@@ -1,0 +1,71 @@
+//! Counters of resident memory that CPUs do not fight over.
+
+use core::sync::atomic::{AtomicI64, Ordering};
+
+use crate::filemap::FileKind;
+use crate::platform::Platform;
+use crate::sync::Pinned;
+use crate::tlb::RssChange;
+
+/// Slots; CPUs beyond share them, which costs speed only.
+const SLOTS: usize = 16;
+
+/// One CPU's share of the counts. A page may be counted on one CPU and taken off on another, so each alone may be below
+/// zero; their sum is exact.
+#[derive(Default)]
+#[repr(align(64))]
+struct Slot {
+    anon: AtomicI64,
+    file: AtomicI64,
+    shmem: AtomicI64,
+}
+
+/// Resident pages of an address space, by kind.
+#[derive(Default)]
+pub(super) struct RssCells([Slot; SLOTS]);
+
+/// Sums over all CPUs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Resident {
+    pub(super) anon: u64,
+    pub(super) file: u64,
+    pub(super) shmem: u64,
+}
+
+impl RssCells {
+    fn slot<P: Platform>(&self, platform: &P) -> &Slot {
+        &self.0[Pinned::new(platform).cpu().index() % SLOTS]
+    }
+
+    #[inline]
+    pub(super) fn add_anon<P: Platform>(&self, platform: &P, pages: i64) {
+        self.slot(platform).anon.fetch_add(pages, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn add_file<P: Platform>(&self, platform: &P, kind: FileKind, pages: i64) {
+        let slot = self.slot(platform);
+        let cell = if matches!(kind, FileKind::Paged(_)) { &slot.file } else { &slot.shmem };
+        cell.fetch_add(pages, Ordering::Relaxed);
+    }
+
+    /// Applies what the page table counted. It does not know files from nameless memory; the caller does.
+    pub(super) fn add<P: Platform>(&self, platform: &P, change: RssChange, nameless: bool) {
+        let slot = self.slot(platform);
+        slot.anon.fetch_add(change.anon, Ordering::Relaxed);
+        let file = if nameless { &slot.shmem } else { &slot.file };
+        file.fetch_add(change.file, Ordering::Relaxed);
+    }
+
+    /// The sums; exact when nothing is under way.
+    pub(super) fn sum(&self) -> Resident {
+        let sum = |cell: fn(&Slot) -> &AtomicI64| {
+            self.0.iter().map(|slot| cell(slot).load(Ordering::Relaxed)).sum::<i64>().max(0) as u64
+        };
+        Resident {
+            anon: sum(|slot| &slot.anon),
+            file: sum(|slot| &slot.file),
+            shmem: sum(|slot| &slot.shmem),
+        }
+    }
+}

@@ -69,6 +69,10 @@ pub trait Subject {
     fn may_lack_memory(&mut self) -> bool {
         false
     }
+    /// What the subject's machine saw broken so far.
+    fn violated(&mut self) -> Option<String> {
+        None
+    }
     /// Checks the subject's own invariants.
     fn check(&mut self, deep: bool) -> Result<(), String>;
 }

@@ -267,6 +267,7 @@ impl<S: Subject> Lockstep<S> {
             return Ok(());
         }
         match self.subject.fork(who) {
+            Ok(()) if !self.subject.keeps_children() => Ok(()),
             Ok(()) => {
                 let child = self.model.fork(who.space);
                 self.compare_space(child)

@@ -1,6 +1,6 @@
 //! The library on its hosted machine, as a subject.
 
-mod convert;
+pub mod convert;
 mod shape;
 
 pub use shape::{MachineShape, RunCounts, check_machine};

@@ -36,7 +36,7 @@ pub trait Subject {
     fn mlockall(&mut self, who: Who, current: bool, future: bool, on_fault: bool) -> Result<(), MmError>;
     fn munlockall(&mut self, who: Who) -> Result<(), MmError>;
 
-    /// Forks; the child gets the next free number.
+    /// Forks; the child gets the next free number, if children are kept.
     fn fork(&mut self, who: Who) -> Result<(), MmError>;
     fn exit(&mut self, who: Who);
 
@@ -52,6 +52,10 @@ pub trait Subject {
     /// What is resident, where the subject knows.
     fn resident(&mut self, space: SpaceId) -> Option<Resident>;
 
+    /// Whether children live on after `fork`, or exit at once.
+    fn keeps_children(&self) -> bool {
+        true
+    }
     /// Whether the subject distinguishes why an access fails.
     fn names_faults(&self) -> bool {
         true

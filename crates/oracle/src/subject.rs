@@ -36,7 +36,7 @@ pub trait Subject {
     fn mlockall(&mut self, who: Who, current: bool, future: bool, on_fault: bool) -> Result<(), MmError>;
     fn munlockall(&mut self, who: Who) -> Result<(), MmError>;
 
-    /// Forks; the child gets the next free number.
+    /// Forks; the child gets the next free number, if children are kept.
     fn fork(&mut self, who: Who) -> Result<(), MmError>;
     fn exit(&mut self, who: Who);
 
@@ -52,6 +52,10 @@ pub trait Subject {
     /// What is resident, where the subject knows.
     fn resident(&mut self, space: SpaceId) -> Option<Resident>;
 
+    /// Whether children live on after `fork`, or exit at once.
+    fn keeps_children(&self) -> bool {
+        true
+    }
     /// Whether the subject distinguishes why an access fails.
     fn names_faults(&self) -> bool {
         true
@@ -68,6 +72,10 @@ pub trait Subject {
     /// fail where the model does not.
     fn may_lack_memory(&mut self) -> bool {
         false
+    }
+    /// What the subject's machine saw broken so far.
+    fn violated(&mut self) -> Option<String> {
+        None
     }
     /// Checks the subject's own invariants.
     fn check(&mut self, deep: bool) -> Result<(), String>;

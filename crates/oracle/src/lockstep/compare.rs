@@ -10,8 +10,21 @@ use crate::subject::{Subject, Who};
 const PROBED: usize = 2;
 
 impl<S: Subject> Lockstep<S> {
-    pub(super) fn out_of_memory<T>(&mut self, got: Result<T, FaultError>) -> bool {
-        matches!(got, Err(FaultError::OutOfMemory)) && self.subject.may_lack_memory()
+    /// Whether an access failed for want of memory, where it may. A stack may have grown to the address by then.
+    pub(super) fn out_of_memory<T>(&mut self, id: SpaceId, addr: u64, got: Result<T, FaultError>) -> bool {
+        if !matches!(got, Err(FaultError::OutOfMemory)) || !self.subject.may_lack_memory() {
+            return false;
+        }
+        if self.model.space(id).vma_at(addr).is_none() {
+            let mut grown = self.model.clone();
+            let seen = self.subject.vmas(id);
+            if grown.grow_down(id, addr).is_ok()
+                && self.comparable(grown.space(id).vmas()) == self.comparable(&seen)
+            {
+                self.model = grown;
+            }
+        }
+        true
     }
 
     pub(super) fn same_fault(&self, got: Result<(), FaultError>, want: Result<(), FaultError>) -> Outcome {
@@ -50,10 +63,12 @@ impl<S: Subject> Lockstep<S> {
         }
         let bounds = self.model.bounds(id);
         let most = if self.subject.single_pages() { bounds.anon_touched } else { bounds.anon_most };
-        if resident.anon < bounds.anon_least || resident.anon > most {
+        // Where memory runs out, populating stops early and says nothing.
+        let least = if self.subject.may_lack_memory() { 0 } else { bounds.anon_least };
+        if resident.anon < least || resident.anon > most {
             return Err(format!(
                 "space {id}: {} private pages resident, want {} to {most}",
-                resident.anon, bounds.anon_least
+                resident.anon, least
             ));
         }
         Ok(())

@@ -3,7 +3,7 @@
 use quire::error::MmError;
 
 use super::{Lockstep, Outcome};
-use crate::space::{Family, PAGE, SpaceId};
+use crate::space::{Family, PAGE, Remap, SpaceId};
 use crate::subject::Subject;
 
 impl<S: Subject> Lockstep<S> {
@@ -29,14 +29,48 @@ impl<S: Subject> Lockstep<S> {
             before.space(id).vmas().iter().flat_map(|vma| [vma.start, vma.end]).collect();
         stops.retain(|&stop| stop > addr && stop <= end);
         stops.push(end);
-        let seen = self.subject.vmas(id);
-        let seen = self.comparable(&seen);
         let candidates = std::iter::once(before.clone()).chain(stops.into_iter().rev().map(|stop| {
             let mut model = before.clone();
             // A hole behind the stop is not this attempt's concern.
             let _ = part(&mut model, stop);
             model
         }));
+        self.take_explanation(id, candidates.collect())
+    }
+
+    /// After an `mremap` that ran out of memory: as on Linux, a fixed target may have been unmapped, and then what a
+    /// shrinking source loses.
+    pub(super) fn remap_in_parts(
+        &mut self,
+        id: SpaceId,
+        addr: u64,
+        old: u64,
+        new: u64,
+        to: Remap,
+    ) -> Outcome {
+        let page_up = |len: u64| len.checked_next_multiple_of(PAGE).unwrap_or(0);
+        let (old, new) = (page_up(old), page_up(new));
+        let mut model = self.model.clone();
+        let mut candidates = vec![model.clone()];
+        let parts: Vec<(u64, u64)> = match old == new {
+            true => model.space(id).parts(addr, addr.saturating_add(old)),
+            false => vec![(addr, addr + new)],
+        };
+        for (start, end) in parts.into_iter().filter(|_| to.target().is_some()) {
+            let _ = model.munmap(id, to.target().unwrap_or(0) + (start - addr), end - start);
+            candidates.push(model.clone());
+        }
+        if new < old {
+            let _ = model.munmap(id, addr + new, old - new);
+            candidates.push(model);
+        }
+        self.take_explanation(id, candidates)
+    }
+
+    /// Goes on with the first model whose mappings are the subject's.
+    fn take_explanation(&mut self, id: SpaceId, candidates: Vec<Family>) -> Outcome {
+        let seen = self.subject.vmas(id);
+        let seen = self.comparable(&seen);
         for model in candidates {
             if self.comparable(model.space(id).vmas()) == seen {
                 self.model = model;

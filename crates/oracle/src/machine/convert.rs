@@ -8,7 +8,8 @@ use quire::vm::{self, HugeAdvice, VmaInfo};
 use crate::space::{Advice, Backing, Huge, Kind, Locked, Placement, Prot, Remap, Vma};
 use quire::addr::VirtAddr;
 
-pub(super) fn access(kind: Kind) -> vm::Access {
+/// A kind of access.
+pub fn access(kind: Kind) -> vm::Access {
     match kind {
         Kind::Read => vm::Access::Read,
         Kind::Write => vm::Access::Write,
@@ -16,7 +17,8 @@ pub(super) fn access(kind: Kind) -> vm::Access {
     }
 }
 
-pub(super) fn protection(prot: Prot) -> Protection {
+/// A protection.
+pub fn protection(prot: Prot) -> Protection {
     let set = [
         (prot.names_read(), Protection::READ),
         (prot.writes(), Protection::WRITE),
@@ -25,7 +27,8 @@ pub(super) fn protection(prot: Prot) -> Protection {
     set.into_iter().filter(|(set, _)| *set).fold(Protection::NONE, |all, (_, one)| all.union(one))
 }
 
-pub(super) fn placement(placement: Placement) -> vm::Placement {
+/// How an address is meant.
+pub fn placement(placement: Placement) -> vm::Placement {
     match placement {
         Placement::Hint => vm::Placement::Hint,
         Placement::Fixed => vm::Placement::Fixed,
@@ -33,7 +36,8 @@ pub(super) fn placement(placement: Placement) -> vm::Placement {
     }
 }
 
-pub(super) fn remap(to: Remap) -> vm::Remap {
+/// Where `mremap` may put a mapping.
+pub fn remap(to: Remap) -> vm::Remap {
     match to {
         Remap::InPlace => vm::Remap::InPlace,
         Remap::MayMove => vm::Remap::MayMove,
@@ -43,7 +47,8 @@ pub(super) fn remap(to: Remap) -> vm::Remap {
     }
 }
 
-pub(super) fn advice(advice: Advice) -> vm::Advice {
+/// What is advised.
+pub fn advice(advice: Advice) -> vm::Advice {
     match advice {
         Advice::DontNeed => vm::Advice::DontNeed,
         Advice::Free => vm::Advice::Free,
@@ -55,7 +60,11 @@ pub(super) fn advice(advice: Advice) -> vm::Advice {
     }
 }
 
-pub(super) fn vma(info: &VmaInfo) -> Vma {
+/// A mapping as the library shows it.
+///
+/// # Panics
+/// When its protection is none that the model knows.
+pub fn vma(info: &VmaInfo) -> Vma {
     let prot = Prot::ALL.into_iter().find(|&prot| protection(prot) == info.protection);
     let locked = match (info.flags.contains(VmaFlags::LOCKED), info.flags.contains(VmaFlags::LOCK_ON_FAULT)) {
         (false, _) => Locked::No,

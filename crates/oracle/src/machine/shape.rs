@@ -1,7 +1,7 @@
 //! Machines drawn from a seed, and whole runs on them.
 
 use fastrand::Rng;
-use hosted::{FailurePlan, Hosted, HostedConfig};
+use hosted::{FailurePlan, Hosted, HostedConfig, OnViolation};
 use quire::addr::{FrameRange, Order};
 use quire::cpu::CpuId;
 use quire::manager::{Config, MemoryManager, MemoryRange};
@@ -76,18 +76,29 @@ fn draw_policy(rng: &mut Rng) -> FolioPolicy {
     policy.with_pmd_mapped(rng.bool())
 }
 
+/// How often a run asked for what can be made to fail.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RunCounts {
+    /// Allocations, under any plan but [`FailurePlan::Off`].
+    pub allocations: u64,
+    /// Flushes, under any plan but [`FailurePlan::Off`].
+    pub flushes: u64,
+}
+
 /// Builds the machine, steps library and model through the operations, exits everything, closes all files and checks
 /// that all memory is back and every written page of a file was written back.
 ///
 /// # Errors
-/// What differed. A violation that the machine sees is a panic of the CPU that caused it.
+/// What differed, or what the machine saw broken.
 pub fn check_machine(
     shape: &MachineShape,
     files: &[(u64, u64)],
     seed: u64,
     steps: &[Step],
-) -> Result<(), String> {
-    let machine = HostedConfig::new(shape.bytes).with_cpus(shape.cpus).build().map_err(|e| e.to_string())?;
+) -> Result<RunCounts, String> {
+    // Violations are kept and asked for: a panic may come where another is under way already.
+    let machine = HostedConfig { on_violation: OnViolation::Record, ..HostedConfig::new(shape.bytes) };
+    let machine = machine.with_cpus(shape.cpus).build().map_err(|error| error.to_string())?;
     let frames = |range: &hosted::MemoryRange| MemoryRange {
         frames: FrameRange::new(range.start.frame(), range.bytes / PAGE),
         node: range.node,
@@ -108,6 +119,7 @@ pub fn check_machine(
         .run(steps)
         .map_err(|divergence| format!("after operation {}: {}", divergence.step, divergence.what))?;
     let Lockstep { model, subject, .. } = lockstep;
+    let counts = RunCounts { allocations: machine.allocations_asked(), flushes: machine.flushes_asked() };
     machine.set_failures(FailurePlan::Off);
     subject.close();
     check_written(&machine, &model)?;
@@ -115,7 +127,7 @@ pub fn check_machine(
     if after != before {
         return Err(format!("{after} frames in use after the end, {before} before the start"));
     }
-    Ok(())
+    Ok(counts)
 }
 
 /// Frames in use once no list and no cache keeps any back.

@@ -20,6 +20,8 @@ pub struct Draw {
     pub files: Vec<(u64, u64)>,
     /// How often each kind of operation is drawn, by its index in [`KINDS`].
     weights: [u32; KINDS],
+    /// Whether file mappings are all private, all shared, or drawn.
+    sharing: Option<bool>,
     /// Of a thousand arguments, how many are made odd on purpose.
     odd: u32,
 }
@@ -50,6 +52,7 @@ impl Draw {
             longest,
             files,
             weights,
+            sharing: None,
             odd: *rng.choice(&[0, 20, 100]).expect("not empty"),
         }
     }
@@ -63,6 +66,12 @@ impl Draw {
                 Left::Locks => [6, 7, 8, 9].iter().for_each(|&kind| self.weights[kind] = 0),
             }
         }
+    }
+
+    /// Makes all file mappings private, or all shared: no store changes a file that a private mapping shows. Where memory
+    /// runs out, which private pages were copied ahead of a store is not known.
+    pub fn one_sharing(&mut self, rng: &mut Rng) {
+        self.sharing = Some(rng.bool());
     }
 
     /// Keeps addresses and lengths to this many pages, for a subject that is slow or shares the machine.
@@ -122,7 +131,11 @@ impl Draw {
             6 => What::SharedAnonymous,
             _ => {
                 let (file, bytes) = *rng.choice(&self.files).expect("not empty");
-                What::File { file, page: rng.u64(..bytes / PAGE), shared: rng.bool() }
+                What::File {
+                    file,
+                    page: rng.u64(..bytes / PAGE),
+                    shared: self.sharing.unwrap_or_else(|| rng.bool()),
+                }
             }
         };
         let nowhere = placement == Placement::Hint && rng.bool();

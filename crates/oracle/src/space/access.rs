@@ -109,7 +109,7 @@ impl Family {
     }
 
     /// Extends the mapping above `addr` down to it.
-    fn grow_down(&mut self, id: SpaceId, addr: u64) -> Result<(), FaultError> {
+    pub(crate) fn grow_down(&mut self, id: SpaceId, addr: u64) -> Result<(), FaultError> {
         let rules = self.rules;
         let space = self.space_mut(id);
         let index = space.index_above(addr);

@@ -46,12 +46,21 @@ pub struct Family {
     /// Bytes of each object.
     pub(super) sizes: BTreeMap<Backing, u64>,
     next_shared: u64,
+    /// The hosted machine's number for a file of the model.
+    file_name: HashMap<u64, u64>,
 }
 
 impl Family {
     /// No address space and no file.
     pub fn new(rules: Rules) -> Self {
-        Self { rules, spaces: Vec::new(), written: HashMap::new(), sizes: BTreeMap::new(), next_shared: 0 }
+        Self {
+            rules,
+            spaces: Vec::new(),
+            written: HashMap::new(),
+            sizes: BTreeMap::new(),
+            next_shared: 0,
+            file_name: HashMap::new(),
+        }
     }
 
     /// What is taken as given.
@@ -62,6 +71,15 @@ impl Family {
     /// Makes a file known, or gives it another size in bytes. Its words are [`file_word`]'s.
     pub fn set_file(&mut self, file: u64, bytes: u64) {
         self.sizes.insert(Backing::File(file), bytes);
+    }
+
+    /// Says under which number the hosted machine knows each file, for subjects that share a machine. As they are, else.
+    pub fn name_files(&mut self, name: impl Fn(u64) -> u64) {
+        for backing in self.sizes.keys() {
+            if let Backing::File(file) = *backing {
+                self.file_name.insert(file, name(file));
+            }
+        }
     }
 
     /// A new, empty address space.
@@ -136,7 +154,8 @@ impl Family {
         match backing {
             Backing::File(file) => PROBE_OFFSETS.map(|offset| {
                 let inside = self.sizes.get(&backing).is_some_and(|&bytes| page * PAGE + offset + 8 <= bytes);
-                if inside { file_word(file, page, offset) } else { 0 }
+                let name = self.file_name.get(&file).copied().unwrap_or(file);
+                if inside { file_word(name, page, offset) } else { 0 }
             }),
             Backing::Anonymous | Backing::Shared(_) => Words::default(),
         }

@@ -22,7 +22,8 @@ pub enum Remap {
 }
 
 impl Remap {
-    fn target(self) -> Option<u64> {
+    /// Where it must go, if that is given.
+    pub fn target(self) -> Option<u64> {
         match self {
             Self::Fixed(to) | Self::FixedDontUnmap(to) => Some(to),
             _ => None,

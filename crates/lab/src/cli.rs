@@ -16,6 +16,7 @@ struct Cli {
 enum Command {
     Bench(crate::bench::BenchArgs),
     Record(crate::record::Args),
+    Replay(crate::replay::Args),
 }
 
 /// Parses the command line, runs the subcommand and turns an error into one line on standard error.
@@ -23,6 +24,7 @@ pub fn main() -> ExitCode {
     let outcome: anyhow::Result<ExitCode> = match Cli::parse().command {
         Command::Bench(args) => crate::bench::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Record(args) => crate::record::run(&args),
+        Command::Replay(args) => crate::replay::run(&args),
     };
     match outcome {
         Ok(code) => code,

@@ -3,4 +3,5 @@
 pub mod bench;
 pub mod cli;
 pub mod record;
+pub mod replay;
 pub mod trace;

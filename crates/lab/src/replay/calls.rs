@@ -1,0 +1,142 @@
+//! Recorded calls and the mappings that no call made.
+
+use super::error::ReplayError;
+use super::plan::{Answer, Plan, mapping, plan};
+use super::processes::Key;
+use super::replayer::Replayer;
+use super::verb::{PAGE, Verb};
+use crate::trace::{Event, EventKind, FileId, MapCause, Syscall};
+use quire::error::MmError;
+
+impl Replayer<'_> {
+    /// A recorded call.
+    pub(super) fn call(&mut self, key: Key, event: &Event, call: &Syscall) -> Result<(), ReplayError> {
+        let name = call.call.name();
+        if call.call.is_exec() && call.ok() {
+            if let Some(ns) = self.starting.remove(&event.pid) {
+                self.verbs.add("execve", Some(ns), Some(call.duration_ns));
+            }
+            return Ok(());
+        }
+        if call.call.makes_task()
+            && let Some(ns) = self.forked.remove(&event.tid)
+        {
+            self.verbs.add("fork", Some(ns), Some(call.duration_ns));
+            return Ok(());
+        }
+        let numbers = &self.survey.numbers;
+        match plan(call, |file| number(numbers, file)) {
+            Plan::Do(verb, answer) => self.verb(key, &verb, answer, Some((name, call.duration_ns))).map(drop),
+            Plan::Heap { ask, got } => self.heap(key, ask, got, call.duration_ns),
+            Plan::Detach(addr) => match self.mapping_at(key, addr) {
+                Some((start, len)) => {
+                    let verb = Verb::Munmap { addr: start, len };
+                    self.verb(key, &verb, Answer::Done, Some((name, call.duration_ns))).map(drop)
+                }
+                None => self.differs(|| format!("nothing is attached at {addr:#x}")),
+            },
+            Plan::Skip => {
+                *self.counts.skipped.entry(name).or_default() += 1;
+                Ok(())
+            }
+            Plan::Told => Ok(()),
+        }
+    }
+
+    /// A mapping that no recorded call made. Those of an exec are part of its cost.
+    pub(super) fn map(&mut self, key: Key, pid: u32, event: &EventKind) -> Result<(), ReplayError> {
+        let EventKind::Map { cause, start, len, prot, flags, file, file_offset } = event else {
+            return Ok(());
+        };
+        if *cause == MapCause::StackGrowth {
+            // The fault that follows extends the stack, as it did then.
+            return Ok(());
+        }
+        let numbers = &self.survey.numbers;
+        let file = file.as_ref().map(|file| (number(numbers, file), file_offset / PAGE));
+        let mut mapping = mapping(u64::from(*prot), u64::from(*flags), file);
+        (mapping.addr, mapping.len) = (*start, *len);
+        let ns = self.verb(key, &Verb::Mmap(mapping), Answer::At(*start), None)?;
+        match self.starting.get_mut(&pid) {
+            Some(sum) => *sum += ns,
+            None => self.verbs.add("map", Some(ns), None),
+        }
+        Ok(())
+    }
+
+    /// `brk`. The first one of a program tells where its heap starts.
+    fn heap(&mut self, key: Key, ask: u64, got: u64, linux_ns: u64) -> Result<(), ReplayError> {
+        let space = self.processes.get_mut(key);
+        let Some(from) = space.heap else {
+            space.heap = Some(got);
+            space.mm.set_brk_start(quire::addr::VirtAddr(got));
+            if let (Some(check), Some(id)) = (&mut self.check, space.model) {
+                check.set_brk_start(id, got);
+            }
+            return Ok(());
+        };
+        if ask != got || ask == from {
+            // A question, or a refusal that may rest on a limit.
+            return Ok(());
+        }
+        self.verb(key, &Verb::Brk { from, to: ask }, Answer::At(got), Some(("brk", linux_ns)))?;
+        self.processes.get_mut(key).heap = Some(got);
+        Ok(())
+    }
+
+    /// Does a verb, compares the answer with the recorded one and with the model's, and gives its nanoseconds. What it
+    /// costs is counted under `cost`: a name, and what it took on Linux.
+    fn verb(
+        &mut self,
+        key: Key,
+        verb: &Verb,
+        answer: Answer,
+        cost: Option<(&'static str, u64)>,
+    ) -> Result<u64, ReplayError> {
+        if verb.may_release() {
+            self.look_at_memory();
+        }
+        let space = self.processes.get_mut(key);
+        let (got, ns) = self.watch.time(|| verb.run(&space.mm, &self.files));
+        if got == Err(MmError::NoMemory) && answer != Answer::Failure && self.is_full() {
+            return Err(self.out_of_memory());
+        }
+        let space = self.processes.get_mut(key);
+        if got.is_ok() {
+            verb.apply_to(&mut space.touched);
+            verb.apply_to(&mut space.seen);
+        }
+        if let (Some(check), Some(id)) = (&mut self.check, space.model) {
+            check.verb(id, verb, got).map_err(|what| self.diverged(what))?;
+        }
+        let as_recorded = match answer {
+            Answer::At(addr) => got == Ok(addr),
+            Answer::Done => got.is_ok(),
+            Answer::Failure => got.is_err(),
+        };
+        if !as_recorded {
+            self.differs(|| format!("{verb:x?} gives {got:x?}, recorded was {answer:x?}"))?;
+        } else if let Some((name, linux_ns)) = cost
+            && answer != Answer::Failure
+        {
+            self.verbs.add(name, Some(ns), Some(linux_ns));
+        }
+        Ok(ns)
+    }
+
+    /// The mapping that holds an address: its start and length.
+    pub(super) fn mapping_at(&self, key: Key, addr: u64) -> Option<(u64, u64)> {
+        let mut found = None;
+        self.processes.get(key).mm.vmas(|vma| {
+            if vma.range.contains(quire::addr::VirtAddr(addr)) {
+                found = Some((vma.range.start.0, vma.range.len()));
+            }
+        });
+        found
+    }
+}
+
+/// The number that the survey gave a file; one that no file has for a trace that changed since.
+fn number(numbers: &super::survey::Numbers, file: &FileId) -> u64 {
+    numbers.get(&(file.device, file.inode)).copied().unwrap_or(u64::MAX)
+}

@@ -1,0 +1,114 @@
+//! What the verbs cost on Quire, beside what the same calls and faults cost when they were recorded.
+
+use std::collections::BTreeMap;
+
+use hdrhistogram::Histogram;
+use quanta::Clock;
+
+/// A clock that is read by one instruction, and what reading it costs.
+pub(super) struct Stopwatch {
+    clock: Clock,
+    /// What an empty measurement shows, in ticks; subtracted from every one.
+    empty: u64,
+}
+
+impl Stopwatch {
+    /// Calibrates: takes up to a fifth of a second, once per process.
+    pub(super) fn new() -> Self {
+        const ROUNDS: usize = 4096;
+        let clock = Clock::new();
+        let mut ticks: Vec<u64> = (0..ROUNDS)
+            .map(|_| {
+                let start = clock.raw();
+                clock.raw().saturating_sub(start)
+            })
+            .collect();
+        ticks.sort_unstable();
+        Self { clock, empty: ticks[ROUNDS / 2] }
+    }
+
+    /// Does `action` and says how many nanoseconds it took.
+    #[inline]
+    pub(super) fn time<R>(&self, action: impl FnOnce() -> R) -> (R, u64) {
+        let start = self.clock.raw();
+        let result = action();
+        let end = self.clock.raw();
+        (result, self.clock.delta_as_nanos(start, end.saturating_sub(self.empty).max(start)))
+    }
+
+    /// What was subtracted from every measurement, in nanoseconds.
+    pub(super) fn empty_ns(&self) -> u64 {
+        self.clock.delta_as_nanos(0, self.empty)
+    }
+}
+
+/// Durations in nanoseconds: their sum exact, their median to three digits, in bounded memory.
+#[derive(Clone)]
+pub(super) struct Series {
+    histogram: Histogram<u64>,
+    sum: u64,
+}
+
+impl Series {
+    fn new() -> Self {
+        // An hour is the longest that is told apart; a histogram of that range has some 300 KiB at most.
+        const HOUR_NS: u64 = 3_600_000_000_000;
+        let histogram = Histogram::new_with_max(HOUR_NS, 3).expect("the range and three digits are allowed");
+        Self { histogram, sum: 0 }
+    }
+
+    pub(super) fn add(&mut self, ns: u64) {
+        self.histogram.saturating_record(ns);
+        self.sum += ns;
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.histogram.len()
+    }
+
+    pub(super) const fn sum(&self) -> u64 {
+        self.sum
+    }
+
+    /// `None` when nothing was added.
+    pub(super) fn median(&self) -> Option<u64> {
+        (!self.histogram.is_empty()).then(|| self.histogram.value_at_quantile(0.5))
+    }
+}
+
+/// The same work on Quire and on the Linux that was recorded.
+#[derive(Clone)]
+pub(super) struct Pair {
+    pub(super) quire: Series,
+    pub(super) linux: Series,
+}
+
+/// Costs by name.
+#[derive(Clone, Default)]
+pub(super) struct Costs(BTreeMap<&'static str, Pair>);
+
+impl Costs {
+    /// Counts one; either side may be unknown.
+    pub(super) fn add(&mut self, name: &'static str, quire: Option<u64>, linux: Option<u64>) {
+        let pair = self.0.entry(name).or_insert_with(|| Pair { quire: Series::new(), linux: Series::new() });
+        if let Some(ns) = quire {
+            pair.quire.add(ns);
+        }
+        if let Some(ns) = linux {
+            pair.linux.add(ns);
+        }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&'static str, &Pair)> {
+        self.0.iter().map(|(name, pair)| (*name, pair))
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&Pair> {
+        self.0.get(name)
+    }
+
+    /// Everything on Quire together.
+    pub(super) fn quire_sum(&self) -> u64 {
+        self.0.values().map(|pair| pair.quire.sum()).sum()
+    }
+}

@@ -1,0 +1,50 @@
+//! Why a replay stops; one line each, naming the cure.
+
+use crate::trace::TraceError;
+
+/// Why a replay stops.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReplayError {
+    /// The trace cannot be read.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// The trace was recorded with pages of another size.
+    #[error(
+        "recorded with pages of {0} bytes, but Quire has pages of 4096; record the program on such a machine"
+    )]
+    PageSize(u32),
+    /// The host refuses the machine.
+    #[error("{0}; give a smaller --memory")]
+    Host(#[from] hosted::HostedError),
+    /// The machine is too small to hold its own tables.
+    #[error("a machine of {bytes} bytes cannot start ({source}); give a larger --memory")]
+    TooSmall {
+        /// Its memory.
+        bytes: u64,
+        /// What the library said.
+        source: quire::error::InitError,
+    },
+    /// The report cannot be written.
+    #[error("cannot write the report: {0}; check where standard output goes")]
+    Output(#[from] std::io::Error),
+    /// Memory is out.
+    #[error("out of memory at event {event} of the trace; give more than --memory {memory}")]
+    OutOfMemory {
+        /// Where.
+        event: u64,
+        /// The machine's memory.
+        memory: String,
+    },
+    /// Quire and the model, or the rules that the machine watches, disagree.
+    #[error("first divergence at event {event}: {what}; please report it with the trace")]
+    Divergence {
+        /// Where; the number of events for what shows at the end.
+        event: u64,
+        /// What differs.
+        what: String,
+    },
+    /// The file is not the one that was looked through a moment ago.
+    #[error("the trace changed while it was replayed; replay a file that nobody writes to")]
+    Changed,
+}

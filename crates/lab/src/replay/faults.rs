@@ -1,0 +1,126 @@
+//! Recorded faults, and what the kernel mapped around them.
+
+use quire::addr::VirtAddr;
+use quire::error::FaultError;
+use quire::vm::{Access, FaultKind, FaultOutcome};
+
+use super::error::ReplayError;
+use super::processes::Key;
+use super::replayer::Replayer;
+use super::verb::PAGE;
+use crate::trace::{self, EventKind};
+
+/// The kinds of faults as they are counted, in the order of the tables.
+pub(super) const KINDS: [&str; 9] = [
+    "anon-zero",
+    "anon",
+    "cow-copy",
+    "cow-reuse",
+    "file-minor",
+    "file-major",
+    "absorbed",
+    "spurious",
+    "signal",
+];
+
+/// The kinds that Quire takes no fault for.
+pub(super) const NOT_TAKEN: [&str; 2] = ["absorbed", "spurious"];
+
+impl Replayer<'_> {
+    /// A recorded fault.
+    pub(super) fn fault(&mut self, key: Key, event: &EventKind) -> Result<(), ReplayError> {
+        let EventKind::Fault { addr, access, protection, duration_ns, .. } = *event else { return Ok(()) };
+        if self.tells_all && duration_ns.is_none() {
+            return self.unresolved(key, addr, access);
+        }
+        let (got, ns) = self.access(key, addr, access)?;
+        let outcome = match got {
+            Ok(outcome) => outcome,
+            Err(error) => return self.differs(|| format!("{access:?} at {addr:#x} fails: {error}")),
+        };
+        let space = self.processes.get_mut(key);
+        let page = addr / PAGE;
+        let seen_before = !space.seen.insert(page);
+        space.touched.insert(page);
+        let kind = match outcome.kind {
+            FaultKind::AnonZero => "anon-zero",
+            FaultKind::Anon => "anon",
+            FaultKind::Cow => "cow-copy",
+            FaultKind::Reuse => "cow-reuse",
+            FaultKind::FileMinor => "file-minor",
+            FaultKind::FileMajor => "file-major",
+            // Linux found nothing there either time: two threads met, or it had taken the page away in between.
+            FaultKind::Spurious if seen_before && self.tells_all && !protection => "spurious",
+            FaultKind::Spurious => "absorbed",
+        };
+        if matches!(outcome.kind, FaultKind::Anon | FaultKind::Cow) {
+            self.counts.folios[usize::from(outcome.order.get()).min(9)] += 1;
+        }
+        let taken = outcome.kind != FaultKind::Spurious;
+        self.faults.add(kind, taken.then_some(ns), duration_ns);
+        Ok(())
+    }
+
+    /// A fault that was not resolved when it was recorded: the program got a signal, or the kernel tried again later.
+    fn unresolved(&mut self, key: Key, addr: u64, access: trace::Access) -> Result<(), ReplayError> {
+        if self.mapping_at(key, addr).is_some() {
+            self.counts.given_up += 1;
+            return Ok(());
+        }
+        let (got, ns) = self.access(key, addr, access)?;
+        if got.is_err() {
+            self.faults.add("signal", Some(ns), None);
+        }
+        // Below a stack Linux may have refused by a limit that the trace does not tell; then Quire's answer stands.
+        Ok(())
+    }
+
+    /// Pages that Linux mapped around a fault: those that Quire has not mapped are touched, since the program may have
+    /// used them without a fault.
+    pub(super) fn fault_around(&mut self, key: Key, start: u64, len: u64) -> Result<(), ReplayError> {
+        for addr in (start..start.saturating_add(len)).step_by(PAGE as usize) {
+            let (got, _) = self.access(key, addr, trace::Access::Read)?;
+            // An upper bound: what cannot be read was not mapped.
+            if got.is_ok_and(|outcome| outcome.kind != FaultKind::Spurious) {
+                self.counts.around_touched += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// An access by the program. When checking it goes through the software MMU and is compared with the model.
+    fn access(
+        &mut self,
+        key: Key,
+        addr: u64,
+        access: trace::Access,
+    ) -> Result<(Result<FaultOutcome, FaultError>, u64), ReplayError> {
+        let tries: &[Access] = match access {
+            trace::Access::Read => &[Access::Read],
+            trace::Access::Write => &[Access::Write],
+            trace::Access::Execute => &[Access::Exec],
+            // The strongest that the mapping allows.
+            trace::Access::Unknown => &[Access::Write, Access::Exec, Access::Read],
+        };
+        let space = self.processes.get(key);
+        let mut last = (Err(FaultError::NotMapped), 0);
+        for access in tries {
+            last = match (&mut self.check, space.model) {
+                (Some(check), Some(id)) => {
+                    match check.access(self.machine, &space.mm, id, (addr, *access), self.watch) {
+                        Ok(accessed) => accessed,
+                        Err(what) => return Err(self.diverged(what)),
+                    }
+                }
+                _ => self.watch.time(|| space.mm.fault(VirtAddr(addr), *access)),
+            };
+            if last.0 != Err(FaultError::Protection) {
+                break;
+            }
+        }
+        if last.0 == Err(FaultError::OutOfMemory) {
+            return Err(self.out_of_memory());
+        }
+        Ok(last)
+    }
+}

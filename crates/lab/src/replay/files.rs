@@ -1,0 +1,50 @@
+//! The files that a trace maps: open for the whole replay, with the page cache as it was when it was recorded.
+
+use hosted::Hosted;
+use quire::addr::VirtAddr;
+use quire::arch::Protection;
+use quire::error::MmError;
+use quire::manager::MemoryManager;
+use quire::platform::FileId;
+use quire::vm::{Advice, Backing, File, MapRequest, Placement, Sharing};
+
+use super::survey::SurveyedFile;
+use super::verb::PAGE;
+
+/// Where pages are mapped for a moment, to be read in.
+const WINDOW: VirtAddr = VirtAddr(0x1000_0000);
+
+/// Opens every file, by its number. Pages that were in the page cache when the recorded program first used them are read
+/// into it; the others are left to a major fault.
+///
+/// # Errors
+/// [`MmError::NoMemory`].
+pub(super) fn open<'m>(
+    machine: &Hosted,
+    manager: &'m MemoryManager<'_, Hosted>,
+    files: &[SurveyedFile],
+) -> Result<Vec<File<'m, Hosted>>, MmError> {
+    let mut open = Vec::with_capacity(files.len());
+    let reader = manager.new_mm()?;
+    for (number, file) in (0u64..).zip(files) {
+        let id = FileId(number);
+        machine.files().set_size(id, file.bytes);
+        let handle = manager.open(id)?;
+        for (first, count) in file.warm.runs() {
+            let len = count * PAGE;
+            reader.mmap(&MapRequest {
+                addr: WINDOW,
+                len,
+                prot: Protection::READ,
+                placement: Placement::Fixed,
+                sharing: Sharing::Shared,
+                backing: Backing::File { file: &handle, page_offset: first },
+                ..MapRequest::default()
+            })?;
+            reader.madvise(WINDOW, len, Advice::WillNeed)?;
+            reader.munmap(WINDOW, len)?;
+        }
+        open.push(handle);
+    }
+    Ok(open)
+}

@@ -1,0 +1,66 @@
+//! Processes come and go: fork, exec, exit.
+
+use quire::cpu::CpuId;
+use quire::vm::Mm;
+
+use super::check::Check;
+use super::error::ReplayError;
+use super::processes::{Key, Space};
+use super::replayer::Replayer;
+
+impl Replayer<'_> {
+    /// A process with a copy of the memory.
+    pub(super) fn fork(&mut self, parent: Key, tid: u32, child: u32) -> Result<(), ReplayError> {
+        let (made, ns) = self.watch.time(|| self.processes.get(parent).mm.fork());
+        let mm = made.map_err(|_| self.out_of_memory())?;
+        let from = self.processes.get(parent);
+        let model = self.check.as_mut().zip(from.model).map(|(check, id)| check.fork(id));
+        let mut space = Space::new(mm, model);
+        (space.touched, space.heap) = (from.touched.clone(), from.heap);
+        self.compare(&space)?;
+        // A number that is used again without an exit before would leak its address space.
+        self.drop_space(child)?;
+        self.processes.adopt(child, space);
+        self.forked.insert(tid, ns);
+        Ok(())
+    }
+
+    /// A process starts another program. What that costs is everything up to the return of the call.
+    pub(super) fn exec(&mut self, pid: u32, cpu: CpuId) -> Result<(), ReplayError> {
+        if self.processes.key(pid).is_none() && self.counts.processes == 0 {
+            self.counts.processes = 1;
+        }
+        let gone = self.drop_space(pid)?.unwrap_or(0);
+        let (made, ns) = self.watch.time(|| self.manager.new_mm());
+        let mm = made.map_err(|_| self.out_of_memory())?;
+        let model = self.check.as_mut().map(Check::create);
+        let key = self.processes.adopt(pid, Space::new(mm, model));
+        self.processes.switch_to(cpu, key);
+        self.starting.insert(pid, gone + ns);
+        Ok(())
+    }
+
+    /// A process ends.
+    pub(super) fn exit(&mut self, pid: u32) -> Result<(), ReplayError> {
+        if let Some(ns) = self.drop_space(pid)? {
+            self.verbs.add("exit", Some(ns), None);
+        }
+        self.starting.remove(&pid);
+        Ok(())
+    }
+
+    /// Takes a process's address space away; if nobody else has it, it ends, and that took so many nanoseconds.
+    fn drop_space(&mut self, pid: u32) -> Result<Option<u64>, ReplayError> {
+        if self.processes.key(pid).is_none() {
+            return Ok(None);
+        }
+        self.look_at_memory();
+        let Some(space) = self.processes.release(pid) else { return Ok(None) };
+        self.compare(&space)?;
+        if let (Some(check), Some(id)) = (&mut self.check, space.model) {
+            check.exit(id);
+        }
+        let ((), ns) = self.watch.time(|| Mm::exit(space.mm));
+        Ok(Some(ns))
+    }
+}

@@ -1,0 +1,169 @@
+//! `quire replay`: runs the memory life of recorded programs on the library.
+//!
+//! ```text
+//! survey     reads a trace to its end: is it whole, which files, how much memory     pages    sets of pages
+//! run        a machine, a manager, the events, and what is left at the end           files    the page cache, warm
+//! replayer   applies events: lives (fork, exec, exit), calls (by plan and verb), faults; on processes and their CPUs
+//! check      the same in lockstep with the naive model        costs, memory    what it took in time and space
+//! report     as JSON lines                                    text     as tables
+//! ```
+
+mod calls;
+mod check;
+mod costs;
+mod error;
+mod faults;
+mod files;
+mod lives;
+mod memory;
+mod pages;
+mod plan;
+mod policy;
+mod processes;
+mod progress;
+mod replayer;
+mod report;
+mod run;
+mod survey;
+mod text;
+mod verb;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use clap::value_parser;
+use serde_json::Value;
+
+pub use error::ReplayError;
+
+use crate::bench::{machine, row};
+use costs::Stopwatch;
+use policy::{FolioChoice, FolioSize, parse_folio, parse_memory};
+use progress::Progress;
+use report::{Context, Report};
+use run::World;
+use survey::Survey;
+
+/// Run recorded programs on Quire and say what their memory life costs there.
+///
+/// Each process gets an address space; recorded faults and calls are done in recorded order, with real clearing and
+/// copying of pages, and timed beside what they took on Linux. docs/replay.md says what each figure means.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Traces that `quire record` wrote.
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Folio size of private memory, 4K to 2M (4 KiB where it does not fit), or `sweep` for one line per size.
+    #[arg(long, value_name = "SIZE", value_parser = parse_folio, default_value = "4K")]
+    folio: FolioChoice,
+    /// Memory of the machine, for example 2G. Default: enough for every folio size.
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
+    memory: Option<u64>,
+    /// CPUs of the machine. Default: as many as there were when the program was recorded.
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=512))]
+    cpus: Option<u32>,
+    /// Step the naive model beside Quire, access pages through modelled TLBs, and stop at the first difference.
+    #[arg(long)]
+    check: bool,
+    /// Write the figures as JSON lines to FILE (`-`: to standard output, everything else to standard error).
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Runs `quire replay`. The exit code is a failure when anything diverged or did not come back.
+///
+/// # Errors
+/// A trace that cannot be read, a machine that the host refuses, memory that is out, a result file that cannot be written.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let json_to_stdout = args.json.as_deref() == Some(Path::new("-"));
+    let mut out: Box<dyn Write> =
+        if json_to_stdout { Box::new(std::io::stderr()) } else { Box::new(std::io::stdout()) };
+    if let Some(path) = args.json.as_deref().filter(|_| !json_to_stdout) {
+        row::check_writable(path)?;
+    }
+    // Damage anywhere in any file shows before anything is printed.
+    let surveys = args.files.iter().map(|path| survey(path)).collect::<Result<Vec<_>>>()?;
+    if !args.check && machine::is_debug_build() {
+        eprintln!("quire: built without --release: these times are not to be compared with anything");
+    }
+    let (watch, described) = (Stopwatch::new(), machine::describe());
+    let mut lines = Vec::new();
+    let mut sound = true;
+    for (path, survey) in args.files.iter().zip(&surveys) {
+        match replay_file(args, path, survey, (&watch, &described), &mut out) {
+            Ok(reports) => {
+                sound &= reports.iter().all(|report| report.frames_leaked == 0);
+                for report in &reports {
+                    serde_json::to_writer(&mut lines, report)?;
+                    lines.push(b'\n');
+                }
+            }
+            // The other traces may still be of use.
+            Err(error @ ReplayError::Divergence { .. }) => {
+                eprintln!("quire: {}: {error}", path.display());
+                sound = false;
+            }
+            Err(error) => return Err(error).with_context(|| path.display().to_string()),
+        }
+    }
+    match args.json.as_deref() {
+        Some(_) if json_to_stdout => std::io::stdout().write_all(&lines)?,
+        Some(path) => row::write_atomically(path, &lines)?,
+        None => {}
+    }
+    Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn survey(path: &Path) -> Result<Survey> {
+    let mut progress = Progress::new(format!("reading {}", path.display()));
+    Survey::of(path, &mut progress).with_context(|| path.display().to_string())
+}
+
+/// Replays one trace under the folio sizes that were asked for, and prints its section.
+fn replay_file(
+    args: &Args,
+    path: &Path,
+    survey: &Survey,
+    (watch, machine): (&Stopwatch, &Value),
+    out: &mut dyn Write,
+) -> Result<Vec<Report>, ReplayError> {
+    let sizes: Vec<FolioSize> = match args.folio {
+        FolioChoice::One(size) => vec![size],
+        FolioChoice::Sweep => FolioSize::all().collect(),
+    };
+    let memory_bytes = args.memory.unwrap_or(survey.needed);
+    let cpus = args.cpus.unwrap_or(survey.header.cpus).clamp(1, quire::limits::MAX_CPUS as u32) as usize;
+    let context = Context { path, survey, watch, machine, memory_bytes, cpus, check: args.check };
+    let mut progress = Progress::new(path.display().to_string());
+    progress.expect(survey.header.events * sizes.len() as u64);
+    let mut world = None;
+    let mut reports = Vec::new();
+    for size in sizes {
+        progress.show(format!("folios of {}", size.name()));
+        // Modelled TLBs and written files of one replay are no business of the next.
+        let kept = world.take().filter(|_| !args.check);
+        let world = world.insert(match kept {
+            Some(world) => world,
+            None => World::new(memory_bytes, cpus, args.check)?,
+        });
+        let outcome = world.replay(path, survey, size, watch, &mut progress)?;
+        reports.push(Report::new(&context, &outcome));
+    }
+    drop(progress);
+    print(args.folio, &reports, out)?;
+    Ok(reports)
+}
+
+fn print(choice: FolioChoice, reports: &[Report], out: &mut dyn Write) -> std::io::Result<()> {
+    if let Some(first) = reports.first() {
+        write!(out, "{}", text::heading(first))?;
+        match choice {
+            FolioChoice::One(_) => write!(out, "{}", text::section(first))?,
+            FolioChoice::Sweep => write!(out, "{}", text::sweep(reports))?,
+        }
+        writeln!(out)?;
+    }
+    out.flush()
+}

@@ -1,0 +1,184 @@
+//! What a recorded call asks of Quire: the verb with the address that it was given, and the answer that it must have.
+
+use quire::addr::VirtAddr;
+use quire::arch::Protection;
+use quire::vm::{Advice, Placement, Remap};
+
+use super::verb::{Mapping, PAGE, Verb};
+use crate::trace::{Call, FileId, Syscall, mmap_length};
+
+/// What was answered when the call was recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// Success with this address.
+    At(u64),
+    /// Success.
+    Done,
+    /// A failure that rests on the arguments and the mappings alone, so Quire must find it too.
+    Failure,
+}
+
+/// What to do for a recorded call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Plan {
+    /// The verb, and the answer that it must have.
+    Do(Verb, Answer),
+    /// `brk`: what was asked for and what came of it.
+    Heap { ask: u64, got: u64 },
+    /// `shmdt` of what is mapped at this address.
+    Detach(u64),
+    /// It changes nothing that Quire models, or failed for a reason that Quire cannot know.
+    Skip,
+    /// It is told by other events.
+    Told,
+}
+
+const EFAULT: i64 = -14;
+const ENOMEM: i64 = -12;
+const EEXIST: i64 = -17;
+const EINVAL: i64 = -22;
+
+/// What to do for `call`. `number` numbers files.
+pub(super) fn plan(call: &Syscall, number: impl FnMut(&FileId) -> u64) -> Plan {
+    let [first, second, third, ..] = call.args;
+    match call.call {
+        Call::Mmap => plan_mmap(call, number),
+        Call::Munmap => judged(call, Verb::Munmap { addr: first, len: second }, &[EINVAL]),
+        Call::Mprotect | Call::PkeyMprotect => {
+            let verb = Verb::Mprotect { addr: first, len: second, prot: protection(third) };
+            // An unknown bit of the protection is EINVAL too, which Quire's types cannot express.
+            let telling = if first.is_multiple_of(PAGE) { [ENOMEM, ENOMEM] } else { [ENOMEM, EINVAL] };
+            judged(call, verb, &telling)
+        }
+        Call::Mremap => plan_mremap(call),
+        Call::Madvise => plan_madvise(call),
+        Call::Brk => Plan::Heap { ask: first, got: call.result as u64 },
+        Call::Mlock => judged(call, Verb::Mlock { addr: first, len: second, on_fault: false }, &[]),
+        Call::Mlock2 => {
+            let verb = Verb::Mlock { addr: first, len: second, on_fault: third & 1 != 0 };
+            judged(call, verb, &[])
+        }
+        Call::Munlock => judged(call, Verb::Munlock { addr: first, len: second }, &[ENOMEM, EINVAL]),
+        Call::Mlockall => {
+            let bit = |bit: u64| first & bit != 0;
+            let verb = Verb::Mlockall { current: bit(1), future: bit(2), on_fault: bit(4) };
+            judged(call, verb, &[])
+        }
+        Call::Munlockall => judged(call, Verb::Munlockall, &[]),
+        Call::Shmdt if call.ok() => Plan::Detach(first),
+        Call::Shmat | Call::RemapFilePages if call.ok() => Plan::Told,
+        call if call.makes_task() || call.is_exec() => Plan::Told,
+        _ => Plan::Skip,
+    }
+}
+
+/// A verb whose success is to be repeated, and whose failure too if it is among `telling`.
+fn judged(call: &Syscall, verb: Verb, telling: &[i64]) -> Plan {
+    match call.ok() {
+        true => Plan::Do(verb, Answer::Done),
+        false if telling.contains(&call.result) => Plan::Do(verb, Answer::Failure),
+        false => Plan::Skip,
+    }
+}
+
+pub(super) fn protection(bits: u64) -> Protection {
+    Protection::from_bits((bits & 7) as u8)
+}
+
+fn plan_mmap(call: &Syscall, mut number: impl FnMut(&FileId) -> u64) -> Plan {
+    const FIXED_NOREPLACE: u64 = 0x10_0000;
+    let [addr, len, prot, flags, _, offset] = call.args;
+    let file = call.file.as_ref().filter(|_| flags & flag::ANONYMOUS == 0);
+    let mut mapping = mapping(prot, flags, file.map(|file| (number(file), offset / PAGE)));
+    mapping.len = mmap_length(call);
+    if call.ok() {
+        mapping.addr = call.result as u64;
+        return Plan::Do(Verb::Mmap(mapping), Answer::At(mapping.addr));
+    }
+    if call.result == EEXIST && flags & FIXED_NOREPLACE != 0 {
+        (mapping.addr, mapping.len, mapping.placement) = (addr, len, Placement::FixedNoReplace);
+        return Plan::Do(Verb::Mmap(mapping), Answer::Failure);
+    }
+    Plan::Skip
+}
+
+mod flag {
+    pub(super) const SHARING: u64 = 0xf;
+    pub(super) const PRIVATE: u64 = 2;
+    pub(super) const ANONYMOUS: u64 = 0x20;
+    pub(super) const GROWSDOWN: u64 = 0x100;
+    pub(super) const LOCKED: u64 = 0x2000;
+    pub(super) const NORESERVE: u64 = 0x4000;
+    pub(super) const POPULATE: u64 = 0x8000;
+    pub(super) const NONBLOCK: u64 = 0x1_0000;
+}
+
+/// A mapping at a fixed place, whose address and length the caller fills in.
+pub(super) fn mapping(prot: u64, flags: u64, file: Option<(u64, u64)>) -> Mapping {
+    Mapping {
+        addr: 0,
+        len: 0,
+        prot: protection(prot),
+        placement: Placement::Fixed,
+        shared: flags & flag::SHARING != flag::PRIVATE,
+        file,
+        grows_down: flags & flag::GROWSDOWN != 0,
+        populate: flags & (flag::POPULATE | flag::NONBLOCK) == flag::POPULATE,
+        locked: flags & flag::LOCKED != 0,
+        noreserve: flags & flag::NORESERVE != 0,
+    }
+}
+
+fn plan_mremap(call: &Syscall) -> Plan {
+    const MAYMOVE: u64 = 1;
+    const FIXED: u64 = 2;
+    const DONTUNMAP: u64 = 4;
+    let [addr, old, new, flags, target, _] = call.args;
+    let leaves = flags & DONTUNMAP != 0;
+    if call.ok() {
+        let result = VirtAddr(call.result as u64);
+        let to = match (result.0 == addr, leaves) {
+            (true, _) => Remap::InPlace,
+            (false, false) => Remap::Fixed(result),
+            (false, true) => Remap::FixedDontUnmap(result),
+        };
+        return Plan::Do(Verb::Mremap { addr, old, new, to }, Answer::At(result.0));
+    }
+    let known = flags & !(MAYMOVE | FIXED | DONTUNMAP) == 0;
+    let consistent = flags & (FIXED | DONTUNMAP) == 0 || flags & MAYMOVE != 0;
+    // Without leave to move, no room above is the only want of memory that the arguments tell.
+    let telling = matches!(call.result, EINVAL | EFAULT) || call.result == ENOMEM && flags == 0;
+    if !(known && consistent && telling) {
+        return Plan::Skip;
+    }
+    let to = match (flags & FIXED != 0, leaves) {
+        (true, true) => Remap::FixedDontUnmap(VirtAddr(target)),
+        (true, false) => Remap::Fixed(VirtAddr(target)),
+        (false, true) => Remap::DontUnmap,
+        (false, false) if flags & MAYMOVE != 0 => Remap::MayMove,
+        (false, false) => Remap::InPlace,
+    };
+    Plan::Do(Verb::Mremap { addr, old, new, to }, Answer::Failure)
+}
+
+fn plan_madvise(call: &Syscall) -> Plan {
+    let [addr, len, advice, ..] = call.args;
+    let advice = match advice {
+        3 => Advice::WillNeed,
+        4 => Advice::DontNeed,
+        8 => Advice::Free,
+        14 => Advice::HugePage,
+        15 => Advice::NoHugePage,
+        22 => Advice::PopulateRead,
+        23 => Advice::PopulateWrite,
+        _ => return Plan::Skip,
+    };
+    let verb = Verb::Madvise { addr, len, advice };
+    match advice {
+        Advice::DontNeed | Advice::Free => judged(call, verb, &[ENOMEM, EINVAL]),
+        _ => judged(call, verb, &[]),
+    }
+}
+
+#[cfg(test)]
+mod tests;

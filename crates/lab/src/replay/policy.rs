@@ -1,0 +1,103 @@
+//! Folio sizes and memory sizes as a command line gives them.
+
+use quire::addr::Order;
+use quire::vm::FolioPolicy;
+
+/// The folio sizes that can be chosen, small to large: name and order. 8 KiB is left out as in Linux, where no
+/// anonymous folio has two pages.
+const SIZES: [(&str, u8); 9] = [
+    ("4K", 0),
+    ("16K", 2),
+    ("32K", 3),
+    ("64K", 4),
+    ("128K", 5),
+    ("256K", 6),
+    ("512K", 7),
+    ("1M", 8),
+    ("2M", 9),
+];
+
+/// One folio size for all anonymous memory, and 4 KiB where it does not fit; as Linux with this size alone on `always`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct FolioSize {
+    name: &'static str,
+    order: Order,
+}
+
+/// What `--folio` asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum FolioChoice {
+    One(FolioSize),
+    /// Every size in turn.
+    Sweep,
+}
+
+impl FolioSize {
+    pub(super) fn all() -> impl Iterator<Item = Self> {
+        SIZES.into_iter().filter_map(|(name, order)| Some(Self { name, order: Order::new(order)? }))
+    }
+
+    pub(super) const fn name(self) -> &'static str {
+        self.name
+    }
+
+    pub(super) const fn order(self) -> Order {
+        self.order
+    }
+
+    pub(super) const fn policy(self) -> FolioPolicy {
+        FolioPolicy::only(self.order)
+    }
+}
+
+/// The name of the size with this order.
+pub(super) fn order_name(order: u8) -> String {
+    let kib = 4u64 << order;
+    if kib < 1024 { format!("{kib}K") } else { format!("{}M", kib / 1024) }
+}
+
+/// `4K` to `2M`, or `sweep`; in either case of letters.
+pub(super) fn parse_folio(text: &str) -> Result<FolioChoice, String> {
+    if text.eq_ignore_ascii_case("sweep") {
+        return Ok(FolioChoice::Sweep);
+    }
+    FolioSize::all().find(|size| size.name.eq_ignore_ascii_case(text)).map(FolioChoice::One).ok_or_else(
+        || {
+            let names: Vec<&str> = SIZES.iter().map(|(name, _)| *name).collect();
+            format!("no such folio size; choose {} or sweep", names.join(", "))
+        },
+    )
+}
+
+/// Bytes, with `K`, `M`, `G` or `T` behind them if wanted; rounded up to 2 MiB.
+pub(super) fn parse_memory(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|letter: char| !letter.is_ascii_digit());
+    let shift = match &text[digits.len()..] {
+        "" => 0,
+        "K" | "k" => 10,
+        "M" | "m" => 20,
+        "G" | "g" => 30,
+        "T" | "t" => 40,
+        unit => return Err(format!("no such unit: {unit}; use K, M, G or T")),
+    };
+    let number: u64 = digits.parse().map_err(|_| "not a number; write for example 512M or 2G".to_owned())?;
+    let bytes = number.checked_mul(1 << shift).and_then(|bytes| bytes.checked_next_multiple_of(2 << 20));
+    match bytes {
+        Some(bytes) if (16 << 20..=quire::limits::MAX_PHYS_BYTES).contains(&bytes) => Ok(bytes),
+        _ => Err("a machine has 16M to 64T".to_owned()),
+    }
+}
+
+/// Bytes in the largest unit that leaves no fraction.
+pub(super) fn exact_bytes(bytes: u64) -> String {
+    let (mut value, mut units) = (bytes, ["", "K", "M", "G", "T"].into_iter());
+    let mut unit = units.next().unwrap_or_default();
+    while value >= 1024 && value.is_multiple_of(1024) {
+        let Some(next) = units.next() else { break };
+        (value, unit) = (value / 1024, next);
+    }
+    format!("{value}{unit}")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,145 @@
+//! Which process has which address space, and which CPU runs which.
+//!
+//! The trace does not say on which CPU a thread ran. Here each thread stays on one, taken in turn as threads appear, and
+//! a CPU goes on running an address space until a thread of another one comes: as on a machine where nobody migrates.
+//! That decides which flushes concern other CPUs.
+
+use std::collections::{BTreeMap, HashMap};
+
+use hosted::Hosted;
+use oracle::space::SpaceId;
+use quire::cpu::CpuId;
+use quire::vm::Mm;
+
+use super::pages::PageSet;
+
+/// An address space and what the replay knows of it.
+pub(super) struct Space<'m> {
+    pub(super) mm: Mm<'m, Hosted>,
+    /// Pages that hold what the program touched, here or before the fork that they come from.
+    pub(super) touched: PageSet,
+    /// Pages that the program touched in this very address space.
+    pub(super) seen: PageSet,
+    /// The end of the heap, once a call has told it.
+    pub(super) heap: Option<u64>,
+    /// The same in the model.
+    pub(super) model: Option<SpaceId>,
+}
+
+/// The number of an address space.
+pub(super) type Key = u64;
+
+/// Processes, their address spaces and CPUs.
+pub(super) struct Processes<'m> {
+    machine: &'m Hosted,
+    spaces: BTreeMap<Key, Space<'m>>,
+    by_pid: HashMap<u32, Key>,
+    next: Key,
+    /// What each CPU runs.
+    running: Vec<Option<Key>>,
+    cpu_of: HashMap<u32, CpuId>,
+    next_cpu: usize,
+}
+
+impl<'m> Space<'m> {
+    /// Around an address space in which nothing has happened yet.
+    pub(super) fn new(mm: Mm<'m, Hosted>, model: Option<SpaceId>) -> Self {
+        Self { mm, touched: PageSet::default(), seen: PageSet::default(), heap: None, model }
+    }
+}
+
+impl<'m> Processes<'m> {
+    pub(super) fn new(machine: &'m Hosted) -> Self {
+        Self {
+            machine,
+            spaces: BTreeMap::new(),
+            by_pid: HashMap::new(),
+            next: 0,
+            running: vec![None; machine.config().cpus],
+            cpu_of: HashMap::new(),
+            next_cpu: 0,
+        }
+    }
+
+    /// The CPU of a thread.
+    pub(super) fn cpu_of(&mut self, tid: u32) -> CpuId {
+        let cpus = self.running.len();
+        let next = &mut self.next_cpu;
+        *self.cpu_of.entry(tid).or_insert_with(|| {
+            *next += 1;
+            CpuId(((*next - 1) % cpus) as u32)
+        })
+    }
+
+    /// The thread is gone; its number may come again.
+    pub(super) fn end_thread(&mut self, tid: u32) {
+        self.cpu_of.remove(&tid);
+    }
+
+    /// The address space of a process.
+    pub(super) fn key(&self, pid: u32) -> Option<Key> {
+        self.by_pid.get(&pid).copied()
+    }
+
+    pub(super) fn get(&self, key: Key) -> &Space<'m> {
+        &self.spaces[&key]
+    }
+
+    pub(super) fn get_mut(&mut self, key: Key) -> &mut Space<'m> {
+        self.spaces.get_mut(&key).expect("a key lives as long as a process has it")
+    }
+
+    /// All that live.
+    pub(super) fn spaces(&self) -> impl Iterator<Item = &Space<'m>> {
+        self.spaces.values()
+    }
+
+    /// Processes that live, ascending.
+    pub(super) fn pids(&self) -> Vec<u32> {
+        let mut pids: Vec<u32> = self.by_pid.keys().copied().collect();
+        pids.sort_unstable();
+        pids
+    }
+
+    /// Makes `cpu`, which the caller is, run the address space.
+    pub(super) fn switch_to(&mut self, cpu: CpuId, key: Key) {
+        let before = self.running[cpu.index()].replace(key);
+        if before == Some(key) {
+            return;
+        }
+        if let Some(before) = before {
+            self.spaces[&before].mm.switch_out();
+        }
+        self.spaces[&key].mm.switch_in();
+    }
+
+    /// Gives a process an address space. It has none: see [`Self::release`].
+    pub(super) fn adopt(&mut self, pid: u32, space: Space<'m>) -> Key {
+        let key = self.next;
+        self.next += 1;
+        self.spaces.insert(key, space);
+        self.by_pid.insert(pid, key);
+        key
+    }
+
+    /// Lets a process work in the address space of another.
+    pub(super) fn share(&mut self, pid: u32, key: Key) {
+        self.by_pid.insert(pid, key);
+    }
+
+    /// Takes a process's address space away. If it was the last one's, no CPU runs it any more and it is given out.
+    pub(super) fn release(&mut self, pid: u32) -> Option<Space<'m>> {
+        let key = self.by_pid.remove(&pid)?;
+        if self.by_pid.values().any(|other| *other == key) {
+            return None;
+        }
+        let space = self.spaces.remove(&key)?;
+        for (cpu, running) in self.running.iter_mut().enumerate() {
+            if *running == Some(key) {
+                *running = None;
+                self.machine.run_on(CpuId(cpu as u32), || space.mm.switch_out());
+            }
+        }
+        Some(space)
+    }
+}

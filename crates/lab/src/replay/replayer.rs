@@ -1,0 +1,231 @@
+//! Applies the events of a trace one by one.
+
+use std::collections::{BTreeMap, HashMap};
+
+use hosted::Hosted;
+use quire::addr::Order;
+use quire::cpu::CpuId;
+use quire::manager::MemoryManager;
+use quire::vm::File;
+
+use super::check::Check;
+use super::costs::{Costs, Stopwatch};
+use super::error::ReplayError;
+use super::memory::Peak;
+use super::policy::exact_bytes;
+use super::processes::{Key, Processes, Space};
+use super::survey::Survey;
+use super::verb::PAGE;
+use crate::trace::{Event, EventKind, ForkKind, Tier};
+
+/// Events between two comparisons of all mappings with the model's.
+const COMPARE_EVERY: u64 = 2048;
+
+/// What was counted while the events were applied.
+#[derive(Clone, Default)]
+pub(super) struct Counts {
+    /// Processes: programs started first, and forks.
+    pub(super) processes: u64,
+    /// Folios that faults brought in as private memory, by order.
+    pub(super) folios: [u64; 10],
+    /// Pages of recorded fault-around that Quire had not mapped and that were touched one by one.
+    pub(super) around_touched: u64,
+    /// Faults that were not resolved when they were recorded and lie in a mapping: the kernel tried again later.
+    pub(super) given_up: u64,
+    /// Calls that were not replayed, by name.
+    pub(super) skipped: BTreeMap<&'static str, u64>,
+    /// Calls and faults that Quire answered otherwise than Linux did.
+    pub(super) differences: u64,
+    /// The first of them.
+    pub(super) first_difference: Option<String>,
+}
+
+/// A replay under way.
+pub(super) struct Replayer<'m> {
+    pub(super) machine: &'m Hosted,
+    pub(super) manager: &'m MemoryManager<'m, Hosted>,
+    pub(super) watch: &'m Stopwatch,
+    pub(super) survey: &'m Survey,
+    pub(super) files: Vec<File<'m, Hosted>>,
+    pub(super) processes: Processes<'m>,
+    pub(super) check: Option<Check>,
+    /// The folio size of the run.
+    pub(super) largest: Order,
+    /// How many events were applied.
+    pub(super) event: u64,
+    pub(super) verbs: Costs,
+    pub(super) faults: Costs,
+    pub(super) counts: Counts,
+    pub(super) peak: Peak,
+    /// What a fork cost, by the thread that is still to return from the call.
+    pub(super) forked: HashMap<u32, u64>,
+    /// What an exec has cost so far, by process.
+    pub(super) starting: HashMap<u32, u64>,
+    /// Whether the trace tells access, protection and whether a fault was resolved.
+    pub(super) tells_all: bool,
+}
+
+impl<'m> Replayer<'m> {
+    pub(super) fn new(
+        machine: &'m Hosted,
+        manager: &'m MemoryManager<'m, Hosted>,
+        watch: &'m Stopwatch,
+        survey: &'m Survey,
+        files: Vec<File<'m, Hosted>>,
+        check: bool,
+        largest: Order,
+    ) -> Self {
+        Self {
+            machine,
+            manager,
+            watch,
+            survey,
+            files,
+            processes: Processes::new(machine),
+            check: check.then(|| Check::new(&survey.files)),
+            largest,
+            event: 0,
+            verbs: Costs::default(),
+            faults: Costs::default(),
+            counts: Counts::default(),
+            peak: Peak::default(),
+            forked: HashMap::new(),
+            starting: HashMap::new(),
+            tells_all: survey.header.tier == Tier::Privileged,
+        }
+    }
+
+    /// Applies one event, on the CPU of its thread.
+    ///
+    /// # Errors
+    /// [`ReplayError::OutOfMemory`]; [`ReplayError::Divergence`] when checking.
+    pub(super) fn step(&mut self, event: &Event) -> Result<(), ReplayError> {
+        let cpu = self.processes.cpu_of(event.tid);
+        let machine = self.machine;
+        machine.run_on(cpu, || self.apply(event, cpu))?;
+        self.event += 1;
+        Ok(())
+    }
+
+    fn apply(&mut self, event: &Event, cpu: CpuId) -> Result<(), ReplayError> {
+        let pid = event.pid;
+        match &event.kind {
+            EventKind::Exec { .. } => self.exec(pid, cpu)?,
+            EventKind::Fork { child_pid, kind, .. } => {
+                let key = self.enter(pid, cpu)?;
+                match kind {
+                    ForkKind::Copy => self.fork(key, event.tid, *child_pid)?,
+                    ForkKind::SharedMemory => self.processes.share(*child_pid, key),
+                }
+                self.counts.processes += 1;
+            }
+            EventKind::ThreadExit => self.processes.end_thread(event.tid),
+            EventKind::ProcessExit { .. } => {
+                self.exit(pid)?;
+                self.processes.end_thread(event.tid);
+            }
+            EventKind::Map { .. } => {
+                let key = self.enter(pid, cpu)?;
+                self.map(key, pid, &event.kind)?;
+            }
+            EventKind::Syscall(call) => {
+                let key = self.enter(pid, cpu)?;
+                self.call(key, event, call)?;
+            }
+            EventKind::Fault { .. } => {
+                let key = self.enter(pid, cpu)?;
+                self.fault(key, &event.kind)?;
+            }
+            EventKind::FaultAround { start, len } => {
+                let key = self.enter(pid, cpu)?;
+                self.fault_around(key, *start, *len)?;
+            }
+            EventKind::Populate { start, len, .. } => {
+                // The verb has brought the pages in; that the program wanted them is what is left to note.
+                let key = self.enter(pid, cpu)?;
+                let space = self.processes.get_mut(key);
+                let (first, end) = (start / PAGE, start.saturating_add(*len).div_ceil(PAGE));
+                space.touched.insert_range(first, end);
+                space.seen.insert_range(first, end);
+            }
+            _ => {}
+        }
+        self.watch_rules(pid)
+    }
+
+    /// The address space of a process, run by `cpu`.
+    fn enter(&mut self, pid: u32, cpu: CpuId) -> Result<Key, ReplayError> {
+        let key = match self.processes.key(pid) {
+            Some(key) => key,
+            // A trace that is whole has an exec or a fork before; one that lost records may not.
+            None => self.start(pid)?,
+        };
+        self.processes.switch_to(cpu, key);
+        Ok(key)
+    }
+
+    /// Gives a process an empty address space.
+    pub(super) fn start(&mut self, pid: u32) -> Result<Key, ReplayError> {
+        let mm = self.manager.new_mm().map_err(|_| self.out_of_memory())?;
+        let model = self.check.as_mut().map(Check::create);
+        Ok(self.processes.adopt(pid, Space::new(mm, model)))
+    }
+
+    /// When checking: what the machine saw since the last event, and now and then all mappings.
+    fn watch_rules(&mut self, pid: u32) -> Result<(), ReplayError> {
+        if self.check.is_none() {
+            return Ok(());
+        }
+        if self.machine.violation_count() > 0
+            && let Some(violation) = self.machine.violations().first()
+        {
+            return Err(self.diverged(violation.to_string()));
+        }
+        match self.processes.key(pid) {
+            Some(key) if self.event.is_multiple_of(COMPARE_EVERY) => self.compare(self.processes.get(key)),
+            _ => Ok(()),
+        }
+    }
+
+    /// When checking: compares an address space with its model.
+    pub(super) fn compare(&self, space: &Space<'_>) -> Result<(), ReplayError> {
+        match (&self.check, space.model) {
+            (Some(check), Some(id)) => {
+                check.compare(id, &space.mm, self.largest).map_err(|what| self.diverged(what))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Quire answered otherwise than Linux did.
+    pub(super) fn differs(&mut self, what: impl FnOnce() -> String) -> Result<(), ReplayError> {
+        self.counts.differences += 1;
+        if self.check.is_some() {
+            return Err(self.diverged(what()));
+        }
+        if self.counts.first_difference.is_none() {
+            self.counts.first_difference = Some(format!("event {}: {}", self.event, what()));
+        }
+        Ok(())
+    }
+
+    /// Takes a look at memory before some of it is given back.
+    pub(super) fn look_at_memory(&mut self) {
+        self.peak.look(self.event, self.machine, self.manager, self.processes.spaces());
+    }
+
+    pub(super) const fn diverged(&self, what: String) -> ReplayError {
+        ReplayError::Divergence { event: self.event, what }
+    }
+
+    pub(super) fn out_of_memory(&self) -> ReplayError {
+        let bytes = self.machine.ranges().iter().map(|range| range.bytes).sum();
+        ReplayError::OutOfMemory { event: self.event, memory: exact_bytes(bytes) }
+    }
+
+    /// Whether hardly a frame is left, so that a failure for want of memory is one of frames.
+    pub(super) fn is_full(&self) -> bool {
+        let frames = self.manager.meminfo().frames;
+        frames.free + frames.cached < frames.total / 32
+    }
+}

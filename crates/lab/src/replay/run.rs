@@ -1,0 +1,174 @@
+//! One trace under one folio size, from an empty machine to an empty machine.
+
+use std::path::Path;
+
+use hosted::{Counters, Hosted, HostedConfig, OnViolation};
+use quire::addr::FrameRange;
+use quire::cpu::CpuId;
+use quire::manager::{Config, MemoryManager, MemoryRange};
+use quire::stats::Stat;
+
+use super::costs::{Costs, Stopwatch};
+use super::error::ReplayError;
+use super::files;
+use super::memory::Usage;
+use super::policy::FolioSize;
+use super::progress::Progress;
+use super::replayer::{Counts, Replayer};
+use super::survey::Survey;
+use crate::trace::TraceReader;
+
+/// The machine that replays: one for all folio sizes of a trace, or a fresh one for each when checking.
+pub(super) struct World {
+    machine: Hosted,
+    bytes: u64,
+    check: bool,
+    /// Memory is all zeroes until a manager has used it.
+    fresh: bool,
+}
+
+/// What one replay showed.
+pub(super) struct Outcome {
+    pub(super) size: FolioSize,
+    pub(super) counts: Counts,
+    pub(super) verbs: Costs,
+    pub(super) faults: Costs,
+    pub(super) peak: Usage,
+    pub(super) machine: Counters,
+    /// Flushes that no CPU needed.
+    pub(super) flushes_avoided: u64,
+    /// Page-cache pages that Quire mapped around a fault.
+    pub(super) mapped_around: u64,
+    /// Frames that were not given back.
+    pub(super) leaked: u64,
+}
+
+impl World {
+    /// A machine with `bytes` of memory and `cpus` CPUs. When checking, everything that can be checked is; otherwise
+    /// memory is there from the start, so that no time contains a fault of the host.
+    ///
+    /// # Errors
+    /// [`ReplayError::Host`].
+    pub(super) fn new(bytes: u64, cpus: usize, check: bool) -> Result<Self, ReplayError> {
+        let config = if check {
+            HostedConfig { on_violation: OnViolation::Record, ..HostedConfig::new(bytes) }
+        } else {
+            // All CPUs are this one thread, so an interrupt has nobody to interrupt: they are counted, not sent.
+            HostedConfig { real_ipis: false, ..HostedConfig::bench(bytes) }
+        };
+        let machine = config.with_cpus(cpus).build()?;
+        Ok(Self { machine, bytes, check, fresh: true })
+    }
+
+    /// Replays the trace.
+    ///
+    /// # Errors
+    /// [`ReplayError`].
+    pub(super) fn replay(
+        &mut self,
+        path: &Path,
+        survey: &Survey,
+        size: FolioSize,
+        watch: &Stopwatch,
+        progress: &mut Progress,
+    ) -> Result<Outcome, ReplayError> {
+        let zeroed = std::mem::replace(&mut self.fresh, false);
+        let ranges: Vec<MemoryRange> = self
+            .machine
+            .ranges()
+            .iter()
+            .map(|range| MemoryRange {
+                frames: FrameRange::new(range.start.frame(), range.bytes / 4096),
+                node: range.node,
+                zeroed,
+            })
+            .collect();
+        let machine = &self.machine;
+        machine.run_on(CpuId(0), || {
+            let config = Config { folios: size.policy(), ..Config::default() };
+            let manager = MemoryManager::new(machine, &ranges, &config)
+                .map_err(|source| ReplayError::TooSmall { bytes: self.bytes, source })?;
+            manager.pages().drain_local();
+            let before = manager.meminfo().frames.used;
+            let files = files::open(machine, &manager, &survey.files).map_err(|_| {
+                ReplayError::OutOfMemory { event: 0, memory: super::policy::exact_bytes(self.bytes) }
+            })?;
+            machine.reset_counters();
+            let mut replayer =
+                Replayer::new(machine, &manager, watch, survey, files, self.check, size.order());
+            replay_events(path, &mut replayer, progress)?;
+            let Replayer { files, counts, verbs, faults, peak, event, .. } = replayer;
+            let counted = machine.counters();
+            drop(files);
+            (0..machine.config().cpus)
+                .for_each(|cpu| machine.run_on(CpuId(cpu as u32), || manager.pages().drain_local()));
+            let leaked = manager.meminfo().frames.used.abs_diff(before);
+            if self.check {
+                check_end(machine, &manager, leaked, event)?;
+            }
+            Ok(Outcome {
+                size,
+                counts,
+                verbs,
+                faults,
+                peak: peak.usage(),
+                machine: counted,
+                flushes_avoided: manager.stat(Stat::TlbFlushAvoided),
+                mapped_around: manager.stat(Stat::FaultAround),
+                leaked,
+            })
+        })
+    }
+}
+
+/// Applies every event, then ends the processes that live on, as a recording that was interrupted leaves them.
+fn replay_events(
+    path: &Path,
+    replayer: &mut Replayer<'_>,
+    progress: &mut Progress,
+) -> Result<(), ReplayError> {
+    for event in TraceReader::open(path)? {
+        let told = PanicPlace { path, event: replayer.event };
+        replayer.step(&event?)?;
+        drop(told);
+        progress.advance();
+    }
+    if replayer.event != replayer.survey.header.events {
+        return Err(ReplayError::Changed);
+    }
+    replayer.look_at_memory();
+    replayer.processes.pids().into_iter().try_for_each(|pid| replayer.exit(pid))
+}
+
+fn check_end(
+    machine: &Hosted,
+    manager: &MemoryManager<'_, Hosted>,
+    leaked: u64,
+    event: u64,
+) -> Result<(), ReplayError> {
+    let diverged = |what: String| Err(ReplayError::Divergence { event, what });
+    if let Some(violation) = machine.violations().first() {
+        return diverged(violation.to_string());
+    }
+    if let Err(violation) = manager.validate() {
+        return diverged(format!("the allocator's records are broken at the end: {violation:?}"));
+    }
+    if leaked > 0 {
+        return diverged(format!("{leaked} frames did not come back at exit"));
+    }
+    Ok(())
+}
+
+/// Says at which event the library panicked, if it does.
+struct PanicPlace<'a> {
+    path: &'a Path,
+    event: u64,
+}
+
+impl Drop for PanicPlace<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("quire: {}: the library panicked at event {}", self.path.display(), self.event);
+        }
+    }
+}

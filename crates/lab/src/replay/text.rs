@@ -1,0 +1,242 @@
+//! A report as a reader sees it.
+
+use std::fmt::Write;
+
+use super::faults::KINDS;
+use super::policy::exact_bytes;
+use super::report::{Cost, Report};
+use crate::bench::table;
+
+/// The first lines of a trace's section.
+pub(super) fn heading(report: &Report) -> String {
+    let recorded = &report.recorded;
+    let mut text = format!(
+        "{}: {} {} (`{}`)\n{} events in {}, recorded on Linux {}{}; {} processes\n",
+        report.trace,
+        report.program,
+        report.program_version,
+        report.command.join(" "),
+        recorded.events,
+        duration(recorded.wall_ns),
+        recorded.kernel,
+        if recorded.thp_disabled { " with transparent huge pages off" } else { "" },
+        report.processes,
+    );
+    if recorded.tier == "user" {
+        text += "recorded as an ordinary user: access kinds are guessed, Linux's fault times and faults from kernel mode are missing\n";
+    }
+    if recorded.records_lost > 0 {
+        let _ = writeln!(
+            text,
+            "{} records were lost when it was recorded: figures are too low",
+            recorded.records_lost
+        );
+    }
+    text
+}
+
+/// Everything about one folio size.
+pub(super) fn section(report: &Report) -> String {
+    let mut text = format!(
+        "replayed with folios of {} on a machine of {} and {} CPUs\n",
+        report.folio,
+        exact_bytes(report.memory_bytes),
+        report.cpus
+    );
+    let _ = writeln!(text, "{}", costs_table("fault", KINDS.iter().copied(), report, &report.faults, true));
+    let verbs = report.verbs.keys().copied();
+    let _ = writeln!(text, "{}", costs_table("verb", verbs, report, &report.verbs, false));
+    let _ = writeln!(text, "{}", memory_table(report));
+    text + &counts(report)
+}
+
+fn costs_table<'a>(
+    what: &str,
+    names: impl Iterator<Item = &'a str>,
+    report: &Report,
+    costs: &std::collections::BTreeMap<&'static str, Cost>,
+    total: bool,
+) -> String {
+    let timed = !report.checked;
+    let mut header = vec![what.to_owned(), "count".to_owned()];
+    if timed {
+        header.extend(["Quire median", "Quire sum"].map(str::to_owned));
+    }
+    header.extend(["Linux median", "Linux sum"].map(str::to_owned));
+    if timed {
+        header.push("Linux / Quire".to_owned());
+    }
+    let mut rows = table::new(&header, 1);
+    let mut add = |name: &str, cost: &Cost| {
+        let mut cells = vec![name.to_owned(), cost.count.to_string()];
+        if timed {
+            cells.extend([optional(cost.quire_median_ns), optional(cost.quire_ns)]);
+        }
+        cells.extend([optional(cost.linux_median_ns), optional(cost.linux_ns)]);
+        if timed {
+            cells.push(ratio(cost.linux_ns, cost.quire_ns));
+        }
+        rows.add_row(cells);
+    };
+    for name in names {
+        if let Some(cost) = costs.get(name) {
+            add(name, cost);
+        }
+    }
+    if total {
+        let (quire_ns, linux_ns) = report.fault_ns();
+        let count = costs.values().map(|cost| cost.count).sum();
+        let all = Cost { count, quire_ns, quire_median_ns: None, linux_ns, linux_median_ns: None };
+        add("all recorded", &all);
+    }
+    rows.to_string()
+}
+
+fn memory_table(report: &Report) -> String {
+    let peak = &report.peak;
+    let mut rows = table::new(&["memory at its peak".to_owned(), "KiB".to_owned(), "share".to_owned()], 1);
+    let kinds = [
+        ("anonymous", peak.anonymous),
+        ("  of it wasted: never touched", peak.wasted),
+        ("file (page cache)", peak.file),
+        ("shared", peak.shared),
+        ("page tables", peak.page_tables),
+        ("metadata: blocks and descriptors", peak.metadata),
+        ("metadata: mappings and files", peak.records),
+        ("all", peak.total),
+    ];
+    for (name, bytes) in kinds {
+        let share = 100.0 * bytes as f64 / peak.total.max(1) as f64;
+        rows.add_row(vec![name.to_owned(), (bytes / 1024).to_string(), format!("{share:.1} %")]);
+    }
+    rows.to_string()
+}
+
+fn counts(report: &Report) -> String {
+    let flushes = &report.flushes;
+    let list = |items: Vec<String>| if items.is_empty() { "none".to_owned() } else { items.join(", ") };
+    let folios = list(report.folios.iter().map(|(size, count)| format!("{count} of {size}")).collect());
+    let mut text = format!(
+        "folios brought in by faults: {folios}\n\
+         flushes: {} local, {} remote ({} IPIs), {} of whole address spaces, {} pages, {} avoided; page-table pages at the peak: {}\n\
+         cleared {}, copied {}; {} page-cache pages mapped around faults\n",
+        flushes.local,
+        flushes.remote,
+        flushes.ipis,
+        flushes.whole,
+        flushes.pages,
+        flushes.avoided,
+        report.peak.page_tables / 4096,
+        kib(report.bytes_cleared),
+        kib(report.bytes_copied),
+        report.pages_mapped_around,
+    );
+    if report.pages_touched_around > 0 {
+        let _ = writeln!(
+            text,
+            "{} pages that Linux mapped around faults were touched one by one",
+            report.pages_touched_around
+        );
+    }
+    if !report.calls_skipped.is_empty() {
+        let skipped =
+            list(report.calls_skipped.iter().map(|(name, count)| format!("{count} {name}")).collect());
+        let _ = writeln!(text, "calls not replayed: {skipped}");
+    }
+    text + &verdict(report)
+}
+
+/// What was checked, and what Quire answered otherwise than Linux.
+pub(super) fn verdict(report: &Report) -> String {
+    let mut text = String::new();
+    if let Some(first) = &report.first_difference {
+        let _ = writeln!(
+            text,
+            "{} answers differ from the recorded ones, the first at {first}",
+            report.differences
+        );
+    }
+    if report.frames_leaked > 0 {
+        let _ = writeln!(text, "{} frames did not come back at exit", report.frames_leaked);
+    }
+    if report.checked {
+        text += "check: no divergence, all memory back at exit\n";
+    } else {
+        let _ = writeln!(
+            text,
+            "times on Quire are without trap and without interrupts to other CPUs, less {} ns for the clock; those on Linux contain the recorder's",
+            report.clock_ns
+        );
+    }
+    text
+}
+
+/// One line for each folio size.
+pub(super) fn sweep(reports: &[Report]) -> String {
+    let timed = reports.iter().all(|report| !report.checked);
+    let mut header: Vec<String> = [
+        "folios",
+        "faults",
+        "absorbed",
+        "peak KiB",
+        "anonymous KiB",
+        "page tables KiB",
+        "wasted KiB",
+        "wasted",
+        "cleared KiB",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    if timed {
+        header.extend(["fault time", "all verbs"].map(str::to_owned));
+    }
+    let mut rows = table::new(&header, 1);
+    for report in reports {
+        let peak = &report.peak;
+        let wasted = 100.0 * peak.wasted as f64 / peak.anonymous.max(1) as f64;
+        let mut cells = vec![
+            report.folio.to_owned(),
+            report.faults_taken.to_string(),
+            report.absorbed().to_string(),
+            (peak.total / 1024).to_string(),
+            (peak.anonymous / 1024).to_string(),
+            (peak.page_tables / 1024).to_string(),
+            (peak.wasted / 1024).to_string(),
+            format!("{wasted:.1} %"),
+            (report.bytes_cleared / 1024).to_string(),
+        ];
+        if timed {
+            cells.extend([optional(report.fault_ns().0), optional(report.quire_ns)]);
+        }
+        rows.add_row(cells);
+    }
+    let mut text = format!("{rows}\n");
+    if let Some(linux) = reports.first().and_then(|report| report.fault_ns().1) {
+        let _ = writeln!(text, "Linux took {} for all recorded faults, one of 4K each", duration(linux));
+    }
+    if let Some(report) = reports.iter().find(|report| report.differences > 0) {
+        text += &verdict(report);
+    } else if let Some(report) = reports.first() {
+        text += &verdict(report);
+    }
+    text
+}
+
+fn duration(ns: u64) -> String {
+    table::duration(ns as f64)
+}
+
+fn optional(ns: Option<u64>) -> String {
+    ns.map_or_else(|| "-".to_owned(), duration)
+}
+
+fn ratio(linux: Option<u64>, quire: Option<u64>) -> String {
+    match (linux, quire) {
+        (Some(linux), Some(quire)) if quire > 0 => format!("{:.1}", linux as f64 / quire as f64),
+        _ => String::new(),
+    }
+}
+
+fn kib(bytes: u64) -> String {
+    format!("{} KiB", bytes / 1024)
+}

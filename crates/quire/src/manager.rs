@@ -2,6 +2,7 @@
 
 use crate::arch::PagingMode;
 use crate::error::{InitError, MmError};
+use crate::limits::FRAME_SIZE;
 use crate::page_alloc::{AllocatorConfig, MemoryInfo, PageAllocator, Violation};
 use crate::platform::{FileId, Platform};
 use crate::stats::Stat;
@@ -35,6 +36,35 @@ pub struct Meminfo {
     pub cached: u64,
     /// Nameless shared memory (`Shmem`).
     pub shmem: u64,
+    /// Anonymous pages, each counted in every address space that maps it (`AnonPages`).
+    pub anon: u64,
+    /// Pages of files and nameless memory, each counted in every address space that maps it (`Mapped`).
+    pub mapped: u64,
+    /// Frames that hold page tables (`PageTables`).
+    pub page_tables: u64,
+    /// Frames that hold small objects (`Slab`).
+    pub slab: u64,
+}
+
+impl Meminfo {
+    /// The lines of `/proc/meminfo` that apply, in its order: name and KiB. `MemTotal` is without the manager's own
+    /// tables, as with Linux; what per-CPU lists keep counts as free.
+    pub fn lines(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let free = self.frames.free + self.frames.cached;
+        [
+            ("MemTotal", self.frames.total - self.frames.metadata),
+            ("MemFree", free),
+            ("MemAvailable", free + self.cached),
+            ("Cached", self.cached + self.shmem),
+            ("AnonPages", self.anon),
+            ("Mapped", self.mapped),
+            ("Shmem", self.shmem),
+            ("Slab", self.slab),
+            ("PageTables", self.page_tables),
+        ]
+        .into_iter()
+        .map(|(name, pages)| (name, pages * (FRAME_SIZE / 1024)))
+    }
 }
 
 impl<'p, P: Platform> MemoryManager<'p, P> {
@@ -98,7 +128,23 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
             frames: self.memory.pages().memory_info(),
             cached: self.memory.files().paged_frames(),
             shmem: self.memory.files().nameless_frames(),
+            anon: self.stat(Stat::NrAnonPages),
+            mapped: self.stat(Stat::NrMapped),
+            page_tables: self.stat(Stat::NrPageTablePages),
+            slab: self.stat(Stat::NrSlab),
         }
+    }
+
+    /// The lines of `/proc/vmstat` that apply: name and value, amounts in 4 KiB pages.
+    pub fn vmstat(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        let info = self.meminfo();
+        let amounts = [
+            ("nr_free_pages", info.frames.free + info.frames.cached),
+            ("nr_file_pages", info.cached + info.shmem),
+            ("nr_shmem", info.shmem),
+            ("nr_memmap", info.frames.metadata),
+        ];
+        amounts.into_iter().chain(Stat::ALL.iter().map(|&stat| (stat.name(), self.stat(stat))))
     }
 
     /// Drops page cache that nobody maps and that can be read again. How many frames became free.

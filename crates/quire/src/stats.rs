@@ -1,4 +1,4 @@
-//! Event counters under the names that `/proc/vmstat` uses, one set per CPU.
+//! Counters of events and amounts under the names that `/proc/vmstat` uses, one set per CPU.
 //!
 //! A CPU changes its own set by plain load and store while it is pinned, so an event costs no locked operation. Events
 //! that interrupt context would count are counted by the task that finishes its work.
@@ -81,6 +81,14 @@ stats! {
     ZapEntry = "zap_entry",
     /// Page-table subtrees detached by one exchange.
     ZapTable = "zap_table",
+    /// Anonymous pages that address spaces map now, each counted where it is mapped.
+    NrAnonPages = "nr_anon_pages",
+    /// Pages of files and nameless memory that address spaces map now, each counted where it is mapped.
+    NrMapped = "nr_mapped",
+    /// Frames that hold page tables now.
+    NrPageTablePages = "nr_page_table_pages",
+    /// Frames that hold small objects now.
+    NrSlab = "nr_slab_unreclaimable",
 }
 
 const COUNT: usize = Stat::ALL.len();
@@ -100,6 +108,14 @@ impl StatCells {
     pub fn add(&self, stat: Stat, count: u64) {
         let cell = &self.0[stat as usize];
         cell.store(cell.load(Ordering::Relaxed) + count, Ordering::Relaxed);
+    }
+
+    /// Changes an amount. What goes up on one CPU may come down on another, so one CPU's share means nothing alone: it
+    /// wraps, and the sum over all is right. Only the CPU that owns the set, pinned.
+    #[inline]
+    pub fn change(&self, stat: Stat, by: i64) {
+        let cell = &self.0[stat as usize];
+        cell.store(cell.load(Ordering::Relaxed).wrapping_add_signed(by), Ordering::Relaxed);
     }
 
     /// What was counted so far.

@@ -178,7 +178,14 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
         self.cells(pinned.cpu()).add(stat, events);
     }
 
-    /// How often an event happened, on all CPUs together.
+    /// Changes an amount that is counted, on the running CPU.
+    #[inline]
+    pub fn change(&self, stat: Stat, by: i64) {
+        let pinned = Pinned::new(self.platform);
+        self.cells(pinned.cpu()).change(stat, by);
+    }
+
+    /// How often an event happened, or how much there is, on all CPUs together.
     pub fn stat(&self, stat: Stat) -> u64 {
         let through_lists = |counter: fn(&pcp::FrameList) -> &AtomicU64, kind: Option<ZoneKind>| -> u64 {
             let of_kind = |zone: &u8| kind.is_none_or(|kind| self.zones[usize::from(*zone)].kind == kind);
@@ -186,7 +193,7 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
             let lists = zones.flat_map(|zone| self.cpus.iter().flat_map(move |cpu| cpu.of_zone(zone.into())));
             lists.map(|list| counter(list).load(Ordering::Relaxed)).sum()
         };
-        let cells: u64 = self.stats.iter().map(|cells| cells.get(stat)).sum();
+        let cells = self.stats.iter().map(|cells| cells.get(stat)).fold(0, u64::wrapping_add);
         cells
             + match stat {
                 Stat::PgallocDma32 => through_lists(|list| &list.allocated, Some(ZoneKind::Dma32)),

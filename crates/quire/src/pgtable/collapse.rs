@@ -8,6 +8,7 @@ use crate::arch::{Entry, EntryFlags, Level};
 use crate::error::MapError;
 use crate::limits::TABLE_ENTRIES;
 use crate::platform::Platform;
+use crate::stats::Stat;
 use crate::tlb::FlushBatch;
 use crate::tlb::words::Table;
 
@@ -53,6 +54,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         descriptor.population.store(0, Ordering::Relaxed);
         let freed = self.allocator.free(table.frame(), Order::FRAME);
         debug_assert_eq!(freed, Ok(()));
+        self.allocator.change(Stat::NrPageTablePages, -1);
         self.context.remove_tables(1);
     }
 }

@@ -9,6 +9,7 @@ use crate::error::AllocError;
 use crate::memmap::DescriptorFlags;
 use crate::page_alloc::{Gfp, PageAllocator};
 use crate::platform::Platform;
+use crate::stats::Stat;
 use crate::tlb::MmContext;
 use crate::tlb::words::{Table, clear_table};
 
@@ -23,6 +24,7 @@ impl<'a, 'p, P: Platform> FreshTable<'a, 'p, P> {
     /// Takes a frame and empties it. Not under a page-table lock.
     pub(super) fn new(allocator: &'a PageAllocator<'p, P>, level: Level) -> Result<Self, AllocError> {
         let frame = allocator.alloc(Gfp::KERNEL, Order::FRAME)?;
+        allocator.change(Stat::NrPageTablePages, 1);
         clear_table(allocator.platform(), frame);
         let descriptor = allocator.descriptor(frame);
         descriptor.set_flags(DescriptorFlags::TABLE);
@@ -73,6 +75,7 @@ impl<'a, 'p, P: Platform> FreshTable<'a, 'p, P> {
 
 impl<P: Platform> Drop for FreshTable<'_, '_, P> {
     fn drop(&mut self) {
+        self.allocator.change(Stat::NrPageTablePages, -1);
         self.allocator.descriptor(self.frame).clear_flags();
         let freed = self.allocator.free(self.frame, Order::FRAME);
         debug_assert_eq!(freed, Ok(()));

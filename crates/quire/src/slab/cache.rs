@@ -11,6 +11,7 @@ use crate::memmap::DescriptorFlags;
 use crate::page_alloc::{Gfp, PageAllocator};
 use crate::platform::Platform;
 use crate::rank::Rank;
+use crate::stats::Stat;
 use crate::sync::SpinLock;
 
 /// The start of a slab.
@@ -123,6 +124,7 @@ impl<T> Cache<T> {
     /// A slab that nobody knows yet, all of it free.
     fn make_slab<P: Platform>(pages: &PageAllocator<'_, P>) -> Result<NonNull<Header>, AllocError> {
         let frame = pages.alloc(Gfp::KERNEL, Order::FRAME)?;
+        pages.change(Stat::NrSlab, 1);
         pages.descriptor(frame).set_flags(DescriptorFlags::SLAB);
         let memory = pages.platform().direct_map(frame.addr()).cast::<Header>();
         debug_assert_eq!(memory.addr() % FRAME_SIZE as usize, 0, "the direct map keeps alignment (S4)");
@@ -137,6 +139,7 @@ impl<T> Cache<T> {
     fn free_slab<P: Platform>(pages: &PageAllocator<'_, P>, slab: NonNull<Header>) {
         // SAFETY: S1: the slab has left the list and has no object in use, so nobody else reaches it.
         let frame = unsafe { slab.as_ref() }.frame;
+        pages.change(Stat::NrSlab, -1);
         pages.descriptor(frame).clear_flags();
         let freed = pages.free(frame, Order::FRAME);
         debug_assert_eq!(freed, Ok(()), "the frame of a slab");

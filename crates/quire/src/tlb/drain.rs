@@ -13,6 +13,7 @@ use crate::limits::TABLE_ENTRIES;
 use crate::memmap::DescriptorFlags;
 use crate::page_alloc::{Counter, PageAllocator};
 use crate::platform::Platform;
+use crate::stats::Stat;
 
 /// Tables to be freed that go through the per-CPU list one by one; more go to the store together.
 const FEW: usize = 8;
@@ -123,6 +124,7 @@ impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
             self.allocator.free_bulk(Order::FRAME, frames).is_ok()
         };
         debug_assert!(freed, "a page-table page could not be freed");
+        self.allocator.change(Stat::NrPageTablePages, -(frames.len() as i64));
         self.context.remove_tables(frames.len() as u64);
     }
 

@@ -21,6 +21,7 @@ use crate::filemap::FileKind;
 use crate::pgtable::{GrantWrite, PageTables, Zap};
 use crate::platform::Platform;
 use crate::rank::Rank;
+use crate::stats::Stat;
 use crate::sync::{RwLock, WriteGuard};
 use crate::tlb::{FlushBatch, MmContext, MmuGather, RssChange};
 
@@ -147,16 +148,20 @@ impl<'m, P: Platform> Mm<'m, P> {
     #[inline]
     pub(super) fn add_anon(&self, pages: i64) {
         self.rss.add_anon(self.memory.platform(), pages);
+        self.memory.pages().change(Stat::NrAnonPages, pages);
     }
 
     #[inline]
     pub(super) fn add_file(&self, kind: FileKind, pages: i64) {
         self.rss.add_file(self.memory.platform(), kind, pages);
+        self.memory.pages().change(Stat::NrMapped, pages);
     }
 
     /// Applies what a gather found. The page table does not know files from nameless memory; the caller does.
     pub(super) fn add_rss(&self, change: RssChange, nameless: bool) {
         self.rss.add(self.memory.platform(), change, nameless);
+        self.memory.pages().change(Stat::NrAnonPages, change.anon);
+        self.memory.pages().change(Stat::NrMapped, change.file);
     }
 
     /// Splits large leaves that reach over an end of the range, so that nothing that follows needs memory. A page cache

@@ -324,3 +324,28 @@ fn page_cache_makes_room_unless_it_is_dirty_or_mapped() {
         });
     });
 }
+
+#[test]
+fn meminfo_and_vmstat_say_what_is_there() {
+    small(|machine, manager| {
+        let line = |name: &str| manager.meminfo().lines().find(|line| line.0 == name).unwrap().1;
+        let stat = |name: &str| manager.vmstat().find(|line| line.0 == name).unwrap().1;
+        let (total, free, faults) = (line("MemTotal"), line("MemFree"), stat("pgfault"));
+        run(manager, |mm| {
+            mm.mmap(&anonymous(BASE, MIB)).unwrap();
+            for page in 0..256 {
+                store(machine, mm, BASE + page * 4096, page).unwrap();
+            }
+            assert_eq!(line("AnonPages"), 1024);
+            assert_eq!(stat("nr_anon_pages"), 256);
+            assert_eq!(stat("pgfault") - faults, 256);
+            assert_eq!(line("PageTables"), 4 * stat("nr_page_table_pages"));
+            assert_eq!(stat("nr_page_table_pages"), mm.rss().page_tables);
+            assert!(line("Slab") > 0 && line("MemFree") <= free - 1024);
+        });
+        assert_eq!((line("AnonPages"), line("PageTables"), line("Slab")), (0, 0, 0));
+        assert_eq!(stat("pgfree") > 0, stat("pgalloc_dma32") > 0);
+        // Descriptors of blocks in pieces are metadata, so the total may differ by a block or two of them.
+        assert!(line("MemTotal").abs_diff(total) <= 4 * 32 && line("MemFree") <= total);
+    });
+}

@@ -1,6 +1,6 @@
 //! Steps the library's page tables and the model together, on several CPUs that access what is mapped.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use fastrand::Rng;
 use hosted::{FailurePlan, FaultCause, Hosted, HostedConfig, OnViolation, PageFault};
@@ -18,6 +18,7 @@ use crate::space::Prot;
 
 const BYTES: u64 = 64 << 20;
 const CPUS: usize = 2;
+const RECENT: usize = 12;
 /// The page in the middle of where things are mapped: a border between two entries of the top level.
 const MIDDLE: i64 = 1 << 32;
 
@@ -53,7 +54,7 @@ pub enum TableOp {
 
 /// The operations of a run: a few pages, or a few tables, on both sides of the middle.
 pub fn draw_tables(rng: &mut Rng, count: usize) -> Vec<TableOp> {
-    let span = *rng.choice(&[40, 700, 2500]).expect("not empty");
+    let span = *rng.choice(&[20, 200, 1200]).expect("not empty");
     let huge = rng.bool();
     let page = |rng: &mut Rng| match rng.u32(..3) {
         0 => rng.i32(-span..span),
@@ -62,7 +63,7 @@ pub fn draw_tables(rng: &mut Rng, count: usize) -> Vec<TableOp> {
     };
     let op = |rng: &mut Rng| {
         let prot = *rng.choice(&Prot::ALL).expect("not empty");
-        let len = if rng.bool() { rng.u32(1..40) } else { rng.u32(1..2 * span as u32) };
+        let len = if rng.bool() { rng.u32(1..10) } else { rng.u32(1..span as u32) };
         match rng.u32(..16) {
             0..4 => TableOp::Map(page(rng), rng.u8(..10), prot),
             4 if huge => TableOp::MapLarge(page(rng) & !511 | i32::from(rng.u32(..20) == 0), prot),
@@ -88,6 +89,8 @@ pub struct TableLockstep<'a, 'p> {
     /// The word that was stored last to each frame in use.
     words: HashMap<u64, u64>,
     next_word: u64,
+    /// CPUs and pages that were accessed last: their translations are cached, and are tried again after each operation.
+    recent: VecDeque<(u8, i32)>,
 }
 
 fn address(page: i32) -> VirtAddr {
@@ -139,6 +142,7 @@ impl TableLockstep<'_, '_> {
                 model: TableModel::new(USER_PAGES - 1),
                 words: HashMap::new(),
                 next_word: 1,
+                recent: VecDeque::new(),
             };
             lockstep.run(ops)?;
             PageTables::destroy(&allocator, context);
@@ -160,7 +164,7 @@ impl TableLockstep<'_, '_> {
             machine.run_on(CpuId(cpu as u32), || context.switch_in(machine));
         }
         for (n, op) in ops.iter().enumerate() {
-            let done = self.step(*op).and_then(|()| self.compare(n % 32 == 31));
+            let done = self.step(*op).and_then(|()| self.again()).and_then(|()| self.compare(n % 32 == 31));
             done.map_err(|what| format!("operation {n}, {op:?}: {what}"))?;
         }
         self.compare(true)?;
@@ -190,9 +194,24 @@ impl TableLockstep<'_, '_> {
                 self.model.split_at(address(page).page());
                 self.tables().split_at(address(page)).map_err(|error| error.to_string())
             }
-            TableOp::Store(cpu, page) => self.store(cpu, page),
-            TableOp::Load(cpu, page) => self.load(cpu, page),
+            TableOp::Store(cpu, page) => {
+                self.recent.push_front((cpu, page));
+                self.store(cpu, page)
+            }
+            TableOp::Load(cpu, page) => {
+                self.recent.push_front((cpu, page));
+                self.load(cpu, page)
+            }
         }
+    }
+
+    /// Loads once more from the pages that were accessed last.
+    fn again(&mut self) -> Outcome {
+        self.recent.truncate(RECENT);
+        for (cpu, page) in self.recent.clone() {
+            self.load(cpu, page)?;
+        }
+        Ok(())
     }
 
     fn map(&mut self, page: i32, order: Order, prot: Prot) -> Outcome {

@@ -12,7 +12,7 @@ use fastrand::Rng;
 use quire::error::MmError;
 
 use crate::ops::{At, HEAP, MapOp, Op, Step, To, What};
-use crate::space::{Family, Kind, Map, PAGE, PROBE_OFFSETS, Place, Remap, Rules, SpaceId};
+use crate::space::{Advice, Family, Kind, Map, PAGE, PROBE_OFFSETS, Place, Remap, Rules, SpaceId};
 use crate::subject::{Subject, Who};
 
 /// Live address spaces beyond which `fork` is not done.
@@ -116,6 +116,9 @@ impl<S: Subject> Lockstep<S> {
                 let addr = self.at(at);
                 let part = |m: &mut Family, end| m.madvise(id, addr, end - addr, advice);
                 let got = self.subject.madvise(who, addr, len, advice);
+                if matches!(advice, Advice::PopulateRead | Advice::PopulateWrite) {
+                    return self.in_advance(got, |m| m.madvise(id, addr, len, advice));
+                }
                 self.in_parts(id, (addr, len), got, |m| m.madvise(id, addr, len, advice), part)
             }
             Op::Mlock(at, len, on_fault) => {

@@ -13,6 +13,7 @@ use quire::addr::{FrameRange, VirtAddr};
 use quire::cpu::CpuId;
 use quire::error::{FaultError, MmError};
 use quire::manager::MemoryManager;
+use quire::stats::Stat;
 use quire::vm::{self, File, MapRequest, Mm, Sharing};
 
 use crate::counts::Mapped;
@@ -36,6 +37,8 @@ pub struct Quire<'p> {
     /// Whether memory may run out.
     tight: bool,
     single_pages: bool,
+    /// Failed allocations before the last operation.
+    failed_before: u64,
 }
 
 impl<'p> Quire<'p> {
@@ -57,6 +60,7 @@ impl<'p> Quire<'p> {
             running: vec![None; machine.config().cpus],
             tight: false,
             single_pages: false,
+            failed_before: 0,
         };
         machine.run_on(CpuId(0), || {
             for &(number, bytes) in files {
@@ -100,10 +104,16 @@ impl<'p> Quire<'p> {
     /// Runs `action` on the CPU, with the address space loaded as a system call or a fault of its program finds it.
     fn on<R>(&mut self, who: Who, action: impl FnOnce(&Mm<'p, Hosted>) -> R) -> R {
         let machine = self.machine;
+        self.failed_before = self.failed();
         machine.run_on(CpuId(who.cpu as u32), || {
             self.load(who);
             action(self.space(who.space))
         })
+    }
+
+    /// Allocations that failed so far, by plan or for want of memory.
+    fn failed(&self) -> u64 {
+        self.machine.allocations_failed() + self.manager.stat(Stat::AllocFailed)
     }
 
     fn load(&mut self, who: Who) {
@@ -280,8 +290,12 @@ impl Subject for Quire<'_> {
         self.single_pages
     }
 
-    fn may_lack_memory(&mut self) -> bool {
+    fn is_scarce(&self) -> bool {
         self.tight
+    }
+
+    fn may_lack_memory(&mut self) -> bool {
+        self.tight && self.failed() > self.failed_before
     }
 
     fn violated(&mut self) -> Option<String> {

@@ -1,5 +1,9 @@
 //! Model of a page table: a map from pages to leaves.
 
+mod drive;
+
+pub use drive::{Rights, TableLockstep, TableOp, draw_tables};
+
 use std::collections::BTreeMap;
 
 use quire::addr::{Frame, PageSize};

@@ -68,8 +68,11 @@ pub trait Subject {
     fn single_pages(&self) -> bool {
         false
     }
-    /// Whether the last call ran out of memory, or may have (a small machine, an injected failure): then it may
-    /// fail where the model does not.
+    /// Whether memory may run out at all (a small machine, injected failures).
+    fn is_scarce(&self) -> bool {
+        false
+    }
+    /// Whether memory ran out in the last call, or may have: then it may fail where the model does not.
     fn may_lack_memory(&mut self) -> bool {
         false
     }

@@ -10,7 +10,7 @@ use oracle::ops::{Draw, draw};
 #[test]
 fn address_spaces_and_model_agree() {
     let mut runs = 0;
-    for seed in seeds(Duration::from_secs(12)) {
+    for seed in seeds(Duration::from_secs(9)) {
         let mut rng = Rng::with_seed(seed);
         let machine = MachineShape::new(&mut rng);
         let shape = Draw::new(&mut rng, 300, 4);

@@ -64,7 +64,7 @@ impl<S: Subject> Lockstep<S> {
         let bounds = self.model.bounds(id);
         let most = if self.subject.single_pages() { bounds.anon_touched } else { bounds.anon_most };
         // Where memory runs out, populating stops early and says nothing.
-        let least = if self.subject.may_lack_memory() { 0 } else { bounds.anon_least };
+        let least = if self.subject.is_scarce() { 0 } else { bounds.anon_least };
         if resident.anon < least || resident.anon > most {
             return Err(format!(
                 "space {id}: {} private pages resident, want {} to {most}",

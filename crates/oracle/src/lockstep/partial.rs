@@ -17,29 +17,41 @@ impl<S: Subject> Lockstep<S> {
         whole: impl FnOnce(&mut Family) -> Result<(), MmError>,
         part: impl Fn(&mut Family, u64) -> Result<(), MmError>,
     ) -> Outcome {
-        let lacked = self.lacked_memory(got);
-        let before = lacked.then(|| self.model.clone());
-        let want = whole(&mut self.model);
-        if got == want {
-            return Ok(());
+        if !self.lacked_memory(got) {
+            let want = whole(&mut self.model);
+            return if got == want { Ok(()) } else { Err(format!("answer {got:?}, want {want:?}")) };
         }
-        let Some(before) = before else { return Err(format!("answer {got:?}, want {want:?}")) };
         let end = addr.saturating_add(len).saturating_add(PAGE - 1) & !(PAGE - 1);
         let mut stops: Vec<u64> =
-            before.space(id).vmas().iter().flat_map(|vma| [vma.start, vma.end]).collect();
+            self.model.space(id).vmas().iter().flat_map(|vma| [vma.start, vma.end]).collect();
         stops.retain(|&stop| stop > addr && stop <= end);
-        stops.push(end);
-        let candidates = std::iter::once(before.clone()).chain(stops.into_iter().rev().map(|stop| {
-            let mut model = before.clone();
+        let parts = stops.into_iter().rev().map(|stop| {
+            let mut model = self.model.clone();
             // A hole behind the stop is not this attempt's concern.
             let _ = part(&mut model, stop);
             model
-        }));
-        self.take_explanation(id, candidates.collect())
+        });
+        let mut candidates = vec![self.model.clone()];
+        candidates.extend(parts);
+        let mut all = self.model.clone();
+        let _ = whole(&mut all);
+        candidates.push(all);
+        self.take_explanation(id, candidates)
     }
 
-    /// After an `mremap` that ran out of memory: as on Linux, a fixed target may have been unmapped, and then what a
-    /// shrinking source loses.
+    /// A populate that ran out of memory: what it brought in shows nowhere but in the number of resident pages.
+    pub(super) fn in_advance(
+        &mut self,
+        got: Result<(), MmError>,
+        whole: impl FnOnce(&mut Family) -> Result<(), MmError>,
+    ) -> Outcome {
+        let lacked = self.lacked_memory(got);
+        let want = whole(&mut self.model);
+        if got == want || lacked { Ok(()) } else { Err(format!("answer {got:?}, want {want:?}")) }
+    }
+
+    /// After an `mremap` that ran out of memory: as on Linux, some of several mappings may have moved, the target of the
+    /// next may have been unmapped, and what a shrinking source loses may be gone.
     pub(super) fn remap_in_parts(
         &mut self,
         id: SpaceId,
@@ -52,17 +64,26 @@ impl<S: Subject> Lockstep<S> {
         let (old, new) = (page_up(old), page_up(new));
         let mut model = self.model.clone();
         let mut candidates = vec![model.clone()];
-        let parts: Vec<(u64, u64)> = match old == new {
-            true => model.space(id).parts(addr, addr.saturating_add(old)),
-            false => vec![(addr, addr + new)],
-        };
-        for (start, end) in parts.into_iter().filter(|_| to.target().is_some()) {
-            let _ = model.munmap(id, to.target().unwrap_or(0) + (start - addr), end - start);
-            candidates.push(model.clone());
+        if let Some(dest) = to.target() {
+            let parts = match old == new {
+                true => model.space(id).parts(addr, addr.saturating_add(old)),
+                false => vec![(addr, addr + new)],
+            };
+            for (start, end) in parts {
+                let (target, len) = (dest + (start - addr), end - start);
+                let mut cleared = model.clone();
+                let _ = cleared.munmap(id, target, len);
+                candidates.push(cleared);
+                if old == new {
+                    model.remap_at(id, start, len, len, to, target);
+                    candidates.push(model.clone());
+                }
+            }
         }
         if new < old {
-            let _ = model.munmap(id, addr + new, old - new);
-            candidates.push(model);
+            let mut shrunk = candidates.last().cloned().unwrap_or(model);
+            let _ = shrunk.munmap(id, addr + new, old - new);
+            candidates.push(shrunk);
         }
         self.take_explanation(id, candidates)
     }

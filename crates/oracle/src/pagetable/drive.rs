@@ -1,0 +1,377 @@
+//! Steps the library's page tables and the model together, on several CPUs that access what is mapped.
+
+use std::collections::{HashMap, VecDeque};
+
+use fastrand::Rng;
+use hosted::{FailurePlan, FaultCause, Hosted, HostedConfig, OnViolation, PageFault};
+use quire::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
+use quire::arch::{EntryFlags, PagingMode, Protection};
+use quire::cpu::CpuId;
+use quire::error::MapError;
+use quire::page_alloc::{AllocatorConfig, Gfp, MemoryRange, PageAllocator};
+use quire::pgtable::{GrantWrite, PageTables, Zap};
+use quire::tlb::{FlushBatch, MmContext, MmuGather};
+
+use super::{Leaf, TableModel, USER_PAGES};
+use crate::counts::Mapped;
+use crate::space::Prot;
+
+const BYTES: u64 = 64 << 20;
+const CPUS: usize = 2;
+const RECENT: usize = 12;
+/// The page in the middle of where things are mapped: a border between two entries of the top level.
+const MIDDLE: i64 = 1 << 32;
+
+/// What a leaf allows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rights {
+    write: bool,
+    user: bool,
+    exec: bool,
+}
+
+/// An operation. Pages count from the middle of the window. The `Debug` form is Rust source under
+/// `use oracle::pagetable::TableOp::*; use oracle::space::Prot::*;`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TableOp {
+    /// Map a fresh folio of this order by 4 KiB leaves.
+    Map(i32, u8, Prot),
+    /// Map a fresh folio of 2 MiB by one leaf.
+    MapLarge(i32, Prot),
+    /// Map the frame behind one page at another as well.
+    Share(i32, i32, Prot),
+    /// Unmap so many pages; with `true`, tables that become empty go as well.
+    Unmap(i32, u32, bool),
+    /// Give so many pages other rights, the right to store included.
+    Protect(i32, u32, Prot),
+    /// Cut large leaves that reach over the page's start.
+    Split(i32),
+    /// Store to the page, on a CPU.
+    Store(u8, i32),
+    /// Load from the page, on a CPU.
+    Load(u8, i32),
+}
+
+/// The operations of a run: a few pages, or a few tables, on both sides of the middle.
+pub fn draw_tables(rng: &mut Rng, count: usize) -> Vec<TableOp> {
+    let span = *rng.choice(&[20, 200, 1200]).expect("not empty");
+    let huge = rng.bool();
+    let page = |rng: &mut Rng| match rng.u32(..3) {
+        0 => rng.i32(-span..span),
+        1 => rng.i32(-span..span) & !511,
+        _ => rng.i32(-span / 8..span / 8 + 1),
+    };
+    let op = |rng: &mut Rng| {
+        let prot = *rng.choice(&Prot::ALL).expect("not empty");
+        let len = if rng.bool() { rng.u32(1..10) } else { rng.u32(1..span as u32) };
+        match rng.u32(..16) {
+            0..4 => TableOp::Map(page(rng), rng.u8(..10), prot),
+            4 if huge => TableOp::MapLarge(page(rng) & !511 | i32::from(rng.u32(..20) == 0), prot),
+            4 | 5 => TableOp::Share(page(rng), page(rng), prot),
+            6 | 7 => TableOp::Unmap(page(rng), len, rng.bool()),
+            8 | 9 => TableOp::Protect(page(rng), len, prot),
+            10 => TableOp::Split(page(rng)),
+            11..14 => TableOp::Store(rng.u8(..CPUS as u8), page(rng)),
+            _ => TableOp::Load(rng.u8(..CPUS as u8), page(rng)),
+        }
+    };
+    (0..count).map(|_| op(rng)).collect()
+}
+
+type Outcome = Result<(), String>;
+
+/// Model and page tables of one address space.
+pub struct TableLockstep<'a, 'p> {
+    machine: &'p Hosted,
+    allocator: &'a PageAllocator<'p, Hosted>,
+    context: &'a MmContext,
+    model: TableModel<Rights>,
+    /// The word that was stored last to each frame in use.
+    words: HashMap<u64, u64>,
+    next_word: u64,
+    /// CPUs and pages that were accessed last: their translations are cached, and are tried again after each operation.
+    recent: VecDeque<(u8, i32)>,
+}
+
+fn address(page: i32) -> VirtAddr {
+    VirtAddr(((MIDDLE + i64::from(page)) as u64) << 12)
+}
+
+fn range(page: i32, count: u32) -> VirtRange {
+    VirtRange::from_len(address(page), u64::from(count) << 12)
+}
+
+/// What hardware makes of a protection: memory that can be written can be read.
+fn protection(prot: Prot) -> Protection {
+    let library = crate::machine::convert::protection(prot);
+    if prot.reads() { library.union(Protection::READ) } else { library }
+}
+
+fn rights(prot: Prot) -> Rights {
+    Rights { write: prot.writes(), user: prot.reads(), exec: prot.executes() }
+}
+
+impl TableLockstep<'_, '_> {
+    /// Does the operations on a fresh machine, unmaps everything and checks that nothing is lost.
+    ///
+    /// # Errors
+    /// What differed, with the number of the operation.
+    pub fn check(ops: &[TableOp]) -> Outcome {
+        Self::check_losing(ops, FailurePlan::Off)
+    }
+
+    /// The same on a machine that loses flushes.
+    ///
+    /// # Errors
+    /// As [`Self::check`].
+    pub fn check_losing(ops: &[TableOp], lost: FailurePlan) -> Outcome {
+        let config = HostedConfig { on_violation: OnViolation::Record, ..HostedConfig::new(BYTES) };
+        let machine = config.with_cpus(CPUS).build().map_err(|error| error.to_string())?;
+        machine.lose_flushes(lost);
+        let frames = FrameRange::new(Frame(0), BYTES >> 12);
+        let ranges = [MemoryRange { frames, node: 0, zeroed: true }];
+        machine.run_on(CpuId(0), || {
+            let allocator = PageAllocator::new(&machine, &ranges, AllocatorConfig::default());
+            let allocator = allocator.map_err(|error| error.to_string())?;
+            let before = allocator.memory_info().used;
+            let context = PageTables::create(&allocator, PagingMode::FourLevel).map_err(|e| e.to_string())?;
+            let mut lockstep = TableLockstep {
+                machine: &machine,
+                allocator: &allocator,
+                context: &context,
+                model: TableModel::new(USER_PAGES - 1),
+                words: HashMap::new(),
+                next_word: 1,
+                recent: VecDeque::new(),
+            };
+            lockstep.run(ops)?;
+            PageTables::destroy(&allocator, context);
+            if let Some(violation) = machine.violations().first() {
+                return Err(violation.to_string());
+            }
+            allocator.drain_local();
+            allocator.validate().map_err(|violation| format!("{violation:?}"))?;
+            let after = allocator.memory_info().used;
+            if before == after { Ok(()) } else { Err(format!("{before} frames used before, {after} after")) }
+        })
+    }
+
+    fn run(&mut self, ops: &[TableOp]) -> Outcome {
+        let (machine, context) = (self.machine, self.context);
+        context.switch_in(machine);
+        // The other CPUs do nothing between their accesses, and keep their translations.
+        for cpu in 1..CPUS {
+            machine.run_on(CpuId(cpu as u32), || context.switch_in(machine));
+        }
+        for (n, op) in ops.iter().enumerate() {
+            let done = self.step(*op).and_then(|()| self.again()).and_then(|()| self.compare(n % 32 == 31));
+            done.map_err(|what| format!("operation {n}, {op:?}: {what}"))?;
+        }
+        self.compare(true)?;
+        self.unmap(-(1 << 20), 1 << 21, true)?;
+        self.compare(true)?;
+        for cpu in 1..CPUS {
+            machine.run_on(CpuId(cpu as u32), || context.switch_out(machine));
+        }
+        context.switch_out(machine);
+        Ok(())
+    }
+
+    fn tables(&self) -> PageTables<'_, '_, Hosted> {
+        PageTables::new(self.allocator, self.context)
+    }
+
+    fn step(&mut self, op: TableOp) -> Outcome {
+        match op {
+            TableOp::Map(page, order, prot) => {
+                self.map(page, Order::new(order).unwrap_or(Order::FRAME), prot)
+            }
+            TableOp::MapLarge(page, prot) => self.map_large(page, prot),
+            TableOp::Share(from, to, prot) => self.share(from, to, prot),
+            TableOp::Unmap(page, count, tables) => self.unmap(page, count, tables),
+            TableOp::Protect(page, count, prot) => self.protect(page, count, prot),
+            TableOp::Split(page) => {
+                self.model.split_at(address(page).page());
+                self.tables().split_at(address(page)).map_err(|error| error.to_string())
+            }
+            TableOp::Store(cpu, page) => {
+                self.recent.push_front((cpu, page));
+                self.store(cpu, page)
+            }
+            TableOp::Load(cpu, page) => {
+                self.recent.push_front((cpu, page));
+                self.load(cpu, page)
+            }
+        }
+    }
+
+    /// Loads once more from the pages that were accessed last.
+    fn again(&mut self) -> Outcome {
+        self.recent.truncate(RECENT);
+        for (cpu, page) in self.recent.clone() {
+            self.load(cpu, page)?;
+        }
+        Ok(())
+    }
+
+    fn map(&mut self, page: i32, order: Order, prot: Prot) -> Outcome {
+        let Ok(frame) = self.allocator.alloc(Gfp::USER, order) else { return Ok(()) };
+        let (addr, run) = (address(page), FrameRange::folio(frame, order));
+        let got = self.tables().map(addr, run, EntryFlags::leaf(protection(prot)));
+        let leaf = Leaf { frame, size: PageSize::Size4K, flags: rights(prot) };
+        let crosses = addr.page() % 512 + run.count > 512;
+        let want =
+            if crosses { Err(MapError::Unaligned) } else { self.model.map(addr.page(), leaf, run.count) };
+        if got.is_err() {
+            self.allocator.free(frame, order).map_err(|error| error.to_string())?;
+        }
+        same(got, want)
+    }
+
+    fn map_large(&mut self, page: i32, prot: Prot) -> Outcome {
+        let Ok(frame) = self.allocator.alloc(Gfp::USER, Order::BLOCK) else { return Ok(()) };
+        let (addr, size) = (address(page), PageSize::Size2M);
+        let got = self.tables().map_large(addr, frame, size, EntryFlags::leaf(protection(prot)));
+        if got.is_err() {
+            self.allocator.free(frame, Order::BLOCK).map_err(|error| error.to_string())?;
+        }
+        if got == Err(MapError::Occupied) {
+            // A table without leaves is in the way as well, and the model knows no tables.
+            return Ok(());
+        }
+        same(got, self.model.map(addr.page(), Leaf { frame, size, flags: rights(prot) }, 1))
+    }
+
+    fn share(&mut self, from: i32, to: i32, prot: Prot) -> Outcome {
+        let Some((frame, _)) = self.model.translate(address(from).page()) else { return Ok(()) };
+        let flags = EntryFlags::leaf(protection(prot));
+        let got = self.tables().map(address(to), FrameRange::new(frame, 1), flags);
+        if got == Err(MapError::OutOfMemory) {
+            return Ok(());
+        }
+        let leaf = Leaf { frame, size: PageSize::Size4K, flags: rights(prot) };
+        same(got, self.model.map(address(to).page(), leaf, 1))
+    }
+
+    fn unmap(&mut self, page: i32, count: u32, tables: bool) -> Outcome {
+        let range = range(page, count);
+        let mut gather = MmuGather::new(self.allocator, self.context);
+        let zap = if tables { Zap::tables(range, self.limits(range)) } else { Zap::leaves(range) };
+        let got = self.tables().unmap(&zap, &mut gather);
+        let change = gather.finish();
+        if got == Err(MapError::OutOfMemory) {
+            return Ok(());
+        }
+        let gone = self.model.unmap(range.start.page(), range.pages());
+        let pages: u64 = gone.iter().map(|(_, leaf)| leaf.size.frames()).sum();
+        let left = Mapped::read(self.machine, &[self.context.root()]);
+        self.words.retain(|&frame, _| left.leaves_of(Frame(frame)) > 0);
+        let counted = -(change.file + change.anon);
+        if counted != pages as i64 {
+            return Err(format!("{counted} pages were counted out, {pages} were mapped"));
+        }
+        same(got, Ok(()))
+    }
+
+    /// The addresses around the range in which nothing else is mapped.
+    fn limits(&self, range: VirtRange) -> VirtRange {
+        let (mut start, mut end) = (0, USER_PAGES - 1);
+        for (page, leaf) in self.model.leaves() {
+            if page + leaf.size.frames() <= range.start.page() {
+                start = page + leaf.size.frames();
+            } else if page >= range.end.page() {
+                end = end.min(page);
+            } else if page < range.start.page() {
+                start = range.start.page();
+            }
+            if page < range.end.page() && page + leaf.size.frames() > range.end.page() {
+                end = end.min(range.end.page());
+            }
+        }
+        VirtRange::new(VirtAddr(start << 12), VirtAddr(end << 12))
+    }
+
+    fn protect(&mut self, page: i32, count: u32, prot: Prot) -> Outcome {
+        let range = range(page, count);
+        let mut owed = FlushBatch::new();
+        let got = self.tables().protect(range, protection(prot), GrantWrite::Always, &mut owed);
+        owed.flush(self.allocator, self.context);
+        if got == Err(MapError::OutOfMemory) {
+            return Ok(());
+        }
+        self.model.protect(range.start.page(), range.pages(), |_| rights(prot));
+        same(got, Ok(()))
+    }
+
+    /// What an access must meet.
+    fn expected(&self, page: i32, write: bool) -> Result<Frame, FaultCause> {
+        match self.model.translate(address(page).page()) {
+            None => Err(FaultCause::NotPresent),
+            Some((_, rights)) if !rights.user || write && !rights.write => Err(FaultCause::Protection),
+            Some((frame, _)) => Ok(frame),
+        }
+    }
+
+    /// Makes an access on a CPU. A translation that allows less than the tables do may be cached where a right was added:
+    /// the fault that it causes refreshes it, so the access is made once more.
+    fn access<R>(&self, cpu: u8, attempt: impl Fn() -> Result<R, PageFault>) -> Result<R, FaultCause> {
+        let twice = || attempt().or_else(|_| attempt()).map_err(|fault| fault.cause);
+        self.machine.run_on(CpuId(u32::from(cpu)), twice)
+    }
+
+    fn store(&mut self, cpu: u8, page: i32) -> Outcome {
+        let (machine, addr, word) = (self.machine, address(page), self.next_word);
+        self.next_word += 1;
+        let got = self.access(cpu, || machine.write(addr, &word.to_le_bytes()));
+        let want = self.expected(page, true);
+        if let Ok(frame) = want {
+            self.words.insert(frame.0, word);
+        }
+        same(got, want.map(drop))
+    }
+
+    fn load(&mut self, cpu: u8, page: i32) -> Outcome {
+        let (machine, addr) = (self.machine, address(page));
+        let got = self.access(cpu, || {
+            let mut bytes = [0; 8];
+            machine.read(addr, &mut bytes).map(|()| u64::from_le_bytes(bytes))
+        });
+        match (got, self.expected(page, false)) {
+            (Ok(word), Ok(frame)) => {
+                let want = self.words.get(&frame.0);
+                let right = want.is_none_or(|&want| want == word);
+                if right { Ok(()) } else { Err(format!("{word:#x} on CPU {cpu}, want {want:x?}")) }
+            }
+            (got, want) => same(got.map(drop), want.map(drop)),
+        }
+    }
+
+    fn compare(&mut self, deep: bool) -> Outcome {
+        if let Some(violation) = self.machine.violations().first() {
+            return Err(violation.to_string());
+        }
+        let leaves = self.machine.leaves(self.context.root()).into_iter().map(|leaf| {
+            let rights = Rights { write: leaf.write, user: leaf.user, exec: leaf.exec };
+            (leaf.addr.page(), leaf.frame, leaf.frames, rights)
+        });
+        let model =
+            self.model.leaves().map(|(page, leaf)| (page, leaf.frame, leaf.size.frames(), leaf.flags));
+        let (leaves, model): (Vec<_>, Vec<_>) = (leaves.collect(), model.collect());
+        if let Some((got, want)) = leaves.iter().zip(&model).find(|(got, want)| got != want) {
+            return Err(format!("leaf {got:x?}, want {want:x?}"));
+        }
+        if leaves.len() != model.len() {
+            return Err(format!("{} leaves, want {}", leaves.len(), model.len()));
+        }
+        if !deep {
+            return Ok(());
+        }
+        self.tables().validate().map_err(|violation| format!("{violation:?}"))?;
+        let memory = [FrameRange::new(Frame(0), BYTES >> 12)];
+        Mapped::read(self.machine, &[self.context.root()]).compare(self.allocator, &memory)
+    }
+}
+
+fn same<T: PartialEq + std::fmt::Debug>(got: T, want: T) -> Outcome {
+    if got == want { Ok(()) } else { Err(format!("answer {got:?}, want {want:?}")) }
+}

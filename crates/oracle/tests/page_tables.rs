@@ -1,0 +1,40 @@
+//! Page tables and their model in lockstep, with CPUs that access what is mapped through modelled TLBs.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use hosted::FailurePlan;
+use oracle::lockstep::{check_list, in_time, seeds};
+use oracle::pagetable::{TableLockstep, TableOp, draw_tables};
+
+fn source(ops: &[TableOp]) -> String {
+    ops.iter().map(|op| format!("    {op:?},\n")).collect()
+}
+
+#[test]
+fn page_tables_and_model_agree() {
+    let mut runs = 0;
+    for seed in seeds(Duration::from_secs(4)) {
+        let label = format!("QUIRE_SEED={seed}");
+        let ops = draw_tables(&mut Rng::with_seed(seed), 200);
+        if let Err((what, shorter)) = in_time(&label, || check_list(&ops, &TableLockstep::check)) {
+            panic!("{label} fails: {what}\nshortened:\n{}", source(&shorter));
+        }
+        runs += 1;
+    }
+    println!("{runs} page tables agreed");
+}
+
+#[test]
+fn a_lost_flush_is_noticed() {
+    let (mut tried, mut noticed) = (0, 0);
+    for seed in 1..=12 {
+        let ops = draw_tables(&mut Rng::with_seed(seed), 120);
+        for n in 0..8 {
+            tried += 1;
+            noticed += u32::from(TableLockstep::check_losing(&ops, FailurePlan::Nth(n)).is_err());
+        }
+    }
+    println!("{noticed} of {tried} lost flushes were noticed");
+    assert!(noticed * 6 >= tried, "only {noticed} of {tried} lost flushes were noticed");
+}

@@ -1,7 +1,6 @@
 //! CPU numbers and sets of CPUs.
 
-use core::sync::atomic::{AtomicU64, Ordering};
-
+use crate::atomic::{AtomicU64, Ordering, fence};
 use crate::limits::MAX_CPUS;
 
 const WORDS: usize = MAX_CPUS / 64;
@@ -103,7 +102,7 @@ impl AtomicCpuSet {
     /// The set as it is now.
     #[inline]
     pub fn snapshot(&self) -> CpuSet {
-        core::sync::atomic::fence(Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         CpuSet(core::array::from_fn(|word| self.0[word].load(Ordering::SeqCst)))
     }
 }

@@ -8,6 +8,7 @@ extern crate std;
 
 pub mod addr;
 pub mod arch;
+mod atomic;
 pub mod cpu;
 pub mod error;
 pub mod filemap;

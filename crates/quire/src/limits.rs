@@ -31,6 +31,8 @@ pub const MAX_RANGES: usize = 64;
 pub const MAX_NODES: usize = 16;
 /// CPUs that one machine may have.
 pub const MAX_CPUS: usize = 512;
+/// Slots for readers of a reader-writer lock. CPUs beyond share them, which costs speed only.
+pub const READER_SLOTS: usize = 16;
 
 /// Frames moved between a per-CPU list and the store under one hold of a lock, at most.
 pub const PCP_BATCH: usize = 64;

@@ -10,13 +10,11 @@
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::{Pinned, Rank, RawLock};
+use crate::atomic::{AtomicU32, Ordering};
+use crate::limits::READER_SLOTS;
 use crate::platform::Platform;
-
-/// Slots for readers. CPUs beyond share them, which costs speed only.
-const SLOTS: usize = 16;
 
 #[repr(align(64))]
 struct Slot(AtomicU32);
@@ -25,7 +23,7 @@ struct Slot(AtomicU32);
 pub struct RwLock<T> {
     rank: Rank,
     writer: RawLock,
-    readers: [Slot; SLOTS],
+    readers: [Slot; READER_SLOTS],
     value: UnsafeCell<T>,
 }
 
@@ -39,7 +37,7 @@ impl<T> RwLock<T> {
         Self {
             rank,
             writer: RawLock::new(),
-            readers: [const { Slot(AtomicU32::new(0)) }; SLOTS],
+            readers: [const { Slot(AtomicU32::new(0)) }; READER_SLOTS],
             value: UnsafeCell::new(value),
         }
     }
@@ -48,7 +46,7 @@ impl<T> RwLock<T> {
     #[inline]
     pub fn read<'a, P: Platform>(&'a self, platform: &'a P) -> ReadGuard<'a, T, P> {
         platform.lock_taken(self.rank);
-        let slot = Pinned::new(platform).cpu().index() % SLOTS;
+        let slot = Pinned::new(platform).cpu().index() % READER_SLOTS;
         loop {
             self.readers[slot].0.fetch_add(1, Ordering::SeqCst);
             if !self.writer.is_locked_seq() {

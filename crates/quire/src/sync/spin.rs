@@ -3,9 +3,9 @@
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::Rank;
+use crate::atomic::{AtomicBool, Ordering};
 use crate::platform::Platform;
 
 /// A lock without data, for records whose fields are atomics laid out by hand. Zeroed memory is an unlocked lock.

@@ -3,7 +3,7 @@
 //!
 //! # Invariants
 //!
-//! T1. A frame that is named here is memory that the page allocator gave to the page tables of one address space or to
+//! W1. A frame that is named here is memory that the page allocator gave to the page tables of one address space or to
 //!     one gather. Until it is freed, everybody reaches it through the atomics below (hardware, or its model, included),
 //!     save for [`clear_table`], before anybody else knows the frame. It is freed only when neither a walker nor a CPU
 //!     can reach it any more (invariant 4).
@@ -19,7 +19,7 @@ use crate::platform::Platform;
 #[inline]
 pub(crate) fn words<P: Platform>(platform: &P, frame: Frame) -> &[AtomicU64; TABLE_ENTRIES] {
     let pointer = platform.direct_map(frame.addr()).cast::<[AtomicU64; TABLE_ENTRIES]>();
-    // SAFETY: T1: the frame is memory, aligned to 4 KiB, and everybody reaches it by atomics until it is freed, which
+    // SAFETY: W1: the frame is memory, aligned to 4 KiB, and everybody reaches it by atomics until it is freed, which
     // ends its use by whoever asked for the words.
     unsafe { &*pointer }
 }
@@ -29,7 +29,7 @@ pub(crate) fn words<P: Platform>(platform: &P, frame: Frame) -> &[AtomicU64; TAB
 #[inline]
 pub(crate) fn clear_table<P: Platform>(platform: &P, frame: Frame) {
     let pointer = platform.direct_map(frame.addr());
-    // SAFETY: T1: the frame is memory and was just allocated, so nobody else knows it.
+    // SAFETY: W1: the frame is memory and was just allocated, so nobody else knows it.
     unsafe { pointer.write_bytes(0, FRAME_SIZE as usize) };
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// The table in `frame`, which T1 speaks of.
+    /// The table in `frame`, which W1 speaks of.
     #[inline]
     pub(crate) fn at<P: Platform>(platform: &'a P, frame: Frame, level: Level) -> Self {
         Self { words: words(platform, frame), frame, level }

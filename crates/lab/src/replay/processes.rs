@@ -127,6 +127,13 @@ impl<'m> Processes<'m> {
         self.by_pid.insert(pid, key);
     }
 
+    /// Ends everything that lives, as somebody who does not go on with the replay.
+    pub(super) fn release_all(&mut self) {
+        for pid in self.pids() {
+            drop(self.release(pid));
+        }
+    }
+
     /// Takes a process's address space away. If it was the last one's, no CPU runs it any more and it is given out.
     pub(super) fn release(&mut self, pid: u32) -> Option<Space<'m>> {
         let key = self.by_pid.remove(&pid)?;

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashMap};
 
 use hosted::Hosted;
-use quire::addr::Order;
 use quire::cpu::CpuId;
 use quire::manager::MemoryManager;
 use quire::vm::File;
@@ -12,7 +11,7 @@ use super::check::Check;
 use super::costs::{Costs, Stopwatch};
 use super::error::ReplayError;
 use super::memory::Peak;
-use super::policy::exact_bytes;
+use super::policy::{FolioSize, exact_bytes};
 use super::processes::{Key, Processes, Space};
 use super::survey::Survey;
 use super::verb::PAGE;
@@ -49,8 +48,7 @@ pub(super) struct Replayer<'m> {
     pub(super) files: Vec<File<'m, Hosted>>,
     pub(super) processes: Processes<'m>,
     pub(super) check: Option<Check>,
-    /// The folio size of the run.
-    pub(super) largest: Order,
+    pub(super) size: FolioSize,
     /// How many events were applied.
     pub(super) event: u64,
     pub(super) verbs: Costs,
@@ -73,7 +71,7 @@ impl<'m> Replayer<'m> {
         survey: &'m Survey,
         files: Vec<File<'m, Hosted>>,
         check: bool,
-        largest: Order,
+        size: FolioSize,
     ) -> Self {
         Self {
             machine,
@@ -83,7 +81,7 @@ impl<'m> Replayer<'m> {
             files,
             processes: Processes::new(machine),
             check: check.then(|| Check::new(&survey.files)),
-            largest,
+            size,
             event: 0,
             verbs: Costs::default(),
             faults: Costs::default(),
@@ -191,7 +189,7 @@ impl<'m> Replayer<'m> {
     pub(super) fn compare(&self, space: &Space<'_>) -> Result<(), ReplayError> {
         match (&self.check, space.model) {
             (Some(check), Some(id)) => {
-                check.compare(id, &space.mm, self.largest).map_err(|what| self.diverged(what))
+                check.compare(id, &space.mm, self.size.order()).map_err(|what| self.diverged(what))
             }
             _ => Ok(()),
         }

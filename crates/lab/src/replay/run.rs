@@ -12,7 +12,7 @@ use super::costs::{Costs, Stopwatch};
 use super::error::ReplayError;
 use super::files;
 use super::memory::Usage;
-use super::policy::FolioSize;
+use super::policy::{FolioSize, exact_bytes};
 use super::progress::Progress;
 use super::replayer::{Counts, Replayer};
 use super::survey::Survey;
@@ -84,41 +84,58 @@ impl World {
             })
             .collect();
         let machine = &self.machine;
-        machine.run_on(CpuId(0), || {
-            let config = Config { folios: size.policy(), ..Config::default() };
-            let manager = MemoryManager::new(machine, &ranges, &config)
-                .map_err(|source| ReplayError::TooSmall { bytes: self.bytes, source })?;
-            manager.pages().drain_local();
-            let before = manager.meminfo().frames.used;
-            let files = files::open(machine, &manager, &survey.files).map_err(|_| {
-                ReplayError::OutOfMemory { event: 0, memory: super::policy::exact_bytes(self.bytes) }
-            })?;
-            machine.reset_counters();
-            let mut replayer =
-                Replayer::new(machine, &manager, watch, survey, files, self.check, size.order());
-            replay_events(path, &mut replayer, progress)?;
-            let Replayer { files, counts, verbs, faults, peak, event, .. } = replayer;
-            let counted = machine.counters();
-            drop(files);
-            (0..machine.config().cpus)
-                .for_each(|cpu| machine.run_on(CpuId(cpu as u32), || manager.pages().drain_local()));
-            let leaked = manager.meminfo().frames.used.abs_diff(before);
-            if self.check {
-                check_end(machine, &manager, leaked, event)?;
-            }
-            Ok(Outcome {
-                size,
-                counts,
-                verbs,
-                faults,
-                peak: peak.usage(),
-                machine: counted,
-                flushes_avoided: manager.stat(Stat::TlbFlushAvoided),
-                mapped_around: manager.stat(Stat::FaultAround),
-                leaked,
-            })
+        let full = || ReplayError::OutOfMemory { event: 0, memory: exact_bytes(self.bytes) };
+        // Each event runs as the CPU of its thread, so the setup must not hold CPU 0 any longer.
+        let config = Config { folios: size.policy(), ..Config::default() };
+        let manager = machine
+            .run_on(CpuId(0), || MemoryManager::new(machine, &ranges, &config))
+            .map_err(|source| ReplayError::TooSmall { bytes: self.bytes, source })?;
+        drain(machine, &manager);
+        let before = manager.meminfo().frames.used;
+        let files = machine.run_on(CpuId(0), || files::open(machine, &manager, &survey.files));
+        machine.reset_counters();
+        let mut replayer =
+            Replayer::new(machine, &manager, watch, survey, files.map_err(|_| full())?, self.check, size);
+        let replayed = replay_events(path, &mut replayer, progress);
+        let counted = machine.counters();
+        let (outcome, event) = machine.run_on(CpuId(0), || finish(replayer, counted));
+        replayed?;
+        drain(machine, &manager);
+        let leaked = manager.meminfo().frames.used.abs_diff(before);
+        if self.check {
+            check_end(machine, &manager, leaked, event)?;
+        }
+        Ok(Outcome {
+            flushes_avoided: manager.stat(Stat::TlbFlushAvoided),
+            mapped_around: manager.stat(Stat::FaultAround),
+            leaked,
+            ..outcome
         })
     }
+}
+
+/// Ends what a replay that stopped early has left, closes the files, and keeps what was counted.
+fn finish(mut replayer: Replayer<'_>, counted: Counters) -> (Outcome, u64) {
+    replayer.processes.release_all();
+    let Replayer { size, counts, verbs, faults, peak, event, .. } = replayer;
+    let outcome = Outcome {
+        size,
+        counts,
+        verbs,
+        faults,
+        peak: peak.usage(),
+        machine: counted,
+        flushes_avoided: 0,
+        mapped_around: 0,
+        leaked: 0,
+    };
+    (outcome, event)
+}
+
+/// Empties the lists of free frames of every CPU.
+fn drain(machine: &Hosted, manager: &MemoryManager<'_, Hosted>) {
+    let drain = |cpu| machine.run_on(CpuId(cpu as u32), || manager.pages().drain_local());
+    (0..machine.config().cpus).for_each(drain);
 }
 
 /// Applies every event, then ends the processes that live on, as a recording that was interrupted leaves them.
@@ -136,8 +153,11 @@ fn replay_events(
     if replayer.event != replayer.survey.header.events {
         return Err(ReplayError::Changed);
     }
-    replayer.look_at_memory();
-    replayer.processes.pids().into_iter().try_for_each(|pid| replayer.exit(pid))
+    let machine = replayer.machine;
+    machine.run_on(CpuId(0), || {
+        replayer.look_at_memory();
+        replayer.processes.pids().into_iter().try_for_each(|pid| replayer.exit(pid))
+    })
 }
 
 fn check_end(

@@ -1,4 +1,5 @@
 //! The whole manager: one value per machine.
+#![forbid(unsafe_code)]
 
 use crate::arch::PagingMode;
 use crate::error::{InitError, MmError};

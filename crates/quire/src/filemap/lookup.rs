@@ -1,4 +1,5 @@
 //! Looks at pages that are in the cache already.
+#![forbid(unsafe_code)]
 
 use super::FileTable;
 use super::file::FileUse;

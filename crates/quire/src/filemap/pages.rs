@@ -1,4 +1,5 @@
 //! The pages of one file, under its lock.
+#![forbid(unsafe_code)]
 
 use super::radix::{NodeMemory, RadixTree};
 use crate::addr::Frame;

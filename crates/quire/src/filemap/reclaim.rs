@@ -1,4 +1,5 @@
 //! Drops pages that can be had again.
+#![forbid(unsafe_code)]
 
 use super::FileTable;
 use super::file::{FileKind, FileNode};

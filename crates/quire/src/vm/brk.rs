@@ -1,4 +1,5 @@
 //! `brk`: the heap, one anonymous mapping that grows and shrinks at its end.
+#![forbid(unsafe_code)]
 
 use super::edit;
 use super::mm::{LockMode, Mm, Space};

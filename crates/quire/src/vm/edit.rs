@@ -3,6 +3,7 @@
 //! *Preallocate, then commit*: whoever calls these has asked [`splits`] how many nodes the range's ends will take and
 //! has put them into a [`Spares`]. From there on nothing can fail, so a verb that runs out of memory has changed
 //! nothing (invariant 6). Nodes that fall out go to a [`VmaList`]; each holds its own count on a file.
+#![cfg_attr(not(test), forbid(unsafe_code))]
 
 use super::tree::{VmaBox, VmaList, VmaTree};
 use super::vma::{Vma, VmaAttributes};

@@ -1,4 +1,5 @@
 //! `fork`: an address space with the same contents, copied on the next store.
+#![forbid(unsafe_code)]
 
 use super::edit;
 use super::mm::{LockMode, Mm, Space};

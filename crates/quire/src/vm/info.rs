@@ -1,4 +1,5 @@
 //! What can be seen of an address space from outside: its mappings, its resident memory, and whether it is in order.
+#![forbid(unsafe_code)]
 
 use core::fmt;
 

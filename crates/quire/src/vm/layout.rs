@@ -3,6 +3,7 @@
 //! The rules are those of Linux on x86-64 (`mmap(2)`; mappings are placed top down from below the stack): a hint is
 //! taken if the place is free, everything else goes to the highest gap, and anonymous memory whose length is a multiple
 //! of 2 MiB goes to an address that large folios can use.
+#![cfg_attr(not(test), forbid(unsafe_code))]
 
 use super::tree::VmaTree;
 use crate::addr::{PageSize, VirtAddr, VirtRange};

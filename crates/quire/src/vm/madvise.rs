@@ -1,4 +1,5 @@
 //! `madvise`: what a program says about its use of a range, and the folio sizes of a range.
+#![forbid(unsafe_code)]
 
 use super::mlock::mapped_up_to;
 use super::mm::{Mm, Space};

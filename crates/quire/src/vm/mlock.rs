@@ -1,4 +1,5 @@
 //! `mlock`, `munlock`, `mlockall`, `munlockall`.
+#![forbid(unsafe_code)]
 
 use super::mm::{LockMode, Mm, Space};
 use super::tree::{VmaList, VmaTree};

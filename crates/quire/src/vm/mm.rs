@@ -6,6 +6,7 @@
 //! it for reading, so any number run at once; each then takes the lock of the one leaf table that it changes, and looks
 //! again under it. Everything that changes mappings, or takes leaves away over a range, takes it for writing. A fault
 //! that needs more (to grow a stack, to make room) gives the lock back first and starts over.
+#![forbid(unsafe_code)]
 
 use core::mem::ManuallyDrop;
 

@@ -1,4 +1,5 @@
 //! `mmap`: makes mappings.
+#![forbid(unsafe_code)]
 
 use super::edit;
 use super::layout::Placement;

@@ -1,4 +1,5 @@
 //! `mprotect`: changes what accesses may do.
+#![forbid(unsafe_code)]
 
 use super::edit;
 use super::mm::{Mm, Space};

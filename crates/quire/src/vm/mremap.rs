@@ -1,4 +1,5 @@
 //! `mremap`: changes the size of a mapping, or moves it with everything it maps.
+#![forbid(unsafe_code)]
 
 use super::edit;
 use super::layout::Placement;

@@ -1,4 +1,5 @@
 //! `munmap`: takes mappings and their pages away. The flow is told in `docs/flows/munmap.md`.
+#![forbid(unsafe_code)]
 
 use super::edit;
 use super::mm::{Mm, Space};

@@ -2,6 +2,7 @@
 //!
 //! The choices are those of Linux's `/sys/kernel/mm/transparent_hugepage/hugepages-<size>kB/enabled` (Documentation/
 //! admin-guide/mm/transhuge.rst): each order stands alone, and the largest one that is allowed and fits is tried first.
+#![cfg_attr(not(test), forbid(unsafe_code))]
 
 use core::fmt;
 

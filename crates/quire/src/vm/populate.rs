@@ -1,4 +1,5 @@
 //! Bringing pages in before they are touched.
+#![forbid(unsafe_code)]
 
 use super::fault::{Access, Step};
 use super::mm::Mm;

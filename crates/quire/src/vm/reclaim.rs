@@ -1,4 +1,5 @@
 //! Making room when memory is out: page cache that can be read again, then memory that was freed lazily.
+#![forbid(unsafe_code)]
 
 use super::mm::{Mm, Space};
 use super::vma::VmaFlags;

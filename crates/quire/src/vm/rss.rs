@@ -1,4 +1,5 @@
 //! Counters of resident memory that CPUs do not fight over.
+#![forbid(unsafe_code)]
 
 use core::sync::atomic::{AtomicI64, Ordering};
 

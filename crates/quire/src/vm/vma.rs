@@ -1,4 +1,5 @@
 //! One mapping of an address space: a range of addresses that agree in everything.
+#![forbid(unsafe_code)]
 
 use crate::addr::{VirtAddr, VirtRange};
 use crate::arch::Protection;

@@ -2,7 +2,7 @@
 //!
 //! An AVL tree with parent links: its height stays below `1.44 log2(n)`, which bounds every walk without a colour
 //! protocol, and each node's subtree carries the largest gap in front of one of its nodes, so that the highest free
-//! place is found in one descent (see `gaps`). Nodes are memory of the caller's ([`VmaBox`]); the tree never
+//! place is found in one descent (file `gaps.rs`). Nodes are memory of the caller's ([`VmaBox`]); the tree never
 //! allocates. It is keyed by start address.
 //!
 //! # Invariants

@@ -5,6 +5,7 @@ use core::mem::ManuallyDrop;
 use super::mm::Mm;
 use crate::pgtable::PageTables;
 use crate::platform::Platform;
+use crate::stats::Stat;
 use crate::sync::Pinned;
 
 impl<P: Platform> Mm<'_, P> {
@@ -24,7 +25,9 @@ impl<P: Platform> Drop for Mm<'_, P> {
         // SAFETY: the value is being dropped, so nobody uses the context after this.
         let context = unsafe { ManuallyDrop::take(&mut self.context) };
         // Leaves first: the frames of a file may go only once nobody maps them.
-        PageTables::destroy(memory.pages(), context);
+        let change = PageTables::destroy(memory.pages(), context);
+        memory.pages().change(Stat::NrAnonPages, change.anon);
+        memory.pages().change(Stat::NrMapped, change.file);
         while let Some(node) = self.space.get_mut().tree.pop_first() {
             memory.discard(node);
         }

@@ -72,7 +72,8 @@ impl<P: Platform> Mm<'_, P> {
     /// # Errors
     /// [`MmError::Invalid`] (unaligned, empty, overlapping, a size that changes with an empty mapping left behind),
     /// [`MmError::Fault`] (not mapped, or not by one mapping), [`MmError::NoMemory`] (no memory, no room, too many
-    /// mappings). Nothing has changed then, save that a fixed target may have been unmapped.
+    /// mappings). Nothing has changed then, save that a fixed target may have been unmapped and, where several mappings
+    /// move, that the first of them may have moved: as with Linux, the mappings tell which.
     pub fn mremap(&self, addr: VirtAddr, old_len: u64, new_len: u64, to: Remap) -> Result<VirtAddr, MmError> {
         let mut done = Done::default();
         let mut space = self.lock();

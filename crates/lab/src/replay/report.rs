@@ -29,6 +29,8 @@ pub(super) struct Report {
     pub(super) folio: &'static str,
     pub(super) memory_bytes: u64,
     pub(super) cpus: usize,
+    /// How often it was replayed; times are those of the fastest.
+    pub(super) rounds: u32,
     pub(super) checked: bool,
     pub(super) processes: u64,
     /// Of recorded faults, by kind.
@@ -118,6 +120,7 @@ pub(super) struct Context<'a> {
     pub(super) machine: &'a Value,
     pub(super) memory_bytes: u64,
     pub(super) cpus: usize,
+    pub(super) rounds: u32,
     pub(super) check: bool,
 }
 
@@ -148,6 +151,7 @@ impl Report {
             folio: outcome.size.name(),
             memory_bytes: context.memory_bytes,
             cpus: context.cpus,
+            rounds: context.rounds,
             checked: context.check,
             processes: outcome.counts.processes,
             faults: costs(&outcome.faults),
@@ -175,7 +179,7 @@ impl Report {
             pages_touched_around: outcome.counts.around_touched,
             faults_given_up: outcome.counts.given_up,
             verbs: costs(&outcome.verbs),
-            quire_ns: timed.then(|| outcome.verbs.quire_sum() + outcome.faults.quire_sum()),
+            quire_ns: timed.then(|| outcome.quire_ns()),
             clock_ns: context.watch.empty_ns(),
             calls_skipped: outcome.counts.skipped.clone(),
             differences: outcome.counts.differences,

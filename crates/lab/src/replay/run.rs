@@ -43,6 +43,13 @@ pub(super) struct Outcome {
     pub(super) leaked: u64,
 }
 
+impl Outcome {
+    /// All faults and verbs on Quire together.
+    pub(super) fn quire_ns(&self) -> u64 {
+        self.verbs.quire_sum() + self.faults.quire_sum()
+    }
+}
+
 impl World {
     /// A machine with `bytes` of memory and `cpus` CPUs. When checking, everything that can be checked is; otherwise
     /// memory is there from the start, so that no time contains a fault of the host.
@@ -192,3 +199,6 @@ impl Drop for PanicPlace<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

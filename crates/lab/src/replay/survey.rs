@@ -110,11 +110,11 @@ impl Walk {
                     self.change_written(pid, |pages| verb.apply_to(pages));
                 }
             }
-            EventKind::Fault { addr, access, major, duration_ns, .. } => {
-                if duration_ns.is_some() || !self.privileged {
-                    let stores = matches!(access, Access::Write | Access::Unknown);
-                    self.use_page(pid, *addr, *major, stores);
-                }
+            EventKind::Fault { addr, access, major, duration_ns, .. }
+                if duration_ns.is_some() || !self.privileged =>
+            {
+                let stores = matches!(access, Access::Write | Access::Unknown);
+                self.use_page(pid, *addr, *major, stores);
             }
             EventKind::FaultAround { start, len } => self.use_range(pid, *start, *len, false),
             EventKind::Populate { start, len, .. } => self.use_range(pid, *start, *len, true),

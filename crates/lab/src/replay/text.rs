@@ -15,7 +15,7 @@ pub(super) fn heading(report: &Report) -> String {
         report.trace,
         report.program,
         report.program_version,
-        report.command.join(" "),
+        command(&report.command),
         recorded.events,
         duration(recorded.wall_ns),
         recorded.kernel,
@@ -33,6 +33,16 @@ pub(super) fn heading(report: &Report) -> String {
         );
     }
     text
+}
+
+/// The arguments as a shell would take them.
+fn command(arguments: &[String]) -> String {
+    let quoted = arguments.iter().map(|argument| {
+        let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_=+./:,@%".contains(letter);
+        let bare = !argument.is_empty() && argument.chars().all(plain);
+        if bare { argument.clone() } else { format!("'{}'", argument.replace('\'', "'\\''")) }
+    });
+    quoted.collect::<Vec<_>>().join(" ")
 }
 
 /// Everything about one folio size.
@@ -164,8 +174,8 @@ pub(super) fn verdict(report: &Report) -> String {
     } else {
         let _ = writeln!(
             text,
-            "times on Quire are without trap and without interrupts to other CPUs, less {} ns for the clock; those on Linux contain the recorder's",
-            report.clock_ns
+            "times on Quire (the fastest of {} rounds) are without trap and without interrupts to other CPUs, less {} ns for the clock; those on Linux contain the recorder's",
+            report.rounds, report.clock_ns
         );
     }
     text

@@ -1,0 +1,54 @@
+use hosted::FailurePlan;
+
+use super::*;
+use crate::replay::policy::{FolioChoice, parse_folio};
+
+fn trace(name: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces").join(name)
+}
+
+fn size(name: &str) -> FolioSize {
+    match parse_folio(name) {
+        Ok(FolioChoice::One(size)) => size,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn replay(world: &mut World, name: &str, folio: &str) -> Result<Outcome, ReplayError> {
+    let path = trace(name);
+    let mut progress = Progress::new(name.into());
+    let survey = Survey::of(&path, &mut progress)?;
+    world.replay(&path, &survey, size(folio), &Stopwatch::new(), &mut progress)
+}
+
+/// The canary (invariant 2): a check that a lost flush does not disturb would prove nothing.
+#[test]
+fn a_lost_flush_is_a_divergence() {
+    for plan in [FailurePlan::From(0), FailurePlan::Every(2)] {
+        let mut world = World::new(256 << 20, 2, true).expect("a machine");
+        world.machine.lose_flushes(plan);
+        match replay(&mut world, "java.qtrace", "4K") {
+            Err(ReplayError::Divergence { .. }) => {}
+            Err(other) => panic!("{other}"),
+            Ok(_) => panic!("nobody noticed"),
+        }
+    }
+}
+
+#[test]
+fn what_the_library_is_asked_does_not_depend_on_the_round_or_on_checking() {
+    let counted = |world: &mut World| {
+        let outcome = replay(world, "gcc.qtrace", "64K").expect("it is replayed");
+        let faults: Vec<_> = outcome
+            .faults
+            .iter()
+            .map(|(kind, pair)| (kind, pair.quire.count(), pair.linux.count()))
+            .collect();
+        assert_eq!(outcome.leaked, 0);
+        (faults, outcome.counts.folios, outcome.peak, outcome.machine.bytes_cleared)
+    };
+    let mut world = World::new(256 << 20, 2, false).expect("a machine");
+    let first = counted(&mut world);
+    assert_eq!(first, counted(&mut world), "memory that was used before");
+    assert_eq!(first, counted(&mut World::new(256 << 20, 2, true).expect("a machine")));
+}

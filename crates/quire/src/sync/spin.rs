@@ -99,7 +99,8 @@ impl<T> SpinLock<T> {
     /// Takes the lock if nobody holds it.
     #[inline]
     pub fn try_lock<'a, P: Platform>(&'a self, platform: &'a P) -> Option<SpinGuard<'a, T, P>> {
-        self.raw.try_lock(platform, self.rank).then_some(SpinGuard { lock: self, platform })
+        // Not `then_some`: a guard that is made and dropped again would give back the lock of whoever has it.
+        self.raw.try_lock(platform, self.rank).then(|| SpinGuard { lock: self, platform })
     }
 
     /// The value, without locking: the exclusive borrow is the proof that nobody else has it.

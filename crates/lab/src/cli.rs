@@ -29,8 +29,21 @@ pub fn main() -> ExitCode {
     match outcome {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("quire: {error:#}");
+            eprintln!("quire: {}", one_line(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// An error and what caused it, in one line; a cause that is told already is not told again.
+fn one_line(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |line, cause| {
+        if line.is_empty() {
+            cause
+        } else if line.contains(&cause) {
+            line
+        } else {
+            format!("{line}: {cause}")
+        }
+    })
 }

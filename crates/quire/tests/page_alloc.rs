@@ -16,6 +16,7 @@ use quire::stats::Stat;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
+/// Invariants 1 and 8.
 #[test]
 fn conserves_frames_through_random_orders() {
     let seed = seed(0x5eed);
@@ -215,6 +216,7 @@ fn a_terabyte_costs_little() {
     });
 }
 
+/// Invariant 5.
 #[test]
 fn counts_free_exactly_at_zero() {
     with_allocator(HostedConfig::new(32 * MIB), |_, allocator| {
@@ -287,6 +289,7 @@ fn a_whole_folio_counts_leaves_of_every_size() {
     });
 }
 
+/// Invariants 5 and M3.
 #[test]
 fn counts_beyond_a_byte_stay_exact() {
     with_allocator(HostedConfig::new(32 * MIB), |_, allocator| {

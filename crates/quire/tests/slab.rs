@@ -45,6 +45,7 @@ fn exercise<T: Copy + PartialEq + std::fmt::Debug>(make: impl Fn(u64) -> T) {
     });
 }
 
+/// Invariants S2, S3 and S4.
 #[test]
 fn objects_of_many_sizes_keep_their_contents() {
     exercise(|step| step);
@@ -91,6 +92,7 @@ fn a_double_free_is_caught() {
     });
 }
 
+/// Invariant S1.
 #[test]
 fn several_cpus_share_a_cache() {
     let machine = HostedConfig::new(BYTES).with_cpus(3).build().unwrap();

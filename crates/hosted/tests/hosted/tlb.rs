@@ -98,6 +98,7 @@ fn a_stride_that_is_too_long_leaves_small_leaves_behind() {
 }
 
 /// The table of level 1 is taken out and its frame reused; only a flush that includes tables makes that safe.
+/// Without this a table that is freed too early (invariant 4) would go unnoticed.
 #[test]
 fn a_freed_page_table_is_found_unless_paging_structures_were_flushed() {
     for (tables, clean) in [(false, false), (true, true)] {

@@ -141,6 +141,7 @@ fn a_fork_owes_one_flush_and_leaves_exact_counts() {
 }
 
 /// Invariant 7: one flush for each 64 tables, and one for what is left.
+/// Invariant 7.
 #[test]
 fn tables_are_detached_in_bounded_batches() {
     with_space(small_machine(), |machine, allocator, context| {

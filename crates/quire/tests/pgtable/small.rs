@@ -86,6 +86,7 @@ fn mapping_around_a_fault_fills_the_gaps_only() {
 
 /// Invariant 3: what hardware stored through a file's page before it was unmapped is not forgotten, by whichever way it
 /// went.
+/// Invariant 3.
 #[test]
 fn stores_through_file_pages_mark_them_dirty() {
     with_space(small_machine(), |machine, allocator, context| {

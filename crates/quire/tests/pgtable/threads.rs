@@ -149,6 +149,7 @@ impl Shared<'_, '_> {
 
 /// Invariants 2 to 5 under real concurrency: the machine panics at the first frame or table that is freed while a CPU
 /// still reaches it, and the tables and counts are exact at the end.
+/// Invariants 4 and W1.
 #[test]
 fn threads_fault_unmap_and_move_at_once() {
     let seed = seed(fastrand::u64(..));

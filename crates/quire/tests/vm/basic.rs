@@ -101,6 +101,7 @@ fn fork_of_a_large_leaf_copies_single_pages() {
     });
 }
 
+/// Invariant F1.
 #[test]
 fn files_are_read_once_shared_and_written_back() {
     small(|machine, manager| {

@@ -165,6 +165,7 @@ fn threads_fork_while_others_store() {
     assert!(ready.load(Ordering::Relaxed));
 }
 
+/// Invariant F2.
 #[test]
 fn threads_share_a_file_and_reclaim_its_pages() {
     let config = HostedConfig::new(32 * MIB);

@@ -29,6 +29,7 @@ fn random(state: &mut u64, bound: u64) -> u64 {
 }
 
 /// Lockstep with an ordered map, with allocations that fail at random.
+/// Invariants R1, R2, R3 and R4.
 #[test]
 fn lockstep_with_a_map() {
     let seed = std::env::var("QUIRE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(3);

@@ -152,6 +152,7 @@ fn probe(random: &mut Random, tree: &VmaTree, model: &Model, span: u64) {
     assert_eq!(gap.map(VirtAddr::page), naive_highest(model, low, high, len, align));
 }
 
+/// Invariants T1, T2, T3, T4, T5, T6 and T7.
 #[test]
 fn lockstep_with_a_map() {
     let (runs, steps) = if cfg!(miri) { (2, 150) } else { (12, 3000) };

@@ -1,0 +1,64 @@
+//! Pages lead somewhere: links between them, and the paths that they name.
+
+use std::collections::HashSet;
+
+use crate::source::Source;
+
+pub(crate) fn check(sources: &[Source]) -> Vec<String> {
+    let mut known: HashSet<&str> = HashSet::new();
+    for source in sources {
+        known.insert(&source.path);
+        let folders = source.path.match_indices('/').map(|(at, _)| &source.path[..at]);
+        known.extend(folders);
+    }
+    let mut complaints = Vec::new();
+    for page in sources.iter().filter(|source| source.path.ends_with(".md")) {
+        let links = links(&page.text).into_iter().map(|link| resolve(&page.path, link));
+        let paths = paths(&page.text).into_iter().map(|path| path.trim_end_matches('/').to_string());
+        let gone = links.chain(paths).filter(|path| !known.contains(path.as_str()));
+        complaints.extend(gone.map(|path| format!("{}: leads to `{path}`, which is not there", page.path)));
+    }
+    complaints
+}
+
+/// The targets of links inside the repository, without their anchors.
+fn links(text: &str) -> Vec<&str> {
+    let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    let inside = targets.filter(|target| !target.contains("://") && !target.starts_with('#'));
+    inside.map(|target| target.split('#').next().unwrap_or_default()).collect()
+}
+
+/// What stands in backquotes and looks like a path from the repository's root.
+fn paths(text: &str) -> Vec<&str> {
+    let quoted = text.lines().flat_map(|line| line.split('`').skip(1).step_by(2));
+    let named = |word: &&str| {
+        let rooted = ["crates/", "docs/", "traces/", ".ci/"].iter().any(|root| word.starts_with(root));
+        rooted && !word.contains([' ', '*', '…', '{', '<'])
+    };
+    quoted.filter(named).map(|path| path.split("::").next().unwrap_or_default()).collect()
+}
+
+fn resolve(page: &str, link: &str) -> String {
+    let mut parts: Vec<&str> = page.split('/').collect();
+    parts.pop();
+    for part in link.split('/').filter(|part| !part.is_empty() && *part != ".") {
+        if part == ".." {
+            parts.pop();
+        } else {
+            parts.push(part);
+        }
+    }
+    parts.join("/")
+}
+
+#[test]
+fn a_link_that_leads_nowhere_is_found() {
+    let pages = |text: &str| {
+        [Source::new("docs/a.md", text), Source::new("docs/b/c.md", ""), Source::new("crates/x.rs", "")]
+    };
+    let good = "[c](b/c.md#part) [r](../crates/x.rs) [w](https://x.y/z) [h](#h) `crates/x.rs` `docs/b/` `crates/*` `docs/a b`";
+    assert_eq!(check(&pages(good)), [""; 0]);
+    for bad in ["[c](b/d.md)", "`docs/b/d.md`"] {
+        assert_eq!(check(&pages(bad)), ["docs/a.md: leads to `docs/b/d.md`, which is not there"]);
+    }
+}

@@ -1,0 +1,71 @@
+//! The rules that this repository keeps, as tests over its own text: the order of the library's modules, where unsafe
+//! code may stand, which test each invariant has, how long files and functions are, and what no file may say.
+//!
+//! Each rule is a function from texts to complaints, so that each is also shown a text that breaks it.
+
+mod docs;
+mod invariants;
+mod length;
+mod order;
+mod source;
+mod unsafe_code;
+mod words;
+
+use source::{Source, all, rust};
+
+/// Panics with every complaint, one a line.
+fn expect_none(complaints: &[String]) {
+    assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
+}
+
+fn page(sources: &[Source], path: &str) -> String {
+    let found = sources.iter().find(|source| source.path == path);
+    found.unwrap_or_else(|| panic!("{path} is missing")).text.clone()
+}
+
+#[test]
+fn modules_use_only_those_before_them() {
+    let sources = all();
+    let order = order::order_of(&page(&sources, "docs/architecture.md"));
+    expect_none(&order::check(&order, &rust(&sources, "crates/quire/src/")));
+}
+
+#[test]
+fn unsafe_code_stands_where_the_architecture_says() {
+    let sources = all();
+    let listed = unsafe_code::listed(&page(&sources, "docs/architecture.md"));
+    let mut files = rust(&sources, "crates/quire/");
+    files.extend(rust(&sources, "crates/hosted/"));
+    expect_none(&unsafe_code::check(&listed, &files));
+}
+
+#[test]
+fn every_invariant_has_a_test_that_cites_it() {
+    let sources = all();
+    let invariants = invariants::parse(&page(&sources, "docs/invariants.md"));
+    assert!(invariants.len() > 20, "the page could not be read");
+    expect_none(&invariants::check(&invariants, &rust(&sources, "crates/")));
+}
+
+#[test]
+fn files_and_functions_are_short() {
+    let sources = all();
+    let mut files = rust(&sources, "crates/");
+    files.retain(|file| !file.is_test());
+    expect_none(&length::check(&files, length::LONGER));
+}
+
+#[test]
+fn no_file_has_unfinished_work_or_names_a_machine() {
+    expect_none(&words::check(&all()));
+}
+
+#[test]
+fn pages_name_files_that_exist_and_the_commands_that_are_run() {
+    let sources = all();
+    expect_none(&docs::check(&sources));
+    let last = page(&sources, ".ci/run").lines().last().unwrap_or_default().to_string();
+    let command =
+        last.strip_prefix("step ").expect("the last step of .ci/run is the test command").to_string();
+    assert!(page(&sources, "README.md").contains(&format!("\n{command}\n")), "README.md lacks `{command}`");
+}

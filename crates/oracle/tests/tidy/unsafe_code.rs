@@ -1,0 +1,51 @@
+//! Unsafe code stands in the files that `docs/architecture.md` lists, and in no other.
+
+use crate::source::Source;
+
+/// The files in the table below the heading `Unsafe code`.
+pub(crate) fn listed(page: &str) -> Vec<String> {
+    let (_, rest) = page.split_once("## Unsafe code\n").expect("the page has the heading `Unsafe code`");
+    let section = rest.split_once("\n## ").map_or(rest, |(section, _)| section);
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
+    rows.filter_map(|row| row.split('`').next()).map(str::to_string).collect()
+}
+
+pub(crate) fn check(listed: &[String], files: &[Source]) -> Vec<String> {
+    let has_some = |file: &Source| file.tokens().iter().any(|token| token.is_word("unsafe"));
+    let mut complaints = Vec::new();
+    for file in files {
+        match (has_some(file), listed.contains(&file.path)) {
+            (true, false) => {
+                complaints.push(format!("{}: unsafe code in a file that is not listed", file.path))
+            }
+            (false, true) => complaints.push(format!("{}: listed, and has no unsafe code", file.path)),
+            _ => {}
+        }
+    }
+    let gone = listed.iter().filter(|path| !files.iter().any(|file| file.path == **path));
+    complaints.extend(gone.map(|path| format!("{path}: listed, and does not exist")));
+    complaints
+}
+
+#[test]
+fn unsafe_code_in_another_file_is_found() {
+    let listed = listed(
+        "# A\n\n## Unsafe code\n\n| file | for |\n|---|---|\n| `a.rs` | x |\n| `b.rs` | y |\n\n## B\n\n| `c.rs` |",
+    );
+    assert_eq!(listed, ["a.rs", "b.rs"]);
+    let files = |texts: [&str; 3]| {
+        let named = ["a.rs", "b.rs", "c.rs"].into_iter().zip(texts);
+        named.map(|(path, text)| Source::new(path, text)).collect::<Vec<_>>()
+    };
+    let quiet = "#![forbid(unsafe_code)] // unsafe\nconst A: &str = \"unsafe\";";
+    assert_eq!(check(&listed, &files(["fn f() { unsafe {} }", "unsafe impl A for B {}", quiet])), [""; 0]);
+    let found = check(&listed, &files([quiet, "unsafe fn f();", "macro_rules! m { () => { unsafe {} } }"]));
+    assert_eq!(
+        found,
+        ["a.rs: listed, and has no unsafe code", "c.rs: unsafe code in a file that is not listed"]
+    );
+    assert_eq!(
+        check(&listed, &files(["unsafe trait A {}", "unsafe {}", ""])[..1]),
+        ["b.rs: listed, and does not exist"]
+    );
+}

@@ -1,0 +1,155 @@
+//! The atomics that the library's files get here: `loom`'s, made on first use so that they can be built in constants.
+//!
+//! `loom` takes sequentially consistent accesses for acquire and release only, and would report the store-load patterns
+//! of the library as broken. It does know sequentially consistent fences, so one stands on each side of such an access;
+//! that is what processors do as well.
+
+use std::cell::Cell;
+use std::sync::OnceLock;
+
+use loom::sync::atomic as real;
+pub(crate) use real::Ordering;
+
+/// What the orders of accesses count for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Orders {
+    /// What they say.
+    Kept,
+    /// What they say, save that sequentially consistent ones have no place in one total order.
+    NotTotal,
+    /// Nothing: all are relaxed.
+    Relaxed,
+}
+
+thread_local! {
+    /// `loom` runs all threads of a model on one thread of the system.
+    static ORDERS: Cell<Orders> = const { Cell::new(Orders::Kept) };
+    /// Turns of spin loops in this interleaving.
+    static TURNS_TAKEN: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Says what orders count for from now on.
+pub(crate) fn set_orders(orders: Orders) {
+    ORDERS.set(orders);
+}
+
+/// A turn of a spin loop. Two threads that wait for a third may give their turns to each other for ever; that is no
+/// new interleaving, so after a few turns this one is only brought to its end.
+pub(crate) fn turn() {
+    const TURNS: u32 = 6;
+    if TURNS_TAKEN.replace(TURNS_TAKEN.get() + 1) == TURNS {
+        loom::skip_branch();
+    }
+    loom::thread::yield_now();
+}
+
+/// Before each interleaving.
+pub(crate) fn start() {
+    TURNS_TAKEN.set(0);
+}
+
+fn weak(order: Ordering) -> Ordering {
+    if ORDERS.get() == Orders::Relaxed { Ordering::Relaxed } else { order }
+}
+
+pub(crate) fn fence(order: Ordering) {
+    if ORDERS.get() == Orders::Kept {
+        real::fence(order);
+    }
+}
+
+fn ordered<R>(order: Ordering, access: impl FnOnce(Ordering) -> R) -> R {
+    let total = order == Ordering::SeqCst;
+    if total {
+        fence(order);
+    }
+    let result = access(weak(order));
+    if total {
+        fence(order);
+    }
+    result
+}
+
+macro_rules! atomics {
+    ($($name:ident of $value:ty),*) => {$(
+        #[derive(Debug)]
+        pub(crate) struct $name {
+            first: $value,
+            cell: OnceLock<real::$name>,
+        }
+
+        #[allow(dead_code)]
+        impl $name {
+            pub(crate) const fn new(first: $value) -> Self {
+                Self { first, cell: OnceLock::new() }
+            }
+
+            fn cell(&self) -> &real::$name {
+                self.cell.get_or_init(|| real::$name::new(self.first))
+            }
+
+            pub(crate) fn load(&self, order: Ordering) -> $value {
+                ordered(order, |order| self.cell().load(order))
+            }
+
+            pub(crate) fn store(&self, value: $value, order: Ordering) {
+                ordered(order, |order| self.cell().store(value, order));
+            }
+
+            pub(crate) fn compare_exchange(
+                &self,
+                old: $value,
+                new: $value,
+                success: Ordering,
+                failure: Ordering,
+            ) -> Result<$value, $value> {
+                let exchange = |success| self.cell().compare_exchange(old, new, success, weak(failure));
+                let result = ordered(success, exchange);
+                if result.is_err() {
+                    // A failed exchange is a turn of a spin loop. `loom` lets the load behind it see an older value
+                    // again, and would go round for ever.
+                    turn();
+                }
+                result
+            }
+
+            pub(crate) fn compare_exchange_weak(
+                &self,
+                old: $value,
+                new: $value,
+                success: Ordering,
+                failure: Ordering,
+            ) -> Result<$value, $value> {
+                self.compare_exchange(old, new, success, failure)
+            }
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self::new(<$value>::default())
+            }
+        }
+    )*};
+}
+
+atomics! { AtomicBool of bool, AtomicU32 of u32, AtomicU64 of u64 }
+
+impl AtomicU32 {
+    pub(crate) fn fetch_add(&self, by: u32, order: Ordering) -> u32 {
+        ordered(order, |order| self.cell().fetch_add(by, order))
+    }
+
+    pub(crate) fn fetch_sub(&self, by: u32, order: Ordering) -> u32 {
+        ordered(order, |order| self.cell().fetch_sub(by, order))
+    }
+}
+
+impl AtomicU64 {
+    pub(crate) fn fetch_or(&self, bits: u64, order: Ordering) -> u64 {
+        ordered(order, |order| self.cell().fetch_or(bits, order))
+    }
+
+    pub(crate) fn fetch_and(&self, bits: u64, order: Ordering) -> u64 {
+        ordered(order, |order| self.cell().fetch_and(bits, order))
+    }
+}

@@ -1,0 +1,132 @@
+//! Spin lock and reader-writer lock: the value behind them is never used by two at once unless both only read.
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+
+use crate::atomic::Orders::{NotTotal, Relaxed};
+use crate::holds_but_not;
+use crate::machine::Cpu;
+use crate::sync::{Rank, RawLock, RwLock, SpinLock};
+
+/// A number whose uses `loom` watches: two that are not in order, one of them a change, end the model.
+struct Watched(UnsafeCell<u64>);
+
+// SAFETY: `loom` runs one thread of a model at a time; whether uses are ordered is what it is here to find out.
+unsafe impl Sync for Watched {}
+// SAFETY: as above.
+unsafe impl Send for Watched {}
+
+impl Watched {
+    fn new() -> Self {
+        Self(UnsafeCell::new(0))
+    }
+
+    fn get(&self) -> u64 {
+        // SAFETY: `loom` ends the model should somebody change it meanwhile.
+        self.0.with(|value| unsafe { *value })
+    }
+
+    fn increment(&self) {
+        // SAFETY: `loom` ends the model should somebody use it meanwhile.
+        self.0.with_mut(|value| unsafe { *value += 1 });
+    }
+}
+
+/// Three threads, each a CPU, doing what `work` says; `work` is called with CPU 2 on the model's own thread.
+fn three<T: Send + Sync + 'static>(shared: Arc<T>, work: fn(&T, &Cpu)) -> Arc<T> {
+    let threads: Vec<_> = (0..2)
+        .map(|cpu| {
+            let shared = shared.clone();
+            thread::spawn(move || work(&shared, &Cpu(cpu)))
+        })
+        .collect();
+    work(&shared, &Cpu(2));
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    shared
+}
+
+#[test]
+fn a_spin_lock_excludes() {
+    holds_but_not(&[Relaxed], || {
+        let lock = Arc::new(SpinLock::new(Rank::Pool, Watched::new()));
+        lock.lock(&Cpu(2)).increment();
+        let lock = three(lock, |lock, cpu| lock.lock(cpu).increment());
+        assert_eq!(lock.lock(&Cpu(2)).get(), 4);
+    });
+}
+
+#[test]
+fn trying_a_spin_lock_excludes_or_says_no() {
+    holds_but_not(&[Relaxed], || {
+        let lock = Arc::new(SpinLock::new(Rank::Pool, Watched::new()));
+        lock.lock(&Cpu(2)).increment();
+        three(lock, |lock, cpu| match lock.try_lock(cpu) {
+            Some(value) => value.increment(),
+            None => lock.lock(cpu).increment(),
+        });
+    });
+}
+
+#[test]
+fn a_lock_without_data_orders_what_it_guards() {
+    holds_but_not(&[Relaxed], || {
+        let guarded = Arc::new((RawLock::new(), Watched::new()));
+        let locked = |(lock, value): &(RawLock, Watched), cpu: &Cpu| {
+            lock.lock(cpu, Rank::Block);
+            value.increment();
+            lock.unlock(cpu, Rank::Block);
+        };
+        locked(&guarded, &Cpu(2));
+        let guarded = three(guarded, locked);
+        guarded.0.lock(&Cpu(2), Rank::Block);
+        assert_eq!(guarded.1.get(), 4);
+    });
+}
+
+/// The reader and the writer each announce themselves and then look for the other: one of the two must see it.
+#[test]
+fn readers_and_a_writer_exclude_each_other() {
+    holds_but_not(&[Relaxed, NotTotal], || {
+        let lock = Arc::new(RwLock::new(Rank::AddressSpace, Watched::new()));
+        lock.write(&Cpu(2)).increment();
+        three(lock, |lock, cpu| {
+            if cpu.0 == 2 {
+                lock.write(cpu).increment();
+            } else {
+                assert!(lock.read(cpu).get() > 0);
+            }
+        });
+    });
+}
+
+/// Readers of CPUs that share a slot.
+#[test]
+fn readers_that_share_a_slot_keep_a_writer_out_until_both_are_gone() {
+    holds_but_not(&[Relaxed, NotTotal], || {
+        let lock = Arc::new(RwLock::new(Rank::AddressSpace, Watched::new()));
+        lock.write(&Cpu(2)).increment();
+        three(lock, |lock, cpu| {
+            if cpu.0 == 1 {
+                lock.write(cpu).increment();
+            } else {
+                assert!(lock.read(cpu).get() > 0);
+            }
+        });
+    });
+}
+
+#[test]
+fn writers_exclude_each_other_and_a_reader() {
+    holds_but_not(&[Relaxed, NotTotal], || {
+        let lock = Arc::new(RwLock::new(Rank::AddressSpace, Watched::new()));
+        lock.write(&Cpu(2)).increment();
+        three(lock, |lock, cpu| {
+            if cpu.0 == 0 {
+                assert!(lock.read(cpu).get() > 0);
+            } else {
+                lock.write(cpu).increment();
+            }
+        });
+    });
+}

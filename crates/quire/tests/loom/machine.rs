@@ -1,0 +1,83 @@
+//! A platform that is no more than a CPU number and a thread that can give its turn away: all that locks ask for.
+
+use quire::addr::{Frame, FrameRange, PhysAddr};
+use quire::cpu::{CpuId, CpuSet};
+use quire::platform::{Context, FlushRequest, InterruptState, NoFiles, Platform, TouchHint};
+
+/// One thread's view of the machine: it is this CPU.
+pub(crate) struct Cpu(pub(crate) u32);
+
+fn no_lock_asks() -> ! {
+    unreachable!("a lock asked for more than a CPU number and a turn")
+}
+
+// SAFETY: it gives out no memory, and each thread of a model is a CPU of its own.
+unsafe impl Platform for Cpu {
+    type Pager = NoFiles;
+
+    fn pager(&self) -> &NoFiles {
+        &NoFiles
+    }
+
+    fn pin(&self) -> CpuId {
+        CpuId(self.0)
+    }
+
+    fn unpin(&self) {}
+
+    fn relax(&self) {
+        crate::atomic::turn();
+    }
+
+    fn interrupts_off(&self) -> InterruptState {
+        no_lock_asks()
+    }
+
+    fn interrupts_restore(&self, _state: InterruptState) {
+        no_lock_asks()
+    }
+
+    fn context(&self) -> Context {
+        Context::Task
+    }
+
+    fn cpu_count(&self) -> usize {
+        3
+    }
+
+    fn online_cpus(&self) -> CpuSet {
+        CpuSet::first(3)
+    }
+
+    fn direct_map(&self, _addr: PhysAddr) -> *mut u8 {
+        no_lock_asks()
+    }
+
+    fn load_root(&self, _root: Option<Frame>) {
+        no_lock_asks()
+    }
+
+    fn flush_local(&self, _request: &FlushRequest) {
+        no_lock_asks()
+    }
+
+    fn flush_remote_start(&self, _targets: &CpuSet, _request: &FlushRequest) {
+        no_lock_asks()
+    }
+
+    fn flush_remote_wait(&self, _targets: &CpuSet, _request: &FlushRequest) {
+        no_lock_asks()
+    }
+
+    fn clear(&self, _frames: FrameRange, _hint: TouchHint) {
+        no_lock_asks()
+    }
+
+    fn copy(&self, _from: Frame, _to: Frame) {
+        no_lock_asks()
+    }
+
+    fn now_ns(&self) -> u64 {
+        0
+    }
+}

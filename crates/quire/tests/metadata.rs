@@ -1,0 +1,86 @@
+//! The manager's own memory: tables, descriptors and lanes stand in frames of the machine that it manages (invariants M1
+//! to M4), so whatever those frames held before, or their neighbours hold now, must not reach them.
+
+mod common;
+
+use common::{order, ranges_of, with_allocator};
+use hosted::{Hosted, HostedConfig};
+use quire::addr::{Frame, FrameRange, Order};
+use quire::cpu::CpuId;
+use quire::memmap::DescriptorFlags;
+use quire::page_alloc::{AllocatorConfig, Gfp, MemoryRange, PageAllocator, Urgency};
+use quire::platform::Platform;
+
+const MIB: u64 = 1 << 20;
+/// Everything that an allocator gives out.
+const ALL: Gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::USER };
+
+/// Writes all over frames that are the caller's.
+fn scribble(machine: &Hosted, frames: FrameRange) {
+    // SAFETY: the frames are memory of the machine, and the test's own: nobody reads or writes them meanwhile.
+    unsafe { machine.direct_map(frames.start.addr()).write_bytes(0xff, (frames.count * 4096) as usize) };
+}
+
+/// Invariants M1 and 1: memory that nobody promised to be zero is as good, and no frame that is handed out holds tables.
+#[test]
+fn tables_in_used_memory_are_fresh_and_nobody_elses() {
+    let machine = HostedConfig::new(32 * MIB).with_cpus(2).build().unwrap();
+    machine.run_on(CpuId(0), || {
+        let ranges = ranges_of(&machine).into_iter().map(|range| MemoryRange { zeroed: false, ..range });
+        let ranges: Vec<_> = ranges.inspect(|range| scribble(&machine, range.frames)).collect();
+        let allocator = PageAllocator::new(&machine, &ranges, AllocatorConfig::default()).unwrap();
+        allocator.validate().unwrap();
+        let before = allocator.memory_info();
+        for size in [0, 3, 9] {
+            let taken: Vec<_> = std::iter::from_fn(|| allocator.alloc(ALL, order(size)).ok()).collect();
+            assert!(taken.len() as u64 * order(size).frames() > before.free / 2, "most of it can be had");
+            taken.iter().for_each(|&frame| scribble(&machine, FrameRange::folio(frame, order(size))));
+            allocator.validate().unwrap();
+            taken.iter().for_each(|&frame| allocator.free(frame, order(size)).unwrap());
+            allocator.drain_local();
+            assert_eq!(allocator.memory_info(), before);
+        }
+    });
+}
+
+/// Invariants M2 and M4: descriptors stand in the first frames of their own block, and hold nothing of what was there.
+#[test]
+fn descriptors_of_a_block_that_was_whole_are_fresh() {
+    with_allocator(HostedConfig::new(16 * MIB), |machine, allocator| {
+        let blocks: Vec<_> = std::iter::from_fn(|| allocator.alloc(ALL, Order::BLOCK).ok()).collect();
+        blocks.iter().for_each(|&frame| scribble(machine, FrameRange::folio(frame, Order::BLOCK)));
+        blocks.iter().for_each(|&frame| allocator.free(frame, Order::BLOCK).unwrap());
+        allocator.drain_local();
+        let frames: Vec<Frame> =
+            std::iter::from_fn(|| allocator.alloc(ALL, Order::FRAME).ok()).take(1200).collect();
+        assert_eq!(frames.len(), 1200);
+        for &frame in &frames {
+            let descriptor = allocator.descriptor(frame);
+            assert!(!descriptor.has(DescriptorFlags::TABLE) && !descriptor.has(DescriptorFlags::CACHE));
+            let fields = [&descriptor.owner, &descriptor.index, &descriptor.word];
+            assert!(fields.iter().all(|field| field.load(std::sync::atomic::Ordering::Relaxed) == 0));
+            assert_eq!(allocator.mapcount(frame), 0, "lanes are as fresh");
+            let block = machine.direct_map(frame.block().first_frame().addr());
+            let offset = std::ptr::from_ref(descriptor).addr() - block.addr();
+            assert_eq!(
+                offset,
+                frame.index_in_block() * 64,
+                "a block without edges begins with its descriptors"
+            );
+        }
+        frames.iter().for_each(|&frame| allocator.free(frame, Order::FRAME).unwrap());
+    });
+}
+
+/// Invariant M2: what is no descriptor is not taken for one.
+#[test]
+#[should_panic(expected = "not in small pieces")]
+fn a_block_inside_a_larger_folio_has_no_descriptors() {
+    let machine = HostedConfig::new(16 * MIB).build().unwrap();
+    machine.run_on(CpuId(0), || {
+        let allocator =
+            PageAllocator::new(&machine, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
+        let folio = allocator.alloc(Gfp::USER, order(10)).unwrap();
+        allocator.descriptor(folio.add(512));
+    });
+}

@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use hosted::Hosted;
 use quire::addr::{Frame, FrameRange};
 use quire::arch::EntryFlags;
+use quire::memmap::BlockState;
 use quire::page_alloc::PageAllocator;
+use quire::stats::Stat;
 
 /// What the page tables of all address spaces map, as the software MMU reads them.
 #[derive(Clone, Debug, Default)]
@@ -67,15 +69,67 @@ impl Mapped {
     }
 }
 
-/// Frames in use that have no owner known from outside: handed out, mapped by nobody, held by nobody, part of no folio
-/// that is mapped elsewhere. What remains are page tables, small objects and lanes of counts, which the library counts
-/// itself.
-pub fn unowned(allocator: &PageAllocator<'_, Hosted>, mapped: &Mapped, memory: &[FrameRange]) -> u64 {
-    let census = allocator.memory_info();
-    let owned = memory
-        .iter()
-        .flat_map(|range| (range.start.0..range.end().0).map(Frame))
-        .filter(|&frame| mapped.leaves_of(frame) > 0)
-        .count() as u64;
-    census.used.saturating_sub(owned)
+/// Frames by who owns them, as far as that can be told from outside the library.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Owners {
+    /// Frames in use, as the allocator counts them.
+    pub used: u64,
+    /// Mapped by a leaf, or part of a 2 MiB folio of which a part is.
+    pub mapped: u64,
+    /// Held by something besides leaves and mapped by none: page cache, the zero frame; descriptors not counted.
+    pub held: u64,
+    /// Page tables.
+    pub tables: u64,
+    /// Small objects.
+    pub objects: u64,
+    /// Map counts of 2 MiB folios that are mapped in pieces.
+    pub counts: u64,
+}
+
+impl Owners {
+    /// Asks the allocator about every frame of a machine whose memory is one range of whole blocks from 0 on. `tables`
+    /// are the page-table pages of all address spaces.
+    pub fn read(
+        allocator: &PageAllocator<'_, Hosted>,
+        mapped: &Mapped,
+        memory: FrameRange,
+        tables: u64,
+    ) -> Self {
+        let info = allocator.memory_info();
+        let objects = allocator.stat(Stat::NrSlab);
+        let mut owners = Self { used: info.used, tables, objects, ..Self::default() };
+        for piece in memory.by_block() {
+            let block = allocator.memmap().block(piece.start.block());
+            if block.state() == BlockState::Folio {
+                owners.mapped += piece.count;
+                owners.counts += u64::from(block.lanes_at().is_some());
+                continue;
+            }
+            for frame in (0..piece.count).map(|n| piece.start.add(n)) {
+                if mapped.leaves_of(frame) > 0 {
+                    owners.mapped += 1;
+                } else if allocator.is_held(frame) {
+                    owners.held += 1;
+                }
+            }
+        }
+        let descriptors: u64 = allocator.zone_info().map(|zone| zone.descriptors).sum();
+        owners.held = owners.held.saturating_sub(descriptors);
+        owners
+    }
+
+    /// Compares with the same machine before it was used: every frame that came into use since has an owner.
+    ///
+    /// # Errors
+    /// How many have none.
+    pub fn compare(&self, before: &Self) -> Result<(), String> {
+        let owned =
+            |owners: &Self| owners.mapped + owners.held + owners.tables + owners.objects + owners.counts;
+        let (used, owned) =
+            (self.used as i64 - before.used as i64, owned(self) as i64 - owned(before) as i64);
+        if used == owned {
+            return Ok(());
+        }
+        Err(format!("{used} frames came into use and {owned} have an owner: {self:?}, before {before:?}"))
+    }
 }

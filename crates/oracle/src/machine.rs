@@ -9,14 +9,14 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use hosted::Hosted;
-use quire::addr::{FrameRange, VirtAddr};
+use quire::addr::{Frame, FrameRange, VirtAddr};
 use quire::cpu::CpuId;
 use quire::error::{FaultError, MmError};
 use quire::manager::MemoryManager;
 use quire::stats::Stat;
 use quire::vm::{self, File, MapRequest, Mm, Sharing};
 
-use crate::counts::Mapped;
+use crate::counts::{Mapped, Owners};
 use crate::space::{Advice, Kind, Map, PAGE, Prot, Remap, SpaceId, Vma};
 use crate::subject::{Resident, Subject, Who};
 
@@ -39,6 +39,8 @@ pub struct Quire<'p> {
     single_pages: bool,
     /// Failed allocations before the last operation.
     failed_before: u64,
+    /// Owners of frames before there was an address space.
+    owners_before: Owners,
 }
 
 impl<'p> Quire<'p> {
@@ -61,7 +63,9 @@ impl<'p> Quire<'p> {
             tight: false,
             single_pages: false,
             failed_before: 0,
+            owners_before: Owners::default(),
         };
+        quire.owners_before = machine.run_on(CpuId(0), || quire.owners(&Mapped::default()));
         machine.run_on(CpuId(0), || {
             for &(number, bytes) in files {
                 let name = quire::platform::FileId(number);
@@ -151,6 +155,13 @@ impl<'p> Quire<'p> {
         ranges.map(|range| FrameRange::new(range.start.frame(), range.bytes / PAGE)).collect()
     }
 
+    fn owners(&self, mapped: &Mapped) -> Owners {
+        let tables = self.spaces.iter().flatten().map(|mm| mm.rss().page_tables).sum();
+        let memory =
+            FrameRange::new(Frame(0), self.machine.config().ranges.iter().map(|r| r.bytes / PAGE).sum());
+        Owners::read(self.manager.pages(), mapped, memory, tables)
+    }
+
     fn check_here(&self, deep: bool) -> Result<(), String> {
         for (id, mm) in self.spaces.iter().enumerate() {
             let Some(mm) = mm else { continue };
@@ -165,7 +176,9 @@ impl<'p> Quire<'p> {
             return Ok(());
         }
         let roots: Vec<_> = self.spaces.iter().flatten().map(Mm::root).collect();
-        Mapped::read(self.machine, &roots).compare(self.manager.pages(), &self.memory())
+        let (mapped, memory) = (Mapped::read(self.machine, &roots), self.memory());
+        mapped.compare(self.manager.pages(), &memory)?;
+        self.owners(&mapped).compare(&self.owners_before)
     }
 }
 

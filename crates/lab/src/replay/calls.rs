@@ -94,7 +94,7 @@ impl Replayer<'_> {
         cost: Option<(&'static str, u64)>,
     ) -> Result<u64, ReplayError> {
         if verb.may_release() {
-            self.look_at_memory();
+            self.look_at_memory()?;
         }
         let space = self.processes.get_mut(key);
         let (got, ns) = self.watch.time(|| verb.run(&space.mm, &self.files));

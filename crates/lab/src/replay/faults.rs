@@ -7,6 +7,7 @@ use quire::vm::{Access, FaultKind, FaultOutcome};
 use super::error::ReplayError;
 use super::processes::Key;
 use super::replayer::Replayer;
+use super::survey::LONGEST_RANGE;
 use super::verb::PAGE;
 use crate::trace::{self, EventKind};
 
@@ -78,7 +79,8 @@ impl Replayer<'_> {
     /// Pages that Linux mapped around a fault: those that Quire has not mapped are touched, since the program may have
     /// used them without a fault.
     pub(super) fn fault_around(&mut self, key: Key, start: u64, len: u64) -> Result<(), ReplayError> {
-        for addr in (start..start.saturating_add(len)).step_by(PAGE as usize) {
+        let end = start.saturating_add(len.min(LONGEST_RANGE));
+        for addr in (start..end).step_by(PAGE as usize) {
             let (got, _) = self.access(key, addr, trace::Access::Read)?;
             // An upper bound: what cannot be read was not mapped.
             if got.is_ok_and(|outcome| outcome.kind != FaultKind::Spurious) {

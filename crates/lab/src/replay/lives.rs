@@ -54,7 +54,7 @@ impl Replayer<'_> {
         if self.processes.key(pid).is_none() {
             return Ok(None);
         }
-        self.look_at_memory();
+        self.look_at_memory()?;
         let Some(space) = self.processes.release(pid) else { return Ok(None) };
         self.compare(&space)?;
         if let (Some(check), Some(id)) = (&mut self.check, space.model) {

@@ -29,7 +29,7 @@ pub(super) struct Usage {
     pub(super) page_tables: u64,
     /// The allocator's block records and page descriptors.
     pub(super) metadata: u64,
-    /// Records of mappings, of files and of the page cache, and the page of zeroes.
+    /// Records of mappings, of files, of the page cache and of map counts, and the page of zeroes.
     pub(super) records: u64,
     /// The part of `anonymous` that the program has touched.
     pub(super) touched: u64,
@@ -45,53 +45,91 @@ pub(super) struct Peak {
 
 impl Peak {
     /// Takes a look, if more is in use than ever before.
+    ///
+    /// # Errors
+    /// The frames in use, where they cannot be what mappings, files, tables and records own.
     pub(super) fn look<'s, 'm: 's>(
         &mut self,
         event: u64,
         machine: &Hosted,
         manager: &MemoryManager<'_, Hosted>,
         spaces: impl Iterator<Item = &'s Space<'m>>,
-    ) {
+    ) -> Result<(), String> {
         let info = manager.meminfo();
         let total = (info.frames.used + info.frames.metadata) * PAGE;
         if total <= self.usage.total + self.usage.total / 64 {
-            return;
+            return Ok(());
         }
-        let (mut anonymous, mut touched, mut tables) = (PageSet::default(), PageSet::default(), 0);
-        for space in spaces {
-            tables += space.mm.rss().page_tables;
-            for leaf in machine.leaves(space.mm.root()) {
-                for step in 0..leaf.frames {
-                    let frame = leaf.frame.add(step);
-                    // What the page cache owns, and the page of zeroes, is held besides being mapped.
-                    if manager.pages().is_held(frame) {
-                        continue;
-                    }
-                    anonymous.insert(frame.0);
-                    if space.touched.contains(leaf.addr.page() + step) {
-                        touched.insert(frame.0);
-                    }
-                }
-            }
-        }
+        let Seen { anonymous, touched, blocks } = Seen::of(machine, manager, spaces);
         let (anonymous, touched) = (anonymous.len(), touched.len());
-        let known = anonymous + info.cached + info.shmem + tables;
+        let owned = anonymous + info.cached + info.shmem + info.page_tables;
+        let records = info.frames.used.saturating_sub(owned);
         self.usage = Usage {
             event,
             total,
             anonymous: anonymous * PAGE,
             file: info.cached * PAGE,
             shared: info.shmem * PAGE,
-            page_tables: tables * PAGE,
+            page_tables: info.page_tables * PAGE,
             metadata: info.frames.metadata * PAGE,
-            records: info.frames.used.saturating_sub(known) * PAGE,
+            records: records * PAGE,
             touched: touched * PAGE,
             wasted: (anonymous - touched) * PAGE,
         };
+        // Small objects, the page of zeroes, and at most one frame of map counts for a block that is mapped in pieces.
+        let least = info.slab + 1;
+        if (least..=least + blocks).contains(&records) && owned <= info.frames.used {
+            return Ok(());
+        }
+        Err(format!(
+            "{} frames are in use: {anonymous} private, {} cached, {} shared, {} of tables, {} of small objects, and {blocks} blocks are mapped in pieces",
+            info.frames.used, info.cached, info.shmem, info.page_tables, info.slab
+        ))
     }
 
     /// The largest that was seen.
     pub(super) const fn usage(&self) -> Usage {
         self.usage
+    }
+}
+
+/// What all page tables together show.
+#[derive(Default)]
+struct Seen {
+    /// Frames that only mappings own.
+    anonymous: PageSet,
+    /// Those among them that a program has touched.
+    touched: PageSet,
+    /// Blocks of which a frame is mapped by itself.
+    blocks: u64,
+}
+
+impl Seen {
+    fn of<'s, 'm: 's>(
+        machine: &Hosted,
+        manager: &MemoryManager<'_, Hosted>,
+        spaces: impl Iterator<Item = &'s Space<'m>>,
+    ) -> Self {
+        let (mut seen, mut single) = (Self::default(), PageSet::default());
+        for space in spaces {
+            for leaf in machine.leaves(space.mm.root()) {
+                if leaf.frames == 1 {
+                    single.insert(leaf.frame.0);
+                }
+                for step in 0..leaf.frames {
+                    let frame = leaf.frame.add(step);
+                    // What the page cache owns, and the page of zeroes, is held besides being mapped.
+                    if manager.pages().is_held(frame) {
+                        continue;
+                    }
+                    seen.anonymous.insert(frame.0);
+                    if space.touched.contains(leaf.addr.page() + step) {
+                        seen.touched.insert(frame.0);
+                    }
+                }
+            }
+        }
+        seen.blocks = single.chunks();
+        seen
     }
 }

@@ -13,7 +13,7 @@ use super::error::ReplayError;
 use super::memory::Peak;
 use super::policy::{FolioSize, exact_bytes};
 use super::processes::{Key, Processes, Space};
-use super::survey::Survey;
+use super::survey::{LONGEST_RANGE, Survey};
 use super::verb::PAGE;
 use crate::trace::{Event, EventKind, ForkKind, Tier};
 
@@ -142,7 +142,8 @@ impl<'m> Replayer<'m> {
                 // The verb has brought the pages in; that the program wanted them is what is left to note.
                 let key = self.enter(pid, cpu)?;
                 let space = self.processes.get_mut(key);
-                let (first, end) = (start / PAGE, start.saturating_add(*len).div_ceil(PAGE));
+                let len = (*len).min(LONGEST_RANGE);
+                let (first, end) = (start / PAGE, start.saturating_add(len).div_ceil(PAGE));
                 space.touched.insert_range(first, end);
                 space.seen.insert_range(first, end);
             }
@@ -207,9 +208,13 @@ impl<'m> Replayer<'m> {
         Ok(())
     }
 
-    /// Takes a look at memory before some of it is given back.
-    pub(super) fn look_at_memory(&mut self) {
-        self.peak.look(self.event, self.machine, self.manager, self.processes.spaces());
+    /// Takes a look at memory before some of it is given back. When checking, every frame must have an owner.
+    pub(super) fn look_at_memory(&mut self) -> Result<(), ReplayError> {
+        let looked = self.peak.look(self.event, self.machine, self.manager, self.processes.spaces());
+        match looked {
+            Err(what) if self.check.is_some() => Err(self.diverged(what)),
+            _ => Ok(()),
+        }
     }
 
     pub(super) const fn diverged(&self, what: String) -> ReplayError {

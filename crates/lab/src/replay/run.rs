@@ -162,7 +162,7 @@ fn replay_events(
     }
     let machine = replayer.machine;
     machine.run_on(CpuId(0), || {
-        replayer.look_at_memory();
+        replayer.look_at_memory()?;
         replayer.processes.pids().into_iter().try_for_each(|pid| replayer.exit(pid))
     })
 }

@@ -14,6 +14,9 @@ use crate::trace::{Access, Event, EventKind, FileId, Header, Layouts, Tier, Trac
 /// The number of each file, by device and inode.
 pub(super) type Numbers = HashMap<(u64, u64), u64>;
 
+/// More than a machine brings in for one call; whatever a file says, its ranges are cut there.
+pub(super) const LONGEST_RANGE: u64 = 1 << 40;
+
 /// A file that the trace maps.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SurveyedFile {
@@ -139,7 +142,7 @@ impl Walk {
     }
 
     fn use_range(&mut self, pid: u32, start: u64, len: u64, stores: bool) {
-        (start..start.saturating_add(len))
+        (start..start.saturating_add(len.min(LONGEST_RANGE)))
             .step_by(PAGE as usize)
             .for_each(|addr| self.use_page(pid, addr, false, stores));
     }

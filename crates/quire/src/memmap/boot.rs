@@ -117,6 +117,14 @@ impl<T> BootSlice<T> {
         (adjacent && self.len > 0).then_some(Self { base: self.base, len: self.len + next.len })
     }
 
+    /// The entries `from .. from + len`, or none where there are not so many.
+    pub fn part(self, from: usize, len: usize) -> Self {
+        match self.get(from..from + len) {
+            Some(part) => Self { base: NonNull::from(part).cast(), len },
+            None => Self::empty(),
+        }
+    }
+
     /// The table's entries.
     #[inline]
     pub fn as_slice<'a>(self) -> &'a [T] {

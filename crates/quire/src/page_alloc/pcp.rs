@@ -149,15 +149,15 @@ pub(super) struct CpuLists {
     busy: AtomicBool,
     /// The top of the stack of folios freed by nested contexts, plus one; linked through their descriptors.
     deferred: AtomicU64,
-    /// Where the lists of the zone that serves this CPU first begin, for each kind.
-    first: [u16; 3],
+    /// The lists of the zone that serves this CPU first, for each kind.
+    first: [BootSlice<FrameList>; 3],
     /// [`LISTS`] for each zone.
     pub(super) lists: BootSlice<FrameList>,
 }
 
 impl CpuLists {
     pub(super) fn new(lists: BootSlice<FrameList>, first: [u8; 3]) -> Self {
-        let first = first.map(|zone| u16::from(zone) * LISTS as u16);
+        let first = first.map(|zone| lists.part(usize::from(zone) * LISTS, LISTS));
         Self { busy: AtomicBool::new(false), deferred: AtomicU64::new(0), first, lists }
     }
 
@@ -203,7 +203,7 @@ impl<P: Platform> PageAllocator<'_, P> {
     #[inline(always)]
     pub(super) fn take_listed(&self, cpu: CpuId, number: usize, kind: ZoneKind) -> Option<Frame> {
         let lists = &self.cpus[cpu.index()];
-        let list = &lists.lists[usize::from(lists.first[kind as usize]) + number];
+        let list = lists.first[kind as usize].get(number)?;
         if !lists.enter() {
             return None;
         }

@@ -13,7 +13,7 @@ use crate::ops::{Step, source};
 const SHRINK_BUDGET: Duration = Duration::from_secs(15);
 
 /// Time after which a run that goes on is taken for one that never ends; shortening included.
-const HANG: Duration = Duration::from_secs(40);
+const HANG: Duration = Duration::from_secs(120);
 
 /// A failing run, shortened.
 #[derive(Clone, Debug)]

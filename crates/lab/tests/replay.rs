@@ -272,6 +272,37 @@ fn an_answer_that_is_not_linuxs_is_told_and_fails_a_check() {
     assert!(text(&both.stdout).contains("no divergence"), "the other trace is replayed all the same");
 }
 
+#[test]
+fn what_is_recorded_here_can_be_replayed_here() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("own.qtrace");
+    for tier in ["privileged", "user"] {
+        // Forks, execs, pipes, and Quire itself with its arena: tables, files and a large shared mapping.
+        let script = format!(
+            "for i in 1 2 3; do echo $i | cat | wc -c; done; {} replay --check --memory 128M {}",
+            env!("CARGO_BIN_EXE_quire"),
+            trace("gcc.qtrace").display()
+        );
+        let recorded = Command::new(env!("CARGO_BIN_EXE_quire"))
+            .args(["record", "-q", "--tier", tier, "-o"])
+            .arg(&file)
+            .args(["--", "sh", "-c", &script])
+            .output()
+            .expect("the command runs");
+        if !recorded.status.success() {
+            let error = text(&recorded.stderr);
+            assert!(error.lines().count() == 1 && error.contains("; "), "no cure is named: {error}");
+            println!("this machine does not permit the tier {tier}: {error}");
+            continue;
+        }
+        for folio in ["4K", "2M"] {
+            let line = &lines(&["--check", "--folio", folio], &[&file])[0];
+            assert_eq!((line["recorded"]["tier"].as_str(), number(line, "/differences")), (Some(tier), 0));
+            assert!(number(line, "/processes") > 6 && number(line, "/faults_taken") > 1000, "{line}");
+        }
+    }
+}
+
 /// One line on standard error that says `what`, nothing on standard output, no file, exit code 1.
 fn refused(what: &str, file: &Path, arguments: &[&str]) {
     let directory = tempfile::tempdir().expect("a directory");

@@ -5,7 +5,9 @@
 //! than at the last one.
 
 use hosted::Hosted;
+use quire::addr::{Frame, Order};
 use quire::manager::MemoryManager;
+use quire::memmap::{Block, BlockState};
 use serde::Serialize;
 
 use super::pages::PageSet;
@@ -19,7 +21,7 @@ pub(super) struct Usage {
     pub(super) event: u64,
     /// All that follows together.
     pub(super) total: u64,
-    /// Private pages that mappings own, each counted once however many address spaces share it.
+    /// Private folios, each counted once however many address spaces map it.
     pub(super) anonymous: u64,
     /// Page cache.
     pub(super) file: u64,
@@ -60,10 +62,11 @@ impl Peak {
         if total <= self.usage.total + self.usage.total / 64 {
             return Ok(());
         }
-        let Seen { anonymous, touched, blocks } = Seen::of(machine, manager, spaces);
-        let (anonymous, touched) = (anonymous.len(), touched.len());
-        let owned = anonymous + info.cached + info.shmem + info.page_tables;
-        let records = info.frames.used.saturating_sub(owned);
+        let seen = Seen::of(machine, manager, spaces);
+        let (anonymous, touched) = (seen.anonymous.len(), seen.touched.len());
+        // The page of zeroes is the manager's own.
+        let records = info.slab + count_frames(manager) + 1;
+        let owned = anonymous + info.cached + info.shmem + info.page_tables + records;
         self.usage = Usage {
             event,
             total,
@@ -76,14 +79,12 @@ impl Peak {
             touched: touched * PAGE,
             wasted: (anonymous - touched) * PAGE,
         };
-        // Small objects, the page of zeroes, and at most one frame of map counts for a block that is mapped in pieces.
-        let least = info.slab + 1;
-        if (least..=least + blocks).contains(&records) && owned <= info.frames.used {
+        if owned == info.frames.used {
             return Ok(());
         }
         Err(format!(
-            "{} frames are in use: {anonymous} private, {} cached, {} shared, {} of tables, {} of small objects, and {blocks} blocks are mapped in pieces",
-            info.frames.used, info.cached, info.shmem, info.page_tables, info.slab
+            "{} frames are in use: {anonymous} private, {} cached, {} shared, {} of tables and {records} of records are {owned}",
+            info.frames.used, info.cached, info.shmem, info.page_tables
         ))
     }
 
@@ -96,12 +97,11 @@ impl Peak {
 /// What all page tables together show.
 #[derive(Default)]
 struct Seen {
-    /// Frames that only mappings own.
+    /// Frames that only mappings own. A folio of a whole block stays in use until its last page is unmapped, so it counts
+    /// as a whole.
     anonymous: PageSet,
-    /// Those among them that a program has touched.
+    /// Those among them that a program has touched and still maps.
     touched: PageSet,
-    /// Blocks of which a frame is mapped by itself.
-    blocks: u64,
 }
 
 impl Seen {
@@ -110,26 +110,44 @@ impl Seen {
         manager: &MemoryManager<'_, Hosted>,
         spaces: impl Iterator<Item = &'s Space<'m>>,
     ) -> Self {
-        let (mut seen, mut single) = (Self::default(), PageSet::default());
+        let mut seen = Self::default();
         for space in spaces {
             for leaf in machine.leaves(space.mm.root()) {
-                if leaf.frames == 1 {
-                    single.insert(leaf.frame.0);
-                }
                 for step in 0..leaf.frames {
-                    let frame = leaf.frame.add(step);
-                    // What the page cache owns, and the page of zeroes, is held besides being mapped.
-                    if manager.pages().is_held(frame) {
-                        continue;
-                    }
-                    seen.anonymous.insert(frame.0);
-                    if space.touched.contains(leaf.addr.page() + step) {
-                        seen.touched.insert(frame.0);
-                    }
+                    seen.frame(
+                        manager,
+                        leaf.frame.add(step),
+                        space.touched.contains(leaf.addr.page() + step),
+                    );
                 }
             }
         }
-        seen.blocks = single.chunks();
         seen
     }
+
+    fn frame(&mut self, manager: &MemoryManager<'_, Hosted>, frame: Frame, touched: bool) {
+        // What the page cache owns, and the page of zeroes, is held besides being mapped.
+        if manager.pages().is_held(frame) {
+            return;
+        }
+        let block = frame.block();
+        let whole = manager.pages().memmap().block(block).state() == BlockState::Folio;
+        if self.anonymous.insert(frame.0) && whole {
+            let first = block.first_frame().0;
+            self.anonymous.insert_range(first, first + Order::BLOCK.frames());
+        }
+        if touched {
+            self.touched.insert(frame.0);
+        }
+    }
+}
+
+/// Frames that hold map counts: of folios of whole blocks that are mapped in pieces, and counts above what fits beside
+/// the descriptors.
+fn count_frames(manager: &MemoryManager<'_, Hosted>) -> u64 {
+    let own_frame = |block: &Block| match block.lanes_at() {
+        Some((_, wide)) => wide || block.state() != BlockState::Small,
+        None => false,
+    };
+    manager.pages().memmap().blocks().filter(|(_, block)| own_frame(block)).count() as u64
 }

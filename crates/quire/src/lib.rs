@@ -1,6 +1,13 @@
 //! Quire: a memory manager for kernels, hypervisors and unikernels.
 //!
-//! Modules stand in strict layers; a module uses only those above it in this list.
+//! A machine is a value that implements [`platform::Platform`]. A [`manager::MemoryManager`] takes over its memory and
+//! makes address spaces ([`vm::Mm`]), whose verbs have the semantics of Linux. The parts can be had alone:
+//! [`page_alloc::PageAllocator`] for frames, [`pgtable::PageTables`] with [`tlb::MmuGather`] for page tables,
+//! [`slab::Cache`] for small objects. No `alloc`, no globals; every failure is a value of [`error`].
+//!
+//! Modules stand in strict layers, and a module uses only those before it: `limits addr error rank cpu platform sync stats
+//! arch memmap page_alloc slab tlb pgtable filemap vm manager`. `docs/architecture.md` says what each owns, and a test
+//! keeps it so.
 #![no_std]
 
 #[cfg(test)]
@@ -24,3 +31,8 @@ pub mod stats;
 pub mod sync;
 pub mod tlb;
 pub mod vm;
+
+/// The examples of the README are run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+mod readme {}

@@ -8,7 +8,7 @@ use proc_macro2::{Delimiter, Span, TokenStream, TokenTree};
 /// What stands in a checkout and is not the repository's own text.
 const SKIPPED: [&str; 4] = [".git", "out", "shared", "target"];
 
-/// One text file.
+/// One file.
 #[derive(Clone)]
 pub(crate) struct Source {
     /// From the repository's root, with `/`.
@@ -67,7 +67,7 @@ fn flatten(stream: TokenStream, out: &mut Vec<Token>) {
     }
 }
 
-/// Every text file of the repository.
+/// Every file of the repository.
 pub(crate) fn all() -> Vec<Source> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut sources = Vec::new();
@@ -89,9 +89,9 @@ fn visit(root: &Path, below: &str, out: &mut Vec<Source>) {
         }
         if kind.is_dir() {
             visit(root, &path, out);
-        } else if kind.is_file()
-            && let Ok(text) = fs::read_to_string(entry.path())
-        {
+        } else if kind.is_file() {
+            // Traces and the like are there, and have no text.
+            let text = fs::read_to_string(entry.path()).unwrap_or_default();
             out.push(Source { path, text });
         }
     }

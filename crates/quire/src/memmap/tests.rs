@@ -19,6 +19,11 @@ impl Rng {
     }
 }
 
+/// Fewer under Miri, which is some hundred times as slow.
+fn rounds(full: usize) -> usize {
+    if cfg!(miri) { full / 100 } else { full }
+}
+
 fn group_of(mask: &FrameMask, order: u32) -> Option<usize> {
     (0..512usize).step_by(1 << order).find(|&at| (at..at + (1 << order)).all(|i| mask.contains(i)))
 }
@@ -26,7 +31,7 @@ fn group_of(mask: &FrameMask, order: u32) -> Option<usize> {
 #[test]
 fn groups_agree_with_counting_them() {
     let mut rng = Rng(1);
-    for round in 0..2000 {
+    for round in 0..rounds(2000) {
         let mut mask = if round % 2 == 0 { FrameMask::ALL } else { FrameMask::EMPTY };
         for _ in 0..rng.below(8) {
             let start = rng.below(512) as usize;
@@ -68,7 +73,7 @@ fn lanes_count_every_run_exactly() {
     let wide: [AtomicU32; 512] = core::array::from_fn(|_| AtomicU32::new(0));
     let mut model = Vec::from([0u32; 512]);
     let mut rng = Rng(7);
-    for _ in 0..5000 {
+    for _ in 0..rounds(5000) {
         let start = rng.below(512) as usize;
         let count = 1 + rng.below((512 - start as u64).min(40)) as usize;
         let lanes = [Lanes::Narrow(&words), Lanes::Wide(&wide)];

@@ -9,6 +9,7 @@ mod counts;
 mod gfp;
 mod info;
 mod init;
+mod nested;
 mod pcp;
 mod pool;
 mod shard;

@@ -3,8 +3,8 @@
 use quire::error::MmError;
 
 use super::{Lockstep, Outcome};
-use crate::space::{Family, PAGE, Remap, SpaceId};
-use crate::subject::Subject;
+use crate::space::{Family, PAGE, PROBE_OFFSETS, PROBES, Remap, SpaceId};
+use crate::subject::{Subject, Who};
 
 impl<S: Subject> Lockstep<S> {
     /// Compares the answer of a verb over `addr, len`. When the subject ran out of memory, it must have done nothing
@@ -88,16 +88,36 @@ impl<S: Subject> Lockstep<S> {
         self.take_explanation(id, candidates)
     }
 
-    /// Goes on with the first model whose mappings are the subject's.
-    fn take_explanation(&mut self, id: SpaceId, candidates: Vec<Family>) -> Outcome {
+    /// Goes on with the first model whose mappings are the subject's. Where several have them, a load from a page that
+    /// they disagree about decides.
+    fn take_explanation(&mut self, id: SpaceId, mut candidates: Vec<Family>) -> Outcome {
         let seen = self.subject.vmas(id);
         let seen = self.comparable(&seen);
-        for model in candidates {
-            if self.comparable(model.space(id).vmas()) == seen {
-                self.model = model;
-                return Ok(());
-            }
+        candidates.retain(|model| self.comparable(model.space(id).vmas()) == seen);
+        while candidates.len() > 1 {
+            let Some((addr, probe)) = disagreement(&candidates[0], &candidates[1], id) else {
+                candidates.remove(1);
+                continue;
+            };
+            let Ok(word) = self.subject.load(Who { cpu: 0, space: id }, addr + PROBE_OFFSETS[probe]) else {
+                break;
+            };
+            candidates.retain_mut(|model| model.read(id, addr, probe).is_ok_and(|want| want.allows(word)));
         }
-        Err(format!("out of memory left mappings that no part of the work explains: {seen:x?}"))
+        match candidates.into_iter().next() {
+            Some(model) => {
+                self.model = model;
+                Ok(())
+            }
+            None => Err(format!("what running out of memory left is no part of the work: {seen:x?}")),
+        }
     }
+}
+
+/// A page, and a probe in it, that holds different words in the two models.
+fn disagreement(one: &Family, other: &Family, id: SpaceId) -> Option<(u64, usize)> {
+    let pages = one.space(id).pages().chain(other.space(id).pages()).map(|(number, _)| number * PAGE);
+    let readable = |addr: &u64| one.space(id).vma_at(*addr).is_some_and(|vma| vma.prot.reads());
+    let mut places = pages.filter(readable).flat_map(|addr| (0..PROBES).map(move |probe| (addr, probe)));
+    places.find(|&(addr, probe)| one.peek(id, addr, probe) != other.peek(id, addr, probe))
 }

@@ -125,9 +125,9 @@ impl Space {
         &mut self.vmas[from..to.max(from)]
     }
 
-    /// What of `start..end` is mapped, mapping by mapping.
+    /// What of `start..end` is mapped, mapping by mapping, each as large as can be.
     pub fn parts(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
-        self.clipped(start, end).iter().map(|part| (part.start, part.end)).collect()
+        normalise(&self.clipped(start, end)).iter().map(|part| (part.start, part.end)).collect()
     }
 
     /// Takes the mappings inside `start..end` out, and what their pages hold.

@@ -112,8 +112,12 @@ pub fn budget(short: Duration) -> Duration {
     if long() { short * 30 } else { short }
 }
 
-/// The seeds of a test: `QUIRE_SEED` alone if it is set, else seeds that differ from run to run for as long as
-/// `short` allows, after a few that are always the same.
+/// Seeds that every run begins with, as far as its time goes; the first [`SURE`] in any case.
+const SAME: u64 = 24;
+const SURE: u64 = 8;
+
+/// The seeds of a test: `QUIRE_SEED` alone if it is set, else the same ones each time, so that a change is judged by what
+/// it changed; long runs go on with new ones for as long as `short` allows.
 pub fn seeds(short: Duration) -> impl Iterator<Item = u64> {
     let (start, limit) = (Instant::now(), budget(short));
     let given = std::env::var("QUIRE_SEED").ok().and_then(|text| text.parse::<u64>().ok());
@@ -122,8 +126,8 @@ pub fn seeds(short: Duration) -> impl Iterator<Item = u64> {
         next += 1;
         match given {
             Some(seed) => (next == 1).then_some(seed),
-            None if next <= 8 => Some(next),
-            None => (start.elapsed() < limit).then(|| fastrand::u64(..)),
+            None if next <= SURE || next <= SAME && start.elapsed() < limit => Some(next),
+            None => (long() && start.elapsed() < limit).then(|| fastrand::u64(..)),
         }
     })
 }

@@ -113,7 +113,7 @@ pub fn budget(short: Duration) -> Duration {
 }
 
 /// Seeds that every run begins with, as far as its time goes; the first [`SURE`] in any case.
-const SAME: u64 = 24;
+const SAME: u64 = 60;
 const SURE: u64 = 8;
 
 /// The seeds of a test: `QUIRE_SEED` alone if it is set, else the same ones each time, so that a change is judged by what

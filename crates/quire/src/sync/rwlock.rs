@@ -7,6 +7,8 @@
 //!
 //! The store of a reader's mark and its load of the writer's flag, and the writer's store of the flag and its loads of
 //! the marks, are sequentially consistent: one of the two sees the other.
+//! So are the stores that take both back, which the argument does not need: checkers that let a sequentially consistent
+//! load return an older store of another order would see a race. It costs an exchange for each writer.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -52,7 +54,7 @@ impl<T> RwLock<T> {
             if !self.writer.is_locked_seq() {
                 return ReadGuard { lock: self, platform, slot };
             }
-            self.readers[slot].0.fetch_sub(1, Ordering::Release);
+            self.readers[slot].0.fetch_sub(1, Ordering::SeqCst);
             while self.writer.is_locked() {
                 platform.relax();
             }
@@ -95,7 +97,7 @@ impl<T, P: Platform> Deref for ReadGuard<'_, T, P> {
 impl<T, P: Platform> Drop for ReadGuard<'_, T, P> {
     #[inline]
     fn drop(&mut self) {
-        self.lock.readers[self.slot].0.fetch_sub(1, Ordering::Release);
+        self.lock.readers[self.slot].0.fetch_sub(1, Ordering::SeqCst);
         self.platform.lock_dropped(self.lock.rank);
     }
 }
@@ -126,6 +128,6 @@ impl<T, P: Platform> DerefMut for WriteGuard<'_, T, P> {
 impl<T, P: Platform> Drop for WriteGuard<'_, T, P> {
     #[inline]
     fn drop(&mut self) {
-        self.lock.writer.unlock(self.platform, self.lock.rank);
+        self.lock.writer.unlock_seq(self.platform, self.lock.rank);
     }
 }

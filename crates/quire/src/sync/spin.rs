@@ -65,6 +65,13 @@ impl RawLock {
         platform.lock_dropped(rank);
     }
 
+    /// Gives the lock back as [`Self::unlock`] does, in the one order of all accesses that are sequentially consistent.
+    pub(super) fn unlock_seq<P: Platform>(&self, platform: &P, rank: Rank) {
+        debug_assert!(self.is_locked());
+        self.0.store(false, Ordering::SeqCst);
+        platform.lock_dropped(rank);
+    }
+
     /// Whether somebody holds the lock; for assertions.
     #[inline]
     pub fn is_locked(&self) -> bool {

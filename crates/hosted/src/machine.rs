@@ -41,7 +41,7 @@ impl Hosted {
     /// As [`HostedError`] says: malformed ranges, or a host that refuses.
     pub fn new(config: HostedConfig) -> Result<Self, HostedError> {
         let arena = Arena::new(&config)?;
-        if config.real_ipis {
+        if !cfg!(miri) {
             crate::platform::register_barriers()?;
         }
         Ok(Self {

@@ -38,6 +38,13 @@ impl Hosted {
         counters.flushes_tables.add(u64::from(request.tables));
     }
 
+    /// A barrier on every processor that runs a thread of this process. One that runs none has nothing in flight.
+    fn fence_threads(&self, targets: &CpuSet) {
+        if !targets.is_empty() && !cfg!(miri) {
+            membarrier(MembarrierCommand::PrivateExpedited).expect("registered when the machine was built");
+        }
+    }
+
     /// Looks for translations that still reach freed frames. Out of line: it is on the path of every free.
     #[inline(never)]
     fn check_freed(&self, frames: FrameRange) {
@@ -105,6 +112,10 @@ unsafe impl Platform for Hosted {
 
     fn online_cpus(&self) -> CpuSet {
         CpuSet::first(self.config.cpus)
+    }
+
+    fn fence_cpus(&self, targets: &CpuSet) {
+        self.fence_threads(targets);
     }
 
     fn relax(&self) {

@@ -108,6 +108,14 @@ pub unsafe trait Platform: Sync {
     /// The CPUs that run now. May change between calls.
     fn online_cpus(&self) -> CpuSet;
 
+    /// Makes every CPU of `targets` execute a full memory barrier between the call and its return, whatever it is running:
+    /// a kernel interrupts them and waits (Linux offers processes the same as `membarrier`, private expedited). A CPU
+    /// that is offline needs none. What those CPUs stored before the barrier is then visible to the caller, and what the
+    /// caller stored before the call is visible to them after it. `targets` may hold the calling CPU.
+    ///
+    /// Precondition: interrupts on. May wait for the targets to take an interrupt, and for nothing else.
+    fn fence_cpus(&self, targets: &CpuSet);
+
     /// Called in every turn of a spin loop. A kernel executes `pause`; a hosted machine gives its thread's turn away.
     fn relax(&self);
 

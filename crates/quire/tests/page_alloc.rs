@@ -125,7 +125,7 @@ fn zones_serve_what_they_may() {
     let ranges = vec![Range::new(0, 64 * MIB), Range::new(4 * GIB, 128 * MIB)];
     let machine = HostedConfig::new(MIB).with_ranges(ranges).build().unwrap();
     machine.run_on(CpuId(0), || {
-        let config = AllocatorConfig { movable_percent: 25 };
+        let config = AllocatorConfig { movable_percent: 25, ..AllocatorConfig::default() };
         let allocator = PageAllocator::new(&machine, &ranges_of(&machine), config).unwrap();
         let kinds: Vec<ZoneKind> = allocator.zone_info().map(|zone| zone.kind).collect();
         assert_eq!(kinds, [ZoneKind::Dma32, ZoneKind::Normal, ZoneKind::Movable]);

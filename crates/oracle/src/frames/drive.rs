@@ -53,7 +53,7 @@ impl<'p> FrameLockstep<'p> {
     /// What differed, with the number of the operation.
     pub fn check(shape: &FrameShape, ops: &[(usize, FrameOp)]) -> Outcome {
         let machine = machine(shape).map_err(|error| format!("no machine: {error}"))?;
-        let config = AllocatorConfig { movable_percent: shape.movable_percent };
+        let config = AllocatorConfig { movable_percent: shape.movable_percent, ..AllocatorConfig::default() };
         let made = machine.run_on(CpuId(0), || PageAllocator::new(&machine, &shape.ranges, config));
         let allocator = match made {
             Ok(allocator) => allocator,

@@ -2,7 +2,7 @@
 
 use super::PageAllocator;
 use super::gfp::Gfp;
-use super::store::Search;
+use super::search::Search;
 use crate::addr::{Frame, FrameRange, Order};
 use crate::error::FreeError;
 use crate::limits::BLOCK_FRAMES;

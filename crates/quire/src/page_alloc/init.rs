@@ -36,11 +36,35 @@ pub struct MemoryRange {
     pub zeroed: bool,
 }
 
-/// Choices made once, at start-up.
+/// What keeps an interrupt out of the per-CPU lists while a task is using them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum ListGuard {
+    /// A plain re-entry flag; whoever finds it set uses lists of its own. Nothing is switched off.
+    #[default]
+    Reentry = 0,
+    /// Interrupts are off around every use, as in Linux before 4.11 and after its revert.
+    IrqOff = 1,
+    /// Only tasks use the lists; interrupts go to the store, whose locks are taken with interrupts off (Gorman: "mm,
+    /// page_alloc: only use per-cpu allocator for irq-safe requests", January 2017).
+    TaskOnly = 2,
+}
+
+/// Choices made once, at start-up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AllocatorConfig {
     /// How much of each node is set aside as Movable zone, in percent, from its end (Linux: `movablecore`).
     pub movable_percent: u8,
+    /// What guards the per-CPU lists.
+    pub lists: ListGuard,
+    /// Whether frames of one mobility group share blocks, so that whole blocks stay whole.
+    pub group_by_mobility: bool,
+}
+
+impl Default for AllocatorConfig {
+    fn default() -> Self {
+        Self { movable_percent: 0, lists: ListGuard::default(), group_by_mobility: true }
+    }
 }
 
 /// Where each node's zones begin and end.

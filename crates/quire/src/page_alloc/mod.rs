@@ -12,6 +12,7 @@ mod init;
 mod nested;
 mod pcp;
 mod pool;
+mod search;
 mod shard;
 mod store;
 mod validate;
@@ -21,7 +22,7 @@ mod zone;
 pub use counts::{CountError, Counter};
 pub use gfp::{Gfp, Mobility, Urgency, ZoneKind};
 pub use info::{MemoryInfo, ZoneInfo};
-pub use init::{AllocatorConfig, MemoryRange};
+pub use init::{AllocatorConfig, ListGuard, MemoryRange};
 pub use validate::Violation;
 pub use zone::Watermarks;
 
@@ -255,7 +256,7 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
                     return self.take_whole(zone, order, true);
                 }
                 let home = cpu.index() % zone.shards.len();
-                let search = store::Search { mobility: gfp.mobility, order, home, wait: true };
+                let search = search::Search { mobility: gfp.mobility, order, home, wait: true };
                 let mut frame = [Frame(0)];
                 (self.store_take(zone, search, &mut frame) == 1).then_some(frame[0])
             })?;

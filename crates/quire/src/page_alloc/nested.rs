@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering;
 use super::PageAllocator;
 use super::gfp::Gfp;
 use super::pcp::CpuLists;
-use super::store::Search;
+use super::search::Search;
 use super::zone::Zone;
 use crate::addr::{Frame, Order};
 use crate::cpu::CpuId;

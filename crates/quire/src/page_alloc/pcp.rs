@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, 
 
 use super::PageAllocator;
 use super::gfp::{Gfp, Mobility, ZoneKind};
-use super::store::Search;
+use super::search::Search;
 use crate::addr::{Frame, FrameRange, Order};
 use crate::cpu::CpuId;
 use crate::error::FreeError;

@@ -49,6 +49,10 @@ unsafe impl Platform for Cpu {
         CpuSet::first(3)
     }
 
+    fn fence_cpus(&self, _targets: &CpuSet) {
+        no_lock_asks()
+    }
+
     fn direct_map(&self, _addr: PhysAddr) -> *mut u8 {
         no_lock_asks()
     }

@@ -62,6 +62,12 @@ impl Task {
         ((current >> 32) as u32 == machine).then_some(CpuId(current as u32))
     }
 
+    /// The number of the CPU that the thread is, of whichever machine.
+    #[inline(always)]
+    pub(crate) fn cpu_of_any(&self) -> CpuId {
+        CpuId(self.current.get() as u32)
+    }
+
     fn save(&self) -> Saved {
         Saved {
             current: self.current.get(),

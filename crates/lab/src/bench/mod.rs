@@ -1,6 +1,7 @@
 //! `quire bench`: the same work on several arms in one run, as a table and as JSON lines.
 
 pub mod arms;
+pub mod cycles;
 pub mod experiment;
 pub mod experiments;
 pub mod folio;
@@ -54,7 +55,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         if json_to_stdout { Box::new(std::io::stderr()) } else { Box::new(std::io::stdout()) };
     if args.list {
         for experiment in experiments::ALL {
-            writeln!(text, "{:<12} {}", experiment.name, experiment.question)?;
+            writeln!(text, "{:<14} {}", experiment.name, experiment.question)?;
         }
         return Ok(());
     }

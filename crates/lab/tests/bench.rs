@@ -87,6 +87,7 @@ fn a_smoke_run_of_everything_writes_whole_lines_and_restores_the_machine() {
     assert_eq!(cases("unmap"), folios);
     assert_eq!(cases("fault"), folios.iter().cloned().chain(populated).collect());
     check_page_alloc(&rows, &cases("page-alloc"));
+    check_other_allocator_experiments(&rows);
     assert!(table.contains("published, before") && table.contains("published, batched"), "{table}");
 }
 
@@ -120,6 +121,66 @@ fn check_page_alloc(rows: &[Row], cases: &BTreeSet<String>) {
         assert!(OURS.contains(&row.arm.as_str()) == left.is_some() || row.arm.starts_with("buddy-"));
     }
 }
+
+/// The experiments around the page allocator: every arm of ours takes part, and what is exact is as it must be.
+fn check_other_allocator_experiments(rows: &[Row]) {
+    let of = |experiment: &str, metric: &str| -> Vec<&Row> {
+        rows.iter().filter(|row| row.experiment == experiment && row.metric == metric).collect()
+    };
+    let interrupts = of("pcp-interrupt", "rate");
+    assert_eq!(interrupts.len(), 4 * 5 * OURS.len());
+    for row in interrupts {
+        let served = row.counters["pairs_by_interrupts"] * 80;
+        let pairs = row.counters["interrupts"] * 80;
+        let share = match row.case.rsplit('/').next().unwrap() {
+            "0" => 0,
+            "1of16" => 5,
+            "1of4" => 20,
+            "1of2" => 40,
+            "3of4" => 60,
+            other => panic!("{other}"),
+        };
+        assert_eq!(served, pairs * share, "{} {}", row.case, row.arm);
+    }
+    let pairs: Vec<&str> = of("time-bench", "cycles")
+        .into_iter()
+        .filter_map(|row| (row.case == "page_alloc_put").then_some(row.arm.as_str()))
+        .collect();
+    assert_eq!(pairs, OURS);
+    for experiment in ["page-test", "brk-test"] {
+        for row in of(experiment, "rate") {
+            assert_eq!(
+                row.counters["operations"],
+                row.params["operations"].as_u64().unwrap(),
+                "{}",
+                row.case
+            );
+        }
+        assert!(of(experiment, "time").iter().all(|row| row.skipped.is_none()), "{experiment}");
+    }
+    let blocks = of("mobility", "whole-blocks");
+    assert_eq!(blocks.len(), 3 * 2);
+    for row in blocks {
+        let (whole, pinned) = (row.median.unwrap(), row.counters["pinned_blocks"] as f64);
+        let first = row.counters["whole_at_first"] as f64;
+        assert!(whole + pinned <= first + 1.0, "{} {}: {whole} of {first} whole", row.case, row.arm);
+        assert!(whole > 0.0 && row.counters["pinned_frames"] > 0, "{} {}", row.case, row.arm);
+        // The same requests, so the same frames wherever they fall: exact in every repetition.
+        assert!(row.samples.iter().all(|sample| *sample == whole), "{} {}", row.case, row.arm);
+    }
+}
+
+const NAMES: [&str; 9] = [
+    "boot",
+    "page-alloc",
+    "time-bench",
+    "pcp-interrupt",
+    "mobility",
+    "page-test",
+    "brk-test",
+    "fault",
+    "unmap",
+];
 
 /// Our own arms of the experiments on the page allocator.
 const OURS: [&str; 3] = ["quire", "irq-off", "task-only"];
@@ -174,7 +235,7 @@ fn the_list_names_every_experiment() {
     assert!(output.status.success());
     let names: Vec<String> =
         text(&output.stdout).lines().map(|line| line.split(' ').next().unwrap().to_owned()).collect();
-    assert_eq!(names, ["boot", "page-alloc", "fault", "unmap"]);
+    assert_eq!(names, NAMES);
 }
 
 #[test]
@@ -182,8 +243,8 @@ fn an_unknown_name_is_one_line_that_lists_the_names() {
     let output = output(&["unmap", "no-such", "--smoke"]);
     assert!(!output.status.success());
     assert!(output.stdout.is_empty(), "nothing may run before every name is known");
-    let expected = "quire: no experiment is called `no-such`: choose from boot, page-alloc, fault, unmap\n";
-    assert_eq!(text(&output.stderr), expected);
+    let expected = "quire: no experiment is called `no-such`: choose from ";
+    assert_eq!(text(&output.stderr), format!("{expected}{}\n", NAMES.join(", ")));
 }
 
 #[test]

@@ -88,6 +88,8 @@ fn shapes(smoke: bool) -> Vec<Shape> {
     shapes.push(shape("full90", Operation::Crowded(Crowded::Pairs), 1, 1));
     shapes.push(shape("full90/mixed", Operation::Crowded(Crowded::Mixed), 1, 1));
     shapes.push(shape("near-exhaustion", Operation::Crowded(Crowded::Scarce), 1, 1));
+    // Cases with the same number of threads use the same machine.
+    shapes.sort_by_key(|shape| shape.threads);
     shapes
 }
 
@@ -95,13 +97,13 @@ fn shapes(smoke: bool) -> Vec<Shape> {
 fn amount(shape: &Shape, runner: &Runner) -> (usize, usize) {
     let scale = runner.scale;
     match shape.operation {
-        Operation::Pair(0) if shape.threads == 1 => (scale.pick(2_000, 500_000), 1),
-        Operation::Pair(_) if shape.threads <= 2 => (scale.pick(500, 100_000), 1),
-        Operation::Pair(_) => (scale.pick(500, 50_000), 1),
+        Operation::Pair(0) if shape.threads == 1 => (scale.pick(2_000, 200_000), 1),
+        Operation::Pair(0) => (scale.pick(500, 50_000), 1),
+        Operation::Pair(_) => (scale.pick(500, 30_000), 1),
         Operation::Sweep => (shape.batch, (scale.pick(512, BULK) / shape.batch).max(1)),
         Operation::Half(_) => (shape.batch, scale.pick(1, 4)),
         Operation::Cross => (scale.pick(5_000, 200_000), 1),
-        Operation::Crowded(Crowded::Mixed) => (scale.pick(1_000, 20_000), 1),
+        Operation::Crowded(Crowded::Mixed) => (scale.pick(500, 4_000), 1),
         Operation::Crowded(_) => (scale.pick(1_000, 100_000), 1),
     }
 }

@@ -3,7 +3,7 @@
 use rustix::mm::Advice;
 
 use super::loops::prepare;
-use super::{Frames, Operation, PageAlloc};
+use super::{Frames, Half, Operation, PageAlloc};
 use crate::bench::experiment::{Arm, Prepared, Skip};
 use crate::bench::folio::{Folio, PAGE};
 use crate::bench::linux::populate::FolioChooser;
@@ -44,7 +44,7 @@ fn out_of_reach(case: &PageAlloc) -> Option<&'static str> {
         Operation::Crowded(_) => {
             Some("the machine's memory cannot be filled without harm to everything else on it")
         }
-        Operation::Sweep if case.threads > 1 => Some(
+        Operation::Sweep | Operation::Half(Half { bulk: false, .. }) if case.threads > 1 => Some(
             "the same as with one thread, and an interrupt to the other CPUs for each page: `pair/2threads` has it",
         ),
         _ if case.threads > case.cpus.len() => {

@@ -20,6 +20,7 @@ pub(super) type Shared = Rc<OnceCell<Hosted>>;
 /// `PageAllocator`, one list and one shard per thread.
 pub(super) struct Quire {
     config: AllocatorConfig,
+    /// The machine of the last case: the next one uses it too if it has as many threads.
     machine: Option<Hosted>,
     /// The machine of the cases that fill the whole memory: one for all arms, since each of them has it all touched.
     crowded: Shared,
@@ -55,10 +56,14 @@ impl Arm<PageAlloc> for Quire {
                     self.crowded.get_or_init(|| machine)
                 }
             };
-            return prepare(case, move || cpus::<true>(machine, config, threads, false));
+            return prepare(case, move || cpus::<true>(machine, config, threads));
         }
-        let machine = &*self.machine.insert(build(case, false)?);
-        prepare(case, move || cpus::<false>(machine, config, threads, true))
+        let machine = match self.machine.take().filter(|machine| machine.config().cpus == threads) {
+            Some(machine) => machine,
+            None => build(case, false)?,
+        };
+        let machine = &*self.machine.insert(machine);
+        prepare(case, move || cpus::<false>(machine, config, threads))
     }
 }
 
@@ -76,9 +81,8 @@ fn cpus<const ALL: bool>(
     machine: &Hosted,
     config: AllocatorConfig,
     threads: usize,
-    zeroed: bool,
 ) -> Result<Vec<Cpu<'_, ALL>>, Skip> {
-    let allocator = guards::allocator(machine, config, zeroed)?;
+    let allocator = guards::allocator(machine, config, false)?;
     let allocator = Arc::new(allocator);
     let cpu = |cpu| Cpu { machine, allocator: allocator.clone(), cpu: CpuId(cpu as u32) };
     Ok((0..threads).map(cpu).collect())

@@ -65,12 +65,12 @@ fn give<const ORDER: u8>(bits: &mut BitAlloc1M, frame: usize) {
 impl Frames for Bare {
     type Frame = usize;
 
-    #[inline]
+    #[inline(always)]
     fn take<const ORDER: u8>(&mut self) -> Option<usize> {
         take::<ORDER>(&mut self.0)
     }
 
-    #[inline]
+    #[inline(always)]
     fn give<const ORDER: u8>(&mut self, frame: usize) {
         give::<ORDER>(&mut self.0, frame);
     }
@@ -79,12 +79,12 @@ impl Frames for Bare {
 impl Frames for Locked {
     type Frame = usize;
 
-    #[inline]
+    #[inline(always)]
     fn take<const ORDER: u8>(&mut self) -> Option<usize> {
         take::<ORDER>(&mut self.0.lock())
     }
 
-    #[inline]
+    #[inline(always)]
     fn give<const ORDER: u8>(&mut self, frame: usize) {
         give::<ORDER>(&mut self.0.lock(), frame);
     }

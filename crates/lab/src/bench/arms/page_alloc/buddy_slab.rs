@@ -74,12 +74,12 @@ struct Locked(Arc<SpinMutex<Managed>>);
 impl Frames for Bare {
     type Frame = usize;
 
-    #[inline]
+    #[inline(always)]
     fn take<const ORDER: u8>(&mut self) -> Option<usize> {
         self.0.take::<ORDER>()
     }
 
-    #[inline]
+    #[inline(always)]
     fn give<const ORDER: u8>(&mut self, frame: usize) {
         self.0.give::<ORDER>(frame);
     }
@@ -92,12 +92,12 @@ impl Frames for Bare {
 impl Frames for Locked {
     type Frame = usize;
 
-    #[inline]
+    #[inline(always)]
     fn take<const ORDER: u8>(&mut self) -> Option<usize> {
         self.0.lock().take::<ORDER>()
     }
 
-    #[inline]
+    #[inline(always)]
     fn give<const ORDER: u8>(&mut self, frame: usize) {
         self.0.lock().give::<ORDER>(frame);
     }

@@ -37,12 +37,12 @@ struct Locked(Arc<LockedFrameAllocator<33>>);
 impl Frames for Locked {
     type Frame = usize;
 
-    #[inline]
+    #[inline(always)]
     fn take<const ORDER: u8>(&mut self) -> Option<usize> {
         self.0.lock().alloc(1 << ORDER)
     }
 
-    #[inline]
+    #[inline(always)]
     fn give<const ORDER: u8>(&mut self, frame: usize) {
         self.0.lock().dealloc(frame, 1 << ORDER);
     }

@@ -76,7 +76,7 @@ impl KernelFrames {
 impl Frames for KernelFrames {
     type Frame = usize;
 
-    #[inline]
+    #[inline(always)]
     fn take<const ORDER: u8>(&mut self) -> Option<usize> {
         let page = self.next;
         self.region.touch(page);
@@ -84,7 +84,7 @@ impl Frames for KernelFrames {
         (ORDER == 0 && !self.refused).then_some(self.region.start() + page * PAGE)
     }
 
-    #[inline]
+    #[inline(always)]
     fn give<const ORDER: u8>(&mut self, frame: usize) {
         let page = (frame - self.region.start()) / PAGE;
         self.refused |= self.region.advise_pages(page, 1, Advice::LinuxDontNeed).is_err();

@@ -112,12 +112,12 @@ impl<const ALL: bool> Frames for Cpu<'_, ALL> {
         self.machine.run_on(self.cpu, || body(self))
     }
 
-    #[inline]
+    #[inline(always)]
     fn take<const ORDER: u8>(&mut self) -> Option<Frame> {
         self.allocator.alloc(Self::GFP, Self::order::<ORDER>()).ok()
     }
 
-    #[inline]
+    #[inline(always)]
     fn give<const ORDER: u8>(&mut self, frame: Frame) {
         let freed = self.allocator.free(frame, Self::order::<ORDER>());
         debug_assert_eq!(freed, Ok(()));

@@ -160,6 +160,11 @@ fn check_other_allocator_experiments(rows: &[Row]) {
     }
     let blocks = of("mobility", "whole-blocks");
     assert_eq!(blocks.len(), 3 * 2);
+    for pair in blocks.chunks(2) {
+        let [quire, mixing] = pair else { panic!("{} has no second arm", pair[0].case) };
+        assert_eq!((quire.arm.as_str(), mixing.arm.as_str()), ("quire", "no-grouping"));
+        assert!(quire.median >= mixing.median, "{}: grouping leaves fewer whole blocks", quire.case);
+    }
     for row in blocks {
         let (whole, pinned) = (row.median.unwrap(), row.counters["pinned_blocks"] as f64);
         let first = row.counters["whole_at_first"] as f64;

@@ -109,3 +109,6 @@ fn different<T: Ord>(frames: impl Iterator<Item = T>) -> u64 {
     frames.dedup();
     frames.len() as u64
 }
+
+#[cfg(test)]
+mod tests;

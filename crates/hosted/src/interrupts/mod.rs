@@ -103,8 +103,8 @@ impl Hosted {
     }
 
     /// Runs `body`, a piece of work of the running CPU, one machine instruction at a time, and lets the interrupt arrive
-    /// after those instructions that `plan` says. Other threads run as ever. A microsecond or two an instruction; what
-    /// comes after the last interrupt of [`InterruptPlan::Nth`] runs at full speed.
+    /// after those instructions that `plan` says. Other threads run as ever. An instruction takes microseconds, ten on a
+    /// virtual machine; what comes after the interrupt of [`InterruptPlan::Nth`] runs at full speed.
     ///
     /// Counted are the instructions that `body` executes in the context that this is called in, a few of its beginning and
     /// end included, and those of system calls not; none after a panic has begun. Handlers may call this again, for an interrupt on top of theirs.
@@ -138,9 +138,10 @@ impl Hosted {
         Ok(Interrupted { result, events: source.counted(), delivered: source.delivered() })
     }
 
-    /// Runs `body`, a piece of work of the running CPU, with the interrupt arriving every `period`, measured by the wall's
-    /// clock, by a timer of the host. Ticks that come while the handler runs are lost, ticks that come while interrupts are
-    /// off count once. A period shorter than what handler and signal take (some microseconds) leaves `body` little time.
+    /// Runs `body`, a piece of work of the running CPU, with the interrupt arriving again and again, `period` (at least
+    /// 20 us) after the last one was handled, by a timer of the host that goes on while the thread waits for a processor.
+    /// Those that arrive while interrupts are off are delivered once. One takes the host some microseconds, some ten on a
+    /// virtual machine.
     ///
     /// # Errors
     /// [`HostedError::NoSignals`].
@@ -160,14 +161,11 @@ impl Hosted {
     ) -> Result<Interrupted<R>, HostedError> {
         let _ = self.this_cpu();
         signals::prepare()?;
-        let timer = signals::next_timer();
-        let source = Task::with(|task| {
-            Source::new(task, context, Events::Ticks(timer), InterruptPlan::Every(1), &mut handler)
-        });
-        let result = source.install(|| {
-            let _ticker = signals::Ticker::start(timer, period)?;
-            Ok(body())
-        })?;
+        let ticker = signals::Ticker::new(period);
+        let events = Events::Ticks(&raw const ticker);
+        let source =
+            Task::with(|task| Source::new(task, context, events, InterruptPlan::Every(1), &mut handler));
+        let result = source.install(|| ticker.start().map(|()| body()))?;
         Ok(Interrupted { result, events: source.counted(), delivered: source.delivered() })
     }
 }

@@ -4,16 +4,15 @@
 #![allow(unsafe_code)]
 
 use std::arch::asm;
+use std::cell::OnceCell;
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use nix::sys::signal::{
-    SaFlags, SigAction, SigEvent, SigHandler, SigSet, SigevNotify, Signal, raise, sigaction,
+    SaFlags, SigAction, SigEvent, SigHandler, SigSet, SigevNotify, SigmaskHow, Signal, raise, sigaction,
 };
-use nix::sys::timer::{Expiration, Timer, TimerSetTimeFlags};
-use nix::time::ClockId;
+use nix::sys::time::TimeSpec;
 use rustix::io::Errno;
 
 use super::source;
@@ -34,18 +33,24 @@ fn refused(step: &'static str) -> impl Fn(nix::errno::Errno) -> HostedError {
 pub(super) fn prepare() -> Result<(), HostedError> {
     static PREPARED: OnceLock<Result<(), HostedError>> = OnceLock::new();
     let prepare = || {
-        take_signal(Signal::SIGTRAP, "SIGTRAP", on_step)?;
-        take_signal(TICK, "SIGVTALRM", on_tick)
+        // A trap that is held back, because one is being handled, would kill the process.
+        take_signal(Signal::SIGTRAP, "SIGTRAP", SaFlags::SA_NODEFER, on_step)?;
+        // Ticks that are faster than the host handles them must not pile up on the stack.
+        take_signal(TICK, "SIGVTALRM", SaFlags::empty(), on_tick)
     };
     *PREPARED.get_or_init(prepare)
 }
 
 type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
-/// Neither signal is held back while its handler runs: interrupts nest, and a trap that is held back kills the process.
 /// The handlers run on the interrupted stack, where the host leaves the red zone alone.
-fn take_signal(signal: Signal, name: &'static str, handler: Handler) -> Result<(), HostedError> {
-    let flags = SaFlags::SA_SIGINFO | SaFlags::SA_NODEFER | SaFlags::SA_RESTART;
+fn take_signal(
+    signal: Signal,
+    name: &'static str,
+    flags: SaFlags,
+    handler: Handler,
+) -> Result<(), HostedError> {
+    let flags = flags | SaFlags::SA_SIGINFO | SaFlags::SA_RESTART;
     let action = SigAction::new(SigHandler::SigAction(handler), flags, SigSet::empty());
     // SAFETY: the handlers touch the running thread's own record, which has no destructor and needs none to be made, keep
     // `errno`, unwind into nobody, and run foreign code only as `Hosted`'s unsafe functions were promised it may.
@@ -90,9 +95,9 @@ fn die_of_foreign_trap() {
 
 extern "C" fn on_tick(_signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
     // SAFETY: the host gives a handler with `SA_SIGINFO` what is known of the signal; one that no timer sent has some
-    // other value there, which is a number to us and no address.
-    let timer = unsafe { (*info).si_value() }.sival_ptr.addr();
-    keeping_errno(|| Task::with(|task| source::ticked(task, timer)));
+    // other value there, which is compared and never followed.
+    let ticker = unsafe { (*info).si_value() }.sival_ptr.cast_const().cast::<Ticker>();
+    keeping_errno(|| Task::with(|task| source::ticked(task, ticker)));
 }
 
 /// The processor stops after each instruction of this thread, and [`on_step`] runs, until this is dropped or nobody counts
@@ -138,34 +143,72 @@ pub(crate) fn restore_flags(flags: u64) {
     unsafe { asm!("push {}", "popfq", in(reg) flags) };
 }
 
-/// A timer that interrupts the thread that made it, until dropped.
-pub(super) struct Ticker {
-    timer: Timer,
+/// Lets ticks of other timers in while a tick is being handled, until dropped.
+pub(super) struct TicksIn(Option<SigSet>);
+
+impl TicksIn {
+    pub(super) fn open() -> Self {
+        let tick = SigSet::from_iter([TICK]);
+        Self(tick.thread_swap_mask(SigmaskHow::SIG_UNBLOCK).ok())
+    }
 }
 
-/// Numbers for timers, from 1.
-pub(super) fn next_timer() -> usize {
-    static TIMERS: AtomicUsize = AtomicUsize::new(1);
-    TIMERS.fetch_add(1, Ordering::Relaxed)
+impl Drop for TicksIn {
+    fn drop(&mut self) {
+        // It cannot fail for a mask that the host gave.
+        let _ = self.0.as_ref().map(SigSet::thread_set_mask);
+    }
+}
+
+/// The shortest time between a tick and the next; what the host takes for one would else be all that is done.
+const SHORTEST: Duration = Duration::from_micros(20);
+
+/// A timer that interrupts the thread that started it, until dropped.
+pub(super) struct Ticker {
+    timer: OnceCell<libc::timer_t>,
+    period: Duration,
 }
 
 impl Ticker {
-    pub(super) fn start(number: usize, period: Duration) -> Result<Self, HostedError> {
-        let thread_id = rustix::thread::gettid().as_raw_nonzero().get();
-        let notify = SigevNotify::SigevThreadId { signal: TICK, thread_id, si_value: number as isize };
-        let timer =
-            Timer::new(ClockId::CLOCK_MONOTONIC, SigEvent::new(notify)).map_err(refused("the timer"))?;
-        let mut ticker = Self { timer };
-        let period = Expiration::Interval(period.max(Duration::from_nanos(1)).into());
-        ticker.timer.set(period, TimerSetTimeFlags::empty()).map_err(refused("the timer"))?;
-        Ok(ticker)
+    pub(super) fn new(period: Duration) -> Self {
+        Self { timer: OnceCell::new(), period: period.max(SHORTEST) }
+    }
+
+    /// Starts; a tick brings this value's address.
+    pub(super) fn start(&self) -> Result<(), HostedError> {
+        let notify = SigevNotify::SigevThreadId {
+            signal: TICK,
+            thread_id: rustix::thread::gettid().as_raw_nonzero().get(),
+            si_value: std::ptr::from_ref(self).addr() as isize,
+        };
+        let mut event = SigEvent::new(notify).sigevent();
+        let mut timer = std::ptr::null_mut();
+        // SAFETY: both places are this function's own; the host writes the timer's name into the second.
+        let made = unsafe { libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer) };
+        nix::errno::Errno::result(made).map_err(refused("the timer"))?;
+        let _ = self.timer.set(timer);
+        self.again();
+        Ok(())
+    }
+
+    /// Lets the next tick come a period from now. Not every period: a tick that is due while another one is handled
+    /// would follow at once, and leave the work below no time.
+    pub(super) fn again(&self) {
+        let Some(&timer) = self.timer.get() else { return };
+        let next = *TimeSpec::from_duration(self.period).as_ref();
+        let never = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let when = libc::itimerspec { it_interval: never, it_value: next };
+        // SAFETY: the timer exists until this value is dropped. It cannot fail for a time that is none too large, and
+        // then there are no more ticks.
+        unsafe { libc::timer_settime(timer, 0, &raw const when, std::ptr::null_mut()) };
     }
 }
 
 impl Drop for Ticker {
     fn drop(&mut self) {
-        // `Timer` stays behind when a panic is under way; it shall at least be silent.
-        let never = Expiration::OneShot(Duration::ZERO.into());
-        let _ = self.timer.set(never, TimerSetTimeFlags::empty());
+        if let Some(&timer) = self.timer.get() {
+            // SAFETY: made by `start`, and nobody uses its name any more.
+            unsafe { libc::timer_delete(timer) };
+        }
     }
 }

@@ -16,6 +16,8 @@ use quire::cpu::CpuId;
 use quire::platform::Context;
 
 use super::InterruptPlan;
+#[cfg(not(miri))]
+use super::signals::Ticker;
 use crate::task::{Entered, Task};
 
 /// What a source counts.
@@ -26,9 +28,9 @@ pub(crate) enum Events {
     Steps,
     /// Calls of the platform.
     Calls,
-    /// Ticks of the timer with this number.
+    /// Ticks of this timer, which lives as long as the source.
     #[cfg(not(miri))]
-    Ticks(usize),
+    Ticks(*const Ticker),
 }
 
 pub(crate) struct Source {
@@ -155,6 +157,8 @@ impl Source {
         compiler_fence(Ordering::SeqCst);
         let handled = catch_unwind(AssertUnwindSafe(|| {
             let _entered = Entered::interrupt(self.context);
+            #[cfg(not(miri))]
+            let _others = self.has_rivals().then(super::signals::TicksIn::open);
             // SAFETY: the source was made with a handler of the type that `call` expects, which lives as long as it is
             // on the list; `running` keeps a second call out while this one runs.
             unsafe { (self.call)(self.handler) };
@@ -169,6 +173,15 @@ impl Source {
         }
         compiler_fence(Ordering::SeqCst);
         self.running.store(false, Ordering::Relaxed);
+    }
+}
+
+#[cfg(not(miri))]
+impl Source {
+    /// Whether this is one of several timers of its thread, so that another one's tick may arrive on top of its own.
+    fn has_rivals(&self) -> bool {
+        let is_timer = |source: &&Self| matches!(source.events, Events::Ticks(_));
+        is_timer(&self) && Task::with(|task| sources(task).filter(is_timer).nth(1).is_some())
     }
 }
 
@@ -276,12 +289,15 @@ pub(super) fn stepped(task: &Task) -> bool {
     sources(task).filter(counts_steps).any(|source| source.active.load(Ordering::Relaxed))
 }
 
-/// The timer with this number has ticked. One that ticks on after its source is gone is nobody's.
+/// The timer has ticked. One that ticks on after its source is gone is nobody's, and its address is a number.
 #[cfg(not(miri))]
-pub(super) fn ticked(task: &Task, timer: usize) {
-    let of_timer = |source: &&Source| source.events == Events::Ticks(timer);
-    if let Some(source) = sources(task).find(of_timer).filter(|source| source.active.load(Ordering::Relaxed))
-    {
-        source.event(task);
+pub(super) fn ticked(task: &Task, ticker: *const Ticker) {
+    let of_timer = |source: &&Source| source.events == Events::Ticks(ticker);
+    let is_active = |source: &&Source| source.active.load(Ordering::Relaxed);
+    let Some(source) = sources(task).find(of_timer).filter(is_active) else { return };
+    source.event(task);
+    if is_active(&source) {
+        // SAFETY: the source is on the list, so its timer lives.
+        unsafe { (*ticker).again() };
     }
 }

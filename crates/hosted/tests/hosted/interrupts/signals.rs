@@ -187,3 +187,64 @@ fn ticks_arrive_while_the_work_goes_on() {
     };
     machine.spawn_cpus(2, ticking);
 }
+
+#[test]
+fn ticks_of_two_timers_nest() {
+    let machine = machine(1);
+    machine.run_on(CPU0, || {
+        let (nested, level) = (AtomicU64::new(0), AtomicU64::new(0));
+        let on_hard = || _ = nested.fetch_add(level.load(Ordering::Relaxed), Ordering::Relaxed);
+        let period = Duration::from_micros(300);
+        let wait = || (0..2000).for_each(|_| std::hint::spin_loop());
+        let on_soft = || {
+            level.store(1, Ordering::Relaxed);
+            wait();
+            level.store(0, Ordering::Relaxed);
+        };
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let body = || {
+            while nested.load(Ordering::Relaxed) < 10 {
+                assert!(Instant::now() < deadline, "none nests");
+                wait();
+            }
+        };
+        // SAFETY: the handlers touch atomics alone.
+        let ran = unsafe {
+            machine.with_interrupts(period * 7 / 5, SOFT, on_soft, || {
+                machine.with_interrupts(period, HARD, on_hard, body).expect("a timer").delivered
+            })
+        };
+        assert!(ran.expect("a timer").result >= 10);
+    });
+}
+
+/// Faster than they are handled: the work goes on all the same, and the stack holds.
+#[test]
+fn ticks_without_end_leave_the_work_its_time() {
+    let machine = machine(1);
+    let (came, done) = (AtomicU64::new(0), AtomicU64::new(0));
+    let run = || {
+        machine.run_on(CPU0, || {
+            let handler = || {
+                came.fetch_add(1, Ordering::Relaxed);
+                let start = Instant::now();
+                while start.elapsed() < Duration::from_micros(200) {}
+            };
+            let body = || {
+                while came.load(Ordering::Relaxed) < 300 {
+                    done.fetch_add(1, Ordering::Relaxed);
+                }
+            };
+            // SAFETY: the handler touches atomics and the clock alone.
+            unsafe { machine.with_interrupts(Duration::ZERO, HARD, handler, body) }
+                .expect("a timer")
+                .delivered
+        })
+    };
+    std::thread::scope(|scope| {
+        let small = std::thread::Builder::new().stack_size(64 << 10);
+        let delivered = small.spawn_scoped(scope, run).expect("a thread").join().expect("no panic");
+        assert_eq!(delivered, came.load(Ordering::Relaxed));
+    });
+    assert!(done.load(Ordering::Relaxed) > 300);
+}

@@ -25,7 +25,7 @@ fn pin_pair(machine: &Hosted) -> CpuId {
 /// One frame out and back: every call of the platform on the shortest path of the library. Never inlined, as above.
 #[inline(never)]
 fn frame_pair(allocator: &PageAllocator<'_, Hosted>) -> bool {
-    allocator.alloc(Gfp::USER, Order::FRAME).and_then(|frame| Ok(allocator.free(frame, Order::FRAME))).is_ok()
+    allocator.alloc(Gfp::USER, Order::FRAME).is_ok_and(|frame| allocator.free(frame, Order::FRAME).is_ok())
 }
 
 fn cost(name: &str, calls: u32, mut call: impl FnMut()) {

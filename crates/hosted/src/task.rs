@@ -75,8 +75,6 @@ struct Saved {
     flush_lost: bool,
 }
 
-const CONTEXTS: [Context; 3] = [Context::Task, Context::SoftInterrupt, Context::HardInterrupt];
-
 impl Task {
     /// The record of the running thread.
     #[inline(always)]
@@ -117,7 +115,11 @@ impl Task {
 
     #[inline]
     pub(crate) fn context(&self) -> Context {
-        CONTEXTS[usize::from(self.context.load(Ordering::Relaxed)) % CONTEXTS.len()]
+        match self.context.load(Ordering::Relaxed) {
+            0 => Context::Task,
+            1 => Context::SoftInterrupt,
+            _ => Context::HardInterrupt,
+        }
     }
 
     pub(crate) fn pins(&self) -> u32 {

@@ -18,8 +18,11 @@ const CPU0: CpuId = CpuId(0);
 const SOFT: Context = Context::SoftInterrupt;
 const HARD: Context = Context::HardInterrupt;
 
-/// Operations longer than this are sampled.
-const SHORT: u64 = 500;
+/// Operations with more steps than this are sampled.
+const SHORT: u64 = 400;
+
+/// Soft interrupts in one operation of which each step is followed, as the host takes its time for a step.
+const MOST_NESTED: u32 = 6;
 
 /// One CPU's task and the interrupts on top of it, each with folios of its own.
 struct Scene<'w, 'm> {
@@ -95,43 +98,55 @@ fn in_each_arm(action: impl Fn(&Hosted, ListGuard)) {
     }
 }
 
+/// An operation that is undone each time, so that it finds the lists much as they were.
+fn sweep(scene: &Scene<'_, '_>, rng: &mut Rng, act: Act, number: u8) -> String {
+    let (world, stash, order) = (scene.world, &scene.stashes[0], order(number));
+    let interrupted = |plan, rng: &mut Rng| {
+        if act == Act::Give {
+            world.act(stash, Act::Take, order, 0, true);
+        }
+        let mut call = world.prepare(stash, act, order, 0);
+        let context = if rng.bool() { SOFT } else { HARD };
+        let seed = rng.u64(..);
+        let ran = scene.interrupted(&mut call, plan, context, || scene.handle(context, seed));
+        if act == Act::Take {
+            world.act(stash, Act::Give, order, 0, true);
+        }
+        ran
+    };
+    // The first may fill a list; what it left is what the others find.
+    let steps = (0..3).map(|_| interrupted(InterruptPlan::Count, rng).events).min().unwrap_or(0);
+    let all = steps < SHORT;
+    // Handlers leave the lists longer or shorter, so that the number of steps changes a little.
+    let chosen = (0..).take_while(|&step| step < if all { SHORT } else { SHORT / 8 });
+    let mut delivered = 0;
+    for step in chosen {
+        let step = if all { step } else { rng.u64(0..steps) };
+        let ran = interrupted(InterruptPlan::Nth(step), rng);
+        if all && ran.events <= step {
+            break;
+        }
+        assert!(ran.delivered == 1 || ran.events <= step, "{act:?} of order {number}, step {step}");
+        delivered += ran.delivered;
+    }
+    assert!(delivered > 0);
+    format!("{delivered} of {steps}")
+}
+
 /// An interrupt at each instruction of what the lists serve: one of all that interrupts do here, drawn, in short runs.
 #[test]
 fn an_interrupt_at_every_step_of_a_short_operation() {
     in_each_arm(|machine, guard| {
-        let world = World::new(machine, guard);
+        let deadline = Instant::now() + budget(Duration::from_secs(1));
+        let (world, mut rng) = (World::new(machine, guard), Rng::with_seed(7));
         let scene = Scene::new(machine, &world);
-        let mut rng = Rng::with_seed(7);
-        let mut counts = Vec::new();
-        for number in [0, 1, 3, 9] {
-            for act in [Act::Take, Act::Give] {
-                let mut step = 0;
-                let mut interrupts = 0;
-                // What the operation does is undone, so that it finds the lists much as they were.
-                let (undo, order) = (if act == Act::Take { Act::Give } else { Act::Take }, order(number));
-                while step < SHORT {
-                    if act == Act::Give {
-                        world.act(&scene.stashes[0], undo, order, 0, true);
-                    }
-                    let mut call = world.prepare(&scene.stashes[0], act, order, 0);
-                    let context = if rng.bool() { SOFT } else { HARD };
-                    let seed = rng.u64(..);
-                    let handler = || scene.handle(context, seed);
-                    let ran = scene.interrupted(&mut call, InterruptPlan::Nth(step), context, handler);
-                    if act == Act::Take {
-                        world.act(&scene.stashes[0], undo, order, 0, true);
-                    }
-                    if ran.events <= step {
-                        break;
-                    }
-                    interrupts += ran.delivered;
-                    step += 1;
-                }
-                assert_eq!(interrupts, step, "{act:?} of order {number}");
-                counts.push(step);
+        for number in [0, 1, 3, 9, 2].into_iter().chain(std::iter::repeat(0)) {
+            let [take, give] = [Act::Take, Act::Give].map(|act| sweep(&scene, &mut rng, act, number));
+            println!("{guard:?}, order {number}: interrupts at {take} steps of a take, {give} of a give");
+            if Instant::now() > deadline {
+                break;
             }
         }
-        println!("{guard:?}: steps of take and give, orders 0, 1, 3, 9: {counts:?}");
         scene.end();
     });
 }
@@ -156,8 +171,8 @@ fn draw(rng: &mut Rng, scene: &Scene<'_, '_>) -> Call {
 fn an_interrupt_at_drawn_steps_of_long_operations() {
     in_each_arm(|machine, guard| {
         let (mut calls, mut delivered, mut longest) = (0, 0, 0);
-        let deadline = Instant::now() + budget(Duration::from_secs(2));
-        for seed in seeds(Duration::from_secs(2)) {
+        let deadline = Instant::now() + budget(Duration::from_secs(1));
+        for seed in seeds(Duration::from_secs(1)) {
             println!("QUIRE_SEED={seed}");
             let mut rng = Rng::with_seed(seed);
             let world = World::new(machine, guard);
@@ -188,8 +203,8 @@ fn an_interrupt_at_drawn_steps_of_long_operations() {
 fn interrupts_on_top_of_interrupts() {
     in_each_arm(|machine, guard| {
         let (soft, hard) = (AtomicU64::new(0), AtomicU64::new(0));
-        let deadline = Instant::now() + budget(Duration::from_secs(2));
-        for seed in seeds(Duration::from_secs(2)) {
+        let deadline = Instant::now() + budget(Duration::from_secs(1));
+        for seed in seeds(Duration::from_secs(1)) {
             println!("QUIRE_SEED={seed}");
             let mut rng = Rng::with_seed(seed);
             let world = World::new(machine, guard);
@@ -199,26 +214,24 @@ fn interrupts_on_top_of_interrupts() {
                 let plan = [
                     InterruptPlan::Every(rng.u64(1..200)),
                     InterruptPlan::Seeded { seed, one_in: 30 },
-                    InterruptPlan::Nth(rng.u64(0..100)),
+                    InterruptPlan::Nth(rng.u64(0..300)),
                 ][rng.usize(0..3)];
                 let inner = InterruptPlan::Seeded { seed: rng.u64(..), one_in: rng.u64(20..200) };
-                let mut numbers = rng.fork();
+                let (mut numbers, mut left) = (rng.fork(), MOST_NESTED);
                 let on_soft = || {
+                    if left == 0 {
+                        return;
+                    }
+                    left -= 1;
                     let count = soft.fetch_add(1, Relaxed);
                     let act = [Act::Take, Act::Give, Act::TakeMany(4), Act::GiveMany(4)][count as usize % 4];
                     let which = numbers.u64(..);
-                    let mut call =
-                        world.prepare(&scene.stashes[1], act, order([0, 1, 3][which as usize % 3]), which);
+                    let number = order([0, 1, 3][which as usize % 3]);
+                    let mut call = world.prepare(&scene.stashes[1], act, number, which);
                     let on_hard = || scene.handle(HARD, which.wrapping_add(hard.fetch_add(1, Relaxed)));
                     scene.interrupted(&mut call, inner, HARD, on_hard);
                 };
-                // Bounded, as each step of a soft interrupt takes the host its time too.
-                if matches!(call.act, Act::Drain | Act::TakeMany(_) | Act::GiveMany(_)) {
-                    let plan = InterruptPlan::Nth(rng.u64(0..1000));
-                    scene.interrupted(&mut call, plan, SOFT, on_soft);
-                } else {
-                    scene.interrupted(&mut call, plan, SOFT, on_soft);
-                }
+                scene.interrupted(&mut call, plan, SOFT, on_soft);
             }
             scene.end();
             if Instant::now() > deadline {
@@ -227,7 +240,7 @@ fn interrupts_on_top_of_interrupts() {
         }
         let (soft, hard) = (soft.into_inner(), hard.into_inner());
         println!("{guard:?}: {soft} soft interrupts, {hard} hard ones on top of them");
-        assert!(soft > 20 && hard > 20);
+        assert!(soft > 5 && hard > 5);
     });
 }
 

@@ -15,9 +15,10 @@ const MOST: usize = 48;
 
 pub(crate) const GUARDS: [ListGuard; 3] = [ListGuard::Reentry, ListGuard::IrqOff, ListGuard::TaskOnly];
 
-/// The machine of these tests: 24 MiB.
+/// The machine of these tests: 24 MiB, and no modelled TLBs, whose steps are not what is to be looked at.
 pub(crate) fn machine(cpus: usize) -> Hosted {
-    HostedConfig::new(FRAMES * 4096).with_cpus(cpus).build().expect("the host has 24 MiB")
+    let config = HostedConfig { tlb_model: false, ..HostedConfig::new(FRAMES * 4096) };
+    config.with_cpus(cpus).build().expect("the host has 24 MiB")
 }
 
 /// Who has which frame, and the first thing that went wrong.
@@ -208,7 +209,7 @@ impl<'m> World<'m> {
         }
     }
 
-    /// Books what came of a call. A task must get what there is; an interrupt may be refused what is locked below it.
+    /// Books what came of a call. A task must get small folios while there is plenty; an interrupt may be refused what is locked below it.
     pub(crate) fn book(&self, stash: &Stash, call: &Call, is_task: bool) {
         match call.act {
             Act::Take | Act::TakeMany(_) => {
@@ -216,13 +217,19 @@ impl<'m> World<'m> {
                     self.ledger.take(frame.0, call.order.frames());
                     stash.push(frame, call.order);
                 }
-                if call.count == 0 && is_task {
+                if call.count == 0 && is_task && call.order <= order(3) && self.has_plenty() {
                     self.ledger.blame(Broken::FalseOutOfMemory, 0);
                 }
             }
             _ if call.refused => self.ledger.blame(Broken::BadFree, call.frames[0].0),
             _ => {}
         }
+    }
+
+    /// More than enough is free for any small folio.
+    fn has_plenty(&self) -> bool {
+        let info = self.allocator.memory_info();
+        info.free > FRAMES / 2
     }
 
     /// The three in a row, uninterrupted as far as this code goes.

@@ -30,7 +30,7 @@ pub enum AllocError {
     OutOfMemory,
     /// The order is above what the call serves.
     BadOrder,
-    /// The node does not exist on this machine.
+    /// A node does not exist on this machine, or no node of the set has memory.
     BadNode,
 }
 

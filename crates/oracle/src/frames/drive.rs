@@ -2,7 +2,9 @@
 
 use quire::addr::{Frame, FrameRange, Order, PageSize};
 use quire::cpu::CpuId;
-use quire::page_alloc::{AllocatorConfig, CountError, Gfp, PageAllocator, Urgency, ZoneKind};
+use quire::page_alloc::{
+    AllocatorConfig, CountError, Gfp, NodePolicy, NodeSet, PageAllocator, Urgency, ZoneKind,
+};
 
 use hosted::{Hosted, HostedConfig};
 
@@ -42,7 +44,7 @@ fn gfp(class: Class) -> Gfp {
         Class::Dma32 => Gfp::DMA32,
         Class::Reclaimable => Gfp::RECLAIMABLE,
         Class::Reserve => Gfp { urgency: Urgency::Reserve, ..Gfp::USER },
-        Class::Node0 => Gfp { this_node: true, ..Gfp::USER.on_node(0) },
+        Class::Node0 => Gfp::USER.from_nodes(NodePolicy::Bind(NodeSet::one(0))),
     }
 }
 

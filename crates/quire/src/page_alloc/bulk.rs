@@ -23,7 +23,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         let Ok(zones) = self.zones_for(cpu, gfp) else { return 0 };
         let wait = !self.cpus[cpu.index()].is_busy();
         let mut got = 0;
-        for &number in zones {
+        for &number in zones.iter() {
             let zone = &self.zones[usize::from(number)];
             let before = got;
             while got < out.len() {
@@ -46,6 +46,7 @@ impl<P: Platform> PageAllocator<'_, P> {
                 }
             }
             self.count_alloc(cpu, usize::from(number), ((got - before) as u64) << order.get());
+            self.count_placed(cpu, gfp, zones, number.into(), ((got - before) as u64) << order.get());
         }
         got
     }

@@ -1,10 +1,12 @@
 //! Takes over a machine's memory: checks the ranges, takes the tables from them, and frees the rest into the pools.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::PageAllocator;
 use super::gfp::ZoneKind;
+use super::node_set::NodeSet;
 use super::pcp::{CpuLists, FrameList, LISTS, capacity_of};
+use super::placement::Placement;
 use super::pool::{Pool, pool_words};
 use super::shard::Shard;
 use super::store::SMALL_CAPACITY;
@@ -22,7 +24,8 @@ use crate::rank::Rank;
 use crate::stats::StatCells;
 use crate::sync::SpinLock;
 
-const KINDS: usize = 3;
+/// Kinds of zone. Each node has a zone of each, in a row, though most are empty.
+pub(super) const KINDS: usize = 3;
 const DMA32_END: Frame = Frame((4 << 30) / FRAME_SIZE);
 
 /// A range of physical memory that the manager may use.
@@ -82,44 +85,29 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
     /// # Errors
     /// [`InitError`].
     pub fn new(platform: &'p P, ranges: &[MemoryRange], config: AllocatorConfig) -> Result<Self, InitError> {
-        check(platform, ranges)?;
+        let nodes = check(platform, ranges)?;
         let mut boot = BootMemory::new(platform);
         for range in ranges {
             boot.add(range.frames, range.node, range.zeroed)?;
         }
-        let layout = Layout::new(ranges, config);
+        let layout = Layout::new(ranges, nodes, config);
         let memmap = build_memmap(&mut boot, ranges)?;
         let zones =
             boot.table(0, layout.nodes * KINDS, |boot, zone| layout.build_zone(boot, platform, zone))?;
-        let fallback = boot.table(0, layout.nodes * KINDS, |boot, index| {
-            layout.build_fallback(boot, index / KINDS, index % KINDS)
-        })?;
         let cpus = platform.cpu_count();
-        let lists =
-            boot.table(0, cpus, |boot, cpu| layout.build_cpu(boot, platform, CpuId(cpu as u32), fallback))?;
+        let placement = layout.build_placement(&mut boot, platform)?;
+        let lists = boot.table(0, cpus, |boot, cpu| {
+            layout.build_cpu(boot, platform, CpuId(cpu as u32), placement.nearest)
+        })?;
         let stats = boot.table(0, cpus, |_, _| Ok(StatCells::new()))?;
         let present = ranges.iter().map(|range| range.frames.count).sum();
-        let mut allocator = Self {
-            platform,
-            memmap,
-            zones,
-            fallback,
-            nodes: layout.nodes,
-            cpus: lists,
-            stats,
-            present,
-            reserved: 0,
-        };
+        let mut allocator =
+            Self { platform, memmap, zones, placement, cpus: lists, stats, present, reserved: 0 };
         mark_holes(&allocator.memmap, ranges);
         for (index, range) in ranges.iter().enumerate() {
             allocator.adopt_range(&layout, range, boot.taken(index));
         }
         Ok(allocator)
-    }
-
-    /// How many nodes the machine has.
-    pub fn node_count(&self) -> usize {
-        self.nodes
     }
 
     /// Frees what the tables left of a range: whole blocks are in their pools already, those with tables are taken
@@ -197,8 +185,7 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
 }
 
 impl<'r> Layout<'r> {
-    fn new(ranges: &'r [MemoryRange], config: AllocatorConfig) -> Self {
-        let nodes = ranges.iter().map(|range| usize::from(range.node) + 1).max().unwrap_or(1);
+    fn new(ranges: &'r [MemoryRange], nodes: usize, config: AllocatorConfig) -> Self {
         let mut layout = Self { ranges, nodes, movable: [Frame(u64::MAX); MAX_NODES] };
         for node in 0..nodes {
             layout.movable[node] = layout.movable_start(node as u8, config.movable_percent.min(100));
@@ -293,20 +280,41 @@ impl<'r> Layout<'r> {
         Ok(zone)
     }
 
-    /// The zones for requests that start at a node and may use a kind: each node's from the highest kind down, the
-    /// nearest node (by number) first.
-    fn build_fallback<P: Platform>(
+    fn build_placement<P: Platform>(
         &self,
         boot: &mut BootMemory<'_, P>,
+        platform: &P,
+    ) -> Result<Placement, InitError> {
+        let nearest = boot.table(0, self.nodes * KINDS, |boot, index| {
+            self.build_nearest(boot, platform, index / KINDS, index % KINDS)
+        })?;
+        let turns = boot.table(0, platform.cpu_count(), |_, cpu| {
+            // The CPUs' turns start apart.
+            Ok(OwnLine(AtomicU8::new((cpu % MAX_NODES) as u8)))
+        })?;
+        let present = self.ranges.iter().filter(|range| range.frames.count > 0);
+        let with_memory: NodeSet = present.map(|range| range.node).collect();
+        Ok(Placement { nearest, with_memory, turns })
+    }
+
+    /// The zones for requests that start at a node and may use a kind: each node's from the highest kind down, the
+    /// nearest node first. Of nodes at the same distance the one whose number follows first, going round, so that
+    /// the nodes that run short do not all turn to the same one.
+    fn build_nearest<P: Platform>(
+        &self,
+        boot: &mut BootMemory<'_, P>,
+        platform: &P,
         node: usize,
         kind: usize,
     ) -> Result<BootSlice<u8>, InitError> {
-        let by_distance =
-            (0..2 * self.nodes).map(|step| (step.div_ceil(2), step % 2 == 1)).filter_map(|(step, up)| {
-                let near = if up { node.checked_add(step) } else { node.checked_sub(step) };
-                near.filter(|&near| near < self.nodes)
-            });
-        let zones = by_distance
+        let mut nodes: [usize; MAX_NODES] = core::array::from_fn(|other| other);
+        let nodes = &mut nodes[..self.nodes];
+        nodes.sort_unstable_by_key(|&other| {
+            let distance = platform.node_distance(node as u8, other as u8);
+            (other != node, distance, (other + self.nodes - node) % self.nodes)
+        });
+        let zones = nodes
+            .iter()
             .flat_map(|near| (0..=kind).rev().map(move |kind| near * KINDS + kind))
             .filter(|&zone| self.frames_in(zone) > 0);
         boot.table(node as u8, zones.clone().count(), |_, index| {
@@ -344,7 +352,8 @@ fn whole_blocks(frames: FrameRange) -> (BlockNumber, BlockNumber) {
     (BlockNumber(first), BlockNumber(end.max(first)))
 }
 
-fn check<P: Platform>(platform: &P, ranges: &[MemoryRange]) -> Result<(), InitError> {
+/// Refuses what no machine can be; how many nodes it has, those of CPUs without memory included.
+fn check<P: Platform>(platform: &P, ranges: &[MemoryRange]) -> Result<usize, InitError> {
     if ranges.len() > MAX_RANGES {
         return Err(InitError::TooManyRanges);
     }
@@ -357,15 +366,17 @@ fn check<P: Platform>(platform: &P, ranges: &[MemoryRange]) -> Result<(), InitEr
         if end.is_none_or(|end| end > limit) {
             return Err(InitError::BeyondPhysical);
         }
-        if usize::from(range.node) >= MAX_NODES {
-            return Err(InitError::BadNode);
-        }
     }
     if ranges.windows(2).any(|pair| pair[0].frames.end() > pair[1].frames.start) {
         return Err(InitError::Overlapping);
     }
     let cpus = platform.cpu_count();
-    if cpus == 0 || cpus > MAX_CPUS { Err(InitError::BadCpuCount) } else { Ok(()) }
+    if cpus == 0 || cpus > MAX_CPUS {
+        return Err(InitError::BadCpuCount);
+    }
+    let of_cpus = (0..cpus).map(|cpu| platform.node_of(CpuId(cpu as u32)));
+    let last = ranges.iter().map(|range| range.node).chain(of_cpus).max().unwrap_or(0);
+    if usize::from(last) < MAX_NODES { Ok(usize::from(last) + 1) } else { Err(InitError::BadNode) }
 }
 
 /// Takes the section table, and for each section with memory the records from its first to its last block.

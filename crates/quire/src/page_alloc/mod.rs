@@ -10,7 +10,9 @@ mod gfp;
 mod info;
 mod init;
 mod nested;
+mod node_set;
 mod pcp;
+mod placement;
 mod pool;
 mod search;
 mod shard;
@@ -20,9 +22,10 @@ mod whole;
 mod zone;
 
 pub use counts::{CountError, Counter};
-pub use gfp::{Gfp, Mobility, Urgency, ZoneKind};
+pub use gfp::{Gfp, Mobility, NodePolicy, Urgency, ZoneKind};
 pub use info::{MemoryInfo, ZoneInfo};
 pub use init::{AllocatorConfig, ListGuard, MemoryRange};
+pub use node_set::NodeSet;
 pub use validate::Violation;
 pub use zone::Watermarks;
 
@@ -37,6 +40,7 @@ use crate::stats::{Stat, StatCells};
 use crate::sync::Pinned;
 
 use pcp::CpuLists;
+use placement::{Placement, ZoneOrder};
 use zone::Zone;
 
 /// Hands out and takes back page frames of one machine.
@@ -44,9 +48,7 @@ pub struct PageAllocator<'p, P: Platform> {
     platform: &'p P,
     memmap: MemMap,
     zones: BootSlice<Zone>,
-    /// For each node and zone kind, the zones to try in order: `fallback[node * 3 + kind]`.
-    fallback: BootSlice<BootSlice<u8>>,
-    nodes: usize,
+    placement: Placement,
     cpus: BootSlice<CpuLists>,
     stats: BootSlice<StatCells>,
     /// Frames of the ranges that the machine was given.
@@ -90,7 +92,7 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
         }
         let pinned = Pinned::new(self.platform);
         if let Some(list) = pcp::list_of(order, gfp.mobility)
-            && gfp.node.is_none()
+            && gfp.nodes == NodePolicy::Local
             && let Some(frame) = self.take_listed(pinned.cpu(), list, gfp.zone)
         {
             return Ok(frame);
@@ -132,6 +134,7 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
         if let Some((_, zone)) = found {
             let list = pcp::list_of(order, gfp.mobility).unwrap_or_default();
             pcp::add_own(&lists.list(zone.into(), list).allocated, order.frames());
+            self.count_placed(cpu, gfp, zones, zone.into(), order.frames());
         } else {
             self.cells(cpu).add(Stat::AllocFailed, 1);
         }
@@ -203,8 +206,18 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
                 Stat::PgallocNormal => through_lists(|list| &list.allocated, Some(ZoneKind::Normal)),
                 Stat::PgallocMovable => through_lists(|list| &list.allocated, Some(ZoneKind::Movable)),
                 Stat::Pgfree => through_lists(|list| &list.freed, None),
+                Stat::NumaHit => self.handed_out().saturating_sub(self.stat(Stat::NumaMiss)),
+                Stat::NumaLocal => self.handed_out().saturating_sub(self.stat(Stat::NumaOther)),
                 _ => 0,
             }
+    }
+
+    /// Frames handed out from any zone.
+    fn handed_out(&self) -> u64 {
+        [Stat::PgallocDma32, Stat::PgallocNormal, Stat::PgallocMovable]
+            .map(|stat| self.stat(stat))
+            .iter()
+            .sum()
     }
 
     #[inline]
@@ -222,24 +235,11 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
         self.cells(cpu).add(stat, frames);
     }
 
-    /// The zones that may serve a request, in order.
-    #[inline]
-    fn zones_for(&self, cpu: CpuId, gfp: Gfp) -> Result<&[u8], AllocError> {
-        let node = gfp.node.unwrap_or_else(|| self.platform.node_of(cpu));
-        let zones =
-            self.fallback.get(usize::from(node) * 3 + gfp.zone as usize).ok_or(AllocError::BadNode)?;
-        if !gfp.this_node {
-            return Ok(zones.as_slice());
-        }
-        let own = zones.iter().take_while(|&&zone| self.zones[usize::from(zone)].node == node).count();
-        Ok(&zones.as_slice()[..own])
-    }
-
     /// Tries each zone's list, then its store, in turn.
     fn alloc_from(
         &self,
         lists: &CpuLists,
-        zones: &[u8],
+        zones: ZoneOrder<'_>,
         cpu: CpuId,
         gfp: Gfp,
         order: Order,
@@ -265,7 +265,13 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
     }
 
     #[cold]
-    fn alloc_nested(&self, zones: &[u8], cpu: CpuId, gfp: Gfp, order: Order) -> Result<Frame, AllocError> {
+    fn alloc_nested(
+        &self,
+        zones: ZoneOrder<'_>,
+        cpu: CpuId,
+        gfp: Gfp,
+        order: Order,
+    ) -> Result<Frame, AllocError> {
         let take = |&zone: &u8| self.take_nested(&self.zones[usize::from(zone)], cpu, order, gfp);
         zones.iter().find_map(take).ok_or(AllocError::OutOfMemory)
     }

@@ -34,7 +34,7 @@ impl Watermarks {
 /// A value on a cache line of its own.
 #[repr(align(64))]
 #[derive(Default)]
-pub(super) struct OwnLine<T>(T);
+pub(super) struct OwnLine<T>(pub(super) T);
 
 /// The memory of one node and one kind.
 pub(super) struct Zone {

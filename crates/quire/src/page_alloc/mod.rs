@@ -5,6 +5,7 @@
 //! tables map come back through [`Counter`] without anybody looking at their descriptors (`counts`).
 
 mod bulk;
+mod contig;
 mod counts;
 mod gfp;
 mod info;
@@ -14,6 +15,7 @@ mod node_set;
 mod pcp;
 mod placement;
 mod pool;
+mod runs;
 mod search;
 mod shard;
 mod store;

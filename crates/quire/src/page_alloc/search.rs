@@ -49,7 +49,7 @@ impl<P: Platform> PageAllocator<'_, P> {
 
     /// Makes a whole block of the pool ready for small pieces, as a member of the searcher's shard.
     fn split_whole(&self, zone: &Zone, search: Search) -> Option<BlockNumber> {
-        let number = zone.take_blocks(self.platform, 1, search.wait)?;
+        let number = zone.take_blocks(self.platform, 1, 1, search.wait)?;
         let block = self.memmap.block(number);
         block.lock(self.platform);
         self.make_small(zone, number, block, 0, FrameMask::EMPTY);

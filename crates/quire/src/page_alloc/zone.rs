@@ -81,16 +81,17 @@ impl Zone {
         self.free_frames().saturating_sub(mark + reserve)
     }
 
-    /// Takes an aligned run of whole blocks from any of the zone's regions.
+    /// Takes a run of whole blocks from any of the zone's regions, at a multiple of `align` blocks.
     pub(super) fn take_blocks<P: Platform>(
         &self,
         platform: &P,
         blocks: u32,
+        align: u32,
         wait: bool,
     ) -> Option<BlockNumber> {
         self.pools.iter().find_map(|pool| {
             let mut pool = if wait { pool.lock(platform) } else { pool.try_lock(platform)? };
-            pool.take(blocks)
+            pool.take(blocks, align)
         })
     }
 
@@ -104,6 +105,12 @@ impl Zone {
             }
         }
         unreachable!("block {first:?} belongs to no region of its zone");
+    }
+
+    /// How many blocks there are from `block` to the end of its region.
+    pub(super) fn region_from<P: Platform>(&self, platform: &P, block: BlockNumber) -> u32 {
+        let mut pools = self.pools.iter().map(|pool| pool.lock(platform));
+        pools.find(|pool| pool.spans(block)).map_or(1, |pool| pool.blocks_from(block))
     }
 
     /// Whole free blocks.

@@ -56,8 +56,10 @@ stats! {
     BlockSplit = "block_split",
     /// Blocks that became whole again.
     BlockMerge = "block_merge",
-    /// Frames taken from a block that serves another mobility group.
+    /// Times that folios were taken from a block that serves another mobility group.
     MobilityFallback = "mobility_fallback",
+    /// Blocks that changed over from one mobility group to another while parts of them were used.
+    MobilityChange = "mobility_change",
     /// Blocks' locks taken to change counts or bitmaps.
     BlockLock = "block_lock",
     /// Page faults.

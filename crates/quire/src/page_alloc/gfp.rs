@@ -29,6 +29,16 @@ pub enum Mobility {
 impl Mobility {
     /// Every group.
     pub const ALL: [Self; 3] = [Self::Unmovable, Self::Movable, Self::Reclaimable];
+
+    /// The groups whose blocks are taken when this one's are used up, the better one first: what cannot be moved does the
+    /// least harm among what can be dropped, and the other way round.
+    pub const fn fallbacks(self) -> [Self; 2] {
+        match self {
+            Self::Unmovable => [Self::Reclaimable, Self::Movable],
+            Self::Movable => [Self::Reclaimable, Self::Unmovable],
+            Self::Reclaimable => [Self::Unmovable, Self::Movable],
+        }
+    }
 }
 
 /// How far below its marks a zone may be emptied for a request.

@@ -101,8 +101,17 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
         })?;
         let stats = boot.table(0, cpus, |_, _| Ok(StatCells::new()))?;
         let present = ranges.iter().map(|range| range.frames.count).sum();
-        let mut allocator =
-            Self { platform, memmap, zones, placement, cpus: lists, stats, present, reserved: 0 };
+        let mut allocator = Self {
+            platform,
+            memmap,
+            zones,
+            placement,
+            group_by_mobility: config.group_by_mobility,
+            cpus: lists,
+            stats,
+            present,
+            reserved: 0,
+        };
         mark_holes(&allocator.memmap, ranges);
         for (index, range) in ranges.iter().enumerate() {
             allocator.adopt_range(&layout, range, boot.taken(index));

@@ -51,6 +51,7 @@ pub struct PageAllocator<'p, P: Platform> {
     memmap: MemMap,
     zones: BootSlice<Zone>,
     placement: Placement,
+    group_by_mobility: bool,
     cpus: BootSlice<CpuLists>,
     stats: BootSlice<StatCells>,
     /// Frames of the ranges that the machine was given.

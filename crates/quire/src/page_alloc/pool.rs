@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::runs::{PoolBits, Run};
 use crate::addr::BlockNumber;
-use crate::limits::SECTION_BLOCKS;
+use crate::limits::{SECTION_BLOCKS, WHOLE_BLOCKS_SHORT};
 use crate::memmap::BootSlice;
 
 /// Words of bits for `count` blocks from `first`, and words of the summary.
@@ -73,6 +73,11 @@ impl Pool {
     pub(super) fn reserve(&mut self, first: BlockNumber, blocks: u32) {
         self.mark((first.0 - self.origin) as usize, blocks as usize, true);
         self.free -= blocks;
+    }
+
+    /// Whether so few blocks are free that partly used ones should be used first, wherever they are.
+    pub(super) fn is_short(&self) -> bool {
+        self.free <= self.count / WHOLE_BLOCKS_SHORT
     }
 
     /// Puts a run of blocks back.

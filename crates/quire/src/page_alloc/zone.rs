@@ -95,6 +95,20 @@ impl Zone {
         })
     }
 
+    /// Takes one whole block, to be used in small pieces. `keep_some`: only where a region has more of them than
+    /// [`crate::limits::WHOLE_BLOCKS_SHORT`] says.
+    pub(super) fn take_block<P: Platform>(
+        &self,
+        platform: &P,
+        wait: bool,
+        keep_some: bool,
+    ) -> Option<BlockNumber> {
+        self.pools.iter().find_map(|pool| {
+            let mut pool = if wait { pool.lock(platform) } else { pool.try_lock(platform)? };
+            if keep_some && pool.is_short() { None } else { pool.take(1, 1) }
+        })
+    }
+
     /// Puts whole blocks back into their region's pool.
     pub(super) fn put_blocks<P: Platform>(&self, platform: &P, first: BlockNumber, blocks: u32) {
         for pool in self.pools.iter() {

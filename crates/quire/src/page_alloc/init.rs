@@ -272,14 +272,13 @@ impl<'r> Layout<'r> {
         let shards = boot.table(node, shards, |_, _| Ok(Shard::new()))?;
         let managed = blocks * BLOCK_FRAMES as u64;
         let total = self.ranges.iter().map(|range| range.frames.count).sum();
-        let above: u64 = (number + 1..(number / KINDS + 1) * KINDS).map(|zone| self.frames_in(zone)).sum();
         let zone = Zone {
             number: number as u8,
             node,
             kind,
             managed: AtomicU64::new(managed),
             marks: Watermarks::for_zone(self.frames_in(number), total),
-            reserve_for_low: (above / 256).min(managed / 4),
+            low_reserve: self.low_reserve(number),
             pools,
             shards,
             free: OwnLine::default(),
@@ -287,6 +286,17 @@ impl<'r> Layout<'r> {
         };
         zone.add_free(managed as i64);
         Ok(zone)
+    }
+
+    /// What a zone keeps from requests for higher kinds: a share of what those zones have (Linux's shares, 1/256 for
+    /// DMA32 and 1/32 for Normal), at most a quarter of the zone itself.
+    fn low_reserve(&self, number: usize) -> [u64; KINDS] {
+        let (node, own) = (number / KINDS, number % KINDS);
+        let share = if own == ZoneKind::Dma32 as usize { 256 } else { 32 };
+        core::array::from_fn(|wanted| {
+            let above: u64 = (own + 1..=wanted).map(|kind| self.frames_in(node * KINDS + kind)).sum();
+            (above / share).min(self.frames_in(number) / 4)
+        })
     }
 
     fn build_placement<P: Platform>(

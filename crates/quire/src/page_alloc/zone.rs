@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use super::gfp::{Urgency, ZoneKind};
+use super::init::KINDS;
 use super::pool::Pool;
 use super::shard::Shard;
 use crate::addr::BlockNumber;
@@ -45,8 +46,9 @@ pub(super) struct Zone {
     /// Frames that can ever be handed out, descriptor frames included. Constant after start-up.
     pub(super) managed: AtomicU64,
     pub(super) marks: Watermarks,
-    /// Frames kept from requests that a higher zone of the node could have served (Linux: `lowmem_reserve`).
-    pub(super) reserve_for_low: u64,
+    /// Frames kept from requests that would have taken a zone of a higher kind, for each kind (Linux: `lowmem_reserve`):
+    /// what can live elsewhere must not fill the memory that others cannot do without.
+    pub(super) low_reserve: [u64; KINDS],
     pub(super) pools: BootSlice<SpinLock<Pool>>,
     pub(super) shards: BootSlice<Shard>,
     /// Frames in the store. Changed once per batch.
@@ -68,7 +70,9 @@ impl Zone {
         self.free.0.fetch_add(frames, Ordering::Relaxed);
     }
 
-    /// How many frames a request may take without passing its mark.
+    /// How many frames a request may take without passing its mark: `min` for ordinary ones, half of it for atomic ones,
+    /// nothing for those that may use the whole reserve. Asked once a batch and before the batch is taken, so that each
+    /// CPU that asks at the same time may pass the mark by one batch.
     #[inline]
     pub(super) fn allowance(&self, urgency: Urgency, wanted_zone: ZoneKind) -> u64 {
         let mark = match urgency {
@@ -76,8 +80,7 @@ impl Zone {
             Urgency::Atomic => self.marks.min / 2,
             Urgency::Reserve => 0,
         };
-        let reserve =
-            if wanted_zone > self.kind && urgency != Urgency::Reserve { self.reserve_for_low } else { 0 };
+        let reserve = if urgency == Urgency::Reserve { 0 } else { self.low_reserve[wanted_zone as usize] };
         self.free_frames().saturating_sub(mark + reserve)
     }
 

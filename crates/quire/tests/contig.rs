@@ -230,3 +230,59 @@ fn refusals_leave_no_trace() {
         allocator.free_bulk(Order::FRAME, &edge).unwrap();
     });
 }
+
+#[test]
+fn cpus_that_race_for_ranges_get_different_blocks() {
+    const CPUS: usize = 4;
+    let machine = HostedConfig::new(256 * MIB).with_cpus(CPUS).build().unwrap();
+    let new = || PageAllocator::new(&machine, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
+    let allocator = machine.run_on(CpuId(0), new);
+    let before = allocator.memory_info();
+    let owners: Vec<std::sync::atomic::AtomicU32> = (0..128).map(|_| 0.into()).collect();
+    machine.spawn_cpus(CPUS, |cpu| {
+        let mut rng = fastrand::Rng::with_seed(cpu.index() as u64);
+        let own = cpu.0 + 1;
+        let change = |frame: Frame, blocks: u32, from: u32, to: u32| {
+            let first = frame.block().0 as usize;
+            for owner in &owners[first..first + blocks as usize] {
+                assert_eq!(owner.swap(to, std::sync::atomic::Ordering::Relaxed), from);
+            }
+        };
+        let (mut live, mut small): (Vec<(Frame, u32)>, Vec<Frame>) = (Vec::new(), Vec::new());
+        for _ in 0..3_000 {
+            match rng.u32(..6) {
+                0..2 => {
+                    let blocks = rng.u32(1..20);
+                    if let Ok(frame) = allocator.alloc_contig(Gfp::USER, blocks, 1 << rng.u32(..3)) {
+                        change(frame, blocks, 0, own);
+                        live.push((frame, blocks));
+                    }
+                }
+                2 => small.extend(allocator.alloc(Gfp::USER, Order::FRAME).ok()),
+                3 if !small.is_empty() => {
+                    let frame = small.swap_remove(rng.usize(..small.len()));
+                    allocator.free(frame, Order::FRAME).unwrap();
+                }
+                _ if !live.is_empty() => {
+                    let (frame, blocks) = live.swap_remove(rng.usize(..live.len()));
+                    change(frame, blocks, own, 0);
+                    if rng.bool() {
+                        allocator.free_contig(frame, blocks).unwrap();
+                    } else {
+                        let each = (0..blocks).map(|at| frame.add(u64::from(at) * 512));
+                        each.for_each(|frame| allocator.free(frame, Order::BLOCK).unwrap());
+                    }
+                }
+                _ => {}
+            }
+        }
+        for (frame, blocks) in live {
+            change(frame, blocks, own, 0);
+            allocator.free_contig(frame, blocks).unwrap();
+        }
+        small.iter().for_each(|&frame| allocator.free(frame, Order::FRAME).unwrap());
+    });
+    machine.spawn_cpus(CPUS, |_| allocator.drain_local());
+    allocator.validate().unwrap();
+    assert_eq!(allocator.memory_info(), before);
+}

@@ -10,6 +10,7 @@ mod counts;
 mod gfp;
 mod info;
 mod init;
+mod layout;
 mod nested;
 mod node_set;
 mod pcp;

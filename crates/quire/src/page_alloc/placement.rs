@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 
 use super::PageAllocator;
 use super::gfp::{Gfp, NodePolicy, ZoneKind};
-use super::init::KINDS;
+use super::layout::KINDS;
 use super::node_set::NodeSet;
 use super::zone::OwnLine;
 use crate::cpu::CpuId;

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use super::gfp::{Urgency, ZoneKind};
-use super::init::KINDS;
+use super::layout::KINDS;
 use super::pool::Pool;
 use super::shard::Shard;
 use crate::addr::BlockNumber;

@@ -75,7 +75,8 @@ impl<P: Platform> PageAllocator<'_, P> {
         })
     }
 
-    /// Gives back `blocks` folios of order 9 in a row, all or none, wherever they came from.
+    /// Gives back `blocks` folios of order 9 in a row, all or none, wherever they came from. Not from an interrupt: it waits
+    /// for locks.
     ///
     /// # Errors
     /// [`FreeError`], of the first block that cannot be taken back; nothing has changed then.

@@ -78,6 +78,10 @@ pub struct HostedConfig {
     pub tlb_model: bool,
     /// Interrupt the processors that run this process at each remote flush (`membarrier`), so that it has a real price.
     pub real_ipis: bool,
+    /// Let [`quire::platform::Platform::interrupts_off`] and `interrupts_restore` execute what they would in a kernel, as
+    /// far as a process can: saving the processor's flags and restoring them (`pushf`, `popf`), which is most of the price.
+    /// Interrupts themselves are modelled with and without it.
+    pub interrupt_price: bool,
     /// Bring zeroes and copies into memory. Off makes [`quire::platform::Platform::clear`] and `copy` only count, for
     /// benches that show clearing apart; nothing that reads the memory may be trusted then.
     pub clearing: bool,
@@ -102,6 +106,7 @@ impl HostedConfig {
             huge_pages: false,
             tlb_model: true,
             real_ipis: false,
+            interrupt_price: false,
             clearing: true,
             check_ranks: true,
             five_level: false,
@@ -118,6 +123,7 @@ impl HostedConfig {
             huge_pages: true,
             tlb_model: false,
             real_ipis: true,
+            interrupt_price: !cfg!(miri),
             check_ranks: false,
             ..Self::new(bytes)
         }

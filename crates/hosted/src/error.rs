@@ -52,4 +52,14 @@ pub enum HostedError {
         /// What the host said.
         errno: rustix::io::Errno,
     },
+    /// The host refuses a signal handler or a timer, or somebody else in the process has the signal.
+    #[error(
+        "the host refuses interrupts by signals at {step} ({errno}): let nobody else in the process use {step}"
+    )]
+    NoSignals {
+        /// What was asked for: a signal's name, or the timer.
+        step: &'static str,
+        /// What the host said.
+        errno: rustix::io::Errno,
+    },
 }

@@ -3,6 +3,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use crate::task::hold;
+
 /// Which allocations fail, counted from the moment the plan is set. Questions are numbered from 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FailurePlan {
@@ -27,7 +29,7 @@ pub enum FailurePlan {
 }
 
 impl FailurePlan {
-    fn fails(self, number: u64) -> bool {
+    pub(crate) fn fails(self, number: u64) -> bool {
         match self {
             Self::Off | Self::Count => false,
             Self::Nth(n) => number == n,
@@ -58,6 +60,7 @@ pub(crate) struct Failures {
 
 impl Failures {
     pub(crate) fn set(&self, plan: FailurePlan) {
+        let _held = hold();
         *self.plan.lock().expect("no holder of the plan panics") = plan;
         self.asked.store(0, Ordering::Relaxed);
         self.failed.store(0, Ordering::Relaxed);
@@ -79,6 +82,7 @@ impl Failures {
 
     #[cold]
     fn decide(&self) -> bool {
+        let _held = hold();
         let plan = *self.plan.lock().expect("no holder of the plan panics");
         let fails = plan.fails(self.asked.fetch_add(1, Ordering::Relaxed));
         self.failed.fetch_add(u64::from(fails), Ordering::Relaxed);

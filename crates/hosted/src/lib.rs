@@ -19,12 +19,14 @@
 #![deny(unsafe_code)]
 
 mod arena;
+mod bare;
 mod config;
 mod counters;
 mod error;
 mod failures;
 mod files;
 mod footprint;
+mod interrupts;
 mod machine;
 mod mmu;
 mod platform;
@@ -34,12 +36,14 @@ mod tlb;
 mod violation;
 
 pub use arena::Arena;
+pub use bare::Bare;
 pub use config::{Backing, HostedConfig, MemoryRange, OnViolation};
 pub use counters::Counters;
 pub use error::HostedError;
 pub use failures::FailurePlan;
 pub use files::{FileCounters, SyntheticFiles};
 pub use footprint::Footprint;
+pub use interrupts::{InterruptPlan, Interrupted};
 pub use machine::Hosted;
 pub use mmu::{FaultCause, PageFault, Translation};
 pub use violation::Violation;

@@ -1,10 +1,11 @@
 //! The machine as a value: what it is made of, and threads that run as its CPUs.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use quire::addr::PhysAddr;
-use quire::cpu::CpuId;
+use quire::cpu::{AtomicCpuSet, CpuId};
 use quire::platform::Context;
 
 use crate::arena::Arena;
@@ -17,12 +18,8 @@ use crate::task::{Entered, Task};
 use crate::tlb::Tlbs;
 use crate::violation::Violations;
 
-/// Machines are numbered from 1 for as long as the process lives; 0 is no machine.
-static MACHINES: AtomicU32 = AtomicU32::new(1);
-
 /// A machine inside the process. See the [crate documentation](crate).
 pub struct Hosted {
-    pub(crate) id: u32,
     pub(crate) config: HostedConfig,
     pub(crate) arena: Arena,
     pub(crate) files: SyntheticFiles,
@@ -30,9 +27,14 @@ pub struct Hosted {
     pub(crate) tlbs: Tlbs,
     pub(crate) violations: Violations,
     pub(crate) born: Instant,
+    pub(crate) online: AtomicCpuSet,
+    /// [`CONTEXTS`] for each CPU: an interrupt never counts where the code below it is counting.
     counters: Box<[CpuCounters]>,
     taken: Box<[AtomicBool]>,
 }
+
+/// Task, soft interrupt, hard interrupt.
+const CONTEXTS: usize = 3;
 
 impl Hosted {
     /// Builds the machine that `config` describes.
@@ -45,14 +47,17 @@ impl Hosted {
             crate::platform::register_barriers()?;
         }
         Ok(Self {
-            id: MACHINES.fetch_add(1, Ordering::Relaxed),
             arena,
             files: SyntheticFiles::new(),
             failures: Failures::default(),
             tlbs: Tlbs::new(&config),
             violations: Violations::default(),
             born: Instant::now(),
-            counters: (0..config.cpus).map(|_| CpuCounters::default()).collect(),
+            online: (0..config.cpus).fold(AtomicCpuSet::new(), |online, cpu| {
+                online.insert(CpuId(cpu as u32));
+                online
+            }),
+            counters: (0..config.cpus * CONTEXTS).map(|_| CpuCounters::default()).collect(),
             taken: (0..config.cpus).map(|_| AtomicBool::new(false)).collect(),
             config,
         })
@@ -134,27 +139,50 @@ impl Hosted {
     /// Runs `action` on this thread as CPU `cpu`. Calls nest: a thread may be a CPU of several machines in turn.
     ///
     /// # Panics
-    /// When the machine has no such CPU, when another thread is that CPU now (H3), or when `action` leaves a lock held
-    /// or a pin not undone.
+    /// When the machine has no such CPU or it is offline, when another thread is that CPU now (H3), or when `action`
+    /// leaves a lock held or a pin not undone.
     pub fn run_on<R>(&self, cpu: CpuId, action: impl FnOnce() -> R) -> R {
         assert!(
             cpu.index() < self.config.cpus,
             "{cpu:?} does not exist: the machine has {} CPUs",
             self.config.cpus
         );
-        if Task::with(|task| task.cpu_of(self.id)) == Some(cpu) {
+        if Task::with(|task| task.cpu_of(self.identity())) == Some(cpu) {
             return action();
         }
         let _taken = Taken::take(&self.taken[cpu.index()], cpu);
-        let _entered = Entered::cpu(self.id, cpu);
+        assert!(
+            self.online.snapshot().contains(cpu),
+            "{cpu:?} is offline: bring it back with `Hosted::set_online`"
+        );
+        let _entered = Entered::cpu(self.identity(), cpu);
         action()
+    }
+
+    /// Takes a CPU out of those that run, or brings it back. All are online when the machine is built. What an offline
+    /// CPU kept for itself stays where it is, and its modelled TLB too, as with one that sleeps.
+    ///
+    /// # Panics
+    /// When the machine has no such CPU, or when a thread runs as a CPU that is to go offline.
+    pub fn set_online(&self, cpu: CpuId, online: bool) {
+        assert!(
+            cpu.index() < self.config.cpus,
+            "{cpu:?} does not exist: the machine has {} CPUs",
+            self.config.cpus
+        );
+        if online {
+            return self.online.insert(cpu);
+        }
+        // Nobody can be the CPU while it is taken.
+        let _taken = Taken::take(&self.taken[cpu.index()], cpu);
+        self.online.remove(cpu);
     }
 
     /// Runs `action` on `count` threads of their own, as CPUs 0 to `count - 1`, and gives the results in that order. A
     /// caller that is a CPU of this machine steps aside until they are done. A panic of one is passed on at the end.
     ///
     /// # Panics
-    /// When the machine has fewer CPUs, when one of them is taken by another thread, or when the caller is pinned.
+    /// When the machine has fewer CPUs, when one of them is offline or taken by another thread, or when the caller is pinned.
     pub fn spawn_cpus<R: Send>(&self, count: usize, action: impl Fn(CpuId) -> R + Sync) -> Vec<R> {
         self.spawn(count, false, action)
     }
@@ -167,8 +195,8 @@ impl Hosted {
 
     fn spawn<R: Send>(&self, count: usize, bind: bool, action: impl Fn(CpuId) -> R + Sync) -> Vec<R> {
         let caller = Task::with(|task| {
-            assert!(task.pins.get() == 0, "a pinned task cannot wait for other CPUs");
-            task.cpu_of(self.id)
+            assert!(task.pins() == 0, "a pinned task cannot wait for other CPUs");
+            task.cpu_of(self.identity())
         });
         let away = caller.map(|cpu| {
             let aside = Aside::step(&self.taken[cpu.index()], cpu);
@@ -217,7 +245,7 @@ impl Hosted {
     /// When it is none of this machine.
     #[inline]
     pub fn this_cpu(&self) -> CpuId {
-        match Task::with(|task| task.cpu_of(self.id)) {
+        match Task::with(|task| task.cpu_of(self.identity())) {
             Some(cpu) => cpu,
             None => not_a_cpu(),
         }
@@ -226,7 +254,14 @@ impl Hosted {
     /// The counts of the running CPU.
     #[inline]
     pub(crate) fn own_counters(&self) -> &CpuCounters {
-        &self.counters[self.this_cpu().index()]
+        let context = Task::with(Task::context);
+        &self.counters[self.this_cpu().index() * CONTEXTS + context as usize]
+    }
+
+    /// What names the machine to its threads: its address, at which it stays while any of them is a CPU of it.
+    #[inline(always)]
+    pub(crate) fn identity(&self) -> usize {
+        ptr::from_ref(self).addr()
     }
 }
 

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::ptr;
+use std::sync::atomic::Ordering;
 
 use quire::addr::{Frame, FrameRange, PhysAddr};
 use quire::cpu::{CpuId, CpuSet};
@@ -13,6 +14,7 @@ use rustix::thread::{MembarrierCommand, membarrier, sched_yield};
 
 use crate::error::HostedError;
 use crate::files::SyntheticFiles;
+use crate::interrupts;
 use crate::machine::{Hosted, not_a_cpu};
 use crate::task::Task;
 
@@ -48,13 +50,24 @@ impl Hosted {
     /// Looks for translations that still reach freed frames. Out of line: it is on the path of every free.
     #[inline(never)]
     fn check_freed(&self, frames: FrameRange) {
+        Task::with(interrupts::called);
         self.own_counters().frames_freed.add(frames.count);
         self.tlbs.reaching(frames).into_iter().for_each(|violation| self.violated(violation));
     }
 
+    /// A pin whose thread is no CPU of this machine, or whose calls are counted.
+    #[cold]
+    #[inline(never)]
+    fn pin_disturbed(&self, task: &Task) {
+        if task.machine() != self.identity() {
+            not_a_cpu();
+        }
+        interrupts::called(task);
+    }
+
     /// Whether the running thread may be asked to act as a pinned CPU; only debug builds know.
     fn debug_assert_pinned(&self) {
-        debug_assert!(Task::with(|task| task.pins.get()) > 0, "the caller must be pinned to its CPU");
+        debug_assert!(Task::with(Task::pins) > 0, "the caller must be pinned to its CPU");
     }
 }
 
@@ -72,37 +85,55 @@ unsafe impl Platform for Hosted {
     #[inline]
     fn pin(&self) -> CpuId {
         Task::with(|task| {
-            let Some(cpu) = task.cpu_of(self.id) else { not_a_cpu() };
-            if cfg!(debug_assertions) {
-                task.pins.set(task.pins.get() + 1);
+            if !task.runs_undisturbed(self.identity()) {
+                self.pin_disturbed(task);
             }
-            cpu
+            if cfg!(debug_assertions) {
+                task.pinned();
+            }
+            task.cpu()
         })
     }
 
+    /// Costs nothing in release builds, so that interrupts at platform calls pass it by there.
     #[inline]
     fn unpin(&self) {
         if cfg!(debug_assertions) {
             Task::with(|task| {
-                let pins = task.pins.get().checked_sub(1);
-                task.pins.set(pins.expect("unpin without pin"));
+                task.unpinned();
+                interrupts::called(task);
             });
         }
     }
 
     #[inline]
     fn interrupts_off(&self) -> InterruptState {
-        InterruptState(!Task::with(|task| task.interrupts_off.replace(true)))
+        Task::with(|task| {
+            if self.config.interrupt_price {
+                task.flags.store(interrupts::save_flags(), Ordering::Relaxed);
+            }
+            let off = task.interrupts_off();
+            task.set_interrupts_off(true);
+            InterruptState(!off)
+        })
     }
 
     #[inline]
     fn interrupts_restore(&self, state: InterruptState) {
-        Task::with(|task| task.interrupts_off.set(!state.0));
+        Task::with(|task| {
+            task.set_interrupts_off(!state.0);
+            if self.config.interrupt_price {
+                interrupts::restore_flags(task.flags.load(Ordering::Relaxed));
+            }
+            if state.0 {
+                interrupts::called(task);
+            }
+        });
     }
 
     #[inline]
     fn context(&self) -> Context {
-        Task::with(|task| task.context.get())
+        Task::with(Task::context)
     }
 
     #[inline]
@@ -121,19 +152,20 @@ unsafe impl Platform for Hosted {
     }
 
     fn online_cpus(&self) -> CpuSet {
-        CpuSet::first(self.config.cpus)
+        Task::with(interrupts::called);
+        self.online.snapshot()
     }
 
     fn fence_cpus(&self, targets: &CpuSet) {
+        Task::with(interrupts::called);
         self.fence_threads(targets);
     }
 
     fn relax(&self) {
         std::hint::spin_loop();
         Task::with(|task| {
-            let turns = task.turns.get().wrapping_add(1);
-            task.turns.set(turns);
-            if turns.is_multiple_of(TURNS_PER_YIELD) {
+            interrupts::called(task);
+            if task.next_turn().is_multiple_of(TURNS_PER_YIELD) {
                 if cfg!(miri) { std::thread::yield_now() } else { sched_yield() }
             }
         });
@@ -165,10 +197,7 @@ unsafe impl Platform for Hosted {
             !targets.contains(self.this_cpu()),
             "a remote flush was sent to the calling CPU itself"
         );
-        debug_assert!(
-            !Task::with(|task| task.interrupts_off.get()),
-            "a remote flush was sent with interrupts off"
-        );
+        debug_assert!(!Task::with(Task::interrupts_off), "a remote flush was sent with interrupts off");
         let counters = self.own_counters();
         counters.flushes_remote.add(1);
         counters.cpus_targeted.add(targets.len() as u64);
@@ -178,14 +207,14 @@ unsafe impl Platform for Hosted {
             membarrier(MembarrierCommand::PrivateExpedited).expect("registered when the machine was built");
         }
         let lost = self.tlbs.losses.fail();
-        Task::with(|task| task.flush_lost.set(lost));
+        Task::with(|task| task.replace_flush_lost(lost));
     }
 
     /// Only here do the modelled TLBs change, as late as the contract allows, so that whoever takes the start for the
     /// end is found out.
     fn flush_remote_wait(&self, targets: &CpuSet, request: &FlushRequest) {
         self.debug_assert_pinned();
-        if !Task::with(|task| task.flush_lost.replace(false)) {
+        if !Task::with(|task| task.replace_flush_lost(false)) {
             targets.iter().for_each(|cpu| self.tlbs.flush(cpu, request));
         }
     }
@@ -225,14 +254,20 @@ unsafe impl Platform for Hosted {
     #[inline]
     fn lock_taken(&self, rank: Rank) {
         if self.config.check_ranks {
-            Task::with(|task| task.ranks.take(rank));
+            Task::with(|task| {
+                task.ranks.take(rank);
+                interrupts::called(task);
+            });
         }
     }
 
     #[inline]
     fn lock_dropped(&self, rank: Rank) {
         if self.config.check_ranks {
-            Task::with(|task| task.ranks.give_back(rank));
+            Task::with(|task| {
+                task.ranks.give_back(rank);
+                interrupts::called(task);
+            });
         }
     }
 

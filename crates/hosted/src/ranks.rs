@@ -1,12 +1,12 @@
 //! The lock-rank checker: each task may take locks in ascending order only, one of each rank.
 
-use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use quire::rank::Rank;
 
 /// The ranks that a task holds. At most one of each, so a bit apiece says it all, and one comparison finds a wrong
 /// order.
-pub(crate) struct HeldRanks(Cell<u32>);
+pub(crate) struct HeldRanks(AtomicU32);
 
 const ALL: [Rank; 9] = [
     Rank::AddressSpace,
@@ -22,31 +22,33 @@ const ALL: [Rank; 9] = [
 
 impl HeldRanks {
     pub(crate) const fn none() -> Self {
-        Self(Cell::new(0))
+        Self(AtomicU32::new(0))
     }
 
     /// Forgets what is held and says what it was, for a context that starts on top of this one.
     pub(crate) fn replace(&self, held: u32) -> u32 {
-        self.0.replace(held)
+        let was = self.0.load(Ordering::Relaxed);
+        self.0.store(held, Ordering::Relaxed);
+        was
     }
 
     #[inline]
     pub(crate) fn take(&self, rank: Rank) {
-        let held = self.0.get();
+        let held = self.0.load(Ordering::Relaxed);
         if held >> rank as u32 != 0 {
             refuse(rank, held);
         }
-        self.0.set(held | 1 << rank as u32);
+        self.0.store(held | 1 << rank as u32, Ordering::Relaxed);
     }
 
     #[inline]
     pub(crate) fn give_back(&self, rank: Rank) {
-        let held = self.0.get();
+        let held = self.0.load(Ordering::Relaxed);
         assert!(
             held >> rank as u32 & 1 == 1,
             "a lock of rank {rank:?} was given back that this task does not hold"
         );
-        self.0.set(held & !(1 << rank as u32));
+        self.0.store(held & !(1 << rank as u32), Ordering::Relaxed);
     }
 }
 

@@ -7,6 +7,7 @@ use quire::cpu::CpuId;
 
 use crate::config::OnViolation;
 use crate::machine::Hosted;
+use crate::task::hold;
 
 /// Violations kept in full; more are only counted.
 const KEPT: usize = 1024;
@@ -89,6 +90,7 @@ pub(crate) struct Violations {
 
 impl Violations {
     fn with<R>(&self, action: impl FnOnce(&mut Vec<Violation>, &mut u64) -> R) -> R {
+        let _held = hold();
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let (list, count) = &mut *kept;
         action(list, count)

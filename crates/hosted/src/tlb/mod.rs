@@ -3,6 +3,7 @@
 mod cpu;
 mod reach;
 
+use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use quire::addr::{Frame, FrameRange};
@@ -11,6 +12,7 @@ use quire::platform::FlushRequest;
 
 use crate::config::HostedConfig;
 use crate::failures::Failures;
+use crate::task::{Held, hold};
 use crate::violation::Violation;
 
 pub(crate) use cpu::{CpuTlb, Leaf, Table};
@@ -27,6 +29,27 @@ pub(crate) struct Tlbs {
     pub(crate) losses: Failures,
 }
 
+/// A modelled TLB under its lock. Interrupts wait until it is given back: they may need it themselves.
+pub(crate) struct Locked<'a> {
+    tlb: MutexGuard<'a, CpuTlb>,
+    // Dropped after the lock.
+    _held: Held,
+}
+
+impl Deref for Locked<'_> {
+    type Target = CpuTlb;
+
+    fn deref(&self) -> &CpuTlb {
+        &self.tlb
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut CpuTlb {
+        &mut self.tlb
+    }
+}
+
 impl Tlbs {
     pub(crate) fn new(config: &HostedConfig) -> Self {
         let last = config.ranges.last().map_or(0, |range| range.end().0);
@@ -38,8 +61,9 @@ impl Tlbs {
     }
 
     /// The TLB of `cpu`, locked. A thread that panicked meanwhile (a violation) left it whole.
-    pub(crate) fn cpu(&self, cpu: CpuId) -> MutexGuard<'_, CpuTlb> {
-        self.cpus[cpu.index()].0.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn cpu(&self, cpu: CpuId) -> Locked<'_> {
+        let held = hold();
+        Locked { tlb: self.cpus[cpu.index()].0.lock().unwrap_or_else(PoisonError::into_inner), _held: held }
     }
 
     /// Makes `root` the page table of `cpu`.

@@ -8,7 +8,7 @@ use crate::cpu::CpuId;
 use crate::error::{AllocError, FreeError};
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::BlockState;
-use crate::platform::Platform;
+use crate::platform::{Context, Platform};
 use crate::stats::Stat;
 use crate::sync::Pinned;
 
@@ -35,13 +35,14 @@ impl<P: Platform> PageAllocator<'_, P> {
         let pinned = Pinned::new(self.platform);
         let cpu = pinned.cpu();
         let zones = self.zones_for(cpu, gfp)?;
-        let wait = !self.cpus[cpu.index()].is_busy();
-        let found = self.contig_from(zones, cpu, gfp, (blocks, align_blocks), wait).or_else(|| {
+        let wait = self.platform.context() == Context::Task;
+        let search = || self.in_store(|| self.contig_from(zones, cpu, gfp, (blocks, align_blocks), wait));
+        let found = search().or_else(|| {
             if !wait {
                 return None;
             }
-            self.drain_local();
-            self.contig_from(zones, cpu, gfp, (blocks, align_blocks), wait)
+            self.drain_all();
+            search()
         });
         if found.is_none() {
             self.cells(cpu).add(Stat::AllocFailed, 1);

@@ -25,7 +25,7 @@ use super::shard::ShardIndex;
 use super::zone::Zone;
 use crate::addr::{BlockNumber, Order};
 use crate::limits::DESCRIPTOR_FRAMES;
-use crate::memmap::{BlockState, FrameMask};
+use crate::memmap::{BlockState, FrameMask, FrameState};
 use crate::platform::Platform;
 use crate::stats::Stat;
 
@@ -38,6 +38,16 @@ pub(super) struct Search {
     pub(super) home: usize,
     /// Whether locks may be waited for.
     pub(super) wait: bool,
+    /// Whether the folios go onto a list first.
+    pub(super) listed: bool,
+}
+
+impl Search {
+    /// The state of the folios that are found.
+    #[inline]
+    pub(super) fn state(&self) -> FrameState {
+        if self.listed { FrameState::FREE } else { FrameState::in_use(self.order) }
+    }
 }
 
 impl<P: Platform> PageAllocator<'_, P> {
@@ -123,7 +133,7 @@ impl<P: Platform> PageAllocator<'_, P> {
             && u32::from(free) * 2 >= u32::from(all);
         if changes {
             block.set_group(zone.number, mobility as u8);
-            self.relist(zone, number, block, false);
+            self.relist(zone, number, block);
             self.count(Stat::MobilityChange, 1);
         }
         block.unlock(self.platform);
@@ -138,7 +148,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         self.make_small(zone, number, block, 0, FrameMask::EMPTY);
         block.shard.store(search.home as u16, Ordering::Relaxed);
         block.set_group(zone.number, search.mobility as u8);
-        self.relist(zone, number, block, false);
+        self.relist(zone, number, block);
         block.unlock(self.platform);
         zone.add_free(-(DESCRIPTOR_FRAMES as i64));
         self.count(Stat::BlockSplit, 1);

@@ -85,7 +85,8 @@ fn no_order_passes_the_mark() {
                 let mut many = vec![Frame(0); 20_000];
                 let got = allocator.alloc_bulk(gfp, order, &mut many);
                 let left = self::left(allocator, ZoneKind::Dma32);
-                assert!(got > 0 && left + SPLIT >= mark, "order {number} in bulk: {left} left of {mark}");
+                // A batch may begin in one block and end in another.
+                assert!(got > 0 && left + 2 * SPLIT >= mark, "order {number} in bulk: {left} left of {mark}");
                 allocator.free_bulk(order, &many[..got]).unwrap();
             }
         });

@@ -218,8 +218,7 @@ impl<'p> FrameLockstep<'p> {
         match (self.allowed(request), error) {
             (None, AllocError::BadNode) => Ok(()),
             (Some(nodes), AllocError::OutOfMemory) => {
-                // What other CPUs keep for themselves is not asked for yet.
-                if request.urgency == Urgency::Reserve && self.shape.cpus == 1 && room(nodes) {
+                if request.urgency == Urgency::Reserve && room(nodes) {
                     return Err(format!("refused {what}, which is free: {:?}", self.census()));
                 }
                 Ok(())
@@ -282,6 +281,12 @@ impl<'p> FrameLockstep<'p> {
         let got = self.allocator.alloc_bulk(request, order, &mut out);
         if got > count {
             return Err(format!("{got} folios for {count}"));
+        }
+        if got == 0 && count > 0 {
+            let error =
+                if self.allowed(request).is_some() { AllocError::OutOfMemory } else { AllocError::BadNode };
+            let what = format!("{count} folios of {order:?}");
+            self.refused(request, error, &what, |nodes| self.has_room(request, order, nodes))?;
         }
         if out[got..].iter().any(|&frame| frame != Frame(u64::MAX)) {
             return Err(format!("wrote behind the {got} folios that it gave"));

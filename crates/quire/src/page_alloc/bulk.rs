@@ -32,7 +32,7 @@ impl<P: Platform> PageAllocator<'_, P> {
             let before = got;
             while got < out.len() {
                 let allowed = (zone.allowance(gfp.urgency, gfp.zone) >> order.get()) as usize;
-                let chunk = (out.len() - got).min(allowed).min(BLOCK_FRAMES);
+                let chunk = (out.len() - got).min(allowed).min((BLOCK_FRAMES >> order.get()).max(1));
                 let taken =
                     self.in_store(|| self.take_some(&turn, number, gfp, order, &mut out[got..got + chunk]));
                 got += taken;

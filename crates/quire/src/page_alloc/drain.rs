@@ -99,7 +99,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         self.drain_nested(lists);
     }
 
-    /// Gives back what interrupts left on the lists of the further levels, where nobody is inside.
+    /// Gives back what interrupts left on the lists of the further levels, where nobody is inside. On the CPU itself only.
     pub(super) fn drain_nested(&self, lists: &CpuLists) {
         for level in lists.levels[1..].iter().filter(|level| level.lease.enter_guarded()) {
             self.drain_level(level, &[]);

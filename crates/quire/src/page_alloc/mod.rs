@@ -132,7 +132,7 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
         let zones = self.zones_for(cpu, gfp)?;
         let turn = self.begin(cpu);
         if turn.wait {
-            self.free_deferred(turn.lists);
+            self.clear_up(turn.lists);
         }
         let found = self.alloc_from(&turn, zones, gfp, order).or_else(|| {
             // What this CPU hoards may be what is missing.
@@ -175,7 +175,7 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
     fn free_slow(&self, cpu: CpuId, frame: Frame, order: Order) -> Result<(), FreeError> {
         let turn = self.begin(cpu);
         if turn.wait {
-            self.free_deferred(turn.lists);
+            self.clear_up(turn.lists);
         }
         let listed = self.list_put(&turn, frame, order);
         let freed = match listed {

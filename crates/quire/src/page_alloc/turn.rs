@@ -129,17 +129,20 @@ impl<P: Platform> PageAllocator<'_, P> {
         }
     }
 
-    /// Frees what was deferred on a CPU. May wait for locks.
+    /// Clears up behind interrupts on this CPU, if they had to leave anything: frees what they deferred, and empties the
+    /// lists of further levels, which were full. May wait for locks.
     #[inline]
-    pub(super) fn free_deferred(&self, lists: &CpuLists) {
+    pub(super) fn clear_up(&self, lists: &CpuLists) {
         if lists.deferred.load(Ordering::Relaxed) != 0 {
-            self.free_deferred_now(lists);
+            self.free_deferred(lists);
+            self.drain_nested(lists);
         }
     }
 
+    /// Frees what was deferred on a CPU, whichever CPU calls. May wait for locks.
     #[cold]
     #[inline(never)]
-    fn free_deferred_now(&self, lists: &CpuLists) {
+    pub(super) fn free_deferred(&self, lists: &CpuLists) {
         let mut top = lists.deferred.swap(0, Ordering::Acquire);
         while let Some(frame) = top.checked_sub(1).map(Frame) {
             let block = self.memmap.block(frame.block());
@@ -155,7 +158,6 @@ impl<P: Platform> PageAllocator<'_, P> {
                 self.put_one(frame, order);
             }
         }
-        self.drain_nested(lists);
     }
 
     /// Whether the state says that the frame is on a list, on its way back, or free.

@@ -19,6 +19,7 @@
 #![deny(unsafe_code)]
 
 mod arena;
+mod bare;
 mod config;
 mod counters;
 mod error;
@@ -35,6 +36,7 @@ mod tlb;
 mod violation;
 
 pub use arena::Arena;
+pub use bare::Bare;
 pub use config::{Backing, HostedConfig, MemoryRange, OnViolation};
 pub use counters::Counters;
 pub use error::HostedError;

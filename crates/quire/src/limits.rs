@@ -18,7 +18,7 @@ pub const TABLE_ENTRIES: usize = 512;
 
 /// Frames at the start of a block that hold its page descriptors while it is used in small pieces.
 pub const DESCRIPTOR_FRAMES: usize = 8;
-/// A page descriptor's size in bytes: one cache line.
+/// Bytes that describe one frame: a row and columns.
 pub const DESCRIPTOR_SIZE: usize = 64;
 
 /// Blocks in a section, the unit in which block records are looked up: 1 GiB.
@@ -35,9 +35,17 @@ pub const MAX_CPUS: usize = 512;
 pub const READER_SLOTS: usize = 16;
 
 /// Frames moved between a per-CPU list and the store under one hold of a lock, at most.
-pub const PCP_BATCH: usize = 64;
-/// Frames that one per-CPU list can hold.
+pub const PCP_BATCH: usize = 128;
+/// Frames that the array of one per-CPU list can hold.
 pub const PCP_CAPACITY: usize = 512;
+/// The same for the lists of contexts that interrupt a list's user.
+pub const NESTED_CAPACITY: usize = 64;
+/// Frames that such a list fetches at once, at most.
+pub const NESTED_BATCH: usize = 16;
+/// Magazines of one list that [`age_lists`](crate::page_alloc::PageAllocator::age_lists) gives back in one call, at most.
+pub const PCP_AGE_MAGAZINES: u32 = 4;
+/// Blocks by which folios are sorted on their way into the store before any of them is given back.
+pub const SORTER_BLOCKS: usize = 64;
 /// Frames handled under one hold of a block's or a page table's lock, at most.
 pub const LOCK_HOLD_FRAMES: usize = BLOCK_FRAMES;
 
@@ -62,7 +70,5 @@ pub const RECLAIM_ROUNDS: usize = 4;
 pub const MAX_MAPPINGS: usize = 65_530;
 
 const _: () = assert!(DESCRIPTOR_FRAMES as u64 * FRAME_SIZE == (BLOCK_FRAMES * DESCRIPTOR_SIZE) as u64);
-// The descriptors of the descriptor frames themselves are never used; their room holds the block's map counts.
-const _: () = assert!(DESCRIPTOR_FRAMES * DESCRIPTOR_SIZE == BLOCK_FRAMES);
 const _: () = assert!(PCP_BATCH <= LOCK_HOLD_FRAMES && PCP_BATCH <= PCP_CAPACITY);
 const _: () = assert!(MAX_PHYS_BYTES / BLOCK_SIZE <= u32::MAX as u64);

@@ -16,10 +16,14 @@ pub enum Rank {
     PageTableSecond,
     /// A cache of small objects.
     Slab,
+    /// The right to revoke one CPU's lists.
+    ListDrain,
     /// One block: its bitmaps and map counts.
     Block,
     /// One shard's index of partly used blocks.
     Shard,
     /// One region's pool of whole free blocks.
     Pool,
+    /// The magazines that one list has parked.
+    Parked,
 }

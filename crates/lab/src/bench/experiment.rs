@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::cycles::Span;
 use super::row::Row;
 use super::runner::Runner;
 
@@ -114,6 +115,18 @@ pub struct Metric {
 /// The main metric of every experiment: nanoseconds per page or per call (see [`Experiment::per`]).
 pub const TIME: Metric = Metric { name: "time", unit: "ns", better: Better::Lower };
 
+/// The same as [`TIME`] in cycles of the time-stamp counter, which need not be those of the core.
+pub const CYCLES: Metric = Metric { name: "cycles", unit: "cycles", better: Better::Lower };
+
+/// Nanoseconds of the taking half.
+pub const ALLOC: Metric = Metric { name: "alloc", unit: "ns", better: Better::Lower };
+
+/// Nanoseconds of the half that gives back.
+pub const FREE: Metric = Metric { name: "free", unit: "ns", better: Better::Lower };
+
+/// Operations a second.
+pub const RATE: Metric = Metric { name: "rate", unit: "ops/s", better: Better::Higher };
+
 /// Nanoseconds that clearing the same bytes takes by itself.
 pub const CLEAR: Metric = Metric { name: "clear", unit: "ns", better: Better::Lower };
 
@@ -136,6 +149,11 @@ impl Sample {
     /// A repetition that took `nanoseconds` and did the work summed up in `checksum`.
     pub fn new(nanoseconds: f64, checksum: u64) -> Self {
         Self { metrics: vec![(TIME, nanoseconds)], counters: Counters::new(), checksum }
+    }
+
+    /// A repetition in which each page or call took the part `span` over `count`, in both units.
+    pub fn of(span: Span, count: f64, checksum: u64) -> Self {
+        Self::new(span.nanoseconds / count, checksum).metric(CYCLES, span.cycles / count)
     }
 
     /// Adds a further metric.

@@ -3,6 +3,7 @@
 use procfs::Current;
 use serde_json::{Map, Value, json};
 
+use super::cycles;
 use super::linux::thp;
 use super::threads;
 
@@ -28,6 +29,7 @@ pub fn describe() -> Value {
         "cpu": model,
         "cpus": threads::allowed_cpus().len(),
         "virtual": virtual_machine,
+        "tsc_hertz": cycles::hertz().round(),
         "memory_bytes": memory,
         "kernel": read("/proc/sys/kernel/osrelease"),
         "rustc": env!("QUIRE_RUSTC"),

@@ -1,6 +1,7 @@
 //! `quire bench`: the same work on several arms in one run, as a table and as JSON lines.
 
 pub mod arms;
+pub mod cycles;
 pub mod experiment;
 pub mod experiments;
 pub mod folio;
@@ -33,6 +34,9 @@ pub struct BenchArgs {
     /// Small parameters and few rounds: shows that everything works, the figures say little.
     #[arg(long)]
     smoke: bool,
+    /// Only the cases whose names contain TEXT.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    only: String,
     /// Write the results as JSON lines to FILE (`-`: to standard output, everything else to standard error).
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -54,7 +58,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         if json_to_stdout { Box::new(std::io::stderr()) } else { Box::new(std::io::stdout()) };
     if args.list {
         for experiment in experiments::ALL {
-            writeln!(text, "{:<12} {}", experiment.name, experiment.question)?;
+            writeln!(text, "{:<14} {}", experiment.name, experiment.question)?;
         }
         return Ok(());
     }
@@ -65,7 +69,8 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     if !args.smoke && machine::is_debug_build() {
         eprintln!("quire: built without --release: these figures are not to be compared with anything");
     }
-    let runner = Runner::new(if args.smoke { Scale::SMOKE } else { Scale::FULL }, args.seed);
+    let scale = if args.smoke { Scale::SMOKE } else { Scale::FULL };
+    let runner = Runner::new(scale, args.seed).only(&args.only);
     let mut rows = Vec::new();
     for experiment in chosen {
         let measured = (experiment.run)(experiment, &runner)?;
@@ -74,6 +79,12 @@ pub fn run(args: &BenchArgs) -> Result<()> {
             writeln!(text, "{}", appendix(&measured.rows)?)?;
         }
         rows.extend(measured.rows);
+    }
+    if rows.is_empty() {
+        bail!(
+            "no case of these experiments has `{}` in its name: leave out --only to see them all",
+            args.only
+        );
     }
     match &args.json {
         Some(_) if json_to_stdout => row::write_lines(&rows, &mut std::io::stdout().lock()),

@@ -41,6 +41,8 @@ pub struct Runner {
     pub seed: u64,
     /// The CPUs that threads are pinned to, in this order.
     pub cpus: Vec<usize>,
+    /// Only cases whose names contain this are run.
+    pub only: String,
     machine: Value,
 }
 
@@ -54,7 +56,14 @@ struct Track<'a> {
 impl Runner {
     /// A run on this machine.
     pub fn new(scale: Scale, seed: u64) -> Self {
-        Self { scale, seed, cpus: threads::allowed_cpus(), machine: machine::describe() }
+        let only = String::new();
+        Self { scale, seed, cpus: threads::allowed_cpus(), only, machine: machine::describe() }
+    }
+
+    /// The same for no cases but those whose names contain `text`.
+    #[must_use]
+    pub fn only(self, text: &str) -> Self {
+        Self { only: text.to_owned(), ..self }
     }
 
     /// Measures every case with every arm; returns a row for each metric, case by case, and what each arm includes.
@@ -70,6 +79,7 @@ impl Runner {
         let about = arms.iter().map(|arm| (arm.name(), arm.about())).collect();
         let _pinned = Pinned::to(self.cpus[0]);
         let rounds = self.scale.warmups + self.scale.rounds;
+        let cases: Vec<&Case<S>> = cases.iter().filter(|case| case.name.contains(&self.only)).collect();
         let mut progress = Progress::new(experiment.name, cases.len() * rounds * arms.len());
         let mut rows = Vec::new();
         for case in cases {

@@ -11,31 +11,11 @@ use super::stats::Summary;
 /// Renders the rows of one experiment, with the notes of the experiment and what each arm's time includes.
 pub fn render(experiment: &Experiment, measured: &Measured) -> String {
     let rows = measured.rows.as_slice();
-    let metrics = distinct(rows.iter().map(|row| row.metric.as_str()));
-    let mut header = vec!["case".to_owned(), "arm".to_owned()];
-    header.extend(metrics.iter().map(|metric| match *metric {
-        "time" => format!("time per {}: median (min..max)", experiment.per),
-        other => format!("{other}: median (min..max)"),
-    }));
-    header.insert(3, "ratio".to_owned());
-    let mut table = new(&header, 2);
-    for case in distinct(rows.iter().map(|row| row.case.as_str())) {
-        let of_case: Vec<&Row> = rows.iter().filter(|row| row.case == case).collect();
-        let baseline = baseline(experiment, &of_case);
-        for (nth, arm) in distinct(of_case.iter().map(|row| row.arm.as_str())).into_iter().enumerate() {
-            let find =
-                |metric: &&str| of_case.iter().copied().find(|row| row.arm == arm && row.metric == *metric);
-            let mut cells = vec![if nth == 0 { case.to_owned() } else { String::new() }, arm.to_owned()];
-            cells.extend(metrics.iter().map(|metric| find(metric).map(cell).unwrap_or_default()));
-            let own = find(&TIME.name).and_then(|row| row.median);
-            cells.insert(3, ratio(baseline, own));
-            table.add_row(cells);
-        }
+    let mut text =
+        format!("{}: {}\nexpected: {}\n", experiment.name, experiment.question, experiment.expectation);
+    for (metrics, cases) in kinds(rows) {
+        let _ = writeln!(text, "{}", of_kind(experiment, rows, &metrics, &cases));
     }
-    let mut text = format!(
-        "{}: {}\nexpected: {}\n{table}\n",
-        experiment.name, experiment.question, experiment.expectation
-    );
     let _ = writeln!(text, "ratio = {} / this arm: above 1 is faster.", baseline_words(experiment));
     for (arm, about) in &measured.about {
         let _ = writeln!(text, "{arm}: {about}");
@@ -53,6 +33,43 @@ pub fn render(experiment: &Experiment, measured: &Measured) -> String {
         );
     }
     text
+}
+
+/// Cases with the same metrics stand in one table; the metrics and the cases of each.
+fn kinds(rows: &[Row]) -> Vec<(Vec<&str>, Vec<&str>)> {
+    let mut kinds: Vec<(Vec<&str>, Vec<&str>)> = Vec::new();
+    for case in distinct(rows.iter().map(|row| row.case.as_str())) {
+        let metrics = distinct(rows.iter().filter(|row| row.case == case).map(|row| row.metric.as_str()));
+        match kinds.iter_mut().find(|(known, _)| *known == metrics) {
+            Some((_, cases)) => cases.push(case),
+            None => kinds.push((metrics, vec![case])),
+        }
+    }
+    kinds
+}
+
+fn of_kind(experiment: &Experiment, rows: &[Row], metrics: &[&str], cases: &[&str]) -> Table {
+    let mut header = vec!["case".to_owned(), "arm".to_owned()];
+    header.extend(metrics.iter().map(|metric| match *metric {
+        "time" => format!("time per {}: median (min..max)", experiment.per),
+        other => format!("{other}: median"),
+    }));
+    header.insert(3, "ratio".to_owned());
+    let mut table = new(&header, 2);
+    for case in cases {
+        let of_case: Vec<&Row> = rows.iter().filter(|row| row.case == *case).collect();
+        let baseline = baseline(experiment, &of_case);
+        for (nth, arm) in distinct(of_case.iter().map(|row| row.arm.as_str())).into_iter().enumerate() {
+            let find =
+                |metric: &&str| of_case.iter().copied().find(|row| row.arm == arm && row.metric == *metric);
+            let mut cells = vec![if nth == 0 { (*case).to_owned() } else { String::new() }, arm.to_owned()];
+            cells.extend(metrics.iter().map(|metric| find(metric).map(cell).unwrap_or_default()));
+            let own = find(&TIME.name).and_then(|row| row.median);
+            cells.insert(3, ratio(baseline, own));
+            table.add_row(cells);
+        }
+    }
+    table
 }
 
 /// A table in the style of all tables here; columns from `numbers` on are aligned right.
@@ -104,13 +121,29 @@ fn ratio(baseline: Option<f64>, own: Option<f64>) -> String {
 
 fn cell(row: &Row) -> String {
     let Some(summary) = Summary::of(&row.samples) else { return "skipped".to_owned() };
-    let mut text = duration(summary.median);
-    let _ = write!(text, " ({}..{})", duration(summary.min), duration(summary.max));
+    let shown = |value| quantity(value, &row.unit);
+    let mut text = shown(summary.median);
+    if row.metric == TIME.name {
+        let _ = write!(text, " ({}..{})", shown(summary.min), shown(summary.max));
+    }
     // A call that covers many pages is easier to judge by the page.
+    if row.unit != TIME.unit {
+        return text;
+    }
     if let Some(pages) = row.params.get("pages").and_then(serde_json::Value::as_f64) {
         let _ = write!(text, " {}/page", duration(summary.median / pages));
     }
     text
+}
+
+/// A value in its unit; times in the one that suits them, other units as they are.
+pub fn quantity(value: f64, unit: &str) -> String {
+    match value.abs() {
+        _ if unit == TIME.unit => duration(value),
+        size if size >= 1e6 => format!("{:.2} M{unit}", value / 1e6),
+        size if size >= 1e3 => format!("{value:.0} {unit}"),
+        _ => format!("{value:.1} {unit}"),
+    }
 }
 
 /// Nanoseconds in the unit that leaves at most three digits before the point.

@@ -95,6 +95,18 @@ impl FrameMask {
         Some(word * 64 + bits.trailing_zeros() as usize)
     }
 
+    /// The last member at or before `from`.
+    #[inline]
+    pub fn previous_set(&self, from: usize) -> Option<usize> {
+        let mut word = from / 64;
+        let mut bits = self.0[word] & u64::MAX >> (63 - from % 64);
+        while bits == 0 {
+            word = word.checked_sub(1)?;
+            bits = self.0[word];
+        }
+        Some(word * 64 + 63 - bits.leading_zeros() as usize)
+    }
+
     /// The first non-member at or after `from`; 512 when there is none.
     #[inline]
     pub fn next_clear(&self, from: usize) -> usize {

@@ -1,7 +1,8 @@
 //! The record of one 2 MiB block.
 
-use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
+use super::area::Area;
 use super::bitmap::Bitmap;
 use super::descriptor::Descriptor;
 use super::lanes::Lanes;
@@ -44,6 +45,8 @@ pub struct Block {
     pub listed: AtomicU8,
     /// 1 when map counts are 32 bits wide.
     wide: AtomicU8,
+    /// The state of the folio of order 9 that starts here, as [`super::FrameState`].
+    folio_state: AtomicU8,
     /// The shard that the block belongs to.
     pub shard: AtomicU16,
     /// Free frames.
@@ -63,7 +66,7 @@ pub struct Block {
     pub gigantic_maps: AtomicU32,
     /// Leaves of any size that map the folio of order 10 or more starting here.
     pub folio_maps: AtomicU64,
-    descriptors: AtomicU64,
+    area: AtomicPtr<Area>,
     lanes: AtomicU64,
     /// Frames that are not free.
     pub used: Bitmap,
@@ -71,13 +74,10 @@ pub struct Block {
     pub heads: Bitmap,
     /// Frames that have an owner besides the leaves that map them.
     pub held: Bitmap,
-    /// Folios of order 0 in use that nobody has mapped or held since they were handed out: freeing one needs no other
-    /// check. A folio that is not in this map may be in order all the same, and is looked at closely.
-    pub plain: Bitmap,
 }
 
-const _: () = assert!(size_of::<Block>() == 320);
-const _: () = assert!(size_of::<Bitmap>() == size_of::<Descriptor>());
+const _: () = assert!(size_of::<Block>() == 256);
+const _: () = assert!(size_of::<Bitmap>() >= size_of::<Descriptor>());
 
 impl Block {
     /// Takes the block's lock.
@@ -118,27 +118,58 @@ impl Block {
         self.state.store(state as u8, Ordering::Release);
     }
 
-    /// Where the descriptors of the block's 512 frames stand, if it has any.
-    #[inline]
-    pub fn descriptors(&self) -> Option<PhysAddr> {
-        match self.descriptors.load(Ordering::Acquire) {
-            0 => None,
-            at => Some(PhysAddr(at - 1)),
-        }
+    /// The descriptors of the block's 512 frames, if it has any.
+    #[inline(always)]
+    pub fn area(&self) -> Option<&Area> {
+        // SAFETY: M2: a record that names an area keeps it until every frame of the block is free; all of it is atomics.
+        unsafe { self.area.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Says where the descriptors stand, or that there are none. (The address is kept plus one: frame 0 is memory too.)
-    #[inline]
-    pub fn set_descriptors(&self, at: Option<PhysAddr>) {
-        self.descriptors.store(at.map_or(0, |at| at.0 + 1), Ordering::Release);
+    /// Says where the descriptors stand, or that there are none.
+    ///
+    /// # Safety
+    /// The area is room for an [`Area`], aligned, that nobody else uses until the record names another or none, and its
+    /// columns are zero.
+    pub(crate) unsafe fn set_area(&self, at: *mut Area) {
+        self.area.store(at, Ordering::Release);
     }
 
-    /// Where the lanes of map counts stand and whether they are wide, if the block has any.
+    /// Where the state of the folio of order 9 that starts here stands.
+    #[inline(always)]
+    pub fn folio_state_cell(&self) -> &AtomicU8 {
+        &self.folio_state
+    }
+
+    /// Where the lanes of map counts of a folio of whole blocks stand and whether they are wide, if it has any.
     #[inline]
     pub fn lanes_at(&self) -> Option<(PhysAddr, bool)> {
         match self.lanes.load(Ordering::Acquire) {
             0 => None,
-            at => Some((PhysAddr(at - 1), self.wide.load(Ordering::Relaxed) != 0)),
+            at => Some((PhysAddr(at - 1), self.is_wide())),
+        }
+    }
+
+    /// Whether map counts are 32 bits wide.
+    #[inline]
+    pub fn is_wide(&self) -> bool {
+        self.wide.load(Ordering::Relaxed) != 0
+    }
+
+    /// Widens the counts of a block in small pieces, if they are narrow still: the room is there. Under the block's lock.
+    pub fn widen_area(&self, area: &Area) {
+        if !self.is_wide() {
+            if let Lanes::Wide(wide) = area.lanes(true) {
+                area.lanes(false).copy_to(wide);
+            }
+            self.wide.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Goes back to narrow counts, all of them zero. Under the block's lock.
+    pub fn narrow_area(&self) {
+        if let Some(area) = self.area().filter(|_| self.is_wide()) {
+            area.clear_counts();
+            self.wide.store(0, Ordering::Relaxed);
         }
     }
 
@@ -152,6 +183,9 @@ impl Block {
     /// The block's lanes, if it has any. The caller holds the block's lock.
     #[inline]
     pub fn lanes<'a, P: Platform>(&'a self, platform: &P) -> Option<Lanes<'a>> {
+        if let Some(area) = self.area() {
+            return Some(area.lanes(self.is_wide()));
+        }
         let (at, wide) = self.lanes_at()?;
         // SAFETY: M3: `lanes` names a place that holds this block's counts until it is changed under the lock.
         Some(unsafe { Lanes::at(platform, at, wide) })
@@ -161,8 +195,8 @@ impl Block {
     /// starts, of which such a block has no need.
     #[inline]
     pub fn folio(&self) -> &Descriptor {
-        debug_assert_eq!(self.state(), BlockState::Folio);
-        // SAFETY: M2: both types are 64 bytes of atomics with the same alignment, valid for every bit pattern.
+        debug_assert!(matches!(self.state(), BlockState::Folio | BlockState::Listed));
+        // SAFETY: M2: both types are atomics, valid for every bit pattern, and the map is the larger and more aligned.
         unsafe { &*core::ptr::from_ref(&self.heads).cast::<Descriptor>() }
     }
 
@@ -207,7 +241,8 @@ impl Block {
 
     /// Makes the record all zero again, save for the lock, which the caller holds.
     pub fn reset(&self) {
-        for field in [&self.state, &self.order, &self.free_order, &self.listed, &self.wide] {
+        for field in [&self.state, &self.order, &self.free_order, &self.listed, &self.wide, &self.folio_state]
+        {
             field.store(0, Ordering::Relaxed);
         }
         for field in [&self.shard, &self.free, &self.capacity, &self.group] {
@@ -216,10 +251,11 @@ impl Block {
         for field in [&self.next, &self.previous, &self.large_maps, &self.gigantic_maps] {
             field.store(0, Ordering::Relaxed);
         }
-        for field in [&self.folio_maps, &self.descriptors, &self.lanes] {
+        for field in [&self.folio_maps, &self.lanes] {
             field.store(0, Ordering::Release);
         }
-        for map in [&self.used, &self.heads, &self.held, &self.plain] {
+        self.area.store(core::ptr::null_mut(), Ordering::Release);
+        for map in [&self.used, &self.heads, &self.held] {
             map.store(super::FrameMask::EMPTY);
         }
     }

@@ -117,14 +117,6 @@ impl<T> BootSlice<T> {
         (adjacent && self.len > 0).then_some(Self { base: self.base, len: self.len + next.len })
     }
 
-    /// The entries `from .. from + len`, or none where there are not so many.
-    pub fn part(self, from: usize, len: usize) -> Self {
-        match self.get(from..from + len) {
-            Some(part) => Self { base: NonNull::from(part).cast(), len },
-            None => Self::empty(),
-        }
-    }
-
     /// The table's entries.
     #[inline]
     pub fn as_slice<'a>(self) -> &'a [T] {
@@ -133,6 +125,38 @@ impl<T> BootSlice<T> {
         unsafe { core::slice::from_raw_parts(self.base.as_ptr(), self.len) }
     }
 }
+
+/// One entry of a table in boot memory.
+pub struct BootRef<T>(NonNull<T>);
+
+impl<T> BootSlice<T> {
+    /// A handle of one entry, if there is one.
+    pub fn entry(self, at: usize) -> Option<BootRef<T>> {
+        self.as_slice().get(at).map(|entry| BootRef(NonNull::from(entry)))
+    }
+}
+
+impl<T> Deref for BootRef<T> {
+    type Target = T;
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: M1: as for a whole table.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl<T> Clone for BootRef<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for BootRef<T> {}
+
+// SAFETY: M1: a handle gives shared references only, so sending or sharing it is sharing `T`.
+unsafe impl<T: Sync> Send for BootRef<T> {}
+// SAFETY: M1: as above.
+unsafe impl<T: Sync> Sync for BootRef<T> {}
 
 impl<T> Clone for BootSlice<T> {
     fn clone(&self) -> Self {

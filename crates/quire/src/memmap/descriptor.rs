@@ -1,8 +1,7 @@
-//! The page descriptor: 64 bytes for a frame of a block that is used in small pieces, or for a folio of a whole block.
+//! The page descriptor: a row for each frame of a block that is used in small pieces, or for a folio of whole blocks.
 
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use crate::limits::DESCRIPTOR_SIZE;
 use crate::platform::Platform;
 use crate::rank::Rank;
 use crate::sync::RawLock;
@@ -12,8 +11,6 @@ use crate::sync::RawLock;
 pub struct DescriptorFlags(pub u32);
 
 impl DescriptorFlags {
-    /// The frame lies on a per-CPU list, or waits to be put back.
-    pub const LISTED: Self = Self(1);
     /// The frame is a page-table page.
     pub const TABLE: Self = Self(2);
     /// The frame holds small objects.
@@ -24,8 +21,9 @@ impl DescriptorFlags {
     pub const DIRTY: Self = Self(16);
 }
 
-/// A page descriptor. Who owns the frame says what the fields mean; all are atomics because a stale reader may look.
-#[repr(C, align(64))]
+/// A page descriptor. Who owns the frame says what the fields mean; all are atomics because a stale reader may look. It
+/// holds whatever the last owner left there: [`Self::reset`] makes it fresh.
+#[repr(C)]
 pub struct Descriptor {
     flags: AtomicU32,
     lock: RawLock,
@@ -45,9 +43,19 @@ pub struct Descriptor {
     pub word: AtomicU64,
 }
 
-const _: () = assert!(size_of::<Descriptor>() == DESCRIPTOR_SIZE);
-
 impl Descriptor {
+    /// Forgets everything that an earlier owner of the frame left, and the lock with it. The caller owns the frame, and
+    /// nobody else knows yet what it is to be.
+    pub fn reset(&self) {
+        self.flags.store(0, Ordering::Relaxed);
+        self.level.store(0, Ordering::Relaxed);
+        self.population.store(0, Ordering::Relaxed);
+        for field in [&self.owner, &self.index, &self.next, &self.previous, &self.word] {
+            field.store(0, Ordering::Relaxed);
+        }
+        self.lock.reset();
+    }
+
     /// Whether all bits of `flags` are set.
     #[inline]
     pub fn has(&self, flags: DescriptorFlags) -> bool {

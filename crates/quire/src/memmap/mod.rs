@@ -7,21 +7,23 @@
 //! Records are found through a table of 1 GiB sections, so that holes cost eight bytes per GiB and a node's records
 //! stand in the node's own memory.
 
+mod area;
 mod bitmap;
 mod block;
 mod boot;
 mod descriptor;
 mod lanes;
 
+pub(crate) use area::COLUMNS;
+pub use area::{Area, FrameState};
 pub use bitmap::{Bitmap, FrameMask};
 pub use block::{Block, BlockState};
-pub use boot::{BootMemory, BootSlice};
+pub use boot::{BootMemory, BootRef, BootSlice};
 pub use descriptor::{Descriptor, DescriptorFlags};
 pub use lanes::{LaneError, Lanes};
 
 use crate::addr::{BlockNumber, Frame};
-use crate::limits::{DESCRIPTOR_SIZE, SECTION_BLOCKS};
-use crate::platform::Platform;
+use crate::limits::SECTION_BLOCKS;
 
 /// The records of the blocks `first .. first + records.len()` of one section.
 #[derive(Clone, Copy)]
@@ -81,11 +83,16 @@ impl MemMap {
     /// The record of a block, or `None` where the machine has no memory.
     #[inline(always)]
     pub fn get(&self, block: BlockNumber) -> Option<&Block> {
-        let records = self.main.records.as_slice();
-        match records.get(block.0.wrapping_sub(self.main.first) as usize) {
+        match self.get_main(block) {
             Some(record) => Some(record),
             None => self.get_anywhere(block),
         }
+    }
+
+    /// The record of a block, if it is one of the longest run.
+    #[inline(always)]
+    pub fn get_main(&self, block: BlockNumber) -> Option<&Block> {
+        self.main.records.as_slice().get(block.0.wrapping_sub(self.main.first) as usize)
     }
 
     #[inline(never)]
@@ -112,18 +119,11 @@ impl MemMap {
     /// # Panics
     /// When the block has no descriptors: nothing may ever look at a descriptor of a whole block.
     #[inline]
-    pub fn descriptor<P: Platform>(&self, platform: &P, frame: Frame) -> &Descriptor {
-        self.descriptor_in(platform, self.block(frame.block()), frame)
-    }
-
-    /// As [`Self::descriptor`], when the block's record is at hand already.
-    #[inline]
-    pub fn descriptor_in<P: Platform>(&self, platform: &P, block: &Block, frame: Frame) -> &Descriptor {
-        let Some(base) = block.descriptors() else { no_descriptors(frame) };
-        let at = platform.direct_map(base).wrapping_add(frame.index_in_block() * DESCRIPTOR_SIZE);
-        // SAFETY: M2: a block whose record names descriptors keeps 32 KiB there until it is whole again, which needs
-        // every frame of it free; the caller owns `frame`. All fields are atomics, so sharing is allowed.
-        unsafe { &*at.cast::<Descriptor>() }
+    pub fn descriptor(&self, frame: Frame) -> &Descriptor {
+        match self.block(frame.block()).area() {
+            Some(area) => area.row(frame.index_in_block()),
+            None => no_descriptors(frame),
+        }
     }
 
     /// Every block record of the machine with its number, in ascending order.

@@ -1,15 +1,20 @@
-//! Many folios in one call: one lock per block, not per folio, and no per-CPU list in between.
+//! Many folios in one call: one lock for all that one block gives or takes, and no per-CPU list in between.
 
 use super::PageAllocator;
 use super::gfp::Gfp;
 use super::search::Search;
+use super::sorter::{SortEntry, Sorting};
+use super::turn::Turn;
 use crate::addr::{Frame, FrameRange, Order};
 use crate::error::FreeError;
 use crate::limits::BLOCK_FRAMES;
-use crate::memmap::FrameMask;
+use crate::memmap::FrameState;
 use crate::platform::Platform;
 use crate::stats::Stat;
 use crate::sync::Pinned;
+
+/// Frames that [`PageAllocator::fill_bulk`] fetches at once.
+const FILL_BATCH: usize = 64;
 
 impl<P: Platform> PageAllocator<'_, P> {
     /// Fills `out` with folios of one order as far as memory and marks allow, neighbours next to each other; how many.
@@ -19,9 +24,8 @@ impl<P: Platform> PageAllocator<'_, P> {
             return 0;
         }
         let pinned = Pinned::new(self.platform);
-        let cpu = pinned.cpu();
-        let Ok(zones) = self.zones_for(cpu, gfp) else { return 0 };
-        let wait = !self.cpus[cpu.index()].is_busy();
+        let Ok(zones) = self.zones_for(pinned.cpu(), gfp) else { return 0 };
+        let turn = self.begin(pinned.cpu());
         let mut got = 0;
         for &number in zones {
             let zone = &self.zones[usize::from(number)];
@@ -29,81 +33,157 @@ impl<P: Platform> PageAllocator<'_, P> {
             while got < out.len() {
                 let allowed = (zone.allowance(gfp.urgency, gfp.zone) >> order.get()) as usize;
                 let chunk = (out.len() - got).min(allowed).min(BLOCK_FRAMES);
-                let taken = if order >= Order::BLOCK {
-                    let frame = if chunk > 0 { self.take_whole(zone, order, wait) } else { None };
-                    frame.map_or(0, |frame| {
-                        out[got] = frame;
-                        1
-                    })
-                } else {
-                    let home = cpu.index() % zone.shards.len();
-                    let search = Search { mobility: gfp.mobility, order, home, wait };
-                    self.store_take(zone, search, &mut out[got..got + chunk])
-                };
+                let taken =
+                    self.in_store(|| self.take_some(&turn, number, gfp, order, &mut out[got..got + chunk]));
                 got += taken;
                 if taken == 0 {
                     break;
                 }
             }
-            self.count_alloc(cpu, usize::from(number), ((got - before) as u64) << order.get());
+            self.count_alloc(turn.cpu, usize::from(number), ((got - before) as u64) << order.get());
+        }
+        self.end(&turn);
+        // What the store has not, lists may hoard: the rest the ordinary way, as far as that goes.
+        while got < out.len()
+            && let Ok(frame) = self.alloc_slow(pinned.cpu(), gfp, order)
+        {
+            out[got] = frame;
+            got += 1;
         }
         got
     }
 
-    /// Gives folios of one order back, straight to the store.
+    /// Fills the empty slots of an array with folios of one order, as far as memory and marks allow, and leaves the others
+    /// as they are; how many it filled. (Linux: `alloc_pages_bulk`, which counts those that were full as well.)
+    pub fn fill_bulk(&self, gfp: Gfp, order: Order, slots: &mut [Option<Frame>]) -> usize {
+        let mut filled = 0;
+        let mut at = 0;
+        while at < slots.len() {
+            let window = (at..slots.len()).filter(|&slot| slots[slot].is_none()).take(FILL_BATCH);
+            let wanted = window.clone().count();
+            let mut frames = [Frame(0); FILL_BATCH];
+            let got = self.alloc_bulk(gfp, order, &mut frames[..wanted]);
+            let mut ready = frames[..got].iter();
+            while let Some(slot) = slots.get_mut(at) {
+                if slot.is_none() {
+                    let Some(&frame) = ready.next() else { break };
+                    *slot = Some(frame);
+                }
+                at += 1;
+            }
+            filled += got;
+            if got < wanted || wanted == 0 {
+                break;
+            }
+        }
+        filled
+    }
+
+    /// Some folios of a zone, at most one block's worth.
+    fn take_some(&self, turn: &Turn<'_>, zone: u8, gfp: Gfp, order: Order, out: &mut [Frame]) -> usize {
+        let zone = &self.zones[usize::from(zone)];
+        if out.is_empty() {
+            return 0;
+        }
+        if order >= Order::BLOCK {
+            return self.take_whole(zone, order, turn.wait).map_or(0, |frame| {
+                out[0] = frame;
+                1
+            });
+        }
+        let home = turn.cpu.index() % zone.shards.len();
+        self.store_take(
+            zone,
+            Search { mobility: gfp.mobility, order, home, wait: turn.wait, listed: false },
+            out,
+        )
+    }
+
+    /// Gives folios of one order back, straight to the store, in any order.
     ///
     /// # Errors
     /// The index of the first folio that was refused, and why; those before it are free, it and those after it are not.
     pub fn free_bulk(&self, order: Order, frames: &[Frame]) -> Result<(), (usize, FreeError)> {
-        let freed = if order >= Order::BLOCK {
-            frames
-                .iter()
-                .enumerate()
-                .try_for_each(|(at, &frame)| self.free_blocks(frame, order).map_err(|error| (at, error)))
+        let pinned = Pinned::new(self.platform);
+        let turn = self.begin(pinned.cpu());
+        let freed = if order >= Order::BLOCK || !turn.wait || turn.level != Some(0) {
+            self.free_each(&turn, order, frames)
         } else {
-            self.free_bulk_small(order, frames)
+            self.in_store(|| self.free_sorted(&turn.lists.sorter, order, frames))
         };
+        self.end(&turn);
         let count = freed.map_or_else(|(at, _)| at, |()| frames.len());
         self.count(Stat::Pgfree, (count as u64) << order.get());
         freed
     }
 
-    fn free_bulk_small(&self, order: Order, frames: &[Frame]) -> Result<(), (usize, FreeError)> {
-        let mut at = 0;
-        while at < frames.len() {
-            let number = frames[at].block();
-            let Some(block) = self.memmap.get(number) else { return Err((at, FreeError::NotMemory)) };
-            let mut mask = FrameMask::EMPTY;
-            let mut refused = None;
-            let start = at;
-            block.lock(self.platform);
-            while at < frames.len() && frames[at].block() == number && at - start < BLOCK_FRAMES {
-                let folio = FrameMask::run(frames[at].index_in_block(), order.frames() as usize);
-                let checked = match self.check_small(block, frames[at], order) {
-                    Ok(()) if !mask.intersection(folio).is_empty() || self.is_listed(block, frames[at]) => {
-                        Err(FreeError::DoubleFree)
-                    }
-                    other => other,
-                };
-                if let Err(error) = checked {
-                    refused = Some((at, error));
-                    break;
-                }
-                mask = mask.union(folio);
-                at += 1;
+    /// Gives a run of folios of order 0 back.
+    ///
+    /// # Errors
+    /// As [`Self::free_bulk`], counted from the start of the run.
+    pub fn free_range(&self, run: FrameRange) -> Result<(), (usize, FreeError)> {
+        let mut done = 0;
+        while done < run.count {
+            let mut frames = [Frame(0); FILL_BATCH];
+            let count = (run.count - done).min(FILL_BATCH as u64) as usize;
+            for (at, frame) in frames[..count].iter_mut().enumerate() {
+                *frame = run.start.add(done + at as u64);
             }
-            if mask.is_empty() {
-                block.unlock(self.platform);
-            } else {
-                for (first, count) in mask.runs() {
-                    self.note_freed(FrameRange::new(number.first_frame().add(first as u64), count as u64));
-                }
-                self.store_put(number, block, mask);
-            }
-            if let Some(refused) = refused {
-                return Err(refused);
-            }
+            self.free_bulk(Order::FRAME, &frames[..count])
+                .map_err(|(at, error)| (done as usize + at, error))?;
+            done += count as u64;
         }
         Ok(())
+    }
+
+    fn free_each(&self, turn: &Turn<'_>, order: Order, frames: &[Frame]) -> Result<(), (usize, FreeError)> {
+        frames.iter().enumerate().try_for_each(|(at, &frame)| {
+            let freed = if turn.wait {
+                self.store_free(frame, order)
+            } else {
+                self.free_without_waiting(turn.lists, frame, order)
+            };
+            freed.map_err(|error| (at, error))
+        })
+    }
+
+    /// Sorts the folios by block and frees each block's at once. The sorter is the caller's.
+    fn free_sorted(
+        &self,
+        sorter: &[SortEntry],
+        order: Order,
+        frames: &[Frame],
+    ) -> Result<(), (usize, FreeError)> {
+        let mut sorting = Sorting::new(sorter);
+        for (at, &frame) in frames.iter().enumerate() {
+            let block = self.memmap.get(frame.block());
+            let state =
+                block.and_then(|block| block.area()).map(|area| (area, area.state(frame.index_in_block())));
+            match state {
+                Some((area, state)) if state == FrameState::in_use(order) => {
+                    area.set_state(frame.index_in_block(), FrameState::FREE);
+                }
+                _ => {
+                    if let Err(error) = self.check_unsorted(&sorting, frame, order) {
+                        self.sort_out(&mut sorting);
+                        return Err((at, error));
+                    }
+                }
+            }
+            self.note_freed(FrameRange::folio(frame, order));
+            self.sort_in(&mut sorting, frame, order);
+        }
+        self.sort_out(&mut sorting);
+        Ok(())
+    }
+
+    /// The checks of a folio whose state does not say that it needs none.
+    #[cold]
+    fn check_unsorted(&self, sorting: &Sorting<'_>, frame: Frame, order: Order) -> Result<(), FreeError> {
+        let block = self.memmap.get(frame.block()).ok_or(FreeError::NotMemory)?;
+        if sorting.holds(frame) {
+            return Err(FreeError::DoubleFree);
+        }
+        self.check_listable(block, frame, order)
     }
 }

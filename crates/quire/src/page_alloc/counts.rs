@@ -6,7 +6,7 @@ use super::PageAllocator;
 use crate::addr::{BlockNumber, Frame, FrameRange, Order, PageSize, PhysAddr};
 use crate::error::AllocError;
 use crate::limits::BLOCK_FRAMES;
-use crate::memmap::{Block, BlockState, FrameMask, LaneError, Lanes};
+use crate::memmap::{Block, BlockState, FrameMask, FrameState, LaneError, Lanes};
 use crate::platform::Platform;
 
 /// Why a run was not counted to its end.
@@ -49,6 +49,13 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
     /// [`AllocError::OutOfMemory`]; nothing has changed then.
     pub fn prepare_counts(&self, frame: Frame) -> Result<(), AllocError> {
         let block = self.memmap.block(frame.block());
+        block.lock(self.platform);
+        if let Some(area) = block.area() {
+            block.widen_area(area);
+            block.unlock(self.platform);
+            return Ok(());
+        }
+        block.unlock(self.platform);
         let room =
             self.alloc(super::Gfp { urgency: super::Urgency::Atomic, ..super::Gfp::KERNEL }, Order::FRAME)?;
         self.zero(room.addr(), 2 * Lanes::WIDE_BYTES);
@@ -59,10 +66,9 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
                 true
             }
             Some((at, false)) => {
-                // The lanes of a folio of whole blocks leave room for wide ones in their own frame.
-                let own = block.state() != BlockState::Small;
-                self.widen(block, if own { at.frame() } else { room });
-                !own
+                // Lanes leave room for wide ones in their own frame.
+                self.widen(block, at.frame());
+                false
             }
             Some((_, true)) => false,
         };
@@ -103,7 +109,7 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
     pub fn hold(&self, frames: FrameRange) {
         self.each_block(frames, |block, start, count| {
             block.held.insert_run(start, count);
-            block.plain.remove_run(start, count);
+            touch(block, start, count);
         });
     }
 
@@ -144,7 +150,7 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
                 lanes.map(|lanes| lanes.increment(piece.start.index_in_block(), piece.count as usize));
             match counted {
                 Some(Ok(())) => {
-                    block.plain.remove_run(piece.start.index_in_block(), piece.count as usize);
+                    touch(block, piece.start.index_in_block(), piece.count as usize);
                     done += piece.count;
                 }
                 Some(Err(LaneError::Full)) | None => {
@@ -193,6 +199,7 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
         debug_assert!(matches!(block.state(), BlockState::Folio | BlockState::FolioTail));
         let maps = if size == PageSize::Size1G { &block.gigantic_maps } else { &block.large_maps };
         maps.fetch_add(1, Ordering::Relaxed);
+        FrameState::UNKNOWN.put(block.folio_state_cell());
         self.count_folio(frame, block, 1);
     }
 
@@ -310,6 +317,18 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
 impl<P: Platform> Drop for Counter<'_, '_, P> {
     fn drop(&mut self) {
         self.leave();
+    }
+}
+
+/// Frames are mapped or held: whoever frees their folios must look closely. Under the block's lock.
+#[inline]
+fn touch(block: &Block, start: usize, count: usize) {
+    FrameState::UNKNOWN.put(block.folio_state_cell());
+    let Some(area) = block.area() else { return };
+    area.set_states(start, count, FrameState::UNKNOWN);
+    if !block.heads.contains(start) {
+        let head = block.heads.load().previous_set(start).unwrap_or(start);
+        area.set_state(head, FrameState::UNKNOWN);
     }
 }
 

@@ -4,7 +4,6 @@ use core::sync::atomic::Ordering;
 
 use super::PageAllocator;
 use super::gfp::ZoneKind;
-use super::pcp::order_of;
 use super::zone::Watermarks;
 use crate::platform::Platform;
 
@@ -36,12 +35,19 @@ pub struct MemoryInfo {
     pub total: u64,
     /// In the store.
     pub free: u64,
-    /// On per-CPU lists.
+    /// On per-CPU lists, parked and deferred ones included.
     pub cached: u64,
     /// Handed out.
     pub used: u64,
     /// The manager's tables, descriptor frames included.
     pub metadata: u64,
+}
+
+impl MemoryInfo {
+    /// Frames that can be had: those of the store and those of the lists, which are given back when the store has none.
+    pub fn available(&self) -> u64 {
+        self.free + self.cached
+    }
 }
 
 impl<P: Platform> PageAllocator<'_, P> {
@@ -69,13 +75,14 @@ impl<P: Platform> PageAllocator<'_, P> {
             info.metadata += zone.descriptors;
             managed += zone.managed;
         }
+        info.cached += self.cpus.iter().map(|cpu| cpu.deferred_frames.load(Ordering::Relaxed)).sum::<u64>();
         let out_of_use = info.free + info.cached + (info.metadata - self.reserved);
         info.used = managed.saturating_sub(out_of_use);
         info
     }
 
     fn cached_in(&self, zone: usize) -> u64 {
-        let lists = self.cpus.iter().flat_map(|cpu| cpu.of_zone(zone).iter().enumerate());
-        lists.map(|(number, list)| (list.len() as u64) << order_of(number).get()).sum()
+        let levels = self.cpus.iter().flat_map(|cpu| &cpu.levels);
+        levels.map(|level| level.frames_of_zone(self.platform, zone)).sum()
     }
 }

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::PageAllocator;
 use super::gfp::ZoneKind;
-use super::pcp::{CpuLists, FrameList, LISTS, capacity_of};
+use super::pcp::{CpuLists, LEVELS, LISTS, ListSizes};
 use super::pool::{Pool, pool_words};
 use super::shard::Shard;
 use super::store::SMALL_CAPACITY;
@@ -95,9 +95,10 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
             layout.build_fallback(boot, index / KINDS, index % KINDS)
         })?;
         let cpus = platform.cpu_count();
-        let lists =
-            boot.table(0, cpus, |boot, cpu| layout.build_cpu(boot, platform, CpuId(cpu as u32), fallback))?;
-        let stats = boot.table(0, cpus, |_, _| Ok(StatCells::new()))?;
+        let lists = boot.table(0, cpus, |boot, cpu| {
+            layout.build_cpu(boot, platform, CpuId(cpu as u32), fallback, config.lists)
+        })?;
+        let stats = boot.table(0, cpus * LEVELS, |_, _| Ok(StatCells::new()))?;
         let present = ranges.iter().map(|range| range.frames.count).sum();
         let mut allocator = Self {
             platform,
@@ -106,6 +107,7 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
             fallback,
             nodes: layout.nodes,
             cpus: lists,
+            guard: config.lists,
             stats,
             present,
             reserved: 0,
@@ -180,7 +182,7 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
             self.make_small(zone, number, block, start, missing);
             count - DESCRIPTOR_FRAMES
         };
-        self.relist(zone, number, block, false);
+        self.relist(zone, number, block);
         block.unlock(self.platform);
         zone.managed.fetch_add(frames.count, Ordering::Relaxed);
         zone.add_free(gained as i64);
@@ -287,6 +289,7 @@ impl<'r> Layout<'r> {
             pools,
             shards,
             free: OwnLine::default(),
+            parked: OwnLine::default(),
             descriptor_frames: AtomicU64::new(0),
         };
         zone.add_free(managed as i64);
@@ -320,6 +323,7 @@ impl<'r> Layout<'r> {
         platform: &P,
         cpu: CpuId,
         fallback: BootSlice<BootSlice<u8>>,
+        guard: ListGuard,
     ) -> Result<CpuLists, InitError> {
         let node = platform.node_of(cpu);
         let of_kind = |kind| {
@@ -328,12 +332,25 @@ impl<'r> Layout<'r> {
                 .and_then(|zones: &BootSlice<u8>| zones.first().copied())
         };
         let first = core::array::from_fn(|kind| of_kind(kind).unwrap_or_default());
-        let lists = boot.table(node, fallback.len() * LISTS, |boot, list| {
-            let slots = capacity_of(list % LISTS, self.frames_in(list / LISTS), platform.cpu_count());
-            // SAFETY: M1: zero bytes are a valid `Slot`, and none is looked at before it was written.
-            Ok(FrameList::new(unsafe { boot.zeroed_table(node, slots) }?))
-        })?;
-        Ok(CpuLists::new(lists, first))
+        let zone_frames = |zone| self.frames_in(zone);
+        let sizes =
+            ListSizes { zone_frames: &zone_frames, zones: fallback.len(), cpus: platform.cpu_count() };
+        let guarded = guard != ListGuard::Reentry;
+        let mut lists = [BootSlice::empty(); LEVELS];
+        for (level, lists) in lists.iter_mut().enumerate() {
+            *lists = boot.table(node, fallback.len(), |boot, zone| {
+                let mut slots = [BootSlice::empty(); LISTS];
+                for (number, slots) in slots.iter_mut().enumerate() {
+                    // SAFETY: M1: zero bytes are a valid `Slot`, and none is looked at before it was set.
+                    *slots = unsafe { boot.zeroed_table(node, sizes.slots(level, zone * LISTS + number)) }?;
+                }
+                Ok(slots.map(|slots| CpuLists::make_list(slots, guarded)))
+            })?;
+        }
+        // SAFETY: M1: zero bytes are a valid `SortEntry`: it holds no frame.
+        let sorter = unsafe { boot.zeroed_table(node, sizes.sorter_blocks()) }?;
+        let parked = boot.table(node, fallback.len() * LISTS, |_, _| Ok(CpuLists::make_parked()))?;
+        CpuLists::new(lists, first, parked, guarded, sorter).ok_or(InitError::NoMemory)
     }
 }
 

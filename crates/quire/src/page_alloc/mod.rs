@@ -6,15 +6,20 @@
 
 mod bulk;
 mod counts;
+mod drain;
 mod gfp;
 mod info;
 mod init;
-mod nested;
+mod list;
+mod lists;
+mod magazine;
 mod pcp;
 mod pool;
 mod search;
 mod shard;
+mod sorter;
 mod store;
+mod turn;
 mod validate;
 mod whole;
 mod zone;
@@ -26,17 +31,16 @@ pub use init::{AllocatorConfig, ListGuard, MemoryRange};
 pub use validate::Violation;
 pub use zone::Watermarks;
 
-use core::sync::atomic::{AtomicU64, Ordering};
-
 use crate::addr::{Frame, Order};
 use crate::cpu::CpuId;
 use crate::error::{AllocError, FreeError};
-use crate::memmap::{Block, BootSlice, Descriptor, DescriptorFlags, MemMap};
+use crate::memmap::{BlockState, BootSlice, Descriptor, MemMap};
 use crate::platform::Platform;
 use crate::stats::{Stat, StatCells};
 use crate::sync::Pinned;
 
-use pcp::CpuLists;
+use pcp::{CpuLists, LEVELS};
+use turn::Turn;
 use zone::Zone;
 
 /// Hands out and takes back page frames of one machine.
@@ -48,6 +52,8 @@ pub struct PageAllocator<'p, P: Platform> {
     fallback: BootSlice<BootSlice<u8>>,
     nodes: usize,
     cpus: BootSlice<CpuLists>,
+    guard: ListGuard,
+    /// For each CPU, one for each context, so that an interrupt does not disturb what it interrupted.
     stats: BootSlice<StatCells>,
     /// Frames of the ranges that the machine was given.
     present: u64,
@@ -68,13 +74,15 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
         &self.memmap
     }
 
-    /// The page descriptor of a frame of a block in small pieces, or of the folio of whole blocks that starts there.
+    /// The page descriptor of a frame of a block in small pieces, or of the folio of whole blocks that starts there. It
+    /// holds whatever the frame's last owner left there.
     ///
     /// # Panics
     /// When there is none: descriptors of whole blocks do not exist.
     #[inline]
     pub fn descriptor(&self, frame: Frame) -> &Descriptor {
-        self.folio_descriptor(frame)
+        let block = self.memmap.block(frame.block());
+        if block.state() == BlockState::Folio { block.folio() } else { self.memmap.descriptor(frame) }
     }
 
     /// Takes a folio. Its contents are whatever was there. With a constant order and request, what is inlined into the
@@ -105,73 +113,76 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
     #[inline(always)]
     pub fn free(&self, frame: Frame, order: Order) -> Result<(), FreeError> {
         let pinned = Pinned::new(self.platform);
-        if order == Order::FRAME && self.put_plain(pinned.cpu(), frame) {
+        if self.put_untouched(pinned.cpu(), frame, order) {
             return Ok(());
         }
         self.free_slow(pinned.cpu(), frame, order)
     }
 
-    /// The long way of an allocation: nested contexts, empty lists, other zones and nodes.
+    /// The long way of an allocation: guarded and nested lists, empty lists, other zones and nodes.
     #[cold]
     #[inline(never)]
     fn alloc_slow(&self, cpu: CpuId, gfp: Gfp, order: Order) -> Result<Frame, AllocError> {
-        let lists = &self.cpus[cpu.index()];
         let zones = self.zones_for(cpu, gfp)?;
-        if !lists.enter() {
-            return self.alloc_nested(zones, cpu, gfp, order);
+        let turn = self.begin(cpu);
+        if turn.wait {
+            self.free_deferred(turn.lists);
         }
-        self.free_deferred(lists);
-        let found = self.alloc_from(lists, zones, cpu, gfp, order).or_else(|| {
+        let found = self.alloc_from(&turn, zones, gfp, order).or_else(|| {
             // What this CPU hoards may be what is missing.
-            self.drain_lists(lists);
-            zones.iter().for_each(|&zone| {
-                self.merge_spares(&self.zones[usize::from(zone)]);
-            });
-            self.alloc_from(lists, zones, cpu, gfp, order)
+            if turn.level == Some(0) && turn.wait {
+                self.drain_own(turn.lists);
+            }
+            let merged = turn.wait && self.merge_all_spares() > 0;
+            (merged || turn.wait).then(|| self.alloc_from(&turn, zones, gfp, order)).flatten()
         });
-        if let Some((_, zone)) = found {
-            let list = pcp::list_of(order, gfp.mobility).unwrap_or_default();
-            pcp::add_own(&lists.list(zone.into(), list).allocated, order.frames());
-        } else {
+        self.end(&turn);
+        let found = found.or_else(|| self.alloc_from_others(cpu, zones, gfp, order, turn.wait));
+        if found.is_none() {
             self.cells(cpu).add(Stat::AllocFailed, 1);
         }
-        lists.leave();
-        found.map(|(frame, _)| frame).ok_or(AllocError::OutOfMemory)
+        found.ok_or(AllocError::OutOfMemory)
     }
 
-    /// The long way of a free: nested contexts, full lists, orders without a list, and whatever is wrong.
+    /// The last resort: what other CPUs hoard.
+    fn alloc_from_others(
+        &self,
+        cpu: CpuId,
+        zones: &[u8],
+        gfp: Gfp,
+        order: Order,
+        wait: bool,
+    ) -> Option<Frame> {
+        if !wait || !self.others_hoard(zones, cpu) {
+            return None;
+        }
+        self.drain_others(cpu);
+        let turn = self.begin(cpu);
+        let found = self.alloc_from(&turn, zones, gfp, order);
+        self.end(&turn);
+        found
+    }
+
+    /// The long way of a free: guarded and nested lists, full lists, orders without a list, and whatever is wrong.
     #[cold]
     #[inline(never)]
     fn free_slow(&self, cpu: CpuId, frame: Frame, order: Order) -> Result<(), FreeError> {
-        let lists = &self.cpus[cpu.index()];
-        if !lists.enter() {
-            return self.defer_free(lists, frame, order);
+        let turn = self.begin(cpu);
+        if turn.wait {
+            self.free_deferred(turn.lists);
         }
-        self.free_deferred(lists);
-        let freed = match self.list_put(lists, frame, order) {
+        let listed = self.list_put(&turn, frame, order);
+        let freed = match listed {
             Ok(true) => Ok(()),
-            Ok(false) => self.store_free_checked(frame, order),
+            Ok(false) if turn.wait => self.in_store(|| self.store_free(frame, order)),
+            Ok(false) => self.free_without_waiting(turn.lists, frame, order),
             Err(error) => Err(error),
         };
-        lists.leave();
-        if freed.is_ok() {
+        self.end(&turn);
+        if freed.is_ok() && listed == Ok(false) {
             self.cells(cpu).add(Stat::Pgfree, order.frames());
         }
         freed
-    }
-
-    /// Gives what this CPU keeps on its lists back to the store, and makes spare blocks whole.
-    pub fn drain_local(&self) {
-        let pinned = Pinned::new(self.platform);
-        let lists = &self.cpus[pinned.cpu().index()];
-        if lists.enter() {
-            self.free_deferred(lists);
-            self.drain_lists(lists);
-            lists.leave();
-        }
-        self.zones.iter().for_each(|zone| {
-            self.merge_spares(zone);
-        });
     }
 
     /// Counts an event on the running CPU.
@@ -190,26 +201,26 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
 
     /// How often an event happened, or how much there is, on all CPUs together.
     pub fn stat(&self, stat: Stat) -> u64 {
-        let through_lists = |counter: fn(&pcp::FrameList) -> &AtomicU64, kind: Option<ZoneKind>| -> u64 {
-            let of_kind = |zone: &u8| kind.is_none_or(|kind| self.zones[usize::from(*zone)].kind == kind);
-            let zones = (0..self.zones.len() as u8).filter(of_kind);
-            let lists = zones.flat_map(|zone| self.cpus.iter().flat_map(move |cpu| cpu.of_zone(zone.into())));
-            lists.map(|list| counter(list).load(Ordering::Relaxed)).sum()
+        let through_lists = |count: fn(&list::FrameList) -> u64, kind: Option<ZoneKind>| -> u64 {
+            let of_kind = |at: usize| kind.is_none_or(|kind| self.zones[at / pcp::LISTS].kind == kind);
+            let lists = self.cpus.iter().flat_map(|cpu| &cpu.levels).flat_map(|level| level.indexed());
+            let counted = lists.filter(|&(at, _)| of_kind(at));
+            counted.map(|(at, list)| count(list) << pcp::order_of(at % pcp::LISTS).get()).sum()
         };
         let cells = self.stats.iter().map(|cells| cells.get(stat)).fold(0, u64::wrapping_add);
         cells
             + match stat {
-                Stat::PgallocDma32 => through_lists(|list| &list.allocated, Some(ZoneKind::Dma32)),
-                Stat::PgallocNormal => through_lists(|list| &list.allocated, Some(ZoneKind::Normal)),
-                Stat::PgallocMovable => through_lists(|list| &list.allocated, Some(ZoneKind::Movable)),
-                Stat::Pgfree => through_lists(|list| &list.freed, None),
+                Stat::PgallocDma32 => through_lists(list::FrameList::handed_out, Some(ZoneKind::Dma32)),
+                Stat::PgallocNormal => through_lists(list::FrameList::handed_out, Some(ZoneKind::Normal)),
+                Stat::PgallocMovable => through_lists(list::FrameList::handed_out, Some(ZoneKind::Movable)),
+                Stat::Pgfree => through_lists(list::FrameList::freed, None),
                 _ => 0,
             }
     }
 
     #[inline]
     fn cells(&self, cpu: CpuId) -> &StatCells {
-        &self.stats[cpu.index()]
+        &self.stats[cpu.index() * LEVELS + self.platform.context() as usize]
     }
 
     #[inline]
@@ -236,52 +247,31 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
     }
 
     /// Tries each zone's list, then its store, in turn.
-    fn alloc_from(
-        &self,
-        lists: &CpuLists,
-        zones: &[u8],
-        cpu: CpuId,
-        gfp: Gfp,
-        order: Order,
-    ) -> Option<(Frame, u8)> {
+    fn alloc_from(&self, turn: &Turn<'_>, zones: &[u8], gfp: Gfp, order: Order) -> Option<Frame> {
         zones.iter().find_map(|&number| {
             let zone = &self.zones[usize::from(number)];
             let listed = pcp::list_of(order, gfp.mobility)
-                .and_then(|list| self.list_take(lists, cpu, usize::from(number), list, gfp));
-            let frame = listed.or_else(|| {
-                if zone.allowance(gfp.urgency, gfp.zone) < order.frames() {
-                    return None;
-                }
-                if order >= Order::BLOCK {
-                    return self.take_whole(zone, order, true);
-                }
-                let home = cpu.index() % zone.shards.len();
-                let search = search::Search { mobility: gfp.mobility, order, home, wait: true };
-                let mut frame = [Frame(0)];
-                (self.store_take(zone, search, &mut frame) == 1).then_some(frame[0])
-            })?;
-            Some((frame, number))
+                .and_then(|list| self.list_take(turn, usize::from(number), list, gfp));
+            if listed.is_some() {
+                return listed;
+            }
+            if zone.allowance(gfp.urgency, gfp.zone) < order.frames() {
+                return None;
+            }
+            let frame = self.in_store(|| self.take_one(turn, zone, gfp, order))?;
+            self.count_alloc(turn.cpu, usize::from(number), order.frames());
+            Some(frame)
         })
     }
 
-    #[cold]
-    fn alloc_nested(&self, zones: &[u8], cpu: CpuId, gfp: Gfp, order: Order) -> Result<Frame, AllocError> {
-        let take = |&zone: &u8| self.take_nested(&self.zones[usize::from(zone)], cpu, order, gfp);
-        zones.iter().find_map(take).ok_or(AllocError::OutOfMemory)
-    }
-
-    /// A free that no list takes.
-    fn store_free_checked(&self, frame: Frame, order: Order) -> Result<(), FreeError> {
-        let block = self.memmap.get(frame.block()).ok_or(FreeError::NotMemory)?;
-        if order < Order::BLOCK && block.descriptors().is_some() && self.is_listed(block, frame) {
-            return Err(FreeError::DoubleFree);
+    /// Takes one folio straight from a zone's store.
+    fn take_one(&self, turn: &Turn<'_>, zone: &Zone, gfp: Gfp, order: Order) -> Option<Frame> {
+        if order >= Order::BLOCK {
+            return self.take_whole(zone, order, turn.wait);
         }
-        self.store_free(frame, order)
-    }
-
-    /// Whether the frame, of a block in small pieces, lies on a per-CPU list.
-    #[inline]
-    fn is_listed(&self, block: &Block, frame: Frame) -> bool {
-        self.memmap.descriptor_in(self.platform, block, frame).has(DescriptorFlags::LISTED)
+        let home = turn.cpu.index() % zone.shards.len();
+        let search = search::Search { mobility: gfp.mobility, order, home, wait: turn.wait, listed: false };
+        let mut frame = [Frame(0)];
+        (self.store_take(zone, search, &mut frame) == 1).then_some(frame[0])
     }
 }

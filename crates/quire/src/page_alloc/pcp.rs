@@ -1,34 +1,41 @@
 //! Per-CPU lists of free folios.
 //!
-//! A list is an array of frame numbers that only its own CPU touches, pinned, under a plain re-entry flag: no locked
-//! operation, no interrupt switching. Nobody ever waits for the flag. Code that finds it set has interrupted the list's
-//! user on the same CPU: its allocations go to the store without waiting for any lock, and its frees onto the CPU's
-//! *deferred* stack, which the CPU's next undisturbed call that goes the long way empties. All fields are atomics used with plain loads
-//! and stores; other CPUs read the lengths for the counters.
+//! A list is an array of frame numbers that only its own CPU touches, pinned, under a [`Lease`]: no locked operation, no
+//! interrupt switching. Nobody on the CPU ever waits for the lease. Code that finds it taken has interrupted the list's
+//! user, and uses the lists of the next *level*: every CPU has [`LEVELS`] sets, as many as contexts can stand on top of
+//! each other, so that interrupts are served from a list at any moment. The usual interrupt, which arrives while nobody
+//! is inside, uses the first level as everybody does, whose folios are warm.
 //!
-//! A frame on a list is marked in its descriptor, so that freeing it twice is found; the mark is the only thing that
-//! the common path writes outside the list.
+//! What overflows the array is *parked* ([`super::magazine`]): whole magazines that other CPUs may take under a small
+//! lock, without disturbing the owner. The array itself can be had by revoking the lease ([`super::drain`]).
+//!
+//! A folio on a list has the state [`FrameState::FREE`], so that freeing it twice is found. That byte, and the array, are
+//! all that the common path writes besides two counters; no descriptor is touched.
 
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, compiler_fence};
+use core::sync::atomic::{AtomicU8, AtomicU64};
 
 use super::PageAllocator;
-use super::gfp::{Gfp, Mobility, ZoneKind};
-use super::search::Search;
+use super::gfp::{Mobility, ZoneKind};
+use super::list::{FrameList, Slot, add_own};
+use super::magazine::Parked;
+use super::sorter::SortEntry;
 use crate::addr::{Frame, FrameRange, Order};
 use crate::cpu::CpuId;
-use crate::error::FreeError;
-use crate::limits::{PCP_BATCH, PCP_CAPACITY};
-use crate::memmap::{BlockState, BootSlice, Descriptor, DescriptorFlags, FrameMask};
+use crate::limits::{BLOCK_FRAMES, NESTED_CAPACITY, PCP_CAPACITY, SORTER_BLOCKS};
+use crate::memmap::{Block, BlockState, BootRef, BootSlice, FrameState};
 use crate::platform::Platform;
-use crate::stats::Stat;
+use crate::rank::Rank;
+use crate::sync::{Lease, SpinLock};
 
 /// Lists for each zone: orders 0 to 3 have one for each mobility group, order 9 has one; the rest is padding, so that a
 /// zone's lists are found by a shift.
 pub(super) const LISTS: usize = 16;
-const HUGE: usize = 4 * 3;
+pub(super) const HUGE: usize = 4 * 3;
+/// Contexts that can stand on top of each other on one CPU: task, soft interrupt, hard interrupt.
+pub(super) const LEVELS: usize = 3;
 
 /// The list that serves an order, if any does.
-#[inline]
+#[inline(always)]
 pub(super) fn list_of(order: Order, mobility: Mobility) -> Option<usize> {
     match order.get() {
         small @ 0..=3 => Some(usize::from(small) * 3 + mobility as usize),
@@ -38,364 +45,265 @@ pub(super) fn list_of(order: Order, mobility: Mobility) -> Option<usize> {
 }
 
 /// The order that a list serves.
+#[inline]
 pub(super) fn order_of(list: usize) -> Order {
     let order = if list >= HUGE { Order::BLOCK.get() } else { (list / 3) as u8 };
     Order::new(order).unwrap_or(Order::FRAME)
 }
 
-/// Slots for each list of a zone with this many frames, on a machine with this many CPUs: all lists of all CPUs
-/// together keep at most about an eighth of the zone.
-pub(super) fn capacity_of(list: usize, zone_frames: u64, cpus: usize) -> usize {
+/// Slots for a list of the first level in a zone with this many frames, on a machine with this many CPUs: the arrays of
+/// all CPUs together keep at most about an eighth of the zone.
+fn capacity_of(list: usize, zone_frames: u64, cpus: usize) -> usize {
     let share = zone_frames / (8 * cpus as u64 * LISTS as u64);
     let slots = (share >> order_of(list).get()) as usize;
     if list > HUGE {
         return 0;
     }
     let limit = PCP_CAPACITY >> order_of(list).get().min(5);
-    if slots < 4 { 0 } else { slots.min(limit) }
+    // Even, since half of it goes at a time.
+    if slots < 4 { 0 } else { slots.min(limit) & !1 }
 }
 
-/// One list, on a cache line of its own.
-#[repr(align(64))]
-pub(super) struct FrameList {
-    slots: BootSlice<Slot>,
-    len: AtomicU32,
-    /// Folios to fetch at the next refill: doubles while refills follow each other, as in Linux since 6.7.
-    batch: AtomicU32,
-    /// Frames that this CPU handed out by the order and group of this list.
-    pub(super) allocated: AtomicU64,
-    /// Frames that this CPU took back onto the list.
-    pub(super) freed: AtomicU64,
+/// Slots for a list of a further level.
+fn nested_capacity_of(list: usize, zone_frames: u64, cpus: usize) -> usize {
+    (capacity_of(list, zone_frames, cpus) / 4).min(NESTED_CAPACITY >> order_of(list).get().min(3)) & !1
 }
 
-/// A folio on a list, and where its descriptor stands, so that taking it needs no look into the memory map.
-pub(super) struct Slot {
-    frame: AtomicU64,
-    descriptor: AtomicPtr<Descriptor>,
-}
+/// The lists of one zone. Entries that no order and group has are padding.
+pub(super) type ZoneLists = [FrameList; LISTS];
 
-impl Slot {
-    fn set(&self, frame: Frame, descriptor: &Descriptor) {
-        self.frame.store(frame.0, Ordering::Relaxed);
-        self.descriptor.store(core::ptr::from_ref(descriptor).cast_mut(), Ordering::Relaxed);
-    }
-
-    #[inline(always)]
-    fn frame(&self) -> Frame {
-        Frame(self.frame.load(Ordering::Relaxed))
-    }
-
-    #[inline(always)]
-    fn descriptor(&self) -> &Descriptor {
-        // SAFETY: M2: it was set from a reference to the folio's descriptor, and the block stays in small pieces (or a
-        // folio of its own) as long as the folio is on the list.
-        unsafe { &*self.descriptor.load(Ordering::Relaxed) }
-    }
-
-    fn copy(&self, from: &Self) {
-        self.set(from.frame(), from.descriptor());
-    }
-}
-
-impl FrameList {
-    pub(super) fn new(slots: BootSlice<Slot>) -> Self {
-        let zero = || AtomicU64::new(0);
-        Self { slots, len: AtomicU32::new(0), batch: AtomicU32::new(4), allocated: zero(), freed: zero() }
-    }
-
-    #[inline]
-    pub(super) fn len(&self) -> usize {
-        self.len.load(Ordering::Relaxed) as usize
-    }
-
-    /// Takes the folio that came last off the list; its descriptor is unmarked.
-    #[inline(always)]
-    fn pop(&self) -> Option<Frame> {
-        let len = self.len().wrapping_sub(1);
-        let slot = self.slots.get(len)?;
-        self.len.store(len as u32, Ordering::Relaxed);
-        slot.descriptor().clear_flags();
-        Some(slot.frame())
-    }
-
-    /// Puts a folio onto the list and marks its descriptor, if there is room.
-    #[inline(always)]
-    fn push(&self, frame: Frame, descriptor: &Descriptor) -> bool {
-        let len = self.len();
-        let Some(slot) = self.slots.get(len) else { return false };
-        slot.set(frame, descriptor);
-        descriptor.set_flags(DescriptorFlags::LISTED);
-        self.len.store(len as u32 + 1, Ordering::Relaxed);
-        true
-    }
-
-    /// The folios on the list; for `validate`, at rest.
-    pub(super) fn frames(&self) -> impl Iterator<Item = Frame> + '_ {
-        self.slots[..self.len()].iter().map(Slot::frame)
-    }
-}
-
-/// Adds to a counter that only the running CPU changes.
-#[inline]
-pub(super) fn add_own(counter: &AtomicU64, count: u64) {
-    counter.store(counter.load(Ordering::Relaxed) + count, Ordering::Relaxed);
-}
-
-/// All that a CPU keeps for itself.
+/// The lists of one level of one CPU.
 #[repr(align(128))]
-pub(super) struct CpuLists {
-    /// Somebody on this CPU is using the lists.
-    busy: AtomicBool,
-    /// The top of the stack of folios freed by nested contexts, plus one; linked through their descriptors.
-    pub(super) deferred: AtomicU64,
+pub(super) struct Level {
+    pub(super) lease: Lease,
     /// The lists of the zone that serves this CPU first, for each kind.
-    first: [BootSlice<FrameList>; 3],
-    /// [`LISTS`] for each zone.
-    pub(super) lists: BootSlice<FrameList>,
+    first: [BootRef<ZoneLists>; 3],
+    /// The lists of each zone.
+    lists: BootSlice<ZoneLists>,
+    /// What each of these lists has parked. First level only.
+    parked: BootSlice<SpinLock<Parked>>,
 }
 
-impl CpuLists {
-    pub(super) fn new(lists: BootSlice<FrameList>, first: [u8; 3]) -> Self {
-        let first = first.map(|zone| lists.part(usize::from(zone) * LISTS, LISTS));
-        Self { busy: AtomicBool::new(false), deferred: AtomicU64::new(0), first, lists }
+impl Level {
+    /// Opens the lists to the common path, or shuts them.
+    pub(super) fn set_open(&self, open: bool) {
+        self.lists.as_slice().as_flattened().iter().for_each(|list| list.set_open(open));
+    }
+
+    /// What the list with this index among all of the level has parked.
+    pub(super) fn parked(&self, at: usize) -> Option<&SpinLock<Parked>> {
+        self.parked.as_slice().get(at)
     }
 
     /// The list of a zone with this number.
     #[inline(always)]
     pub(super) fn list(&self, zone: usize, number: usize) -> &FrameList {
-        &self.lists[zone * LISTS + number]
+        &self.lists[zone][number]
     }
 
-    /// The lists of one zone.
-    pub(super) fn of_zone(&self, zone: usize) -> &[FrameList] {
-        &self.lists.as_slice()[zone * LISTS..(zone + 1) * LISTS]
+    /// Every list that can hold anything, with its index.
+    pub(super) fn indexed(&self) -> impl Iterator<Item = (usize, &FrameList)> {
+        self.lists.as_slice().as_flattened().iter().enumerate().filter(|(_, list)| list.capacity() > 0)
     }
 
-    /// Claims the lists for the running code, unless it has interrupted their user.
-    #[inline]
-    pub(super) fn enter(&self) -> bool {
-        let free = !self.busy.load(Ordering::Relaxed);
-        if free {
-            self.busy.store(true, Ordering::Relaxed);
-            // An interrupt on this CPU sees the flag before anything that it guards.
-            compiler_fence(Ordering::SeqCst);
+    /// Frames on the lists of one zone, parked ones included.
+    pub(super) fn frames_of_zone<P: Platform>(&self, platform: &P, zone: usize) -> u64 {
+        let of_zone = self.indexed().filter(|(at, _)| at / LISTS == zone);
+        let frames = |(at, list): (usize, &FrameList)| {
+            let parked = self.parked(at).map_or(0, |parked| parked.lock(platform).count as usize);
+            ((list.len() + parked * list.magazine()) as u64) << order_of(at % LISTS).get()
+        };
+        of_zone.map(frames).sum()
+    }
+}
+
+/// All that a CPU keeps for itself.
+pub(super) struct CpuLists {
+    pub(super) levels: [Level; LEVELS],
+    /// Folios freed where nothing else could be done, plus one; linked through their descriptors.
+    pub(super) deferred: AtomicU64,
+    /// Frames on the deferred stack.
+    pub(super) deferred_frames: AtomicU64,
+    /// The right to revoke this CPU's leases.
+    pub(super) drain: SpinLock<()>,
+    /// Where this CPU sorts folios by block. Belongs to the first level's lease.
+    pub(super) sorter: BootSlice<SortEntry>,
+}
+
+/// Where the lists of one level find their slots: `take(list, slots)` gives that many.
+pub(super) struct ListSizes<'a> {
+    /// Frames of each zone.
+    pub(super) zone_frames: &'a dyn Fn(usize) -> u64,
+    pub(super) zones: usize,
+    pub(super) cpus: usize,
+}
+
+impl ListSizes<'_> {
+    /// Blocks by which each CPU sorts: few where there are few.
+    pub(super) fn sorter_blocks(&self) -> usize {
+        let blocks: u64 = (0..self.zones).map(|zone| (self.zone_frames)(zone) >> Order::BLOCK.get()).sum();
+        (blocks as usize / 16).clamp(1, SORTER_BLOCKS)
+    }
+
+    /// Slots for list `at` of level `level`, counted over all zones.
+    pub(super) fn slots(&self, level: usize, at: usize) -> usize {
+        let capacity = if level == 0 { capacity_of } else { nested_capacity_of };
+        capacity(at % LISTS, (self.zone_frames)(at / LISTS), self.cpus)
+    }
+}
+
+impl CpuLists {
+    /// `lists[level]` holds the lists of each zone; `first` names the zone that serves this CPU first, by kind. `None` if
+    /// there is no such zone.
+    pub(super) fn new(
+        lists: [BootSlice<ZoneLists>; LEVELS],
+        first: [u8; 3],
+        parked: BootSlice<SpinLock<Parked>>,
+        guarded: bool,
+        sorter: BootSlice<SortEntry>,
+    ) -> Option<Self> {
+        let mut levels = [const { None }; LEVELS];
+        for (number, level) in levels.iter_mut().enumerate() {
+            let lists = lists[number];
+            let [Some(dma32), Some(normal), Some(movable)] = first.map(|zone| lists.entry(zone.into()))
+            else {
+                return None;
+            };
+            *level = Some(Level {
+                lease: Lease::new(guarded),
+                first: [dma32, normal, movable],
+                lists,
+                parked: if number == 0 { parked } else { BootSlice::empty() },
+            });
         }
-        free
+        let [Some(task), Some(soft), Some(hard)] = levels else { return None };
+        Some(Self {
+            levels: [task, soft, hard],
+            deferred: AtomicU64::new(0),
+            deferred_frames: AtomicU64::new(0),
+            drain: SpinLock::new(Rank::ListDrain, ()),
+            sorter,
+        })
     }
 
-    #[inline]
-    pub(super) fn leave(&self) {
-        compiler_fence(Ordering::SeqCst);
-        self.busy.store(false, Ordering::Relaxed);
+    /// A list over these slots.
+    pub(super) fn make_list(slots: BootSlice<Slot>, guarded: bool) -> FrameList {
+        FrameList::new(slots, guarded)
     }
 
-    /// Whether the running code has interrupted the lists' user.
-    #[inline]
-    pub(super) fn is_busy(&self) -> bool {
-        self.busy.load(Ordering::Relaxed)
+    /// What a list without parked magazines has parked.
+    pub(super) fn make_parked() -> SpinLock<Parked> {
+        SpinLock::new(Rank::Parked, Parked::new())
     }
 }
 
 impl<P: Platform> PageAllocator<'_, P> {
+    /// What a CPU keeps for itself.
+    #[inline(always)]
+    pub(super) fn lists_of(&self, cpu: CpuId) -> &CpuLists {
+        debug_assert!(cpu.index() < self.cpus.len());
+        // SAFETY: G4: a platform names its CPUs by numbers below `cpu_count`, which is how many entries there are.
+        unsafe { self.cpus.as_slice().get_unchecked(cpu.index()) }
+    }
+
     /// The common case of an allocation, and all that is inlined into callers: the list of the CPU's first zone has a
     /// folio. `None` means that the long way must be gone.
     #[inline(always)]
     pub(super) fn take_listed(&self, cpu: CpuId, number: usize, kind: ZoneKind) -> Option<Frame> {
-        let lists = &self.cpus[cpu.index()];
-        let list = lists.first[kind as usize].get(number)?;
-        if !lists.enter() {
+        let level = &self.lists_of(cpu).levels[0];
+        let list = &level.first[kind as usize][number];
+        if !level.lease.enter_open() {
             return None;
         }
-        let frame = list.pop();
-        if let Some(frame) = frame {
-            if number == HUGE {
-                self.memmap.block(frame.block()).set_state(BlockState::Folio);
-            }
-            add_own(&list.allocated, order_of(number).frames());
+        let popped = list.pop_open();
+        if popped.is_some() {
+            add_own(&list.allocated, 1);
         }
-        lists.leave();
-        frame
+        level.lease.leave();
+        // Behind the lease: the frame is ours, and what depends on its number need not hold up what follows.
+        popped.map(|(frame, state)| {
+            self.mark_in_use(frame, state, order_of(number));
+            frame
+        })
     }
 
-    /// The common case of a free: a frame that was never mapped or held, and room on its list. `false` means that the
+    /// The common case of a free: a folio that was never mapped or held, and room on its list. `false` means that the
     /// long way must be gone, which also finds out what is wrong.
     #[inline(always)]
-    pub(super) fn put_plain(&self, cpu: CpuId, frame: Frame) -> bool {
-        let Some(block) = self.memmap.get(frame.block()) else { return false };
-        if !block.plain.contains(frame.index_in_block()) {
+    pub(super) fn put_untouched(&self, cpu: CpuId, frame: Frame, order: Order) -> bool {
+        match self.memmap.get_main(frame.block()) {
+            Some(block) => self.put_untouched_of(cpu, block, frame, order),
+            None => self.put_untouched_far(cpu, frame, order),
+        }
+    }
+
+    /// As [`Self::put_untouched`], where the block's record is not one of the longest run.
+    #[inline(never)]
+    fn put_untouched_far(&self, cpu: CpuId, frame: Frame, order: Order) -> bool {
+        let block = self.memmap.get(frame.block());
+        block.is_some_and(|block| self.put_untouched_of(cpu, block, frame, order))
+    }
+
+    #[inline(always)]
+    fn put_untouched_of(&self, cpu: CpuId, block: &Block, frame: Frame, order: Order) -> bool {
+        let (number, state, untouched) = match order.get() {
+            small @ 0..=3 => {
+                let Some(area) = block.area() else { return false };
+                let state = area.state_cell(frame.index_in_block());
+                (block.group() + usize::from(small) * 3, state, FrameState::in_use(order))
+            }
+            9 if frame.index_in_block() == 0 => {
+                ((block.group() & !15) + HUGE, block.folio_state_cell(), FrameState::in_use(order))
+            }
+            _ => return false,
+        };
+        if FrameState::of(state) != untouched {
             return false;
         }
-        let descriptor = self.memmap.descriptor_in(self.platform, block, frame);
-        let lists = &self.cpus[cpu.index()];
-        if descriptor.has(DescriptorFlags::LISTED) || !lists.enter() {
+        let level = &self.lists_of(cpu).levels[0];
+        let Some(list) = level.lists.as_slice().as_flattened().get(number) else { return false };
+        if !level.lease.enter_open() {
             return false;
         }
-        let list = &lists.lists[block.group()];
-        let put = list.push(frame, descriptor);
+        let put = list.push_open(frame, state);
         if put {
-            self.note_freed(FrameRange::new(frame, 1));
-            add_own(&list.freed, 1);
+            FrameState::FREE.put(state);
+            if order == Order::BLOCK {
+                block.set_state(BlockState::Listed);
+            }
+            self.note_freed(FrameRange::new(frame, order.frames()));
         }
-        lists.leave();
+        level.lease.leave();
         put
     }
 
-    /// Takes a folio from a list, filling it first if it is empty. The lists are claimed.
-    pub(super) fn list_take(
-        &self,
-        lists: &CpuLists,
-        cpu: CpuId,
-        zone: usize,
-        list: usize,
-        gfp: Gfp,
-    ) -> Option<Frame> {
-        let own = lists.list(zone, list);
-        let frame = match own.pop() {
-            Some(frame) => frame,
-            None => self.refill(own, cpu, zone, list, gfp)?,
-        };
-        if list == HUGE {
-            self.memmap.block(frame.block()).set_state(BlockState::Folio);
+    /// A folio leaves a list for its owner. `state` is its own.
+    #[inline(always)]
+    pub(super) fn mark_in_use(&self, frame: Frame, state: &AtomicU8, order: Order) {
+        if order == Order::BLOCK
+            && let Some(block) = self.memmap.get(frame.block())
+        {
+            block.set_state(BlockState::Folio);
         }
-        Some(frame)
+        FrameState::in_use(order).put(state);
     }
 
-    /// Fills an empty list from the zone, within its mark, and takes one folio.
-    #[cold]
-    #[inline(never)]
-    fn refill(&self, list: &FrameList, cpu: CpuId, zone: usize, number: usize, gfp: Gfp) -> Option<Frame> {
-        let zone = &self.zones[zone];
-        let order = order_of(number);
-        let batch = (list.batch.load(Ordering::Relaxed) as usize).min(list.slots.len()).min(PCP_BATCH);
-        list.batch.store((batch as u32 * 2).min(PCP_BATCH as u32).max(4), Ordering::Relaxed);
-        let allowed = zone.allowance(gfp.urgency, gfp.zone) >> order.get();
-        let wanted = batch.min(allowed as usize);
-        let mut frames = [Frame(0); PCP_BATCH];
-        let got = if number == HUGE {
-            let mut taken = 0;
-            while let Some(frame) = (taken < wanted).then(|| self.take_whole(zone, order, true)).flatten() {
-                frames[taken] = frame;
-                taken += 1;
-            }
-            taken
-        } else {
-            let search =
-                Search { mobility: gfp.mobility, order, home: cpu.index() % zone.shards.len(), wait: true };
-            self.store_take(zone, search, &mut frames[..wanted])
-        };
-        self.count(Stat::PcpRefill, 1);
-        // The lowest address comes out first, so that neighbours in time are neighbours in memory.
-        for &frame in frames[..got].iter().rev() {
-            list.push(frame, self.folio_descriptor(frame));
-            if number == HUGE {
-                self.memmap.block(frame.block()).set_state(BlockState::Listed);
-            }
-        }
-        list.pop()
-    }
-
-    /// Puts a folio onto its list. The lists are claimed. `Ok(false)`: no list serves it, free it into the store.
-    #[inline]
-    pub(super) fn list_put(&self, lists: &CpuLists, frame: Frame, order: Order) -> Result<bool, FreeError> {
-        if order > Order::BLOCK || order.get() > 3 && order < Order::BLOCK {
-            return Ok(false);
-        }
-        let block = self.memmap.get(frame.block()).ok_or(FreeError::NotMemory)?;
-        let zone = block.zone();
-        if order == Order::BLOCK {
-            self.check_whole(block, frame, order)?;
-            // Lanes of counts are given back before the block waits on a list.
-            if block.lanes_at().is_some() || lists.list(zone, HUGE).slots.is_empty() {
-                return Ok(false);
-            }
-            self.note_freed(FrameRange::folio(frame, order));
-            let put = self.push_or_drain(lists.list(zone, HUGE), HUGE, frame, block.folio());
+    /// A folio comes to a list, or goes back to the store: freeing it again is refused.
+    pub(super) fn mark_free(&self, block: &Block, frame: Frame, order: Order) {
+        FrameState::FREE.put(self.state_cell(block, frame));
+        if order >= Order::BLOCK {
             block.set_state(BlockState::Listed);
-            return Ok(put);
         }
-        self.check_small(block, frame, order)?;
-        let descriptor = self.memmap.descriptor_in(self.platform, block, frame);
-        if descriptor.has(DescriptorFlags::LISTED) {
-            return Err(FreeError::DoubleFree);
-        }
-        let number = usize::from(order.get()) * 3 + usize::from(block.mobility());
-        let list = lists.list(zone, number);
-        if list.slots.is_empty() {
-            return Ok(false);
-        }
-        self.note_freed(FrameRange::folio(frame, order));
-        Ok(self.push_or_drain(list, number, frame, descriptor))
     }
 
+    /// Where the state of a folio stands.
     #[inline]
-    fn push_or_drain(&self, list: &FrameList, number: usize, frame: Frame, descriptor: &Descriptor) -> bool {
-        if list.len() == list.slots.len() {
-            self.drain_oldest(list, number, PCP_BATCH.min(list.len().div_ceil(2)));
-        }
-        list.push(frame, descriptor)
-    }
-
-    /// Gives the oldest folios of a list back to the store; the recent ones are warm and stay.
-    #[cold]
-    #[inline(never)]
-    fn drain_oldest(&self, list: &FrameList, number: usize, count: usize) {
-        let order = order_of(number);
-        let len = list.len();
-        let count = count.min(len);
-        let mut at = 0;
-        while at < count {
-            let mut frames = [Frame(0); PCP_BATCH];
-            let batch = (count - at).min(PCP_BATCH);
-            for (slot, frame) in list.slots[at..at + batch].iter().zip(&mut frames) {
-                *frame = slot.frame();
-            }
-            self.put_listed(&frames[..batch], order);
-            at += batch;
-        }
-        for index in count..len {
-            list.slots[index - count].copy(&list.slots[index]);
-        }
-        list.len.store((len - count) as u32, Ordering::Relaxed);
-        self.count(Stat::PcpDrain, (count as u64) << order.get());
-    }
-
-    /// Gives folios that were on a list back to the store: one hold of a block's lock for neighbours.
-    fn put_listed(&self, frames: &[Frame], order: Order) {
-        if order == Order::BLOCK {
-            return frames.iter().for_each(|frame| self.put_whole(frame.block(), order));
-        }
-        let mut at = 0;
-        while at < frames.len() {
-            let number = frames[at].block();
-            let block = self.memmap.block(number);
-            let together = frames[at..].iter().take_while(|frame| frame.block() == number).count();
-            let mut mask = FrameMask::EMPTY;
-            for frame in &frames[at..at + together] {
-                self.memmap.descriptor_in(self.platform, block, *frame).clear_flags();
-                mask = mask.union(FrameMask::run(frame.index_in_block(), order.frames() as usize));
-            }
-            block.lock(self.platform);
-            self.store_put(number, block, mask);
-            at += together;
-        }
-    }
-
-    /// Gives everything on this CPU's lists back to the store. The lists are claimed.
-    pub(super) fn drain_lists(&self, lists: &CpuLists) {
-        for (at, list) in lists.lists.iter().enumerate() {
-            self.drain_oldest(list, at % LISTS, list.len());
-            list.batch.store(4, Ordering::Relaxed);
-        }
-    }
-
-    /// The descriptor of a folio of any order.
-    #[inline]
-    pub(super) fn folio_descriptor(&self, frame: Frame) -> &Descriptor {
-        let block = self.memmap.block(frame.block());
-        if block.state() == BlockState::Folio {
-            block.folio()
-        } else {
-            self.memmap.descriptor_in(self.platform, block, frame)
+    pub(super) fn state_cell<'b>(&self, block: &'b Block, frame: Frame) -> &'b AtomicU8 {
+        match block.area() {
+            Some(area) => area.state_cell(frame.index_in_block()),
+            None => block.folio_state_cell(),
         }
     }
 }
+
+const _: () = assert!(PCP_CAPACITY <= BLOCK_FRAMES && PCP_CAPACITY.is_multiple_of(2));

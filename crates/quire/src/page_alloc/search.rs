@@ -7,7 +7,7 @@ use super::gfp::Mobility;
 use super::zone::Zone;
 use crate::addr::{BlockNumber, Order};
 use crate::limits::DESCRIPTOR_FRAMES;
-use crate::memmap::FrameMask;
+use crate::memmap::{FrameMask, FrameState};
 use crate::platform::Platform;
 use crate::stats::Stat;
 
@@ -20,6 +20,16 @@ pub(super) struct Search {
     pub(super) home: usize,
     /// Whether locks may be waited for.
     pub(super) wait: bool,
+    /// Whether the folios go onto a list first.
+    pub(super) listed: bool,
+}
+
+impl Search {
+    /// The state of the folios that are found.
+    #[inline]
+    pub(super) fn state(&self) -> FrameState {
+        if self.listed { FrameState::FREE } else { FrameState::in_use(self.order) }
+    }
 }
 
 impl<P: Platform> PageAllocator<'_, P> {
@@ -55,7 +65,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         self.make_small(zone, number, block, 0, FrameMask::EMPTY);
         block.shard.store(search.home as u16, Ordering::Relaxed);
         block.set_group(zone.number, search.mobility as u8);
-        self.relist(zone, number, block, false);
+        self.relist(zone, number, block);
         block.unlock(self.platform);
         zone.add_free(-(DESCRIPTOR_FRAMES as i64));
         self.count(Stat::BlockSplit, 1);

@@ -60,6 +60,21 @@ impl ShardIndex {
         }
     }
 
+    /// As [`Self::relist`], for a block of which frames were taken; `was_free` if it was entirely free, and so maybe the
+    /// spare.
+    pub(super) fn relist_taken(
+        &mut self,
+        memmap: &MemMap,
+        number: BlockNumber,
+        block: &Block,
+        was_free: bool,
+    ) {
+        if was_free && self.spare() == Some(number) {
+            self.spare = 0;
+        }
+        self.relist(memmap, number, block);
+    }
+
     /// The list that the block should be on, plus one; 0 for none.
     pub(super) fn wanted_list(block: &Block) -> u8 {
         match block.free_order.load(Ordering::Relaxed) {

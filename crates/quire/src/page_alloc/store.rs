@@ -18,8 +18,8 @@ use super::shard::ShardIndex;
 use super::zone::Zone;
 use crate::addr::{BlockNumber, Frame, FrameRange, Order, PhysAddr};
 use crate::error::FreeError;
-use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER, DESCRIPTOR_FRAMES, DESCRIPTOR_SIZE, FRAME_SIZE};
-use crate::memmap::{Block, BlockState, FrameMask, Lanes};
+use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER, DESCRIPTOR_FRAMES};
+use crate::memmap::{Block, BlockState, COLUMNS, FrameMask, FrameState};
 use crate::platform::Platform;
 use crate::stats::Stat;
 use crate::sync::SpinLock;
@@ -50,22 +50,19 @@ impl<P: Platform> PageAllocator<'_, P> {
         missing: FrameMask,
     ) {
         let base = number.first_frame().add(first as u64).addr();
-        self.zero_descriptors(base);
+        self.zero(PhysAddr(base.0 + COLUMNS.0 as u64), COLUMNS.1);
         let metadata = FrameMask::run(first, DESCRIPTOR_FRAMES);
         let used = missing.union(metadata);
         block.used.store(used);
         block.heads.store(FrameMask::EMPTY);
-        block.plain.store(FrameMask::EMPTY);
         block.held.store(used);
         let capacity = (BLOCK_FRAMES - used.count()) as u16;
         block.capacity.store(capacity, Ordering::Relaxed);
         block.free.store(capacity, Ordering::Relaxed);
         block.free_order.store(FrameMask::ALL.without(used).largest_group(), Ordering::Relaxed);
         block.set_group(zone.number, 0);
-        block.set_descriptors(Some(base));
-        // The descriptors of the descriptor frames are never used; the counts stand in their room.
-        let lanes = PhysAddr(base.0 + (first * DESCRIPTOR_SIZE) as u64);
-        block.set_lanes(Some((lanes, false)));
+        // SAFETY: M2, M4: the eight frames are the allocator's own from now on, and their columns were just zeroed.
+        unsafe { block.set_area(self.platform.direct_map(base).cast()) };
         block.set_state(BlockState::Small);
         zone.descriptor_frames.fetch_add(DESCRIPTOR_FRAMES as u64, Ordering::Relaxed);
     }
@@ -78,18 +75,26 @@ impl<P: Platform> PageAllocator<'_, P> {
         } else if !block.try_lock(self.platform) {
             return 0;
         }
+        let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))].0;
+        // What is changed below must be listed anew, so the shard's lock comes first where it cannot be waited for.
+        let index = if search.wait { None } else { shard.try_lock(self.platform) };
         let mut got = 0;
-        if block.state() == BlockState::Small && block.free_order.load(Ordering::Relaxed) > search.order.get()
+        if (search.wait || index.is_some())
+            && block.state() == BlockState::Small
+            && block.free_order.load(Ordering::Relaxed) > search.order.get()
         {
             let was_free = block.free.load(Ordering::Relaxed) == block.capacity.load(Ordering::Relaxed);
             if was_free {
                 block.set_group(zone.number, search.mobility as u8);
             }
-            got = take_groups(block, number, search.order, out);
+            got = take_groups(block, number, search, out);
             let left = FrameMask::ALL.without(block.used.load());
             block.free.fetch_sub((got << search.order.get()) as u16, Ordering::Relaxed);
             block.free_order.store(left.largest_group(), Ordering::Relaxed);
-            self.relist(zone, number, block, was_free);
+            if was_free || ShardIndex::wanted_list(block) != block.listed.load(Ordering::Relaxed) {
+                let mut index = index.unwrap_or_else(|| shard.lock(self.platform));
+                index.relist_taken(&self.memmap, number, block, was_free);
+            }
         }
         block.unlock(self.platform);
         self.count(Stat::BlockLock, 1);
@@ -97,76 +102,89 @@ impl<P: Platform> PageAllocator<'_, P> {
         got
     }
 
-    /// Brings the shard's index up to date with the block. Under the block's lock. A block that was entirely free until
-    /// now may have been its shard's spare.
-    pub(super) fn relist(&self, zone: &Zone, number: BlockNumber, block: &Block, was_free: bool) {
-        if ShardIndex::wanted_list(block) == block.listed.load(Ordering::Relaxed) && !was_free {
-            return;
+    /// Brings the shard's index up to date with a block whose free groups have changed. Under the block's lock.
+    pub(super) fn relist(&self, zone: &Zone, number: BlockNumber, block: &Block) {
+        if ShardIndex::wanted_list(block) != block.listed.load(Ordering::Relaxed) {
+            let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))].0;
+            shard.lock(self.platform).relist(&self.memmap, number, block);
         }
-        let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))].0;
-        let mut index = shard.lock(self.platform);
-        if was_free && index.spare() == Some(number) {
-            index.spare = 0;
-        }
-        index.relist(&self.memmap, number, block);
     }
 
     /// Takes back frames of one block in small pieces. Under the block's lock, which is given back here. The frames are
     /// in use, mapped by nobody and held by nobody.
-    pub(super) fn store_put(&self, number: BlockNumber, block: &Block, mut frames: FrameMask) {
+    pub(super) fn store_put(&self, number: BlockNumber, block: &Block, frames: FrameMask) {
         let zone = &self.zones[block.zone()];
-        let lanes = self.drop_wide_lanes(number, block, &mut frames);
-        let count = frames.count();
-        block.used.store(block.used.load().without(frames));
-        block.heads.store(block.heads.load().without(frames));
-        block.plain.store(block.plain.load().without(frames));
-        let free = block.free.fetch_add(count as u16, Ordering::Relaxed) + count as u16;
+        let entirely = self.clear_used(block, frames);
         let mut merged = false;
-        if free == SMALL_CAPACITY {
-            // The order of an entirely free block is known, whatever its frames looked like before.
-            block.free_order.store(BLOCK_ORDER, Ordering::Relaxed);
+        if entirely {
             merged = self.merge_or_spare(zone, number, block);
         } else {
-            let known = block.free_order.load(Ordering::Relaxed);
-            let order = match (count, frames.next_set(0)) {
-                (1, Some(index)) => block.used.grown_group(index, known),
-                _ => FrameMask::ALL.without(block.used.load()).largest_group(),
-            };
-            block.free_order.store(order, Ordering::Relaxed);
-            self.relist(zone, number, block, false);
+            self.relist(zone, number, block);
         }
         block.unlock(self.platform);
         self.count(Stat::BlockLock, 1);
-        zone.add_free(count as i64 + if merged { DESCRIPTOR_FRAMES as i64 } else { 0 });
+        zone.add_free(frames.count() as i64 + if merged { DESCRIPTOR_FRAMES as i64 } else { 0 });
         if merged {
             zone.put_blocks(self.platform, number, 1);
             self.count(Stat::BlockMerge, 1);
         }
-        if let Some(lanes) = lanes {
-            let freed = self.store_free(lanes, Order::FRAME);
-            debug_assert_eq!(freed, Ok(()));
-        }
     }
 
-    /// Widened lanes are kept while anything in the block is used; the last frames to go take them along. Adds the
-    /// lanes' frame to `frames` when it lies in the block itself, and returns it when it lies elsewhere.
-    fn drop_wide_lanes(&self, number: BlockNumber, block: &Block, frames: &mut FrameMask) -> Option<Frame> {
-        let lanes = block.lanes_at().filter(|&(_, wide)| wide)?.0.frame();
-        let own = lanes.block() == number;
-        let free = usize::from(block.free.load(Ordering::Relaxed)) + frames.count() + usize::from(own);
-        if free < usize::from(block.capacity.load(Ordering::Relaxed)) {
-            return None;
+    /// Marks frames free in the block's record; whether all of the block, which could be whole, is free now.
+    fn clear_used(&self, block: &Block, frames: FrameMask) -> bool {
+        let count = frames.count();
+        block.used.store(block.used.load().without(frames));
+        block.heads.store(block.heads.load().without(frames));
+        let free = block.free.fetch_add(count as u16, Ordering::Relaxed) + count as u16;
+        if free == block.capacity.load(Ordering::Relaxed) {
+            block.narrow_area();
         }
-        let base = block.descriptors()?;
-        let first = (base.frame().0 - number.first_frame().0) as usize;
-        let room = PhysAddr(base.0 + (first * DESCRIPTOR_SIZE) as u64);
-        self.zero(room, Lanes::NARROW_BYTES);
-        block.set_lanes(Some((room, false)));
-        if own {
-            *frames = frames.union(FrameMask::run(lanes.index_in_block(), 1));
-            return None;
+        if free == SMALL_CAPACITY {
+            // The order of an entirely free block is known, whatever its frames looked like before.
+            block.free_order.store(BLOCK_ORDER, Ordering::Relaxed);
+            return true;
         }
-        Some(lanes)
+        let known = block.free_order.load(Ordering::Relaxed);
+        let order = match (count, frames.next_set(0)) {
+            (1, Some(index)) => block.used.grown_group(index, known),
+            _ => FrameMask::ALL.without(block.used.load()).largest_group(),
+        };
+        block.free_order.store(order, Ordering::Relaxed);
+        false
+    }
+
+    /// Puts one folio below a block's size, that came off a list, into the store.
+    pub(super) fn put_one(&self, frame: Frame, order: Order) {
+        let number = frame.block();
+        let block = self.memmap.block(number);
+        block.lock(self.platform);
+        self.store_put(number, block, FrameMask::run(frame.index_in_block(), order.frames() as usize));
+    }
+
+    /// As [`Self::put_one`], waiting for nothing; says whether it was done. A block that is entirely free now stays in
+    /// pieces until a task finds it.
+    pub(super) fn try_put_one(&self, frame: Frame, order: Order) -> bool {
+        let number = frame.block();
+        let block = self.memmap.block(number);
+        if !block.try_lock(self.platform) {
+            return false;
+        }
+        let zone = &self.zones[block.zone()];
+        let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))].0;
+        let Some(mut index) = shard.try_lock(self.platform) else {
+            block.unlock(self.platform);
+            return false;
+        };
+        let frames = FrameMask::run(frame.index_in_block(), order.frames() as usize);
+        if self.clear_used(block, frames) && index.spare == 0 {
+            index.spare = number.0 + 1;
+        }
+        index.relist(&self.memmap, number, block);
+        drop(index);
+        block.unlock(self.platform);
+        self.count(Stat::BlockLock, 1);
+        zone.add_free(order.frames() as i64);
+        true
     }
 
     /// An entirely free block becomes its shard's spare, or whole again if there is one already. Under the block's
@@ -228,10 +246,11 @@ impl<P: Platform> PageAllocator<'_, P> {
             return self.free_blocks(frame, order);
         }
         block.lock(self.platform);
-        if let Err(error) = self.check_small(block, frame, order) {
+        if let Err(error) = self.check_listable(block, frame, order) {
             block.unlock(self.platform);
             return Err(error);
         }
+        self.mark_free(block, frame, order);
         self.note_freed(FrameRange::folio(frame, order));
         self.store_put(number, block, FrameMask::run(frame.index_in_block(), order.frames() as usize));
         Ok(())
@@ -258,6 +277,14 @@ impl<P: Platform> PageAllocator<'_, P> {
         }
     }
 
+    /// As [`Self::check_small`], and that the folio is on no list.
+    pub(super) fn check_listable(&self, block: &Block, frame: Frame, order: Order) -> Result<(), FreeError> {
+        if block.state() == BlockState::Small && self.is_marked_free(frame) {
+            return Err(FreeError::DoubleFree);
+        }
+        self.check_small(block, frame, order)
+    }
+
     /// Whether exactly a folio of this order below a block's is in use at `frame`, mapped by nobody and held by nobody.
     pub(super) fn is_plain_folio(&self, block: &Block, frame: Frame, order: Order) -> bool {
         let (index, count) = (frame.index_in_block(), order.frames() as usize);
@@ -267,11 +294,6 @@ impl<P: Platform> PageAllocator<'_, P> {
         block
             .lanes(self.platform)
             .is_none_or(|lanes| (index..index + count).all(|index| lanes.get(index) == 0))
-    }
-
-    /// Zeroes the 32 KiB of a block's descriptors, lanes included.
-    fn zero_descriptors(&self, base: PhysAddr) {
-        self.zero(base, DESCRIPTOR_FRAMES * FRAME_SIZE as usize);
     }
 
     /// Zeroes metadata memory that belongs to the allocator.
@@ -288,30 +310,49 @@ impl<P: Platform> PageAllocator<'_, P> {
 }
 
 /// Marks aligned free groups as used folios and writes their first frames to `out`; how many there were.
-fn take_groups(block: &Block, number: BlockNumber, order: Order, out: &mut [Frame]) -> usize {
-    let first = number.first_frame();
-    if order != Order::FRAME {
-        let mut got = 0;
-        let mut free = FrameMask::ALL.without(block.used.load());
-        while got < out.len() {
-            let Some(index) = free.find_group(order) else { break };
-            let count = order.frames() as usize;
-            free = free.without(FrameMask::run(index, count));
-            block.used.insert_run(index, count);
-            block.heads.insert_run(index, 1);
-            out[got] = first.add(index as u64);
-            got += 1;
-        }
-        return got;
+fn take_groups(block: &Block, number: BlockNumber, search: Search, out: &mut [Frame]) -> usize {
+    if search.order == Order::FRAME {
+        return take_frames(block, number, search, out);
     }
+    let (order, count) = (search.order, search.order.frames() as usize);
+    let mut got = 0;
+    let mut free = FrameMask::ALL.without(block.used.load());
+    while got < out.len() {
+        let Some(index) = free.find_group(order) else { break };
+        free = free.without(FrameMask::run(index, count));
+        block.used.insert_run(index, count);
+        block.heads.insert_run(index, 1);
+        if let Some(area) = block.area() {
+            area.set_states(index, count, FrameState::UNKNOWN);
+            area.set_state(index, search.state());
+        }
+        out[got] = number.first_frame().add(index as u64);
+        got += 1;
+    }
+    got
+}
+
+/// As [`take_groups`] for order 0, a word of the maps at a time.
+fn take_frames(block: &Block, number: BlockNumber, search: Search, out: &mut [Frame]) -> usize {
+    let (first, state) = (number.first_frame(), search.state());
     let mut got = 0;
     for word in 0..BLOCK_FRAMES / 64 {
         let used = block.used.word(word);
         let mut free = !used;
+        if used == 0 && out.len() - got >= 64 {
+            let base = first.add((word * 64) as u64);
+            out[got..got + 64].iter_mut().enumerate().for_each(|(at, slot)| *slot = base.add(at as u64));
+            block.area().inspect(|area| area.set_states(word * 64, 64, state));
+            (free, got) = (0, got + 64);
+            block.used.set_word(word, u64::MAX);
+            block.heads.set_word(word, u64::MAX);
+        }
         let mut taken = 0;
         while free != 0 && got < out.len() {
             let bit = free & free.wrapping_neg();
-            out[got] = first.add((word * 64) as u64 + u64::from(bit.trailing_zeros()));
+            let index = word * 64 + bit.trailing_zeros() as usize;
+            out[got] = first.add(index as u64);
+            block.area().inspect(|area| area.set_state(index, state));
             taken |= bit;
             free ^= bit;
             got += 1;
@@ -319,7 +360,6 @@ fn take_groups(block: &Block, number: BlockNumber, order: Order, out: &mut [Fram
         if taken != 0 {
             block.used.set_word(word, used | taken);
             block.heads.set_word(word, block.heads.word(word) | taken);
-            block.plain.set_word(word, block.plain.word(word) | taken);
         }
         if got == out.len() {
             break;

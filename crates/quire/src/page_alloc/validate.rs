@@ -3,12 +3,12 @@
 use core::sync::atomic::Ordering;
 
 use super::PageAllocator;
-use super::pcp::order_of;
+use super::pcp::{LISTS, order_of};
 use super::shard::ShardIndex;
 use super::zone::Zone;
-use crate::addr::{BlockNumber, Frame};
+use crate::addr::{BlockNumber, Frame, Order};
 use crate::limits::BLOCK_FRAMES;
-use crate::memmap::{Block, BlockState, DescriptorFlags, FrameMask};
+use crate::memmap::{Block, BlockState, FrameMask, FrameState};
 use crate::platform::Platform;
 
 /// What [`PageAllocator::validate`] found broken, and where.
@@ -22,8 +22,9 @@ pub enum Violation {
     Listed(BlockNumber),
     /// A free frame is marked as a folio's start, as held, or has a map count (invariants 1 and 5).
     FreeInUse(BlockNumber),
-    /// A frame is marked as needing no check when freed, but is free, mapped, held or part of a larger folio.
-    Plain(BlockNumber),
+    /// A frame's state says that a folio which starts there needs no check when freed, but it is free, mapped, held or of
+    /// another order; or a block in small pieces has no descriptors.
+    State(BlockNumber),
     /// A whole block's record is not all zero, or its pool's bit disagrees.
     Whole(BlockNumber),
     /// A folio's blocks disagree about it.
@@ -75,13 +76,22 @@ impl<P: Platform> PageAllocator<'_, P> {
         let mapped = block.lanes(self.platform).map_or(FrameMask::EMPTY, |lanes| lanes.nonzero());
         let in_use = block.heads.load().union(block.held.load()).union(mapped);
         ensure(free.intersection(in_use).is_empty(), Violation::FreeInUse(number))?;
-        let plain = (0..BLOCK_FRAMES).filter(|&index| block.plain.contains(index));
-        let mut wrong = plain.filter(|&index| !block.is_folio(index, 1) || mapped.contains(index));
-        ensure(wrong.next().is_none(), Violation::Plain(number))
+        let Some(area) = block.area() else { return Err(Violation::State(number)) };
+        let right = |index: usize| match (0..9).find_map(|order| {
+            let order = Order::new(order)?;
+            (area.state(index) == FrameState::in_use(order)).then_some(order)
+        }) {
+            Some(order) => {
+                let frames = FrameMask::run(index, order.frames() as usize);
+                block.is_folio(index, order.frames() as usize) && frames.intersection(mapped).is_empty()
+            }
+            None => true,
+        };
+        ensure((0..BLOCK_FRAMES).all(right), Violation::State(number))
     }
 
     fn validate_whole(&self, number: BlockNumber, block: &Block) -> Result<(), Violation> {
-        let zeroed = block.descriptors().is_none()
+        let zeroed = block.area().is_none()
             && block.lanes_at().is_none()
             && block.used.load().is_empty()
             && block.large_maps.load(Ordering::Relaxed) == 0
@@ -107,28 +117,35 @@ impl<P: Platform> PageAllocator<'_, P> {
     }
 
     fn validate_lists(&self) -> Result<(), Violation> {
-        for cpu in self.cpus.iter() {
-            for (number, list) in
-                cpu.lists.iter().enumerate().map(|(at, list)| (at % super::pcp::LISTS, list))
-            {
-                for frame in list.frames() {
-                    let block = self.memmap.block(frame.block());
-                    let holds = if order_of(number) == crate::addr::Order::BLOCK {
-                        block.state() == BlockState::Listed
-                    } else {
-                        self.check_small(block, frame, order_of(number)).is_ok()
-                            && self
-                                .memmap
-                                .descriptor_in(self.platform, block, frame)
-                                .has(DescriptorFlags::LISTED)
-                    };
-                    if !holds {
-                        return Err(Violation::List(frame));
+        for level in self.cpus.iter().flat_map(|cpu| &cpu.levels) {
+            for (at, list) in level.indexed() {
+                let mut wrong = None;
+                let mut check = |frame| {
+                    if !self.is_listable(frame, order_of(at % LISTS)) {
+                        wrong = Some(frame);
                     }
+                };
+                list.frames().for_each(&mut check);
+                if let Some(parked) = level.parked(at) {
+                    self.each_parked(&parked.lock(self.platform), &mut check);
+                }
+                if let Some(frame) = wrong {
+                    return Err(Violation::List(frame));
                 }
             }
         }
         Ok(())
+    }
+
+    /// Whether a folio of this order may be on a list.
+    fn is_listable(&self, frame: Frame, order: Order) -> bool {
+        let block = self.memmap.block(frame.block());
+        if order == Order::BLOCK {
+            block.state() == BlockState::Listed
+                && FrameState::of(block.folio_state_cell()) == FrameState::FREE
+        } else {
+            self.check_small(block, frame, order).is_ok() && self.is_marked_free(frame)
+        }
     }
 
     fn validate_zone(&self, zone: &Zone) -> Result<(), Violation> {

@@ -7,7 +7,7 @@ use super::zone::Zone;
 use crate::addr::{BlockNumber, Frame, Order};
 use crate::error::FreeError;
 use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER};
-use crate::memmap::{Block, BlockState};
+use crate::memmap::{Block, BlockState, FrameState};
 use crate::platform::Platform;
 
 /// How many blocks a folio of this order has.
@@ -27,6 +27,9 @@ impl<P: Platform> PageAllocator<'_, P> {
             let block = self.memmap.block(number.add(tail));
             let state = if tail == 0 { BlockState::Folio } else { BlockState::FolioTail };
             self.claim(zone, block, order, state);
+        }
+        if order == Order::BLOCK {
+            FrameState::in_use(order).put(self.memmap.block(number).folio_state_cell());
         }
         zone.add_free(-(order.frames() as i64));
         Some(number.first_frame())
@@ -50,6 +53,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         if checked.is_ok() {
             // From here on a second free of the same folio finds it listed.
             block.set_state(BlockState::Listed);
+            FrameState::FREE.put(block.folio_state_cell());
         }
         block.unlock(self.platform);
         checked?;

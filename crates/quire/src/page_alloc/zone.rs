@@ -51,6 +51,8 @@ pub(super) struct Zone {
     pub(super) shards: BootSlice<Shard>,
     /// Frames in the store. Changed once per batch.
     pub(super) free: OwnLine<AtomicI64>,
+    /// Frames in parked magazines. Changed once per magazine.
+    pub(super) parked: OwnLine<AtomicI64>,
     /// Frames that hold descriptors of blocks in small pieces. Changed once per block.
     pub(super) descriptor_frames: AtomicU64,
 }
@@ -66,6 +68,19 @@ impl Zone {
     #[inline]
     pub(super) fn add_free(&self, frames: i64) {
         self.free.0.fetch_add(frames, Ordering::Relaxed);
+    }
+
+    /// Counts frames that were parked (or taken back, when negative).
+    #[inline]
+    pub(super) fn add_parked(&self, frames: i64) {
+        self.parked.0.fetch_add(frames, Ordering::Relaxed);
+    }
+
+    /// Whether this many more frames may be parked: an eighth of the zone at most.
+    #[inline]
+    pub(super) fn may_park(&self, frames: u64) -> bool {
+        let parked = self.parked.0.load(Ordering::Relaxed).max(0) as u64;
+        parked + frames <= self.managed.load(Ordering::Relaxed) / 8
     }
 
     /// How many frames a request may take without passing its mark.

@@ -27,9 +27,9 @@ impl<'a, 'p, P: Platform> FreshTable<'a, 'p, P> {
         allocator.change(Stat::NrPageTablePages, 1);
         clear_table(allocator.platform(), frame);
         let descriptor = allocator.descriptor(frame);
+        descriptor.reset();
         descriptor.set_flags(DescriptorFlags::TABLE);
         descriptor.level.store(level.get(), Ordering::Relaxed);
-        descriptor.population.store(0, Ordering::Relaxed);
         Ok(Self { allocator, frame, level })
     }
 

@@ -11,10 +11,12 @@
 //! Nothing here turns interrupts off. A context that may have interrupted a lock holder on its own CPU uses
 //! [`SpinLock::try_lock`] only, so nobody ever waits for itself.
 
+mod lease;
 mod pinned;
 mod rwlock;
 mod spin;
 
+pub use lease::Lease;
 pub use pinned::Pinned;
 pub use rwlock::{ReadGuard, RwLock, WriteGuard};
 pub use spin::{RawLock, SpinGuard, SpinLock};

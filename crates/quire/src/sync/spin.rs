@@ -19,6 +19,11 @@ impl RawLock {
         Self(AtomicBool::new(false))
     }
 
+    /// Makes whatever stood here an unlocked lock. Nobody else knows the lock yet.
+    pub fn reset(&self) {
+        self.0.store(false, Ordering::Release);
+    }
+
     /// Takes the lock, waiting for its holder.
     #[inline]
     pub fn lock<P: Platform>(&self, platform: &P, rank: Rank) {

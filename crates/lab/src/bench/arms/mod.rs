@@ -2,5 +2,14 @@
 
 pub mod boot;
 pub mod fault;
+pub mod heap;
+pub mod interrupts;
+pub mod mobility;
 pub mod page_alloc;
+pub mod primitives;
 pub mod unmap;
+
+use super::experiment::{Better, Metric};
+
+/// Nanoseconds of one loop over a whole heap.
+const LOOP: Metric = Metric { name: "loop", unit: "ns", better: Better::Lower };

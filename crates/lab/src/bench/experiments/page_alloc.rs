@@ -2,64 +2,124 @@
 
 use serde_json::{Value, json};
 
-use crate::bench::arms::page_alloc::{self, Operation, PageAlloc};
-use crate::bench::experiment::{Case, Experiment, Measured};
+use crate::bench::arms::page_alloc::{self, Back, Crowded, Half, Operation, PageAlloc, Timed};
+use crate::bench::experiment::{ALLOC, Case, Experiment, FREE, Measured, Metric, TIME};
+use crate::bench::ours::guards;
+use crate::bench::published;
+use crate::bench::row::Row;
 use crate::bench::runner::Runner;
+use crate::bench::table;
 
 /// See the module.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "page-alloc",
-    question: "What does one page frame cost, taken and given back, one by one and in bulk, on one CPU and on two?",
+    question: "What does one page frame cost, taken and given back: in batches, in bulk, across CPUs, in full memory?",
     expectation: "Peers: a pair in 20 to 30 ns (500 for the tree-based one) on one CPU and several times that on two, \
-                  since all of them take one lock; linux some hundred ns, for it clears and maps the page as well.",
+                  since all of them take one lock; linux some hundred ns, for it clears and maps the page as well. \
+                  quire: no more than 0.6 of irq-off in every batch and never slower than task-only.",
     baseline: page_alloc::PEERS,
     per: "page",
     notes: &[
-        "`pair` takes one frame and gives it back; `bulk` takes 16384 frames, then gives them back newest first; only \
-         the named half is timed. With two threads, time is per page of one thread.",
+        "`batch/N` takes N frames one by one and gives them back one by one in the same order: the published sweep. `alloc` \
+         and `free` are its halves, timed apart in a second pass; below 16 pages they are an indication.",
+        "`pair` takes one folio and gives it back (`/order1` to `/order8`, `pair-2MiB`: folios of that order). `bulk` \
+         takes 16384 frames by one call, `single` by a call for each; they go back newest first, or at random \
+         (`random-free`); only the named half is timed.",
+        "`cross-free`: one CPU takes, the other gives back, 64 handed over at a time and 1024 at most on the way; `ring` is the same without frames.",
+        "`full90`: all frames taken, a random tenth given back; `empty` is a pair in that memory before. Its `/mixed` is a \
+         trace of orders 0 to 9, each call with the least of six replays. `near-exhaustion`: all frames but 8 are in use.",
+        "With several threads, time is that of one CPU: wall time, times the CPUs used, over all pages.",
         "The peers take no account of who owns a frame, no watermark and no zone; none of them has a call for many \
          scattered frames, so bulk calls them one by one.",
     ],
     run,
-    appendix: None,
+    appendix: Some(sweep_beside_published),
 };
 
 /// Frames that the allocators manage: 4 GiB.
 const FRAMES: usize = 1 << 20;
 
-/// Frames of a bulk case.
+/// Frames of a bulk case, and of the largest batch.
 const BULK: usize = 16384;
 
 fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
-    let spec = |operation, threads| PageAlloc {
-        operation,
-        threads,
-        frames: runner.scale.pick(FRAMES / 8, FRAMES),
-        count: match operation {
-            Operation::Pair => runner.scale.pick(2_000, 500_000),
-            Operation::BulkAlloc | Operation::BulkFree => BULK,
-        },
-        repeats: match operation {
-            Operation::Pair => 1,
-            Operation::BulkAlloc | Operation::BulkFree => runner.scale.pick(1, 8),
-        },
-        cpus: runner.cpus.clone(),
-    };
-    let operations = [Operation::Pair, Operation::BulkAlloc, Operation::BulkFree];
-    let cases: Vec<Case<PageAlloc>> = operations
-        .into_iter()
-        .flat_map(|operation| [1, 2].map(|threads| case(spec(operation, threads))))
-        .collect();
+    let cases: Vec<Case<PageAlloc>> =
+        shapes(runner.scale.smoke).into_iter().map(|shape| case(shape, runner)).collect();
     runner.measure(experiment, &cases, &mut page_alloc::all())
 }
 
-fn case(spec: PageAlloc) -> Case<PageAlloc> {
-    let operation = match spec.operation {
-        Operation::Pair => "pair".to_owned(),
-        Operation::BulkAlloc => format!("bulk-alloc/{}", spec.count),
-        Operation::BulkFree => format!("bulk-free/{}", spec.count),
+/// Name, operation, threads and pages held at once of every case.
+struct Shape {
+    name: String,
+    operation: Operation,
+    threads: usize,
+    batch: usize,
+}
+
+fn shapes(smoke: bool) -> Vec<Shape> {
+    let shape = |name: &str, operation, threads, batch| {
+        let name = if threads == 1 { name.to_owned() } else { format!("{name}/{threads}threads") };
+        Shape { name, operation, threads, batch }
     };
-    let name = if spec.threads == 1 { operation } else { format!("{operation}/{}threads", spec.threads) };
+    let half = |timed, back, bulk| Operation::Half(Half { timed, back, bulk });
+    let mut shapes = Vec::new();
+    for threads in [1, 2, 4] {
+        shapes.push(shape("pair", Operation::Pair(0), threads, 1));
+    }
+    for (name, operation) in [
+        ("bulk-alloc/16384", half(Timed::Alloc, Back::NewestFirst, true)),
+        ("bulk-free/16384", half(Timed::Free, Back::NewestFirst, true)),
+        ("single-alloc/16384", half(Timed::Alloc, Back::NewestFirst, false)),
+        ("single-free/16384", half(Timed::Free, Back::NewestFirst, false)),
+        ("random-free/16384", half(Timed::Free, Back::Random, false)),
+        ("random-free/16384/bulk", half(Timed::Free, Back::Random, true)),
+    ] {
+        shapes.extend([1, 2].map(|threads| shape(name, operation, threads, BULK)));
+    }
+    for threads in [1, 2, 4] {
+        let sweep = |batch: usize| shape(&format!("batch/{batch}"), Operation::Sweep, threads, batch);
+        // Every batch has memory of its own to set up, which a smoke run does not do for all of them.
+        let powers = (0..=BULK.ilog2()).filter(|power| !smoke || threads == 1 || power % 7 == 0);
+        shapes.extend(powers.map(|power| sweep(1 << power)));
+    }
+    shapes.extend((1..=8).map(|order| shape(&format!("pair/order{order}"), Operation::Pair(order), 1, 1)));
+    shapes.extend([1, 2].map(|threads| shape("pair-2MiB", Operation::Pair(9), threads, 1)));
+    shapes.push(shape("cross-free", Operation::Cross, 2, 1));
+    shapes.push(shape("full90", Operation::Crowded(Crowded::Pairs), 1, 1));
+    shapes.push(shape("full90/mixed", Operation::Crowded(Crowded::Mixed), 1, 1));
+    shapes.push(shape("near-exhaustion", Operation::Crowded(Crowded::Scarce), 1, 1));
+    // Cases with the same number of threads use the same machine.
+    shapes.sort_by_key(|shape| shape.threads);
+    shapes
+}
+
+/// How much a case does: pages held at once (or pairs, or calls), and how often.
+fn amount(shape: &Shape, runner: &Runner) -> (usize, usize) {
+    let scale = runner.scale;
+    match shape.operation {
+        Operation::Pair(0) if shape.threads == 1 => (scale.pick(2_000, 200_000), 1),
+        Operation::Pair(0) => (scale.pick(500, 50_000), 1),
+        Operation::Pair(_) => (scale.pick(500, 30_000), 1),
+        Operation::Sweep => (shape.batch, (scale.pick(512, BULK) / shape.batch).max(1)),
+        Operation::Half(_) => (shape.batch, scale.pick(1, 4)),
+        Operation::Cross => (scale.pick(5_000, 200_000), 1),
+        Operation::Crowded(Crowded::Mixed) => (scale.pick(500, 4_000), 1),
+        Operation::Crowded(_) => (scale.pick(1_000, 100_000), 1),
+    }
+}
+
+fn case(shape: Shape, runner: &Runner) -> Case<PageAlloc> {
+    let (count, repeats) = amount(&shape, runner);
+    let crowded = matches!(shape.operation, Operation::Crowded(_));
+    let smoke_frames = if crowded { FRAMES / 64 } else { FRAMES / 8 };
+    let spec = PageAlloc {
+        operation: shape.operation,
+        threads: shape.threads,
+        frames: runner.scale.pick(smoke_frames, FRAMES),
+        count,
+        repeats,
+        cpus: runner.cpus.clone(),
+    };
     let params = [
         ("frames", json!(spec.frames)),
         ("count", json!(spec.count)),
@@ -68,5 +128,48 @@ fn case(spec: PageAlloc) -> Case<PageAlloc> {
         ("oversubscribed", json!(spec.threads > spec.cpus.len())),
     ];
     let params = params.into_iter().map(|(name, value): (&str, Value)| (name.to_owned(), value)).collect();
-    Case { name, params, spec }
+    Case { name: shape.name, params, spec }
+}
+
+/// The sweep of one thread, our arms beside the published ones, each in proportion to its own cost at batch 1.
+fn sweep_beside_published(rows: &[Row]) -> anyhow::Result<String> {
+    let figures = published::figures("pcp")?;
+    let variants = ["vanilla", "irqsafe"];
+    let mut header = vec!["batch".to_owned(), "half".to_owned()];
+    header.extend(guards::NAMES.iter().map(|arm| format!("{arm} here, ns")));
+    header.push("quire / irq-off".to_owned());
+    header.extend(variants.iter().map(|variant| format!("published, {variant}")));
+    header.push("irqsafe / vanilla".to_owned());
+    let mut text = table::new(&header, 2);
+    for batch in (0..=BULK.ilog2()).map(|power| 1_usize << power) {
+        for (half, metric) in [("alloc", ALLOC), ("free", FREE), ("total", TIME)] {
+            let here = |arm: &str| median(rows, &format!("batch/{batch}"), arm, metric);
+            let wanted = format!("{half} order-0 batch {batch}");
+            let there = |variant: &str| {
+                let found = figures.iter().find(|figure| figure.variant == variant && figure.case == wanted);
+                found.and_then(published::Published::number)
+            };
+            let mut cells = vec![batch.to_string(), half.to_owned()];
+            cells.extend(guards::NAMES.iter().map(|arm| shown(here(arm))));
+            cells.push(shown(over(here("quire"), here("irq-off"))));
+            cells.extend(variants.iter().map(|variant| shown(there(variant))));
+            cells.push(shown(over(there("irqsafe"), there("vanilla"))));
+            text.add_row(cells);
+        }
+    }
+    let source = "Gorman 2017 (unit as published: not stated, probably cycles)";
+    Ok(format!("the sweep with one thread beside the published one; published: {source}\n{text}"))
+}
+
+fn median(rows: &[Row], case: &str, arm: &str, metric: Metric) -> Option<f64> {
+    let wanted = |row: &&Row| row.case == case && row.arm == arm && row.metric == metric.name;
+    rows.iter().find(wanted).and_then(|row| row.median)
+}
+
+fn over(one: Option<f64>, other: Option<f64>) -> Option<f64> {
+    one.zip(other).filter(|(_, other)| *other > 0.0).map(|(one, other)| one / other)
+}
+
+fn shown(value: Option<f64>) -> String {
+    value.map(|value| format!("{value:.2}")).unwrap_or_default()
 }

@@ -1,6 +1,8 @@
 //! What the arms of our own library share: hosted machines that are built once and used by many cases, and address
 //! spaces in which memory is populated by folios of one size.
 
+pub mod guards;
+
 use std::time::Instant;
 
 use hosted::{Hosted, HostedConfig};

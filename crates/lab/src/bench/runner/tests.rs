@@ -113,3 +113,15 @@ fn different_work_is_refused() {
         "{error}"
     );
 }
+
+#[test]
+fn cases_can_be_left_out_by_name() {
+    let log = Rc::new(RefCell::new(Vec::new()));
+    let arm = Noting { name: "first", log: Rc::clone(&log), checksum: 1, until: usize::MAX };
+    let case = |name: &str| Case { name: name.to_owned(), params: Map::new(), spec: () };
+    let cases = [case("pair"), case("pair/2threads"), case("bulk")];
+    let runner = Runner::new(Scale::SMOKE, 7).only("pair");
+    let rows = runner.measure(&QUESTION, &cases, &mut [Box::new(arm) as Box<dyn Arm<()>>]).unwrap().rows;
+    let names: Vec<&str> = rows.iter().map(|row| row.case.as_str()).collect();
+    assert_eq!(names, ["pair", "pair/2threads"]);
+}

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bitmap_allocator::{BitAlloc, BitAlloc1M};
 use spin::mutex::SpinMutex;
 
-use super::measured::Measured;
+use super::loops::prepare;
 use super::{Frames, PageAlloc};
 use crate::bench::experiment::{Arm, Prepared, Skip};
 
@@ -20,48 +20,72 @@ impl Arm<PageAlloc> for Bitmap {
     }
 
     fn about(&self) -> &'static str {
-        "0.4 BitAlloc1M, which has no lock: none with one thread, a spin lock around every call with two."
+        "0.4 BitAlloc1M, which has no lock: none with one thread, a spin lock around every call with more."
     }
 
     fn setup(&mut self, case: &PageAlloc) -> Result<Box<dyn Prepared + '_>, Skip> {
         if case.frames > BitAlloc1M::CAP {
             return Err(Skip(format!("BitAlloc1M holds at most {} frames", BitAlloc1M::CAP)));
         }
-        let mut bits = Box::new(BitAlloc1M::DEFAULT);
-        bits.insert(0..case.frames);
+        let frames = case.frames;
+        let bits = move || {
+            let mut bits = Box::new(BitAlloc1M::DEFAULT);
+            bits.insert(0..frames);
+            bits
+        };
         if case.threads == 1 {
-            return Ok(Box::new(Measured::new(case, vec![Bare(bits)])));
+            return prepare(case, move || Ok(vec![Bare(bits())]));
         }
-        let shared = Arc::new(SpinMutex::<_>::new(bits));
-        let sources = (0..case.threads).map(|_| Locked(Arc::clone(&shared))).collect();
-        Ok(Box::new(Measured::new(case, sources)))
+        let threads = case.threads;
+        prepare(case, move || {
+            let shared = Arc::new(SpinMutex::<_>::new(bits()));
+            Ok((0..threads).map(|_| Locked(Arc::clone(&shared))).collect())
+        })
     }
 }
 
 struct Bare(Box<BitAlloc1M>);
 
-impl Frames for Bare {
-    #[inline]
-    fn alloc(&mut self) -> Option<usize> {
-        self.0.alloc()
-    }
+struct Locked(Arc<SpinMutex<Box<BitAlloc1M>>>);
 
-    #[inline]
-    fn free(&mut self, frame: usize) {
-        self.0.dealloc(frame);
+#[inline(always)]
+fn take<const ORDER: u8>(bits: &mut BitAlloc1M) -> Option<usize> {
+    if ORDER == 0 { bits.alloc() } else { bits.alloc_contiguous(None, 1 << ORDER, ORDER.into()) }
+}
+
+#[inline(always)]
+fn give<const ORDER: u8>(bits: &mut BitAlloc1M, frame: usize) {
+    if ORDER == 0 {
+        bits.dealloc(frame);
+    } else {
+        bits.dealloc_contiguous(frame, 1 << ORDER);
     }
 }
 
-struct Locked(Arc<SpinMutex<Box<BitAlloc1M>>>);
+impl Frames for Bare {
+    type Frame = usize;
 
-impl Frames for Locked {
-    #[inline]
-    fn alloc(&mut self) -> Option<usize> {
-        self.0.lock().alloc()
+    #[inline(always)]
+    fn take<const ORDER: u8>(&mut self) -> Option<usize> {
+        take::<ORDER>(&mut self.0)
     }
 
-    #[inline]
-    fn free(&mut self, frame: usize) {
-        self.0.lock().dealloc(frame);
+    #[inline(always)]
+    fn give<const ORDER: u8>(&mut self, frame: usize) {
+        give::<ORDER>(&mut self.0, frame);
+    }
+}
+
+impl Frames for Locked {
+    type Frame = usize;
+
+    #[inline(always)]
+    fn take<const ORDER: u8>(&mut self) -> Option<usize> {
+        take::<ORDER>(&mut self.0.lock())
+    }
+
+    #[inline(always)]
+    fn give<const ORDER: u8>(&mut self, frame: usize) {
+        give::<ORDER>(&mut self.0.lock(), frame);
     }
 }

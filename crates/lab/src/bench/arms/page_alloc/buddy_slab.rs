@@ -5,7 +5,7 @@ use std::sync::Arc;
 use buddy_slab_allocator::BuddyAllocator;
 use spin::mutex::SpinMutex;
 
-use super::measured::Measured;
+use super::loops::prepare;
 use super::{Frames, PageAlloc};
 use crate::bench::experiment::{Arm, Prepared, Skip};
 use crate::bench::folio::PAGE;
@@ -28,51 +28,77 @@ impl Arm<PageAlloc> for BuddySlab {
     }
 
     fn about(&self) -> &'static str {
-        "0.6 BuddyAllocator, which has no lock: none with one thread, a spin lock around every call with two."
+        "0.6 BuddyAllocator, which has no lock: none with one thread, a spin lock around every call with more. Folios are aligned \
+         to its own start, not to their size."
     }
 
     fn setup(&mut self, case: &PageAlloc) -> Result<Box<dyn Prepared + '_>, Skip> {
-        let mut memory = Region::map(case.frames * PAGE)
+        let (frames, threads) = (case.frames, case.threads);
+        if threads == 1 {
+            return prepare(case, move || Ok(vec![Bare(Managed::new(frames)?)]));
+        }
+        prepare(case, move || {
+            let shared = Arc::new(SpinMutex::<_>::new(Managed::new(frames)?));
+            Ok((0..threads).map(|_| Locked(Arc::clone(&shared))).collect())
+        })
+    }
+}
+
+impl Managed {
+    fn new(frames: usize) -> Result<Self, Skip> {
+        let mut memory = Region::map(frames * PAGE)
             .map_err(|error| Skip::because("cannot map the memory that the allocator is to manage", error))?;
         let mut buddy = BuddyAllocator::<PAGE>::new();
         // SAFETY: the memory is mapped, zero, 2 MiB aligned and reached by nothing else; `Managed` drops it after the
         // allocator, and frames are named by address and never dereferenced by the loops.
         unsafe { buddy.init(memory.as_bytes()) }
             .map_err(|error| Skip(format!("BuddyAllocator refuses the memory: {error:?}")))?;
-        let managed = Managed { buddy, _memory: memory };
-        if case.threads == 1 {
-            return Ok(Box::new(Measured::new(case, vec![Bare(managed)])));
-        }
-        let shared = Arc::new(SpinMutex::<_>::new(managed));
-        let sources = (0..case.threads).map(|_| Locked(Arc::clone(&shared))).collect();
-        Ok(Box::new(Measured::new(case, sources)))
+        Ok(Self { buddy, _memory: memory })
+    }
+
+    #[inline(always)]
+    fn take<const ORDER: u8>(&mut self) -> Option<usize> {
+        self.buddy.alloc_pages(1 << ORDER, PAGE).ok()
+    }
+
+    #[inline(always)]
+    fn give<const ORDER: u8>(&mut self, frame: usize) {
+        self.buddy.dealloc_pages(frame, 1 << ORDER);
     }
 }
 
 struct Bare(Managed);
 
+struct Locked(Arc<SpinMutex<Managed>>);
+
 impl Frames for Bare {
-    #[inline]
-    fn alloc(&mut self) -> Option<usize> {
-        self.0.buddy.alloc_pages(1, PAGE).ok()
+    type Frame = usize;
+
+    #[inline(always)]
+    fn take<const ORDER: u8>(&mut self) -> Option<usize> {
+        self.0.take::<ORDER>()
     }
 
-    #[inline]
-    fn free(&mut self, frame: usize) {
-        self.0.buddy.dealloc_pages(frame, 1);
+    #[inline(always)]
+    fn give<const ORDER: u8>(&mut self, frame: usize) {
+        self.0.give::<ORDER>(frame);
+    }
+
+    fn free_frames(&self) -> Option<u64> {
+        Some(self.0.buddy.free_pages() as u64)
     }
 }
 
-struct Locked(Arc<SpinMutex<Managed>>);
-
 impl Frames for Locked {
-    #[inline]
-    fn alloc(&mut self) -> Option<usize> {
-        self.0.lock().buddy.alloc_pages(1, PAGE).ok()
+    type Frame = usize;
+
+    #[inline(always)]
+    fn take<const ORDER: u8>(&mut self) -> Option<usize> {
+        self.0.lock().take::<ORDER>()
     }
 
-    #[inline]
-    fn free(&mut self, frame: usize) {
-        self.0.lock().buddy.dealloc_pages(frame, 1);
+    #[inline(always)]
+    fn give<const ORDER: u8>(&mut self, frame: usize) {
+        self.0.lock().give::<ORDER>(frame);
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use buddy_system_allocator::LockedFrameAllocator;
 
-use super::measured::Measured;
+use super::loops::prepare;
 use super::{Frames, PageAlloc};
 use crate::bench::experiment::{Arm, Prepared, Skip};
 
@@ -23,23 +23,27 @@ impl Arm<PageAlloc> for BuddySystem {
     }
 
     fn setup(&mut self, case: &PageAlloc) -> Result<Box<dyn Prepared + '_>, Skip> {
-        let shared = Arc::new(LockedFrameAllocator::<33>::new());
-        shared.lock().add_frame(0, case.frames);
-        let sources = (0..case.threads).map(|_| Locked(Arc::clone(&shared))).collect();
-        Ok(Box::new(Measured::new(case, sources)))
+        let (frames, threads) = (case.frames, case.threads);
+        prepare(case, move || {
+            let shared = Arc::new(LockedFrameAllocator::<33>::new());
+            shared.lock().add_frame(0, frames);
+            Ok((0..threads).map(|_| Locked(Arc::clone(&shared))).collect())
+        })
     }
 }
 
 struct Locked(Arc<LockedFrameAllocator<33>>);
 
 impl Frames for Locked {
-    #[inline]
-    fn alloc(&mut self) -> Option<usize> {
-        self.0.lock().alloc(1)
+    type Frame = usize;
+
+    #[inline(always)]
+    fn take<const ORDER: u8>(&mut self) -> Option<usize> {
+        self.0.lock().alloc(1 << ORDER)
     }
 
-    #[inline]
-    fn free(&mut self, frame: usize) {
-        self.0.lock().dealloc(frame, 1);
+    #[inline(always)]
+    fn give<const ORDER: u8>(&mut self, frame: usize) {
+        self.0.lock().dealloc(frame, 1 << ORDER);
     }
 }

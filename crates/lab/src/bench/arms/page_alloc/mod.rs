@@ -1,14 +1,17 @@
 //! Arms of the experiment `page-alloc`.
 //!
-//! An arm gives one [`Frames`] per thread; the loops that are timed are written once, for all of them, in
-//! [`measured`].
+//! An arm gives one [`Frames`] per thread; the loops that are timed are written once, for all of them, in `loops`.
 
 mod bitmap;
 mod buddy_slab;
 mod buddy_system;
 mod linux;
-pub mod measured;
+mod loops;
 mod quire;
+
+use std::rc::Rc;
+
+use quire::Quire;
 
 use crate::bench::experiment::Arm;
 
@@ -17,11 +20,11 @@ use crate::bench::experiment::Arm;
 pub struct PageAlloc {
     /// What is timed.
     pub operation: Operation,
-    /// Threads that do it at the same time, each for itself.
+    /// Threads that do it at the same time, each for itself (but see [`Operation::Cross`]).
     pub threads: usize,
     /// Frames that the allocator manages.
     pub frames: usize,
-    /// Pairs, or frames of one bulk, per thread.
+    /// Pairs, or frames that one thread holds at once.
     pub count: usize,
     /// How often one repetition does it.
     pub repeats: usize,
@@ -32,16 +35,64 @@ pub struct PageAlloc {
 /// The timed part of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Take one frame, give it back.
-    Pair,
-    /// Take `count` frames.
-    BulkAlloc,
-    /// Give `count` frames back, newest first.
-    BulkFree,
+    /// Take one folio of this order, give it back, `count` times.
+    Pair(u8),
+    /// Take `count` frames one by one, give them back one by one in the same order: the loop of the published sweep.
+    Sweep,
+    /// Take `count` frames, give them back, and time one half of it.
+    Half(Half),
+    /// Thread 0 takes frames, thread 1 gives them back.
+    Cross,
+    /// Something in a memory that each repetition fills anew.
+    Crowded(Crowded),
 }
 
-/// A source of frames as one thread sees it. Frames are named by a number of the allocator's choice.
+/// Half of taking frames and giving them back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Half {
+    /// The half that is timed.
+    pub timed: Timed,
+    /// The order in which the frames go back.
+    pub back: Back,
+    /// Whether the allocator's calls for many frames are used, where it has them.
+    pub bulk: bool,
+}
+
+/// Which half.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Timed {
+    /// Taking.
+    Alloc,
+    /// Giving back.
+    Free,
+}
+
+/// The order in which frames go back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Back {
+    /// The frame that was taken last goes first.
+    NewestFirst,
+    /// A random order, the same in every repetition.
+    Random,
+}
+
+/// What is done in a memory that was filled before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crowded {
+    /// Pairs while 90 % of the frames are in use and the free ones are scattered; beside them, pairs in the same
+    /// memory when it was empty.
+    Pairs,
+    /// A mix of `count` calls of several orders in such a memory; the longest of them.
+    Mixed,
+    /// Pairs while all frames but a handful are in use.
+    Scarce,
+}
+
+/// A source of frames as one thread sees it. Frames are named as the allocator names them.
 pub trait Frames: Send {
+    /// The allocator's name of a frame.
+    type Frame: Copy + Ord + Default + Send;
+
     /// Runs the timed loop, on the thread that does the work.
     fn as_cpu<R>(&mut self, body: impl FnOnce(&mut Self) -> R) -> R
     where
@@ -50,42 +101,60 @@ pub trait Frames: Send {
         body(self)
     }
 
-    /// Takes a frame; `None` when there is none.
-    fn alloc(&mut self) -> Option<usize>;
+    /// Takes a folio of an order; `None` when there is none.
+    fn take<const ORDER: u8>(&mut self) -> Option<Self::Frame>;
 
-    /// Gives a frame of [`Self::alloc`] or [`Self::alloc_bulk`] back.
-    fn free(&mut self, frame: usize);
+    /// Gives a folio back that was taken with the same order.
+    fn give<const ORDER: u8>(&mut self, frame: Self::Frame);
 
     /// Fills `frames` from its start and returns how many were taken. One by one, unless the allocator has a call
     /// for many.
-    fn alloc_bulk(&mut self, frames: &mut [usize]) -> usize {
-        for (taken, slot) in frames.iter_mut().enumerate() {
-            match self.alloc() {
-                Some(frame) => *slot = frame,
-                None => return taken,
-            }
-        }
-        frames.len()
+    fn take_bulk(&mut self, frames: &mut [Self::Frame]) -> usize {
+        take_each(self, frames)
     }
 
-    /// Gives all of `frames` back, newest first.
-    fn free_bulk(&mut self, frames: &[usize]) {
-        for &frame in frames.iter().rev() {
-            self.free(frame);
+    /// Gives all of `frames` back, the first one first.
+    fn give_bulk(&mut self, frames: &[Self::Frame]) {
+        give_each(self, frames);
+    }
+
+    /// How many frames are free by the allocator's own account, if it keeps one.
+    fn free_frames(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// Fills `frames` from its start by a call for each, and returns how many were taken.
+pub fn take_each<F: Frames + ?Sized>(source: &mut F, frames: &mut [F::Frame]) -> usize {
+    for (taken, slot) in frames.iter_mut().enumerate() {
+        match source.take::<0>() {
+            Some(frame) => *slot = frame,
+            None => return taken,
         }
+    }
+    frames.len()
+}
+
+/// Gives all of `frames` back by a call for each, the first one first.
+pub fn give_each<F: Frames + ?Sized>(source: &mut F, frames: &[F::Frame]) {
+    for &frame in frames {
+        source.give::<0>(frame);
     }
 }
 
 /// The arms that ratios are taken against.
 pub const PEERS: &[&str] = &[buddy_system::NAME, buddy_slab::NAME, bitmap::NAME];
 
-/// Every arm. The checksum of a repetition is the number of frames that were taken and, in bulk, all different.
+/// Every arm. The checksum of a repetition is the number of frames that were taken and, where many are held at once,
+/// all different.
 pub fn all() -> Vec<Box<dyn Arm<PageAlloc>>> {
-    vec![
-        Box::new(quire::Quire::default()),
-        Box::new(linux::Linux),
-        Box::new(buddy_system::BuddySystem),
-        Box::new(buddy_slab::BuddySlab),
-        Box::new(bitmap::Bitmap),
-    ]
+    let crowded = Rc::default();
+    let ours = Quire::arms().map(|config| Quire::new(config, &crowded));
+    let mut arms: Vec<Box<dyn Arm<PageAlloc>>> = Vec::new();
+    arms.extend(ours.into_iter().map(|arm| Box::new(arm) as Box<dyn Arm<PageAlloc>>));
+    arms.push(Box::new(linux::Linux));
+    arms.push(Box::new(buddy_system::BuddySystem));
+    arms.push(Box::new(buddy_slab::BuddySlab));
+    arms.push(Box::new(bitmap::Bitmap));
+    arms
 }

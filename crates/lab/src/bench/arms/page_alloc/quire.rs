@@ -1,93 +1,139 @@
-//! Our own page allocator on a hosted machine.
+//! Our own page allocator on a hosted machine, with each of the ways to guard its per-CPU lists.
+
+use std::cell::OnceCell;
+use std::rc::Rc;
+use std::sync::Arc;
 
 use hosted::{Hosted, HostedConfig};
-use quire::addr::{Frame, FrameRange, Order};
+use quire::addr::{Frame, Order};
 use quire::cpu::CpuId;
-use quire::page_alloc::{AllocatorConfig, Gfp, MemoryRange, PageAllocator};
+use quire::page_alloc::{AllocatorConfig, Gfp, PageAllocator, Urgency};
 
-use super::measured::Measured;
-use super::{Frames, PageAlloc};
+use super::loops::prepare;
+use super::{Frames, Operation, PageAlloc};
 use crate::bench::experiment::{Arm, Prepared, Skip};
+use crate::bench::ours::guards;
 
-pub(super) const NAME: &str = "quire";
+/// A machine that cases use one after the other.
+pub(super) type Shared = Rc<OnceCell<Hosted>>;
 
 /// `PageAllocator`, one list and one shard per thread.
-#[derive(Default)]
 pub(super) struct Quire {
+    config: AllocatorConfig,
+    /// The machine of the last case: the next one uses it too if it has as many threads.
     machine: Option<Hosted>,
+    /// The machine of the cases that fill the whole memory: one for all arms, since each of them has it all touched.
+    crowded: Shared,
+}
+
+impl Quire {
+    /// What sets the arms apart.
+    pub(super) fn arms() -> [AllocatorConfig; 3] {
+        guards::ALL.map(|lists| AllocatorConfig { lists, ..AllocatorConfig::default() })
+    }
+
+    pub(super) fn new(config: AllocatorConfig, crowded: &Shared) -> Self {
+        Self { config, machine: None, crowded: Rc::clone(crowded) }
+    }
 }
 
 impl Arm<PageAlloc> for Quire {
     fn name(&self) -> &'static str {
-        NAME
+        guards::name_of(self.config.lists)
     }
 
     fn about(&self) -> &'static str {
-        "PageAllocator on a hosted machine: per-CPU lists, a checked double free, map counts beside."
+        guards::about(self.config.lists)
     }
 
     fn setup(&mut self, case: &PageAlloc) -> Result<Box<dyn Prepared + '_>, Skip> {
-        let bytes = case.frames as u64 * 4096;
-        let machine = HostedConfig { prefault: false, real_ipis: false, ..HostedConfig::bench(bytes) }
-            .with_cpus(case.threads)
-            .build()
-            .map_err(|error| Skip(error.to_string()))?;
+        let (config, threads) = (self.config, case.threads);
+        if matches!(case.operation, Operation::Crowded(_)) {
+            let machine = match self.crowded.get() {
+                Some(machine) => machine,
+                None => {
+                    let machine = build(case, true)?;
+                    self.crowded.get_or_init(|| machine)
+                }
+            };
+            return prepare(case, move || cpus::<true>(machine, config, threads));
+        }
+        let machine = match self.machine.take().filter(|machine| machine.config().cpus == threads) {
+            Some(machine) => machine,
+            None => build(case, false)?,
+        };
         let machine = &*self.machine.insert(machine);
-        let ranges: Vec<MemoryRange> = machine.ranges().iter().map(range_of).collect();
-        let allocator = PageAllocator::new(machine, &ranges, AllocatorConfig::default())
-            .map_err(|error| Skip(error.to_string()))?;
-        let allocator = std::sync::Arc::new(allocator);
-        let source =
-            |cpu| Cpu { machine, allocator: allocator.clone(), cpu: CpuId(cpu as u32), bulk: Vec::new() };
-        Ok(Box::new(Measured::new(case, (0..case.threads).map(source).collect())))
+        prepare(case, move || cpus::<false>(machine, config, threads))
     }
 }
 
-fn range_of(range: &hosted::MemoryRange) -> MemoryRange {
-    MemoryRange {
-        frames: FrameRange::new(range.start.frame(), range.bytes / 4096),
-        node: range.node,
-        zeroed: true,
-    }
+/// A machine for `case`, all of its memory touched or none.
+fn build(case: &PageAlloc, prefault: bool) -> Result<Hosted, Skip> {
+    let bytes = case.frames as u64 * 4096;
+    HostedConfig { prefault, real_ipis: false, ..HostedConfig::bench(bytes) }
+        .with_cpus(case.threads)
+        .build()
+        .map_err(|error| Skip(error.to_string()))
 }
 
-/// One thread as a CPU of the machine.
-struct Cpu<'m> {
+/// An allocator over all memory of a machine, and each of its CPUs.
+fn cpus<const ALL: bool>(
+    machine: &Hosted,
+    config: AllocatorConfig,
+    threads: usize,
+) -> Result<Vec<Cpu<'_, ALL>>, Skip> {
+    let allocator = guards::allocator(machine, config, false)?;
+    let allocator = Arc::new(allocator);
+    let cpu = |cpu| Cpu { machine, allocator: allocator.clone(), cpu: CpuId(cpu as u32) };
+    Ok((0..threads).map(cpu).collect())
+}
+
+/// One thread as a CPU of the machine. Its requests stop at the ordinary mark, or with `ALL` at nothing.
+struct Cpu<'m, const ALL: bool> {
     machine: &'m Hosted,
-    allocator: std::sync::Arc<PageAllocator<'m, Hosted>>,
+    allocator: Arc<PageAllocator<'m, Hosted>>,
     cpu: CpuId,
-    bulk: Vec<Frame>,
 }
 
-impl Frames for Cpu<'_> {
+impl<const ALL: bool> Cpu<'_, ALL> {
+    const GFP: Gfp = if ALL { Gfp { urgency: Urgency::Reserve, ..Gfp::USER } } else { Gfp::USER };
+
+    /// `ORDER` as the allocator writes it.
+    #[inline(always)]
+    fn order<const ORDER: u8>() -> Order {
+        Order::new(ORDER).unwrap_or(Order::FRAME)
+    }
+}
+
+impl<const ALL: bool> Frames for Cpu<'_, ALL> {
+    type Frame = Frame;
+
     fn as_cpu<R>(&mut self, body: impl FnOnce(&mut Self) -> R) -> R {
         self.machine.run_on(self.cpu, || body(self))
     }
 
-    #[inline]
-    fn alloc(&mut self) -> Option<usize> {
-        self.allocator.alloc(Gfp::USER, Order::FRAME).ok().map(|frame| frame.0 as usize)
+    #[inline(always)]
+    fn take<const ORDER: u8>(&mut self) -> Option<Frame> {
+        self.allocator.alloc(Self::GFP, Self::order::<ORDER>()).ok()
     }
 
-    #[inline]
-    fn free(&mut self, frame: usize) {
-        let freed = self.allocator.free(Frame(frame as u64), Order::FRAME);
+    #[inline(always)]
+    fn give<const ORDER: u8>(&mut self, frame: Frame) {
+        let freed = self.allocator.free(frame, Self::order::<ORDER>());
         debug_assert_eq!(freed, Ok(()));
     }
 
-    fn alloc_bulk(&mut self, frames: &mut [usize]) -> usize {
-        self.bulk.resize(frames.len(), Frame(0));
-        let taken = self.allocator.alloc_bulk(Gfp::USER, Order::FRAME, &mut self.bulk);
-        for (slot, frame) in frames.iter_mut().zip(&self.bulk[..taken]) {
-            *slot = frame.0 as usize;
-        }
-        taken
+    fn take_bulk(&mut self, frames: &mut [Frame]) -> usize {
+        self.allocator.alloc_bulk(Self::GFP, Order::FRAME, frames)
     }
 
-    fn free_bulk(&mut self, frames: &[usize]) {
-        self.bulk.clear();
-        self.bulk.extend(frames.iter().rev().map(|&frame| Frame(frame as u64)));
-        let freed = self.allocator.free_bulk(Order::FRAME, &self.bulk);
+    fn give_bulk(&mut self, frames: &[Frame]) {
+        let freed = self.allocator.free_bulk(Order::FRAME, frames);
         assert_eq!(freed, Ok(()), "a frame was refused");
+    }
+
+    fn free_frames(&self) -> Option<u64> {
+        let info = self.allocator.memory_info();
+        Some(info.free + info.cached)
     }
 }

@@ -1,0 +1,128 @@
+//! The same machine as a kernel would see it: without the checks of every call.
+//!
+//! A kernel's platform is zero-sized: the running CPU's number is one load, there is no plan for failures to ask, nobody
+//! to tell of locks and freed frames. [`Bare`] is that platform on a hosted machine, for measurements, so that what is
+//! measured is the library and not the machine's watchfulness.
+
+#![allow(unsafe_code)]
+
+use quire::addr::{Frame, FrameRange, PhysAddr, VirtRange};
+use quire::cpu::{CpuId, CpuSet};
+use quire::platform::{Context, FlushRequest, InterruptState, Platform, TouchHint};
+
+use crate::files::SyntheticFiles;
+use crate::machine::Hosted;
+use crate::task::Task;
+
+/// A hosted machine that does not look.
+#[repr(transparent)]
+pub struct Bare(Hosted);
+
+impl Hosted {
+    /// The machine as a kernel would see it: no failure is injected, no rank and no freed frame checked.
+    ///
+    /// # Safety
+    /// Whatever uses it runs inside [`Hosted::run_on`] or [`Hosted::spawn_cpus`] of this machine, and of no other machine
+    /// in between: nobody checks whose CPU a thread is.
+    pub unsafe fn bare(&self) -> &Bare {
+        // SAFETY: `Bare` is transparent around `Hosted`, and the borrow is the same.
+        unsafe { &*std::ptr::from_ref(self).cast::<Bare>() }
+    }
+}
+
+impl Bare {
+    /// The machine, watchful again.
+    pub fn hosted(&self) -> &Hosted {
+        &self.0
+    }
+}
+
+// SAFETY: as for `Hosted`; that a thread which asks is a CPU of this machine is the promise of whoever made it bare.
+unsafe impl Platform for Bare {
+    type Pager = SyntheticFiles;
+
+    fn pager(&self) -> &SyntheticFiles {
+        self.0.pager()
+    }
+
+    #[inline(always)]
+    fn pin(&self) -> CpuId {
+        Task::with(Task::cpu_of_any)
+    }
+
+    #[inline(always)]
+    fn unpin(&self) {}
+
+    #[inline]
+    fn interrupts_off(&self) -> InterruptState {
+        self.0.interrupts_off()
+    }
+
+    #[inline]
+    fn interrupts_restore(&self, state: InterruptState) {
+        self.0.interrupts_restore(state);
+    }
+
+    #[inline]
+    fn context(&self) -> Context {
+        self.0.context()
+    }
+
+    #[inline]
+    fn cpu_count(&self) -> usize {
+        self.0.cpu_count()
+    }
+
+    fn node_of(&self, cpu: CpuId) -> u8 {
+        self.0.node_of(cpu)
+    }
+
+    fn online_cpus(&self) -> CpuSet {
+        self.0.online_cpus()
+    }
+
+    fn fence_cpus(&self, targets: &CpuSet) {
+        self.0.fence_cpus(targets);
+    }
+
+    fn relax(&self) {
+        self.0.relax();
+    }
+
+    #[inline]
+    fn direct_map(&self, addr: PhysAddr) -> *mut u8 {
+        self.0.direct_map(addr)
+    }
+
+    fn load_root(&self, root: Option<Frame>) {
+        self.0.load_root(root);
+    }
+
+    fn flush_local(&self, request: &FlushRequest) {
+        self.0.flush_local(request);
+    }
+
+    fn flush_remote_start(&self, targets: &CpuSet, request: &FlushRequest) {
+        self.0.flush_remote_start(targets, request);
+    }
+
+    fn flush_remote_wait(&self, targets: &CpuSet, request: &FlushRequest) {
+        self.0.flush_remote_wait(targets, request);
+    }
+
+    fn clear(&self, frames: FrameRange, hint: TouchHint) {
+        self.0.clear(frames, hint);
+    }
+
+    fn copy(&self, from: Frame, to: Frame) {
+        self.0.copy(from, to);
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.0.now_ns()
+    }
+
+    fn invalidate_secondary(&self, root: Frame, range: VirtRange) {
+        self.0.invalidate_secondary(root, range);
+    }
+}

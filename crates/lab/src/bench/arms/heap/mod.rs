@@ -1,0 +1,42 @@
+//! Arms of the experiments `page-test` and `brk-test`.
+
+mod linux;
+mod quire;
+
+use crate::bench::experiment::{Arm, RATE, Sample};
+
+/// A heap that grows by steps and goes back to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heap {
+    /// How far it grows, in bytes; a multiple of `step`.
+    pub bytes: usize,
+    /// How far one call moves its end, in bytes, a multiple of a page.
+    pub step: usize,
+    /// Grows, has every page written to, and shrinks by one call; or else grows and shrinks by steps, untouched.
+    pub touch: bool,
+    /// How often.
+    pub loops: usize,
+}
+
+impl Heap {
+    /// What is counted: pages written to, or calls that move the end.
+    pub fn operations(&self) -> usize {
+        let each =
+            if self.touch { self.bytes / crate::bench::folio::PAGE } else { 2 * self.bytes / self.step };
+        each * self.loops
+    }
+
+    /// A repetition that took this long for all loops.
+    fn sample(&self, nanoseconds: f64, done: u64) -> Sample {
+        let operations = self.operations() as f64;
+        Sample::new(nanoseconds / operations, done)
+            .metric(RATE, operations * 1e9 / nanoseconds)
+            .metric(super::LOOP, nanoseconds / self.loops as f64)
+            .count("operations", done)
+    }
+}
+
+/// Every arm. The checksum of a repetition is how many operations were done.
+pub fn all() -> Vec<Box<dyn Arm<Heap>>> {
+    vec![Box::<quire::Quire>::default(), Box::new(linux::Linux)]
+}

@@ -1,0 +1,97 @@
+//! Our own heap, on a hosted machine.
+
+use std::time::Instant;
+
+use hosted::Hosted;
+use quire::addr::VirtAddr;
+use quire::vm::{Access, Mm};
+
+use super::Heap;
+use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
+use crate::bench::folio::{Folio, PAGE};
+use crate::bench::ours;
+
+/// Where the heap starts.
+const START: VirtAddr = VirtAddr(64 << 30);
+
+/// `Mm::brk`, and `Mm::fault` for each page that is written to.
+#[derive(Default)]
+pub(super) struct Quire {
+    machine: Option<Hosted>,
+}
+
+impl Arm<Heap> for Quire {
+    fn name(&self) -> &'static str {
+        "quire"
+    }
+
+    fn about(&self) -> &'static str {
+        "Mm::brk and Mm::fault of an address space that one CPU runs, on a hosted machine: mappings, single frames, \
+         clearing, entries, the flush of the modelled CPU. No trap, no system call, no cgroup."
+    }
+
+    fn setup(&mut self, case: &Heap) -> Result<Box<dyn Prepared + '_>, Skip> {
+        let machine = match self.machine.take() {
+            Some(machine) => machine,
+            None => ours::machine(case.bytes as u64, 1, true)?,
+        };
+        Ok(Box::new(Ready { case: *case, machine: self.machine.insert(machine) }))
+    }
+}
+
+struct Ready<'a> {
+    case: Heap,
+    machine: &'a Hosted,
+}
+
+impl Prepared for Ready<'_> {
+    fn run(&mut self) -> Result<Sample, Skip> {
+        let case = &self.case;
+        ours::with_manager(self.machine, Folio { order: 0, pmd: false }, |manager| {
+            let mm = manager.new_mm().map_err(|error| Skip(error.to_string()))?;
+            mm.switch_in();
+            mm.set_brk_start(START);
+            // Once before: page tables and lists are then as in every later loop.
+            once(&mm, case)?;
+            let start = Instant::now();
+            let mut done = 0;
+            for _ in 0..case.loops {
+                done += once(&mm, case)?;
+            }
+            let time = start.elapsed().as_nanos() as f64;
+            mm.switch_out();
+            Ok(case.sample(time, done))
+        })
+    }
+}
+
+/// One loop; the operations done.
+fn once(mm: &Mm<'_, Hosted>, case: &Heap) -> Result<u64, Skip> {
+    let mut done = 0;
+    for end in (0..=case.bytes).step_by(case.step).skip(1) {
+        move_end(mm, end)?;
+        if !case.touch {
+            done += 1;
+            continue;
+        }
+        for at in (end - case.step..end).step_by(PAGE) {
+            mm.fault(START.add(at as u64), Access::Write)
+                .map_err(|error| Skip(format!("fault at {at:#x} of the heap: {error}")))?;
+            done += 1;
+        }
+    }
+    if case.touch {
+        move_end(mm, 0)?;
+    } else {
+        for end in (0..case.bytes).step_by(case.step).rev() {
+            move_end(mm, end)?;
+            done += 1;
+        }
+    }
+    Ok(done)
+}
+
+fn move_end(mm: &Mm<'_, Hosted>, bytes: usize) -> Result<(), Skip> {
+    let wanted = START.add(bytes as u64);
+    if mm.brk(wanted) == wanted { Ok(()) } else { Err(Skip(format!("brk to {bytes} bytes was refused"))) }
+}

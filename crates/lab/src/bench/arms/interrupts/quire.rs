@@ -1,0 +1,148 @@
+//! Our own page allocator, called by tasks and by the interrupts on top of them.
+
+use std::hint::black_box;
+
+use hosted::{Hosted, HostedConfig};
+use quire::addr::{Frame, Order};
+use quire::cpu::CpuId;
+use quire::page_alloc::{AllocatorConfig, Gfp, ListGuard, PageAllocator};
+use quire::platform::Context;
+
+use super::{Interrupts, Pattern, ROUND};
+use crate::bench::cycles::Moment;
+use crate::bench::experiment::{Arm, Prepared, RATE, Sample, Skip};
+use crate::bench::ours::guards;
+use crate::bench::threads::{Meeting, together};
+
+/// Memory for each thread.
+const BYTES: u64 = 256 << 20;
+
+/// An allocator whose lists are guarded in one way.
+pub(super) struct Quire {
+    lists: ListGuard,
+    machine: Option<Hosted>,
+}
+
+impl Quire {
+    pub(super) fn new(lists: ListGuard) -> Self {
+        Self { lists, machine: None }
+    }
+}
+
+impl Arm<Interrupts> for Quire {
+    fn name(&self) -> &'static str {
+        guards::name_of(self.lists)
+    }
+
+    fn about(&self) -> &'static str {
+        guards::about(self.lists)
+    }
+
+    fn setup(&mut self, case: &Interrupts) -> Result<Box<dyn Prepared + '_>, Skip> {
+        let bytes = BYTES * case.threads as u64;
+        let machine = HostedConfig { prefault: false, real_ipis: false, ..HostedConfig::bench(bytes) }
+            .with_cpus(case.threads)
+            .build()
+            .map_err(|error| Skip(error.to_string()))?;
+        let machine = &*self.machine.insert(machine);
+        let config = AllocatorConfig { lists: self.lists, ..AllocatorConfig::default() };
+        let allocator = guards::allocator(machine, config, true)?;
+        Ok(Box::new(Ready { case: case.clone(), machine, allocator }))
+    }
+}
+
+struct Ready<'a> {
+    case: Interrupts,
+    machine: &'a Hosted,
+    allocator: PageAllocator<'a, Hosted>,
+}
+
+/// One CPU's frames, taken and not yet given back.
+struct Cpu {
+    id: CpuId,
+    frames: [Frame; ROUND],
+}
+
+/// What one thread did from when to when.
+struct Stint {
+    start: Moment,
+    end: Moment,
+    pairs: u64,
+}
+
+impl Prepared for Ready<'_> {
+    fn run(&mut self) -> Result<Sample, Skip> {
+        let case = &self.case;
+        let cpu = |cpu| Cpu { id: CpuId(cpu as u32), frames: [Frame(0); ROUND] };
+        let mut cpus: Vec<Cpu> = (0..case.threads).map(cpu).collect();
+        let stints = together(&mut cpus, &case.cpus, |cpu, meeting| {
+            self.machine.run_on(cpu.id, || self.work(&mut cpu.frames, meeting))
+        });
+        let expected = (case.rounds * ROUND) as u64;
+        if let Some(short) = stints.iter().find(|stint| stint.pairs < expected) {
+            return Err(Skip(format!("{} of {expected} requests were served", short.pairs)));
+        }
+        let Some(first) = stints.first() else { return Err(Skip("no thread did anything".to_owned())) };
+        let start = stints.iter().fold(first.start, |moment, stint| moment.earlier(stint.start));
+        let end = stints.iter().fold(first.end, |moment, stint| moment.later(stint.end));
+        let pairs = expected * case.threads as u64;
+        let (span, busy) = (start.until(end), case.threads.min(case.cpus.len()) as f64);
+        Ok(Sample::of(span * busy, pairs as f64, pairs)
+            .metric(RATE, pairs as f64 * 1e9 / span.nanoseconds)
+            .count("interrupts", (case.rounds * case.threads) as u64)
+            .count("pairs_by_interrupts", (case.rounds * case.by_interrupt * case.threads) as u64))
+    }
+}
+
+impl Ready<'_> {
+    fn work(&self, frames: &mut [Frame; ROUND], meeting: &Meeting) -> Stint {
+        let (by_interrupt, by_task) = frames.split_at_mut(self.case.by_interrupt);
+        meeting.wait();
+        let start = Moment::now();
+        let mut pairs = 0;
+        for _ in 0..self.case.rounds {
+            pairs += match self.case.pattern {
+                Pattern::Receive => {
+                    let taken = self.interrupt(|| self.take(by_interrupt));
+                    let rest = self.take(by_task);
+                    self.give(black_box(&by_interrupt[..taken])) + self.give(black_box(&by_task[..rest]))
+                }
+                Pattern::Pairs => {
+                    self.interrupt(|| self.pairs(by_interrupt.len())) + self.pairs(by_task.len())
+                }
+            };
+        }
+        Stint { start, end: Moment::now(), pairs }
+    }
+
+    fn interrupt<R>(&self, work: impl FnOnce() -> R) -> R {
+        self.machine.interrupt(Context::SoftInterrupt, work)
+    }
+
+    /// Fills `frames` by a call for each; how many there were.
+    #[inline(always)]
+    fn take(&self, frames: &mut [Frame]) -> usize {
+        for (taken, slot) in frames.iter_mut().enumerate() {
+            match self.allocator.alloc(Gfp::ATOMIC, Order::FRAME) {
+                Ok(frame) => *slot = frame,
+                Err(_) => return taken,
+            }
+        }
+        frames.len()
+    }
+
+    /// Gives `frames` back by a call for each; how many were accepted.
+    #[inline(always)]
+    fn give(&self, frames: &[Frame]) -> u64 {
+        frames.iter().map(|&frame| u64::from(self.allocator.free(frame, Order::FRAME).is_ok())).sum()
+    }
+
+    #[inline(always)]
+    fn pairs(&self, count: usize) -> u64 {
+        let pair = |_| {
+            let frame = self.allocator.alloc(Gfp::ATOMIC, Order::FRAME).ok()?;
+            self.allocator.free(black_box(frame), Order::FRAME).ok()
+        };
+        (0..count).map_while(pair).count() as u64
+    }
+}

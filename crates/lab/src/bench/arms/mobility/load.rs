@@ -1,0 +1,126 @@
+//! The load: what is asked for and how long it is kept.
+
+use quire::addr::{Frame, Order};
+use quire::page_alloc::{Gfp, PageAllocator};
+use quire::platform::Platform;
+
+use super::Mobilities;
+
+/// Beyond this share of the memory, in percent, movable folios are given back.
+const FULL: u64 = 75;
+
+/// Short-lived unmovable and reclaimable frames that exist at once: one for this many frames of the memory.
+const KERNEL_SHARE: usize = 64;
+
+/// A folio in use.
+type Held = (Frame, Order);
+
+/// What the load did.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Done {
+    pub(super) requests: u64,
+    pub(super) refused: u64,
+    /// Frames that stay to the end and cannot be moved.
+    pub(super) pinned: u64,
+}
+
+/// What is in use.
+struct Load<'a, 'p, P: Platform> {
+    pages: &'a PageAllocator<'p, P>,
+    rng: fastrand::Rng,
+    frames: u64,
+    used: u64,
+    /// User memory: folios of orders 0 to 3, given back in a random order when memory is full.
+    movable: Vec<Held>,
+    /// Page tables, small objects, cache nodes: each is given back after a while.
+    kernel: Vec<Held>,
+    /// The same, kept to the end.
+    forever: Vec<Held>,
+    done: Done,
+}
+
+/// Makes all requests of `case`, and then gives everything back that could have been moved or has a short life; what
+/// is left is what pins blocks.
+pub(super) fn run<P: Platform>(pages: &PageAllocator<'_, P>, case: &Mobilities) -> (Done, Vec<Held>) {
+    let frames = case.bytes / 4096;
+    let mut load = Load {
+        pages,
+        rng: fastrand::Rng::with_seed(case.seed),
+        frames,
+        used: 0,
+        movable: Vec::with_capacity(frames as usize),
+        kernel: Vec::new(),
+        forever: Vec::new(),
+        done: Done::default(),
+    };
+    for _ in 0..case.rounds {
+        for _ in 0..frames / 8 {
+            load.request();
+        }
+    }
+    for held in std::mem::take(&mut load.movable).into_iter().chain(std::mem::take(&mut load.kernel)) {
+        load.give(held);
+    }
+    load.done.pinned = load.forever.len() as u64;
+    (load.done, load.forever)
+}
+
+impl<P: Platform> Load<'_, '_, P> {
+    fn request(&mut self) {
+        self.done.requests += 1;
+        match self.rng.u16(..1000) {
+            0..880 => {
+                let order = match self.rng.u8(..16) {
+                    0..11 => 0,
+                    11..13 => 1,
+                    13..15 => 2,
+                    _ => 3,
+                };
+                if let Some(held) = self.take(Gfp::USER, order) {
+                    self.movable.push(held);
+                }
+                while self.used * 100 > self.frames * FULL {
+                    let at = self.rng.usize(..self.movable.len());
+                    let held = self.movable.swap_remove(at);
+                    self.give(held);
+                }
+            }
+            880..998 => {
+                let gfp = if self.rng.bool() { Gfp::KERNEL } else { Gfp::RECLAIMABLE };
+                if let Some(held) = self.take(gfp, 0) {
+                    self.kernel.push(held);
+                }
+                if self.kernel.len() > self.frames as usize / KERNEL_SHARE {
+                    let at = self.rng.usize(..self.kernel.len());
+                    let held = self.kernel.swap_remove(at);
+                    self.give(held);
+                }
+            }
+            _ => {
+                if let Some(held) = self.take(Gfp::KERNEL, 0) {
+                    self.forever.push(held);
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, gfp: Gfp, order: u8) -> Option<Held> {
+        let order = Order::new(order)?;
+        match self.pages.alloc(gfp, order) {
+            Ok(frame) => {
+                self.used += order.frames();
+                Some((frame, order))
+            }
+            Err(_) => {
+                self.done.refused += 1;
+                None
+            }
+        }
+    }
+
+    fn give(&mut self, (frame, order): Held) {
+        self.used -= order.frames();
+        let freed = self.pages.free(frame, order);
+        assert_eq!(freed, Ok(()), "a folio of the load was refused");
+    }
+}

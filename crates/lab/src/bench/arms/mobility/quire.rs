@@ -1,0 +1,76 @@
+//! Our own page allocator, with blocks that belong to a mobility group and without.
+
+use hosted::{Hosted, HostedConfig};
+use quire::cpu::CpuId;
+use quire::page_alloc::AllocatorConfig;
+
+use super::{Mobilities, WHOLE, load};
+use crate::bench::cycles::Moment;
+use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
+use crate::bench::ours::guards;
+
+/// An allocator that groups, or one that does not.
+pub(super) struct Quire {
+    grouping: bool,
+    machine: Option<Hosted>,
+}
+
+impl Quire {
+    pub(super) fn grouping() -> Self {
+        Self { grouping: true, machine: None }
+    }
+
+    pub(super) fn mixing() -> Self {
+        Self { grouping: false, machine: None }
+    }
+}
+
+impl Arm<Mobilities> for Quire {
+    fn name(&self) -> &'static str {
+        if self.grouping { "quire" } else { "no-grouping" }
+    }
+
+    fn about(&self) -> &'static str {
+        if self.grouping {
+            "PageAllocator on a hosted machine, one CPU: frames of one mobility group share blocks."
+        } else {
+            "the same without groups: every request takes from the block that is at hand."
+        }
+    }
+
+    fn setup(&mut self, case: &Mobilities) -> Result<Box<dyn Prepared + '_>, Skip> {
+        let config = HostedConfig { prefault: false, real_ipis: false, ..HostedConfig::bench(case.bytes) };
+        let machine = config.build().map_err(|error| Skip(error.to_string()))?;
+        let config = AllocatorConfig { group_by_mobility: self.grouping, ..AllocatorConfig::default() };
+        Ok(Box::new(Ready { case: *case, config, machine: self.machine.insert(machine) }))
+    }
+}
+
+struct Ready<'a> {
+    case: Mobilities,
+    config: AllocatorConfig,
+    machine: &'a Hosted,
+}
+
+impl Prepared for Ready<'_> {
+    fn run(&mut self) -> Result<Sample, Skip> {
+        self.machine.run_on(CpuId(0), || {
+            let pages = guards::allocator(self.machine, self.config, false)?;
+            let whole = || pages.zone_info().map(|zone| zone.whole_blocks).sum::<u64>();
+            let before = whole();
+            let start = Moment::now();
+            let (done, pinned) = load::run(&pages, &self.case);
+            let span = start.until(Moment::now());
+            pages.drain_local();
+            let after = whole();
+            let spread: std::collections::BTreeSet<_> =
+                pinned.iter().map(|(frame, _)| frame.block()).collect();
+            Ok(Sample::of(span, done.requests as f64, done.requests)
+                .metric(WHOLE, after as f64)
+                .count("whole_at_first", before)
+                .count("pinned_frames", done.pinned)
+                .count("pinned_blocks", spread.len() as u64)
+                .count("refused", done.refused))
+        })
+    }
+}

@@ -1,0 +1,98 @@
+//! What a call costs in a memory that was filled before. Every repetition fills a memory of its own.
+
+use super::pair::pairs_of;
+use super::{EMPTY, FILL, REFUSED, mixed};
+use crate::bench::arms::page_alloc::{Crowded, Frames, PageAlloc};
+use crate::bench::cycles::{Moment, Span};
+use crate::bench::experiment::{Sample, Skip};
+
+/// Decides which frames go back; any number would do, as long as it stays.
+const HOLES_SEED: u64 = 0x401e5;
+
+/// Frames that are left free where frames are scarce.
+const LEFT_FREE: usize = 8;
+
+/// Requests that are refused, for the time of one.
+const REFUSALS: usize = 64;
+
+pub(super) fn run<F: Frames>(
+    case: &PageAlloc,
+    what: Crowded,
+    build: &mut dyn FnMut() -> Result<F, Skip>,
+) -> Result<Sample, Skip> {
+    match what {
+        Crowded::Pairs => build()?.as_cpu(|source| pairs(case, source)),
+        Crowded::Scarce => build()?.as_cpu(|source| scarce(case, source)),
+        Crowded::Mixed => mixed::run(case, build),
+    }
+}
+
+fn pairs<F: Frames>(case: &PageAlloc, source: &mut F) -> Result<Sample, Skip> {
+    let empty = timed_pairs(source, case.count)?;
+    let in_use = nine_tenths(case, source);
+    let full = timed_pairs(source, case.count)?;
+    Ok(Sample::of(full, case.count as f64, case.count as u64)
+        .metric(EMPTY, empty.nanoseconds / case.count as f64)
+        .count("frames_in_use", in_use.len() as u64))
+}
+
+fn scarce<F: Frames>(case: &PageAlloc, source: &mut F) -> Result<Sample, Skip> {
+    let start = Moment::now();
+    let mut frames = take_all(case, source);
+    let fill = start.until(Moment::now());
+    let left = source.free_frames();
+    if let Some(left @ 1..) = left {
+        return Err(Skip(format!("out of memory after {} frames, though {left} were free", frames.len())));
+    }
+    let start = Moment::now();
+    if (0..REFUSALS).any(|_| source.take::<0>().is_some()) {
+        return Err(Skip(format!(
+            "a request after {} frames was refused, and the next one was not",
+            frames.len()
+        )));
+    }
+    let refused = start.until(Moment::now());
+    let obtained = frames.len();
+    if obtained <= LEFT_FREE {
+        return Err(Skip(format!("only {obtained} frames in the whole memory")));
+    }
+    frames.drain(..LEFT_FREE).for_each(|frame| source.give::<0>(frame));
+    let pairs = timed_pairs(source, case.count)?;
+    let sample = Sample::of(pairs, case.count as f64, case.count as u64)
+        .metric(FILL, fill.nanoseconds / obtained as f64)
+        .metric(REFUSED, refused.nanoseconds / REFUSALS as f64)
+        .count("frames", obtained as u64);
+    Ok(left.into_iter().fold(sample, |sample, left| sample.count("left", left)))
+}
+
+fn timed_pairs<F: Frames>(source: &mut F, count: usize) -> Result<Span, Skip> {
+    let start = Moment::now();
+    let taken = pairs_of::<F, 0>(source, count);
+    let span = start.until(Moment::now());
+    if taken < count as u64 { Err(super::no_frame(taken, count as u64)) } else { Ok(span) }
+}
+
+/// Takes every frame there is, one by one.
+fn take_all<F: Frames>(case: &PageAlloc, source: &mut F) -> Vec<F::Frame> {
+    // Written to once here, so that no fault of this list falls into a timed loop.
+    let mut frames = vec![F::Frame::default(); case.frames];
+    frames.clear();
+    while let Some(frame) = source.take::<0>() {
+        frames.push(frame);
+    }
+    frames
+}
+
+/// Takes every frame there is and gives a tenth of them back, chosen and ordered at random; the others.
+pub(super) fn nine_tenths<F: Frames>(case: &PageAlloc, source: &mut F) -> Vec<F::Frame> {
+    let mut frames = take_all(case, source);
+    let holes = frames.len() / 10;
+    let mut rng = fastrand::Rng::with_seed(HOLES_SEED);
+    for at in 0..holes {
+        let other = rng.usize(at..frames.len());
+        frames.swap(at, other);
+        source.give::<0>(frames[at]);
+    }
+    frames.drain(..holes);
+    frames
+}

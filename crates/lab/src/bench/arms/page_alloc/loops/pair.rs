@@ -1,0 +1,49 @@
+//! Take one folio, give it back.
+
+use std::hint::black_box;
+
+use super::{Stint, Worker, per_page};
+use crate::bench::arms::page_alloc::{Frames, PageAlloc};
+use crate::bench::cycles::Moment;
+use crate::bench::experiment::{Sample, Skip};
+use crate::bench::threads::{Meeting, together};
+
+pub(super) fn run<F: Frames>(case: &PageAlloc, workers: &mut [Worker<F>], order: u8) -> Result<Sample, Skip> {
+    // A request with a constant order is what a caller in a kernel writes.
+    let pairs: fn(&mut F, usize, &Meeting) -> Stint = match order {
+        0 => pairs::<F, 0>,
+        1 => pairs::<F, 1>,
+        2 => pairs::<F, 2>,
+        3 => pairs::<F, 3>,
+        4 => pairs::<F, 4>,
+        5 => pairs::<F, 5>,
+        6 => pairs::<F, 6>,
+        7 => pairs::<F, 7>,
+        8 => pairs::<F, 8>,
+        9 => pairs::<F, 9>,
+        other => return Err(Skip(format!("no loop is compiled for order {other}"))),
+    };
+    let count = case.count * case.repeats;
+    let stints = together(workers, &case.cpus, |worker: &mut Worker<F>, meeting: &Meeting| {
+        worker.source.as_cpu(|source| pairs(source, count, meeting))
+    });
+    let (span, taken) = per_page(case, &stints)?;
+    Ok(Sample::of(span, 1.0, taken).count("frames", taken << order))
+}
+
+fn pairs<F: Frames, const ORDER: u8>(source: &mut F, count: usize, meeting: &Meeting) -> Stint {
+    meeting.wait();
+    let start = Moment::now();
+    let taken = pairs_of::<F, ORDER>(source, count);
+    Stint { start, end: Moment::now(), taken }
+}
+
+/// Takes a folio and gives it back, `count` times; how often it got one.
+#[inline(always)]
+pub(super) fn pairs_of<F: Frames, const ORDER: u8>(source: &mut F, count: usize) -> u64 {
+    for done in 0..count {
+        let Some(frame) = source.take::<ORDER>() else { return done as u64 };
+        source.give::<ORDER>(black_box(frame));
+    }
+    count as u64
+}

@@ -1,0 +1,80 @@
+//! The published sweep: take a batch one by one, give it back one by one in the same order.
+//!
+//! The whole is timed from outside, over many batches. For the halves the counter is read around each of them, in a
+//! second pass, and what reading it costs is taken off; with batches of a few pages the processor works on both halves
+//! at once, so they are an indication there.
+
+use std::hint::black_box;
+
+use super::{ALLOC_CYCLES, FREE_CYCLES, Stint, Worker, different, no_frame, per_page};
+use crate::bench::arms::page_alloc::{Frames, PageAlloc, give_each, take_each};
+use crate::bench::cycles::{self, Moment, Span};
+use crate::bench::experiment::{ALLOC, FREE, Sample, Skip};
+use crate::bench::threads::{Meeting, together};
+
+/// The sum of each half over all batches of one thread, in cycles.
+struct Halves {
+    alloc: u64,
+    free: u64,
+    taken: u64,
+}
+
+pub(super) fn run<F: Frames>(case: &PageAlloc, workers: &mut [Worker<F>]) -> Result<Sample, Skip> {
+    let repeats = case.repeats;
+    let stints = together(workers, &case.cpus, |worker: &mut Worker<F>, meeting: &Meeting| {
+        let Worker { source, frames } = worker;
+        source.as_cpu(|source| whole(source, frames, repeats, meeting))
+    });
+    let (total, taken) = per_page(case, &stints)?;
+    let halves = together(workers, &case.cpus, |worker: &mut Worker<F>, meeting: &Meeting| {
+        let Worker { source, frames } = worker;
+        source.as_cpu(|source| apart(source, frames, repeats, meeting))
+    });
+    let pages = (case.count * repeats) as u64;
+    if let Some(short) = halves.iter().find(|halves| halves.taken < pages) {
+        return Err(no_frame(short.taken, pages));
+    }
+    // Threads beyond the CPUs wait for their turn inside a half as well as between halves; the mean is what is left
+    // to say of them.
+    let reading = (cycles::reading_cost() * repeats as u64) as f64;
+    let mean = |half: fn(&Halves) -> u64| {
+        let sum: f64 = halves.iter().map(|halves| (half(halves) as f64 - reading).max(0.0)).sum();
+        Span::of_cycles(sum / (halves.len() as u64 * pages) as f64)
+    };
+    let (alloc, free) = (mean(|halves| halves.alloc), mean(|halves| halves.free));
+    let held: u64 = workers.iter().map(|worker| different(worker.frames.iter())).sum();
+    Ok(Sample::of(total, 1.0, taken + held)
+        .metric(ALLOC, alloc.nanoseconds)
+        .metric(FREE, free.nanoseconds)
+        .metric(ALLOC_CYCLES, alloc.cycles)
+        .metric(FREE_CYCLES, free.cycles)
+        .count("frames", taken)
+        .count("different", held))
+}
+
+fn whole<F: Frames>(source: &mut F, frames: &mut [F::Frame], repeats: usize, meeting: &Meeting) -> Stint {
+    meeting.wait();
+    let start = Moment::now();
+    let mut taken = 0;
+    for _ in 0..repeats {
+        let got = take_each(source, frames);
+        give_each(source, &black_box(&*frames)[..got]);
+        taken += got as u64;
+    }
+    Stint { start, end: Moment::now(), taken }
+}
+
+fn apart<F: Frames>(source: &mut F, frames: &mut [F::Frame], repeats: usize, meeting: &Meeting) -> Halves {
+    meeting.wait();
+    let mut halves = Halves { alloc: 0, free: 0, taken: 0 };
+    for _ in 0..repeats {
+        let start = cycles::now();
+        let got = take_each(source, frames);
+        let between = cycles::now();
+        give_each(source, &black_box(&*frames)[..got]);
+        halves.free += cycles::now().wrapping_sub(between);
+        halves.alloc += between.wrapping_sub(start);
+        halves.taken += got as u64;
+    }
+    halves
+}

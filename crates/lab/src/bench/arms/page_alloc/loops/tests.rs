@@ -1,0 +1,109 @@
+use std::sync::{Arc, Mutex};
+
+use super::prepare;
+use crate::bench::arms::page_alloc::{Back, Crowded, Frames, Half, Operation, PageAlloc, Timed};
+use crate::bench::experiment::{Sample, Skip};
+
+/// An allocator that is a stack of free frames, and that may claim to have more than it gives.
+#[derive(Clone)]
+struct Stack {
+    free: Arc<Mutex<Vec<usize>>>,
+    hidden: u64,
+}
+
+impl Frames for Stack {
+    type Frame = usize;
+
+    fn take<const ORDER: u8>(&mut self) -> Option<usize> {
+        if ORDER == 0 { self.free.lock().unwrap().pop() } else { None }
+    }
+
+    fn give<const ORDER: u8>(&mut self, frame: usize) {
+        self.free.lock().unwrap().push(frame);
+    }
+
+    fn free_frames(&self) -> Option<u64> {
+        Some(self.free.lock().unwrap().len() as u64 + self.hidden)
+    }
+}
+
+fn case(operation: Operation, threads: usize, count: usize) -> PageAlloc {
+    PageAlloc { operation, threads, frames: 1000, count, repeats: 2, cpus: vec![0] }
+}
+
+/// Runs a case twice on a stack of `frames` frames; what the second run gave.
+fn run(case: &PageAlloc, frames: usize, hidden: u64) -> Result<Sample, Skip> {
+    let threads = case.threads;
+    let mut prepared = prepare(case, move || {
+        let stack = Stack { free: Arc::new(Mutex::new((0..frames).collect())), hidden };
+        Ok(vec![stack; threads])
+    })?;
+    prepared.run()?;
+    prepared.run()
+}
+
+fn metric(sample: &Sample, name: &str) -> f64 {
+    sample.metrics.iter().find(|(metric, _)| metric.name == name).unwrap().1
+}
+
+#[test]
+fn every_frame_that_is_taken_is_counted() {
+    let half = Half { timed: Timed::Free, back: Back::Random, bulk: true };
+    for (operation, frames) in [
+        (Operation::Pair(0), 2 * 50),
+        (Operation::Sweep, 2 * 50),
+        (Operation::Half(half), 2 * 50),
+        (Operation::Half(Half { timed: Timed::Alloc, back: Back::NewestFirst, bulk: false }), 2 * 50),
+    ] {
+        for threads in [1, 2, 3] {
+            let sample = run(&case(operation, threads, 50), 1000, 0).unwrap();
+            assert_eq!(sample.counters["frames"], frames * threads as u64, "{operation:?} on {threads}");
+            if matches!(operation, Operation::Sweep | Operation::Half(_)) {
+                assert_eq!(sample.counters["different"], 50 * threads as u64, "{operation:?}");
+            }
+            assert!(metric(&sample, "time") > 0.0 && metric(&sample, "cycles") > 0.0);
+        }
+    }
+}
+
+#[test]
+fn a_loop_that_gets_no_frame_says_so_and_ends() {
+    for operation in [Operation::Sweep, Operation::Pair(0), Operation::Pair(3)] {
+        let frames = if operation == Operation::Sweep { 40 } else { 0 };
+        let Skip(reason) = run(&case(operation, 1, 50), frames, 0).unwrap_err();
+        assert!(reason.contains("out of memory"), "{operation:?}: {reason}");
+    }
+    // The one that gives back must not wait for frames that will never come.
+    let Skip(reason) = run(&case(Operation::Cross, 2, 5000), 0, 0).unwrap_err();
+    assert!(reason.contains("no frame after 0"), "{reason}");
+    assert!(run(&case(Operation::Pair(77), 1, 1), 10, 0).is_err());
+}
+
+#[test]
+fn frames_pass_from_one_thread_to_the_other() {
+    let sample = run(&case(Operation::Cross, 2, 5001), 3000, 0).unwrap();
+    assert_eq!(sample.counters["frames"], 2 * 5001);
+    assert!(metric(&sample, "ring") > 0.0);
+}
+
+#[test]
+fn a_false_out_of_memory_is_found() {
+    let scarce = case(Operation::Crowded(Crowded::Scarce), 1, 50);
+    let sample = run(&scarce, 1000, 0).unwrap();
+    assert_eq!((sample.counters["frames"], sample.counters["left"]), (1000, 0));
+    let Skip(reason) = run(&scarce, 1000, 3).unwrap_err();
+    assert!(reason.contains("3 were free"), "{reason}");
+    assert!(run(&scarce, 4, 0).is_err(), "nothing can be left free of 4 frames");
+}
+
+#[test]
+fn nine_tenths_of_the_frames_stay_in_use() {
+    let sample = run(&case(Operation::Crowded(Crowded::Pairs), 1, 50), 1000, 0).unwrap();
+    assert_eq!(sample.counters["frames_in_use"], 900);
+    let mixed = case(Operation::Crowded(Crowded::Mixed), 1, 500);
+    let (first, again) = (run(&mixed, 1000, 0).unwrap(), run(&mixed, 1000, 0).unwrap());
+    assert_eq!(first.counters, again.counters);
+    // The stack has no folios of higher orders, and those are asked for.
+    assert!(first.counters["refused"] > 0 && first.counters["refused"] < 250);
+    assert!(metric(&first, "longest") >= metric(&first, "time"));
+}

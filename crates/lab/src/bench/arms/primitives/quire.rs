@@ -1,0 +1,129 @@
+//! The primitives as our own library sees them on a hosted machine.
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hosted::{Hosted, HostedConfig};
+use quire::addr::Order;
+use quire::cpu::CpuId;
+use quire::page_alloc::{AllocatorConfig, Gfp, ListGuard, PageAllocator};
+use quire::platform::{Context, Platform};
+use quire::rank::Rank;
+use quire::sync::{Pinned, SpinLock};
+
+use super::{Primitive, What};
+use crate::bench::cycles::Moment;
+use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
+use crate::bench::ours::guards;
+
+/// Memory of the machine: enough for a pair.
+const BYTES: u64 = 64 << 20;
+
+/// The hosted machine's primitives and the allocator over it.
+pub(super) struct Quire {
+    lists: ListGuard,
+    machine: Option<Hosted>,
+}
+
+impl Quire {
+    pub(super) fn new(lists: ListGuard) -> Self {
+        Self { lists, machine: None }
+    }
+}
+
+impl Arm<Primitive> for Quire {
+    fn name(&self) -> &'static str {
+        guards::name_of(self.lists)
+    }
+
+    fn about(&self) -> &'static str {
+        guards::about(self.lists)
+    }
+
+    fn setup(&mut self, case: &Primitive) -> Result<Box<dyn Prepared + '_>, Skip> {
+        if self.lists != ListGuard::Reentry && case.what != What::PagePair {
+            return Err(Skip("the same for every arm: see `quire`".to_owned()));
+        }
+        let machine = HostedConfig { real_ipis: false, ..HostedConfig::bench(BYTES) }
+            .build()
+            .map_err(|error| Skip(error.to_string()))?;
+        let machine = &*self.machine.insert(machine);
+        let config = AllocatorConfig { lists: self.lists, ..AllocatorConfig::default() };
+        let allocator = guards::allocator(machine, config, false)?;
+        Ok(Box::new(Ready { case: *case, machine, allocator }))
+    }
+}
+
+struct Ready<'a> {
+    case: Primitive,
+    machine: &'a Hosted,
+    allocator: PageAllocator<'a, Hosted>,
+}
+
+impl Prepared for Ready<'_> {
+    fn run(&mut self) -> Result<Sample, Skip> {
+        self.machine.run_on(CpuId(0), || self.once())
+    }
+}
+
+impl Ready<'_> {
+    fn once(&self) -> Result<Sample, Skip> {
+        let machine = self.machine;
+        let lock = SpinLock::new(Rank::Shard, 0_u64);
+        let cell = AtomicU64::new(0);
+        let pointer = black_box(callee as fn(u64) -> u64);
+        match self.case.what {
+            What::Loop => self.timed(|_| ()),
+            What::SpinLock => self.timed(|_| *lock.lock(machine) += 1),
+            What::SpinLockInterruptsOff => self.timed(|_| {
+                let before = machine.interrupts_off();
+                *lock.lock(machine) += 1;
+                machine.interrupts_restore(before);
+            }),
+            What::InterruptsOff => self.timed(|_| {
+                let before = machine.interrupts_off();
+                machine.interrupts_restore(black_box(before));
+            }),
+            What::Pin => self.timed(|_| {
+                black_box(Pinned::new(machine).cpu());
+            }),
+            What::Call => self.timed(|turn| {
+                black_box(callee(turn));
+            }),
+            What::IndirectCall => self.timed(|turn| {
+                black_box(pointer(turn));
+            }),
+            What::LockedAdd => self.timed(|_| {
+                cell.fetch_add(1, Ordering::Relaxed);
+            }),
+            What::Interrupt => self.timed(|turn| {
+                machine.interrupt(Context::SoftInterrupt, || black_box(turn));
+            }),
+            What::PagePair => {
+                let mut refused = 0_u64;
+                let sample = self.timed(|_| match self.allocator.alloc(Gfp::KERNEL, Order::FRAME) {
+                    Ok(frame) => refused += u64::from(self.allocator.free(frame, Order::FRAME).is_err()),
+                    Err(_) => refused += 1,
+                });
+                if refused > 0 { Err(Skip(format!("{refused} requests were refused"))) } else { sample }
+            }
+        }
+    }
+
+    /// Does `work` as often as the case says; it is handed the number of the turn.
+    #[inline(always)]
+    fn timed(&self, mut work: impl FnMut(u64)) -> Result<Sample, Skip> {
+        let count = self.case.count as u64;
+        let start = Moment::now();
+        for turn in 0..count {
+            work(black_box(turn));
+        }
+        let span = start.until(Moment::now());
+        Ok(Sample::of(span, count as f64, count).count("turns", count))
+    }
+}
+
+#[inline(never)]
+fn callee(turn: u64) -> u64 {
+    turn ^ 1
+}

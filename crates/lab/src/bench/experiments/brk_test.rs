@@ -1,0 +1,61 @@
+//! What does a call cost that only moves the end of the heap?
+
+use serde_json::{Value, json};
+
+use crate::bench::arms::heap::{self, Heap};
+use crate::bench::experiment::{Case, Experiment, Measured, RATE};
+use crate::bench::published;
+use crate::bench::row::Row;
+use crate::bench::runner::Runner;
+use crate::bench::table;
+
+/// See the module.
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "brk-test",
+    question: "How many times a second can a program move the end of its heap, without touching it?",
+    expectation: "linux: one to four million calls a second (3.8 million in 2017, as published), the system call included. \
+                  quire: several times that.",
+    baseline: &["linux"],
+    per: "call",
+    notes: &["The loop of AIM9's brk_test in our own words: the heap grows by steps and shrinks by steps."],
+    run,
+    appendix: Some(appendix),
+};
+
+fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
+    let loops = runner.scale.pick(4, 512);
+    let steps = [("step-4KiB", 4 << 10), ("step-256KiB", 256 << 10)];
+    let heap = |step| Heap { bytes: 16 * step, step, touch: false, loops };
+    let cases = steps.map(|(name, step)| case(name, heap(step)));
+    runner.measure(experiment, &cases, &mut heap::all())
+}
+
+/// A case of this experiment or of `page-test`.
+pub(super) fn case(name: &str, spec: Heap) -> Case<Heap> {
+    let params = [
+        ("bytes", json!(spec.bytes)),
+        ("step_bytes", json!(spec.step)),
+        ("loops", json!(spec.loops)),
+        ("operations", json!(spec.operations())),
+    ];
+    let params = params.into_iter().map(|(name, value): (&str, Value)| (name.to_owned(), value)).collect();
+    Case { name: name.to_owned(), params, spec }
+}
+
+fn appendix(rows: &[Row]) -> anyhow::Result<String> {
+    beside("brk_test", rows)
+}
+
+/// Operations a second here, and the published ones of the loop called `wanted`.
+pub(super) fn beside(wanted: &str, rows: &[Row]) -> anyhow::Result<String> {
+    let mut text = table::new(&["case", "who", "operations a second"].map(str::to_owned), 2);
+    for row in rows.iter().filter(|row| row.metric == RATE.name) {
+        let shown = row.median.map(|median| format!("{median:.0}")).unwrap_or_default();
+        text.add_row(vec![row.case.clone(), format!("{} here", row.arm), shown]);
+    }
+    for figure in published::figures("pcp")?.iter().filter(|figure| figure.case == wanted) {
+        let who = format!("{}, {}", figure.source, figure.variant);
+        text.add_row(vec![figure.case.clone(), who, figure.value.clone()]);
+    }
+    Ok(text.to_string())
+}

@@ -1,0 +1,36 @@
+//! What does a program pay that grows its heap, uses it, and gives it back?
+
+use crate::bench::arms::heap::{self, Heap};
+use crate::bench::experiment::{Experiment, Measured};
+use crate::bench::row::Row;
+use crate::bench::runner::Runner;
+
+use super::brk_test::{beside, case};
+
+/// See the module.
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "page-test",
+    question: "How many pages a second does a program get that grows its heap by brk, writes to each page, and shrinks it?",
+    expectation: "linux: about a million pages a second, most of it the fault (0.66 million in 2017, as published). quire: \
+                  several times that, since a fault is no trap here.",
+    baseline: &["linux"],
+    per: "page",
+    notes: &[
+        "The loop of AIM9's page_test in our own words: 1 MiB grown in steps, every page written to, one call back.",
+        "`loop` is the time of one such loop; the calls to brk and the giving back are in every figure.",
+    ],
+    run,
+    appendix: Some(appendix),
+};
+
+fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
+    let loops = runner.scale.pick(2, 64);
+    let steps = [("step-4KiB", 4 << 10), ("step-128KiB", 128 << 10), ("step-1MiB", 1 << 20)];
+    let heap = |step| Heap { bytes: 1 << 20, step, touch: true, loops };
+    let cases = steps.map(|(name, step)| case(name, heap(step)));
+    runner.measure(experiment, &cases, &mut heap::all())
+}
+
+fn appendix(rows: &[Row]) -> anyhow::Result<String> {
+    beside("page_test", rows)
+}

@@ -1,0 +1,91 @@
+//! What is left of the per-CPU lists when interrupts ask for pages?
+
+use serde_json::{Value, json};
+
+use crate::bench::arms::interrupts::{self, Interrupts, Pattern, ROUND};
+use crate::bench::experiment::{Case, Experiment, Measured, TIME};
+use crate::bench::ours::guards;
+use crate::bench::row::Row;
+use crate::bench::runner::Runner;
+use crate::bench::table;
+
+/// See the module.
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "pcp-interrupt",
+    question: "How fast are order-0 pairs when a share of the requests comes from interrupts?",
+    expectation: "irq-off: the same for every share. task-only: falls off a cliff as the share grows, since interrupts take \
+                  the store's locks (the reason why it was reverted). quire: within 1.3 of its own speed without \
+                  interrupts at a share of a half.",
+    baseline: &["irq-off"],
+    per: "pair",
+    notes: &[
+        "Every round of 80 pairs has one soft interrupt, which serves the share (up to 60 requests) or nothing, so what \
+         entering costs is in every case.",
+        "`receive`: interrupts take frames, the task takes the rest and gives all of them back (the share is of the \
+         allocations). `pairs`: each context gives back what it took.",
+        "The interrupts arrive between two calls of the task; those that arrive inside one are tested, not timed.",
+    ],
+    run,
+    appendix: Some(cliff),
+};
+
+/// The shares, as they are called and in pairs of a round.
+const SHARES: [(&str, usize); 5] =
+    [("0", 0), ("1of16", ROUND / 16), ("1of4", ROUND / 4), ("1of2", ROUND / 2), ("3of4", ROUND * 3 / 4)];
+
+/// Names of the case families, with threads.
+const FAMILIES: [(&str, Pattern, usize); 4] = [
+    ("receive", Pattern::Receive, 1),
+    ("pairs", Pattern::Pairs, 1),
+    ("receive/2threads", Pattern::Receive, 2),
+    ("pairs/2threads", Pattern::Pairs, 2),
+];
+
+fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
+    let rounds = runner.scale.pick(20, 2_000);
+    let mut cases = Vec::new();
+    for (family, pattern, threads) in FAMILIES {
+        for (share, by_interrupt) in SHARES {
+            let cpus = runner.cpus.clone();
+            let spec = Interrupts { pattern, by_interrupt, rounds, threads, cpus };
+            cases.push(case(format!("{family}/{share}"), spec));
+        }
+    }
+    runner.measure(experiment, &cases, &mut interrupts::all())
+}
+
+fn case(name: String, spec: Interrupts) -> Case<Interrupts> {
+    let params = [
+        ("round", json!(ROUND)),
+        ("by_interrupt", json!(spec.by_interrupt)),
+        ("rounds", json!(spec.rounds)),
+        ("threads", json!(spec.threads)),
+        ("oversubscribed", json!(spec.threads > spec.cpus.len())),
+    ];
+    let params = params.into_iter().map(|(name, value): (&str, Value)| (name.to_owned(), value)).collect();
+    Case { name, params, spec }
+}
+
+/// Each arm's time by share, over its own time without requests from interrupts.
+fn cliff(rows: &[Row]) -> anyhow::Result<String> {
+    let mut header = vec!["case".to_owned(), "arm".to_owned()];
+    header.extend(SHARES.map(|(share, _)| share.to_owned()));
+    let mut text = table::new(&header, 2);
+    for (family, _, _) in FAMILIES {
+        for arm in guards::NAMES {
+            let time = |share: &str| {
+                let case = format!("{family}/{share}");
+                let wanted = |row: &&Row| row.case == case && row.arm == arm && row.metric == TIME.name;
+                rows.iter().find(wanted).and_then(|row| row.median)
+            };
+            let alone = time(SHARES[0].0);
+            let mut cells = vec![family.to_owned(), arm.to_owned()];
+            cells.extend(SHARES.map(|(share, _)| match time(share).zip(alone) {
+                Some((time, alone)) => format!("{:.2}", time / alone),
+                None => String::new(),
+            }));
+            text.add_row(cells);
+        }
+    }
+    Ok(format!("time of a pair by the share from interrupts, over the same arm's at share 0\n{text}"))
+}

@@ -1,0 +1,69 @@
+//! Where do the cycles of an allocation go?
+
+use serde_json::json;
+
+use crate::bench::arms::primitives::{self, Primitive, What};
+use crate::bench::experiment::{CYCLES, Case, Experiment, Measured, Metric, TIME};
+use crate::bench::published;
+use crate::bench::row::Row;
+use crate::bench::runner::Runner;
+use crate::bench::table;
+
+/// See the module.
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "time-bench",
+    question: "What do the primitives cost that a page allocator is built from, on this machine?",
+    expectation: "A lock and its unlock some 20 cycles (one locked instruction), turning interrupts off and on more than \
+                  that, pinning next to nothing; a pair of page calls as quire makes them under 12 cycles, less than the \
+                  lock alone.",
+    baseline: &["irq-off"],
+    per: "call",
+    notes: &[
+        "Each is repeated many times in a row; the loop around it (`for_loop`) is in its time, as in the published figures.",
+        "A process may not turn interrupts off: the hosted machine executes what a kernel would pay, as far as a process \
+         may, and otherwise keeps a flag; see its documentation. There is no arm `linux`, since a process reaches none of \
+         a kernel's primitives.",
+    ],
+    run,
+    appendix: Some(beside_published),
+};
+
+fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
+    let count = runner.scale.pick(5_000, 500_000);
+    let cases: Vec<Case<Primitive>> = What::ALL
+        .iter()
+        .map(|&(what, name)| Case {
+            name: name.to_owned(),
+            params: [("count".to_owned(), json!(count))].into_iter().collect(),
+            spec: Primitive { what, count },
+        })
+        .collect();
+    runner.measure(experiment, &cases, &mut primitives::all())
+}
+
+/// Each primitive here and as published.
+fn beside_published(rows: &[Row]) -> anyhow::Result<String> {
+    let figures: Vec<_> = published::figures("pcp")?
+        .into_iter()
+        .filter(|figure| figure.source.contains("time_bench"))
+        .collect();
+    let here = table::distinct(rows.iter().map(|row| row.case.as_str()));
+    let there = table::distinct(figures.iter().map(|figure| figure.case.as_str()));
+    let header = ["primitive", "here, ns", "here, cycles", "published, ns", "published, cycles"];
+    let mut text = table::new(&header.map(str::to_owned), 1);
+    for case in table::distinct(here.into_iter().chain(there)) {
+        let measured = |metric: Metric| {
+            let wanted = |row: &&Row| row.case == case && row.arm == "quire" && row.metric == metric.name;
+            rows.iter().find(wanted).and_then(|row| row.median)
+        };
+        let value = |unit: &str| {
+            let found = figures.iter().find(|figure| figure.case == case && figure.unit == unit);
+            found.map(|figure| figure.value.clone()).unwrap_or_default()
+        };
+        let shown = |value: Option<f64>| value.map(|value| format!("{value:.2}")).unwrap_or_default();
+        let cells = [shown(measured(TIME)), shown(measured(CYCLES)), value("ns"), value("cycles")];
+        text.add_row(std::iter::once(case.to_owned()).chain(cells).collect::<Vec<_>>());
+    }
+    let machine = figures.first().map(|figure| format!("{} on {}", figure.source, figure.machine));
+    Ok(format!("published: {}\n{text}", machine.unwrap_or_default()))
+}

@@ -1,0 +1,56 @@
+//! The arms that guard the per-CPU lists in different ways, and allocators of their kind.
+
+use hosted::Hosted;
+use quire::addr::FrameRange;
+use quire::page_alloc::{AllocatorConfig, ListGuard, MemoryRange, PageAllocator};
+
+use crate::bench::experiment::Skip;
+
+/// The guards, in the order of [`NAMES`].
+pub const ALL: [ListGuard; 3] = [ListGuard::Reentry, ListGuard::IrqOff, ListGuard::TaskOnly];
+
+/// The names of their arms.
+pub const NAMES: [&str; 3] = ["quire", "irq-off", "task-only"];
+
+/// The name of the arm that guards its lists so.
+pub fn name_of(lists: ListGuard) -> &'static str {
+    match lists {
+        ListGuard::Reentry => NAMES[0],
+        ListGuard::IrqOff => NAMES[1],
+        ListGuard::TaskOnly => NAMES[2],
+    }
+}
+
+/// What is to be said of it.
+pub fn about(lists: ListGuard) -> &'static str {
+    match lists {
+        ListGuard::Reentry => {
+            "PageAllocator on a hosted machine: per-CPU lists for every context behind a re-entry flag, a checked double \
+             free, map counts beside, statistics."
+        }
+        ListGuard::IrqOff => {
+            "the same with interrupts off around every use of a list (Linux before and after 2017)."
+        }
+        ListGuard::TaskOnly => {
+            "the same with lists for tasks only: interrupts go to the store (the published scheme of 2017)."
+        }
+    }
+}
+
+/// An allocator over all memory of a machine; `zeroed` when nothing has ever been written there.
+///
+/// # Errors
+/// A machine that the allocator does not take.
+pub fn allocator(
+    machine: &Hosted,
+    config: AllocatorConfig,
+    zeroed: bool,
+) -> Result<PageAllocator<'_, Hosted>, Skip> {
+    let range = |range: &hosted::MemoryRange| MemoryRange {
+        frames: FrameRange::new(range.start.frame(), range.bytes / 4096),
+        node: range.node,
+        zeroed,
+    };
+    let ranges: Vec<MemoryRange> = machine.ranges().iter().map(range).collect();
+    PageAllocator::new(machine, &ranges, config).map_err(|error| Skip(error.to_string()))
+}

@@ -1,0 +1,105 @@
+//! What is known of each frame of a block in small pieces: 64 bytes a frame, 32 KiB a block.
+//!
+//! Of the 64 bytes, 48 are the frame's [`Descriptor`], a row that only the frame's owner looks at. Others stand side by
+//! side in columns, because they are read for many frames at once: the map count ([`Lanes`]), and the frame's
+//! [`FrameState`]. So the common path of an allocation and of a free touches one byte, 64 of which share a cache line,
+//! and no row; and rows need not be cleared when a block is split, since whoever takes a frame writes what it uses.
+
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use super::descriptor::Descriptor;
+use super::lanes::Lanes;
+use crate::addr::Order;
+use crate::limits::{BLOCK_FRAMES, DESCRIPTOR_FRAMES, DESCRIPTOR_SIZE, FRAME_SIZE};
+
+/// Bytes of a frame's row.
+const ROW_BYTES: usize = size_of::<Descriptor>();
+/// Bytes of a frame in columns: a count, a state, a wide count. Ten more are nobody's yet.
+const COLUMN_BYTES: usize = 1 + 1 + 4;
+
+/// The descriptors of the frames of one block.
+#[repr(C)]
+pub struct Area {
+    rows: [Descriptor; BLOCK_FRAMES],
+    counts: [AtomicU64; BLOCK_FRAMES / 8],
+    states: [AtomicU8; BLOCK_FRAMES],
+    wide_counts: [AtomicU32; BLOCK_FRAMES],
+    _room: [u8; BLOCK_FRAMES * (DESCRIPTOR_SIZE - ROW_BYTES - COLUMN_BYTES)],
+}
+
+const _: () = assert!(size_of::<Area>() as u64 == DESCRIPTOR_FRAMES as u64 * FRAME_SIZE);
+/// Where the columns begin that must be zero in a block that has just been split, and how long they are.
+pub(crate) const COLUMNS: (usize, usize) = (BLOCK_FRAMES * ROW_BYTES, BLOCK_FRAMES * 2);
+
+/// What a free of the folio that starts at a frame has to check.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FrameState(u8);
+
+impl FrameState {
+    /// The block's maps must be asked.
+    pub const UNKNOWN: Self = Self(0);
+    /// On a per-CPU list, or on its way back; or free since it was there last.
+    pub const FREE: Self = Self(0xff);
+
+    /// A folio of this order, below a block's, is in use, and nobody has mapped or held any of it since it was handed
+    /// out: freeing it needs no other check.
+    #[inline(always)]
+    pub const fn in_use(order: Order) -> Self {
+        Self(order.get() + 1)
+    }
+
+    /// The state that stands in a cell.
+    #[inline(always)]
+    pub fn of(cell: &AtomicU8) -> Self {
+        Self(cell.load(Ordering::Relaxed))
+    }
+
+    /// Makes it the state of a cell.
+    #[inline(always)]
+    pub fn put(self, cell: &AtomicU8) {
+        cell.store(self.0, Ordering::Relaxed);
+    }
+}
+
+impl Area {
+    /// The row of a frame.
+    #[inline]
+    pub(super) fn row(&self, index: usize) -> &Descriptor {
+        &self.rows[index]
+    }
+
+    /// The state of the frame with this index. Its owner reads and writes it; whoever maps or holds the frame, too.
+    #[inline(always)]
+    pub fn state(&self, index: usize) -> FrameState {
+        FrameState(self.states[index % BLOCK_FRAMES].load(Ordering::Relaxed))
+    }
+
+    /// Where the state of a frame stands.
+    #[inline(always)]
+    pub fn state_cell(&self, index: usize) -> &AtomicU8 {
+        &self.states[index % BLOCK_FRAMES]
+    }
+
+    /// Changes the state of a frame.
+    #[inline(always)]
+    pub fn set_state(&self, index: usize, state: FrameState) {
+        self.states[index % BLOCK_FRAMES].store(state.0, Ordering::Relaxed);
+    }
+
+    /// Changes the states of `start .. start + count`.
+    #[inline]
+    pub fn set_states(&self, start: usize, count: usize, state: FrameState) {
+        self.states[start..start + count].iter().for_each(|cell| cell.store(state.0, Ordering::Relaxed));
+    }
+
+    /// Puts the narrow counts to zero. Under the block's lock.
+    pub(super) fn clear_counts(&self) {
+        self.counts.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    }
+
+    /// The map counts, under the block's lock.
+    #[inline]
+    pub(super) fn lanes(&self, wide: bool) -> Lanes<'_> {
+        if wide { Lanes::Wide(&self.wide_counts) } else { Lanes::Narrow(&self.counts) }
+    }
+}

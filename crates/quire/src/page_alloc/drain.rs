@@ -1,0 +1,192 @@
+//! Folios go from per-CPU lists back to the store: what overflows, what has been idle, what another CPU needs.
+//!
+//! # Another CPU's lists
+//!
+//! Parked magazines are taken one by one under their list's lock; their owner notices nothing. What is left, the arrays of
+//! at most [`PCP_CAPACITY`] folios, is had by revoking the leases: one barrier on the owner's CPU, after which it goes
+//! straight to the store until the leases are given back. A CPU that is offline is drained in the same way, and needs no
+//! barrier.
+
+use core::sync::atomic::Ordering;
+
+use super::PageAllocator;
+use super::init::ListGuard;
+use super::list::FrameList;
+use super::magazine::Parked;
+use super::pcp::{CpuLists, LISTS, Level, order_of};
+use super::sorter::{SortEntry, Sorting};
+use crate::addr::{Frame, Order};
+use crate::cpu::{CpuId, CpuSet};
+use crate::limits::{PCP_AGE_MAGAZINES, PCP_CAPACITY};
+use crate::platform::Platform;
+use crate::stats::Stat;
+use crate::sync::{Pinned, SpinLock};
+
+impl<P: Platform> PageAllocator<'_, P> {
+    /// Gives what this CPU keeps on its lists back to the store, and makes spare blocks whole. Not from an interrupt.
+    pub fn drain_local(&self) {
+        let cpu = Pinned::new(self.platform).cpu();
+        self.drain_cpu(cpu);
+        self.merge_all_spares();
+    }
+
+    /// Gives what every CPU keeps on its lists back to the store, and makes spare blocks whole. Not from an interrupt.
+    pub fn drain_all(&self) {
+        (0..self.cpus.len()).for_each(|cpu| self.drain_cpu(CpuId(cpu as u32)));
+        self.merge_all_spares();
+    }
+
+    /// Gives what one CPU keeps on its lists back to the store, whichever CPU calls: what a CPU that has gone offline
+    /// left, or what somebody else needs more. A CPU that is online is made to execute one barrier. Not from an interrupt.
+    pub fn drain_cpu(&self, cpu: CpuId) {
+        let Some(lists) = self.cpus.get(cpu.index()) else { return };
+        let _pinned = Pinned::new(self.platform);
+        let _revoker = lists.drain.lock(self.platform);
+        lists.levels.iter().for_each(|level| {
+            level.lease.revoke();
+            level.set_open(false);
+        });
+        if self.platform.online_cpus().contains(cpu) {
+            let mut target = CpuSet::EMPTY;
+            target.insert(cpu);
+            self.platform.fence_cpus(&target);
+        }
+        lists.levels.iter().for_each(|level| level.lease.wait_left(self.platform));
+        for level in &lists.levels {
+            self.drain_level(level, &lists.sorter);
+        }
+        lists.levels.iter().for_each(|level| {
+            level.set_open(self.guard == ListGuard::Reentry);
+            level.lease.give_back();
+        });
+        self.free_deferred(lists);
+    }
+
+    /// Lets lists shrink that were not refilled of late: call it from time to time (Linux: `decay_pcp_high`, every
+    /// second or so), on any CPU, not from an interrupt. Each call lowers what each list may park by an eighth, and gives
+    /// at most [`PCP_AGE_MAGAZINES`] magazines of each list back; no CPU is disturbed. How many frames went back.
+    pub fn age_lists(&self) -> u64 {
+        let pinned = Pinned::new(self.platform);
+        let own = &self.cpus[pinned.cpu().index()];
+        let sorter: &[SortEntry] = if own.levels[0].lease.enter() { &own.sorter } else { &[] };
+        let mut given = 0;
+        for lists in self.cpus.iter() {
+            let level = &lists.levels[0];
+            for (at, _) in level.indexed() {
+                let Some(parked) = level.parked(at) else { continue };
+                let excess = {
+                    let mut parked = parked.lock(self.platform);
+                    parked.high -= parked.high.div_ceil(8);
+                    parked.count.saturating_sub(parked.high)
+                };
+                given += self.drain_parked(parked, at % LISTS, excess.min(PCP_AGE_MAGAZINES), sorter);
+            }
+        }
+        if !sorter.is_empty() {
+            own.levels[0].lease.leave();
+        }
+        given
+    }
+
+    pub(super) fn merge_all_spares(&self) -> usize {
+        self.zones.iter().map(|zone| self.merge_spares(zone)).sum()
+    }
+
+    /// Gives this CPU's own lists back, all of them. The first level is the caller's.
+    pub(super) fn drain_own(&self, lists: &CpuLists) {
+        self.drain_level(&lists.levels[0], &lists.sorter);
+        self.drain_nested(lists);
+    }
+
+    /// Gives back what interrupts left on the lists of the further levels, where nobody is inside.
+    pub(super) fn drain_nested(&self, lists: &CpuLists) {
+        for level in lists.levels[1..].iter().filter(|level| level.lease.enter_guarded()) {
+            self.drain_level(level, &[]);
+            level.lease.leave();
+        }
+    }
+
+    /// Gives everything on a level's lists back. The level and the sorter are the caller's.
+    fn drain_level(&self, level: &Level, sorter: &[SortEntry]) {
+        for (at, list) in level.indexed() {
+            if let Some(parked) = level.parked(at) {
+                self.drain_parked(parked, at % LISTS, u32::MAX, sorter);
+            }
+            self.drain_oldest(list, at % LISTS, list.len(), sorter);
+            list.batch.store(4, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether any other CPU keeps folios that these zones could use.
+    pub(super) fn others_hoard(&self, zones: &[u8], cpu: CpuId) -> bool {
+        let hoards = |lists: &CpuLists| {
+            let frames = |&zone: &u8| -> u64 {
+                lists.levels.iter().map(|level| level.frames_of_zone(self.platform, zone.into())).sum()
+            };
+            zones.iter().map(frames).sum::<u64>() + lists.deferred_frames.load(Ordering::Relaxed) > 0
+        };
+        self.cpus.iter().enumerate().any(|(other, lists)| other != cpu.index() && hoards(lists))
+    }
+
+    /// Takes what every other CPU hoards.
+    #[cold]
+    pub(super) fn drain_others(&self, cpu: CpuId) {
+        (0..self.cpus.len())
+            .filter(|&other| other != cpu.index())
+            .for_each(|other| self.drain_cpu(CpuId(other as u32)));
+        self.merge_all_spares();
+    }
+
+    /// Gives up to `most` parked magazines back, the ones parked last first; how many frames. `sorter` is the caller's.
+    fn drain_parked(&self, parked: &SpinLock<Parked>, number: usize, most: u32, sorter: &[SortEntry]) -> u64 {
+        let order = order_of(number);
+        let mut given = 0;
+        for _ in 0..most {
+            let mut frames = [Frame(0); PCP_CAPACITY / 2];
+            let count = self.take_magazine(&mut parked.lock(self.platform), &mut frames);
+            if count == 0 {
+                break;
+            }
+            let zone = self.memmap.block(frames[0].block()).zone();
+            self.zones[zone].add_parked(-((count as i64) << order.get()));
+            self.put_frames(&frames[..count], order, sorter);
+            given += (count as u64) << order.get();
+        }
+        self.count(Stat::PcpDrain, given);
+        given
+    }
+
+    /// Gives the oldest folios of a list's array back; the recent ones are warm and stay. List and `sorter` are the
+    /// caller's.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn drain_oldest(&self, list: &FrameList, number: usize, count: usize, sorter: &[SortEntry]) {
+        let (order, len) = (order_of(number), list.len());
+        let mut frames = [Frame(0); PCP_CAPACITY / 2];
+        let mut at = 0;
+        while at < count {
+            let batch = (count - at).min(frames.len());
+            for (slot, frame) in list.slots()[at..at + batch].iter().zip(&mut frames) {
+                *frame = slot.frame();
+            }
+            self.put_frames(&frames[..batch], order, sorter);
+            at += batch;
+        }
+        super::magazine::copy(list.slots(), &list.slots()[count..len]);
+        list.set_len(len - count);
+        self.count(Stat::PcpDrain, (count as u64) << order.get());
+    }
+
+    /// Gives folios that were on a list to the store: one hold of a block's lock for all that are its.
+    fn put_frames(&self, frames: &[Frame], order: Order, sorter: &[SortEntry]) {
+        if order == Order::BLOCK {
+            return frames.iter().for_each(|frame| self.put_whole(frame.block(), order));
+        }
+        if sorter.is_empty() {
+            return frames.iter().for_each(|&frame| self.put_one(frame, order));
+        }
+        let mut sorting = Sorting::new(sorter);
+        frames.iter().for_each(|&frame| self.sort_in(&mut sorting, frame, order));
+        self.sort_out(&mut sorting);
+    }
+}

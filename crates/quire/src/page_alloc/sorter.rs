@@ -1,0 +1,91 @@
+//! Sorts folios by block on their way into the store, so that each block's lock is taken once for all of them, in
+//! whatever order they come.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::PageAllocator;
+use crate::addr::{BlockNumber, Frame, Order};
+use crate::limits::{BLOCK_FRAMES, SORTER_BLOCKS};
+use crate::memmap::FrameMask;
+use crate::platform::Platform;
+
+/// One block and its frames that are on their way.
+pub(super) struct SortEntry {
+    block: AtomicU32,
+    frames: [AtomicU64; BLOCK_FRAMES / 64],
+}
+
+/// Sorting under way: entries that belong to the running code alone, and which of them hold frames.
+pub(super) struct Sorting<'a> {
+    entries: &'a [SortEntry],
+    pending: u64,
+}
+
+const _: () = assert!(SORTER_BLOCKS == 64);
+
+impl<'a> Sorting<'a> {
+    /// Starts with entries of which none holds a frame.
+    pub(super) fn new(entries: &'a [SortEntry]) -> Self {
+        debug_assert!(entries.len() <= SORTER_BLOCKS);
+        Self { entries, pending: 0 }
+    }
+
+    /// Whether the frame is on its way already.
+    pub(super) fn holds(&self, frame: Frame) -> bool {
+        let at = frame.block().0 as usize % self.entries.len();
+        let (entry, index) = (&self.entries[at], frame.index_in_block());
+        self.pending >> at & 1 == 1
+            && entry.block.load(Ordering::Relaxed) == frame.block().0
+            && entry.frames[index / 64].load(Ordering::Relaxed) >> (index % 64) & 1 == 1
+    }
+}
+
+impl<P: Platform> PageAllocator<'_, P> {
+    /// Adds a folio below a block's size. It is in use as far as the store knows, and nobody's.
+    #[inline]
+    pub(super) fn sort_in(&self, sorting: &mut Sorting<'_>, frame: Frame, order: Order) {
+        let (block, index) = (frame.block().0, frame.index_in_block());
+        let at = block as usize % sorting.entries.len();
+        let entry = &sorting.entries[at];
+        if sorting.pending >> at & 1 == 0 || entry.block.load(Ordering::Relaxed) != block {
+            self.start_block(sorting, at, block);
+        }
+        if order.get() < 6 {
+            // A folio of up to 32 frames lies in one word.
+            let word = &entry.frames[index / 64];
+            let bits = ((1u64 << order.frames()) - 1) << (index % 64);
+            word.store(word.load(Ordering::Relaxed) | bits, Ordering::Relaxed);
+        } else {
+            let words = &entry.frames[index / 64..][..order.frames() as usize / 64];
+            words.iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
+        }
+    }
+
+    #[cold]
+    fn start_block(&self, sorting: &mut Sorting<'_>, at: usize, block: u32) {
+        self.put_entry(sorting, at);
+        sorting.entries[at].block.store(block, Ordering::Relaxed);
+        sorting.pending |= 1 << at;
+    }
+
+    /// Gives everything that was added to the store.
+    pub(super) fn sort_out(&self, sorting: &mut Sorting<'_>) {
+        while sorting.pending != 0 {
+            self.put_entry(sorting, sorting.pending.trailing_zeros() as usize);
+        }
+    }
+
+    fn put_entry(&self, sorting: &mut Sorting<'_>, at: usize) {
+        if sorting.pending >> at & 1 == 0 {
+            return;
+        }
+        sorting.pending &= !(1 << at);
+        let entry = &sorting.entries[at];
+        let frames = FrameMask(core::array::from_fn(|word| entry.frames[word].load(Ordering::Relaxed)));
+        entry.frames.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        let number = BlockNumber(entry.block.load(Ordering::Relaxed));
+        let block = self.memmap.block(number);
+        block.lock(self.platform);
+        self.store_put(number, block, frames);
+    }
+}

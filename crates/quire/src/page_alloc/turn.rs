@@ -1,0 +1,166 @@
+//! Who may use a CPU's lists now: the running context's turn.
+//!
+//! | [`ListGuard`] | task | interrupt |
+//! |---|---|---|
+//! | `Reentry` | the first level whose lease is free | the same; finds the next level if it interrupted somebody inside |
+//! | `IrqOff` | interrupts off, then the first level | the same, so it never finds it taken |
+//! | `TaskOnly` | the first level; interrupts off around every visit to the store | straight to the store |
+//!
+//! An interrupt may have interrupted the holder of any lock on its own CPU, so it waits for none: it skips what is locked,
+//! and what it cannot give back at once goes onto the CPU's *deferred* stack, which the CPU's next task that goes the long
+//! way empties.
+
+use core::sync::atomic::Ordering;
+
+use super::PageAllocator;
+use super::init::ListGuard;
+use super::magazine::Parked;
+use super::pcp::{CpuLists, LISTS, Level};
+use super::zone::Zone;
+use crate::addr::{Frame, Order};
+use crate::cpu::CpuId;
+use crate::error::FreeError;
+use crate::memmap::{Descriptor, FrameState};
+use crate::platform::{Context, InterruptState, Platform};
+use crate::sync::SpinLock;
+
+/// What the running context may use.
+pub(super) struct Turn<'a> {
+    pub(super) cpu: CpuId,
+    pub(super) lists: &'a CpuLists,
+    /// The number of the level whose lease it has.
+    pub(super) level: Option<usize>,
+    /// Whether it may wait for locks.
+    pub(super) wait: bool,
+    restore: Option<InterruptState>,
+}
+
+impl<'a> Turn<'a> {
+    /// The lists it may use.
+    #[inline]
+    pub(super) fn level(&self) -> Option<&'a Level> {
+        self.level.map(|level| &self.lists.levels[level])
+    }
+
+    /// What its list of this zone and number has parked, if it may use that.
+    pub(super) fn parked(&self, zone: &Zone, number: usize) -> Option<&'a SpinLock<Parked>> {
+        self.level()?.parked(usize::from(zone.number) * LISTS + number)
+    }
+}
+
+impl<P: Platform> PageAllocator<'_, P> {
+    /// Begins a turn. The caller is pinned to `cpu`.
+    #[inline]
+    pub(super) fn begin(&self, cpu: CpuId) -> Turn<'_> {
+        let lists = self.lists_of(cpu);
+        let wait = self.platform.context() == Context::Task;
+        let first = |entered: bool| entered.then_some(0);
+        let (level, restore) = match self.guard {
+            ListGuard::Reentry => (lists.levels.iter().position(|level| level.lease.enter()), None),
+            ListGuard::IrqOff => {
+                let state = self.platform.interrupts_off();
+                (first(lists.levels[0].lease.enter_guarded()), Some(state))
+            }
+            ListGuard::TaskOnly => (first(wait && lists.levels[0].lease.enter_guarded()), None),
+        };
+        Turn { cpu, lists, level, wait, restore }
+    }
+
+    /// Ends a turn.
+    #[inline]
+    pub(super) fn end(&self, turn: &Turn<'_>) {
+        if let Some(level) = turn.level() {
+            level.lease.leave();
+        }
+        if let Some(state) = turn.restore {
+            self.platform.interrupts_restore(state);
+        }
+    }
+
+    /// Visits the store; with interrupts off where the guard wants its locks to be safe against interrupts.
+    #[inline]
+    pub(super) fn in_store<R>(&self, visit: impl FnOnce() -> R) -> R {
+        if self.guard != ListGuard::TaskOnly {
+            return visit();
+        }
+        let state = self.platform.interrupts_off();
+        let result = visit();
+        self.platform.interrupts_restore(state);
+        result
+    }
+
+    /// Takes a folio back in a context that waits for nothing and has no room on a list.
+    #[cold]
+    pub(super) fn free_without_waiting(
+        &self,
+        lists: &CpuLists,
+        frame: Frame,
+        order: Order,
+    ) -> Result<(), FreeError> {
+        let block = self.memmap.get(frame.block()).ok_or(FreeError::NotMemory)?;
+        if order >= Order::BLOCK {
+            self.check_whole(block, frame, order)?;
+            let descriptor = block.folio();
+            self.mark_free(block, frame, order);
+            self.defer(lists, frame, order, descriptor);
+            return Ok(());
+        }
+        self.check_listable(block, frame, order)?;
+        self.mark_free(block, frame, order);
+        self.note_freed(crate::addr::FrameRange::folio(frame, order));
+        if !self.try_put_one(frame, order) {
+            self.defer(lists, frame, order, self.memmap.descriptor(frame));
+        }
+        Ok(())
+    }
+
+    /// Puts a folio onto the CPU's deferred stack.
+    fn defer(&self, lists: &CpuLists, frame: Frame, order: Order, descriptor: &Descriptor) {
+        descriptor.word.store(order.get().into(), Ordering::Relaxed);
+        lists.deferred_frames.fetch_add(order.frames(), Ordering::Relaxed);
+        let mut top = lists.deferred.load(Ordering::Relaxed);
+        loop {
+            descriptor.next.store(top, Ordering::Relaxed);
+            match lists.deferred.compare_exchange_weak(top, frame.0 + 1, Ordering::Release, Ordering::Relaxed)
+            {
+                Ok(_) => return,
+                Err(now) => top = now,
+            }
+        }
+    }
+
+    /// Frees what was deferred on a CPU. May wait for locks.
+    #[inline]
+    pub(super) fn free_deferred(&self, lists: &CpuLists) {
+        if lists.deferred.load(Ordering::Relaxed) != 0 {
+            self.free_deferred_now(lists);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn free_deferred_now(&self, lists: &CpuLists) {
+        let mut top = lists.deferred.swap(0, Ordering::Acquire);
+        while let Some(frame) = top.checked_sub(1).map(Frame) {
+            let block = self.memmap.block(frame.block());
+            let descriptor =
+                if block.area().is_some() { self.memmap.descriptor(frame) } else { block.folio() };
+            top = descriptor.next.load(Ordering::Relaxed);
+            let order = Order::new(descriptor.word.load(Ordering::Relaxed) as u8).unwrap_or(Order::FRAME);
+            lists.deferred_frames.fetch_sub(order.frames(), Ordering::Relaxed);
+            // It was checked when it was deferred, and nobody has owned it since.
+            if order >= Order::BLOCK {
+                self.put_whole(frame.block(), order);
+            } else {
+                self.put_one(frame, order);
+            }
+        }
+        self.drain_nested(lists);
+    }
+
+    /// Whether the state says that the frame is on a list, on its way back, or free.
+    pub(super) fn is_marked_free(&self, frame: Frame) -> bool {
+        let area = self.memmap.get(frame.block()).and_then(crate::memmap::Block::area);
+        area.is_some_and(|area| area.state(frame.index_in_block()) == FrameState::FREE)
+    }
+}

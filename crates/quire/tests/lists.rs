@@ -1,0 +1,266 @@
+//! Per-CPU lists: who may use them, what they keep, and how they are emptied.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use common::{order, ranges_of, with_allocator};
+use hosted::{Hosted, HostedConfig};
+use quire::addr::{Frame, FrameRange, Order};
+use quire::cpu::CpuId;
+use quire::error::{AllocError, FreeError};
+use quire::page_alloc::{AllocatorConfig, Gfp, ListGuard, PageAllocator, Urgency};
+use quire::platform::{Context, Platform};
+use quire::stats::Stat;
+
+const MIB: u64 = 1 << 20;
+const ALL: Gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::USER };
+const GUARDS: [ListGuard; 3] = [ListGuard::Reentry, ListGuard::IrqOff, ListGuard::TaskOnly];
+
+fn allocator(machine: &Hosted, lists: ListGuard) -> PageAllocator<'_, Hosted> {
+    let config = AllocatorConfig { lists, ..AllocatorConfig::default() };
+    PageAllocator::new(machine, &ranges_of(machine), config).unwrap()
+}
+
+fn take(allocator: &PageAllocator<'_, Hosted>, count: usize) -> Vec<Frame> {
+    (0..count).map(|_| allocator.alloc(Gfp::USER, Order::FRAME).unwrap()).collect()
+}
+
+fn give(allocator: &PageAllocator<'_, Hosted>, frames: &[Frame]) {
+    frames.iter().for_each(|&frame| allocator.free(frame, Order::FRAME).unwrap());
+}
+
+/// Invariants G1, G2 and G3: what is taken and given back by the thousand is parked in the frames themselves, and comes
+/// out again whole.
+#[test]
+fn magazines_keep_what_overflows_and_give_it_back() {
+    for guard in GUARDS {
+        let machine = HostedConfig::new(512 * MIB).build().unwrap();
+        machine.run_on(CpuId(0), || {
+            let allocator = allocator(&machine, guard);
+            let before = allocator.memory_info();
+            for _ in 0..4 {
+                let frames = take(&allocator, 6000);
+                // Whoever owns a frame writes to it: a magazine's words must not outlive the magazine.
+                for &frame in &frames {
+                    // SAFETY: the frame was just handed out to this test alone.
+                    unsafe { machine.direct_map(frame.addr()).write_bytes(0xff, 4096) };
+                }
+                let mut sorted = frames.clone();
+                sorted.sort_unstable();
+                sorted.dedup();
+                assert_eq!(sorted.len(), 6000, "no frame is handed out twice");
+                give(&allocator, &frames);
+                allocator.validate().unwrap();
+                for &frame in frames.iter().step_by(97) {
+                    assert_eq!(allocator.free(frame, Order::FRAME), Err(FreeError::DoubleFree));
+                }
+            }
+            let info = allocator.memory_info();
+            assert!(info.cached > 4096, "{guard:?}: lists have grown to what is used: {}", info.cached);
+            let metadata = info.metadata - before.metadata;
+            assert_eq!(info.available() + metadata, before.available(), "cached frames are available");
+            assert_eq!(allocator.stat(Stat::Pgfree), 24000);
+            let refills = allocator.stat(Stat::PcpRefill);
+            let frames = take(&allocator, 6000);
+            assert_eq!(
+                allocator.stat(Stat::PcpRefill),
+                refills,
+                "{guard:?}: the store is not asked any more"
+            );
+            give(&allocator, &frames);
+            allocator.drain_all();
+            assert_eq!(allocator.memory_info(), before);
+            allocator.validate().unwrap();
+        });
+    }
+}
+
+#[test]
+fn idle_lists_shrink_by_steps_of_bounded_size() {
+    with_allocator(HostedConfig::new(512 * MIB), |_, allocator| {
+        for _ in 0..4 {
+            let frames = take(allocator, 6000);
+            give(allocator, &frames);
+        }
+        let cached = allocator.memory_info().cached;
+        let bound = u64::from(quire::limits::PCP_AGE_MAGAZINES) * 256;
+        let mut given = 0;
+        for _ in 0..200 {
+            let step = allocator.age_lists();
+            assert!(step <= bound, "{step} frames in one call");
+            given += step;
+        }
+        assert_eq!(allocator.memory_info().cached, cached - given);
+        assert!(allocator.memory_info().cached <= 512, "no more than the array is left");
+    });
+}
+
+/// What another CPU hoards is found before memory counts as out, to the last frame.
+#[test]
+fn memory_is_not_out_while_another_cpu_keeps_a_frame() {
+    let machine = HostedConfig::new(64 * MIB).with_cpus(3).build().unwrap();
+    let allocator = machine.run_on(CpuId(0), || allocator(&machine, ListGuard::Reentry));
+    for cpu in 1..3 {
+        machine.run_on(CpuId(cpu), || {
+            for size in [0, 1, 2, 3, 9] {
+                let folios: Vec<_> = (0..40).filter_map(|_| allocator.alloc(ALL, order(size)).ok()).collect();
+                folios.iter().for_each(|&folio| allocator.free(folio, order(size)).unwrap());
+            }
+        });
+    }
+    machine.run_on(CpuId(0), || {
+        let mut frames = Vec::new();
+        while let Ok(frame) = allocator.alloc(ALL, Order::FRAME) {
+            frames.push(frame);
+        }
+        let info = allocator.memory_info();
+        assert_eq!((info.free, info.cached), (0, 0));
+        assert_eq!(info.used, frames.len() as u64);
+        give(&allocator, &frames);
+        allocator.drain_all();
+        allocator.validate().unwrap();
+    });
+}
+
+/// A CPU that goes offline leaves full lists behind, which any other may empty.
+#[test]
+fn a_cpu_that_went_offline_is_drained_by_another() {
+    let machine = HostedConfig::new(256 * MIB).with_cpus(2).build().unwrap();
+    let allocator = machine.run_on(CpuId(0), || allocator(&machine, ListGuard::Reentry));
+    let before = machine.run_on(CpuId(0), || allocator.memory_info());
+    machine.run_on(CpuId(1), || {
+        for _ in 0..3 {
+            let frames = take(&allocator, 3000);
+            give(&allocator, &frames);
+        }
+    });
+    machine.run_on(CpuId(0), || {
+        assert!(allocator.memory_info().cached > 1000);
+        allocator.drain_cpu(CpuId(1));
+        allocator.drain_all();
+        assert_eq!(allocator.memory_info(), before);
+        allocator.validate().unwrap();
+    });
+}
+
+/// Invariant G4, and the lease: one CPU empties another's lists again and again while that one uses them.
+#[test]
+fn draining_a_busy_cpu_loses_nothing() {
+    for guard in GUARDS {
+        let machine = HostedConfig::new(256 * MIB).with_cpus(2).build().unwrap();
+        let allocator = machine.run_on(CpuId(0), || allocator(&machine, guard));
+        let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
+        machine.spawn_cpus(2, |cpu| {
+            if cpu == CpuId(0) {
+                let mut random = fastrand::Rng::with_seed(7);
+                let mut frames = Vec::new();
+                let mut turns = 0;
+                while turns < 60_000 || rounds.load(Ordering::Relaxed) < 20 {
+                    turns += 1;
+                    if frames.len() < 400 && random.bool() || frames.is_empty() {
+                        frames.push(allocator.alloc(Gfp::USER, Order::FRAME).unwrap());
+                    } else {
+                        let frame = frames.swap_remove(random.usize(..frames.len()));
+                        allocator.free(frame, Order::FRAME).unwrap();
+                    }
+                }
+                frames.iter().for_each(|&frame| allocator.free(frame, Order::FRAME).unwrap());
+                stop.store(true, Ordering::Relaxed);
+            } else {
+                while !stop.load(Ordering::Relaxed) {
+                    allocator.drain_cpu(CpuId(0));
+                    rounds.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
+        assert!(rounds.into_inner() > 0);
+        machine.run_on(CpuId(0), || {
+            allocator.validate().unwrap();
+            let info = allocator.memory_info();
+            assert_eq!(info.used, 0, "{guard:?}: {info:?}");
+        });
+    }
+}
+
+/// An interrupt on a CPU whose task is not in the allocator uses its lists; the counts add up.
+#[test]
+fn interrupts_are_served_and_counted() {
+    for guard in GUARDS {
+        let machine = HostedConfig::new(64 * MIB).build().unwrap();
+        machine.run_on(CpuId(0), || {
+            let allocator = allocator(&machine, guard);
+            let frames = take(&allocator, 100);
+            give(&allocator, &frames);
+            for context in [Context::SoftInterrupt, Context::HardInterrupt] {
+                machine.interrupt(context, || {
+                    let frame = allocator.alloc(Gfp::ATOMIC, Order::FRAME).unwrap();
+                    assert_eq!(allocator.free(frame, order(1)), Err(FreeError::WrongOrder));
+                    allocator.free(frame, Order::FRAME).unwrap();
+                    assert_eq!(allocator.free(frame, Order::FRAME), Err(FreeError::DoubleFree));
+                    let mut bulk = [Frame(0); 16];
+                    assert_eq!(allocator.alloc_bulk(Gfp::ATOMIC, Order::FRAME, &mut bulk), 16);
+                    allocator.free_bulk(Order::FRAME, &bulk).unwrap();
+                    let folio = allocator.alloc(Gfp::ATOMIC, Order::BLOCK).unwrap();
+                    allocator.free(folio, Order::BLOCK).unwrap();
+                });
+            }
+            let info = allocator.memory_info();
+            assert_eq!(info.used, 0, "{guard:?}: {info:?}");
+            let freed = 100 + 2 * (1 + 16 + 512);
+            assert_eq!(allocator.stat(Stat::Pgfree), freed, "{guard:?}");
+            assert_eq!(allocator.stat(Stat::PgallocDma32), freed, "{guard:?}");
+            allocator.validate().unwrap();
+        });
+    }
+}
+
+#[test]
+fn bulk_fills_empty_slots_and_leaves_full_ones() {
+    with_allocator(HostedConfig::new(64 * MIB), |_, allocator| {
+        let own = allocator.alloc(Gfp::USER, Order::FRAME).unwrap();
+        let mut slots = vec![None; 200];
+        slots[3] = Some(own);
+        slots[150] = Some(own);
+        assert_eq!(allocator.fill_bulk(Gfp::USER, Order::FRAME, &mut slots), 198);
+        assert_eq!((slots[3], slots[150]), (Some(own), Some(own)));
+        assert_eq!(allocator.fill_bulk(Gfp::USER, Order::FRAME, &mut slots), 0, "all are full");
+        assert_eq!(allocator.fill_bulk(Gfp::USER, Order::FRAME, &mut []), 0);
+        let mut frames: Vec<_> = slots.into_iter().flatten().collect();
+        frames.sort_unstable();
+        frames.dedup();
+        assert_eq!(frames.len(), 199);
+        allocator.free_bulk(Order::FRAME, &frames).unwrap();
+        let mut many = vec![None; 30_000];
+        let short = allocator.fill_bulk(Gfp::USER, Order::FRAME, &mut many);
+        assert!(short > 10_000 && short < 30_000, "{short}: memory ends before the array does");
+        assert_eq!(many.iter().flatten().count(), short);
+        assert_eq!(allocator.alloc(Gfp::USER, Order::FRAME), Err(AllocError::OutOfMemory));
+        let frames: Vec<_> = many.into_iter().flatten().collect();
+        allocator.free_bulk(Order::FRAME, &frames).unwrap();
+        for size in [1, 3, 5, 9] {
+            let mut folios = [Frame(0); 12];
+            assert_eq!(allocator.alloc_bulk(Gfp::USER, order(size), &mut folios), 12);
+            let twice = [folios[0], folios[1], folios[0]];
+            assert_eq!(allocator.free_bulk(order(size), &twice), Err((2, FreeError::DoubleFree)));
+            allocator.free_bulk(order(size), &folios[2..]).unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_range_is_freed_up_to_what_is_refused() {
+    with_allocator(HostedConfig::new(64 * MIB), |_, allocator| {
+        let mut frames = vec![Frame(0); 400];
+        assert_eq!(allocator.alloc_bulk(Gfp::USER, Order::FRAME, &mut frames), 400);
+        let start = frames.windows(200).find(|run| run[199].0 - run[0].0 == 199).unwrap()[0];
+        let run = FrameRange::new(start, 200);
+        allocator.free(start.add(150), Order::FRAME).unwrap();
+        assert_eq!(allocator.free_range(run), Err((150, FreeError::DoubleFree)));
+        assert_eq!(allocator.free_range(FrameRange::new(start.add(151), 49)), Ok(()));
+        let rest: Vec<_> =
+            frames.into_iter().filter(|&frame| frame < start || frame > start.add(199)).collect();
+        allocator.free_bulk(Order::FRAME, &rest).unwrap();
+        assert_eq!(allocator.memory_info().used, 0);
+    });
+}

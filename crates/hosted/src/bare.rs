@@ -47,7 +47,7 @@ unsafe impl Platform for Bare {
 
     #[inline(always)]
     fn pin(&self) -> CpuId {
-        Task::with(Task::cpu_of_any)
+        Task::with(Task::cpu)
     }
 
     #[inline(always)]

@@ -62,6 +62,11 @@ pub struct HostedConfig {
     pub ranges: Vec<MemoryRange>,
     /// How many CPUs the machine has.
     pub cpus: usize,
+    /// The memory node of each CPU; those behind the end are on node 0.
+    pub nodes: Vec<u8>,
+    /// How far node `to` is from node `from`: `distances[from][to]`, as in ACPI's SLIT. What is not said is 10 for a node
+    /// itself and 20 for any other.
+    pub distances: Vec<Vec<u8>>,
     /// What stands behind the memory.
     pub backing: Backing,
     /// Touch all memory when the machine is built, so that no later access pays a fault of the host.
@@ -94,6 +99,8 @@ impl HostedConfig {
         Self {
             ranges: vec![MemoryRange::new(0, bytes)],
             cpus: 1,
+            nodes: Vec::new(),
+            distances: Vec::new(),
             backing: if cfg!(miri) { Backing::Heap } else { Backing::Memfd },
             prefault: false,
             huge_pages: false,
@@ -132,6 +139,18 @@ impl HostedConfig {
     #[must_use]
     pub fn with_cpus(self, cpus: usize) -> Self {
         Self { cpus, ..self }
+    }
+
+    /// The same with the CPUs on these nodes, in order.
+    #[must_use]
+    pub fn with_nodes(self, nodes: Vec<u8>) -> Self {
+        Self { nodes, ..self }
+    }
+
+    /// The same with these distances between nodes.
+    #[must_use]
+    pub fn with_distances(self, distances: Vec<Vec<u8>>) -> Self {
+        Self { distances, ..self }
     }
 
     /// Builds the machine.

@@ -141,6 +141,16 @@ unsafe impl Platform for Hosted {
         self.config.cpus
     }
 
+    #[inline]
+    fn node_of(&self, cpu: CpuId) -> u8 {
+        self.config.nodes.get(cpu.index()).copied().unwrap_or(0)
+    }
+
+    fn node_distance(&self, from: u8, to: u8) -> u8 {
+        let said = self.config.distances.get(usize::from(from)).and_then(|row| row.get(usize::from(to)));
+        said.copied().unwrap_or(if from == to { 10 } else { 20 })
+    }
+
     fn online_cpus(&self) -> CpuSet {
         Task::with(interrupts::called);
         self.online.snapshot()

@@ -180,12 +180,6 @@ impl Task {
         self.held.load(Ordering::Relaxed) != 0
     }
 
-    /// The number of the CPU that the thread is, of whichever machine.
-    #[inline(always)]
-    pub(crate) fn cpu_of_any(&self) -> CpuId {
-        CpuId(self.current.get() as u32)
-    }
-
     fn save(&self) -> Saved {
         Saved {
             machine: self.machine.load(Ordering::Relaxed),

@@ -2,9 +2,11 @@
 
 mod draw;
 mod drive;
+mod room;
 
-pub use draw::{Class, FrameOp, FrameShape, draw_frames};
+pub use draw::{Class, FrameOp, FrameShape, Place, draw_frames};
 pub use drive::FrameLockstep;
+pub use room::{BlockRun, Room};
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -110,6 +112,12 @@ impl FrameModel {
         (frame.0 < start + order.frames()).then_some((Frame(start), order))
     }
 
+    /// Whether any frame of the block that starts at `first` is handed out.
+    pub fn touches(&self, first: Frame) -> bool {
+        let below = self.live.range(..first.0 + Order::BLOCK.frames()).next_back();
+        below.is_some_and(|(&start, order)| start + order.frames() > first.0)
+    }
+
     /// Whether a folio lies wholly in one range of the machine.
     pub fn is_memory(&self, start: Frame, order: Order) -> bool {
         let Some(last) = start.0.checked_add(order.frames() - 1) else { return false };
@@ -157,6 +165,19 @@ impl FrameModel {
                 Ok(())
             }
         }
+    }
+
+    /// What an allocator must answer to a free of so many folios of order 9 in a row; the model changes when all can be
+    /// freed.
+    ///
+    /// # Errors
+    /// As [`Self::free`], of the first that cannot.
+    pub fn free_run(&mut self, start: Frame, blocks: u32) -> Result<(), FreeError> {
+        let mut after = self.clone();
+        let frame = |at: u32| start.add(u64::from(at) * Order::BLOCK.frames());
+        (0..blocks).try_for_each(|at| after.free(frame(at), Order::BLOCK))?;
+        *self = after;
+        Ok(())
     }
 
     /// Whether a leaf maps any frame of the folio.
@@ -214,7 +235,7 @@ impl FrameModel {
         matches!(
             (library, model),
             (Ok(()), Ok(()))
-                | (Err(NotMemory | InUse), Err(NotMemory))
+                | (Err(NotMemory | InUse | WrongOrder), Err(NotMemory))
                 | (Err(DoubleFree | InUse | WrongOrder | NotMemory), Err(DoubleFree))
                 | (Err(WrongOrder | DoubleFree | NotMemory | InUse), Err(WrongOrder))
                 | (Err(InUse), Err(InUse))

@@ -5,6 +5,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use oracle::frames::Class::*;
 use oracle::frames::FrameOp::*;
+use oracle::frames::Place::*;
 use oracle::frames::{FrameLockstep, FrameOp, FrameShape, draw_frames};
 use oracle::lockstep::{check_list, in_time, seeds};
 
@@ -32,27 +33,27 @@ fn allocator_and_model_agree() {
 #[test]
 fn a_free_from_a_frame_where_no_such_folio_can_start_is_refused() {
     let shape = FrameShape::of(&[(0x23e, 512)], 50, 1);
-    let ops = [(0, TakeMany(Kernel, 0, 300)), (0, GiveWrong(290, 8)), (0, GiveWrong(271, 8))];
+    let ops = [(0, TakeMany(Kernel, Here, 0, 300)), (0, GiveWrong(290, 8)), (0, GiveWrong(271, 8))];
     FrameLockstep::check(&shape, &ops).unwrap();
 }
 
 #[test]
 fn a_block_that_two_ranges_fill_is_never_whole() {
     let shape = FrameShape::of(&[(0x3aa, 1024), (0x7aa, 512)], 0, 3);
-    FrameLockstep::check(&shape, &[(2, TakeMany(Node0, 2, 468))]).unwrap();
+    FrameLockstep::check(&shape, &[(2, TakeMany(User, Only(1), 2, 468))]).unwrap();
 }
 
 #[test]
 fn a_spare_block_that_is_used_again_is_no_spare_any_more() {
     let shape = FrameShape::of(&[(0, 4096)], 0, 1);
-    let once = [(0, TakeMany(Kernel, 0, 1)), (0, GiveMany(0, 1))];
+    let once = [(0, TakeMany(Kernel, Here, 0, 1)), (0, GiveMany(0, 1))];
     FrameLockstep::check(&shape, &[once, once, once].concat()).unwrap();
 }
 
 #[test]
 fn a_free_that_reaches_behind_the_memory_is_refused() {
     let shape = FrameShape::of(&[(0, 512 + 489)], 0, 1);
-    let mut ops = vec![(0, TakeMany(Reserve, 0, 1000))];
+    let mut ops = vec![(0, TakeMany(Reserve, Here, 0, 1000))];
     ops.extend((0..1000).flat_map(|which| [(0, GiveWrong(which, 1)), (0, GiveWrong(which, 3))]));
     FrameLockstep::check(&shape, &ops).unwrap();
 }

@@ -28,9 +28,9 @@ pub enum InitError {
 pub enum AllocError {
     /// No zone that the request may use has a fitting folio above its watermark.
     OutOfMemory,
-    /// The order is above what the call serves.
+    /// The order is above what the call serves, or a range without blocks or with an odd alignment was asked for.
     BadOrder,
-    /// The node does not exist on this machine.
+    /// A node does not exist on this machine, or no node of the set has memory.
     BadNode,
 }
 

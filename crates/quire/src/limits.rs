@@ -21,6 +21,10 @@ pub const DESCRIPTOR_FRAMES: usize = 8;
 /// Bytes that describe one frame: a row and columns.
 pub const DESCRIPTOR_SIZE: usize = 64;
 
+/// A region is short of whole blocks when at most one in so many is whole and free. From then on a request takes from
+/// partly used blocks of other CPUs before it breaks another whole one.
+pub const WHOLE_BLOCKS_SHORT: u32 = 32;
+
 /// Blocks in a section, the unit in which block records are looked up: 1 GiB.
 pub const SECTION_BLOCKS: usize = 512;
 /// The largest physical address that a machine may name: 64 TiB.

@@ -105,6 +105,13 @@ pub unsafe trait Platform: Sync {
         0
     }
 
+    /// How far node `to` is from node `from`, in the units of ACPI's table of distances (SLIT; ACPI 6.5, section 5.2.17):
+    /// 10 is the node itself, and every other node is farther. Constant.
+    #[inline]
+    fn node_distance(&self, from: u8, to: u8) -> u8 {
+        if from == to { 10 } else { 20 }
+    }
+
     /// The CPUs that run now. May change between calls.
     fn online_cpus(&self) -> CpuSet;
 

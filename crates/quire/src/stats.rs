@@ -33,6 +33,19 @@ stats! {
     PgallocMovable = "pgalloc_movable",
     /// Frames taken back.
     Pgfree = "pgfree",
+    /// Frames handed out from the node that the request's policy names first. The `numa_` counters are in frames (in
+    /// Linux: in calls, whatever their order).
+    NumaHit = "numa_hit",
+    /// Frames handed out from another node than the policy names first.
+    NumaMiss = "numa_miss",
+    /// The same frames, as the node that was meant sees them: summed over all nodes it is the same number.
+    NumaForeign = "numa_foreign",
+    /// Frames handed out from the node whose turn it was under [`NodePolicy::Interleave`](crate::page_alloc::NodePolicy).
+    InterleaveHit = "numa_interleave",
+    /// Frames handed out from the running CPU's nearest node that has memory of a kind that will do.
+    NumaLocal = "numa_local",
+    /// Frames handed out from another one.
+    NumaOther = "numa_other",
     /// Requests that no zone could serve.
     AllocFailed = "alloc_failed",
     /// Refills of a per-CPU list.
@@ -43,8 +56,10 @@ stats! {
     BlockSplit = "block_split",
     /// Blocks that became whole again.
     BlockMerge = "block_merge",
-    /// Frames taken from a block that serves another mobility group.
+    /// Times that folios were taken from a block that serves another mobility group.
     MobilityFallback = "mobility_fallback",
+    /// Blocks that changed over from one mobility group to another while parts of them were used.
+    MobilityChange = "mobility_change",
     /// Blocks' locks taken to change counts or bitmaps.
     BlockLock = "block_lock",
     /// Page faults.

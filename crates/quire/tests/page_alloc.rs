@@ -143,27 +143,6 @@ fn zones_serve_what_they_may() {
 }
 
 #[test]
-fn nodes_are_tried_nearest_first() {
-    let ranges = (0..3).map(|n| Range::new(u64::from(n) * 64 * MIB, 64 * MIB).on_node(n)).collect();
-    let machine = HostedConfig::new(MIB).with_ranges(ranges).build().unwrap();
-    machine.run_on(CpuId(0), || {
-        let allocator =
-            PageAllocator::new(&machine, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
-        let node_of = |frame: Frame| frame.addr().0 / (64 * MIB);
-        let mut seen = Vec::new();
-        while let Ok(frame) = allocator.alloc(Gfp::USER.on_node(1), Order::BLOCK) {
-            if seen.last() != Some(&node_of(frame)) {
-                seen.push(node_of(frame));
-            }
-        }
-        assert_eq!(seen, [1, 2, 0]);
-        let strict = Gfp { this_node: true, ..Gfp::USER.on_node(1) };
-        assert_eq!(allocator.alloc(strict, Order::BLOCK), Err(AllocError::OutOfMemory));
-        assert_eq!(allocator.alloc(Gfp::USER.on_node(7), Order::FRAME), Err(AllocError::BadNode));
-    });
-}
-
-#[test]
 fn odd_edges_and_shared_blocks_are_used() {
     // 640 KiB and the rest of the first block, as on a PC; a range that starts and ends inside blocks.
     let ranges =

@@ -1,9 +1,9 @@
 //! Operations on a page allocator, drawn from a seed. Their `Debug` form is Rust source under
-//! `use oracle::frames::{Class::*, FrameOp::*};`.
+//! `use oracle::frames::{Class::*, FrameOp::*, Place::*};`.
 
 use fastrand::Rng;
 use quire::addr::{Frame, FrameRange};
-use quire::page_alloc::MemoryRange;
+use quire::page_alloc::{ListGuard, MemoryRange};
 
 /// What a request asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,14 +20,34 @@ pub enum Class {
     Reclaimable,
     /// User memory, and everything may be given.
     Reserve,
-    /// User memory of node 0 and no other.
-    Node0,
+    /// As `Kernel`, and everything may be given.
+    KernelReserve,
 }
 
 impl Class {
     /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::Kernel, Self::User, Self::Atomic, Self::Dma32, Self::Reclaimable, Self::Reserve, Self::Node0];
+    pub const ALL: [Self; 7] = [
+        Self::Kernel,
+        Self::User,
+        Self::Atomic,
+        Self::Dma32,
+        Self::Reclaimable,
+        Self::Reserve,
+        Self::KernelReserve,
+    ];
+}
+
+/// Which nodes it asks for. Sets are a bit for each node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// `NodePolicy::Local`.
+    Here,
+    /// `NodePolicy::Preferred`.
+    At(u8),
+    /// `NodePolicy::Bind`.
+    Only(u8),
+    /// `NodePolicy::Interleave`.
+    InTurn(u8),
 }
 
 /// An operation. Numbers that name a folio count those handed out, in the order in which they stand in the
@@ -35,7 +55,7 @@ impl Class {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FrameOp {
     /// Take a folio of this order.
-    Take(Class, u8),
+    Take(Class, Place, u8),
     /// Give the folio back.
     Give(usize),
     /// Give back a folio of another order from the folio's start.
@@ -47,7 +67,13 @@ pub enum FrameOp {
     /// Give back a frame that the machine does not have.
     GiveForeign(u64, u8),
     /// Take so many folios of an order in one call.
-    TakeMany(Class, u8, usize),
+    TakeMany(Class, Place, u8, usize),
+    /// Take folios of this order, one by one, until the answer is no.
+    TakeAll(Class, Place, u8),
+    /// Take so many blocks in a row, at a multiple of two to the so-manieth.
+    TakeRange(Class, Place, u32, u8),
+    /// Give back so many blocks in a row in one call, from the folio's block on.
+    GiveRange(usize, u32),
     /// Give back so many folios of the order of this one in one call.
     GiveMany(usize, usize),
     /// Map all frames of the folio, so many times.
@@ -67,23 +93,36 @@ pub struct FrameShape {
     pub movable_percent: u8,
     /// CPUs.
     pub cpus: usize,
+    /// The node of each CPU.
+    pub cpu_nodes: Vec<u8>,
+    /// What guards the per-CPU lists.
+    pub lists: ListGuard,
+    /// Whether frames of one mobility group share blocks.
+    pub grouped: bool,
     highest: u8,
-    weights: [u32; 11],
+    weights: [u32; KINDS],
 }
+
+const KINDS: usize = 14;
+const FOUR_GIB: u64 = 1 << 20;
 
 impl FrameShape {
     /// Draws a machine of at most 64 MiB and what is done to it.
     pub fn new(rng: &mut Rng) -> Self {
-        let mut weights = [0; 11];
+        let mut weights = [0; KINDS];
         for weight in &mut weights {
             *weight = if rng.u32(..100) < 60 { 1 << rng.u32(0..4) } else { 0 };
         }
         weights[0] = weights[0].max(2);
         weights[1] = weights[1].max(1);
         let mut ranges = Vec::new();
-        let mut at = rng.u64(0..1024);
+        // Some machines lie around 4 GiB, where a zone ends.
+        let mut at = rng.u64(0..1024) + if rng.u32(..4) == 0 { FOUR_GIB - rng.u64(1024..6000) } else { 0 };
+        // Small machines are full sooner.
+        let size = if rng.bool() { 4 } else { 1 };
         for number in 0..rng.u64(1..4) {
-            let count = if rng.bool() { rng.u64(300..6000) } else { rng.u64(1..12) * 512 };
+            let count =
+                if rng.bool() { rng.u64(300..6000) / size } else { rng.u64(1..12).div_ceil(size) * 512 };
             ranges.push(MemoryRange {
                 frames: FrameRange::new(Frame(at), count),
                 node: (number % 2) as u8 & rng.u8(..2),
@@ -95,7 +134,12 @@ impl FrameShape {
             }
         }
         let movable_percent = *rng.choice(&[0, 0, 30, 50]).expect("not empty");
-        Self { ranges, movable_percent, cpus: rng.usize(1..4), highest: rng.u8(0..11), weights }
+        let cpus = rng.usize(1..4);
+        let cpu_nodes = (0..cpus).map(|_| rng.u8(..3) & rng.u8(..3)).collect();
+        let guards = [ListGuard::Reentry, ListGuard::Reentry, ListGuard::IrqOff, ListGuard::TaskOnly];
+        let lists = *rng.choice(&guards).expect("not empty");
+        let (grouped, highest) = (rng.u32(..4) > 0, rng.u8(0..11));
+        Self { ranges, movable_percent, cpus, cpu_nodes, lists, grouped, highest, weights }
     }
 
     /// A machine for a list of operations that is given.
@@ -106,7 +150,37 @@ impl FrameShape {
             zeroed: false,
         };
         let ranges = ranges.iter().map(range).collect();
-        Self { ranges, movable_percent, cpus, highest: 10, weights: [1; 11] }
+        Self {
+            ranges,
+            movable_percent,
+            cpus,
+            cpu_nodes: vec![0; cpus],
+            lists: ListGuard::Reentry,
+            grouped: true,
+            highest: 10,
+            weights: [1; KINDS],
+        }
+    }
+
+    /// How many nodes the machine has.
+    pub fn nodes(&self) -> u8 {
+        self.ranges.iter().map(|range| range.node).chain(self.cpu_nodes.iter().copied()).max().unwrap_or(0)
+            + 1
+    }
+
+    /// The node that a frame lies on.
+    pub fn node_of(&self, frame: Frame) -> Option<u8> {
+        self.ranges.iter().find(|range| range.frames.contains(frame)).map(|range| range.node)
+    }
+
+    fn place(rng: &mut Rng) -> Place {
+        match rng.u32(..8) {
+            0..4 => Place::Here,
+            4 => Place::At(rng.u8(..4) & rng.u8(..4)),
+            5 => Place::InTurn(rng.u8(..16) & rng.u8(..16)),
+            // Most sets are of the two nodes that most machines have.
+            _ => Place::Only(if rng.u32(..8) == 0 { rng.u8(..=255) } else { rng.u8(1..4) }),
+        }
     }
 
     fn order(&self, rng: &mut Rng) -> u8 {
@@ -114,19 +188,22 @@ impl FrameShape {
     }
 
     fn op(&self, rng: &mut Rng, kind: usize) -> FrameOp {
-        let class = *rng.choice(&Class::ALL).expect("not empty");
+        let (class, place) = (*rng.choice(&Class::ALL).expect("not empty"), Self::place(rng));
         let which = rng.usize(..1 << 20);
         match kind {
-            0 => FrameOp::Take(class, self.order(rng)),
+            0 => FrameOp::Take(class, place, self.order(rng)),
             1 => FrameOp::Give(which),
             2 => FrameOp::GiveWrong(which, rng.u8(..11)),
             3 => FrameOp::GiveInside(which, rng.u64(1..600)),
             4 => FrameOp::GiveTwice,
             5 => FrameOp::GiveForeign(rng.u64(..40_000), rng.u8(..4)),
-            6 => FrameOp::TakeMany(class, self.order(rng), rng.usize(..700)),
+            6 => FrameOp::TakeMany(class, place, self.order(rng), rng.usize(..700)),
             7 => FrameOp::GiveMany(which, rng.usize(..700)),
             8 => FrameOp::Map(which, rng.u8(1..4)),
             9 => FrameOp::Unmap(which, rng.u64(..20), rng.u64(1..600)),
+            10 => FrameOp::TakeRange(class, place, rng.u32(..4) + rng.u32(..4), rng.u8(..3)),
+            11 => FrameOp::GiveRange(which, rng.u32(..5)),
+            12 => FrameOp::TakeAll(class, place, self.order(rng)),
             _ => FrameOp::Drain,
         }
     }

@@ -2,11 +2,12 @@
 
 use quire::addr::{Frame, FrameRange, Order, PageSize};
 use quire::cpu::CpuId;
-use quire::page_alloc::{AllocatorConfig, CountError, Gfp, PageAllocator, Urgency, ZoneKind};
+use quire::error::AllocError;
+use quire::page_alloc::{AllocatorConfig, CountError, Gfp, NodePolicy, NodeSet, PageAllocator, Urgency};
 
 use hosted::{Hosted, HostedConfig};
 
-use super::{Census, Class, FrameModel, FrameOp, FrameShape};
+use super::{BlockRun, Census, Class, FrameModel, FrameOp, FrameShape, Place, Room};
 
 type Outcome = Result<(), String>;
 
@@ -18,6 +19,8 @@ pub struct FrameLockstep<'p> {
     shape: FrameShape,
     /// Folios handed out, in an order that operations name them by.
     live: Vec<(Frame, Order)>,
+    /// What can be had when nothing is handed out.
+    room: Room,
     last: Option<(Frame, Order)>,
     empty: Census,
 }
@@ -31,19 +34,29 @@ fn machine(shape: &FrameShape) -> Result<Hosted, hosted::HostedError> {
         let start = range.frames.start.addr().0;
         hosted::MemoryRange::new(start, range.frames.count * 4096).on_node(range.node)
     };
-    HostedConfig::new(0).with_ranges(shape.ranges.iter().map(bytes).collect()).with_cpus(shape.cpus).build()
+    let ranges = shape.ranges.iter().map(bytes).collect();
+    let config = HostedConfig::new(0).with_ranges(ranges).with_cpus(shape.cpus);
+    config.with_nodes(shape.cpu_nodes.clone()).build()
 }
 
-fn gfp(class: Class) -> Gfp {
-    match class {
+fn gfp(class: Class, place: Place) -> Gfp {
+    let set = |bits: u8| (0..8).filter(|node| bits >> node & 1 == 1).collect::<NodeSet>();
+    let nodes = match place {
+        Place::Here => NodePolicy::Local,
+        Place::At(node) => NodePolicy::Preferred(node),
+        Place::Only(bits) => NodePolicy::Bind(set(bits)),
+        Place::InTurn(bits) => NodePolicy::Interleave(set(bits)),
+    };
+    let request = match class {
         Class::Kernel => Gfp::KERNEL,
         Class::User => Gfp::USER,
         Class::Atomic => Gfp::ATOMIC,
         Class::Dma32 => Gfp::DMA32,
         Class::Reclaimable => Gfp::RECLAIMABLE,
         Class::Reserve => Gfp { urgency: Urgency::Reserve, ..Gfp::USER },
-        Class::Node0 => Gfp { this_node: true, ..Gfp::USER.on_node(0) },
-    }
+        Class::KernelReserve => Gfp { urgency: Urgency::Reserve, ..Gfp::KERNEL },
+    };
+    request.from_nodes(nodes)
 }
 
 impl<'p> FrameLockstep<'p> {
@@ -53,22 +66,33 @@ impl<'p> FrameLockstep<'p> {
     /// What differed, with the number of the operation.
     pub fn check(shape: &FrameShape, ops: &[(usize, FrameOp)]) -> Outcome {
         let machine = machine(shape).map_err(|error| format!("no machine: {error}"))?;
-        let config = AllocatorConfig { movable_percent: shape.movable_percent, ..AllocatorConfig::default() };
-        let made = machine.run_on(CpuId(0), || PageAllocator::new(&machine, &shape.ranges, config));
-        let allocator = match made {
-            Ok(allocator) => allocator,
+        let config = AllocatorConfig {
+            movable_percent: shape.movable_percent,
+            lists: shape.lists,
+            group_by_mobility: shape.grouped,
+        };
+        let new = || PageAllocator::new(&machine, &shape.ranges, config);
+        // The first of two allocators, one after the other, shows what there is to be had.
+        let room = match machine.run_on(CpuId(0), || new().map(|first| Room::survey(shape, &first))) {
+            Ok(room) => room,
             // A drawn machine may be too small for its own tables; that is an answer, not a failure.
             Err(quire::error::InitError::TooSmall) => return Ok(()),
             Err(error) => return Err(format!("start: {error}")),
         };
+        let mut shape = shape.clone();
+        // Its memory is not zero any more.
+        shape.ranges.iter_mut().for_each(|range| range.zeroed = false);
+        let made = machine.run_on(CpuId(0), || PageAllocator::new(&machine, &shape.ranges, config));
+        let allocator = made.map_err(|error| format!("second start: {error}"))?;
         let ranges: Vec<FrameRange> = shape.ranges.iter().map(|range| range.frames).collect();
         let model = FrameModel::new(&ranges);
         let mut lockstep = FrameLockstep {
             machine: &machine,
             allocator,
             model,
-            shape: shape.clone(),
+            shape,
             live: Vec::new(),
+            room,
             last: None,
             empty: Census::default(),
         };
@@ -113,8 +137,19 @@ impl<'p> FrameLockstep<'p> {
 
     fn step(&mut self, op: FrameOp) -> Outcome {
         match op {
-            FrameOp::Take(class, order) => self.take(class, order),
-            FrameOp::TakeMany(class, order, count) => self.take_many(class, order, count),
+            FrameOp::Take(class, place, order) => self.take(class, place, order),
+            FrameOp::TakeAll(class, place, order) => loop {
+                let before = self.live.len();
+                self.take(class, place, order)?;
+                if self.live.len() == before {
+                    return Ok(());
+                }
+            },
+            FrameOp::TakeMany(class, place, order, count) => self.take_many(class, place, order, count),
+            FrameOp::TakeRange(class, place, blocks, align) => {
+                self.take_range(class, place, BlockRun { blocks, align: 1 << align })
+            }
+            FrameOp::GiveRange(which, blocks) => self.give_range(which, blocks),
             FrameOp::Give(which) => {
                 self.named(which).map_or(Ok(()), |(frame, order)| self.give(frame, order))
             }
@@ -143,46 +178,120 @@ impl<'p> FrameLockstep<'p> {
         (!self.live.is_empty()).then(|| self.live[which % self.live.len()])
     }
 
-    fn took(&mut self, class: Class, frame: Frame, order: Order) -> Outcome {
+    fn took(&mut self, request: Gfp, frame: Frame, order: Order) -> Outcome {
         self.model.allocated(frame, order).map_err(|fault| fault.to_string())?;
         self.live.push((frame, order));
-        let node =
-            self.shape.ranges.iter().find(|range| range.frames.contains(frame)).map(|range| range.node);
-        if class == Class::Node0 && node != Some(0) {
-            return Err(format!("{frame:?} is not on node 0"));
+        let node = self.shape.node_of(frame);
+        if !node.is_some_and(|node| self.allowed(request).is_some_and(|nodes| nodes.contains(node))) {
+            return Err(format!("{frame:?} is on node {node:?}, which the request does not allow"));
         }
+        // A folio's first frame may hold metadata when the folio does not exist; its last never does.
+        match self.room.kind_of(frame.add(order.frames() - 1)) {
+            Some(kind) if kind <= request.zone => Ok(()),
+            kind => {
+                Err(format!("{frame:?} lies in a zone of kind {kind:?}, which the request does not allow"))
+            }
+        }
+    }
+
+    /// The nodes that a request may be served from; `None` when it names one that is not there.
+    fn allowed(&self, request: Gfp) -> Option<NodeSet> {
+        let all = NodeSet::first(self.shape.nodes().into());
+        let with_memory: NodeSet = self.shape.ranges.iter().map(|range| range.node).collect();
+        let usable = |set: NodeSet| set.is_within(all) && !set.intersection(with_memory).is_empty();
+        match request.nodes {
+            NodePolicy::Local => Some(all),
+            NodePolicy::Preferred(node) => all.contains(node).then_some(all),
+            NodePolicy::Bind(set) => usable(set).then_some(set),
+            NodePolicy::Interleave(set) => usable(set).then_some(all),
+        }
+    }
+
+    /// What must be said of a refusal: the nodes are not there, or nothing that fits is free.
+    fn refused(
+        &self,
+        request: Gfp,
+        error: AllocError,
+        what: &str,
+        room: impl Fn(NodeSet) -> bool,
+    ) -> Outcome {
+        match (self.allowed(request), error) {
+            (None, AllocError::BadNode) => Ok(()),
+            (Some(nodes), AllocError::OutOfMemory) => {
+                if request.urgency == Urgency::Reserve && room(nodes) {
+                    return Err(format!("refused {what}, which is free: {:?}", self.census()));
+                }
+                Ok(())
+            }
+            (nodes, error) => Err(format!("refused {what}: {error:?}, of nodes {nodes:?}")),
+        }
+    }
+
+    /// Whether a folio of the order is free for the request.
+    fn has_room(&self, request: Gfp, order: Order, nodes: NodeSet) -> bool {
+        if order < Order::BLOCK {
+            return self.room.fits(&self.model, order, request.zone, nodes).is_some();
+        }
+        self.room.run_fits(&self.model, BlockRun::of(order), request.zone, nodes).is_some()
+    }
+
+    fn take(&mut self, class: Class, place: Place, order: u8) -> Outcome {
+        let order = Order::new(order).unwrap_or(Order::FRAME);
+        let request = gfp(class, place);
+        match self.allocator.alloc(request, order) {
+            Ok(frame) => self.took(request, frame, order),
+            Err(error) => {
+                let what = format!("a folio of {order:?}");
+                self.refused(request, error, &what, |nodes| self.has_room(request, order, nodes))
+            }
+        }
+    }
+
+    fn take_range(&mut self, class: Class, place: Place, want: BlockRun) -> Outcome {
+        let request = gfp(class, place);
+        match self.allocator.alloc_contig(request, want.blocks, want.align) {
+            Ok(frame) if frame.is_aligned(Order::BLOCK) && frame.block().0.is_multiple_of(want.align) => {
+                let blocks = (0..u64::from(want.blocks)).map(|at| frame.add(at * Order::BLOCK.frames()));
+                blocks.into_iter().try_for_each(|frame| self.took(request, frame, Order::BLOCK))
+            }
+            Ok(frame) => Err(format!("{frame:?} for {want:?}")),
+            Err(AllocError::BadOrder) if want.blocks == 0 => Ok(()),
+            Err(error) => self.refused(request, error, &format!("{want:?}"), |nodes| {
+                self.room.run_fits(&self.model, want, request.zone, nodes).is_some()
+            }),
+        }
+    }
+
+    fn give_range(&mut self, which: usize, blocks: u32) -> Outcome {
+        let Some((frame, _)) = self.named(which) else { return Ok(()) };
+        let first = frame.block().first_frame();
+        let got = self.allocator.free_contig(first, blocks);
+        let want = self.model.free_run(first, blocks);
+        if !FrameModel::same_answer(got, want) {
+            return Err(format!("free of {blocks} blocks at {first:?}: answer {got:?}, want {want:?}"));
+        }
+        self.live = self.model.folios().collect();
         Ok(())
     }
 
-    fn take(&mut self, class: Class, order: u8) -> Outcome {
+    fn take_many(&mut self, class: Class, place: Place, order: u8, count: usize) -> Outcome {
         let order = Order::new(order).unwrap_or(Order::FRAME);
-        let request = gfp(class);
-        match self.allocator.alloc(request, order) {
-            Ok(frame) => self.took(class, frame, order),
-            Err(_) if class == Class::Reserve && order == Order::FRAME && self.free_for(request) > 0 => {
-                Err(format!("refused a frame of the reserve with {} free", self.free_for(request)))
-            }
-            Err(_) => Ok(()),
-        }
-    }
-
-    /// Frames in the stores of all zones that the request may use.
-    fn free_for(&self, request: Gfp) -> u64 {
-        let zones = self.allocator.zone_info();
-        zones
-            .filter(|zone| zone.kind <= request.zone && zone.kind >= ZoneKind::Dma32)
-            .map(|zone| zone.free)
-            .sum()
-    }
-
-    fn take_many(&mut self, class: Class, order: u8, count: usize) -> Outcome {
-        let order = Order::new(order).unwrap_or(Order::FRAME);
+        let request = gfp(class, place);
         let mut out = vec![Frame(u64::MAX); count];
-        let got = self.allocator.alloc_bulk(gfp(class), order, &mut out);
+        let got = self.allocator.alloc_bulk(request, order, &mut out);
         if got > count {
             return Err(format!("{got} folios for {count}"));
         }
-        out[..got].iter().try_for_each(|&frame| self.took(class, frame, order))
+        if got == 0 && count > 0 {
+            let error =
+                if self.allowed(request).is_some() { AllocError::OutOfMemory } else { AllocError::BadNode };
+            let what = format!("{count} folios of {order:?}");
+            self.refused(request, error, &what, |nodes| self.has_room(request, order, nodes))?;
+        }
+        if out[got..].iter().any(|&frame| frame != Frame(u64::MAX)) {
+            return Err(format!("wrote behind the {got} folios that it gave"));
+        }
+        out[..got].iter().try_for_each(|&frame| self.took(request, frame, order))
     }
 
     fn forget(&mut self, frame: Frame, order: Order) {
@@ -222,8 +331,10 @@ impl<'p> FrameLockstep<'p> {
             if !FrameModel::same_answer(library, want) {
                 return Err(format!("bulk free, folio {n}: answer {library:?}, want {want:?}"));
             }
-            self.forget(frame, order);
         }
+        let given: std::collections::BTreeSet<Frame> = frames.iter().copied().collect();
+        self.live.retain(|(frame, _)| !given.contains(frame));
+        self.last = frames.last().map(|&frame| (frame, order)).or(self.last);
         Ok(())
     }
 

@@ -27,12 +27,12 @@ impl<P: Platform> PageAllocator<'_, P> {
         let Ok(zones) = self.zones_for(pinned.cpu(), gfp) else { return 0 };
         let turn = self.begin(pinned.cpu());
         let mut got = 0;
-        for &number in zones {
+        for &number in zones.iter() {
             let zone = &self.zones[usize::from(number)];
             let before = got;
             while got < out.len() {
                 let allowed = (zone.allowance(gfp.urgency, gfp.zone) >> order.get()) as usize;
-                let chunk = (out.len() - got).min(allowed).min(BLOCK_FRAMES);
+                let chunk = (out.len() - got).min(allowed).min((BLOCK_FRAMES >> order.get()).max(1));
                 let taken =
                     self.in_store(|| self.take_some(&turn, number, gfp, order, &mut out[got..got + chunk]));
                 got += taken;
@@ -41,6 +41,7 @@ impl<P: Platform> PageAllocator<'_, P> {
                 }
             }
             self.count_alloc(turn.cpu, usize::from(number), ((got - before) as u64) << order.get());
+            self.count_placed(turn.cpu, gfp, zones, number.into(), ((got - before) as u64) << order.get());
         }
         self.end(&turn);
         // What the store has not, lists may hoard: the rest the ordinary way, as far as that goes.

@@ -14,6 +14,7 @@ use super::init::ListGuard;
 use super::list::FrameList;
 use super::magazine::Parked;
 use super::pcp::{CpuLists, LISTS, Level, order_of};
+use super::placement::ZoneOrder;
 use super::sorter::{SortEntry, Sorting};
 use crate::addr::{Frame, Order};
 use crate::cpu::{CpuId, CpuSet};
@@ -118,7 +119,7 @@ impl<P: Platform> PageAllocator<'_, P> {
     }
 
     /// Whether any other CPU keeps folios that these zones could use.
-    pub(super) fn others_hoard(&self, zones: &[u8], cpu: CpuId) -> bool {
+    pub(super) fn others_hoard(&self, zones: ZoneOrder<'_>, cpu: CpuId) -> bool {
         let hoards = |lists: &CpuLists| {
             let frames = |&zone: &u8| -> u64 {
                 lists.levels.iter().map(|level| level.frames_of_zone(self.platform, zone.into())).sum()

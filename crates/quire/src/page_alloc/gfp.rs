@@ -1,5 +1,7 @@
 //! What a request for frames asks for ("get free pages" flags).
 
+use super::node_set::NodeSet;
+
 /// Zones by the addresses that their users can reach and by whether their contents can move.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
@@ -27,6 +29,16 @@ pub enum Mobility {
 impl Mobility {
     /// Every group.
     pub const ALL: [Self; 3] = [Self::Unmovable, Self::Movable, Self::Reclaimable];
+
+    /// The groups whose blocks are taken when this one's are used up, the better one first: what cannot be moved does the
+    /// least harm among what can be dropped, and the other way round.
+    pub const fn fallbacks(self) -> [Self; 2] {
+        match self {
+            Self::Unmovable => [Self::Reclaimable, Self::Movable],
+            Self::Movable => [Self::Reclaimable, Self::Unmovable],
+            Self::Reclaimable => [Self::Unmovable, Self::Movable],
+        }
+    }
 }
 
 /// How far below its marks a zone may be emptied for a request.
@@ -40,6 +52,24 @@ pub enum Urgency {
     Reserve,
 }
 
+/// Which nodes a request is served from (Linux: the modes of `set_mempolicy(2)`), here per request.
+///
+/// Nodes without memory count as existing, since CPUs may stand there, but a set must hold one that has memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum NodePolicy {
+    /// The running CPU's node first, then the others by their distance from it (`MPOL_LOCAL`).
+    #[default]
+    Local,
+    /// This node first, then the others by their distance from it (`MPOL_PREFERRED`).
+    Preferred(u8),
+    /// These nodes and no other, those nearest to the running CPU first (`MPOL_BIND`).
+    Bind(NodeSet),
+    /// The nodes of the set in turn, one a request, each CPU with a turn of its own; when that node is short, the others
+    /// of the set by their distance from it, and then, as under Linux's `MPOL_INTERLEAVE`, nodes that are not in the
+    /// set. Whoever must not leave the set binds.
+    Interleave(NodeSet),
+}
+
 /// A request, apart from its order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gfp {
@@ -49,10 +79,8 @@ pub struct Gfp {
     pub mobility: Mobility,
     /// How far the zone may be emptied.
     pub urgency: Urgency,
-    /// The node to start at; the running CPU's when `None`.
-    pub node: Option<u8>,
-    /// No other node will do.
-    pub this_node: bool,
+    /// The nodes, and in what order.
+    pub nodes: NodePolicy,
 }
 
 impl Gfp {
@@ -61,8 +89,7 @@ impl Gfp {
         zone: ZoneKind::Normal,
         mobility: Mobility::Unmovable,
         urgency: Urgency::Ordinary,
-        node: None,
-        this_node: false,
+        nodes: NodePolicy::Local,
     };
     /// User memory (Linux: `GFP_HIGHUSER_MOVABLE`).
     pub const USER: Self = Self { zone: ZoneKind::Movable, mobility: Mobility::Movable, ..Self::KERNEL };
@@ -76,6 +103,12 @@ impl Gfp {
     /// The same request, starting at a node.
     #[must_use]
     pub const fn on_node(self, node: u8) -> Self {
-        Self { node: Some(node), ..self }
+        self.from_nodes(NodePolicy::Preferred(node))
+    }
+
+    /// The same request under another policy.
+    #[must_use]
+    pub const fn from_nodes(self, nodes: NodePolicy) -> Self {
+        Self { nodes, ..self }
     }
 }

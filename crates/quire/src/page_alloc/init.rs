@@ -4,6 +4,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::PageAllocator;
 use super::gfp::ZoneKind;
+use super::layout::{KINDS, Layout};
 use super::pcp::{CpuLists, LEVELS, LISTS, ListSizes};
 use super::pool::{Pool, pool_words};
 use super::shard::Shard;
@@ -21,9 +22,6 @@ use crate::platform::Platform;
 use crate::rank::Rank;
 use crate::stats::StatCells;
 use crate::sync::SpinLock;
-
-const KINDS: usize = 3;
-const DMA32_END: Frame = Frame((4 << 30) / FRAME_SIZE);
 
 /// A range of physical memory that the manager may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,14 +65,6 @@ impl Default for AllocatorConfig {
     }
 }
 
-/// Where each node's zones begin and end.
-struct Layout<'r> {
-    ranges: &'r [MemoryRange],
-    nodes: usize,
-    /// The first frame of each node's Movable zone, a multiple of a block.
-    movable: [Frame; MAX_NODES],
-}
-
 impl<'p, P: Platform> PageAllocator<'p, P> {
     /// Takes over the memory in `ranges`, which are in ascending order. Everything that is not needed for tables is
     /// free afterwards.
@@ -82,21 +72,19 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
     /// # Errors
     /// [`InitError`].
     pub fn new(platform: &'p P, ranges: &[MemoryRange], config: AllocatorConfig) -> Result<Self, InitError> {
-        check(platform, ranges)?;
+        let nodes = check(platform, ranges)?;
         let mut boot = BootMemory::new(platform);
         for range in ranges {
             boot.add(range.frames, range.node, range.zeroed)?;
         }
-        let layout = Layout::new(ranges, config);
+        let layout = Layout::new(ranges, nodes, config);
         let memmap = build_memmap(&mut boot, ranges)?;
         let zones =
             boot.table(0, layout.nodes * KINDS, |boot, zone| layout.build_zone(boot, platform, zone))?;
-        let fallback = boot.table(0, layout.nodes * KINDS, |boot, index| {
-            layout.build_fallback(boot, index / KINDS, index % KINDS)
-        })?;
         let cpus = platform.cpu_count();
+        let placement = layout.build_placement(&mut boot, platform)?;
         let lists = boot.table(0, cpus, |boot, cpu| {
-            layout.build_cpu(boot, platform, CpuId(cpu as u32), fallback, config.lists)
+            layout.build_cpu(boot, platform, CpuId(cpu as u32), placement.nearest, config.lists)
         })?;
         let stats = boot.table(0, cpus * LEVELS, |_, _| Ok(StatCells::new()))?;
         let present = ranges.iter().map(|range| range.frames.count).sum();
@@ -104,8 +92,8 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
             platform,
             memmap,
             zones,
-            fallback,
-            nodes: layout.nodes,
+            placement,
+            group_by_mobility: config.group_by_mobility,
             cpus: lists,
             guard: config.lists,
             stats,
@@ -117,11 +105,6 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
             allocator.adopt_range(&layout, range, boot.taken(index));
         }
         Ok(allocator)
-    }
-
-    /// How many nodes the machine has.
-    pub fn node_count(&self) -> usize {
-        self.nodes
     }
 
     /// Frees what the tables left of a range: whole blocks are in their pools already, those with tables are taken
@@ -198,64 +181,7 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
     }
 }
 
-impl<'r> Layout<'r> {
-    fn new(ranges: &'r [MemoryRange], config: AllocatorConfig) -> Self {
-        let nodes = ranges.iter().map(|range| usize::from(range.node) + 1).max().unwrap_or(1);
-        let mut layout = Self { ranges, nodes, movable: [Frame(u64::MAX); MAX_NODES] };
-        for node in 0..nodes {
-            layout.movable[node] = layout.movable_start(node as u8, config.movable_percent.min(100));
-        }
-        layout
-    }
-
-    /// The frame from which the last `percent` of a node's memory lie.
-    fn movable_start(&self, node: u8, percent: u8) -> Frame {
-        let of_node = || self.ranges.iter().filter(|range| range.node == node);
-        let total: u64 = of_node().map(|range| range.frames.count).sum();
-        let mut wanted = total * u64::from(percent) / 100;
-        for range in of_node().rev() {
-            if wanted < BLOCK_FRAMES as u64 {
-                break;
-            }
-            if range.frames.count >= wanted {
-                return Frame((range.frames.end().0 - wanted).next_multiple_of(BLOCK_FRAMES as u64));
-            }
-            wanted -= range.frames.count;
-        }
-        if wanted < BLOCK_FRAMES as u64 { Frame(u64::MAX) } else { Frame(0) }
-    }
-
-    /// The index of the zone that a frame of a node belongs to.
-    fn zone_of(&self, frame: Frame, node: u8) -> usize {
-        let kind = if frame.block().first_frame() >= self.movable[usize::from(node)] {
-            ZoneKind::Movable
-        } else if frame < DMA32_END {
-            ZoneKind::Dma32
-        } else {
-            ZoneKind::Normal
-        };
-        usize::from(node) * KINDS + kind as usize
-    }
-
-    /// The frames of each range that belong to a zone. Zones end at multiples of a block.
-    fn pieces(&self, zone: usize) -> impl Iterator<Item = FrameRange> + '_ {
-        let (node, kind) = ((zone / KINDS) as u8, zone % KINDS);
-        let movable = self.movable[usize::from(node)];
-        let (from, to) = match kind {
-            0 => (Frame(0), DMA32_END.min(movable)),
-            1 => (DMA32_END, movable),
-            _ => (movable, Frame(u64::MAX)),
-        };
-        self.ranges.iter().filter(move |range| range.node == node).filter_map(move |range| {
-            let (start, end) = (range.frames.start.max(from), range.frames.end().min(to));
-            (start < end).then(|| FrameRange::new(start, end.0 - start.0))
-        })
-    }
-
-    fn frames_in(&self, zone: usize) -> u64 {
-        self.pieces(zone).map(|piece| piece.count).sum()
-    }
-
+impl Layout<'_> {
     fn build_zone<P: Platform>(
         &self,
         boot: &mut BootMemory<'_, P>,
@@ -278,14 +204,13 @@ impl<'r> Layout<'r> {
         let shards = boot.table(node, shards, |_, _| Ok(Shard::new()))?;
         let managed = blocks * BLOCK_FRAMES as u64;
         let total = self.ranges.iter().map(|range| range.frames.count).sum();
-        let above: u64 = (number + 1..(number / KINDS + 1) * KINDS).map(|zone| self.frames_in(zone)).sum();
         let zone = Zone {
             number: number as u8,
             node,
             kind,
             managed: AtomicU64::new(managed),
             marks: Watermarks::for_zone(self.frames_in(number), total),
-            reserve_for_low: (above / 256).min(managed / 4),
+            low_reserve: self.low_reserve(number),
             pools,
             shards,
             free: OwnLine::default(),
@@ -294,27 +219,6 @@ impl<'r> Layout<'r> {
         };
         zone.add_free(managed as i64);
         Ok(zone)
-    }
-
-    /// The zones for requests that start at a node and may use a kind: each node's from the highest kind down, the
-    /// nearest node (by number) first.
-    fn build_fallback<P: Platform>(
-        &self,
-        boot: &mut BootMemory<'_, P>,
-        node: usize,
-        kind: usize,
-    ) -> Result<BootSlice<u8>, InitError> {
-        let by_distance =
-            (0..2 * self.nodes).map(|step| (step.div_ceil(2), step % 2 == 1)).filter_map(|(step, up)| {
-                let near = if up { node.checked_add(step) } else { node.checked_sub(step) };
-                near.filter(|&near| near < self.nodes)
-            });
-        let zones = by_distance
-            .flat_map(|near| (0..=kind).rev().map(move |kind| near * KINDS + kind))
-            .filter(|&zone| self.frames_in(zone) > 0);
-        boot.table(node as u8, zones.clone().count(), |_, index| {
-            Ok(zones.clone().nth(index).unwrap_or(0) as u8)
-        })
     }
 
     fn build_cpu<P: Platform>(
@@ -361,7 +265,8 @@ fn whole_blocks(frames: FrameRange) -> (BlockNumber, BlockNumber) {
     (BlockNumber(first), BlockNumber(end.max(first)))
 }
 
-fn check<P: Platform>(platform: &P, ranges: &[MemoryRange]) -> Result<(), InitError> {
+/// Refuses what no machine can be; how many nodes it has, those of CPUs without memory included.
+fn check<P: Platform>(platform: &P, ranges: &[MemoryRange]) -> Result<usize, InitError> {
     if ranges.len() > MAX_RANGES {
         return Err(InitError::TooManyRanges);
     }
@@ -374,15 +279,17 @@ fn check<P: Platform>(platform: &P, ranges: &[MemoryRange]) -> Result<(), InitEr
         if end.is_none_or(|end| end > limit) {
             return Err(InitError::BeyondPhysical);
         }
-        if usize::from(range.node) >= MAX_NODES {
-            return Err(InitError::BadNode);
-        }
     }
     if ranges.windows(2).any(|pair| pair[0].frames.end() > pair[1].frames.start) {
         return Err(InitError::Overlapping);
     }
     let cpus = platform.cpu_count();
-    if cpus == 0 || cpus > MAX_CPUS { Err(InitError::BadCpuCount) } else { Ok(()) }
+    if cpus == 0 || cpus > MAX_CPUS {
+        return Err(InitError::BadCpuCount);
+    }
+    let of_cpus = (0..cpus).map(|cpu| platform.node_of(CpuId(cpu as u32)));
+    let last = ranges.iter().map(|range| range.node).chain(of_cpus).max().unwrap_or(0);
+    if usize::from(last) < MAX_NODES { Ok(usize::from(last) + 1) } else { Err(InitError::BadNode) }
 }
 
 /// Takes the section table, and for each section with memory the records from its first to its last block.

@@ -5,16 +5,21 @@
 //! tables map come back through [`Counter`] without anybody looking at their descriptors (`counts`).
 
 mod bulk;
+mod contig;
 mod counts;
 mod drain;
 mod gfp;
 mod info;
 mod init;
+mod layout;
 mod list;
 mod lists;
 mod magazine;
+mod node_set;
 mod pcp;
+mod placement;
 mod pool;
+mod runs;
 mod search;
 mod shard;
 mod sorter;
@@ -25,9 +30,10 @@ mod whole;
 mod zone;
 
 pub use counts::{CountError, Counter};
-pub use gfp::{Gfp, Mobility, Urgency, ZoneKind};
+pub use gfp::{Gfp, Mobility, NodePolicy, Urgency, ZoneKind};
 pub use info::{MemoryInfo, ZoneInfo};
 pub use init::{AllocatorConfig, ListGuard, MemoryRange};
+pub use node_set::NodeSet;
 pub use validate::Violation;
 pub use zone::Watermarks;
 
@@ -40,6 +46,7 @@ use crate::stats::{Stat, StatCells};
 use crate::sync::Pinned;
 
 use pcp::{CpuLists, LEVELS};
+use placement::{Placement, ZoneOrder};
 use turn::Turn;
 use zone::Zone;
 
@@ -48,9 +55,8 @@ pub struct PageAllocator<'p, P: Platform> {
     platform: &'p P,
     memmap: MemMap,
     zones: BootSlice<Zone>,
-    /// For each node and zone kind, the zones to try in order: `fallback[node * 3 + kind]`.
-    fallback: BootSlice<BootSlice<u8>>,
-    nodes: usize,
+    placement: Placement,
+    group_by_mobility: bool,
     cpus: BootSlice<CpuLists>,
     guard: ListGuard,
     /// For each CPU, one for each context, so that an interrupt does not disturb what it interrupted.
@@ -98,7 +104,7 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
         }
         let pinned = Pinned::new(self.platform);
         if let Some(list) = pcp::list_of(order, gfp.mobility)
-            && gfp.node.is_none()
+            && gfp.nodes == NodePolicy::Local
             && let Some(frame) = self.take_listed(pinned.cpu(), list, gfp.zone)
         {
             return Ok(frame);
@@ -148,7 +154,7 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
     fn alloc_from_others(
         &self,
         cpu: CpuId,
-        zones: &[u8],
+        zones: ZoneOrder<'_>,
         gfp: Gfp,
         order: Order,
         wait: bool,
@@ -214,8 +220,18 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
                 Stat::PgallocNormal => through_lists(list::FrameList::handed_out, Some(ZoneKind::Normal)),
                 Stat::PgallocMovable => through_lists(list::FrameList::handed_out, Some(ZoneKind::Movable)),
                 Stat::Pgfree => through_lists(list::FrameList::freed, None),
+                Stat::NumaHit => self.handed_out().saturating_sub(self.stat(Stat::NumaMiss)),
+                Stat::NumaLocal => self.handed_out().saturating_sub(self.stat(Stat::NumaOther)),
                 _ => 0,
             }
+    }
+
+    /// Frames handed out from any zone.
+    fn handed_out(&self) -> u64 {
+        [Stat::PgallocDma32, Stat::PgallocNormal, Stat::PgallocMovable]
+            .map(|stat| self.stat(stat))
+            .iter()
+            .sum()
     }
 
     #[inline]
@@ -233,26 +249,14 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
         self.cells(cpu).add(stat, frames);
     }
 
-    /// The zones that may serve a request, in order.
-    #[inline]
-    fn zones_for(&self, cpu: CpuId, gfp: Gfp) -> Result<&[u8], AllocError> {
-        let node = gfp.node.unwrap_or_else(|| self.platform.node_of(cpu));
-        let zones =
-            self.fallback.get(usize::from(node) * 3 + gfp.zone as usize).ok_or(AllocError::BadNode)?;
-        if !gfp.this_node {
-            return Ok(zones.as_slice());
-        }
-        let own = zones.iter().take_while(|&&zone| self.zones[usize::from(zone)].node == node).count();
-        Ok(&zones.as_slice()[..own])
-    }
-
     /// Tries each zone's list, then its store, in turn.
-    fn alloc_from(&self, turn: &Turn<'_>, zones: &[u8], gfp: Gfp, order: Order) -> Option<Frame> {
+    fn alloc_from(&self, turn: &Turn<'_>, zones: ZoneOrder<'_>, gfp: Gfp, order: Order) -> Option<Frame> {
         zones.iter().find_map(|&number| {
             let zone = &self.zones[usize::from(number)];
             let listed = pcp::list_of(order, gfp.mobility)
                 .and_then(|list| self.list_take(turn, usize::from(number), list, gfp));
             if listed.is_some() {
+                self.count_placed(turn.cpu, gfp, zones, number.into(), order.frames());
                 return listed;
             }
             if zone.allowance(gfp.urgency, gfp.zone) < order.frames() {
@@ -260,6 +264,7 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
             }
             let frame = self.in_store(|| self.take_one(turn, zone, gfp, order))?;
             self.count_alloc(turn.cpu, usize::from(number), order.frames());
+            self.count_placed(turn.cpu, gfp, zones, number.into(), order.frames());
             Some(frame)
         })
     }

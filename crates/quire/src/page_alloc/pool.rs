@@ -5,8 +5,9 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use super::runs::{PoolBits, Run};
 use crate::addr::BlockNumber;
-use crate::limits::SECTION_BLOCKS;
+use crate::limits::{SECTION_BLOCKS, WHOLE_BLOCKS_SHORT};
 use crate::memmap::BootSlice;
 
 /// Words of bits for `count` blocks from `first`, and words of the summary.
@@ -28,7 +29,7 @@ pub(super) struct Pool {
     full: BootSlice<AtomicU64>,
     /// Free blocks.
     pub(super) free: u32,
-    /// The word at which the last search for one block ended.
+    /// Every word below is full, so that no search need look there.
     hint: usize,
 }
 
@@ -51,12 +52,18 @@ impl Pool {
         pool
     }
 
-    /// Takes an aligned run of blocks, a power of two, if there is one.
-    pub(super) fn take(&mut self, blocks: u32) -> Option<BlockNumber> {
+    /// Takes the lowest run of free blocks that starts at a multiple of `align` blocks, a power of two, if there is one.
+    pub(super) fn take(&mut self, blocks: u32, align: u32) -> Option<BlockNumber> {
         if self.free < blocks {
             return None;
         }
-        let bit = if blocks == 1 { self.find_one() } else { self.find_run(blocks as usize) }?;
+        self.hint = self.bits().next_with_room(self.hint)?;
+        let bit = if blocks == 1 && align == 1 {
+            self.hint * 64 + (!self.taken[self.hint].load(Ordering::Relaxed)).trailing_zeros() as usize
+        } else {
+            let run = Run { blocks: blocks as usize, align: align as usize, origin: self.origin as usize };
+            self.bits().find_run(self.hint, run).0?
+        };
         self.mark(bit, blocks as usize, true);
         self.free -= blocks;
         Some(BlockNumber(self.origin + bit as u32))
@@ -68,7 +75,12 @@ impl Pool {
         self.free -= blocks;
     }
 
-    /// Puts an aligned run of blocks back.
+    /// Whether so few blocks are free that partly used ones should be used first, wherever they are.
+    pub(super) fn is_short(&self) -> bool {
+        self.free <= self.count / WHOLE_BLOCKS_SHORT
+    }
+
+    /// Puts a run of blocks back.
     pub(super) fn put(&mut self, first: BlockNumber, blocks: u32) {
         let bit = (first.0 - self.origin) as usize;
         debug_assert!((bit..bit + blocks as usize).all(|bit| self.is_taken(bit)));
@@ -82,8 +94,14 @@ impl Pool {
         block.0 >= self.first.0 && block.0 - self.first.0 < self.count
     }
 
+    /// How many blocks of the region there are from `block`, which is one of them, to its end.
+    pub(super) fn blocks_from(&self, block: BlockNumber) -> u32 {
+        self.first.0 + self.count - block.0
+    }
+
     /// Free blocks as the bits say it; for `validate`.
     pub(super) fn count_free(&self) -> u32 {
+        debug_assert!(self.bits().next_with_room(0).is_none_or(|word| word >= self.hint));
         self.taken.iter().map(|word| word.load(Ordering::Relaxed).count_zeros()).sum()
     }
 
@@ -96,45 +114,8 @@ impl Pool {
         self.taken[bit / 64].load(Ordering::Relaxed) >> (bit % 64) & 1 == 1
     }
 
-    /// The lowest free bit at or after the hint, or before it.
-    fn find_one(&mut self) -> Option<usize> {
-        let word = self.next_with_room(self.hint).or_else(|| self.next_with_room(0))?;
-        self.hint = word;
-        Some(word * 64 + (!self.taken[word].load(Ordering::Relaxed)).trailing_zeros() as usize)
-    }
-
-    /// The first word at or after `from` that is not full.
-    fn next_with_room(&self, from: usize) -> Option<usize> {
-        let mut at = from / 64;
-        let mut room = !self.full.get(at)?.load(Ordering::Relaxed) & u64::MAX << (from % 64);
-        while room == 0 {
-            at += 1;
-            room = !self.full.get(at)?.load(Ordering::Relaxed);
-        }
-        Some(at * 64 + room.trailing_zeros() as usize)
-    }
-
-    /// The lowest aligned run of free bits: linear in words at worst, full words skipped 64 at a time.
-    fn find_run(&self, blocks: usize) -> Option<usize> {
-        let mut word = self.next_with_room(0)?;
-        loop {
-            if blocks <= 64 {
-                let free = !self.taken[word].load(Ordering::Relaxed);
-                let mask = u64::MAX >> (64 - blocks);
-                if let Some(bit) = (0..64).step_by(blocks).find(|&bit| free >> bit & mask == mask) {
-                    return Some(word * 64 + bit);
-                }
-            } else {
-                let words = blocks / 64;
-                word = word.next_multiple_of(words);
-                let group = self.taken.get(word..word + words)?;
-                if group.iter().all(|word| word.load(Ordering::Relaxed) == 0) {
-                    return Some(word * 64);
-                }
-                word += words - 1;
-            }
-            word = self.next_with_room(word + 1)?;
-        }
+    fn bits(&self) -> PoolBits<'_> {
+        PoolBits { taken: &self.taken, full: &self.full }
     }
 
     fn mark(&mut self, from: usize, count: usize, taken: bool) {

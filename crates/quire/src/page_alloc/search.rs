@@ -1,13 +1,31 @@
 //! Where to look for a folio: own shard, whole blocks, other shards, other mobility groups.
+//!
+//! # Groups
+//!
+//! A block serves one mobility group, so that what cannot be moved does not lie in every block. A request takes, in this
+//! order,
+//!
+//! 1. from a block of its group in its CPU's own shard, the one with the smallest sufficient free group, so that emptier
+//!    blocks get to be whole;
+//! 2. a whole block, unless those are short;
+//! 3. from a block of its group in another shard;
+//! 4. one of the last whole blocks;
+//! 5. from a block of another group, the one with the *largest* free group, so that what follows finds room there too. Is
+//!    at least half of the block free, it changes over to the requester's group, and strangers stay together. (Linux:
+//!    `try_to_claim_block`.) Among blocks that are equally free, [`Mobility::fallbacks`] decides.
+//!
+//! Without grouping a block serves whoever comes.
 
+use core::cmp::Reverse;
 use core::sync::atomic::Ordering;
 
 use super::PageAllocator;
 use super::gfp::Mobility;
+use super::shard::ShardIndex;
 use super::zone::Zone;
 use crate::addr::{BlockNumber, Order};
 use crate::limits::DESCRIPTOR_FRAMES;
-use crate::memmap::{FrameMask, FrameState};
+use crate::memmap::{BlockState, FrameMask, FrameState};
 use crate::platform::Platform;
 use crate::stats::Stat;
 
@@ -35,31 +53,96 @@ impl Search {
 impl<P: Platform> PageAllocator<'_, P> {
     /// A block that should have a free group of the order, splitting a whole one if need be.
     pub(super) fn find_block(&self, zone: &Zone, search: Search) -> Option<BlockNumber> {
-        let own = |shard: usize, mobility| {
-            let shard = &zone.shards[shard].0;
-            let index =
-                if search.wait { shard.lock(self.platform) } else { shard.try_lock(self.platform)? };
-            index.candidate(mobility, search.order).or_else(|| index.spare())
-        };
-        let others = || (1..zone.shards.len()).map(|step| (search.home + step) % zone.shards.len());
-        own(search.home, search.mobility)
-            .or_else(|| self.split_whole(zone, search))
-            .or_else(|| others().find_map(|shard| own(shard, search.mobility)))
-            .or_else(|| {
-                let groups = Mobility::ALL.into_iter().filter(|&group| group != search.mobility);
-                groups
-                    .flat_map(|group| core::iter::once(search.home).chain(others()).map(move |s| (s, group)))
-                    .find_map(|(shard, group)| {
-                        let found = own(shard, group)?;
-                        self.count(Stat::MobilityFallback, 1);
-                        Some(found)
-                    })
+        if !self.group_by_mobility {
+            return self.find_ungrouped(zone, search);
+        }
+        let own = |shard: usize| {
+            self.look(zone, shard, search, |index| {
+                index
+                    .smallest(search.mobility, search.order)
+                    .map(|(_, found)| found)
+                    .or_else(|| index.spare())
             })
+        };
+        own(search.home)
+            .or_else(|| self.split_whole(zone, search, true))
+            .or_else(|| other_shards(zone, search).find_map(own))
+            .or_else(|| self.split_whole(zone, search, false))
+            .or_else(|| self.find_in_other_groups(zone, search))
     }
 
-    /// Makes a whole block of the pool ready for small pieces, as a member of the searcher's shard.
-    fn split_whole(&self, zone: &Zone, search: Search) -> Option<BlockNumber> {
-        let number = zone.take_blocks(self.platform, 1, search.wait)?;
+    /// As [`Self::find_block`], whatever group a block serves.
+    fn find_ungrouped(&self, zone: &Zone, search: Search) -> Option<BlockNumber> {
+        let any = |shard: usize| {
+            self.look(zone, shard, search, |index| {
+                let fitting =
+                    Mobility::ALL.into_iter().filter_map(|group| index.smallest(group, search.order));
+                fitting.min().map(|(_, found)| found).or_else(|| index.spare())
+            })
+        };
+        any(search.home)
+            .or_else(|| self.split_whole(zone, search, false))
+            .or_else(|| other_shards(zone, search).find_map(any))
+    }
+
+    /// Looks at the index of one shard, unless it is locked and the search waits for nothing.
+    fn look<R>(
+        &self,
+        zone: &Zone,
+        shard: usize,
+        search: Search,
+        at: impl FnOnce(&ShardIndex) -> Option<R>,
+    ) -> Option<R> {
+        let shard = &zone.shards[shard].0;
+        let index = if search.wait { shard.lock(self.platform) } else { shard.try_lock(self.platform)? };
+        at(&index)
+    }
+
+    /// The emptiest block of another group, changed over to the searcher's group if enough of it is free.
+    #[cold]
+    fn find_in_other_groups(&self, zone: &Zone, search: Search) -> Option<BlockNumber> {
+        let groups = search.mobility.fallbacks();
+        let best_of = |shard: usize| {
+            self.look(zone, shard, search, |index| {
+                let largest = groups.iter().enumerate().filter_map(|(rank, &group)| {
+                    let (order, block) =
+                        index.largest(group).filter(|&(order, _)| order >= search.order.get())?;
+                    Some((order, Reverse(rank), block))
+                });
+                largest.max()
+            })
+        };
+        let shards = core::iter::once(search.home).chain(other_shards(zone, search));
+        let (_, _, number) = shards.filter_map(best_of).max_by_key(|&(order, rank, _)| (order, rank))?;
+        self.count(Stat::MobilityFallback, 1);
+        if search.wait {
+            self.change_group(zone, number, search.mobility);
+        }
+        Some(number)
+    }
+
+    /// Makes a block serve another group if at least half of it is free: whatever is freed in it from now on serves
+    /// the new group as well. What is still used in it stays where it is.
+    fn change_group(&self, zone: &Zone, number: BlockNumber, mobility: Mobility) {
+        let block = self.memmap.block(number);
+        block.lock(self.platform);
+        let (free, all) = (block.free.load(Ordering::Relaxed), block.capacity.load(Ordering::Relaxed));
+        let changes = block.state() == BlockState::Small
+            && block.zone() == usize::from(zone.number)
+            && block.mobility() != mobility as u8
+            && u32::from(free) * 2 >= u32::from(all);
+        if changes {
+            block.set_group(zone.number, mobility as u8);
+            self.relist(zone, number, block);
+            self.count(Stat::MobilityChange, 1);
+        }
+        block.unlock(self.platform);
+    }
+
+    /// Makes a whole block of the pool ready for small pieces, as a member of the searcher's shard. `spares_last`: none of
+    /// those that are taken only when everything else is used.
+    fn split_whole(&self, zone: &Zone, search: Search, spares_last: bool) -> Option<BlockNumber> {
+        let number = zone.take_block(self.platform, search.wait, spares_last)?;
         let block = self.memmap.block(number);
         block.lock(self.platform);
         self.make_small(zone, number, block, 0, FrameMask::EMPTY);
@@ -71,4 +154,10 @@ impl<P: Platform> PageAllocator<'_, P> {
         self.count(Stat::BlockSplit, 1);
         Some(number)
     }
+}
+
+/// The shards besides the searcher's own, from the next one on.
+fn other_shards(zone: &Zone, search: Search) -> impl Iterator<Item = usize> {
+    let count = zone.shards.len();
+    (1..count).map(move |step| (search.home + step) % count)
 }

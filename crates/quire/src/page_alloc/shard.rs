@@ -34,14 +34,21 @@ pub(super) struct ShardIndex {
 }
 
 impl ShardIndex {
-    /// The block with the smallest sufficient free order, so that large groups stay whole.
+    /// A block of the group with the smallest sufficient free order, so that large groups stay whole, and that order.
     #[inline]
-    pub(super) fn candidate(&self, mobility: Mobility, order: Order) -> Option<BlockNumber> {
+    pub(super) fn smallest(&self, mobility: Mobility, order: Order) -> Option<(u8, BlockNumber)> {
         let fitting = self.occupied[mobility as usize] >> order.get();
-        (fitting != 0).then(|| {
-            let order = usize::from(order.get()) + fitting.trailing_zeros() as usize;
-            BlockNumber(self.heads[mobility as usize][order] - 1)
-        })
+        (fitting != 0).then(|| self.head(mobility, order.get() + fitting.trailing_zeros() as u8))
+    }
+
+    /// A block of the group with the largest free order, and that order.
+    pub(super) fn largest(&self, mobility: Mobility) -> Option<(u8, BlockNumber)> {
+        let order = self.occupied[mobility as usize].checked_ilog2()?;
+        Some(self.head(mobility, order as u8))
+    }
+
+    fn head(&self, mobility: Mobility, order: u8) -> (u8, BlockNumber) {
+        (order, BlockNumber(self.heads[mobility as usize][usize::from(order)] - 1))
     }
 
     /// The spare block.

@@ -34,7 +34,12 @@ impl<P: Platform> PageAllocator<'_, P> {
         let mut got = 0;
         while got < out.len() {
             let Some(number) = self.find_block(zone, search) else { break };
-            got += self.take_from(zone, number, search, &mut out[got..]);
+            let taken = self.take_from(zone, number, search, &mut out[got..]);
+            // Whoever waits for nothing may have found a block that its own CPU has locked, and would find it again.
+            if taken == 0 && !search.wait {
+                break;
+            }
+            got += taken;
         }
         got
     }

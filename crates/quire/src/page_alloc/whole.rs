@@ -19,10 +19,7 @@ impl<P: Platform> PageAllocator<'_, P> {
     /// Takes an aligned folio of order 9 or more from a zone.
     pub(super) fn take_whole(&self, zone: &Zone, order: Order, wait: bool) -> Option<Frame> {
         let blocks = blocks_of(order);
-        let number = zone.take_blocks(self.platform, blocks, wait).or_else(|| {
-            let merged = wait && self.merge_spares(zone) > 0;
-            merged.then(|| zone.take_blocks(self.platform, blocks, wait)).flatten()
-        })?;
+        let number = self.take_run(zone, blocks, blocks, wait)?;
         for tail in (0..blocks).rev() {
             let block = self.memmap.block(number.add(tail));
             let state = if tail == 0 { BlockState::Folio } else { BlockState::FolioTail };
@@ -35,8 +32,16 @@ impl<P: Platform> PageAllocator<'_, P> {
         Some(number.first_frame())
     }
 
+    /// Takes a run of whole blocks off the pools of a zone, after spare blocks were made whole if need be.
+    pub(super) fn take_run(&self, zone: &Zone, blocks: u32, align: u32, wait: bool) -> Option<BlockNumber> {
+        zone.take_blocks(self.platform, blocks, align, wait).or_else(|| {
+            let merged = wait && self.merge_spares(zone) > 0;
+            merged.then(|| zone.take_blocks(self.platform, blocks, align, wait)).flatten()
+        })
+    }
+
     /// Writes the record of a block that has just left the pool.
-    fn claim(&self, zone: &Zone, block: &Block, order: Order, state: BlockState) {
+    pub(super) fn claim(&self, zone: &Zone, block: &Block, order: Order, state: BlockState) {
         block.lock(self.platform);
         block.order.store(order.get(), Ordering::Relaxed);
         block.set_group(zone.number, 0);
@@ -84,9 +89,12 @@ impl<P: Platform> PageAllocator<'_, P> {
     /// Puts the blocks of a folio that is out of use back into their pool. The caller has marked the first one listed
     /// under its lock, so nobody else touches them.
     pub(super) fn put_whole(&self, number: BlockNumber, order: Order) {
-        let blocks = blocks_of(order);
-        let zone = &self.zones[self.memmap.block(number).zone()];
         self.note_freed(crate::addr::FrameRange::folio(number.first_frame(), order));
+        self.put_run(&self.zones[self.memmap.block(number).zone()], number, blocks_of(order));
+    }
+
+    /// Puts blocks that are out of use, and that nobody else touches, back into the pool of their region.
+    pub(super) fn put_run(&self, zone: &Zone, number: BlockNumber, blocks: u32) {
         for tail in (0..blocks).rev() {
             let block = self.memmap.block(number.add(tail));
             block.lock(self.platform);

@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use super::gfp::{Urgency, ZoneKind};
+use super::layout::KINDS;
 use super::pool::Pool;
 use super::shard::Shard;
 use crate::addr::BlockNumber;
@@ -34,7 +35,7 @@ impl Watermarks {
 /// A value on a cache line of its own.
 #[repr(align(64))]
 #[derive(Default)]
-pub(super) struct OwnLine<T>(T);
+pub(super) struct OwnLine<T>(pub(super) T);
 
 /// The memory of one node and one kind.
 pub(super) struct Zone {
@@ -45,8 +46,9 @@ pub(super) struct Zone {
     /// Frames that can ever be handed out, descriptor frames included. Constant after start-up.
     pub(super) managed: AtomicU64,
     pub(super) marks: Watermarks,
-    /// Frames kept from requests that a higher zone of the node could have served (Linux: `lowmem_reserve`).
-    pub(super) reserve_for_low: u64,
+    /// Frames kept from requests that would have taken a zone of a higher kind, for each kind (Linux: `lowmem_reserve`):
+    /// what can live elsewhere must not fill the memory that others cannot do without.
+    pub(super) low_reserve: [u64; KINDS],
     pub(super) pools: BootSlice<SpinLock<Pool>>,
     pub(super) shards: BootSlice<Shard>,
     /// Frames in the store. Changed once per batch.
@@ -83,7 +85,9 @@ impl Zone {
         parked + frames <= self.managed.load(Ordering::Relaxed) / 8
     }
 
-    /// How many frames a request may take without passing its mark.
+    /// How many frames a request may take without passing its mark: `min` for ordinary ones, half of it for atomic ones,
+    /// nothing for those that may use the whole reserve. Asked once a batch and before the batch is taken, so that each
+    /// CPU that asks at the same time may pass the mark by one batch.
     #[inline]
     pub(super) fn allowance(&self, urgency: Urgency, wanted_zone: ZoneKind) -> u64 {
         let mark = match urgency {
@@ -91,21 +95,35 @@ impl Zone {
             Urgency::Atomic => self.marks.min / 2,
             Urgency::Reserve => 0,
         };
-        let reserve =
-            if wanted_zone > self.kind && urgency != Urgency::Reserve { self.reserve_for_low } else { 0 };
+        let reserve = if urgency == Urgency::Reserve { 0 } else { self.low_reserve[wanted_zone as usize] };
         self.free_frames().saturating_sub(mark + reserve)
     }
 
-    /// Takes an aligned run of whole blocks from any of the zone's regions.
+    /// Takes a run of whole blocks from any of the zone's regions, at a multiple of `align` blocks.
     pub(super) fn take_blocks<P: Platform>(
         &self,
         platform: &P,
         blocks: u32,
+        align: u32,
         wait: bool,
     ) -> Option<BlockNumber> {
         self.pools.iter().find_map(|pool| {
             let mut pool = if wait { pool.lock(platform) } else { pool.try_lock(platform)? };
-            pool.take(blocks)
+            pool.take(blocks, align)
+        })
+    }
+
+    /// Takes one whole block, to be used in small pieces. `keep_some`: only where a region has more of them than
+    /// [`crate::limits::WHOLE_BLOCKS_SHORT`] says.
+    pub(super) fn take_block<P: Platform>(
+        &self,
+        platform: &P,
+        wait: bool,
+        keep_some: bool,
+    ) -> Option<BlockNumber> {
+        self.pools.iter().find_map(|pool| {
+            let mut pool = if wait { pool.lock(platform) } else { pool.try_lock(platform)? };
+            if keep_some && pool.is_short() { None } else { pool.take(1, 1) }
         })
     }
 
@@ -119,6 +137,12 @@ impl Zone {
             }
         }
         unreachable!("block {first:?} belongs to no region of its zone");
+    }
+
+    /// How many blocks there are from `block` to the end of its region.
+    pub(super) fn region_from<P: Platform>(&self, platform: &P, block: BlockNumber) -> u32 {
+        let mut pools = self.pools.iter().map(|pool| pool.lock(platform));
+        pools.find(|pool| pool.spans(block)).map_or(1, |pool| pool.blocks_from(block))
     }
 
     /// Whole free blocks.

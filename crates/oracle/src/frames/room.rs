@@ -1,0 +1,123 @@
+//! What a machine could hand out, found by emptying a second machine of the same make: so that nobody who is told that
+//! memory is out has to be believed.
+
+use quire::addr::{BlockNumber, Frame, Order};
+use quire::page_alloc::{Gfp, NodePolicy, NodeSet, PageAllocator, Urgency, ZoneKind};
+
+use hosted::Hosted;
+
+use super::{FrameModel, FrameShape};
+
+/// Where a frame or a block lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Zone {
+    kind: ZoneKind,
+    node: u8,
+}
+
+/// Everything that can be had from a machine on which nothing is handed out.
+#[derive(Clone, Debug, Default)]
+pub struct Room {
+    /// Each frame that can be had by itself, in ascending order.
+    frames: Vec<(u64, Zone)>,
+    /// Each block that can be had whole, with its range's number, in ascending order.
+    blocks: Vec<(u32, Zone, usize)>,
+}
+
+/// A run of blocks that is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BlockRun {
+    /// How many.
+    pub blocks: u32,
+    /// The first one's number is a multiple of this.
+    pub align: u32,
+}
+
+impl BlockRun {
+    /// The blocks of a folio.
+    pub fn of(order: Order) -> Self {
+        let blocks = (order.frames() / Order::BLOCK.frames()) as u32;
+        Self { blocks, align: blocks }
+    }
+}
+
+impl Room {
+    /// Empties an allocator of a machine of this shape; the running thread is one of its CPUs.
+    pub fn survey(shape: &FrameShape, allocator: &PageAllocator<'_, Hosted>) -> Self {
+        let mut room = Self::default();
+        let take = |gfp, order| std::iter::from_fn(move || allocator.alloc(gfp, order).ok());
+        let request = |node, kind| Gfp {
+            zone: kind,
+            urgency: Urgency::Reserve,
+            nodes: NodePolicy::Bind(NodeSet::one(node)),
+            ..Gfp::USER
+        };
+        for node in 0..shape.nodes() {
+            for kind in [ZoneKind::Dma32, ZoneKind::Normal, ZoneKind::Movable] {
+                let found = take(request(node, kind), Order::FRAME);
+                room.frames.extend(found.map(|frame| (frame.0, Zone { kind, node })));
+            }
+        }
+        room.frames.sort_unstable_by_key(|&(frame, _)| frame);
+        for &(frame, _) in &room.frames {
+            allocator.free(Frame(frame), Order::FRAME).expect("it was handed out");
+        }
+        allocator.drain_local();
+        for node in 0..shape.nodes() {
+            for frame in take(request(node, ZoneKind::Movable), Order::BLOCK) {
+                let zone = room.zone_of(Frame(frame.0 + 100)).expect("its frames can be had as well");
+                let range = shape.ranges.iter().position(|range| range.frames.contains(frame));
+                room.blocks.push((frame.block().0, zone, range.expect("it is memory")));
+            }
+        }
+        room.blocks.sort_unstable_by_key(|&(block, ..)| block);
+        room
+    }
+
+    /// The zone that a frame can be had from.
+    fn zone_of(&self, frame: Frame) -> Option<Zone> {
+        let at = self.frames.binary_search_by_key(&frame.0, |&(frame, _)| frame).ok()?;
+        Some(self.frames[at].1)
+    }
+
+    /// The kind of the zone that a frame can be had from.
+    pub fn kind_of(&self, frame: Frame) -> Option<ZoneKind> {
+        self.zone_of(frame).map(|zone| zone.kind)
+    }
+
+    /// A folio below a block's size that could be handed out from a zone up to `kind` of one of `nodes`.
+    pub fn fits(&self, model: &FrameModel, order: Order, kind: ZoneKind, nodes: NodeSet) -> Option<Frame> {
+        let mut run = 0;
+        let mut next = 0;
+        self.frames.iter().find_map(|&(frame, zone)| {
+            let free = zone.kind <= kind && nodes.contains(zone.node) && model.holder(Frame(frame)).is_none();
+            run = match (free, frame == next) {
+                (false, _) => 0,
+                (true, true) => run + 1,
+                (true, false) => 1,
+            };
+            next = frame + 1;
+            (run >= order.frames() && next.is_multiple_of(order.frames()))
+                .then(|| Frame(next - order.frames()))
+        })
+    }
+
+    /// A run of blocks that could be handed out from a zone up to `kind` of one of `nodes`.
+    pub fn run_fits(
+        &self,
+        model: &FrameModel,
+        want: BlockRun,
+        kind: ZoneKind,
+        nodes: NodeSet,
+    ) -> Option<BlockNumber> {
+        let free = |&(block, zone, _): &(u32, Zone, usize)| {
+            zone.kind <= kind && nodes.contains(zone.node) && !model.touches(BlockNumber(block).first_frame())
+        };
+        self.blocks.windows(want.blocks as usize).find_map(|run| {
+            let ((first, zone, range), last) = (run[0], run[run.len() - 1]);
+            let in_a_row = last.0 - first + 1 == want.blocks && (last.1, last.2) == (zone, range);
+            let fits = first.is_multiple_of(want.align) && in_a_row && run.iter().all(free);
+            fits.then_some(BlockNumber(first))
+        })
+    }
+}

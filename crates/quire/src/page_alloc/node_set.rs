@@ -1,0 +1,93 @@
+//! Sets of memory nodes.
+
+use crate::limits::MAX_NODES;
+
+/// Stands for every node that no machine can have.
+const BEYOND: u32 = 1 << MAX_NODES;
+
+/// A set of memory nodes (Linux: `nodemask_t`). A node that no machine can have is remembered as such, so that a
+/// request that names it is refused by name and not served from the rest.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct NodeSet(u32);
+
+impl NodeSet {
+    /// No node.
+    pub const EMPTY: Self = Self(0);
+    /// Every node that a machine can have.
+    pub const ALL: Self = Self::first(MAX_NODES);
+
+    /// The one node.
+    pub const fn one(node: u8) -> Self {
+        Self::EMPTY.with(node)
+    }
+
+    /// Nodes 0 to `count - 1`.
+    pub const fn first(count: usize) -> Self {
+        if count > MAX_NODES { Self(BEYOND | (BEYOND - 1)) } else { Self((1 << count) - 1) }
+    }
+
+    /// These nodes.
+    pub const fn of(nodes: &[u8]) -> Self {
+        let (mut set, mut at) = (Self::EMPTY, 0);
+        while at < nodes.len() {
+            set = set.with(nodes[at]);
+            at += 1;
+        }
+        set
+    }
+
+    /// The set and this node.
+    #[must_use]
+    pub const fn with(self, node: u8) -> Self {
+        if node as usize >= MAX_NODES { Self(self.0 | BEYOND) } else { Self(self.0 | 1 << node) }
+    }
+
+    /// The nodes in both.
+    #[must_use]
+    pub const fn intersection(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// Whether every node of this set is in the other.
+    pub const fn is_within(self, other: Self) -> bool {
+        self.0 & !other.0 == 0
+    }
+
+    /// Whether the node is in the set.
+    #[inline]
+    pub const fn contains(self, node: u8) -> bool {
+        (node as usize) < MAX_NODES && self.0 >> node & 1 == 1
+    }
+
+    /// Whether there is no node in the set.
+    #[inline]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// How many nodes.
+    pub const fn len(self) -> usize {
+        self.0.count_ones() as usize
+    }
+
+    /// The nodes in ascending order.
+    pub fn iter(self) -> impl Iterator<Item = u8> {
+        (0..MAX_NODES as u8).filter(move |&node| self.contains(node))
+    }
+
+    /// The first node of the set behind `node`, going round; `None` when the set is empty.
+    pub fn next_after(self, node: u8) -> Option<u8> {
+        (1..=MAX_NODES as u8)
+            .map(|step| node.wrapping_add(step) % MAX_NODES as u8)
+            .find(|&next| self.contains(next))
+    }
+}
+
+impl FromIterator<u8> for NodeSet {
+    fn from_iter<I: IntoIterator<Item = u8>>(nodes: I) -> Self {
+        nodes.into_iter().fold(Self::EMPTY, Self::with)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,288 @@
+//! Ranges of whole blocks: found whenever there are any, given back together or one by one, refused without a trace.
+
+mod common;
+
+use std::collections::BTreeSet;
+
+use common::{order, ranges_of, seed, with_allocator};
+use hosted::{Hosted, HostedConfig, MemoryRange as Range};
+use quire::addr::{Frame, Order, PageSize};
+use quire::cpu::CpuId;
+use quire::error::{AllocError, FreeError};
+use quire::page_alloc::{AllocatorConfig, Gfp, PageAllocator, Urgency};
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+/// User memory, and everything may be given.
+const ALL: Gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::USER };
+
+type Allocator<'m> = PageAllocator<'m, Hosted>;
+
+fn with_ranges(ranges: Vec<Range>, test: impl FnOnce(&Allocator<'_>)) {
+    let machine = HostedConfig::new(MIB).with_ranges(ranges).build().unwrap();
+    machine.run_on(CpuId(0), || {
+        let allocator =
+            PageAllocator::new(&machine, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
+        let before = allocator.memory_info();
+        test(&allocator);
+        allocator.drain_local();
+        allocator.validate().unwrap();
+        assert_eq!(allocator.memory_info(), before, "every block is whole again");
+    });
+}
+
+/// Every whole block there is, as folios of order 9.
+fn take_all(allocator: &Allocator<'_>) -> BTreeSet<u32> {
+    std::iter::from_fn(|| allocator.alloc(ALL, Order::BLOCK).ok()).map(|frame| frame.block().0).collect()
+}
+
+fn give(allocator: &Allocator<'_>, block: u32) {
+    allocator.free(Frame(u64::from(block) * 512), Order::BLOCK).unwrap();
+}
+
+/// The lowest run of free blocks in any of the regions, which are ranges of block numbers.
+fn naive(free: &BTreeSet<u32>, regions: &[std::ops::Range<u32>], blocks: u32, align: u32) -> Option<u32> {
+    regions.iter().find_map(|region| {
+        region.clone().find(|&start| {
+            start.is_multiple_of(align)
+                && start + blocks <= region.end
+                && (start..start + blocks).all(|block| free.contains(&block))
+        })
+    })
+}
+
+#[test]
+fn finds_a_run_in_every_pattern_of_free_blocks() {
+    // Two regions, one right behind the other in numbers: a range never crosses from one into the other.
+    let ranges = vec![Range::new(0, 14 * MIB), Range::new(14 * MIB, 12 * MIB)];
+    with_ranges(ranges, |allocator| {
+        let all = take_all(allocator);
+        assert_eq!(all, (1..13).collect());
+        let regions = [0..7, 7..13];
+        for pattern in 0..1u32 << 12 {
+            let free: BTreeSet<u32> = all.iter().copied().filter(|b| pattern >> (b - 1) & 1 == 1).collect();
+            free.iter().for_each(|&block| give(allocator, block));
+            for (blocks, align) in [(1, 1), (1, 4), (2, 1), (2, 2), (3, 1), (4, 4), (5, 2), (6, 1), (7, 1)] {
+                let want = naive(&free, &regions, blocks, align);
+                let got = allocator.alloc_contig(ALL, blocks, align).ok();
+                assert_eq!(got.map(|frame| frame.block().0), want, "{blocks} at {align} of {free:?}");
+                if let Some(frame) = got {
+                    allocator.free_contig(frame, blocks).unwrap();
+                }
+            }
+            assert_eq!(take_all(allocator), free);
+        }
+        all.iter().for_each(|&block| give(allocator, block));
+    });
+}
+
+#[test]
+fn finds_a_run_wherever_there_is_one_while_blocks_come_and_go() {
+    let seed = seed(31);
+    println!("QUIRE_SEED={seed}");
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let ranges = vec![Range::new(6 * MIB, 300 * MIB), Range::new(4 * GIB - 180 * MIB, 330 * MIB)];
+    with_ranges(ranges, |allocator| {
+        let mut live: BTreeSet<u32> = take_all(allocator);
+        // A range does not cross 4 GiB either: the zones end there.
+        let regions = [3..153, 1958..2048, 2048..2123];
+        let mut free = BTreeSet::new();
+        for _ in 0..20_000 {
+            if rng.u32(..3) > 0 {
+                let runs = rng.u32(1..12);
+                let first = live.range(rng.u32(..2200)..).next().copied().unwrap_or(0);
+                for block in first..first + runs {
+                    if live.remove(&block) {
+                        give(allocator, block);
+                        free.insert(block);
+                    }
+                }
+                continue;
+            }
+            let (blocks, align) = (rng.u32(1..80), 1 << rng.u32(0..8));
+            let got = allocator.alloc_contig(ALL, blocks, align);
+            // Which region is asked first is the zones' order; whether there is a run at all is not.
+            let want = naive(&free, &regions, blocks, align);
+            assert_eq!(
+                got.is_ok(),
+                want.is_some(),
+                "{blocks} at {align} of {free:?}: {got:?}, want {want:?}"
+            );
+            if let Ok(frame) = got {
+                let first = frame.block().0;
+                assert!(first.is_multiple_of(align));
+                assert!((first..first + blocks).all(|block| free.remove(&block) && live.insert(block)));
+            }
+        }
+        allocator.validate().unwrap();
+        live.iter().for_each(|&block| give(allocator, block));
+    });
+}
+
+#[test]
+fn what_the_cpu_keeps_for_itself_is_found() {
+    with_ranges(vec![Range::new(0, 128 * MIB)], |allocator| {
+        let all = take_all(allocator);
+        let (first, count) = (*all.first().unwrap(), all.len() as u32);
+        // Some of these stay on the CPU's list.
+        all.iter().for_each(|&block| give(allocator, block));
+        let range = allocator.alloc_contig(ALL, count, 1).expect("listed blocks count as free");
+        assert_eq!(range.block().0, first);
+        allocator.free_contig(range, count).unwrap();
+        // Frames on lists, in a block that is kept in pieces although it is free.
+        let frames: Vec<Frame> = (0..3).map(|_| allocator.alloc(ALL, Order::FRAME).unwrap()).collect();
+        frames.iter().for_each(|&frame| allocator.free(frame, Order::FRAME).unwrap());
+        let range = allocator.alloc_contig(ALL, count, 1).expect("spare blocks count as free");
+        allocator.free_contig(range, count).unwrap();
+    });
+}
+
+#[test]
+fn blocks_of_a_range_are_folios_of_their_own() {
+    with_ranges(vec![Range::new(0, 64 * MIB)], |allocator| {
+        let range = allocator.alloc_contig(Gfp::USER, 6, 2).unwrap();
+        let block = |n: u64| range.add(n * 512);
+        assert_eq!(allocator.free(range, order(10)), Err(FreeError::WrongOrder));
+        allocator.counter().map_large(block(3), PageSize::Size2M);
+        assert_eq!(allocator.mapcount(block(3).add(5)), 1);
+        assert_eq!(allocator.mapcount(block(2).add(5)), 0);
+        let used = allocator.memory_info().used;
+        assert_eq!(allocator.free_contig(range, 6), Err(FreeError::InUse));
+        assert_eq!(allocator.free_contig(range.add(1), 2), Err(FreeError::WrongOrder));
+        assert_eq!(allocator.free_contig(range, 0), Ok(()));
+        assert_eq!(allocator.memory_info().used, used, "a refusal changes nothing");
+        assert_eq!(allocator.counter().unmap_large(block(3), PageSize::Size2M), 512);
+        allocator.free(block(0), Order::BLOCK).unwrap();
+        assert_eq!(allocator.free_contig(range, 3), Err(FreeError::DoubleFree));
+        assert_eq!(allocator.free_contig(block(1), 3), Err(FreeError::DoubleFree), "its last is free");
+        allocator.free_contig(block(1), 2).unwrap();
+        assert_eq!(allocator.free_contig(block(1), 2), Err(FreeError::DoubleFree));
+        allocator.free_contig(block(4), 2).unwrap();
+        assert_eq!(allocator.free_contig(Frame(1 << 30), 1), Err(FreeError::NotMemory));
+        assert_eq!(
+            allocator.free_contig(Frame(0), 1),
+            Err(FreeError::WrongOrder),
+            "the manager's own tables"
+        );
+        assert_eq!(allocator.free_contig(Frame((u64::from(u32::MAX)) << 9), 2), Err(FreeError::NotMemory));
+        // One range, and folios of another kind in it.
+        let small = allocator.alloc(Gfp::USER, Order::FRAME).unwrap();
+        assert_eq!(allocator.free_contig(Frame(small.block().0 as u64 * 512), 1), Err(FreeError::WrongOrder));
+        allocator.free(small, Order::FRAME).unwrap();
+    });
+}
+
+#[test]
+fn a_range_that_spans_two_regions_goes_back_to_both() {
+    with_ranges(vec![Range::new(0, 14 * MIB), Range::new(14 * MIB, 12 * MIB)], |allocator| {
+        let all = take_all(allocator);
+        let (first, count) = (*all.first().unwrap(), all.len() as u32);
+        assert_eq!(count, 12);
+        allocator.free_contig(Frame(u64::from(first) * 512), count).unwrap();
+        allocator.validate().unwrap();
+    });
+}
+
+#[test]
+fn gigantic_pages_come_from_either_call() {
+    with_ranges(vec![Range::new(0, 3 * GIB + 700 * MIB)], |allocator| {
+        let folio = allocator.alloc(Gfp::USER, Order::GIGANTIC).unwrap();
+        assert!(folio.is_aligned(Order::GIGANTIC));
+        let range = allocator.alloc_contig(Gfp::USER, 512, 512).unwrap();
+        assert!(range.is_aligned(Order::GIGANTIC) && range != folio);
+        // No third aligned one is left, but there are two thirds of one before the first and behind the last.
+        assert_eq!(allocator.alloc_contig(Gfp::USER, 512, 512), Err(AllocError::OutOfMemory));
+        let odd = allocator.alloc_contig(Gfp::USER, 337, 1).unwrap();
+        let other = allocator.alloc_contig(Gfp::USER, 333, 1).unwrap();
+        assert_ne!(odd, other);
+        allocator.free_contig(other, 333).unwrap();
+        allocator.free_contig(odd, 337).unwrap();
+        allocator.free_contig(range, 512).unwrap();
+        allocator.free(folio, Order::GIGANTIC).unwrap();
+    });
+}
+
+#[test]
+fn refusals_leave_no_trace() {
+    with_allocator(HostedConfig::new(64 * MIB), |machine, allocator| {
+        let before = allocator.memory_info();
+        for (blocks, align) in [(0, 1), (1, 0), (2, 3), (0, 0), (4, 12)] {
+            assert_eq!(allocator.alloc_contig(Gfp::USER, blocks, align), Err(AllocError::BadOrder));
+        }
+        for (blocks, align) in [(32, 1), (u32::MAX, 1), (1, 1 << 31), (33, 1 << 31), (1 << 31, 1 << 31)] {
+            assert_eq!(allocator.alloc_contig(Gfp::USER, blocks, align), Err(AllocError::OutOfMemory));
+        }
+        assert_eq!(allocator.alloc_contig(Gfp::USER.on_node(3), 1, 1), Err(AllocError::BadNode));
+        machine.set_failures(hosted::FailurePlan::Nth(0));
+        assert_eq!(allocator.alloc_contig(Gfp::USER, 1, 1), Err(AllocError::OutOfMemory));
+        machine.set_failures(hosted::FailurePlan::Off);
+        assert_eq!(allocator.memory_info(), before);
+        // The mark is kept: what is left below it is for the reserve only.
+        // Of the block that holds the tables, little is left, so that only whole blocks could serve.
+        let mut edge = vec![Frame(0); (before.free % 512) as usize - 10];
+        assert_eq!(allocator.alloc_bulk(Gfp::KERNEL, Order::FRAME, &mut edge), edge.len());
+        let before = allocator.memory_info();
+        let blocks = (before.free / 512) as u32;
+        assert_eq!(allocator.alloc_contig(Gfp::USER, blocks, 1), Err(AllocError::OutOfMemory));
+        assert_eq!(allocator.memory_info(), before);
+        let range = allocator.alloc_contig(ALL, blocks, 1).unwrap();
+        allocator.free_contig(range, blocks).unwrap();
+        allocator.free_bulk(Order::FRAME, &edge).unwrap();
+    });
+}
+
+#[test]
+fn cpus_that_race_for_ranges_get_different_blocks() {
+    const CPUS: usize = 4;
+    let machine = HostedConfig::new(256 * MIB).with_cpus(CPUS).build().unwrap();
+    let new = || PageAllocator::new(&machine, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
+    let allocator = machine.run_on(CpuId(0), new);
+    let before = allocator.memory_info();
+    let owners: Vec<std::sync::atomic::AtomicU32> = (0..128).map(|_| 0.into()).collect();
+    machine.spawn_cpus(CPUS, |cpu| {
+        let mut rng = fastrand::Rng::with_seed(cpu.index() as u64);
+        let own = cpu.0 + 1;
+        let change = |frame: Frame, blocks: u32, from: u32, to: u32| {
+            let first = frame.block().0 as usize;
+            for owner in &owners[first..first + blocks as usize] {
+                assert_eq!(owner.swap(to, std::sync::atomic::Ordering::Relaxed), from);
+            }
+        };
+        let (mut live, mut small): (Vec<(Frame, u32)>, Vec<Frame>) = (Vec::new(), Vec::new());
+        for _ in 0..3_000 {
+            match rng.u32(..6) {
+                0..2 => {
+                    let blocks = rng.u32(1..20);
+                    if let Ok(frame) = allocator.alloc_contig(Gfp::USER, blocks, 1 << rng.u32(..3)) {
+                        change(frame, blocks, 0, own);
+                        live.push((frame, blocks));
+                    }
+                }
+                2 => small.extend(allocator.alloc(Gfp::USER, Order::FRAME).ok()),
+                3 if !small.is_empty() => {
+                    let frame = small.swap_remove(rng.usize(..small.len()));
+                    allocator.free(frame, Order::FRAME).unwrap();
+                }
+                _ if !live.is_empty() => {
+                    let (frame, blocks) = live.swap_remove(rng.usize(..live.len()));
+                    change(frame, blocks, own, 0);
+                    if rng.bool() {
+                        allocator.free_contig(frame, blocks).unwrap();
+                    } else {
+                        let each = (0..blocks).map(|at| frame.add(u64::from(at) * 512));
+                        each.for_each(|frame| allocator.free(frame, Order::BLOCK).unwrap());
+                    }
+                }
+                _ => {}
+            }
+        }
+        for (frame, blocks) in live {
+            change(frame, blocks, own, 0);
+            allocator.free_contig(frame, blocks).unwrap();
+        }
+        small.iter().for_each(|&frame| allocator.free(frame, Order::FRAME).unwrap());
+    });
+    machine.spawn_cpus(CPUS, |_| allocator.drain_local());
+    allocator.validate().unwrap();
+    assert_eq!(allocator.memory_info(), before);
+}

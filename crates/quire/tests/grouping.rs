@@ -1,0 +1,172 @@
+//! Frames of one mobility group share blocks, so that whole blocks stay whole.
+
+mod common;
+
+use std::collections::BTreeSet;
+
+use common::{ranges_of, seed};
+use hosted::{Hosted, HostedConfig};
+use quire::addr::{Frame, Order};
+use quire::cpu::CpuId;
+use quire::page_alloc::{AllocatorConfig, Gfp, Mobility, PageAllocator, Urgency};
+use quire::stats::Stat;
+
+const MIB: u64 = 1 << 20;
+
+type Allocator<'m> = PageAllocator<'m, Hosted>;
+
+fn with_grouping<R>(on: bool, bytes: u64, test: impl FnOnce(&Allocator<'_>) -> R) -> R {
+    let machine = HostedConfig::new(bytes).build().unwrap();
+    machine.run_on(CpuId(0), || {
+        let config = AllocatorConfig { group_by_mobility: on, ..AllocatorConfig::default() };
+        let allocator = PageAllocator::new(&machine, &ranges_of(&machine), config).unwrap();
+        let result = test(&allocator);
+        allocator.drain_local();
+        allocator.validate().unwrap();
+        result
+    })
+}
+
+fn whole_blocks(allocator: &Allocator<'_>) -> u64 {
+    allocator.drain_local();
+    allocator.zone_info().map(|zone| zone.whole_blocks).sum()
+}
+
+/// Short-lived user memory that fills `percent` of the machine, with long-lived frames of the manager's in between: in how
+/// many blocks the long-lived ones lie after each round, and how many blocks are whole when all that is short-lived is gone.
+fn churn(allocator: &Allocator<'_>, seed: u64, percent: u64) -> (Vec<usize>, u64) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let most = (allocator.memory_info().free * percent / 100) as usize;
+    let (mut short, mut long): (Vec<Frame>, Vec<Frame>) = (Vec::new(), Vec::new());
+    let rounds = (0..12)
+        .map(|_| {
+            for _ in 0..2_000 {
+                if rng.u32(..100) < 10 {
+                    long.extend(allocator.alloc(Gfp::KERNEL, Order::FRAME).ok());
+                }
+                if long.len() > LONG_LIVED {
+                    allocator.free(long.swap_remove(rng.usize(..long.len())), Order::FRAME).unwrap();
+                }
+                // A process comes, or one goes with most of what it had.
+                let wanted = rng.usize(..64).min(most - short.len());
+                let before = short.len();
+                short.extend((0..wanted).map_while(|_| allocator.alloc(Gfp::USER, Order::FRAME).ok()));
+                if short.len() == most || short.len() < before + wanted {
+                    for _ in 0..rng.usize(..most / 2) {
+                        let at = rng.usize(..short.len());
+                        allocator.free(short.swap_remove(at), Order::FRAME).unwrap();
+                    }
+                }
+            }
+            long.iter().map(|frame| frame.block()).collect::<BTreeSet<_>>().len()
+        })
+        .collect();
+    short.iter().for_each(|&frame| allocator.free(frame, Order::FRAME).unwrap());
+    (rounds, whole_blocks(allocator))
+}
+
+/// These fill not quite three blocks.
+const LONG_LIVED: usize = 1_200;
+
+#[test]
+fn whole_blocks_stay_whole_under_a_mix() {
+    let seed = seed(11);
+    println!("QUIRE_SEED={seed}");
+    for (percent, most) in [(50, 4), (80, 4), (97, 8)] {
+        let run = |on| with_grouping(on, 64 * MIB, |allocator| churn(allocator, seed, percent));
+        let (grouped, mixed) = (run(true), run(false));
+        println!("{percent} %: blocks with long-lived frames {:?}, then {} whole", grouped.0, grouped.1);
+        println!("   without groups {:?}, then {} whole", mixed.0, mixed.1);
+        assert!(grouped.0.iter().all(|&blocks| blocks <= most), "{percent} %: {:?}", grouped.0);
+        assert!(grouped.1 >= mixed.1 + 8, "{percent} %: {} whole, without groups {}", grouped.1, mixed.1);
+    }
+}
+
+/// Takes everything there is: the odd block at the start of memory as unmovable, one block for each of `groups`, and the rest
+/// as movable. Gives the frames of the groups' blocks, in ascending order.
+fn fill(allocator: &Allocator<'_>, groups: &[Mobility]) -> Vec<Vec<Frame>> {
+    let take = |mobility, count: u64| {
+        let gfp = Gfp { mobility, urgency: Urgency::Reserve, ..Gfp::KERNEL };
+        let mut frames = vec![Frame(0); count as usize];
+        let got = allocator.alloc_bulk(gfp, Order::FRAME, &mut frames);
+        frames.truncate(got);
+        frames.sort_unstable();
+        frames
+    };
+    let odd = allocator.memory_info().free % 512;
+    assert_eq!(take(Mobility::Unmovable, odd).len() as u64, odd);
+    let blocks: Vec<Vec<Frame>> = groups.iter().map(|&mobility| take(mobility, 504)).collect();
+    for frames in &blocks {
+        assert!(frames.len() == 504 && frames[0].block() == frames[503].block(), "one block for each");
+    }
+    take(Mobility::Movable, u64::MAX >> 44);
+    assert_eq!(allocator.memory_info().free, 0);
+    blocks
+}
+
+/// The block that serves the next frame of a group.
+fn next_block(allocator: &Allocator<'_>, mobility: Mobility) -> u32 {
+    let gfp = Gfp { mobility, urgency: Urgency::Reserve, ..Gfp::KERNEL };
+    allocator.alloc(gfp, Order::FRAME).unwrap().block().0
+}
+
+#[test]
+fn strangers_go_to_the_better_group_of_equally_free_blocks() {
+    use Mobility::{Movable, Reclaimable, Unmovable};
+    for (stranger, better, other) in [
+        (Unmovable, Reclaimable, Movable),
+        (Movable, Reclaimable, Unmovable),
+        (Reclaimable, Unmovable, Movable),
+    ] {
+        for groups in [[better, other], [other, better]] {
+            with_grouping(true, 16 * MIB, |allocator| {
+                let blocks = fill(allocator, &groups);
+                for frames in &blocks {
+                    allocator.free_bulk(Order::FRAME, &frames[100..200]).unwrap();
+                }
+                let at = groups.iter().position(|&group| group == better).unwrap();
+                assert_eq!(next_block(allocator, stranger), blocks[at][0].block().0, "{stranger:?}");
+                assert_eq!(allocator.stat(Stat::MobilityChange), 0, "too little of it was free");
+            });
+        }
+    }
+}
+
+#[test]
+fn strangers_take_the_emptiest_block_and_stay_together() {
+    with_grouping(true, 16 * MIB, |allocator| {
+        let blocks = fill(allocator, &[Mobility::Movable, Mobility::Reclaimable, Mobility::Movable]);
+        // As many frames, but singles; many in a row, but less than half of the block; more than half.
+        let singles: Vec<Frame> = blocks[0].iter().copied().step_by(2).collect();
+        allocator.free_bulk(Order::FRAME, &singles).unwrap();
+        allocator.free_bulk(Order::FRAME, &blocks[1][120..248]).unwrap();
+        allocator.free_bulk(Order::FRAME, &blocks[2][240..504]).unwrap();
+        let number = |at: usize| blocks[at][0].block().0;
+        assert_eq!(next_block(allocator, Mobility::Unmovable), number(2));
+        assert_eq!(allocator.stat(Stat::MobilityChange), 1, "the block changes over");
+        let taken: Vec<u32> = (1..264).map(|_| next_block(allocator, Mobility::Unmovable)).collect();
+        assert!(taken.iter().all(|&block| block == number(2)), "as long as it has room");
+        assert_eq!(next_block(allocator, Mobility::Movable), number(0), "its first owners went elsewhere");
+        assert_eq!(next_block(allocator, Mobility::Unmovable), number(1));
+        assert_eq!(allocator.stat(Stat::MobilityChange), 1, "less than half of it was free");
+        allocator.validate().unwrap();
+    });
+}
+
+#[test]
+fn a_free_block_is_broken_before_another_group_is_touched() {
+    with_grouping(true, 64 * MIB, |allocator| {
+        // Movable blocks with plenty of room, and the last whole one.
+        let gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::USER };
+        let mut frames = vec![Frame(0); 30 * 504];
+        assert_eq!(allocator.alloc_bulk(gfp, Order::FRAME, &mut frames), 30 * 504);
+        let most: Vec<Frame> = frames.iter().copied().filter(|frame| frame.index_in_block() != 100).collect();
+        allocator.free_bulk(Order::FRAME, &most).unwrap();
+        assert_eq!(whole_blocks(allocator), 1);
+        let unmovable: Vec<u32> = (0..900).map(|_| next_block(allocator, Mobility::Unmovable)).collect();
+        let strangers =
+            unmovable.iter().filter(|&&block| frames.iter().any(|frame| frame.block().0 == block));
+        assert_eq!(strangers.count(), 0);
+        assert_eq!(whole_blocks(allocator), 0);
+    });
+}

@@ -1,0 +1,226 @@
+//! How far each kind of request may empty a zone, and what is left untouched when it is refused.
+
+mod common;
+
+use common::{order, ranges_of};
+use hosted::{Hosted, HostedConfig, MemoryRange as Range};
+use quire::addr::{Frame, Order};
+use quire::cpu::CpuId;
+use quire::error::AllocError;
+use quire::limits::{DESCRIPTOR_FRAMES, PCP_BATCH};
+use quire::page_alloc::{
+    AllocatorConfig, Gfp, MemoryInfo, Mobility, PageAllocator, Urgency, ZoneInfo, ZoneKind,
+};
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+/// A block that is split for a request takes these along.
+const SPLIT: u64 = DESCRIPTOR_FRAMES as u64;
+const RESERVE: Gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::USER };
+
+type Allocator<'m> = PageAllocator<'m, Hosted>;
+
+fn with_zones(ranges: Vec<Range>, movable_percent: u8, test: impl FnOnce(&Allocator<'_>)) {
+    let machine = HostedConfig::new(MIB).with_ranges(ranges).build().unwrap();
+    machine.run_on(CpuId(0), || {
+        let config = AllocatorConfig { movable_percent, ..AllocatorConfig::default() };
+        let allocator = PageAllocator::new(&machine, &ranges_of(&machine), config).unwrap();
+        let before = allocator.memory_info();
+        test(&allocator);
+        allocator.drain_local();
+        allocator.validate().unwrap();
+        assert_eq!(allocator.memory_info(), before, "everything came back");
+    });
+}
+
+fn zone(allocator: &Allocator<'_>, kind: ZoneKind) -> ZoneInfo {
+    allocator.zone_info().find(|zone| zone.kind == kind).unwrap()
+}
+
+/// Free frames of a zone, those on lists as well.
+fn left(allocator: &Allocator<'_>, kind: ZoneKind) -> u64 {
+    let zone = zone(allocator, kind);
+    zone.free + zone.cached
+}
+
+fn take_all(allocator: &Allocator<'_>, gfp: Gfp, order: Order) -> Vec<Frame> {
+    std::iter::from_fn(|| allocator.alloc(gfp, order).ok()).collect()
+}
+
+fn give(allocator: &Allocator<'_>, order: Order, frames: &[Frame]) {
+    frames.iter().for_each(|&frame| allocator.free(frame, order).unwrap());
+}
+
+#[test]
+fn each_urgency_stops_at_its_mark() {
+    with_zones(vec![Range::new(0, 64 * MIB)], 0, |allocator| {
+        let min = zone(allocator, ZoneKind::Dma32).marks.min;
+        assert!(min > 200, "{min}");
+        let mut live = Vec::new();
+        let urgent = |urgency, mobility| Gfp { urgency, mobility, ..Gfp::KERNEL };
+        for (urgency, mark) in [(Urgency::Ordinary, min), (Urgency::Atomic, min / 2), (Urgency::Reserve, 0)] {
+            for mobility in Mobility::ALL {
+                live.extend(take_all(allocator, urgent(urgency, mobility), Order::FRAME));
+            }
+            let left = left(allocator, ZoneKind::Dma32);
+            assert!(left <= mark && left + SPLIT >= mark, "{urgency:?}: {left} left, the mark is {mark}");
+        }
+        give(allocator, Order::FRAME, &live);
+    });
+}
+
+#[test]
+fn no_order_passes_the_mark() {
+    for number in [1, 2, 3, 4, 6, 8, 9, 10] {
+        with_zones(vec![Range::new(0, 64 * MIB)], 0, |allocator| {
+            let order = order(number);
+            let min = zone(allocator, ZoneKind::Dma32).marks.min;
+            for gfp in [Gfp::USER, Gfp::ATOMIC] {
+                let live = take_all(allocator, gfp, order);
+                assert!(!live.is_empty());
+                let mark = if gfp == Gfp::ATOMIC { min / 2 } else { min };
+                let left = left(allocator, ZoneKind::Dma32);
+                assert!(left + SPLIT >= mark, "order {number}: {left} left of {mark}");
+                give(allocator, order, &live);
+                let mut many = vec![Frame(0); 20_000];
+                let got = allocator.alloc_bulk(gfp, order, &mut many);
+                let left = self::left(allocator, ZoneKind::Dma32);
+                // A batch may begin in one block and end in another.
+                assert!(got > 0 && left + 2 * SPLIT >= mark, "order {number} in bulk: {left} left of {mark}");
+                allocator.free_bulk(order, &many[..got]).unwrap();
+            }
+        });
+    }
+}
+
+#[test]
+fn lower_zones_keep_a_share_for_those_that_need_them() {
+    let ranges = vec![Range::new(4 * GIB - 32 * MIB, 32 * MIB), Range::new(4 * GIB, 512 * MIB)];
+    with_zones(ranges, 50, |allocator| {
+        // Half of all 544 MiB is movable, tables included.
+        let (normal, movable) = (240 * MIB / 4096, 272 * MIB / 4096);
+        let min = |kind| zone(allocator, kind).marks.min;
+        let user = take_all(allocator, Gfp::USER, Order::FRAME);
+        let near = |kind, want: u64| {
+            let left = left(allocator, kind);
+            assert!(left <= want && left + SPLIT >= want, "{kind:?}: {left} left, should be {want}");
+        };
+        near(ZoneKind::Movable, min(ZoneKind::Movable));
+        near(ZoneKind::Normal, min(ZoneKind::Normal) + movable / 32);
+        near(ZoneKind::Dma32, min(ZoneKind::Dma32) + (normal + movable) / 256);
+        // Each kind that may go no higher takes its own part of what was kept.
+        let kernel = take_all(allocator, Gfp::KERNEL, Order::FRAME);
+        near(ZoneKind::Normal, min(ZoneKind::Normal));
+        near(ZoneKind::Dma32, min(ZoneKind::Dma32) + normal / 256);
+        let low = take_all(allocator, Gfp::DMA32, Order::FRAME);
+        near(ZoneKind::Dma32, min(ZoneKind::Dma32));
+        near(ZoneKind::Movable, min(ZoneKind::Movable));
+        [user, kernel, low].iter().for_each(|frames| give(allocator, Order::FRAME, frames));
+    });
+}
+
+#[test]
+fn every_zone_can_be_emptied_and_says_so() {
+    let ranges = vec![Range::new(4 * GIB - 20 * MIB, 20 * MIB), Range::new(4 * GIB, 40 * MIB)];
+    for number in [0, 2, 5, 9] {
+        with_zones(ranges.clone(), 50, |allocator| {
+            let order = order(number);
+            let mut live = Vec::new();
+            for kind in [ZoneKind::Dma32, ZoneKind::Normal, ZoneKind::Movable] {
+                let gfp = Gfp { zone: kind, ..RESERVE };
+                live.extend(take_all(allocator, gfp, order));
+                assert_eq!(allocator.alloc(gfp, order), Err(AllocError::OutOfMemory), "{kind:?}");
+                let left = left(allocator, kind);
+                assert!(number > 0 || left == 0, "{left} left in {kind:?}");
+                assert!(allocator.alloc_bulk(gfp, order, &mut [Frame(0); 8]) == 0);
+                allocator.validate().unwrap();
+            }
+            give(allocator, order, &live);
+        });
+    }
+}
+
+#[test]
+fn a_refused_request_changes_nothing() {
+    let same = |a: MemoryInfo, b: MemoryInfo| {
+        assert_eq!((a.used, a.free + a.cached + a.metadata), (b.used, b.free + b.cached + b.metadata));
+    };
+    with_zones(vec![Range::new(0, 24 * MIB)], 0, |allocator| {
+        let live = take_all(allocator, Gfp::KERNEL, Order::FRAME);
+        let before = allocator.memory_info();
+        for number in [0, 1, 3, 4, 8, 9, 10, 18] {
+            for gfp in [Gfp::KERNEL, Gfp::USER, Gfp::DMA32, Gfp::RECLAIMABLE] {
+                assert_eq!(allocator.alloc(gfp, order(number)), Err(AllocError::OutOfMemory));
+                let mut out = [Frame(77); 5];
+                assert_eq!(allocator.alloc_bulk(gfp, order(number), &mut out), 0);
+                assert_eq!(out, [Frame(77); 5]);
+                assert_eq!(allocator.alloc_contig(gfp, 1, 1), Err(AllocError::OutOfMemory));
+            }
+            same(allocator.memory_info(), before);
+            allocator.validate().unwrap();
+        }
+        give(allocator, Order::FRAME, &live);
+    });
+}
+
+/// Ranges that begin or end inside a block, and zones without a single whole one.
+#[test]
+fn odd_zones_are_used_to_the_last_frame() {
+    let start = 4 * GIB - 8 * MIB;
+    for (low, high) in [(8 * MIB, 100 * 4096), (8 * MIB, 3 * MIB + 5 * 4096), (5 * MIB + 4096, 9 * 4096)] {
+        let ranges = vec![Range::new(start, low), Range::new(4 * GIB, high)];
+        with_zones(ranges, 0, |allocator| {
+            let info = zone(allocator, ZoneKind::Normal);
+            assert_eq!(info.free + info.descriptors, info.managed, "{info:?}");
+            assert!(info.marks.min <= info.managed / 16 + 1, "{info:?}");
+            let gfp = Gfp { zone: ZoneKind::Normal, ..RESERVE };
+            let all = take_all(allocator, gfp, Order::FRAME);
+            let high: Vec<u64> = all.iter().map(|frame| frame.addr().0).filter(|&at| at >= 4 * GIB).collect();
+            let info = zone(allocator, ZoneKind::Normal);
+            assert_eq!(high.len() as u64 + info.descriptors, info.managed, "{info:?}");
+            assert_eq!(allocator.memory_info().free, 0);
+            give(allocator, Order::FRAME, &all);
+        });
+    }
+}
+
+#[test]
+fn racing_cpus_pass_the_mark_by_a_batch_each_at_most() {
+    const CPUS: usize = 4;
+    let machine = HostedConfig::new(48 * MIB).with_cpus(CPUS).build().unwrap();
+    let new = || PageAllocator::new(&machine, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
+    let allocator = machine.run_on(CpuId(0), new);
+    let before = allocator.memory_info();
+    let marks = zone(&allocator, ZoneKind::Dma32).marks;
+    for (urgency, mark) in [(Urgency::Ordinary, marks.min), (Urgency::Atomic, marks.min / 2)] {
+        let live = std::sync::Mutex::new(Vec::new());
+        machine.spawn_cpus(CPUS, |cpu| {
+            let mut rng = fastrand::Rng::with_seed(cpu.index() as u64);
+            let gfp = Gfp { urgency, mobility: Mobility::ALL[cpu.index() % 3], ..Gfp::KERNEL };
+            let mut own = Vec::new();
+            let mut refused = 0;
+            // Near the mark, what is given back is taken again at once by whoever comes first.
+            while refused < 200 {
+                match allocator.alloc(gfp, Order::FRAME) {
+                    Ok(frame) => own.push(frame),
+                    Err(_) => {
+                        refused += 1;
+                        for _ in 0..rng.usize(..20).min(own.len()) {
+                            let at = rng.usize(..own.len());
+                            allocator.free(own.swap_remove(at), Order::FRAME).unwrap();
+                        }
+                    }
+                }
+            }
+            live.lock().unwrap().extend(own);
+        });
+        let left = left(&allocator, ZoneKind::Dma32);
+        let slack = CPUS as u64 * (PCP_BATCH as u64 + SPLIT);
+        assert!(left + slack >= mark, "{urgency:?}: {left} left, the mark is {mark}");
+        allocator.validate().unwrap();
+        let live = live.into_inner().unwrap();
+        machine.run_on(CpuId(0), || give(&allocator, Order::FRAME, &live));
+    }
+    machine.spawn_cpus(CPUS, |_| allocator.drain_local());
+    assert_eq!(allocator.memory_info(), before);
+}

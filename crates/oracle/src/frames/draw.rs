@@ -68,6 +68,11 @@ pub enum FrameOp {
     GiveForeign(u64, u8),
     /// Take so many folios of an order in one call.
     TakeMany(Class, Place, u8, usize),
+    /// Fill the empty ones of so many slots with folios of an order in one call; slot `n` is full where bit `n % 64` of the
+    /// last number is set.
+    FillHoles(Class, Place, u8, usize, u64),
+    /// Give back so many frames in a row in one call, from this folio's first one on.
+    GiveFrames(usize, u64),
     /// Take folios of this order, one by one, until the answer is no.
     TakeAll(Class, Place, u8),
     /// Take so many blocks in a row, at a multiple of two to the so-manieth.
@@ -103,7 +108,7 @@ pub struct FrameShape {
     weights: [u32; KINDS],
 }
 
-const KINDS: usize = 14;
+const KINDS: usize = 16;
 const FOUR_GIB: u64 = 1 << 20;
 
 impl FrameShape {
@@ -204,6 +209,10 @@ impl FrameShape {
             10 => FrameOp::TakeRange(class, place, rng.u32(..4) + rng.u32(..4), rng.u8(..3)),
             11 => FrameOp::GiveRange(which, rng.u32(..5)),
             12 => FrameOp::TakeAll(class, place, self.order(rng)),
+            13 => {
+                FrameOp::FillHoles(class, place, self.order(rng), rng.usize(..300), rng.u64(..) & rng.u64(..))
+            }
+            14 => FrameOp::GiveFrames(which, rng.u64(..200)),
             _ => FrameOp::Drain,
         }
     }

@@ -1,5 +1,7 @@
 //! Steps the library's page allocator and the model together.
 
+mod many;
+
 use quire::addr::{Frame, FrameRange, Order, PageSize};
 use quire::cpu::CpuId;
 use quire::error::AllocError;
@@ -164,7 +166,11 @@ impl<'p> FrameLockstep<'p> {
             FrameOp::GiveForeign(frame, order) => {
                 self.give(Frame(frame), Order::new(order).unwrap_or(Order::FRAME))
             }
+            FrameOp::FillHoles(class, place, order, count, full) => {
+                self.fill_holes(class, place, order, (count, full))
+            }
             FrameOp::GiveMany(which, count) => self.give_many(which, count),
+            FrameOp::GiveFrames(which, count) => self.give_frames(which, count),
             FrameOp::Map(which, times) => (0..times).try_for_each(|_| self.map(which)),
             FrameOp::Unmap(which, skip, count) => self.unmap(which, skip, count),
             FrameOp::Drain => {
@@ -274,26 +280,6 @@ impl<'p> FrameLockstep<'p> {
         Ok(())
     }
 
-    fn take_many(&mut self, class: Class, place: Place, order: u8, count: usize) -> Outcome {
-        let order = Order::new(order).unwrap_or(Order::FRAME);
-        let request = gfp(class, place);
-        let mut out = vec![Frame(u64::MAX); count];
-        let got = self.allocator.alloc_bulk(request, order, &mut out);
-        if got > count {
-            return Err(format!("{got} folios for {count}"));
-        }
-        if got == 0 && count > 0 {
-            let error =
-                if self.allowed(request).is_some() { AllocError::OutOfMemory } else { AllocError::BadNode };
-            let what = format!("{count} folios of {order:?}");
-            self.refused(request, error, &what, |nodes| self.has_room(request, order, nodes))?;
-        }
-        if out[got..].iter().any(|&frame| frame != Frame(u64::MAX)) {
-            return Err(format!("wrote behind the {got} folios that it gave"));
-        }
-        out[..got].iter().try_for_each(|&frame| self.took(request, frame, order))
-    }
-
     fn forget(&mut self, frame: Frame, order: Order) {
         self.live.retain(|&folio| folio != (frame, order));
         self.last = Some((frame, order));
@@ -312,29 +298,6 @@ impl<'p> FrameLockstep<'p> {
         if want.is_ok() {
             self.forget(frame, order);
         }
-        Ok(())
-    }
-
-    fn give_many(&mut self, which: usize, count: usize) -> Outcome {
-        let Some((_, order)) = self.named(which) else { return Ok(()) };
-        let unmapped =
-            |&&(frame, other): &&(Frame, Order)| other == order && !self.model.is_mapped(frame, other);
-        let same = self.live.iter().filter(unmapped).map(|(frame, _)| *frame);
-        let frames: Vec<Frame> = same.take(count).collect();
-        let got = self.allocator.free_bulk(order, &frames);
-        for (n, &frame) in frames.iter().enumerate() {
-            let want = self.model.free(frame, order);
-            let library = match got {
-                Err((at, error)) if at == n => Err(error),
-                _ => Ok(()),
-            };
-            if !FrameModel::same_answer(library, want) {
-                return Err(format!("bulk free, folio {n}: answer {library:?}, want {want:?}"));
-            }
-        }
-        let given: std::collections::BTreeSet<Frame> = frames.iter().copied().collect();
-        self.live.retain(|(frame, _)| !given.contains(frame));
-        self.last = frames.last().map(|&frame| (frame, order)).or(self.last);
         Ok(())
     }
 

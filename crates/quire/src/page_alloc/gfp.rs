@@ -64,7 +64,7 @@ pub enum NodePolicy {
     Preferred(u8),
     /// These nodes and no other, those nearest to the running CPU first (`MPOL_BIND`).
     Bind(NodeSet),
-    /// The nodes of the set in turn, one a request, each CPU with a turn of its own; when that node is short, the others
+    /// The nodes of the set in turn, one a request (a bulk request is one), each CPU with a turn of its own; when that node is short, the others
     /// of the set by their distance from it, and then, as under Linux's `MPOL_INTERLEAVE`, nodes that are not in the
     /// set. Whoever must not leave the set binds.
     Interleave(NodeSet),

@@ -25,9 +25,10 @@ use super::shard::ShardIndex;
 use super::zone::Zone;
 use crate::addr::{BlockNumber, Order};
 use crate::limits::DESCRIPTOR_FRAMES;
-use crate::memmap::{BlockState, FrameMask, FrameState};
+use crate::memmap::{Block, BlockState, FrameMask, FrameState};
 use crate::platform::Platform;
 use crate::stats::Stat;
+use crate::sync::{SpinGuard, SpinLock};
 
 /// How a search for folios goes about it.
 #[derive(Clone, Copy)]
@@ -147,16 +148,42 @@ impl<P: Platform> PageAllocator<'_, P> {
             drop(zone.shards[search.home].0.try_lock(self.platform)?);
         }
         let number = zone.take_block(self.platform, search.wait, spares_last)?;
-        let block = self.memmap.block(number);
-        block.lock(self.platform);
+        let (block, shard) = (self.memmap.block(number), &zone.shards[search.home].0);
+        // Either lock may be held by what this code has interrupted; then the block goes back.
+        let Some(mut index) = self.lock_both(block, shard, search.wait) else {
+            zone.put_blocks(self.platform, number, 1);
+            return None;
+        };
         self.make_small(zone, number, block, 0, FrameMask::EMPTY);
         block.shard.store(search.home as u16, Ordering::Relaxed);
         block.set_group(zone.number, search.mobility as u8);
-        self.relist(zone, number, block);
+        index.relist(&self.memmap, number, block);
+        drop(index);
         block.unlock(self.platform);
         zone.add_free(-(DESCRIPTOR_FRAMES as i64));
         self.count(Stat::BlockSplit, 1);
         Some(number)
+    }
+
+    /// Takes a block's lock and that of a shard's index, waiting for them or for neither.
+    fn lock_both<'a>(
+        &'a self,
+        block: &Block,
+        shard: &'a SpinLock<ShardIndex>,
+        wait: bool,
+    ) -> Option<SpinGuard<'a, ShardIndex, P>> {
+        if wait {
+            block.lock(self.platform);
+            return Some(shard.lock(self.platform));
+        }
+        if !block.try_lock(self.platform) {
+            return None;
+        }
+        let index = shard.try_lock(self.platform);
+        if index.is_none() {
+            block.unlock(self.platform);
+        }
+        index
     }
 }
 

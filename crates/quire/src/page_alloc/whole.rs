@@ -25,9 +25,6 @@ impl<P: Platform> PageAllocator<'_, P> {
             let state = if tail == 0 { BlockState::Folio } else { BlockState::FolioTail };
             self.claim(zone, block, order, state);
         }
-        if order == Order::BLOCK {
-            FrameState::in_use(order).put(self.memmap.block(number).folio_state_cell());
-        }
         zone.add_free(-(order.frames() as i64));
         Some(number.first_frame())
     }
@@ -40,13 +37,15 @@ impl<P: Platform> PageAllocator<'_, P> {
         })
     }
 
-    /// Writes the record of a block that has just left the pool.
+    /// Writes the record of a block that has just left the pool. Nobody else does before it has an owner, so no lock is
+    /// needed, which an interrupt could not wait for; whoever looks meanwhile sees a block that is not in small pieces.
     pub(super) fn claim(&self, zone: &Zone, block: &Block, order: Order, state: BlockState) {
-        block.lock(self.platform);
         block.order.store(order.get(), Ordering::Relaxed);
         block.set_group(zone.number, 0);
+        if order == Order::BLOCK {
+            FrameState::in_use(order).put(block.folio_state_cell());
+        }
         block.set_state(state);
-        block.unlock(self.platform);
     }
 
     /// Takes back a folio of order 9 or more.

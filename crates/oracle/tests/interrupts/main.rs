@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use hosted::{Hosted, InterruptPlan, Interrupted};
-use oracle::lockstep::{budget, in_time, seeds};
+use oracle::lockstep::{budget, in_time, long, seeds};
 use quire::cpu::CpuId;
 use quire::page_alloc::{Gfp, ListGuard};
 use quire::platform::{Context, Platform};
@@ -18,8 +18,10 @@ const CPU0: CpuId = CpuId(0);
 const SOFT: Context = Context::SoftInterrupt;
 const HARD: Context = Context::HardInterrupt;
 
-/// Operations with more steps than this are sampled.
-const SHORT: u64 = 400;
+/// Operations with more steps than this are sampled: stepping through all of them, to each of them, grows as the square.
+fn short() -> u64 {
+    if long() { 2000 } else { 400 }
+}
 
 /// Soft interrupts in one operation of which each step is followed, as the host takes its time for a step.
 const MOST_NESTED: u32 = 6;
@@ -116,9 +118,9 @@ fn sweep(scene: &Scene<'_, '_>, rng: &mut Rng, act: Act, number: u8) -> String {
     };
     // The first may fill a list; what it left is what the others find.
     let steps = (0..3).map(|_| interrupted(InterruptPlan::Count, rng).events).min().unwrap_or(0);
-    let all = steps < SHORT;
+    let all = steps < short();
     // Handlers leave the lists longer or shorter, so that the number of steps changes a little.
-    let chosen = (0..).take_while(|&step| step < if all { SHORT } else { SHORT / 8 });
+    let chosen = (0..).take_while(|&step| step < if all { short() } else { short() / 8 });
     let mut delivered = 0;
     for step in chosen {
         let step = if all { step } else { rng.u64(0..steps) };

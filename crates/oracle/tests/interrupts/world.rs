@@ -167,7 +167,7 @@ impl<'m> World<'m> {
     }
 
     /// Makes a call ready: folios to be given leave the stash and the ledger. Without any, or without room, it is the
-    /// opposite that is done.
+    /// opposite that is done, or a request for nothing.
     pub(crate) fn prepare(&self, stash: &Stash, act: Act, order: Order, which: u64) -> Call {
         let mut call = Call { act, order, frames: [Frame(0); MOST], count: 0, refused: false };
         let wanted = match act {
@@ -185,7 +185,7 @@ impl<'m> World<'m> {
             call.count += 1;
         }
         if call.count == 0 {
-            call.act = if stash.has_room() { Act::Take } else { Act::Drain };
+            call.act = if stash.has_room() { Act::Take } else { Act::GiveMany(0) };
         }
         call
     }

@@ -1,7 +1,9 @@
 //! The 512-bit maps of a block: which frames are in use, where folios start, which are held by an owner.
 //!
 //! All changes are made under the block's lock by plain loads and stores; the words are atomics so that the checks of
-//! a free can look at them without the lock.
+//! a free can look at them without the lock. Stores release and loads acquire, and whoever hands a folio out marks its
+//! start before it marks its frames used: a look without the lock then never takes a neighbour that is just being handed
+//! out for part of the folio before it.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -191,25 +193,25 @@ impl Bitmap {
     /// The set as it is now.
     #[inline]
     pub fn load(&self) -> FrameMask {
-        FrameMask(core::array::from_fn(|word| self.0[word].load(Ordering::Relaxed)))
+        FrameMask(core::array::from_fn(|word| self.word(word)))
     }
 
     /// Replaces the set. Under the block's lock.
     #[inline]
     pub fn store(&self, mask: FrameMask) {
-        (0..WORDS).for_each(|word| self.0[word].store(mask.0[word], Ordering::Relaxed));
+        (0..WORDS).for_each(|word| self.set_word(word, mask.0[word]));
     }
 
     /// One word of the set.
     #[inline]
     pub fn word(&self, word: usize) -> u64 {
-        self.0[word].load(Ordering::Relaxed)
+        self.0[word].load(Ordering::Acquire)
     }
 
     /// Replaces one word. Under the block's lock.
     #[inline]
     pub fn set_word(&self, word: usize, bits: u64) {
-        self.0[word].store(bits, Ordering::Relaxed);
+        self.0[word].store(bits, Ordering::Release);
     }
 
     /// Whether the frame with this index is in the set.

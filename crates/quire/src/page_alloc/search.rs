@@ -143,10 +143,6 @@ impl<P: Platform> PageAllocator<'_, P> {
     /// Makes a whole block of the pool ready for small pieces, as a member of the searcher's shard. `spares_last`: none of
     /// those that are taken only when everything else is used.
     fn split_whole(&self, zone: &Zone, search: Search, spares_last: bool) -> Option<BlockNumber> {
-        if !search.wait {
-            // The block must be listed in the end, and an interrupted holder of the shard's lock would never let it go.
-            drop(zone.shards[search.home].0.try_lock(self.platform)?);
-        }
         let number = zone.take_block(self.platform, search.wait, spares_last)?;
         let (block, shard) = (self.memmap.block(number), &zone.shards[search.home].0);
         // Either lock may be held by what this code has interrupted; then the block goes back.

@@ -284,10 +284,11 @@ impl<P: Platform> PageAllocator<'_, P> {
 
     /// As [`Self::check_small`], and that the folio is on no list.
     pub(super) fn check_listable(&self, block: &Block, frame: Frame, order: Order) -> Result<(), FreeError> {
-        if block.state() == BlockState::Small && self.is_marked_free(frame) {
-            return Err(FreeError::DoubleFree);
+        match block.area().map(|area| area.state(frame.index_in_block())) {
+            Some(state) if state == FrameState::in_use(order) => Ok(()),
+            Some(FrameState::FREE) => Err(FreeError::DoubleFree),
+            _ => self.check_small(block, frame, order),
         }
-        self.check_small(block, frame, order)
     }
 
     /// Whether exactly a folio of this order below a block's is in use at `frame`, mapped by nobody and held by nobody.
@@ -325,8 +326,8 @@ fn take_groups(block: &Block, number: BlockNumber, search: Search, out: &mut [Fr
     while got < out.len() {
         let Some(index) = free.find_group(order) else { break };
         free = free.without(FrameMask::run(index, count));
-        block.used.insert_run(index, count);
         block.heads.insert_run(index, 1);
+        block.used.insert_run(index, count);
         if let Some(area) = block.area() {
             area.set_states(index, count, FrameState::UNKNOWN);
             area.set_state(index, search.state());
@@ -349,8 +350,8 @@ fn take_frames(block: &Block, number: BlockNumber, search: Search, out: &mut [Fr
             out[got..got + 64].iter_mut().enumerate().for_each(|(at, slot)| *slot = base.add(at as u64));
             block.area().inspect(|area| area.set_states(word * 64, 64, state));
             (free, got) = (0, got + 64);
-            block.used.set_word(word, u64::MAX);
             block.heads.set_word(word, u64::MAX);
+            block.used.set_word(word, u64::MAX);
         }
         let mut taken = 0;
         while free != 0 && got < out.len() {
@@ -363,8 +364,8 @@ fn take_frames(block: &Block, number: BlockNumber, search: Search, out: &mut [Fr
             got += 1;
         }
         if taken != 0 {
-            block.used.set_word(word, used | taken);
             block.heads.set_word(word, block.heads.word(word) | taken);
+            block.used.set_word(word, used | taken);
         }
         if got == out.len() {
             break;

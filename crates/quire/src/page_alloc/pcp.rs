@@ -25,7 +25,7 @@ use crate::limits::{BLOCK_FRAMES, NESTED_CAPACITY, PCP_CAPACITY, SORTER_BLOCKS};
 use crate::memmap::{Block, BlockState, BootRef, BootSlice, FrameState};
 use crate::platform::Platform;
 use crate::rank::Rank;
-use crate::sync::{Lease, SpinLock};
+use crate::sync::{Lease, SpinLock, Stack};
 
 /// Lists for each zone: orders 0 to 3 have one for each mobility group, order 9 has one; the rest is padding, so that a
 /// zone's lists are found by a shift.
@@ -120,8 +120,8 @@ impl Level {
 /// All that a CPU keeps for itself.
 pub(super) struct CpuLists {
     pub(super) levels: [Level; LEVELS],
-    /// Folios freed where nothing else could be done, plus one; linked through their descriptors.
-    pub(super) deferred: AtomicU64,
+    /// Folios freed where nothing else could be done; linked through their descriptors.
+    pub(super) deferred: Stack,
     /// Frames on the deferred stack.
     pub(super) deferred_frames: AtomicU64,
     /// The right to revoke this CPU's leases.
@@ -179,7 +179,7 @@ impl CpuLists {
         let [Some(task), Some(soft), Some(hard)] = levels else { return None };
         Some(Self {
             levels: [task, soft, hard],
-            deferred: AtomicU64::new(0),
+            deferred: Stack::new(),
             deferred_frames: AtomicU64::new(0),
             drain: SpinLock::new(Rank::ListDrain, ()),
             sorter,

@@ -12,7 +12,7 @@
 //! A folio on a list has the state [`FrameState::FREE`], so that freeing it twice is found. That byte, and the array, are
 //! all that the common path writes besides two counters; no descriptor is touched.
 
-use core::sync::atomic::{AtomicU8, AtomicU64};
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 use super::PageAllocator;
 use super::gfp::{Mobility, ZoneKind};
@@ -126,6 +126,8 @@ pub(super) struct CpuLists {
     pub(super) deferred_frames: AtomicU64,
     /// The right to revoke this CPU's leases.
     pub(super) drain: SpinLock<()>,
+    /// For each mobility group, the block that a folio of a middle order came from last, plus one. A hint.
+    pub(super) last_block: [AtomicU32; 3],
     /// Where this CPU sorts folios by block. Belongs to the first level's lease.
     pub(super) sorter: BootSlice<SortEntry>,
 }
@@ -182,6 +184,7 @@ impl CpuLists {
             deferred: Stack::new(),
             deferred_frames: AtomicU64::new(0),
             drain: SpinLock::new(Rank::ListDrain, ()),
+            last_block: [const { AtomicU32::new(0) }; 3],
             sorter,
         })
     }

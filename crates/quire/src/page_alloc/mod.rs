@@ -9,6 +9,7 @@ mod contig;
 mod counts;
 mod drain;
 mod gfp;
+mod guarded;
 mod info;
 mod init;
 mod layout;
@@ -130,6 +131,11 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
     #[cold]
     #[inline(never)]
     fn alloc_slow(&self, cpu: CpuId, gfp: Gfp, order: Order) -> Result<Frame, AllocError> {
+        if self.guard != ListGuard::Reentry
+            && let Some(frame) = self.take_guarded(cpu, gfp, order)
+        {
+            return Ok(frame);
+        }
         let middle = middle::is_middle(order);
         if let Some(frame) = middle.then(|| self.take_middle(cpu, gfp, order)).flatten() {
             return Ok(frame);
@@ -185,6 +191,9 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
     #[cold]
     #[inline(never)]
     fn free_slow(&self, cpu: CpuId, frame: Frame, order: Order) -> Result<(), FreeError> {
+        if self.guard != ListGuard::Reentry && self.put_guarded(cpu, frame, order) {
+            return Ok(());
+        }
         if middle::is_middle(order) && self.platform.context() == Context::Task {
             return self.free_middle(cpu, frame, order);
         }

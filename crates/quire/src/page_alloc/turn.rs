@@ -136,7 +136,8 @@ impl<P: Platform> PageAllocator<'_, P> {
     #[inline(never)]
     pub(super) fn free_deferred(&self, lists: &CpuLists) {
         let mut taken = lists.deferred.take();
-        while let Some(frame) = taken.next(|number| &self.deferred_descriptor(Frame(number)).next).map(Frame) {
+        while let Some(frame) = taken.next(|number| &self.deferred_descriptor(Frame(number)).next).map(Frame)
+        {
             let word = self.deferred_descriptor(frame).word.load(Ordering::Relaxed);
             let order = Order::new(word as u8).unwrap_or(Order::FRAME);
             lists.deferred_frames.fetch_sub(order.frames(), Ordering::Relaxed);

@@ -26,6 +26,9 @@ const FILL: Metric = Metric { name: "fill", unit: "ns", better: Better::Lower };
 /// Nanoseconds of a request that is refused because nothing is left.
 const REFUSED: Metric = Metric { name: "refused", unit: "ns", better: Better::Lower };
 
+/// Unused places behind each thread's frames, so that no two threads write to the same line: 256 bytes at least.
+const APART: usize = 64;
+
 /// An arm that is ready. `build` gives a source for each thread, over a memory of which nothing is in use.
 struct Measured<F: Frames, B> {
     case: PageAlloc,
@@ -58,7 +61,11 @@ pub(super) fn prepare<'a, F: Frames + 'a>(
         Operation::Sweep | Operation::Half(_) => case.count,
         Operation::Pair(_) | Operation::Cross | Operation::Crowded(_) => 0,
     };
-    let worker = |source| Worker { source, frames: vec![F::Frame::default(); held] };
+    let worker = |source| {
+        let mut frames = Vec::with_capacity(held + APART);
+        frames.resize(held, F::Frame::default());
+        Worker { source, frames }
+    };
     let workers = match case.operation {
         Operation::Crowded(_) => Vec::new(),
         _ => build()?.into_iter().map(worker).collect(),

@@ -48,6 +48,9 @@ pub const NESTED_CAPACITY: usize = 64;
 pub const NESTED_BATCH: usize = 16;
 /// Magazines of one list that [`age_lists`](crate::page_alloc::PageAllocator::age_lists) gives back in one call, at most.
 pub const PCP_AGE_MAGAZINES: u32 = 4;
+/// Frames that a request which found none gives back from its CPU's lists before it tries again; a list of blocks gives
+/// back one.
+pub const SCRAPE_FRAMES: u64 = 64;
 /// Blocks by which folios are sorted on their way into the store before any of them is given back.
 pub const SORTER_BLOCKS: usize = 64;
 /// Frames handled under one hold of a block's or a page table's lock, at most.

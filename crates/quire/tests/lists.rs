@@ -30,7 +30,7 @@ fn give(allocator: &PageAllocator<'_, Hosted>, frames: &[Frame]) {
     frames.iter().for_each(|&frame| allocator.free(frame, Order::FRAME).unwrap());
 }
 
-/// Invariants G1, G2 and G3: what is taken and given back by the thousand is parked in the frames themselves, and comes
+/// Invariants G1, G2, G3 and G5: what is taken and given back by the thousand is parked in the frames themselves, and comes
 /// out again whole.
 #[test]
 fn magazines_keep_what_overflows_and_give_it_back() {

@@ -62,6 +62,9 @@ impl FrameState {
 }
 
 impl Area {
+    /// Where the states begin.
+    pub(super) const STATES: usize = core::mem::offset_of!(Area, states);
+
     /// The row of a frame.
     #[inline]
     pub(super) fn row(&self, index: usize) -> &Descriptor {

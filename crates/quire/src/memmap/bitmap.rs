@@ -145,6 +145,12 @@ impl FrameMask {
         }
     }
 
+    /// As [`Self::largest_group`], which is known to be at most `known`: quick where it is just that.
+    pub fn shrunk_group(&self, known: u8) -> u8 {
+        let holds = |order: u8| Order::new(order).is_some_and(|order| self.find_group(order).is_some());
+        if known == 0 || known <= BLOCK_ORDER && holds(known - 1) { known } else { self.largest_group() }
+    }
+
     /// The first aligned group of `order` that lies wholly in the set. The order is below a block's.
     pub fn find_group(&self, order: Order) -> Option<usize> {
         let order = usize::from(order.get());

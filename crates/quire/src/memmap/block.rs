@@ -6,7 +6,7 @@ use super::area::Area;
 use super::bitmap::Bitmap;
 use super::descriptor::Descriptor;
 use super::lanes::Lanes;
-use crate::addr::PhysAddr;
+use crate::addr::{Frame, PhysAddr};
 use crate::platform::Platform;
 use crate::rank::Rank;
 use crate::sync::RawLock;
@@ -67,6 +67,9 @@ pub struct Block {
     /// Leaves of any size that map the folio of order 10 or more starting here.
     pub folio_maps: AtomicU64,
     area: AtomicPtr<Area>,
+    /// Where the states of the block's frames stand, less the number of its first frame: a frame's number leads to its state
+    /// without a detour. Null with the area.
+    states: AtomicPtr<AtomicU8>,
     lanes: AtomicU64,
     /// Frames that are not free.
     pub used: Bitmap,
@@ -125,13 +128,27 @@ impl Block {
         unsafe { self.area.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Says where the descriptors stand, or that there are none.
+    /// Says where the descriptors stand. `first` is the block's first frame.
     ///
     /// # Safety
     /// The area is room for an [`Area`], aligned, that nobody else uses until the record names another or none, and its
     /// columns are zero.
-    pub(crate) unsafe fn set_area(&self, at: *mut Area) {
+    pub(crate) unsafe fn set_area(&self, at: *mut Area, first: Frame) {
+        let states = at.cast::<AtomicU8>().wrapping_add(Area::STATES).wrapping_sub(first.0 as usize);
+        debug_assert!(!states.is_null());
         self.area.store(at, Ordering::Release);
+        self.states.store(states, Ordering::Release);
+    }
+
+    /// Where the state of a frame of this block stands, if the block is in small pieces.
+    ///
+    /// # Safety
+    /// The frame lies in this block.
+    #[inline(always)]
+    pub(crate) unsafe fn state_cell(&self, frame: Frame) -> Option<&AtomicU8> {
+        let states = self.states.load(Ordering::Acquire);
+        // SAFETY: M2: where the record names states there are 512, and the frame is one of the block's.
+        (!states.is_null()).then(|| unsafe { &*states.wrapping_add(frame.0 as usize) })
     }
 
     /// Where the state of the folio of order 9 that starts here stands.
@@ -255,6 +272,7 @@ impl Block {
             field.store(0, Ordering::Release);
         }
         self.area.store(core::ptr::null_mut(), Ordering::Release);
+        self.states.store(core::ptr::null_mut(), Ordering::Release);
         for map in [&self.used, &self.heads, &self.held] {
             map.store(super::FrameMask::EMPTY);
         }

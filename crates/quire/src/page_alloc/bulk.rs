@@ -3,7 +3,7 @@
 use super::PageAllocator;
 use super::gfp::Gfp;
 use super::search::Search;
-use super::sorter::{SortEntry, Sorting};
+use super::sorter::{SortEntry, Sorting, add_folio};
 use super::turn::Turn;
 use crate::addr::{Frame, FrameRange, Order};
 use crate::error::FreeError;
@@ -156,26 +156,42 @@ impl<P: Platform> PageAllocator<'_, P> {
         frames: &[Frame],
     ) -> Result<(), (usize, FreeError)> {
         let mut sorting = Sorting::new(sorter);
-        for (at, &frame) in frames.iter().enumerate() {
-            let block = self.memmap.get(frame.block());
-            let state =
-                block.and_then(|block| block.area()).map(|area| (area, area.state(frame.index_in_block())));
-            match state {
-                Some((area, state)) if state == FrameState::in_use(order) => {
-                    area.set_state(frame.index_in_block(), FrameState::FREE);
+        let mut at = 0;
+        while let Some(&frame) = frames.get(at) {
+            let together = self.free_neighbours(&mut sorting, order, &frames[at..]);
+            at += together;
+            if together == 0 {
+                if let Err(error) = self.check_unsorted(&sorting, frame, order) {
+                    self.sort_out(&mut sorting);
+                    return Err((at, error));
                 }
-                _ => {
-                    if let Err(error) = self.check_unsorted(&sorting, frame, order) {
-                        self.sort_out(&mut sorting);
-                        return Err((at, error));
-                    }
-                }
+                self.note_freed(FrameRange::folio(frame, order));
+                self.sort_in(&mut sorting, frame, order);
+                at += 1;
             }
-            self.note_freed(FrameRange::folio(frame, order));
-            self.sort_in(&mut sorting, frame, order);
         }
         self.sort_out(&mut sorting);
         Ok(())
+    }
+
+    /// Sorts in the folios at the start of `frames` that lie in one block and need no check; how many there are.
+    fn free_neighbours(&self, sorting: &mut Sorting<'_>, order: Order, frames: &[Frame]) -> usize {
+        let Some(number) = frames.first().map(|frame| frame.block()) else { return 0 };
+        let Some(area) = self.memmap.get(number).and_then(|block| block.area()) else { return 0 };
+        let words = self.sorted_words(sorting, number);
+        let mut together = 0;
+        for &frame in frames {
+            let index = frame.index_in_block();
+            let cell = area.state_cell(index);
+            if frame.block() != number || FrameState::of(cell) != FrameState::in_use(order) {
+                break;
+            }
+            FrameState::FREE.put(cell);
+            self.note_freed(FrameRange::folio(frame, order));
+            add_folio(words, index, order);
+            together += 1;
+        }
+        together
     }
 
     /// The checks of a folio whose state does not say that it needs none.

@@ -337,20 +337,24 @@ fn head_of(block: BlockNumber, order: u8) -> BlockNumber {
     BlockNumber(block.0 & !((1u32 << (order - Order::BLOCK.get())) - 1))
 }
 
-/// A folio of which only some frames are freed falls apart: each frame that stays becomes a folio of its own. Under the
-/// block's lock. No descriptor is touched.
+/// A folio of which only some frames are freed falls apart: each frame that stays becomes a folio of its own, of whose
+/// state nothing is known. Under the block's lock. No descriptor is touched.
 fn split_remainders(block: &Block, freed: FrameMask) {
+    let make_heads = |start: usize, count: usize| {
+        block.area().inspect(|area| area.set_states(start, count, FrameState::UNKNOWN));
+        block.heads.insert_run(start, count);
+    };
     for (start, count) in freed.runs() {
         if !block.heads.contains(start) {
             let mut at = start;
             while at > 0 && !block.heads.contains(at) && !freed.contains(at - 1) {
                 at -= 1;
             }
-            block.heads.insert_run(at, start - at);
+            make_heads(at, start - at);
         }
         let mut end = start + count;
         while end < BLOCK_FRAMES && is_tail(block, end) && !freed.contains(end) {
-            block.heads.insert_run(end, 1);
+            make_heads(end, 1);
             end += 1;
         }
     }

@@ -16,9 +16,10 @@ use super::magazine::Parked;
 use super::pcp::{CpuLists, LISTS, Level, order_of};
 use super::placement::ZoneOrder;
 use super::sorter::{SortEntry, Sorting};
+use super::turn::Turn;
 use crate::addr::{Frame, Order};
 use crate::cpu::{CpuId, CpuSet};
-use crate::limits::{PCP_AGE_MAGAZINES, PCP_CAPACITY};
+use crate::limits::{PCP_AGE_MAGAZINES, PCP_CAPACITY, SCRAPE_FRAMES};
 use crate::platform::Platform;
 use crate::stats::Stat;
 use crate::sync::{Pinned, SpinLock};
@@ -93,10 +94,30 @@ impl<P: Platform> PageAllocator<'_, P> {
         self.zones.iter().map(|zone| self.merge_spares(zone)).sum()
     }
 
-    /// Gives this CPU's own lists back, all of them. The first level is the caller's.
-    pub(super) fn drain_own(&self, lists: &CpuLists) {
-        self.drain_level(&lists.levels[0], &lists.sorter);
-        self.drain_nested(lists);
+    /// Gives up to [`SCRAPE_FRAMES`] frames of this CPU's lists back, and makes spare blocks whole; how many frames and blocks.
+    pub(super) fn scrape(&self, turn: &Turn<'_>) -> u64 {
+        let merged = self.merge_all_spares() as u64;
+        let Some(level) = turn.level() else { return merged };
+        let mut scraped = 0;
+        for (at, list) in level.indexed() {
+            let order = order_of(at % LISTS);
+            if list.len() == 0
+                && let Some(parked) = level.parked(at)
+            {
+                let count = self.unpark(list, &mut parked.lock(self.platform));
+                self.zones[at / LISTS].add_parked(-((count as i64) << order.get()));
+            }
+            let room = (SCRAPE_FRAMES - scraped) >> order.get();
+            let count = list.len().min(room.max(1) as usize);
+            if count > 0 {
+                self.drain_oldest(list, at % LISTS, count, &turn.lists.sorter);
+                scraped += (count as u64) << order.get();
+            }
+            if scraped >= SCRAPE_FRAMES {
+                break;
+            }
+        }
+        scraped + merged
     }
 
     /// Gives back what interrupts left on the lists of the further levels, where nobody is inside. On the CPU itself only.

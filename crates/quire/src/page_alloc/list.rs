@@ -6,12 +6,12 @@
 //!
 //! G3. A list's length and its opening never exceed the number of its slots.
 
-use core::sync::atomic::{AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
-
 use crate::addr::Frame;
+use crate::atomic::{AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::memmap::BootSlice;
 
 /// A folio on a list, and where its state stands, so that taking it needs no look into the memory map.
+#[derive(Default)]
 pub(super) struct Slot {
     frame: AtomicU64,
     state: AtomicPtr<AtomicU8>,
@@ -55,6 +55,7 @@ pub(super) struct FrameList {
     flow: AtomicI64,
 }
 
+#[cfg(not(loom))]
 const _: () = assert!(size_of::<FrameList>() == 64);
 
 impl FrameList {
@@ -101,9 +102,11 @@ impl FrameList {
     /// Takes the folio that came last off the list, if it has one and is open, and says where its state stands.
     #[inline(always)]
     pub(super) fn pop_open(&self) -> Option<(Frame, &AtomicU8)> {
+        // The flag first, as the lease's protocol wants it: whoever enters while the list is being emptied, and is held up
+        // until it is open again, must not go by the length of before. And within the slots, as no more are open.
+        let open = self.open.load(Ordering::Acquire);
         let len = self.len.load(Ordering::Relaxed).wrapping_sub(1);
-        // Behind the lease's flag, as the protocol wants it; and within the slots, as no more are open than there are.
-        if len >= self.open.load(Ordering::Acquire) {
+        if len >= open {
             return None;
         }
         self.take_slot(len)
@@ -125,8 +128,10 @@ impl FrameList {
     /// Puts a folio onto the list, if there is room and it is open.
     #[inline(always)]
     pub(super) fn push_open(&self, frame: Frame, state: &AtomicU8) -> bool {
+        // The flag first, as in `pop_open`.
+        let open = self.open.load(Ordering::Acquire);
         let len = self.len.load(Ordering::Relaxed);
-        if len >= self.open.load(Ordering::Acquire) {
+        if len >= open {
             return false;
         }
         // SAFETY: G3, as above.

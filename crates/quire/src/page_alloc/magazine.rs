@@ -12,6 +12,8 @@
 //! G2. A slot, of a list or of a magazine, names a folio and the place of its state. The state stands in the block's
 //!     descriptors or in its record; a block keeps its descriptors, and a record its folio, while any of it is on a list.
 //! G4. There are lists for each CPU that the platform can name ([`Platform::cpu_count`]).
+//! G5. A record that names descriptors, or has a folio in use, names a zone and a mobility group that exist, as it did
+//!     before it did so.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 

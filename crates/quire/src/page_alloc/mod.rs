@@ -134,32 +134,36 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
         if turn.wait {
             self.clear_up(turn.lists);
         }
-        let found = self.alloc_from(&turn, zones, gfp, order).or_else(|| {
-            // What this CPU hoards may be what is missing.
-            if turn.level == Some(0) && turn.wait {
-                self.drain_own(turn.lists);
-            }
-            let merged = turn.wait && self.merge_all_spares() > 0;
-            (merged || turn.wait).then(|| self.alloc_from(&turn, zones, gfp, order)).flatten()
-        });
+        let found = self.alloc_from(&turn, zones, gfp, order);
+        let found =
+            if turn.wait { found.or_else(|| self.alloc_scraping(&turn, zones, gfp, order)) } else { found };
         self.end(&turn);
-        let found = found.or_else(|| self.alloc_from_others(cpu, zones, gfp, order, turn.wait));
+        let thorough = turn.wait && is_thorough(gfp, order);
+        let found =
+            if thorough { found.or_else(|| self.alloc_from_others(cpu, zones, gfp, order)) } else { found };
         if found.is_none() {
             self.cells(cpu).add(Stat::AllocFailed, 1);
         }
         found.ok_or(AllocError::OutOfMemory)
     }
 
+    /// What this CPU hoards may be what is missing: gives it back some frames at a time and tries again, once, or until
+    /// nothing is left if the request is worth it.
+    #[cold]
+    fn alloc_scraping(&self, turn: &Turn<'_>, zones: ZoneOrder<'_>, gfp: Gfp, order: Order) -> Option<Frame> {
+        loop {
+            let scraped = self.in_store(|| self.scrape(turn));
+            let found = self.alloc_from(turn, zones, gfp, order);
+            if found.is_some() || scraped == 0 || !is_thorough(gfp, order) {
+                return found;
+            }
+        }
+    }
+
     /// The last resort: what other CPUs hoard.
-    fn alloc_from_others(
-        &self,
-        cpu: CpuId,
-        zones: ZoneOrder<'_>,
-        gfp: Gfp,
-        order: Order,
-        wait: bool,
-    ) -> Option<Frame> {
-        if !wait || !self.others_hoard(zones, cpu) {
+    #[cold]
+    fn alloc_from_others(&self, cpu: CpuId, zones: ZoneOrder<'_>, gfp: Gfp, order: Order) -> Option<Frame> {
+        if !self.others_hoard(zones, cpu) {
             return None;
         }
         self.drain_others(cpu);
@@ -279,4 +283,10 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
         let mut frame = [Frame(0)];
         (self.store_take(zone, search, &mut frame) == 1).then_some(frame[0])
     }
+}
+
+/// Whether memory must not count as out while any CPU hoards some that could be made fit: a frame is missing, or the
+/// request may take everything. Others are content with what a bounded search finds, and fall back.
+fn is_thorough(gfp: Gfp, order: Order) -> bool {
+    order == Order::FRAME || gfp.urgency == Urgency::Reserve
 }

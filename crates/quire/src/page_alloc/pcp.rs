@@ -25,7 +25,7 @@ use crate::limits::{BLOCK_FRAMES, NESTED_CAPACITY, PCP_CAPACITY, SORTER_BLOCKS};
 use crate::memmap::{Block, BlockState, BootRef, BootSlice, FrameState};
 use crate::platform::Platform;
 use crate::rank::Rank;
-use crate::sync::{Lease, SpinLock};
+use crate::sync::{Lease, SpinLock, Stack};
 
 /// Lists for each zone: orders 0 to 3 have one for each mobility group, order 9 has one; the rest is padding, so that a
 /// zone's lists are found by a shift.
@@ -120,8 +120,8 @@ impl Level {
 /// All that a CPU keeps for itself.
 pub(super) struct CpuLists {
     pub(super) levels: [Level; LEVELS],
-    /// Folios freed where nothing else could be done, plus one; linked through their descriptors.
-    pub(super) deferred: AtomicU64,
+    /// Folios freed where nothing else could be done; linked through their descriptors.
+    pub(super) deferred: Stack,
     /// Frames on the deferred stack.
     pub(super) deferred_frames: AtomicU64,
     /// The right to revoke this CPU's leases.
@@ -142,7 +142,7 @@ impl ListSizes<'_> {
     /// Blocks by which each CPU sorts: few where there are few.
     pub(super) fn sorter_blocks(&self) -> usize {
         let blocks: u64 = (0..self.zones).map(|zone| (self.zone_frames)(zone) >> Order::BLOCK.get()).sum();
-        (blocks as usize / 16).clamp(1, SORTER_BLOCKS)
+        (blocks as usize / 16).clamp(1, SORTER_BLOCKS).next_power_of_two()
     }
 
     /// Slots for list `at` of level `level`, counted over all zones.
@@ -179,7 +179,7 @@ impl CpuLists {
         let [Some(task), Some(soft), Some(hard)] = levels else { return None };
         Some(Self {
             levels: [task, soft, hard],
-            deferred: AtomicU64::new(0),
+            deferred: Stack::new(),
             deferred_frames: AtomicU64::new(0),
             drain: SpinLock::new(Rank::ListDrain, ()),
             sorter,
@@ -244,12 +244,13 @@ impl<P: Platform> PageAllocator<'_, P> {
         block.is_some_and(|block| self.put_untouched_of(cpu, block, frame, order))
     }
 
+    /// `block` is the record of the frame's block.
     #[inline(always)]
     fn put_untouched_of(&self, cpu: CpuId, block: &Block, frame: Frame, order: Order) -> bool {
         let (number, state, untouched) = match order.get() {
             small @ 0..=3 => {
-                let Some(area) = block.area() else { return false };
-                let state = area.state_cell(frame.index_in_block());
+                // SAFETY: M2: the record is that of the frame's block.
+                let Some(state) = (unsafe { block.state_cell(frame) }) else { return false };
                 (block.group() + usize::from(small) * 3, state, FrameState::in_use(order))
             }
             9 if frame.index_in_block() == 0 => {
@@ -261,7 +262,9 @@ impl<P: Platform> PageAllocator<'_, P> {
             return false;
         }
         let level = &self.lists_of(cpu).levels[0];
-        let Some(list) = level.lists.as_slice().as_flattened().get(number) else { return false };
+        debug_assert!(number < level.lists.len() * LISTS);
+        // SAFETY: G5: a record that says a folio is in use names a zone, and `number` a list of it.
+        let list = unsafe { level.lists.as_slice().as_flattened().get_unchecked(number) };
         if !level.lease.enter_open() {
             return false;
         }

@@ -9,10 +9,13 @@ use crate::limits::{BLOCK_FRAMES, SORTER_BLOCKS};
 use crate::memmap::FrameMask;
 use crate::platform::Platform;
 
+/// A bit for each frame of a block.
+pub(super) type BlockWords = [AtomicU64; BLOCK_FRAMES / 64];
+
 /// One block and its frames that are on their way.
 pub(super) struct SortEntry {
     block: AtomicU32,
-    frames: [AtomicU64; BLOCK_FRAMES / 64],
+    frames: BlockWords,
 }
 
 /// Sorting under way: entries that belong to the running code alone, and which of them hold frames.
@@ -26,13 +29,19 @@ const _: () = assert!(SORTER_BLOCKS == 64);
 impl<'a> Sorting<'a> {
     /// Starts with entries of which none holds a frame.
     pub(super) fn new(entries: &'a [SortEntry]) -> Self {
-        debug_assert!(entries.len() <= SORTER_BLOCKS);
+        debug_assert!(entries.len() <= SORTER_BLOCKS && entries.len().is_power_of_two());
         Self { entries, pending: 0 }
+    }
+
+    /// Where a block's frames are gathered.
+    #[inline]
+    fn entry_of(&self, block: u32) -> usize {
+        block as usize & (self.entries.len() - 1)
     }
 
     /// Whether the frame is on its way already.
     pub(super) fn holds(&self, frame: Frame) -> bool {
-        let at = frame.block().0 as usize % self.entries.len();
+        let at = self.entry_of(frame.block().0);
         let (entry, index) = (&self.entries[at], frame.index_in_block());
         self.pending >> at & 1 == 1
             && entry.block.load(Ordering::Relaxed) == frame.block().0
@@ -44,21 +53,17 @@ impl<P: Platform> PageAllocator<'_, P> {
     /// Adds a folio below a block's size. It is in use as far as the store knows, and nobody's.
     #[inline]
     pub(super) fn sort_in(&self, sorting: &mut Sorting<'_>, frame: Frame, order: Order) {
-        let (block, index) = (frame.block().0, frame.index_in_block());
-        let at = block as usize % sorting.entries.len();
-        let entry = &sorting.entries[at];
-        if sorting.pending >> at & 1 == 0 || entry.block.load(Ordering::Relaxed) != block {
-            self.start_block(sorting, at, block);
+        add_folio(self.sorted_words(sorting, frame.block()), frame.index_in_block(), order);
+    }
+
+    /// The map of a block's frames that are on their way.
+    #[inline]
+    pub(super) fn sorted_words<'e>(&self, sorting: &mut Sorting<'e>, number: BlockNumber) -> &'e BlockWords {
+        let (at, entries) = (sorting.entry_of(number.0), sorting.entries);
+        if sorting.pending >> at & 1 == 0 || entries[at].block.load(Ordering::Relaxed) != number.0 {
+            self.start_block(sorting, at, number.0);
         }
-        if order.get() < 6 {
-            // A folio of up to 32 frames lies in one word.
-            let word = &entry.frames[index / 64];
-            let bits = ((1u64 << order.frames()) - 1) << (index % 64);
-            word.store(word.load(Ordering::Relaxed) | bits, Ordering::Relaxed);
-        } else {
-            let words = &entry.frames[index / 64..][..order.frames() as usize / 64];
-            words.iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
-        }
+        &entries[at].frames
     }
 
     #[cold]
@@ -87,5 +92,19 @@ impl<P: Platform> PageAllocator<'_, P> {
         let block = self.memmap.block(number);
         block.lock(self.platform);
         self.store_put(number, block, frames);
+    }
+}
+
+/// Adds the frames of a folio below a block's size.
+#[inline(always)]
+pub(super) fn add_folio(words: &BlockWords, index: usize, order: Order) {
+    if order.get() < 6 {
+        // A folio of up to 32 frames lies in one word.
+        let word = &words[index / 64];
+        let bits = ((1u64 << order.frames()) - 1) << (index % 64);
+        word.store(word.load(Ordering::Relaxed) | bits, Ordering::Relaxed);
+    } else {
+        let words = &words[index / 64..][..order.frames() as usize / 64];
+        words.iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
     }
 }

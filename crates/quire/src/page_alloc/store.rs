@@ -67,7 +67,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         block.free_order.store(FrameMask::ALL.without(used).largest_group(), Ordering::Relaxed);
         block.set_group(zone.number, 0);
         // SAFETY: M2, M4: the eight frames are the allocator's own from now on, and their columns were just zeroed.
-        unsafe { block.set_area(self.platform.direct_map(base).cast()) };
+        unsafe { block.set_area(self.platform.direct_map(base).cast(), number.first_frame()) };
         block.set_state(BlockState::Small);
         zone.descriptor_frames.fetch_add(DESCRIPTOR_FRAMES as u64, Ordering::Relaxed);
     }
@@ -93,9 +93,12 @@ impl<P: Platform> PageAllocator<'_, P> {
                 block.set_group(zone.number, search.mobility as u8);
             }
             got = take_groups(block, number, search, out);
+            let free = block.free.load(Ordering::Relaxed) - (got << search.order.get()) as u16;
+            block.free.store(free, Ordering::Relaxed);
             let left = FrameMask::ALL.without(block.used.load());
-            block.free.fetch_sub((got << search.order.get()) as u16, Ordering::Relaxed);
-            block.free_order.store(left.largest_group(), Ordering::Relaxed);
+            block
+                .free_order
+                .store(left.shrunk_group(block.free_order.load(Ordering::Relaxed)), Ordering::Relaxed);
             if was_free || ShardIndex::wanted_list(block) != block.listed.load(Ordering::Relaxed) {
                 let mut index = index.unwrap_or_else(|| shard.lock(self.platform));
                 index.relist_taken(&self.memmap, number, block, was_free);
@@ -118,44 +121,35 @@ impl<P: Platform> PageAllocator<'_, P> {
     /// Takes back frames of one block in small pieces. Under the block's lock, which is given back here. The frames are
     /// in use, mapped by nobody and held by nobody.
     pub(super) fn store_put(&self, number: BlockNumber, block: &Block, frames: FrameMask) {
+        block.used.store(block.used.load().without(frames));
+        block.heads.store(block.heads.load().without(frames));
+        let order = FrameMask::ALL.without(block.used.load()).largest_group();
+        self.finish_put(number, block, frames.count() as u16, order);
+    }
+
+    /// As [`Self::store_put`] for one folio.
+    fn store_put_one(&self, number: BlockNumber, block: &Block, index: usize, order: Order) {
+        let grown = clear_folio(block, index, order);
+        self.finish_put(number, block, order.frames() as u16, grown);
+    }
+
+    /// Counts frames of a block that were just marked free, of which the largest free order is `order`, less one; lists the
+    /// block anew, and gives its lock back.
+    fn finish_put(&self, number: BlockNumber, block: &Block, count: u16, order: u8) {
         let zone = &self.zones[block.zone()];
-        let entirely = self.clear_used(block, frames);
         let mut merged = false;
-        if entirely {
+        if count_free(block, count, order) {
             merged = self.merge_or_spare(zone, number, block);
         } else {
             self.relist(zone, number, block);
         }
         block.unlock(self.platform);
         self.count(Stat::BlockLock, 1);
-        zone.add_free(frames.count() as i64 + if merged { DESCRIPTOR_FRAMES as i64 } else { 0 });
+        zone.add_free(i64::from(count) + if merged { DESCRIPTOR_FRAMES as i64 } else { 0 });
         if merged {
             zone.put_blocks(self.platform, number, 1);
             self.count(Stat::BlockMerge, 1);
         }
-    }
-
-    /// Marks frames free in the block's record; whether all of the block, which could be whole, is free now.
-    fn clear_used(&self, block: &Block, frames: FrameMask) -> bool {
-        let count = frames.count();
-        block.used.store(block.used.load().without(frames));
-        block.heads.store(block.heads.load().without(frames));
-        let free = block.free.fetch_add(count as u16, Ordering::Relaxed) + count as u16;
-        if free == block.capacity.load(Ordering::Relaxed) {
-            block.narrow_area();
-        }
-        if free == SMALL_CAPACITY {
-            // The order of an entirely free block is known, whatever its frames looked like before.
-            block.free_order.store(BLOCK_ORDER, Ordering::Relaxed);
-            return true;
-        }
-        let known = block.free_order.load(Ordering::Relaxed);
-        let order = match (count, frames.next_set(0)) {
-            (1, Some(index)) => block.used.grown_group(index, known),
-            _ => FrameMask::ALL.without(block.used.load()).largest_group(),
-        };
-        block.free_order.store(order, Ordering::Relaxed);
-        false
     }
 
     /// Puts one folio below a block's size, that came off a list, into the store.
@@ -163,7 +157,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         let number = frame.block();
         let block = self.memmap.block(number);
         block.lock(self.platform);
-        self.store_put(number, block, FrameMask::run(frame.index_in_block(), order.frames() as usize));
+        self.store_put_one(number, block, frame.index_in_block(), order);
     }
 
     /// As [`Self::put_one`], waiting for nothing; says whether it was done. A block that is entirely free now stays in
@@ -180,8 +174,8 @@ impl<P: Platform> PageAllocator<'_, P> {
             block.unlock(self.platform);
             return false;
         };
-        let frames = FrameMask::run(frame.index_in_block(), order.frames() as usize);
-        if self.clear_used(block, frames) && index.spare == 0 {
+        let grown = clear_folio(block, frame.index_in_block(), order);
+        if count_free(block, order.frames() as u16, grown) && index.spare == 0 {
             index.spare = number.0 + 1;
         }
         index.relist(&self.memmap, number, block);
@@ -257,7 +251,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         }
         self.mark_free(block, frame, order);
         self.note_freed(FrameRange::folio(frame, order));
-        self.store_put(number, block, FrameMask::run(frame.index_in_block(), order.frames() as usize));
+        self.store_put_one(number, block, frame.index_in_block(), order);
         Ok(())
     }
 
@@ -315,6 +309,25 @@ impl<P: Platform> PageAllocator<'_, P> {
     }
 }
 
+/// Marks the frames of a folio free; one more than the largest order of a free group now. Under the block's lock.
+fn clear_folio(block: &Block, index: usize, order: Order) -> u8 {
+    block.used.remove_run(index, order.frames() as usize);
+    block.heads.remove_run(index, 1);
+    block.used.grown_group(index, block.free_order.load(Ordering::Relaxed).max(order.get() + 1))
+}
+
+/// Counts frames of a block that were just marked free; whether all of the block, which could be whole, is free now. Under
+/// the block's lock.
+fn count_free(block: &Block, count: u16, order: u8) -> bool {
+    let free = block.free.load(Ordering::Relaxed) + count;
+    block.free.store(free, Ordering::Relaxed);
+    block.free_order.store(order, Ordering::Relaxed);
+    if free == block.capacity.load(Ordering::Relaxed) {
+        block.narrow_area();
+    }
+    free == SMALL_CAPACITY
+}
+
 /// Marks aligned free groups as used folios and writes their first frames to `out`; how many there were.
 fn take_groups(block: &Block, number: BlockNumber, search: Search, out: &mut [Frame]) -> usize {
     if search.order == Order::FRAME {
@@ -328,10 +341,7 @@ fn take_groups(block: &Block, number: BlockNumber, search: Search, out: &mut [Fr
         free = free.without(FrameMask::run(index, count));
         block.heads.insert_run(index, 1);
         block.used.insert_run(index, count);
-        if let Some(area) = block.area() {
-            area.set_states(index, count, FrameState::UNKNOWN);
-            area.set_state(index, search.state());
-        }
+        block.area().inspect(|area| area.set_state(index, search.state()));
         out[got] = number.first_frame().add(index as u64);
         got += 1;
     }

@@ -118,22 +118,14 @@ impl<P: Platform> PageAllocator<'_, P> {
     fn defer(&self, lists: &CpuLists, frame: Frame, order: Order, descriptor: &Descriptor) {
         descriptor.word.store(order.get().into(), Ordering::Relaxed);
         lists.deferred_frames.fetch_add(order.frames(), Ordering::Relaxed);
-        let mut top = lists.deferred.load(Ordering::Relaxed);
-        loop {
-            descriptor.next.store(top, Ordering::Relaxed);
-            match lists.deferred.compare_exchange_weak(top, frame.0 + 1, Ordering::Release, Ordering::Relaxed)
-            {
-                Ok(_) => return,
-                Err(now) => top = now,
-            }
-        }
+        lists.deferred.push(frame.0, &descriptor.next);
     }
 
     /// Clears up behind interrupts on this CPU, if they had to leave anything: frees what they deferred, and empties the
     /// lists of further levels, which were full. May wait for locks.
     #[inline]
     pub(super) fn clear_up(&self, lists: &CpuLists) {
-        if lists.deferred.load(Ordering::Relaxed) != 0 {
+        if !lists.deferred.is_empty() {
             self.free_deferred(lists);
             self.drain_nested(lists);
         }
@@ -143,13 +135,11 @@ impl<P: Platform> PageAllocator<'_, P> {
     #[cold]
     #[inline(never)]
     pub(super) fn free_deferred(&self, lists: &CpuLists) {
-        let mut top = lists.deferred.swap(0, Ordering::Acquire);
-        while let Some(frame) = top.checked_sub(1).map(Frame) {
-            let block = self.memmap.block(frame.block());
-            let descriptor =
-                if block.area().is_some() { self.memmap.descriptor(frame) } else { block.folio() };
-            top = descriptor.next.load(Ordering::Relaxed);
-            let order = Order::new(descriptor.word.load(Ordering::Relaxed) as u8).unwrap_or(Order::FRAME);
+        let mut taken = lists.deferred.take();
+        while let Some(frame) = taken.next(|number| &self.deferred_descriptor(Frame(number)).next).map(Frame)
+        {
+            let word = self.deferred_descriptor(frame).word.load(Ordering::Relaxed);
+            let order = Order::new(word as u8).unwrap_or(Order::FRAME);
             lists.deferred_frames.fetch_sub(order.frames(), Ordering::Relaxed);
             // It was checked when it was deferred, and nobody has owned it since.
             if order >= Order::BLOCK {
@@ -158,6 +148,12 @@ impl<P: Platform> PageAllocator<'_, P> {
                 self.put_one(frame, order);
             }
         }
+    }
+
+    /// The descriptor of a deferred folio.
+    fn deferred_descriptor(&self, frame: Frame) -> &Descriptor {
+        let block = self.memmap.block(frame.block());
+        if block.area().is_some() { self.memmap.descriptor(frame) } else { block.folio() }
     }
 
     /// Whether the state says that the frame is on a list, on its way back, or free.

@@ -1,4 +1,5 @@
-//! Locks that need nothing but a processor: a spin lock and a reader-writer lock, both with ranks.
+//! What CPUs share and how, with nothing but a processor: a spin lock and a reader-writer lock, both with ranks; a lease on
+//! what one CPU alone touches; a stack of numbers.
 //!
 //! # The lock protocol
 //!
@@ -15,10 +16,12 @@ mod lease;
 mod pinned;
 mod rwlock;
 mod spin;
+mod stack;
 
 pub use lease::Lease;
 pub use pinned::Pinned;
 pub use rwlock::{ReadGuard, RwLock, WriteGuard};
 pub use spin::{RawLock, SpinGuard, SpinLock};
+pub use stack::{Stack, Taken};
 
 pub use crate::rank::Rank;

@@ -15,6 +15,8 @@ pub(crate) use real::Ordering;
 pub(crate) enum Orders {
     /// What they say.
     Kept,
+    /// What they say, save that fences that stand by themselves are not executed.
+    Unfenced,
     /// What they say, save that sequentially consistent ones have no place in one total order.
     NotTotal,
     /// Nothing: all are relaxed.
@@ -58,14 +60,21 @@ pub(crate) fn fence(order: Ordering) {
     }
 }
 
+/// What makes an access sequentially consistent.
+fn total_fence() {
+    if matches!(ORDERS.get(), Orders::Kept | Orders::Unfenced) {
+        real::fence(Ordering::SeqCst);
+    }
+}
+
 fn ordered<R>(order: Ordering, access: impl FnOnce(Ordering) -> R) -> R {
     let total = order == Ordering::SeqCst;
     if total {
-        fence(order);
+        total_fence();
     }
     let result = access(weak(order));
     if total {
-        fence(order);
+        total_fence();
     }
     result
 }
@@ -132,7 +141,33 @@ macro_rules! atomics {
     )*};
 }
 
-atomics! { AtomicBool of bool, AtomicU32 of u32, AtomicU64 of u64 }
+atomics! { AtomicBool of bool, AtomicU8 of u8, AtomicU32 of u32, AtomicU64 of u64, AtomicI64 of i64 }
+
+/// As the others, and no more than lists ask for.
+#[derive(Debug)]
+pub(crate) struct AtomicPtr<T> {
+    cell: OnceLock<real::AtomicPtr<T>>,
+}
+
+impl<T> AtomicPtr<T> {
+    fn cell(&self) -> &real::AtomicPtr<T> {
+        self.cell.get_or_init(|| real::AtomicPtr::new(std::ptr::null_mut()))
+    }
+
+    pub(crate) fn load(&self, order: Ordering) -> *mut T {
+        ordered(order, |order| self.cell().load(order))
+    }
+
+    pub(crate) fn store(&self, value: *mut T, order: Ordering) {
+        ordered(order, |order| self.cell().store(value, order));
+    }
+}
+
+impl<T> Default for AtomicPtr<T> {
+    fn default() -> Self {
+        Self { cell: OnceLock::new() }
+    }
+}
 
 impl AtomicU32 {
     pub(crate) fn fetch_add(&self, by: u32, order: Ordering) -> u32 {
@@ -145,6 +180,10 @@ impl AtomicU32 {
 }
 
 impl AtomicU64 {
+    pub(crate) fn swap(&self, value: u64, order: Ordering) -> u64 {
+        ordered(order, |order| self.cell().swap(value, order))
+    }
+
     pub(crate) fn fetch_or(&self, bits: u64, order: Ordering) -> u64 {
         ordered(order, |order| self.cell().fetch_or(bits, order))
     }

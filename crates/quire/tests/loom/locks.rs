@@ -1,6 +1,5 @@
 //! Spin lock and reader-writer lock: the value behind them is never used by two at once unless both only read.
 
-use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
@@ -8,30 +7,7 @@ use crate::atomic::Orders::{NotTotal, Relaxed};
 use crate::holds_but_not;
 use crate::machine::Cpu;
 use crate::sync::{Rank, RawLock, RwLock, SpinLock};
-
-/// A number whose uses `loom` watches: two that are not in order, one of them a change, end the model.
-struct Watched(UnsafeCell<u64>);
-
-// SAFETY: `loom` runs one thread of a model at a time; whether uses are ordered is what it is here to find out.
-unsafe impl Sync for Watched {}
-// SAFETY: as above.
-unsafe impl Send for Watched {}
-
-impl Watched {
-    fn new() -> Self {
-        Self(UnsafeCell::new(0))
-    }
-
-    fn get(&self) -> u64 {
-        // SAFETY: `loom` ends the model should somebody change it meanwhile.
-        self.0.with(|value| unsafe { *value })
-    }
-
-    fn increment(&self) {
-        // SAFETY: `loom` ends the model should somebody use it meanwhile.
-        self.0.with_mut(|value| unsafe { *value += 1 });
-    }
-}
+use crate::watched::Watched;
 
 /// Three threads, each a CPU, doing what `work` says; `work` is called with CPU 2 on the model's own thread.
 fn three<T: Send + Sync + 'static>(shared: Arc<T>, work: fn(&T, &Cpu)) -> Arc<T> {

@@ -1,4 +1,5 @@
-//! A platform that is no more than a CPU number and a thread that can give its turn away: all that locks ask for.
+//! A platform that is no more than a CPU number and a thread that can give its turn away: all that locks
+//! and leases ask for.
 
 use quire::addr::{Frame, FrameRange, PhysAddr};
 use quire::cpu::{CpuId, CpuSet};
@@ -49,8 +50,10 @@ unsafe impl Platform for Cpu {
         CpuSet::first(3)
     }
 
+    /// The caller's half: `loom` has no barrier that one thread makes another execute, so the other executes one of its
+    /// own at the place where the first may make it do so.
     fn fence_cpus(&self, _targets: &CpuSet) {
-        no_lock_asks()
+        crate::atomic::fence(crate::atomic::Ordering::SeqCst);
     }
 
     fn direct_map(&self, _addr: PhysAddr) -> *mut u8 {

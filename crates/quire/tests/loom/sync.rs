@@ -1,12 +1,18 @@
-//! The library's locks, compiled from its own files.
+//! The library's locks, lease and stack, compiled from its own files.
 
 pub use quire::rank::Rank;
 pub use quire::sync::Pinned;
 
+#[path = "../../src/sync/lease.rs"]
+mod lease;
 #[path = "../../src/sync/rwlock.rs"]
 mod rwlock;
 #[path = "../../src/sync/spin.rs"]
 mod spin;
+#[path = "../../src/sync/stack.rs"]
+mod stack;
 
+pub use lease::Lease;
 pub use rwlock::RwLock;
 pub use spin::{RawLock, SpinLock};
+pub use stack::Stack;

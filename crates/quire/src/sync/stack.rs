@@ -1,0 +1,65 @@
+//! A stack of numbers that anybody pushes to, from an interrupt too, and that is taken as a whole.
+//!
+//! It has no memory of its own: each number's link stands where the caller says (Treiber: "Systems Programming: Coping with
+//! Parallelism", IBM RJ 5118, 1986). As nothing is ever taken alone, a number that leaves and comes again meanwhile does no
+//! harm.
+
+use crate::atomic::{AtomicU64, Ordering};
+
+/// The stack.
+pub struct Stack {
+    /// The number that was pushed last, plus one; 0 when there is none.
+    top: AtomicU64,
+}
+
+impl Stack {
+    /// A stack without numbers.
+    pub const fn new() -> Self {
+        Self { top: AtomicU64::new(0) }
+    }
+
+    /// Whether there was nothing on it a moment ago.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.top.load(Ordering::Relaxed) == 0
+    }
+
+    /// Pushes a number, below `u64::MAX`. Its link, and whatever else belongs to it, is the caller's before, and its taker's
+    /// afterwards, who sees what the caller wrote.
+    pub fn push(&self, number: u64, link: &AtomicU64) {
+        let mut top = self.top.load(Ordering::Relaxed);
+        loop {
+            link.store(top, Ordering::Relaxed);
+            match self.top.compare_exchange_weak(top, number + 1, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => top = now,
+            }
+        }
+    }
+
+    /// Takes everything.
+    pub fn take(&self) -> Taken {
+        Taken { top: self.top.swap(0, Ordering::Acquire) }
+    }
+}
+
+impl Default for Stack {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Numbers that were on a [`Stack`], the last one first.
+#[must_use = "numbers that are dropped are lost"]
+pub struct Taken {
+    top: u64,
+}
+
+impl Taken {
+    /// The next number; `link_of` says where its link stands, which is read here and not again.
+    pub fn next<'l>(&mut self, link_of: impl FnOnce(u64) -> &'l AtomicU64) -> Option<u64> {
+        let number = self.top.checked_sub(1)?;
+        self.top = link_of(number).load(Ordering::Relaxed);
+        Some(number)
+    }
+}

@@ -1,0 +1,108 @@
+//! A per-CPU list, whose owner takes and puts folios while another CPU empties it: each folio comes out once.
+
+use loom::sync::Arc;
+use loom::thread;
+
+use crate::addr::Frame;
+use crate::atomic::Orders::{NotTotal, Relaxed, Unfenced};
+use crate::atomic::{AtomicU8, Ordering};
+use crate::holds_but_not;
+use crate::machine::Cpu;
+use crate::memmap::BootSlice;
+use crate::sync::Lease;
+use list::{FrameList, Slot};
+use quire::cpu::CpuSet;
+use quire::platform::Platform;
+
+#[allow(dead_code)]
+#[path = "../../src/page_alloc/list.rs"]
+mod list;
+
+const FRAMES: u64 = 2;
+
+struct Level {
+    lease: Lease,
+    list: FrameList,
+    /// By frame.
+    states: Vec<AtomicU8>,
+}
+
+impl Level {
+    /// A list with two folios and room for a third.
+    fn new() -> Arc<Self> {
+        let slots = BootSlice(Box::leak((0..=FRAMES).map(|_| Slot::default()).collect()));
+        let states: Vec<_> = (0..=FRAMES).map(|_| AtomicU8::new(0)).collect();
+        let level = Self { lease: Lease::new(false), list: FrameList::new(slots, false), states };
+        assert!(level.lease.enter());
+        (0..FRAMES).for_each(|frame| assert!(level.list.push(Frame(frame), &level.states[frame as usize])));
+        level.list.set_open(true);
+        level.lease.leave();
+        Arc::new(level)
+    }
+
+    /// As `PageAllocator::take_listed`.
+    fn take(&self) -> Option<Frame> {
+        if !self.lease.enter_open() {
+            return None;
+        }
+        let popped = self.list.pop_open();
+        self.lease.leave();
+        popped.map(|(frame, state)| {
+            assert!(std::ptr::eq(state, &raw const self.states[frame.0 as usize]), "the slot is torn");
+            frame
+        })
+    }
+
+    /// As `PageAllocator::put_untouched`.
+    fn put(&self, frame: Frame) -> bool {
+        if !self.lease.enter_open() {
+            return false;
+        }
+        let put = self.list.push_open(frame, &self.states[frame.0 as usize]);
+        self.lease.leave();
+        put
+    }
+
+    /// As `PageAllocator::drain_cpu`: everything that is on the list.
+    fn drain(&self, cpu: &Cpu) -> Vec<Frame> {
+        self.lease.revoke();
+        self.list.set_open(false);
+        cpu.fence_cpus(&CpuSet::first(1));
+        self.lease.wait_left(cpu);
+        let frames: Vec<_> = self.list.frames().collect();
+        self.list.set_len(0);
+        self.list.set_open(true);
+        self.lease.give_back();
+        frames
+    }
+}
+
+/// The owner does `own`, which gives what it has in the end, while another CPU empties the list.
+fn each_comes_out_once(own: fn(&Level) -> Vec<Frame>) {
+    let level = Level::new();
+    let owner = {
+        let level = level.clone();
+        thread::spawn(move || own(&level))
+    };
+    let mut frames = level.drain(&Cpu(1));
+    frames.extend(owner.join().unwrap());
+    frames.extend(level.list.frames());
+    frames.sort_unstable();
+    assert_eq!(frames, [Frame(0), Frame(1)]);
+    assert_eq!(level.list.allocated.load(Ordering::Relaxed), 0);
+}
+
+/// Invariants G1 and G3.
+#[test]
+fn a_list_that_is_emptied_gives_each_folio_once() {
+    holds_but_not(&[Unfenced, NotTotal, Relaxed], || {
+        each_comes_out_once(|level| level.take().into_iter().chain(level.take()).collect());
+    });
+}
+
+#[test]
+fn a_list_that_is_emptied_loses_no_folio_that_comes_back() {
+    holds_but_not(&[Unfenced, NotTotal, Relaxed], || {
+        each_comes_out_once(|level| level.take().into_iter().filter(|&frame| !level.put(frame)).collect());
+    });
+}

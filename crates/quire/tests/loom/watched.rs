@@ -1,0 +1,27 @@
+//! A number whose uses `loom` watches.
+
+use loom::cell::UnsafeCell;
+
+/// Two uses that are not in order, one of them a change, end the model.
+pub(crate) struct Watched(UnsafeCell<u64>);
+
+// SAFETY: `loom` runs one thread of a model at a time; whether uses are ordered is what it is here to find out.
+unsafe impl Sync for Watched {}
+// SAFETY: as above.
+unsafe impl Send for Watched {}
+
+impl Watched {
+    pub(crate) fn new() -> Self {
+        Self(UnsafeCell::new(0))
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        // SAFETY: `loom` ends the model should somebody change it meanwhile.
+        self.0.with(|value| unsafe { *value })
+    }
+
+    pub(crate) fn increment(&self) {
+        // SAFETY: `loom` ends the model should somebody use it meanwhile.
+        self.0.with_mut(|value| unsafe { *value += 1 });
+    }
+}

@@ -5,11 +5,13 @@ mod crowded;
 mod half;
 mod mixed;
 mod pair;
+mod places;
 mod sweep;
 
 use super::{Frames, Operation, PageAlloc};
 use crate::bench::cycles::{Moment, Span};
 use crate::bench::experiment::{Better, Metric, Prepared, Sample, Skip};
+use places::Places;
 
 /// As [`ALLOC`](crate::bench::experiment::ALLOC) in cycles.
 const ALLOC_CYCLES: Metric = Metric { name: "alloc-cycles", unit: "cycles", better: Better::Lower };
@@ -26,9 +28,6 @@ const FILL: Metric = Metric { name: "fill", unit: "ns", better: Better::Lower };
 /// Nanoseconds of a request that is refused because nothing is left.
 const REFUSED: Metric = Metric { name: "refused", unit: "ns", better: Better::Lower };
 
-/// Unused places behind each thread's frames, so that no two threads write to the same line: 256 bytes at least.
-const APART: usize = 64;
-
 /// An arm that is ready. `build` gives a source for each thread, over a memory of which nothing is in use.
 struct Measured<F: Frames, B> {
     case: PageAlloc,
@@ -39,7 +38,7 @@ struct Measured<F: Frames, B> {
 /// A thread's source and the frames that it holds.
 struct Worker<F: Frames> {
     source: F,
-    frames: Vec<F::Frame>,
+    frames: Places<F::Frame>,
 }
 
 /// What one thread did from when to when.
@@ -61,11 +60,7 @@ pub(super) fn prepare<'a, F: Frames + 'a>(
         Operation::Sweep | Operation::Half(_) => case.count,
         Operation::Pair(_) | Operation::Cross | Operation::Crowded(_) => 0,
     };
-    let worker = |source| {
-        let mut frames = Vec::with_capacity(held + APART);
-        frames.resize(held, F::Frame::default());
-        Worker { source, frames }
-    };
+    let worker = |source| Worker { source, frames: Places::new(held) };
     let workers = match case.operation {
         Operation::Crowded(_) => Vec::new(),
         _ => build()?.into_iter().map(worker).collect(),
@@ -75,6 +70,7 @@ pub(super) fn prepare<'a, F: Frames + 'a>(
 
 impl<F: Frames, B: FnMut() -> Result<Vec<F>, Skip>> Prepared for Measured<F, B> {
     fn run(&mut self) -> Result<Sample, Skip> {
+        self.workers.iter_mut().for_each(|worker| worker.frames.shift());
         match self.case.operation {
             Operation::Pair(order) => pair::run(&self.case, &mut self.workers, order),
             Operation::Sweep => sweep::run(&self.case, &mut self.workers),

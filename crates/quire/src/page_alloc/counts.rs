@@ -63,6 +63,7 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
         let used = match block.lanes_at() {
             None => {
                 block.set_lanes(Some((room.addr(), false)));
+                FrameState::UNKNOWN.put(block.folio_state_cell());
                 true
             }
             Some((at, false)) => {

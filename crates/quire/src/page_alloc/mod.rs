@@ -9,12 +9,14 @@ mod contig;
 mod counts;
 mod drain;
 mod gfp;
+mod guarded;
 mod info;
 mod init;
 mod layout;
 mod list;
 mod lists;
 mod magazine;
+mod middle;
 mod node_set;
 mod pcp;
 mod placement;
@@ -41,7 +43,7 @@ use crate::addr::{Frame, Order};
 use crate::cpu::CpuId;
 use crate::error::{AllocError, FreeError};
 use crate::memmap::{BlockState, BootSlice, Descriptor, MemMap};
-use crate::platform::Platform;
+use crate::platform::{Context, Platform};
 use crate::stats::{Stat, StatCells};
 use crate::sync::Pinned;
 
@@ -129,12 +131,24 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
     #[cold]
     #[inline(never)]
     fn alloc_slow(&self, cpu: CpuId, gfp: Gfp, order: Order) -> Result<Frame, AllocError> {
+        if self.guard != ListGuard::Reentry
+            && let Some(frame) = self.take_guarded(cpu, gfp, order)
+        {
+            return Ok(frame);
+        }
+        let middle = middle::is_middle(order);
+        if let Some(frame) = middle.then(|| self.take_middle(cpu, gfp, order)).flatten() {
+            return Ok(frame);
+        }
         let zones = self.zones_for(cpu, gfp)?;
         let turn = self.begin(cpu);
         if turn.wait {
             self.clear_up(turn.lists);
         }
         let found = self.alloc_from(&turn, zones, gfp, order);
+        if let Some(frame) = found.filter(|_| middle) {
+            self.remember_block(cpu, gfp, frame);
+        }
         let found =
             if turn.wait { found.or_else(|| self.alloc_scraping(&turn, zones, gfp, order)) } else { found };
         self.end(&turn);
@@ -177,6 +191,12 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
     #[cold]
     #[inline(never)]
     fn free_slow(&self, cpu: CpuId, frame: Frame, order: Order) -> Result<(), FreeError> {
+        if self.guard != ListGuard::Reentry && self.put_guarded(cpu, frame, order) {
+            return Ok(());
+        }
+        if middle::is_middle(order) && self.platform.context() == Context::Task {
+            return self.free_middle(cpu, frame, order);
+        }
         let turn = self.begin(cpu);
         if turn.wait {
             self.clear_up(turn.lists);

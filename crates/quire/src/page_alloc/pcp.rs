@@ -12,7 +12,7 @@
 //! A folio on a list has the state [`FrameState::FREE`], so that freeing it twice is found. That byte, and the array, are
 //! all that the common path writes besides two counters; no descriptor is touched.
 
-use core::sync::atomic::{AtomicU8, AtomicU64};
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 use super::PageAllocator;
 use super::gfp::{Mobility, ZoneKind};
@@ -101,6 +101,20 @@ impl Level {
         &self.lists[zone][number]
     }
 
+    /// The list that a record of a folio in use names.
+    #[inline(always)]
+    pub(super) fn list_at(&self, number: usize) -> &FrameList {
+        debug_assert!(number < self.lists.len() * LISTS);
+        // SAFETY: G5: a record that says a folio is in use names a zone, and `number` a list of it.
+        unsafe { self.lists.as_slice().as_flattened().get_unchecked(number) }
+    }
+
+    /// The list of the zone that serves requests for a kind first.
+    #[inline(always)]
+    pub(super) fn first_list(&self, kind: ZoneKind, number: usize) -> &FrameList {
+        &self.first[kind as usize][number]
+    }
+
     /// Every list that can hold anything, with its index.
     pub(super) fn indexed(&self) -> impl Iterator<Item = (usize, &FrameList)> {
         self.lists.as_slice().as_flattened().iter().enumerate().filter(|(_, list)| list.capacity() > 0)
@@ -126,6 +140,8 @@ pub(super) struct CpuLists {
     pub(super) deferred_frames: AtomicU64,
     /// The right to revoke this CPU's leases.
     pub(super) drain: SpinLock<()>,
+    /// For each mobility group, the block that a folio of a middle order came from last, plus one. A hint.
+    pub(super) last_block: [AtomicU32; 3],
     /// Where this CPU sorts folios by block. Belongs to the first level's lease.
     pub(super) sorter: BootSlice<SortEntry>,
 }
@@ -182,6 +198,7 @@ impl CpuLists {
             deferred: Stack::new(),
             deferred_frames: AtomicU64::new(0),
             drain: SpinLock::new(Rank::ListDrain, ()),
+            last_block: [const { AtomicU32::new(0) }; 3],
             sorter,
         })
     }
@@ -211,7 +228,7 @@ impl<P: Platform> PageAllocator<'_, P> {
     #[inline(always)]
     pub(super) fn take_listed(&self, cpu: CpuId, number: usize, kind: ZoneKind) -> Option<Frame> {
         let level = &self.lists_of(cpu).levels[0];
-        let list = &level.first[kind as usize][number];
+        let list = level.first_list(kind, number);
         if !level.lease.enter_open() {
             return None;
         }
@@ -247,24 +264,9 @@ impl<P: Platform> PageAllocator<'_, P> {
     /// `block` is the record of the frame's block.
     #[inline(always)]
     fn put_untouched_of(&self, cpu: CpuId, block: &Block, frame: Frame, order: Order) -> bool {
-        let (number, state, untouched) = match order.get() {
-            small @ 0..=3 => {
-                // SAFETY: M2: the record is that of the frame's block.
-                let Some(state) = (unsafe { block.state_cell(frame) }) else { return false };
-                (block.group() + usize::from(small) * 3, state, FrameState::in_use(order))
-            }
-            9 if frame.index_in_block() == 0 => {
-                ((block.group() & !15) + HUGE, block.folio_state_cell(), FrameState::in_use(order))
-            }
-            _ => return false,
-        };
-        if FrameState::of(state) != untouched {
-            return false;
-        }
+        let Some((number, state)) = self.list_of_untouched(block, frame, order) else { return false };
         let level = &self.lists_of(cpu).levels[0];
-        debug_assert!(number < level.lists.len() * LISTS);
-        // SAFETY: G5: a record that says a folio is in use names a zone, and `number` a list of it.
-        let list = unsafe { level.lists.as_slice().as_flattened().get_unchecked(number) };
+        let list = level.list_at(number);
         if !level.lease.enter_open() {
             return false;
         }
@@ -278,6 +280,27 @@ impl<P: Platform> PageAllocator<'_, P> {
         }
         level.lease.leave();
         put
+    }
+
+    /// The list, counted over all zones, of a folio that needs no check, and where its state stands. `block` is the record
+    /// of the frame's block.
+    #[inline(always)]
+    pub(super) fn list_of_untouched<'b>(
+        &self,
+        block: &'b Block,
+        frame: Frame,
+        order: Order,
+    ) -> Option<(usize, &'b AtomicU8)> {
+        let (number, state) = match order.get() {
+            small @ 0..=3 => {
+                // SAFETY: M2: the record is that of the frame's block.
+                let state = unsafe { block.state_cell(frame) }?;
+                (block.group() + usize::from(small) * 3, state)
+            }
+            9 if frame.index_in_block() == 0 => ((block.group() & !15) + HUGE, block.folio_state_cell()),
+            _ => return None,
+        };
+        (FrameState::of(state) == FrameState::in_use(order)).then_some((number, state))
     }
 
     /// A folio leaves a list for its owner. `state` is its own.

@@ -63,6 +63,11 @@ impl Placement {
         zones.map(|zones| zones.as_slice()).ok_or(AllocError::BadNode)
     }
 
+    /// The zone that serves requests from a node first.
+    pub(super) fn nearest_zone(&self, node: u8, kind: ZoneKind) -> Option<u8> {
+        self.nearest.get(usize::from(node) * KINDS + kind as usize)?.first().copied()
+    }
+
     /// The members of a policy's set that have memory.
     fn usable(&self, set: NodeSet) -> Result<NodeSet, AllocError> {
         let usable = set.intersection(self.with_memory);

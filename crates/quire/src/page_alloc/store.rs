@@ -329,7 +329,7 @@ fn count_free(block: &Block, count: u16, order: u8) -> bool {
 }
 
 /// Marks aligned free groups as used folios and writes their first frames to `out`; how many there were.
-fn take_groups(block: &Block, number: BlockNumber, search: Search, out: &mut [Frame]) -> usize {
+pub(super) fn take_groups(block: &Block, number: BlockNumber, search: Search, out: &mut [Frame]) -> usize {
     if search.order == Order::FRAME {
         return take_frames(block, number, search, out);
     }

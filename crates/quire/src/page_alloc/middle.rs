@@ -1,0 +1,81 @@
+//! Folios of order 4 to 8: too rare for lists of their own, and too common to search an index each time.
+//!
+//! A CPU remembers, for each mobility group, the block that the store found for it last. As long as that block has a
+//! fitting group, a request needs its lock alone; everything else goes the long way.
+
+use core::sync::atomic::Ordering;
+
+use super::PageAllocator;
+use super::gfp::{Gfp, NodePolicy};
+use super::init::ListGuard;
+use super::search::Search;
+use super::store::take_groups;
+use crate::addr::{BlockNumber, Frame, Order};
+use crate::cpu::CpuId;
+use crate::error::FreeError;
+use crate::memmap::{BlockState, FrameMask};
+use crate::platform::{Context, Platform};
+use crate::stats::Stat;
+
+/// Whether folios of this order come from the store and are smaller than a block.
+#[inline]
+pub(super) fn is_middle(order: Order) -> bool {
+    (4..9).contains(&order.get())
+}
+
+impl<P: Platform> PageAllocator<'_, P> {
+    /// Takes a folio of a middle order from the block that the CPU used last. `None`: go the long way.
+    pub(super) fn take_middle(&self, cpu: CpuId, gfp: Gfp, order: Order) -> Option<Frame> {
+        let direct = gfp.nodes == NodePolicy::Local && self.guard == ListGuard::Reentry;
+        if !direct || self.platform.context() != Context::Task {
+            return None;
+        }
+        let hint = &self.lists_of(cpu).last_block[gfp.mobility as usize];
+        let number = BlockNumber(hint.load(Ordering::Relaxed).checked_sub(1)?);
+        let block = self.memmap.get(number)?;
+        let zone = &self.zones[block.zone()];
+        let nearest = self.placement.nearest_zone(self.platform.node_of(cpu), gfp.zone);
+        if nearest != Some(zone.number) || zone.allowance(gfp.urgency, gfp.zone) < order.frames() {
+            return None;
+        }
+        block.lock(self.platform);
+        let known = block.free_order.load(Ordering::Relaxed);
+        let serves = block.state() == BlockState::Small
+            && block.group() == usize::from(zone.number) << 4 | gfp.mobility as usize
+            && known > order.get()
+            // What may change the shard's index takes the long way.
+            && block.free.load(Ordering::Relaxed) < block.capacity.load(Ordering::Relaxed);
+        let mut frame = [Frame(0)];
+        let search = Search { mobility: gfp.mobility, order, home: 0, wait: true, listed: false };
+        let taken = serves && take_groups(block, number, search, &mut frame) == 1;
+        if taken {
+            let free = block.free.load(Ordering::Relaxed) - order.frames() as u16;
+            block.free.store(free, Ordering::Relaxed);
+            let left = FrameMask::ALL.without(block.used.load());
+            block.free_order.store(left.shrunk_group(known), Ordering::Relaxed);
+            self.relist(zone, number, block);
+        }
+        block.unlock(self.platform);
+        if !taken {
+            hint.store(0, Ordering::Relaxed);
+            return None;
+        }
+        zone.add_free(-(order.frames() as i64));
+        self.count_alloc(cpu, usize::from(zone.number), order.frames());
+        self.cells(cpu).add(Stat::BlockLock, 1);
+        Some(frame[0])
+    }
+
+    /// Remembers where a folio of a middle order came from.
+    pub(super) fn remember_block(&self, cpu: CpuId, gfp: Gfp, frame: Frame) {
+        let hint = &self.lists_of(cpu).last_block[gfp.mobility as usize];
+        hint.store(frame.block().0 + 1, Ordering::Relaxed);
+    }
+
+    /// Takes back a folio of a middle order, in task context.
+    pub(super) fn free_middle(&self, cpu: CpuId, frame: Frame, order: Order) -> Result<(), FreeError> {
+        self.in_store(|| self.store_free(frame, order))?;
+        self.cells(cpu).add(Stat::Pgfree, order.frames());
+        Ok(())
+    }
+}

@@ -21,7 +21,8 @@ pub const EXPERIMENT: Experiment = Experiment {
     per: "page",
     notes: &[
         "`batch/N` takes N frames one by one and gives them back one by one in the same order: the published sweep. `alloc` \
-         and `free` are its halves, timed apart in a second pass; below 16 pages they are an indication.",
+         and `free` are its halves, timed apart in a second pass; below 16 pages they are an indication. Here, in `bulk` and in `single` one \
+         batch goes untimed first, since the arms take turns and leave each other cold caches.",
         "`pair` takes one folio and gives it back (`/order1` to `/order8`, `pair-2MiB`: folios of that order). `bulk` \
          takes 16384 frames by one call, `single` by a call for each; they go back newest first, or at random \
          (`random-free`); only the named half is timed.",

@@ -5,7 +5,7 @@ pub mod guards;
 
 use std::time::Instant;
 
-use hosted::{Hosted, HostedConfig};
+use hosted::{Bare, Hosted, HostedConfig};
 use quire::addr::{FrameRange, Order, VirtAddr};
 use quire::arch::Protection;
 use quire::cpu::CpuId;
@@ -49,11 +49,34 @@ pub fn with_manager<R>(
     folio: Folio,
     work: impl FnOnce(&MemoryManager<'_, Hosted>) -> Result<R, Skip>,
 ) -> Result<R, Skip> {
+    with_manager_of(machine, machine, folio, work)
+}
+
+/// The same on the bare machine: the platform that a kernel would have, which watches nothing.
+///
+/// # Safety
+/// `work` runs no other machine, and hands the manager to no other thread.
+pub unsafe fn with_bare_manager<R>(
+    machine: &Hosted,
+    folio: Folio,
+    work: impl FnOnce(&MemoryManager<'_, Bare>) -> Result<R, Skip>,
+) -> Result<R, Skip> {
+    // SAFETY: `with_manager_of` makes, uses and drops the manager inside `run_on`; the rest is the caller's promise.
+    with_manager_of(machine, unsafe { machine.bare() }, folio, work)
+}
+
+/// The same with the machine as this platform sees it.
+fn with_manager_of<P: Platform, R>(
+    machine: &Hosted,
+    platform: &P,
+    folio: Folio,
+    work: impl FnOnce(&MemoryManager<'_, P>) -> Result<R, Skip>,
+) -> Result<R, Skip> {
     let order = Order::new(folio.order).ok_or_else(|| Skip(format!("no such order: {}", folio.order)))?;
     let folios = FolioPolicy::only(order).with_pmd_mapped(folio.pmd);
     machine.run_on(CpuId(0), || {
         let config = Config { folios, ..Config::default() };
-        let manager = MemoryManager::new(machine, &ranges(machine), &config)
+        let manager = MemoryManager::new(platform, &ranges(machine), &config)
             .map_err(|error| Skip(error.to_string()))?;
         work(&manager)
     })

@@ -2,8 +2,9 @@
 
 use std::time::Instant;
 
-use hosted::Hosted;
+use hosted::{Bare, Hosted};
 use quire::addr::VirtAddr;
+use quire::manager::MemoryManager;
 use quire::vm::{Access, Mm};
 
 use super::Heap;
@@ -26,7 +27,7 @@ impl Arm<Heap> for Quire {
     }
 
     fn about(&self) -> &'static str {
-        "Mm::brk and Mm::fault of an address space that one CPU runs, on a hosted machine: mappings, single frames, \
+        "Mm::brk and Mm::fault of an address space that one CPU runs, on a bare hosted machine (no checks, as in page-alloc): mappings, single frames, \
          clearing, entries, the flush of the modelled CPU. No trap, no system call, no cgroup."
     }
 
@@ -47,7 +48,7 @@ struct Ready<'a> {
 impl Prepared for Ready<'_> {
     fn run(&mut self) -> Result<Sample, Skip> {
         let case = &self.case;
-        ours::with_manager(self.machine, Folio { order: 0, pmd: false }, |manager| {
+        let work = |manager: &MemoryManager<'_, Bare>| {
             let mm = manager.new_mm().map_err(|error| Skip(error.to_string()))?;
             mm.switch_in();
             mm.set_brk_start(START);
@@ -61,12 +62,14 @@ impl Prepared for Ready<'_> {
             let time = start.elapsed().as_nanos() as f64;
             mm.switch_out();
             Ok(case.sample(time, done))
-        })
+        };
+        // SAFETY: `work` knows no other machine and starts no thread.
+        unsafe { ours::with_bare_manager(self.machine, Folio { order: 0, pmd: false }, work) }
     }
 }
 
 /// One loop; the operations done.
-fn once(mm: &Mm<'_, Hosted>, case: &Heap) -> Result<u64, Skip> {
+fn once(mm: &Mm<'_, Bare>, case: &Heap) -> Result<u64, Skip> {
     let mut done = 0;
     for end in (0..=case.bytes).step_by(case.step).skip(1) {
         move_end(mm, end)?;
@@ -91,7 +94,7 @@ fn once(mm: &Mm<'_, Hosted>, case: &Heap) -> Result<u64, Skip> {
     Ok(done)
 }
 
-fn move_end(mm: &Mm<'_, Hosted>, bytes: usize) -> Result<(), Skip> {
+fn move_end(mm: &Mm<'_, Bare>, bytes: usize) -> Result<(), Skip> {
     let wanted = START.add(bytes as u64);
     if mm.brk(wanted) == wanted { Ok(()) } else { Err(Skip(format!("brk to {bytes} bytes was refused"))) }
 }

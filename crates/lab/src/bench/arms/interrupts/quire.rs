@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use hosted::{Hosted, HostedConfig};
+use hosted::{Bare, Hosted, HostedConfig};
 use quire::addr::{Frame, Order};
 use quire::cpu::CpuId;
 use quire::page_alloc::{AllocatorConfig, Gfp, ListGuard, PageAllocator};
@@ -46,7 +46,8 @@ impl Arm<Interrupts> for Quire {
             .map_err(|error| Skip(error.to_string()))?;
         let machine = &*self.machine.insert(machine);
         let config = AllocatorConfig { lists: self.lists, ..AllocatorConfig::default() };
-        let allocator = guards::allocator(machine, config, true)?;
+        // SAFETY: `Ready::run` uses it inside `run_on` of this machine, and so do the interrupts on top of that.
+        let allocator = unsafe { guards::allocator(machine, config, true) }?;
         Ok(Box::new(Ready { case: case.clone(), machine, allocator }))
     }
 }
@@ -54,10 +55,11 @@ impl Arm<Interrupts> for Quire {
 struct Ready<'a> {
     case: Interrupts,
     machine: &'a Hosted,
-    allocator: PageAllocator<'a, Hosted>,
+    allocator: PageAllocator<'a, Bare>,
 }
 
-/// One CPU's frames, taken and not yet given back.
+/// One CPU's frames, taken and not yet given back. On lines of its own, since both CPUs write all the time.
+#[repr(align(128))]
 struct Cpu {
     id: CpuId,
     frames: [Frame; ROUND],

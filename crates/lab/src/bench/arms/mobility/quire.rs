@@ -32,7 +32,7 @@ impl Arm<Mobilities> for Quire {
 
     fn about(&self) -> &'static str {
         if self.grouping {
-            "PageAllocator on a hosted machine, one CPU: frames of one mobility group share blocks."
+            "PageAllocator on a bare hosted machine (see page-alloc), one CPU: frames of one mobility group share blocks."
         } else {
             "the same without groups: every request takes from the block that is at hand."
         }
@@ -55,7 +55,8 @@ struct Ready<'a> {
 impl Prepared for Ready<'_> {
     fn run(&mut self) -> Result<Sample, Skip> {
         self.machine.run_on(CpuId(0), || {
-            let pages = guards::allocator(self.machine, self.config, false)?;
+            // SAFETY: made, used and dropped inside `run_on` of this machine.
+            let pages = unsafe { guards::allocator(self.machine, self.config, false) }?;
             let whole = || pages.zone_info().map(|zone| zone.whole_blocks).sum::<u64>();
             let before = whole();
             let start = Moment::now();

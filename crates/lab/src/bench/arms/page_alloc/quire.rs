@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use hosted::{Hosted, HostedConfig};
+use hosted::{Bare, Hosted, HostedConfig};
 use quire::addr::{Frame, Order};
 use quire::cpu::CpuId;
 use quire::page_alloc::{AllocatorConfig, Gfp, PageAllocator, Urgency};
@@ -82,8 +82,8 @@ fn cpus<const ALL: bool>(
     config: AllocatorConfig,
     threads: usize,
 ) -> Result<Vec<Cpu<'_, ALL>>, Skip> {
-    let allocator = guards::allocator(machine, config, false)?;
-    let allocator = Arc::new(allocator);
+    // SAFETY: the loops use it in `Cpu::as_cpu` alone, which runs them as a CPU of this machine.
+    let allocator = Arc::new(unsafe { guards::allocator(machine, config, false) }?);
     let cpu = |cpu| Cpu { machine, allocator: allocator.clone(), cpu: CpuId(cpu as u32) };
     Ok((0..threads).map(cpu).collect())
 }
@@ -91,7 +91,7 @@ fn cpus<const ALL: bool>(
 /// One thread as a CPU of the machine. Its requests stop at the ordinary mark, or with `ALL` at nothing.
 struct Cpu<'m, const ALL: bool> {
     machine: &'m Hosted,
-    allocator: Arc<PageAllocator<'m, Hosted>>,
+    allocator: Arc<PageAllocator<'m, Bare>>,
     cpu: CpuId,
 }
 

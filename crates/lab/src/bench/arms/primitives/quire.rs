@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use hosted::{Hosted, HostedConfig};
+use hosted::{Bare, Hosted, HostedConfig};
 use quire::addr::Order;
 use quire::cpu::CpuId;
 use quire::page_alloc::{AllocatorConfig, Gfp, ListGuard, PageAllocator};
@@ -49,7 +49,8 @@ impl Arm<Primitive> for Quire {
             .map_err(|error| Skip(error.to_string()))?;
         let machine = &*self.machine.insert(machine);
         let config = AllocatorConfig { lists: self.lists, ..AllocatorConfig::default() };
-        let allocator = guards::allocator(machine, config, false)?;
+        // SAFETY: `Ready::run` uses it inside `run_on` of this machine.
+        let allocator = unsafe { guards::allocator(machine, config, false) }?;
         Ok(Box::new(Ready { case: *case, machine, allocator }))
     }
 }
@@ -57,7 +58,7 @@ impl Arm<Primitive> for Quire {
 struct Ready<'a> {
     case: Primitive,
     machine: &'a Hosted,
-    allocator: PageAllocator<'a, Hosted>,
+    allocator: PageAllocator<'a, Bare>,
 }
 
 impl Prepared for Ready<'_> {
@@ -68,7 +69,7 @@ impl Prepared for Ready<'_> {
 
 impl Ready<'_> {
     fn once(&self) -> Result<Sample, Skip> {
-        let machine = self.machine;
+        let machine = self.allocator.platform();
         let lock = SpinLock::new(Rank::Shard, 0_u64);
         let cell = AtomicU64::new(0);
         let pointer = black_box(callee as fn(u64) -> u64);
@@ -97,7 +98,7 @@ impl Ready<'_> {
                 cell.fetch_add(1, Ordering::Relaxed);
             }),
             What::Interrupt => self.timed(|turn| {
-                machine.interrupt(Context::SoftInterrupt, || black_box(turn));
+                self.machine.interrupt(Context::SoftInterrupt, || black_box(turn));
             }),
             What::PagePair => {
                 let mut refused = 0_u64;

@@ -5,11 +5,13 @@ mod crowded;
 mod half;
 mod mixed;
 mod pair;
+mod places;
 mod sweep;
 
 use super::{Frames, Operation, PageAlloc};
 use crate::bench::cycles::{Moment, Span};
 use crate::bench::experiment::{Better, Metric, Prepared, Sample, Skip};
+use places::Places;
 
 /// As [`ALLOC`](crate::bench::experiment::ALLOC) in cycles.
 const ALLOC_CYCLES: Metric = Metric { name: "alloc-cycles", unit: "cycles", better: Better::Lower };
@@ -36,7 +38,7 @@ struct Measured<F: Frames, B> {
 /// A thread's source and the frames that it holds.
 struct Worker<F: Frames> {
     source: F,
-    frames: Vec<F::Frame>,
+    frames: Places<F::Frame>,
 }
 
 /// What one thread did from when to when.
@@ -58,7 +60,7 @@ pub(super) fn prepare<'a, F: Frames + 'a>(
         Operation::Sweep | Operation::Half(_) => case.count,
         Operation::Pair(_) | Operation::Cross | Operation::Crowded(_) => 0,
     };
-    let worker = |source| Worker { source, frames: vec![F::Frame::default(); held] };
+    let worker = |source| Worker { source, frames: Places::new(held) };
     let workers = match case.operation {
         Operation::Crowded(_) => Vec::new(),
         _ => build()?.into_iter().map(worker).collect(),
@@ -68,6 +70,7 @@ pub(super) fn prepare<'a, F: Frames + 'a>(
 
 impl<F: Frames, B: FnMut() -> Result<Vec<F>, Skip>> Prepared for Measured<F, B> {
     fn run(&mut self) -> Result<Sample, Skip> {
+        self.workers.iter_mut().for_each(|worker| worker.frames.shift());
         match self.case.operation {
             Operation::Pair(order) => pair::run(&self.case, &mut self.workers, order),
             Operation::Sweep => sweep::run(&self.case, &mut self.workers),

@@ -5,7 +5,7 @@ mod common;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::{order, ranges_of, with_allocator};
-use hosted::{Hosted, HostedConfig};
+use hosted::{Hosted, HostedConfig, InterruptPlan};
 use quire::addr::{Frame, FrameRange, Order};
 use quire::cpu::CpuId;
 use quire::error::{AllocError, FreeError};
@@ -117,6 +117,32 @@ fn memory_is_not_out_while_another_cpu_keeps_a_frame() {
         let info = allocator.memory_info();
         assert_eq!((info.free, info.cached), (0, 0));
         assert_eq!(info.used, frames.len() as u64);
+        give(&allocator, &frames);
+        allocator.drain_all();
+        allocator.validate().unwrap();
+    });
+}
+
+/// What interrupts left on lists of their own is found as well, by a task of their CPU.
+#[test]
+fn memory_is_not_out_while_an_interrupts_list_has_a_frame() {
+    let machine = HostedConfig::new(64 * MIB).build().unwrap();
+    machine.run_on(CpuId(0), || {
+        let allocator = allocator(&machine, ListGuard::Reentry);
+        let mut frames = take(&allocator, 40);
+        let given = frames.split_off(10);
+        let last = frames.pop().unwrap();
+        // A checking machine is told of a freed frame while the lease is taken.
+        let free_all = || give(&allocator, &given);
+        let ran = machine.interrupt_at_calls(InterruptPlan::Nth(1), Context::HardInterrupt, free_all, || {
+            allocator.free(last, Order::FRAME).unwrap();
+        });
+        assert_eq!(ran.delivered, 1);
+        while let Ok(frame) = allocator.alloc(ALL, Order::FRAME) {
+            frames.push(frame);
+        }
+        let info = allocator.memory_info();
+        assert_eq!((info.free, info.cached), (0, 0));
         give(&allocator, &frames);
         allocator.drain_all();
         allocator.validate().unwrap();

@@ -94,7 +94,8 @@ impl<P: Platform> PageAllocator<'_, P> {
         self.zones.iter().map(|zone| self.merge_spares(zone)).sum()
     }
 
-    /// Gives up to [`SCRAPE_FRAMES`] frames of this CPU's lists back, and makes spare blocks whole; how many frames and blocks.
+    /// Gives up to [`SCRAPE_FRAMES`] frames of this CPU's lists back, and makes spare blocks whole; when
+    /// there are none, what interrupts left on lists of their own. How many frames, folios and blocks.
     pub(super) fn scrape(&self, turn: &Turn<'_>) -> u64 {
         let merged = self.merge_all_spares() as u64;
         let Some(level) = turn.level() else { return merged };
@@ -117,15 +118,22 @@ impl<P: Platform> PageAllocator<'_, P> {
                 break;
             }
         }
+        if scraped == 0 {
+            scraped = self.drain_nested(turn.lists);
+        }
         scraped + merged
     }
 
-    /// Gives back what interrupts left on the lists of the further levels, where nobody is inside. On the CPU itself only.
-    pub(super) fn drain_nested(&self, lists: &CpuLists) {
+    /// Gives back what interrupts left on the lists of the further levels, where nobody is inside; how many folios. On the
+    /// CPU itself only.
+    pub(super) fn drain_nested(&self, lists: &CpuLists) -> u64 {
+        let mut given = 0;
         for level in lists.levels[1..].iter().filter(|level| level.lease.enter_guarded()) {
+            given += level.indexed().map(|(_, list)| list.len() as u64).sum::<u64>();
             self.drain_level(level, &[]);
             level.lease.leave();
         }
+        given
     }
 
     /// Gives everything on a level's lists back. The level and the sorter are the caller's.

@@ -8,16 +8,18 @@ use quire::rank::Rank;
 /// order.
 pub(crate) struct HeldRanks(AtomicU32);
 
-const ALL: [Rank; 9] = [
+const ALL: [Rank; Rank::Parked as usize] = [
     Rank::AddressSpace,
     Rank::FileTable,
     Rank::File,
     Rank::PageTable,
     Rank::PageTableSecond,
     Rank::Slab,
+    Rank::ListDrain,
     Rank::Block,
     Rank::Shard,
     Rank::Pool,
+    Rank::Parked,
 ];
 
 impl HeldRanks {

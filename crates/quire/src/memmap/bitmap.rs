@@ -145,12 +145,6 @@ impl FrameMask {
         }
     }
 
-    /// As [`Self::largest_group`], which is known to be at most `known`: quick where it is just that.
-    pub fn shrunk_group(&self, known: u8) -> u8 {
-        let holds = |order: u8| Order::new(order).is_some_and(|order| self.find_group(order).is_some());
-        if known == 0 || known <= BLOCK_ORDER && holds(known - 1) { known } else { self.largest_group() }
-    }
-
     /// The first aligned group of `order` that lies wholly in the set. The order is below a block's.
     pub fn find_group(&self, order: Order) -> Option<usize> {
         let order = usize::from(order.get());
@@ -162,10 +156,16 @@ impl FrameMask {
                 .map(|word| word * 64);
         }
         self.0.iter().enumerate().find_map(|(at, &word)| {
-            let groups = (0..order).fold(word, |folded, o| folded & folded >> (1 << o) & EVEN_GROUPS[o]);
+            let groups = groups_in_word(word, order);
             (groups != 0).then(|| at * 64 + groups.trailing_zeros() as usize)
         })
     }
+}
+
+/// The positions in a word at which an aligned group of `order`, below 6, lies wholly in it.
+#[inline]
+fn groups_in_word(word: u64, order: usize) -> u64 {
+    (0..order).fold(word, |folded, o| folded & folded >> (1 << o) & EVEN_GROUPS[o])
 }
 
 /// Bit positions at which a group of order `index + 1` may start.
@@ -224,6 +224,29 @@ impl Bitmap {
     #[inline]
     pub fn contains(&self, index: usize) -> bool {
         self.word(index / 64) >> (index % 64) & 1 == 1
+    }
+
+    /// The first aligned group of `order`, below a block's, wholly outside the set.
+    #[inline]
+    pub fn find_outside(&self, order: Order) -> Option<usize> {
+        let order = usize::from(order.get());
+        if order < 6 {
+            return (0..WORDS).find_map(|at| {
+                let groups = groups_in_word(!self.word(at), order);
+                (groups != 0).then(|| at * 64 + groups.trailing_zeros() as usize)
+            });
+        }
+        let words = 1 << (order - 6);
+        let empty = |from: &usize| (*from..*from + words).all(|at| self.word(at) == 0);
+        (0..WORDS).step_by(words).find(empty).map(|at| at * 64)
+    }
+
+    /// One more than the largest order of a group outside the set, which is at most `known`: quick where it is just that.
+    #[inline]
+    pub fn shrunk_group(&self, known: u8) -> u8 {
+        let order = Order::new(known.wrapping_sub(1)).filter(|&order| order < Order::BLOCK);
+        let still = order.is_some_and(|order| self.find_outside(order).is_some());
+        if known == 0 || still { known } else { FrameMask::ALL.without(self.load()).largest_group() }
     }
 
     /// Adds the frames `start .. start + count`. Under the block's lock.

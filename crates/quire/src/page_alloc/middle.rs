@@ -8,12 +8,11 @@ use core::sync::atomic::Ordering;
 use super::PageAllocator;
 use super::gfp::{Gfp, NodePolicy};
 use super::init::ListGuard;
-use super::search::Search;
-use super::store::take_groups;
+use super::store::take_group;
 use crate::addr::{BlockNumber, Frame, Order};
 use crate::cpu::CpuId;
 use crate::error::FreeError;
-use crate::memmap::{BlockState, FrameMask};
+use crate::memmap::{BlockState, FrameState};
 use crate::platform::{Context, Platform};
 use crate::stats::Stat;
 
@@ -45,25 +44,22 @@ impl<P: Platform> PageAllocator<'_, P> {
             && known > order.get()
             // What may change the shard's index takes the long way.
             && block.free.load(Ordering::Relaxed) < block.capacity.load(Ordering::Relaxed);
-        let mut frame = [Frame(0)];
-        let search = Search { mobility: gfp.mobility, order, home: 0, wait: true, listed: false };
-        let taken = serves && take_groups(block, number, search, &mut frame) == 1;
-        if taken {
+        let index = serves.then(|| take_group(block, order, FrameState::in_use(order))).flatten();
+        if index.is_some() {
             let free = block.free.load(Ordering::Relaxed) - order.frames() as u16;
             block.free.store(free, Ordering::Relaxed);
-            let left = FrameMask::ALL.without(block.used.load());
-            block.free_order.store(left.shrunk_group(known), Ordering::Relaxed);
+            block.free_order.store(block.used.shrunk_group(known), Ordering::Relaxed);
             self.relist(zone, number, block);
         }
         block.unlock(self.platform);
-        if !taken {
+        let Some(index) = index else {
             hint.store(0, Ordering::Relaxed);
             return None;
-        }
+        };
         zone.add_free(-(order.frames() as i64));
         self.count_alloc(cpu, usize::from(zone.number), order.frames());
         self.cells(cpu).add(Stat::BlockLock, 1);
-        Some(frame[0])
+        Some(number.first_frame().add(index as u64))
     }
 
     /// Remembers where a folio of a middle order came from.

@@ -95,10 +95,8 @@ impl<P: Platform> PageAllocator<'_, P> {
             got = take_groups(block, number, search, out);
             let free = block.free.load(Ordering::Relaxed) - (got << search.order.get()) as u16;
             block.free.store(free, Ordering::Relaxed);
-            let left = FrameMask::ALL.without(block.used.load());
-            block
-                .free_order
-                .store(left.shrunk_group(block.free_order.load(Ordering::Relaxed)), Ordering::Relaxed);
+            let known = block.free_order.load(Ordering::Relaxed);
+            block.free_order.store(block.used.shrunk_group(known), Ordering::Relaxed);
             if was_free || ShardIndex::wanted_list(block) != block.listed.load(Ordering::Relaxed) {
                 let mut index = index.unwrap_or_else(|| shard.lock(self.platform));
                 index.relist_taken(&self.memmap, number, block, was_free);
@@ -313,7 +311,9 @@ impl<P: Platform> PageAllocator<'_, P> {
 fn clear_folio(block: &Block, index: usize, order: Order) -> u8 {
     block.used.remove_run(index, order.frames() as usize);
     block.heads.remove_run(index, 1);
-    block.used.grown_group(index, block.free_order.load(Ordering::Relaxed).max(order.get() + 1))
+    let known = block.free_order.load(Ordering::Relaxed).max(order.get() + 1);
+    // Descriptors stand in the block: there is no larger group than half of it.
+    if known == BLOCK_ORDER { known } else { block.used.grown_group(index, known) }
 }
 
 /// Counts frames of a block that were just marked free; whether all of the block, which could be whole, is free now. Under
@@ -328,21 +328,24 @@ fn count_free(block: &Block, count: u16, order: u8) -> bool {
     free == SMALL_CAPACITY
 }
 
+/// Marks one aligned free group as a used folio; where it starts. Under the block's lock.
+pub(super) fn take_group(block: &Block, order: Order, state: FrameState) -> Option<usize> {
+    let index = block.used.find_outside(order)?;
+    block.heads.insert_run(index, 1);
+    block.used.insert_run(index, order.frames() as usize);
+    block.area().inspect(|area| area.set_state(index, state));
+    Some(index)
+}
+
 /// Marks aligned free groups as used folios and writes their first frames to `out`; how many there were.
-pub(super) fn take_groups(block: &Block, number: BlockNumber, search: Search, out: &mut [Frame]) -> usize {
+fn take_groups(block: &Block, number: BlockNumber, search: Search, out: &mut [Frame]) -> usize {
     if search.order == Order::FRAME {
         return take_frames(block, number, search, out);
     }
-    let (order, count) = (search.order, search.order.frames() as usize);
     let mut got = 0;
-    let mut free = FrameMask::ALL.without(block.used.load());
-    while got < out.len() {
-        let Some(index) = free.find_group(order) else { break };
-        free = free.without(FrameMask::run(index, count));
-        block.heads.insert_run(index, 1);
-        block.used.insert_run(index, count);
-        block.area().inspect(|area| area.set_state(index, search.state()));
-        out[got] = number.first_frame().add(index as u64);
+    for slot in out {
+        let Some(index) = take_group(block, search.order, search.state()) else { break };
+        *slot = number.first_frame().add(index as u64);
         got += 1;
     }
     got

@@ -28,6 +28,8 @@ thread_local! {
     static ORDERS: Cell<Orders> = const { Cell::new(Orders::Kept) };
     /// Turns of spin loops in this interleaving.
     static TURNS_TAKEN: Cell<u32> = const { Cell::new(0) };
+    /// What every access touches in this interleaving.
+    static TOUCHED: Cell<Option<&'static real::AtomicU32>> = const { Cell::new(None) };
 }
 
 /// Says what orders count for from now on.
@@ -48,6 +50,7 @@ pub(crate) fn turn() {
 /// Before each interleaving.
 pub(crate) fn start() {
     TURNS_TAKEN.set(0);
+    TOUCHED.set(Some(Box::leak(Box::new(real::AtomicU32::new(0)))));
 }
 
 fn weak(order: Ordering) -> Ordering {
@@ -67,7 +70,15 @@ fn total_fence() {
     }
 }
 
+/// Lets `loom` change threads here. It does so where an access depends on another thread's, but remembers the last access of
+/// each atomic only: a thread that loads a flag and then stores it hides from it that another has loaded the flag before.
+/// One atomic that all accesses change makes each depend on the one before; as it orders nothing, it hides no fault.
+fn touch() {
+    TOUCHED.get().inspect(|touched| _ = touched.fetch_add(1, Ordering::Relaxed));
+}
+
 fn ordered<R>(order: Ordering, access: impl FnOnce(Ordering) -> R) -> R {
+    touch();
     let total = order == Ordering::SeqCst;
     if total {
         total_fence();

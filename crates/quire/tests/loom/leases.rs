@@ -98,12 +98,12 @@ impl Leased {
     }
 }
 
-/// The owner twice, and each of the revokers once.
+/// The owner twice against one revoker, or once against two.
 fn model(revokers: u32, own: fn(&Leased) -> u64) {
     let leased = Leased::new();
     let owner = {
         let leased = leased.clone();
-        thread::spawn(move || own(&leased) + own(&leased))
+        thread::spawn(move || (revokers..3).map(|_| own(&leased)).sum::<u64>())
     };
     let other = (revokers > 1).then(|| {
         let leased = leased.clone();

@@ -59,7 +59,7 @@ fn model(take: fn(&Shared) -> Vec<u64>) {
     numbers.sort_unstable();
     assert_eq!(numbers, [0, 1, 2]);
     assert!(shared.stack.is_empty());
-    assert!(shared.payloads.iter().all(|payload| payload.get() == 2));
+    assert!(shared.payloads.iter().all(|payload| payload.get() >= 2));
 }
 
 #[test]

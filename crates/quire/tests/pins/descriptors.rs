@@ -1,0 +1,56 @@
+//! Which descriptors a request touches: none.
+
+use quire::addr::{BlockNumber, Frame, Order};
+use quire::limits::BLOCK_FRAMES;
+use quire::memmap::Descriptor;
+use quire::page_alloc::Gfp;
+use quire::platform::Platform;
+
+use super::{give, order, take, with_counting};
+
+/// The descriptors of a block in small pieces, which stand at its start.
+const ROWS: usize = BLOCK_FRAMES * size_of::<Descriptor>();
+const PATTERN: u8 = 0xa5;
+
+fn poison<P: Platform>(platform: &P, block: BlockNumber) {
+    // SAFETY: the memory of a block in small pieces, all of it atomics of descriptors, to which no other thread refers.
+    unsafe { platform.direct_map(block.first_frame().addr()).write_bytes(PATTERN, ROWS) };
+}
+
+fn is_untouched<P: Platform>(platform: &P, block: BlockNumber) -> bool {
+    let at = platform.direct_map(block.first_frame().addr());
+    // SAFETY: as above; nobody changes them while they are looked at.
+    unsafe { std::slice::from_raw_parts(at, ROWS) }.iter().all(|&byte| byte == PATTERN)
+}
+
+/// From the lists, through refills, parked magazines, bulk calls and drains.
+#[test]
+fn no_descriptor_is_touched() {
+    with_counting(|counting, allocator| {
+        let kept = take(allocator, 3000);
+        let mut blocks: Vec<_> = kept.iter().map(|frame| frame.block()).collect();
+        blocks.dedup();
+        blocks.iter().for_each(|&block| poison(counting, block));
+        let untouched = || blocks.iter().all(|&block| is_untouched(counting, block));
+        for _ in 0..3 {
+            give(allocator, &take(allocator, 3000));
+        }
+        assert!(untouched(), "single folios");
+        for size in 1..=3 {
+            let folios: Vec<_> = (0..200).map(|_| allocator.alloc(Gfp::USER, order(size)).unwrap()).collect();
+            folios.iter().for_each(|&folio| allocator.free(folio, order(size)).unwrap());
+        }
+        assert!(untouched(), "orders 1 to 3");
+        let (given, kept) = kept.split_at(2000);
+        give(allocator, given);
+        let mut bulk = [Frame(0); 1500];
+        assert_eq!(allocator.alloc_bulk(Gfp::USER, Order::FRAME, &mut bulk), 1500);
+        allocator.free_bulk(Order::FRAME, &bulk).unwrap();
+        allocator.drain_all();
+        assert!(untouched(), "bulk calls and drains");
+        // An owner that uses its descriptor is seen.
+        allocator.descriptor(kept[999]).reset();
+        assert!(!untouched(), "the check finds nothing");
+        give(allocator, kept);
+    });
+}

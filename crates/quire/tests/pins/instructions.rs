@@ -1,0 +1,64 @@
+//! How many instructions the common case takes, counted by the processor's trap flag on a machine without checks.
+
+use hosted::{Bare, HostedConfig, InterruptPlan};
+use quire::addr::{Frame, Order};
+use quire::cpu::CpuId;
+use quire::page_alloc::{AllocatorConfig, Gfp, PageAllocator};
+use quire::platform::Context;
+
+use super::ranges_of;
+
+/// A tenth above what rustc 1.95 makes of it in the profile of `cargo test`, with assertions and overflow checks
+/// and a call around each; where all of it is inlined and optimised there are some 26 and 40.
+const ALLOC_AT_MOST: u64 = 66;
+const FREE_AT_MOST: u64 = 104;
+
+type Allocator<'a> = PageAllocator<'a, Bare>;
+
+#[inline(never)]
+fn alloc(allocator: &Allocator<'_>) -> Frame {
+    allocator.alloc(Gfp::USER, Order::FRAME).unwrap()
+}
+
+#[inline(never)]
+fn free(allocator: &Allocator<'_>, frame: Frame) {
+    allocator.free(frame, Order::FRAME).unwrap();
+}
+
+#[test]
+fn the_common_case_is_short() {
+    let config = HostedConfig { tlb_model: false, check_ranks: false, ..HostedConfig::new(64 << 20) };
+    let machine = config.build().unwrap();
+    machine.run_on(CpuId(0), || {
+        // SAFETY: all that uses the bare machine runs in this closure, as CPU 0 of this machine.
+        let bare = unsafe { machine.bare() };
+        let allocator = PageAllocator::new(bare, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
+        let steps = |work: &mut dyn FnMut()| {
+            // SAFETY: the handler does nothing.
+            let counted = unsafe {
+                machine.interrupt_at_steps(InterruptPlan::Count, Context::HardInterrupt, || (), work)
+            };
+            counted.unwrap().events
+        };
+        let mut frame = alloc(&allocator);
+        free(&allocator, frame);
+        let nothing = steps(&mut || ());
+        let of_alloc = steps(&mut || frame = alloc(&allocator)) - nothing;
+        let of_free = steps(&mut || free(&allocator, frame)) - nothing;
+        println!("instructions: {of_alloc} of an alloc, {of_free} of a free");
+        assert!(
+            of_alloc <= ALLOC_AT_MOST,
+            "an alloc takes {of_alloc} instructions, at most {ALLOC_AT_MOST} are allowed"
+        );
+        assert!(
+            of_free <= FREE_AT_MOST,
+            "a free takes {of_free} instructions, at most {FREE_AT_MOST} are allowed"
+        );
+        // The count is of these very calls: twice as many take twice as much.
+        let pairs = |count: u64| {
+            steps(&mut || (0..count).for_each(|_| free(&allocator, alloc(&allocator)))) - nothing
+        };
+        let (one, three) = (pairs(1), pairs(3));
+        assert!(three >= 3 * (of_alloc + of_free) - 20 && three <= 3 * one + 20, "{one} {three}");
+    });
+}

@@ -1,0 +1,198 @@
+//! A machine that counts each call of the library, and does what the hosted machine does.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hosted::Hosted;
+use quire::addr::{Frame, FrameRange, PhysAddr};
+use quire::cpu::{CpuId, CpuSet};
+use quire::platform::{Context, FlushRequest, InterruptState, Platform, TouchHint};
+use quire::rank::Rank;
+
+macro_rules! calls {
+    ($($name:ident),* $(,)?) => {
+        /// How often the library called, by what.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        pub(crate) struct Calls { $(pub(crate) $name: u64,)* }
+
+        #[derive(Default)]
+        struct Counts { $($name: AtomicU64,)* }
+
+        impl Counts {
+            fn take(&self) -> Calls {
+                Calls { $($name: self.$name.swap(0, Ordering::Relaxed),)* }
+            }
+        }
+    };
+}
+
+calls! {
+    pins, unpins, interrupt_switches, contexts, nodes, online, fences, spins, direct_maps, flushes, clears, copies, times,
+    freed, fail_asked, block_locks, shard_locks, pool_locks, parked_locks, other_locks, unlocks,
+}
+
+/// Locks, by rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Locks {
+    pub(crate) block: u64,
+    pub(crate) shard: u64,
+    pub(crate) pool: u64,
+    pub(crate) parked: u64,
+    pub(crate) other: u64,
+}
+
+impl Calls {
+    pub(crate) fn locks(&self) -> Locks {
+        Locks {
+            block: self.block_locks,
+            shard: self.shard_locks,
+            pool: self.pool_locks,
+            parked: self.parked_locks,
+            other: self.other_locks,
+        }
+    }
+}
+
+/// The machine.
+pub(crate) struct Counting<'m> {
+    machine: &'m Hosted,
+    counts: Counts,
+}
+
+impl<'m> Counting<'m> {
+    pub(crate) fn new(machine: &'m Hosted) -> Self {
+        Self { machine, counts: Counts::default() }
+    }
+
+    /// What `work` called.
+    pub(crate) fn during<R>(&self, work: impl FnOnce() -> R) -> (Calls, R) {
+        self.counts.take();
+        let result = work();
+        (self.counts.take(), result)
+    }
+}
+
+fn one(count: &AtomicU64) {
+    count.fetch_add(1, Ordering::Relaxed);
+}
+
+// SAFETY: every method is the hosted machine's, which keeps the contracts.
+unsafe impl Platform for Counting<'_> {
+    type Pager = <Hosted as Platform>::Pager;
+
+    fn pager(&self) -> &Self::Pager {
+        self.machine.pager()
+    }
+
+    fn pin(&self) -> CpuId {
+        one(&self.counts.pins);
+        self.machine.pin()
+    }
+
+    fn unpin(&self) {
+        one(&self.counts.unpins);
+        self.machine.unpin();
+    }
+
+    fn interrupts_off(&self) -> InterruptState {
+        one(&self.counts.interrupt_switches);
+        self.machine.interrupts_off()
+    }
+
+    fn interrupts_restore(&self, state: InterruptState) {
+        one(&self.counts.interrupt_switches);
+        self.machine.interrupts_restore(state);
+    }
+
+    fn context(&self) -> Context {
+        one(&self.counts.contexts);
+        self.machine.context()
+    }
+
+    fn cpu_count(&self) -> usize {
+        self.machine.cpu_count()
+    }
+
+    fn node_of(&self, cpu: CpuId) -> u8 {
+        one(&self.counts.nodes);
+        self.machine.node_of(cpu)
+    }
+
+    fn online_cpus(&self) -> CpuSet {
+        one(&self.counts.online);
+        self.machine.online_cpus()
+    }
+
+    fn fence_cpus(&self, targets: &CpuSet) {
+        one(&self.counts.fences);
+        self.machine.fence_cpus(targets);
+    }
+
+    fn relax(&self) {
+        one(&self.counts.spins);
+        self.machine.relax();
+    }
+
+    fn direct_map(&self, addr: PhysAddr) -> *mut u8 {
+        one(&self.counts.direct_maps);
+        self.machine.direct_map(addr)
+    }
+
+    fn load_root(&self, root: Option<Frame>) {
+        self.machine.load_root(root);
+    }
+
+    fn flush_local(&self, request: &FlushRequest) {
+        one(&self.counts.flushes);
+        self.machine.flush_local(request);
+    }
+
+    fn flush_remote_start(&self, targets: &CpuSet, request: &FlushRequest) {
+        one(&self.counts.flushes);
+        self.machine.flush_remote_start(targets, request);
+    }
+
+    fn flush_remote_wait(&self, targets: &CpuSet, request: &FlushRequest) {
+        self.machine.flush_remote_wait(targets, request);
+    }
+
+    fn clear(&self, frames: FrameRange, hint: TouchHint) {
+        one(&self.counts.clears);
+        self.machine.clear(frames, hint);
+    }
+
+    fn copy(&self, from: Frame, to: Frame) {
+        one(&self.counts.copies);
+        self.machine.copy(from, to);
+    }
+
+    fn now_ns(&self) -> u64 {
+        one(&self.counts.times);
+        self.machine.now_ns()
+    }
+
+    fn frames_freed(&self, frames: FrameRange) {
+        one(&self.counts.freed);
+        self.machine.frames_freed(frames);
+    }
+
+    fn lock_taken(&self, rank: Rank) {
+        one(match rank {
+            Rank::Block => &self.counts.block_locks,
+            Rank::Shard => &self.counts.shard_locks,
+            Rank::Pool => &self.counts.pool_locks,
+            Rank::Parked => &self.counts.parked_locks,
+            _ => &self.counts.other_locks,
+        });
+        self.machine.lock_taken(rank);
+    }
+
+    fn lock_dropped(&self, rank: Rank) {
+        one(&self.counts.unlocks);
+        self.machine.lock_dropped(rank);
+    }
+
+    fn fail_allocation(&self) -> bool {
+        one(&self.counts.fail_asked);
+        self.machine.fail_allocation()
+    }
+}

@@ -1,0 +1,148 @@
+//! What requests for frames cost, in numbers that do not depend on the machine's mood: calls of the platform, locks taken,
+//! descriptors touched, instructions. Whoever changes one of them changes it on purpose, and says why here.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod descriptors;
+#[cfg(not(miri))]
+mod instructions;
+mod machine;
+
+use common::{order, ranges_of};
+use hosted::HostedConfig;
+use machine::{Calls, Counting, Locks};
+use quire::addr::{Frame, Order};
+use quire::cpu::CpuId;
+use quire::limits::{PCP_BATCH, PCP_CAPACITY};
+use quire::page_alloc::{AllocatorConfig, Gfp, PageAllocator};
+use quire::stats::Stat;
+
+type Allocator<'a> = PageAllocator<'a, Counting<'a>>;
+
+/// An allocator over so much memory that each list is as long as it gets.
+fn with_counting(test: impl FnOnce(&Counting<'_>, &Allocator<'_>)) {
+    let machine = HostedConfig::new(4 << 30).build().unwrap();
+    machine.run_on(CpuId(0), || {
+        let counting = Counting::new(&machine);
+        let allocator =
+            PageAllocator::new(&counting, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
+        test(&counting, &allocator);
+        allocator.drain_all();
+        allocator.validate().unwrap();
+    });
+}
+
+fn take(allocator: &Allocator<'_>, count: usize) -> Vec<Frame> {
+    (0..count).map(|_| allocator.alloc(Gfp::USER, Order::FRAME).unwrap()).collect()
+}
+
+fn give(allocator: &Allocator<'_>, frames: &[Frame]) {
+    frames.iter().for_each(|&frame| allocator.free(frame, Order::FRAME).unwrap());
+}
+
+/// How often `stat` was counted during `work`, and what `work` called.
+fn counted(
+    counting: &Counting<'_>,
+    allocator: &Allocator<'_>,
+    stat: Stat,
+    work: impl FnOnce(),
+) -> (u64, Calls) {
+    let before = allocator.stat(stat);
+    let (calls, ()) = counting.during(work);
+    (allocator.stat(stat) - before, calls)
+}
+
+/// No lock, no context asked for, no interrupt switched: a task is pinned, and a machine that checks is asked for failures
+/// and told of what was freed.
+#[test]
+fn a_pair_from_the_lists_takes_no_lock() {
+    with_counting(|counting, allocator| {
+        for size in [0, 1, 2, 3, 9] {
+            let warm = [(); 2].map(|()| allocator.alloc(Gfp::USER, order(size)).unwrap());
+            warm.iter().for_each(|&folio| allocator.free(folio, order(size)).unwrap());
+            let (calls, folio) = counting.during(|| allocator.alloc(Gfp::USER, order(size)).unwrap());
+            assert_eq!(
+                calls,
+                Calls { pins: 1, unpins: 1, fail_asked: 1, ..Calls::default() },
+                "order {size}"
+            );
+            let (calls, ()) = counting.during(|| allocator.free(folio, order(size)).unwrap());
+            assert_eq!(calls, Calls { pins: 1, unpins: 1, freed: 1, ..Calls::default() }, "order {size}");
+        }
+    });
+}
+
+/// One block's lock for 128 frames; the shard is looked at and told that the block has less; the list looks for parked
+/// magazines and is allowed one more.
+#[test]
+fn a_refill_takes_one_block_lock() {
+    with_counting(|counting, allocator| {
+        // Refills of 4, 8, 16, 32, 64 and 128 frames, all from one block.
+        let mut frames = take(allocator, 4 + 8 + 16 + 32 + 64 + PCP_BATCH);
+        let cached = allocator.memory_info().cached;
+        let (locks, calls) =
+            counted(counting, allocator, Stat::BlockLock, || frames.extend(take(allocator, 1)));
+        assert_eq!(allocator.memory_info().cached, cached + PCP_BATCH as u64 - 1);
+        assert_eq!(locks, 1);
+        assert_eq!(calls.locks(), Locks { block: 1, shard: 2, parked: 2, ..Locks::default() });
+        assert_eq!((calls.interrupt_switches, calls.direct_maps), (0, 0));
+        give(allocator, &frames);
+    });
+}
+
+/// One lock of the list's own, and no block's, for half an array of folios each way.
+#[test]
+fn a_magazine_is_parked_and_taken_under_one_lock() {
+    with_counting(|counting, allocator| {
+        let magazine = PCP_CAPACITY / 2;
+        for _ in 0..3 {
+            give(allocator, &take(allocator, 8 * PCP_CAPACITY));
+        }
+        let of_one = Locks { parked: 1, ..Locks::default() };
+        // Allocs until the array is empty, one that takes a magazine, and so on.
+        let mut taken = Vec::new();
+        let (mut unparked, mut parked) = (0, 0);
+        for _ in 0..4 * PCP_CAPACITY {
+            let (calls, frames) = counting.during(|| take(allocator, 1));
+            taken.extend(frames);
+            if calls.locks() != Locks::default() {
+                assert_eq!(calls.locks(), of_one);
+                unparked += 1;
+            }
+        }
+        for &frame in &taken {
+            let (calls, ()) = counting.during(|| give(allocator, &[frame]));
+            if calls.locks() != Locks::default() {
+                assert_eq!(calls.locks(), of_one);
+                parked += 1;
+            }
+        }
+        let magazines = taken.len() / magazine;
+        assert!((magazines - 2..=magazines).contains(&unparked), "{unparked} of {magazines}");
+        assert!((magazines - 2..=magazines).contains(&parked), "{parked} of {magazines}");
+    });
+}
+
+/// One hold of a block's lock for all 504 frames of it, each way.
+#[test]
+fn a_bulk_call_takes_one_block_lock() {
+    with_counting(|counting, allocator| {
+        let mut frames = [Frame(0); 504];
+        // The block is in small pieces afterwards, and its shard's spare.
+        assert_eq!(allocator.alloc_bulk(Gfp::USER, Order::FRAME, &mut frames), 504);
+        allocator.free_bulk(Order::FRAME, &frames).unwrap();
+        let (locks, calls) = counted(counting, allocator, Stat::BlockLock, || {
+            assert_eq!(allocator.alloc_bulk(Gfp::USER, Order::FRAME, &mut frames), 504);
+        });
+        assert!(frames.iter().all(|frame| frame.block() == frames[0].block()));
+        assert_eq!(locks, 1);
+        assert_eq!(calls.locks(), Locks { block: 1, shard: 2, ..Locks::default() });
+        assert_eq!((calls.interrupt_switches, calls.direct_maps, calls.fail_asked), (0, 0, 1));
+        let (locks, calls) = counted(counting, allocator, Stat::BlockLock, || {
+            allocator.free_bulk(Order::FRAME, &frames).unwrap();
+        });
+        assert_eq!(locks, 1);
+        assert_eq!(calls.locks(), Locks { block: 1, shard: 1, ..Locks::default() });
+        assert_eq!((calls.interrupt_switches, calls.direct_maps), (0, 0));
+    });
+}

@@ -51,6 +51,8 @@ pub const PCP_AGE_MAGAZINES: u32 = 4;
 /// Frames that a request which found none gives back from its CPU's lists before it tries again; a list of blocks gives
 /// back one.
 pub const SCRAPE_FRAMES: u64 = 64;
+/// Blocks of a shard at which one search for an entirely free one looks, for each mobility group.
+pub const FREE_BLOCKS_LOOKED_AT: usize = 32;
 /// Blocks by which folios are sorted on their way into the store before any of them is given back.
 pub const SORTER_BLOCKS: usize = 64;
 /// Frames handled under one hold of a block's or a page table's lock, at most.

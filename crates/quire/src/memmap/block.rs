@@ -241,6 +241,13 @@ impl Block {
         self.group.store(u16::from(zone) << 4 | u16::from(mobility), Ordering::Relaxed);
     }
 
+    /// Whether the block is in small pieces of which none is used. A hint without the block's lock.
+    #[inline]
+    pub fn is_entirely_free(&self) -> bool {
+        self.state() == BlockState::Small
+            && self.free.load(Ordering::Relaxed) == self.capacity.load(Ordering::Relaxed)
+    }
+
     /// Whether a folio of exactly `count` frames, a power of two below a block's, is in use at `index` and not held.
     pub fn is_folio(&self, index: usize, count: usize) -> bool {
         let starts = self.used.contains(index) && self.heads.contains(index) && !self.held.contains(index);

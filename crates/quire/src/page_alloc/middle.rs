@@ -41,9 +41,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         let known = block.free_order.load(Ordering::Relaxed);
         let serves = block.state() == BlockState::Small
             && block.group() == usize::from(zone.number) << 4 | gfp.mobility as usize
-            && known > order.get()
-            // What may change the shard's index takes the long way.
-            && block.free.load(Ordering::Relaxed) < block.capacity.load(Ordering::Relaxed);
+            && known > order.get();
         let index = serves.then(|| take_group(block, order, FrameState::in_use(order))).flatten();
         if index.is_some() {
             let free = block.free.load(Ordering::Relaxed) - order.frames() as u16;

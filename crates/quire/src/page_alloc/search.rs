@@ -62,7 +62,7 @@ impl<P: Platform> PageAllocator<'_, P> {
                 index
                     .smallest(search.mobility, search.order)
                     .map(|(_, found)| found)
-                    .or_else(|| index.spare())
+                    .or_else(|| self.free_spare(zone, shard))
             })
         };
         own(search.home)
@@ -78,12 +78,17 @@ impl<P: Platform> PageAllocator<'_, P> {
             self.look(zone, shard, search, |index| {
                 let fitting =
                     Mobility::ALL.into_iter().filter_map(|group| index.smallest(group, search.order));
-                fitting.min().map(|(_, found)| found).or_else(|| index.spare())
+                fitting.min().map(|(_, found)| found).or_else(|| self.free_spare(zone, shard))
             })
         };
         any(search.home)
             .or_else(|| self.split_whole(zone, search, false))
             .or_else(|| other_shards(zone, search).find_map(any))
+    }
+
+    /// A shard's spare, if all of it is free: it serves whichever group comes first.
+    fn free_spare(&self, zone: &Zone, shard: usize) -> Option<BlockNumber> {
+        zone.shards[shard].spare().filter(|&spare| self.memmap.block(spare).is_entirely_free())
     }
 
     /// Looks at the index of one shard, unless it is locked and the search waits for nothing.

@@ -3,11 +3,12 @@
 //! Every CPU has a shard of its own in each zone, so that CPUs refill their lists from different blocks under different
 //! locks. A block belongs to one shard; freeing a frame goes to the block, wherever it belongs.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::gfp::Mobility;
+use super::store::SMALL_CAPACITY;
 use crate::addr::{BlockNumber, Order};
-use crate::limits::BLOCK_ORDER;
+use crate::limits::{BLOCK_ORDER, FREE_BLOCKS_LOOKED_AT};
 use crate::memmap::{Block, MemMap};
 use crate::rank::Rank;
 use crate::sync::SpinLock;
@@ -16,11 +17,33 @@ const ORDERS: usize = BLOCK_ORDER as usize;
 
 /// A shard: its lock and index, on a cache line pair of its own.
 #[repr(align(128))]
-pub(super) struct Shard(pub(super) SpinLock<ShardIndex>);
+pub(super) struct Shard(
+    pub(super) SpinLock<ShardIndex>,
+    /// The spare, plus one: a block that stays in pieces when it is entirely free, so that the last frame of a block can come
+    /// and go without the index. It keeps the name while frames of it are used, until another block needs it. Changes under
+    /// the shard's lock.
+    AtomicU32,
+);
 
 impl Shard {
     pub(super) fn new() -> Self {
-        Self(SpinLock::new(Rank::Shard, ShardIndex { heads: [[0; ORDERS]; 3], occupied: [0; 3], spare: 0 }))
+        Self(
+            SpinLock::new(Rank::Shard, ShardIndex { heads: [[0; ORDERS]; 3], occupied: [0; 3] }),
+            AtomicU32::new(0),
+        )
+    }
+}
+
+impl Shard {
+    /// The spare block.
+    #[inline]
+    pub(super) fn spare(&self) -> Option<BlockNumber> {
+        self.1.load(Ordering::Relaxed).checked_sub(1).map(BlockNumber)
+    }
+
+    /// Names another spare, or none. Under the shard's lock.
+    pub(super) fn set_spare(&self, block: Option<BlockNumber>) {
+        self.1.store(block.map_or(0, |block| block.0 + 1), Ordering::Relaxed);
     }
 }
 
@@ -29,8 +52,6 @@ pub(super) struct ShardIndex {
     heads: [[u32; ORDERS]; 3],
     /// Which of the lists are not empty, a bit for each order.
     occupied: [u16; 3],
-    /// An entirely free block that is kept in pieces, so that the last frame of a block can come and go cheaply.
-    pub(super) spare: u32,
 }
 
 impl ShardIndex {
@@ -51,9 +72,18 @@ impl ShardIndex {
         (order, BlockNumber(self.heads[mobility as usize][usize::from(order)] - 1))
     }
 
-    /// The spare block.
-    pub(super) fn spare(&self) -> Option<BlockNumber> {
-        self.spare.checked_sub(1).map(BlockNumber)
+    /// An entirely free block of the lists, among the first few that could be one.
+    pub(super) fn entirely_free(&self, memmap: &MemMap) -> Option<BlockNumber> {
+        self.heads.iter().find_map(|lists| {
+            let mut next = lists[ORDERS - 1];
+            let mut walk = core::iter::from_fn(|| {
+                let number = next.checked_sub(1).map(BlockNumber)?;
+                next = memmap.block(number).next.load(Ordering::Relaxed);
+                Some(number)
+            });
+            let mut first = walk.by_ref().take(FREE_BLOCKS_LOOKED_AT);
+            first.find(|&number| memmap.block(number).free.load(Ordering::Relaxed) == SMALL_CAPACITY)
+        })
     }
 
     /// Brings the block onto the list that its free order and mobility ask for. Under the block's lock as well.
@@ -65,21 +95,6 @@ impl ShardIndex {
                 self.push(memmap, number, block, wanted);
             }
         }
-    }
-
-    /// As [`Self::relist`], for a block of which frames were taken; `was_free` if it was entirely free, and so maybe the
-    /// spare.
-    pub(super) fn relist_taken(
-        &mut self,
-        memmap: &MemMap,
-        number: BlockNumber,
-        block: &Block,
-        was_free: bool,
-    ) {
-        if was_free && self.spare() == Some(number) {
-            self.spare = 0;
-        }
-        self.relist(memmap, number, block);
     }
 
     /// The list that the block should be on, plus one; 0 for none.

@@ -14,7 +14,7 @@ use core::sync::atomic::Ordering;
 
 use super::PageAllocator;
 use super::search::Search;
-use super::shard::ShardIndex;
+use super::shard::{Shard, ShardIndex};
 use super::zone::Zone;
 use crate::addr::{BlockNumber, Frame, FrameRange, Order, PhysAddr};
 use crate::error::FreeError;
@@ -22,10 +22,12 @@ use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER, DESCRIPTOR_FRAMES};
 use crate::memmap::{Block, BlockState, COLUMNS, FrameMask, FrameState};
 use crate::platform::Platform;
 use crate::stats::Stat;
-use crate::sync::SpinLock;
 
 /// Frames of a block in small pieces that can be handed out.
 pub(super) const SMALL_CAPACITY: u16 = (BLOCK_FRAMES - DESCRIPTOR_FRAMES) as u16;
+
+/// Blocks of one shard that one call makes whole, at most.
+const MERGES: usize = 8;
 
 impl<P: Platform> PageAllocator<'_, P> {
     /// Takes up to `out.len()` folios below a block's size from a zone; how many were found. The zone's mark is the
@@ -97,9 +99,9 @@ impl<P: Platform> PageAllocator<'_, P> {
             block.free.store(free, Ordering::Relaxed);
             let known = block.free_order.load(Ordering::Relaxed);
             block.free_order.store(block.used.shrunk_group(known), Ordering::Relaxed);
-            if was_free || ShardIndex::wanted_list(block) != block.listed.load(Ordering::Relaxed) {
+            if ShardIndex::wanted_list(block) != block.listed.load(Ordering::Relaxed) {
                 let mut index = index.unwrap_or_else(|| shard.lock(self.platform));
-                index.relist_taken(&self.memmap, number, block, was_free);
+                index.relist(&self.memmap, number, block);
             }
         }
         block.unlock(self.platform);
@@ -167,14 +169,14 @@ impl<P: Platform> PageAllocator<'_, P> {
             return false;
         }
         let zone = &self.zones[block.zone()];
-        let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))].0;
-        let Some(mut index) = shard.try_lock(self.platform) else {
+        let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))];
+        let Some(mut index) = shard.0.try_lock(self.platform) else {
             block.unlock(self.platform);
             return false;
         };
         let grown = clear_folio(block, frame.index_in_block(), order);
-        if count_free(block, order.frames() as u16, grown) && index.spare == 0 {
-            index.spare = number.0 + 1;
+        if count_free(block, order.frames() as u16, grown) && shard.spare().is_none() {
+            shard.set_spare(Some(number));
         }
         index.relist(&self.memmap, number, block);
         drop(index);
@@ -187,10 +189,15 @@ impl<P: Platform> PageAllocator<'_, P> {
     /// An entirely free block becomes its shard's spare, or whole again if there is one already. Under the block's
     /// lock. Says whether the block is whole now; the caller puts it into the pool.
     fn merge_or_spare(&self, zone: &Zone, number: BlockNumber, block: &Block) -> bool {
-        let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))].0;
-        let mut index = shard.lock(self.platform);
-        if index.spare == 0 {
-            index.spare = number.0 + 1;
+        let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))];
+        if shard.spare() == Some(number) {
+            self.relist(zone, number, block);
+            return false;
+        }
+        let mut index = shard.0.lock(self.platform);
+        // A spare that is used again needs the name no more.
+        if !shard.spare().is_some_and(|spare| self.memmap.block(spare).is_entirely_free()) {
+            shard.set_spare(Some(number));
             index.relist(&self.memmap, number, block);
             return false;
         }
@@ -206,20 +213,28 @@ impl<P: Platform> PageAllocator<'_, P> {
         block.reset();
     }
 
-    /// Makes every shard's spare block of a zone whole; how many there were.
+    /// Makes the entirely free blocks of every shard of a zone whole: its spare, and those that an interrupt left, some at a
+    /// time; how many there were.
     pub(super) fn merge_spares(&self, zone: &Zone) -> usize {
-        zone.shards.iter().filter(|shard| self.merge_spare(zone, &shard.0)).count()
+        zone.shards.iter().map(|shard| (0..MERGES).take_while(|_| self.merge_one(zone, shard)).count()).sum()
     }
 
-    fn merge_spare(&self, zone: &Zone, shard: &SpinLock<ShardIndex>) -> bool {
-        let Some(number) = shard.lock(self.platform).spare() else { return false };
+    fn merge_one(&self, zone: &Zone, shard: &Shard) -> bool {
+        let found = shard.spare().filter(|&spare| self.memmap.block(spare).is_entirely_free());
+        let found = found.or_else(|| shard.0.lock(self.platform).entirely_free(&self.memmap));
+        let Some(number) = found else { return false };
         let block = self.memmap.block(number);
         block.lock(self.platform);
-        let mut index = shard.lock(self.platform);
-        // Between the two locks somebody may have taken frames of it.
-        let merge = index.spare() == Some(number) && block.free.load(Ordering::Relaxed) == SMALL_CAPACITY;
+        let mut index = shard.0.lock(self.platform);
+        // Since the look somebody may have taken frames of it, or all of it.
+        let merge = block.state() == BlockState::Small
+            && block.free.load(Ordering::Relaxed) == SMALL_CAPACITY
+            && core::ptr::eq(shard, &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))])
+            && block.zone() == usize::from(zone.number);
         if merge {
-            index.spare = 0;
+            if shard.spare() == Some(number) {
+                shard.set_spare(None);
+            }
             index.unlist(&self.memmap, number, block);
         }
         drop(index);

@@ -47,11 +47,19 @@ unsafe impl Platform for Bare {
 
     #[inline(always)]
     fn pin(&self) -> CpuId {
+        // Debug builds count pins, since what the watchful machine does for this one asks for them.
+        if cfg!(debug_assertions) {
+            Task::with(Task::pinned);
+        }
         Task::with(Task::cpu)
     }
 
     #[inline(always)]
-    fn unpin(&self) {}
+    fn unpin(&self) {
+        if cfg!(debug_assertions) {
+            Task::with(Task::unpinned);
+        }
+    }
 
     #[inline]
     fn interrupts_off(&self) -> InterruptState {

@@ -27,8 +27,8 @@ pub const EXPERIMENT: Experiment = Experiment {
          takes 16384 frames by one call, `single` by a call for each; they go back newest first, or at random \
          (`random-free`); only the named half is timed.",
         "`cross-free`: one CPU takes, the other gives back, 64 handed over at a time and 1024 at most on the way; `ring` is the same without frames.",
-        "`full90`: all frames taken, a random tenth given back; `empty` is a pair in that memory before. Its `/mixed` is a \
-         trace of orders 0 to 9, each call with the least of six replays. `near-exhaustion`: all frames but 8 are in use.",
+        "`full90`: all frames taken that an ordinary request gets, a random tenth given back; `empty` is a pair in that memory before. Its `/mixed` is a \
+         trace of orders 0 to 9, each call with the least of six replays. `near-exhaustion`: all frames but 8 are in use, by requests that may take everything.",
         "With several threads, time is that of one CPU: wall time, times the CPUs used, over all pages.",
         "The peers take no account of who owns a frame, no watermark and no zone; none of them has a call for many \
          scattered frames, so bulk calls them one by one.",

@@ -10,7 +10,7 @@ use quire::cpu::CpuId;
 use quire::page_alloc::{AllocatorConfig, Gfp, PageAllocator, Urgency};
 
 use super::loops::prepare;
-use super::{Frames, Operation, PageAlloc};
+use super::{Crowded, Frames, Operation, PageAlloc};
 use crate::bench::experiment::{Arm, Prepared, Skip};
 use crate::bench::ours::guards;
 
@@ -56,7 +56,12 @@ impl Arm<PageAlloc> for Quire {
                     self.crowded.get_or_init(|| machine)
                 }
             };
-            return prepare(case, move || cpus::<true>(machine, config, threads));
+            return match case.operation {
+                Operation::Crowded(Crowded::Scarce) => {
+                    prepare(case, move || cpus::<true>(machine, config, threads))
+                }
+                _ => prepare(case, move || cpus::<false>(machine, config, threads)),
+            };
         }
         let machine = match self.machine.take().filter(|machine| machine.config().cpus == threads) {
             Some(machine) => machine,
@@ -88,7 +93,7 @@ fn cpus<const ALL: bool>(
     Ok((0..threads).map(cpu).collect())
 }
 
-/// One thread as a CPU of the machine. Its requests stop at the ordinary mark, or with `ALL` at nothing.
+/// One thread as a CPU of the machine. Its requests are ordinary ones and stop at their mark, or with `ALL` at nothing.
 struct Cpu<'m, const ALL: bool> {
     machine: &'m Hosted,
     allocator: Arc<PageAllocator<'m, Bare>>,

@@ -191,7 +191,7 @@ const NAMES: [&str; 9] = [
 const OURS: [&str; 3] = ["quire", "irq-off", "task-only"];
 
 /// Metrics that are what is left after something was taken off: in a short run they may be nothing or less.
-const REMAINDERS: [&str; 5] = ["rest", "alloc", "free", "alloc-cycles", "free-cycles"];
+const REMAINDERS: [&str; 6] = ["clear", "rest", "alloc", "free", "alloc-cycles", "free-cycles"];
 
 /// What every line must hold.
 fn check(row: &Row) {

@@ -40,6 +40,8 @@ pub const READER_SLOTS: usize = 16;
 
 /// Frames moved between a per-CPU list and the store under one hold of a lock, at most.
 pub const PCP_BATCH: usize = 128;
+/// Blocks that one refill visits, at most.
+pub const REFILL_BLOCKS: usize = 32;
 /// Frames that the array of one per-CPU list can hold.
 pub const PCP_CAPACITY: usize = 512;
 /// The same for the lists of contexts that interrupt a list's user.
@@ -50,7 +52,7 @@ pub const NESTED_BATCH: usize = 16;
 pub const PCP_AGE_MAGAZINES: u32 = 4;
 /// Frames that a request which found none gives back from its CPU's lists before it tries again; a list of blocks gives
 /// back one.
-pub const SCRAPE_FRAMES: u64 = 64;
+pub const SCRAPE_FRAMES: u64 = 32;
 /// Blocks of a shard at which one search for an entirely free one looks, for each mobility group.
 pub const FREE_BLOCKS_LOOKED_AT: usize = 32;
 /// Blocks by which folios are sorted on their way into the store before any of them is given back.

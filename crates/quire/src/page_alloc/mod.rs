@@ -94,7 +94,7 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
     }
 
     /// Takes a folio. Its contents are whatever was there. With a constant order and request, what is inlined into the
-    /// caller is the common case alone: some fifty instructions.
+    /// caller is the common case alone: some thirty instructions.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`] when no zone that the request allows has a fitting folio above its mark,

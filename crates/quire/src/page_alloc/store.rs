@@ -18,7 +18,7 @@ use super::shard::{Shard, ShardIndex};
 use super::zone::Zone;
 use crate::addr::{BlockNumber, Frame, FrameRange, Order, PhysAddr};
 use crate::error::FreeError;
-use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER, DESCRIPTOR_FRAMES};
+use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER, DESCRIPTOR_FRAMES, REFILL_BLOCKS};
 use crate::memmap::{Block, BlockState, COLUMNS, FrameMask, FrameState};
 use crate::platform::Platform;
 use crate::stats::Stat;
@@ -33,9 +33,11 @@ impl<P: Platform> PageAllocator<'_, P> {
     /// Takes up to `out.len()` folios below a block's size from a zone; how many were found. The zone's mark is the
     /// caller's business.
     pub(super) fn store_take(&self, zone: &Zone, search: Search, out: &mut [Frame]) -> usize {
-        let mut got = 0;
-        while got < out.len() {
+        let (mut got, mut blocks) = (0, 0);
+        // A list is content with less than it asked for: in a memory full of holes each folio may come from another block.
+        while got < out.len() && !(search.listed && blocks == REFILL_BLOCKS) {
             let Some(number) = self.find_block(zone, search) else { break };
+            blocks += 1;
             let taken = self.take_from(zone, number, search, &mut out[got..]);
             // Whoever waits for nothing may have found a block that its own CPU has locked, and would find it again.
             if taken == 0 && !search.wait {

@@ -1,4 +1,5 @@
-//! A machine that counts each call of the library, and does what the hosted machine does.
+//! A machine that counts each call of the library and does what the hosted machine does; or that does as little as a
+//! kernel's on each call of the common case, so that what is left is the library.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -52,17 +53,23 @@ impl Calls {
     }
 }
 
-/// The machine.
-pub(crate) struct Counting<'m> {
+/// The machine. One that does not watch has one CPU, and counts nothing.
+pub(crate) struct Machine<'m, const WATCHES: bool> {
     machine: &'m Hosted,
     counts: Counts,
 }
 
-impl<'m> Counting<'m> {
+/// The machine that counts.
+pub(crate) type Counting<'m> = Machine<'m, true>;
+
+impl<'m, const WATCHES: bool> Machine<'m, WATCHES> {
     pub(crate) fn new(machine: &'m Hosted) -> Self {
+        assert!(WATCHES || machine.cpu_count() == 1);
         Self { machine, counts: Counts::default() }
     }
+}
 
+impl Counting<'_> {
     /// What `work` called.
     pub(crate) fn during<R>(&self, work: impl FnOnce() -> R) -> (Calls, R) {
         self.counts.take();
@@ -75,20 +82,29 @@ fn one(count: &AtomicU64) {
     count.fetch_add(1, Ordering::Relaxed);
 }
 
-// SAFETY: every method is the hosted machine's, which keeps the contracts.
-unsafe impl Platform for Counting<'_> {
+// SAFETY: every method is the hosted machine's, which keeps the contracts; or it has one CPU, on which all that runs is
+// pinned.
+unsafe impl<const WATCHES: bool> Platform for Machine<'_, WATCHES> {
     type Pager = <Hosted as Platform>::Pager;
 
     fn pager(&self) -> &Self::Pager {
         self.machine.pager()
     }
 
+    #[inline(always)]
     fn pin(&self) -> CpuId {
+        if !WATCHES {
+            return CpuId(0);
+        }
         one(&self.counts.pins);
         self.machine.pin()
     }
 
+    #[inline(always)]
     fn unpin(&self) {
+        if !WATCHES {
+            return;
+        }
         one(&self.counts.unpins);
         self.machine.unpin();
     }
@@ -170,12 +186,20 @@ unsafe impl Platform for Counting<'_> {
         self.machine.now_ns()
     }
 
+    #[inline(always)]
     fn frames_freed(&self, frames: FrameRange) {
+        if !WATCHES {
+            return;
+        }
         one(&self.counts.freed);
         self.machine.frames_freed(frames);
     }
 
+    #[inline(always)]
     fn lock_taken(&self, rank: Rank) {
+        if !WATCHES {
+            return;
+        }
         one(match rank {
             Rank::Block => &self.counts.block_locks,
             Rank::Shard => &self.counts.shard_locks,
@@ -186,12 +210,20 @@ unsafe impl Platform for Counting<'_> {
         self.machine.lock_taken(rank);
     }
 
+    #[inline(always)]
     fn lock_dropped(&self, rank: Rank) {
+        if !WATCHES {
+            return;
+        }
         one(&self.counts.unlocks);
         self.machine.lock_dropped(rank);
     }
 
+    #[inline(always)]
     fn fail_allocation(&self) -> bool {
+        if !WATCHES {
+            return false;
+        }
         one(&self.counts.fail_asked);
         self.machine.fail_allocation()
     }

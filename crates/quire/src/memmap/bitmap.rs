@@ -144,22 +144,6 @@ impl FrameMask {
             7
         }
     }
-
-    /// The first aligned group of `order` that lies wholly in the set. The order is below a block's.
-    pub fn find_group(&self, order: Order) -> Option<usize> {
-        let order = usize::from(order.get());
-        if order >= 6 {
-            let count = 1 << (order - 6);
-            return (0..WORDS)
-                .step_by(count)
-                .find(|&from| self.0[from..from + count].iter().all(|&word| word == u64::MAX))
-                .map(|word| word * 64);
-        }
-        self.0.iter().enumerate().find_map(|(at, &word)| {
-            let groups = groups_in_word(word, order);
-            (groups != 0).then(|| at * 64 + groups.trailing_zeros() as usize)
-        })
-    }
 }
 
 /// The positions in a word at which an aligned group of `order`, below 6, lies wholly in it.

@@ -80,12 +80,6 @@ impl Descriptor {
         self.flags.fetch_or(flags.0, Ordering::AcqRel);
     }
 
-    /// Clears flags beside others that may change at the same moment; says whether one was set.
-    #[inline]
-    pub fn remove_flags(&self, flags: DescriptorFlags) -> bool {
-        self.flags.fetch_and(!flags.0, Ordering::AcqRel) & flags.0 != 0
-    }
-
     /// Takes the lock of the page-table page that the frame holds.
     #[inline]
     pub fn lock_table<P: Platform>(&self, platform: &P, rank: Rank) {

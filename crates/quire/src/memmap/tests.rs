@@ -41,11 +41,14 @@ fn groups_agree_with_counting_them() {
         let largest =
             (0..10).rev().find(|&order| group_of(&mask, order).is_some()).map_or(0, |o| o as u8 + 1);
         assert_eq!(mask.largest_group(), largest);
+        let used = Bitmap::new();
+        used.store(FrameMask::ALL.without(mask));
         for order in 0..9 {
-            assert_eq!(
-                mask.find_group(crate::addr::Order::new(order).unwrap()),
-                group_of(&mask, order.into())
-            );
+            let outside = used.find_outside(crate::addr::Order::new(order).unwrap());
+            assert_eq!(outside, group_of(&mask, order.into()));
+        }
+        for known in largest..=9 {
+            assert_eq!(used.shrunk_group(known), largest, "known to be at most {known}");
         }
         assert_eq!(mask.runs().map(|(_, count)| count).sum::<usize>(), mask.count());
     }

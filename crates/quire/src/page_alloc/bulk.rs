@@ -2,14 +2,13 @@
 
 use super::PageAllocator;
 use super::gfp::Gfp;
-use super::search::Search;
 use super::sorter::{SortEntry, Sorting, add_folio};
 use super::turn::Turn;
 use crate::addr::{Frame, FrameRange, Order};
 use crate::error::FreeError;
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::FrameState;
-use crate::platform::Platform;
+use crate::platform::{Context, Platform};
 use crate::stats::Stat;
 use crate::sync::Pinned;
 
@@ -24,8 +23,9 @@ impl<P: Platform> PageAllocator<'_, P> {
             return 0;
         }
         let pinned = Pinned::new(self.platform);
-        let Ok(zones) = self.zones_for(pinned.cpu(), gfp) else { return 0 };
-        let turn = self.begin(pinned.cpu());
+        let cpu = pinned.cpu();
+        let Ok(zones) = self.zones_for(cpu, gfp) else { return 0 };
+        let wait = self.platform.context() == Context::Task;
         let mut got = 0;
         for &number in zones.iter() {
             let zone = &self.zones[usize::from(number)];
@@ -33,20 +33,20 @@ impl<P: Platform> PageAllocator<'_, P> {
             while got < out.len() {
                 let allowed = (zone.allowance(gfp.urgency, gfp.zone) >> order.get()) as usize;
                 let chunk = (out.len() - got).min(allowed).min((BLOCK_FRAMES >> order.get()).max(1));
-                let taken =
-                    self.in_store(|| self.take_some(&turn, number, gfp, order, &mut out[got..got + chunk]));
+                let taken = self.interrupts_guarded(|| {
+                    self.take_some(zone, cpu, gfp, wait, order, &mut out[got..got + chunk])
+                });
                 got += taken;
                 if taken == 0 {
                     break;
                 }
             }
-            self.count_alloc(turn.cpu, usize::from(number), ((got - before) as u64) << order.get());
-            self.count_placed(turn.cpu, gfp, zones, number.into(), ((got - before) as u64) << order.get());
+            self.count_alloc(cpu, usize::from(number), ((got - before) as u64) << order.get());
+            self.count_placed(cpu, gfp, zones, number.into(), ((got - before) as u64) << order.get());
         }
-        self.end(&turn);
         // What the store has not, lists may hoard: the rest the ordinary way, as far as that goes.
         while got < out.len()
-            && let Ok(frame) = self.alloc_slow(pinned.cpu(), gfp, order)
+            && let Ok(frame) = self.alloc_slow(cpu, gfp, order)
         {
             out[got] = frame;
             got += 1;
@@ -78,26 +78,6 @@ impl<P: Platform> PageAllocator<'_, P> {
             }
         }
         filled
-    }
-
-    /// Some folios of a zone, at most one block's worth.
-    fn take_some(&self, turn: &Turn<'_>, zone: u8, gfp: Gfp, order: Order, out: &mut [Frame]) -> usize {
-        let zone = &self.zones[usize::from(zone)];
-        if out.is_empty() {
-            return 0;
-        }
-        if order >= Order::BLOCK {
-            return self.take_whole(zone, order, turn.wait).map_or(0, |frame| {
-                out[0] = frame;
-                1
-            });
-        }
-        let home = turn.cpu.index() % zone.shards.len();
-        self.store_take(
-            zone,
-            Search { mobility: gfp.mobility, order, home, wait: turn.wait, listed: false },
-            out,
-        )
     }
 
     /// Gives folios of one order back, straight to the store, in any order.

@@ -42,13 +42,15 @@ impl<P: Platform> PageAllocator<'_, P> {
     /// left, or what somebody else needs more. A CPU that is online is made to execute one barrier. Not from an interrupt.
     pub fn drain_cpu(&self, cpu: CpuId) {
         let Some(lists) = self.cpus.get(cpu.index()) else { return };
-        let _pinned = Pinned::new(self.platform);
+        let pinned = Pinned::new(self.platform);
+        // What is parked goes first, while the owner goes on as before.
+        self.with_sorter(pinned.cpu(), |sorter| self.drain_all_parked(&lists.levels[0], sorter));
         let _revoker = lists.drain.lock(self.platform);
         lists.levels.iter().for_each(|level| {
             level.lease.revoke();
             level.set_open(false);
         });
-        if self.platform.online_cpus().contains(cpu) {
+        if cpu != pinned.cpu() && self.platform.online_cpus().contains(cpu) {
             let mut target = CpuSet::EMPTY;
             target.insert(cpu);
             self.platform.fence_cpus(&target);
@@ -69,25 +71,26 @@ impl<P: Platform> PageAllocator<'_, P> {
     /// at most [`PCP_AGE_MAGAZINES`] magazines of each list back; no CPU is disturbed. How many frames went back.
     pub fn age_lists(&self) -> u64 {
         let pinned = Pinned::new(self.platform);
-        let own = &self.cpus[pinned.cpu().index()];
-        let sorter: &[SortEntry] = if own.levels[0].lease.enter() { &own.sorter } else { &[] };
-        let mut given = 0;
-        for lists in self.cpus.iter() {
-            let level = &lists.levels[0];
-            for (at, _) in level.indexed() {
-                let Some(parked) = level.parked(at) else { continue };
-                let excess = {
-                    let mut parked = parked.lock(self.platform);
-                    parked.high -= parked.high.div_ceil(8);
-                    parked.count.saturating_sub(parked.high)
-                };
-                given += self.drain_parked(parked, at % LISTS, excess.min(PCP_AGE_MAGAZINES), sorter);
-            }
+        let age = |parked: &SpinLock<Parked>| {
+            let mut parked = parked.lock(self.platform);
+            parked.high -= parked.high.div_ceil(8);
+            parked.count.saturating_sub(parked.high).min(PCP_AGE_MAGAZINES)
+        };
+        self.with_sorter(pinned.cpu(), |sorter| {
+            let parked = self.cpus.iter().flat_map(|lists| lists.levels[0].all_parked());
+            parked.map(|(at, parked)| self.drain_parked(parked, at % LISTS, age(parked), sorter)).sum()
+        })
+    }
+
+    /// Lends the running CPU's sorter, or none if its lists are in use.
+    fn with_sorter<R>(&self, cpu: CpuId, sort: impl FnOnce(&[SortEntry]) -> R) -> R {
+        let own = &self.cpus[cpu.index()];
+        if !own.levels[0].lease.enter_guarded() {
+            return sort(&[]);
         }
-        if !sorter.is_empty() {
-            own.levels[0].lease.leave();
-        }
-        given
+        let result = sort(&own.sorter);
+        own.levels[0].lease.leave();
+        result
     }
 
     pub(super) fn merge_all_spares(&self) -> usize {
@@ -138,13 +141,18 @@ impl<P: Platform> PageAllocator<'_, P> {
 
     /// Gives everything on a level's lists back. The level and the sorter are the caller's.
     fn drain_level(&self, level: &Level, sorter: &[SortEntry]) {
-        for (at, list) in level.indexed() {
-            if let Some(parked) = level.parked(at) {
-                self.drain_parked(parked, at % LISTS, u32::MAX, sorter);
-            }
+        self.drain_all_parked(level, sorter);
+        for (at, list) in level.indexed().filter(|(_, list)| list.len() > 0) {
             self.drain_oldest(list, at % LISTS, list.len(), sorter);
             list.batch.store(4, Ordering::Relaxed);
         }
+    }
+
+    /// Gives everything that a level has parked back, a magazine at a time. The sorter is the caller's.
+    fn drain_all_parked(&self, level: &Level, sorter: &[SortEntry]) {
+        level.all_parked().for_each(|(at, parked)| {
+            self.drain_parked(parked, at % LISTS, u32::MAX, sorter);
+        });
     }
 
     /// Whether any other CPU keeps folios that these zones could use.
@@ -169,10 +177,13 @@ impl<P: Platform> PageAllocator<'_, P> {
 
     /// Gives up to `most` parked magazines back, the ones parked last first; how many frames. `sorter` is the caller's.
     fn drain_parked(&self, parked: &SpinLock<Parked>, number: usize, most: u32, sorter: &[SortEntry]) -> u64 {
+        if most == 0 || parked.lock(self.platform).count == 0 {
+            return 0;
+        }
         let order = order_of(number);
         let mut given = 0;
+        let mut frames = [Frame(0); PCP_CAPACITY / 2];
         for _ in 0..most {
-            let mut frames = [Frame(0); PCP_CAPACITY / 2];
             let count = self.take_magazine(&mut parked.lock(self.platform), &mut frames);
             if count == 0 {
                 break;

@@ -73,8 +73,7 @@ impl<P: Platform> PageAllocator<'_, P> {
     fn fetch(&self, turn: &Turn<'_>, zone: &Zone, number: usize, gfp: Gfp, out: &mut [Frame]) -> usize {
         let order = order_of(number);
         if number != HUGE {
-            let home = turn.cpu.index() % zone.shards.len();
-            let search = Search { mobility: gfp.mobility, order, home, wait: turn.wait, listed: true };
+            let search = Search { listed: true, ..Search::new(zone, turn.cpu, gfp, order, turn.wait) };
             return self.store_take(zone, search, out);
         }
         let mut got = 0;

@@ -295,13 +295,27 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
 
     /// Takes one folio straight from a zone's store.
     fn take_one(&self, turn: &Turn<'_>, zone: &Zone, gfp: Gfp, order: Order) -> Option<Frame> {
-        if order >= Order::BLOCK {
-            return self.take_whole(zone, order, turn.wait);
-        }
-        let home = turn.cpu.index() % zone.shards.len();
-        let search = search::Search { mobility: gfp.mobility, order, home, wait: turn.wait, listed: false };
         let mut frame = [Frame(0)];
-        (self.store_take(zone, search, &mut frame) == 1).then_some(frame[0])
+        (self.take_some(zone, turn.cpu, gfp, turn.wait, order, &mut frame) == 1).then_some(frame[0])
+    }
+
+    /// Takes folios straight from a zone's store: one of whole blocks, or as many smaller ones as `out` has room for and
+    /// the zone has; how many.
+    fn take_some(
+        &self,
+        zone: &Zone,
+        cpu: CpuId,
+        gfp: Gfp,
+        wait: bool,
+        order: Order,
+        out: &mut [Frame],
+    ) -> usize {
+        let Some(first) = out.first_mut() else { return 0 };
+        if order < Order::BLOCK {
+            return self.store_take(zone, search::Search::new(zone, cpu, gfp, order, wait), out);
+        }
+        let taken = self.take_whole(zone, order, wait);
+        taken.inspect(|&frame| *first = frame).map_or(0, |_| 1)
     }
 }
 

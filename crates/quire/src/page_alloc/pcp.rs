@@ -120,6 +120,11 @@ impl Level {
         self.lists.as_slice().as_flattened().iter().enumerate().filter(|(_, list)| list.capacity() > 0)
     }
 
+    /// What its lists have parked, with their indices.
+    pub(super) fn all_parked(&self) -> impl Iterator<Item = (usize, &SpinLock<Parked>)> {
+        self.indexed().filter_map(|(at, _)| Some((at, self.parked(at)?)))
+    }
+
     /// Frames on the lists of one zone, parked ones included.
     pub(super) fn frames_of_zone<P: Platform>(&self, platform: &P, zone: usize) -> u64 {
         let of_zone = self.indexed().filter(|(at, _)| at / LISTS == zone);

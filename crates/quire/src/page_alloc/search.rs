@@ -20,10 +20,11 @@ use core::cmp::Reverse;
 use core::sync::atomic::Ordering;
 
 use super::PageAllocator;
-use super::gfp::Mobility;
+use super::gfp::{Gfp, Mobility};
 use super::shard::ShardIndex;
 use super::zone::Zone;
 use crate::addr::{BlockNumber, Order};
+use crate::cpu::CpuId;
 use crate::limits::DESCRIPTOR_FRAMES;
 use crate::memmap::{Block, BlockState, FrameMask, FrameState};
 use crate::platform::Platform;
@@ -44,6 +45,12 @@ pub(super) struct Search {
 }
 
 impl Search {
+    /// The search for a request by the task or interrupt on a CPU, which may `wait` for locks or not.
+    pub(super) fn new(zone: &Zone, cpu: CpuId, gfp: Gfp, order: Order, wait: bool) -> Self {
+        let home = cpu.index() % zone.shards.len();
+        Self { mobility: gfp.mobility, order, home, wait, listed: false }
+    }
+
     /// The state of the folios that are found.
     #[inline]
     pub(super) fn state(&self) -> FrameState {

@@ -80,7 +80,13 @@ impl<P: Platform> PageAllocator<'_, P> {
     /// Visits the store; with interrupts off where the guard wants its locks to be safe against interrupts.
     #[inline]
     pub(super) fn in_store<R>(&self, visit: impl FnOnce() -> R) -> R {
-        if self.guard != ListGuard::TaskOnly {
+        if self.guard == ListGuard::TaskOnly { self.interrupts_guarded(visit) } else { visit() }
+    }
+
+    /// The same outside of a turn, in which interrupts may be off already.
+    #[inline]
+    pub(super) fn interrupts_guarded<R>(&self, visit: impl FnOnce() -> R) -> R {
+        if self.guard == ListGuard::Reentry {
             return visit();
         }
         let state = self.platform.interrupts_off();

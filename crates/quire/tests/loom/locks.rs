@@ -10,7 +10,10 @@ use crate::sync::{Rank, RawLock, RwLock, SpinLock};
 use crate::watched::Watched;
 
 /// Three threads, each a CPU, doing what `work` says; `work` is called with CPU 2 on the model's own thread.
-fn three<T: Send + Sync + 'static>(shared: Arc<T>, work: fn(&T, &Cpu)) -> Arc<T> {
+fn three<T: Send + Sync + 'static>(
+    shared: Arc<T>,
+    work: impl Fn(&T, &Cpu) + Copy + Send + 'static,
+) -> Arc<T> {
     let threads: Vec<_> = (0..2)
         .map(|cpu| {
             let shared = shared.clone();
@@ -60,49 +63,34 @@ fn a_lock_without_data_orders_what_it_guards() {
     });
 }
 
-/// The reader and the writer each announce themselves and then look for the other: one of the two must see it.
-#[test]
-fn readers_and_a_writer_exclude_each_other() {
-    holds_but_not(&[Relaxed, NotTotal], || {
+/// Three CPUs on a reader-writer lock: some write, the others read what was written.
+fn readers_and_writers(writes: fn(u32) -> bool) {
+    holds_but_not(&[Relaxed, NotTotal], move || {
         let lock = Arc::new(RwLock::new(Rank::AddressSpace, Watched::new()));
         lock.write(&Cpu(2)).increment();
-        three(lock, |lock, cpu| {
-            if cpu.0 == 2 {
+        three(lock, move |lock, cpu| {
+            if writes(cpu.0) {
                 lock.write(cpu).increment();
             } else {
                 assert!(lock.read(cpu).get() > 0);
             }
         });
     });
+}
+
+/// The reader and the writer each announce themselves and then look for the other: one of the two must see it.
+#[test]
+fn readers_and_a_writer_exclude_each_other() {
+    readers_and_writers(|cpu| cpu == 2);
 }
 
 /// Readers of CPUs that share a slot.
 #[test]
 fn readers_that_share_a_slot_keep_a_writer_out_until_both_are_gone() {
-    holds_but_not(&[Relaxed, NotTotal], || {
-        let lock = Arc::new(RwLock::new(Rank::AddressSpace, Watched::new()));
-        lock.write(&Cpu(2)).increment();
-        three(lock, |lock, cpu| {
-            if cpu.0 == 1 {
-                lock.write(cpu).increment();
-            } else {
-                assert!(lock.read(cpu).get() > 0);
-            }
-        });
-    });
+    readers_and_writers(|cpu| cpu == 1);
 }
 
 #[test]
 fn writers_exclude_each_other_and_a_reader() {
-    holds_but_not(&[Relaxed, NotTotal], || {
-        let lock = Arc::new(RwLock::new(Rank::AddressSpace, Watched::new()));
-        lock.write(&Cpu(2)).increment();
-        three(lock, |lock, cpu| {
-            if cpu.0 == 0 {
-                assert!(lock.read(cpu).get() > 0);
-            } else {
-                lock.write(cpu).increment();
-            }
-        });
-    });
+    readers_and_writers(|cpu| cpu != 0);
 }

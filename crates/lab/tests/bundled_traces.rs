@@ -1,9 +1,11 @@
 //! The recordings in `traces/` keep the rules that a replayer relies on.
 
+mod bundled;
 mod rules;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use bundled::{bundled, directory};
 use lab::trace::{Tier, TraceReader};
 
 /// Together they fit into a repository.
@@ -11,20 +13,6 @@ const MOST_BYTES: u64 = 10 << 20;
 
 /// A single one is replayed in reasonable time.
 const MOST_EVENTS: u64 = 1_500_000;
-
-fn directory() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces")
-}
-
-fn bundled() -> Vec<PathBuf> {
-    let mut paths: Vec<PathBuf> = std::fs::read_dir(directory())
-        .expect("the directory of traces is there")
-        .map(|entry| entry.expect("the directory is readable").path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "qtrace"))
-        .collect();
-    paths.sort();
-    paths
-}
 
 fn check(path: &Path) {
     let name = path.file_name().expect("it has a name").to_string_lossy();

@@ -1,10 +1,12 @@
 //! `quire replay` as a user runs it: the bundled traces in lockstep, exact counts of a small trace, damaged files.
 
+mod bundled;
 mod small_trace;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use bundled::bundled;
 use lab::trace::{Access, Call, EventKind, ForkKind, TraceReader};
 use serde_json::Value;
 use small_trace::{HEAP, SmallTrace, anonymous, call, fault, program};
@@ -27,17 +29,6 @@ fn succeeded(output: Output) -> Output {
 fn lines(arguments: &[&str], files: &[&Path]) -> Vec<Value> {
     let output = succeeded(replay(&[arguments, &["--json", "-"]].concat(), files));
     text(&output.stdout).lines().map(|line| serde_json::from_str(line).expect("a JSON object")).collect()
-}
-
-fn bundled() -> Vec<PathBuf> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces");
-    let mut paths: Vec<PathBuf> = std::fs::read_dir(directory)
-        .expect("the directory of traces is there")
-        .map(|entry| entry.expect("the directory is readable").path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "qtrace"))
-        .collect();
-    paths.sort();
-    paths
 }
 
 fn trace(name: &str) -> PathBuf {

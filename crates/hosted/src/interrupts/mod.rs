@@ -96,8 +96,20 @@ impl Hosted {
         mut handler: impl FnMut(),
         body: impl FnOnce() -> R,
     ) -> Interrupted<R> {
+        self.with_source(Events::Calls, plan, context, &mut handler, body)
+    }
+
+    /// Runs `body` with a source on this thread.
+    fn with_source<R>(
+        &self,
+        events: Events,
+        plan: InterruptPlan,
+        context: Context,
+        handler: &mut impl FnMut(),
+        body: impl FnOnce() -> R,
+    ) -> Interrupted<R> {
         let _ = self.this_cpu();
-        let source = Task::with(|task| Source::new(task, context, Events::Calls, plan, &mut handler));
+        let source = Task::with(|task| Source::new(task, context, events, plan, handler));
         let result = source.install(body);
         Interrupted { result, events: source.counted(), delivered: source.delivered() }
     }
@@ -128,14 +140,11 @@ impl Hosted {
         mut handler: impl FnMut() + Send,
         body: impl FnOnce() -> R,
     ) -> Result<Interrupted<R>, HostedError> {
-        let _ = self.this_cpu();
         signals::prepare()?;
-        let source = Task::with(|task| Source::new(task, context, Events::Steps, plan, &mut handler));
-        let result = source.install(|| {
+        Ok(self.with_source(Events::Steps, plan, context, &mut handler, || {
             let _stepping = signals::Stepping::start();
             body()
-        });
-        Ok(Interrupted { result, events: source.counted(), delivered: source.delivered() })
+        }))
     }
 
     /// Runs `body`, a piece of work of the running CPU, with the interrupt arriving again and again, `period` (at least
@@ -159,13 +168,11 @@ impl Hosted {
         mut handler: impl FnMut() + Send,
         body: impl FnOnce() -> R,
     ) -> Result<Interrupted<R>, HostedError> {
-        let _ = self.this_cpu();
         signals::prepare()?;
         let ticker = signals::Ticker::new(period);
         let events = Events::Ticks(&raw const ticker);
-        let source =
-            Task::with(|task| Source::new(task, context, events, InterruptPlan::Every(1), &mut handler));
-        let result = source.install(|| ticker.start().map(|()| body()))?;
-        Ok(Interrupted { result, events: source.counted(), delivered: source.delivered() })
+        let ticked = || ticker.start().map(|()| body());
+        let ran = self.with_source(events, InterruptPlan::Every(1), context, &mut handler, ticked);
+        Ok(Interrupted { result: ran.result?, events: ran.events, delivered: ran.delivered })
     }
 }

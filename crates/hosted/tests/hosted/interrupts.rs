@@ -1,7 +1,6 @@
 //! Interrupts that arrive by themselves: at calls, at instructions, as time goes by.
 
 use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hosted::{Hosted, HostedConfig, InterruptPlan};
@@ -10,20 +9,12 @@ use quire::cpu::CpuId;
 use quire::platform::{Context, Platform};
 use quire::rank::Rank;
 
+use crate::support::{machine, panic_message};
+
 const MIB: u64 = 1 << 20;
 const CPU0: CpuId = CpuId(0);
 const SOFT: Context = Context::SoftInterrupt;
 const HARD: Context = Context::HardInterrupt;
-
-fn machine(cpus: usize) -> Hosted {
-    HostedConfig::new(4 * MIB).with_cpus(cpus).build().expect("the host has 4 MiB")
-}
-
-fn panic_message<R>(action: impl FnOnce() -> R) -> String {
-    let payload = catch_unwind(AssertUnwindSafe(action)).err().expect("nothing panicked");
-    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| payload.downcast_ref::<String>().cloned()).expect("panics carry text")
-}
 
 #[test]
 fn calls_of_the_platform_are_interrupted_one_by_one() {

@@ -1,26 +1,16 @@
 //! The machine as the library sees it: memory, CPUs, contexts, locks.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
-use hosted::{Backing, FailurePlan, Hosted, HostedConfig, HostedError, MemoryRange};
+use hosted::{Backing, FailurePlan, HostedConfig, HostedError, MemoryRange};
 use quire::addr::{Frame, FrameRange, PhysAddr};
 use quire::cpu::{CpuId, CpuSet};
 use quire::platform::{Context, FlushExtent, FlushRequest, Platform, TouchHint};
 use quire::rank::Rank;
 use quire::sync::{Pinned, SpinLock};
 
+use crate::support::{machine, panic_message};
+
 const MIB: u64 = 1 << 20;
 const CPU0: CpuId = CpuId(0);
-
-fn machine(cpus: usize) -> Hosted {
-    HostedConfig::new(4 * MIB).with_cpus(cpus).build().expect("the host has 4 MiB")
-}
-
-fn panic_message<R>(action: impl FnOnce() -> R) -> String {
-    let payload = catch_unwind(AssertUnwindSafe(action)).err().expect("nothing panicked");
-    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| payload.downcast_ref::<String>().cloned()).expect("panics carry text")
-}
 
 #[test]
 fn clearing_and_copying_reach_the_frames_and_no_other() {

@@ -3,5 +3,6 @@
 mod interrupts;
 mod machine;
 mod mmu;
+mod support;
 mod tables;
 mod tlb;

@@ -168,19 +168,29 @@ fn draw(rng: &mut Rng, scene: &Scene<'_, '_>) -> Call {
     scene.world.prepare(stash, act, number, rng.u64(..))
 }
 
+/// A fresh world for each seed, as many as there is time for, checked at the end of each.
+fn for_each_seed(machine: &Hosted, guard: ListGuard, mut act: impl FnMut(&mut Rng, &Scene<'_, '_>)) {
+    let deadline = Instant::now() + budget(Duration::from_secs(1));
+    for seed in seeds(Duration::from_secs(1)) {
+        println!("QUIRE_SEED={seed}");
+        let world = World::new(machine, guard);
+        let scene = Scene::new(machine, &world);
+        act(&mut Rng::with_seed(seed), &scene);
+        scene.end();
+        if Instant::now() > deadline {
+            break;
+        }
+    }
+}
+
 /// Long operations, bulk among them, at steps that the seed chooses, small ones as often as large ones.
 #[test]
 fn an_interrupt_at_drawn_steps_of_long_operations() {
     in_each_arm(|machine, guard| {
         let (mut calls, mut delivered, mut longest) = (0, 0, 0);
-        let deadline = Instant::now() + budget(Duration::from_secs(1));
-        for seed in seeds(Duration::from_secs(1)) {
-            println!("QUIRE_SEED={seed}");
-            let mut rng = Rng::with_seed(seed);
-            let world = World::new(machine, guard);
-            let scene = Scene::new(machine, &world);
+        for_each_seed(machine, guard, |rng, scene| {
             for _ in 0..12 {
-                let mut call = draw(&mut rng, &scene);
+                let mut call = draw(rng, scene);
                 let context = if rng.bool() { SOFT } else { HARD };
                 let step = 1 << rng.u32(0..13);
                 let step = rng.u64(0..step);
@@ -190,11 +200,7 @@ fn an_interrupt_at_drawn_steps_of_long_operations() {
                 (calls, delivered) = (calls + 1, delivered + ran.delivered);
                 longest = longest.max(ran.events);
             }
-            scene.end();
-            if Instant::now() > deadline {
-                break;
-            }
-        }
+        });
         println!("{guard:?}: {calls} calls, {delivered} interrupts, up to step {longest}");
         assert!(delivered > 20);
     });
@@ -205,17 +211,12 @@ fn an_interrupt_at_drawn_steps_of_long_operations() {
 fn interrupts_on_top_of_interrupts() {
     in_each_arm(|machine, guard| {
         let (soft, hard) = (AtomicU64::new(0), AtomicU64::new(0));
-        let deadline = Instant::now() + budget(Duration::from_secs(1));
-        for seed in seeds(Duration::from_secs(1)) {
-            println!("QUIRE_SEED={seed}");
-            let mut rng = Rng::with_seed(seed);
-            let world = World::new(machine, guard);
-            let scene = Scene::new(machine, &world);
+        for_each_seed(machine, guard, |rng, scene| {
             for _ in 0..4 {
-                let mut call = draw(&mut rng, &scene);
+                let mut call = draw(rng, scene);
                 let plan = [
                     InterruptPlan::Every(rng.u64(1..200)),
-                    InterruptPlan::Seeded { seed, one_in: 30 },
+                    InterruptPlan::Seeded { seed: rng.u64(..), one_in: 30 },
                     InterruptPlan::Nth(rng.u64(0..300)),
                 ][rng.usize(0..3)];
                 let inner = InterruptPlan::Seeded { seed: rng.u64(..), one_in: rng.u64(20..200) };
@@ -229,17 +230,13 @@ fn interrupts_on_top_of_interrupts() {
                     let act = [Act::Take, Act::Give, Act::TakeMany(4), Act::GiveMany(4)][count as usize % 4];
                     let which = numbers.u64(..);
                     let number = order([0, 1, 3][which as usize % 3]);
-                    let mut call = world.prepare(&scene.stashes[1], act, number, which);
+                    let mut call = scene.world.prepare(&scene.stashes[1], act, number, which);
                     let on_hard = || scene.handle(HARD, which.wrapping_add(hard.fetch_add(1, Relaxed)));
                     scene.interrupted(&mut call, inner, HARD, on_hard);
                 };
                 scene.interrupted(&mut call, plan, SOFT, on_soft);
             }
-            scene.end();
-            if Instant::now() > deadline {
-                break;
-            }
-        }
+        });
         let (soft, hard) = (soft.into_inner(), hard.into_inner());
         println!("{guard:?}: {soft} soft interrupts, {hard} hard ones on top of them");
         assert!(soft > 5 && hard > 5);

@@ -1,8 +1,7 @@
 //! The arms that guard the per-CPU lists in different ways, and allocators of their kind.
 
-use hosted::{Bare, Hosted};
-use quire::addr::FrameRange;
-use quire::page_alloc::{AllocatorConfig, ListGuard, MemoryRange, PageAllocator};
+use hosted::{Bare, Hosted, HostedConfig};
+use quire::page_alloc::{AllocatorConfig, ListGuard, PageAllocator};
 
 use crate::bench::experiment::Skip;
 
@@ -41,6 +40,40 @@ pub fn about(lists: ListGuard) -> &'static str {
     }
 }
 
+/// An arm that guards its lists in one way, and the machine of its last case.
+pub struct Guarded {
+    /// The guard.
+    pub lists: ListGuard,
+    machine: Option<Hosted>,
+}
+
+impl Guarded {
+    /// The arm for each guard.
+    pub fn all() -> [Self; 3] {
+        ALL.map(|lists| Self { lists, machine: None })
+    }
+
+    /// Builds a machine and an allocator over all its memory, as [`allocator`].
+    ///
+    /// # Errors
+    /// A machine that the host or the allocator does not take.
+    ///
+    /// # Safety
+    /// As [`allocator`].
+    pub unsafe fn build(
+        &mut self,
+        machine: HostedConfig,
+    ) -> Result<(&Hosted, PageAllocator<'_, Bare>), Skip> {
+        let zeroed = !machine.prefault;
+        let machine = machine.build().map_err(|error| Skip(error.to_string()))?;
+        let machine = &*self.machine.insert(machine);
+        let config = AllocatorConfig { lists: self.lists, ..AllocatorConfig::default() };
+        // SAFETY: the caller's promise.
+        let allocator = unsafe { allocator(machine, config, zeroed) }?;
+        Ok((machine, allocator))
+    }
+}
+
 /// An allocator over all memory of a machine, which does not watch what the allocator does: that would be measured too.
 /// `zeroed` when nothing has ever been written to the memory.
 ///
@@ -54,13 +87,7 @@ pub unsafe fn allocator(
     config: AllocatorConfig,
     zeroed: bool,
 ) -> Result<PageAllocator<'_, Bare>, Skip> {
-    let range = |range: &hosted::MemoryRange| MemoryRange {
-        frames: FrameRange::new(range.start.frame(), range.bytes / 4096),
-        node: range.node,
-        zeroed,
-    };
-    let ranges: Vec<MemoryRange> = machine.ranges().iter().map(range).collect();
     // SAFETY: the caller's promise.
     let bare = unsafe { machine.bare() };
-    PageAllocator::new(bare, &ranges, config).map_err(|error| Skip(error.to_string()))
+    PageAllocator::new(bare, &super::ranges(machine, zeroed), config).map_err(|error| Skip(error.to_string()))
 }

@@ -33,12 +33,21 @@ pub fn machine(bytes: u64, cpus: usize, clearing: bool) -> Result<Hosted, Skip> 
         .map_err(|error| Skip(error.to_string()))
 }
 
-/// The memory ranges of a machine. Its memory may have been used before, so no promise of zeroes is made.
-pub fn ranges(machine: &Hosted) -> Vec<MemoryRange> {
+/// The machine that `slot` keeps for one case after another, as [`machine`] builds it the first time.
+pub fn kept(slot: &mut Option<Hosted>, bytes: u64, clearing: bool) -> Result<&Hosted, Skip> {
+    let built = match slot.take() {
+        Some(built) => built,
+        None => machine(bytes, 1, clearing)?,
+    };
+    Ok(slot.insert(built))
+}
+
+/// The memory ranges of a machine. `zeroed` when nothing has ever been written to the memory.
+pub fn ranges(machine: &Hosted, zeroed: bool) -> Vec<MemoryRange> {
     let range = |range: &hosted::MemoryRange| MemoryRange {
         frames: FrameRange::new(range.start.frame(), range.bytes / PAGE as u64),
         node: range.node,
-        zeroed: false,
+        zeroed,
     };
     machine.ranges().iter().map(range).collect()
 }
@@ -76,7 +85,7 @@ fn with_manager_of<P: Platform, R>(
     let folios = FolioPolicy::only(order).with_pmd_mapped(folio.pmd);
     machine.run_on(CpuId(0), || {
         let config = Config { folios, ..Config::default() };
-        let manager = MemoryManager::new(platform, &ranges(machine), &config)
+        let manager = MemoryManager::new(platform, &ranges(machine, false), &config)
             .map_err(|error| Skip(error.to_string()))?;
         work(&manager)
     })

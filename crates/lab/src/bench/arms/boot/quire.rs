@@ -51,10 +51,7 @@ impl Ready {
 impl Prepared for Ready {
     fn run(&mut self) -> Result<Sample, Skip> {
         let machine = self.fresh()?;
-        let ranges: Vec<_> = ours::ranges(&machine)
-            .into_iter()
-            .map(|range| quire::manager::MemoryRange { zeroed: true, ..range })
-            .collect();
+        let ranges = ours::ranges(&machine, true);
         machine.run_on(CpuId(0), || {
             let start = Instant::now();
             let manager = MemoryManager::new(&machine, &ranges, &Config::default());

@@ -32,11 +32,8 @@ impl Arm<Heap> for Quire {
     }
 
     fn setup(&mut self, case: &Heap) -> Result<Box<dyn Prepared + '_>, Skip> {
-        let machine = match self.machine.take() {
-            Some(machine) => machine,
-            None => ours::machine(case.bytes as u64, 1, true)?,
-        };
-        Ok(Box::new(Ready { case: *case, machine: self.machine.insert(machine) }))
+        let machine = ours::kept(&mut self.machine, case.bytes as u64, true)?;
+        Ok(Box::new(Ready { case: *case, machine }))
     }
 }
 

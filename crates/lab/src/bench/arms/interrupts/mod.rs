@@ -3,7 +3,7 @@
 mod quire;
 
 use crate::bench::experiment::Arm;
-use crate::bench::ours::guards;
+use crate::bench::ours::guards::Guarded;
 
 /// Pairs that are taken and given back between two interrupts and in the second of them, together. Three quarters of
 /// them are no more than the 64 that a network driver serves in one poll.
@@ -36,5 +36,5 @@ pub enum Pattern {
 
 /// Every arm. The checksum of a repetition is the number of frames that were taken and given back.
 pub fn all() -> Vec<Box<dyn Arm<Interrupts>>> {
-    guards::ALL.map(|lists| Box::new(quire::Quire::new(lists)) as Box<dyn Arm<Interrupts>>).into()
+    Guarded::all().map(|arm| Box::new(quire::Quire(arm)) as Box<dyn Arm<Interrupts>>).into()
 }

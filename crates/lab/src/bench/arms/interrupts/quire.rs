@@ -5,49 +5,35 @@ use std::hint::black_box;
 use hosted::{Bare, Hosted, HostedConfig};
 use quire::addr::{Frame, Order};
 use quire::cpu::CpuId;
-use quire::page_alloc::{AllocatorConfig, Gfp, ListGuard, PageAllocator};
+use quire::page_alloc::{Gfp, PageAllocator};
 use quire::platform::Context;
 
 use super::{Interrupts, Pattern, ROUND};
 use crate::bench::cycles::Moment;
 use crate::bench::experiment::{Arm, Prepared, RATE, Sample, Skip};
-use crate::bench::ours::guards;
+use crate::bench::ours::guards::{self, Guarded};
 use crate::bench::threads::{Meeting, together};
 
 /// Memory for each thread.
 const BYTES: u64 = 256 << 20;
 
 /// An allocator whose lists are guarded in one way.
-pub(super) struct Quire {
-    lists: ListGuard,
-    machine: Option<Hosted>,
-}
-
-impl Quire {
-    pub(super) fn new(lists: ListGuard) -> Self {
-        Self { lists, machine: None }
-    }
-}
+pub(super) struct Quire(pub(super) Guarded);
 
 impl Arm<Interrupts> for Quire {
     fn name(&self) -> &'static str {
-        guards::name_of(self.lists)
+        guards::name_of(self.0.lists)
     }
 
     fn about(&self) -> &'static str {
-        guards::about(self.lists)
+        guards::about(self.0.lists)
     }
 
     fn setup(&mut self, case: &Interrupts) -> Result<Box<dyn Prepared + '_>, Skip> {
         let bytes = BYTES * case.threads as u64;
-        let machine = HostedConfig { prefault: false, real_ipis: false, ..HostedConfig::bench(bytes) }
-            .with_cpus(case.threads)
-            .build()
-            .map_err(|error| Skip(error.to_string()))?;
-        let machine = &*self.machine.insert(machine);
-        let config = AllocatorConfig { lists: self.lists, ..AllocatorConfig::default() };
+        let machine = HostedConfig { prefault: false, real_ipis: false, ..HostedConfig::bench(bytes) };
         // SAFETY: `Ready::run` uses it inside `run_on` of this machine, and so do the interrupts on top of that.
-        let allocator = unsafe { guards::allocator(machine, config, true) }?;
+        let (machine, allocator) = unsafe { self.0.build(machine.with_cpus(case.threads)) }?;
         Ok(Box::new(Ready { case: case.clone(), machine, allocator }))
     }
 }

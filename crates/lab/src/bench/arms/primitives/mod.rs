@@ -3,7 +3,7 @@
 mod quire;
 
 use crate::bench::experiment::Arm;
-use crate::bench::ours::guards;
+use crate::bench::ours::guards::Guarded;
 
 /// One primitive, many times in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,5 +57,5 @@ impl What {
 
 /// Every arm. The checksum of a repetition is how often the primitive ran.
 pub fn all() -> Vec<Box<dyn Arm<Primitive>>> {
-    guards::ALL.map(|lists| Box::new(quire::Quire::new(lists)) as Box<dyn Arm<Primitive>>).into()
+    Guarded::all().map(|arm| Box::new(quire::Quire(arm)) as Box<dyn Arm<Primitive>>).into()
 }

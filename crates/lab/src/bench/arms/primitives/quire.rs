@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use hosted::{Bare, Hosted, HostedConfig};
 use quire::addr::Order;
 use quire::cpu::CpuId;
-use quire::page_alloc::{AllocatorConfig, Gfp, ListGuard, PageAllocator};
+use quire::page_alloc::{Gfp, ListGuard, PageAllocator};
 use quire::platform::{Context, Platform};
 use quire::rank::Rank;
 use quire::sync::{Pinned, SpinLock};
@@ -14,43 +14,30 @@ use quire::sync::{Pinned, SpinLock};
 use super::{Primitive, What};
 use crate::bench::cycles::Moment;
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
-use crate::bench::ours::guards;
+use crate::bench::ours::guards::{self, Guarded};
 
 /// Memory of the machine: enough for a pair.
 const BYTES: u64 = 64 << 20;
 
 /// The hosted machine's primitives and the allocator over it.
-pub(super) struct Quire {
-    lists: ListGuard,
-    machine: Option<Hosted>,
-}
-
-impl Quire {
-    pub(super) fn new(lists: ListGuard) -> Self {
-        Self { lists, machine: None }
-    }
-}
+pub(super) struct Quire(pub(super) Guarded);
 
 impl Arm<Primitive> for Quire {
     fn name(&self) -> &'static str {
-        guards::name_of(self.lists)
+        guards::name_of(self.0.lists)
     }
 
     fn about(&self) -> &'static str {
-        guards::about(self.lists)
+        guards::about(self.0.lists)
     }
 
     fn setup(&mut self, case: &Primitive) -> Result<Box<dyn Prepared + '_>, Skip> {
-        if self.lists != ListGuard::Reentry && case.what != What::PagePair {
+        if self.0.lists != ListGuard::Reentry && case.what != What::PagePair {
             return Err(Skip("the same for every arm: see `quire`".to_owned()));
         }
-        let machine = HostedConfig { real_ipis: false, ..HostedConfig::bench(BYTES) }
-            .build()
-            .map_err(|error| Skip(error.to_string()))?;
-        let machine = &*self.machine.insert(machine);
-        let config = AllocatorConfig { lists: self.lists, ..AllocatorConfig::default() };
+        let machine = HostedConfig { real_ipis: false, ..HostedConfig::bench(BYTES) };
         // SAFETY: `Ready::run` uses it inside `run_on` of this machine.
-        let allocator = unsafe { guards::allocator(machine, config, false) }?;
+        let (machine, allocator) = unsafe { self.0.build(machine) }?;
         Ok(Box::new(Ready { case: *case, machine, allocator }))
     }
 }

@@ -24,12 +24,9 @@ impl Arm<Unmap> for Quire {
     }
 
     fn setup(&mut self, case: &Unmap) -> Result<Box<dyn Prepared + '_>, Skip> {
-        let machine = match self.machine.take() {
-            Some(machine) => machine,
-            // What is cleared is not measured here, so populating goes without.
-            None => ours::machine(case.bytes as u64, 1, false)?,
-        };
-        Ok(Box::new(Ready { case: *case, machine: self.machine.insert(machine) }))
+        // What is cleared is not measured here, so populating goes without.
+        let machine = ours::kept(&mut self.machine, case.bytes as u64, false)?;
+        Ok(Box::new(Ready { case: *case, machine }))
     }
 }
 

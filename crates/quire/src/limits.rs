@@ -42,14 +42,20 @@ pub const READER_SLOTS: usize = 16;
 pub const PCP_BATCH: usize = 128;
 /// Blocks that one refill visits, at most.
 pub const REFILL_BLOCKS: usize = 32;
-/// Frames that the array of one per-CPU list can hold.
-pub const PCP_CAPACITY: usize = 512;
+/// Folios of a magazine: as many as 4 KiB have room to name, the folio that the names stand in included.
+pub const MAGAZINE_FRAMES: usize = 256;
+/// Folios that one array of a per-CPU list can hold, at most; a list has two.
+pub const PCP_CAPACITY: usize = MAGAZINE_FRAMES - 1;
+/// Magazines that a zone keeps, for each kind of list, for whichever CPU needs them.
+pub const DEPOT_MAGAZINES: u32 = 8;
 /// The same for the lists of contexts that interrupt a list's user.
-pub const NESTED_CAPACITY: usize = 64;
+pub const NESTED_CAPACITY: usize = 32;
 /// Frames that such a list fetches at once, at most.
 pub const NESTED_BATCH: usize = 16;
 /// Magazines of one list that [`age_lists`](crate::page_alloc::PageAllocator::age_lists) gives back in one call, at most.
 pub const PCP_AGE_MAGAZINES: u32 = 4;
+/// Magazines that one call of [`drain_cpu`](crate::page_alloc::PageAllocator::drain_cpu) gives back, at most.
+pub const DRAIN_MAGAZINES: u32 = 64;
 /// Frames that a request which found none gives back from its CPU's lists before it tries again; a list of blocks gives
 /// back one.
 pub const SCRAPE_FRAMES: u64 = 32;

@@ -46,7 +46,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         }
         // What the store has not, lists may hoard: the rest the ordinary way, as far as that goes.
         while got < out.len()
-            && let Ok(frame) = self.alloc_slow(cpu, gfp, order)
+            && let Ok(frame) = self.alloc_slow(gfp, order)
         {
             out[got] = frame;
             got += 1;

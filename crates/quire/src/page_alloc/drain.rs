@@ -2,16 +2,17 @@
 //!
 //! # Another CPU's lists
 //!
-//! Parked magazines are taken one by one under their list's lock; their owner notices nothing. What is left, the arrays of
-//! at most [`PCP_CAPACITY`] folios, is had by revoking the leases: one barrier on the owner's CPU, after which it goes
-//! straight to the store until the leases are given back. A CPU that is offline is drained in the same way, and needs no
+//! Parked magazines are taken one by one under their list's lock; their owner notices nothing. What is left, two arrays of
+//! at most [`PCP_CAPACITY`](crate::limits::PCP_CAPACITY) folios, is had by revoking the leases: one barrier on the owner's
+//! CPU, after which it goes straight to the store until the leases are given back. A CPU that is offline is drained in the same way, and needs no
 //! barrier.
 
 use core::sync::atomic::Ordering;
 
 use super::PageAllocator;
 use super::init::ListGuard;
-use super::list::FrameList;
+use super::list::{FrameList, Other};
+use super::lists::OwnList;
 use super::magazine::Parked;
 use super::pcp::{CpuLists, LISTS, Level, order_of};
 use super::placement::ZoneOrder;
@@ -19,51 +20,79 @@ use super::sorter::{SortEntry, Sorting};
 use super::turn::Turn;
 use crate::addr::{Frame, Order};
 use crate::cpu::{CpuId, CpuSet};
-use crate::limits::{PCP_AGE_MAGAZINES, PCP_CAPACITY, SCRAPE_FRAMES};
+use crate::limits::{DRAIN_MAGAZINES, MAGAZINE_FRAMES, PCP_AGE_MAGAZINES, SCRAPE_FRAMES};
 use crate::platform::Platform;
 use crate::stats::Stat;
-use crate::sync::{Pinned, SpinLock};
+use crate::sync::Pinned;
+
+/// How far a drain got.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Drained {
+    /// Frames that went back to the store.
+    pub frames: u64,
+    /// Whether there is more: call again.
+    pub more: bool,
+}
 
 impl<P: Platform> PageAllocator<'_, P> {
-    /// Gives what this CPU keeps on its lists back to the store, and makes spare blocks whole. Not from an interrupt.
+    /// Gives what this CPU keeps on its lists, and what zones keep for all CPUs, back to the store, and makes spare blocks
+    /// whole. Not from an interrupt.
     pub fn drain_local(&self) {
         let cpu = Pinned::new(self.platform).cpu();
-        self.drain_cpu(cpu);
+        while self.drain_cpu(cpu).more {}
+        while self.drain_depots().more {}
         self.merge_all_spares();
     }
 
-    /// Gives what every CPU keeps on its lists back to the store, and makes spare blocks whole. Not from an interrupt.
+    /// Gives what all lists keep back to the store, and makes spare blocks whole. Not from an interrupt.
     pub fn drain_all(&self) {
-        (0..self.cpus.len()).for_each(|cpu| self.drain_cpu(CpuId(cpu as u32)));
+        (0..self.cpus.len()).for_each(|cpu| while self.drain_cpu(CpuId(cpu as u32)).more {});
+        while self.drain_depots().more {}
         self.merge_all_spares();
     }
 
     /// Gives what one CPU keeps on its lists back to the store, whichever CPU calls: what a CPU that has gone offline
-    /// left, or what somebody else needs more. A CPU that is online is made to execute one barrier. Not from an interrupt.
-    pub fn drain_cpu(&self, cpu: CpuId) {
-        let Some(lists) = self.cpus.get(cpu.index()) else { return };
+    /// left, or what somebody else needs more. One call gives at most [`DRAIN_MAGAZINES`] parked magazines back, while the
+    /// owner goes on as before; the call that finds no more of them empties the arrays, for which a CPU that is online is
+    /// made to execute one barrier. Not from an interrupt.
+    pub fn drain_cpu(&self, cpu: CpuId) -> Drained {
+        let Some(lists) = self.cpus.get(cpu.index()) else { return Drained::default() };
         let pinned = Pinned::new(self.platform);
-        // What is parked goes first, while the owner goes on as before.
-        self.with_sorter(pinned.cpu(), |sorter| self.drain_all_parked(&lists.levels[0], sorter));
+        let parked = || lists.levels[0].all_parked();
+        let frames = self.drain_chains(pinned.cpu(), parked(), DRAIN_MAGAZINES);
+        if parked().any(|(_, parked)| parked.count() > 0) {
+            return Drained { frames, more: true };
+        }
+        Drained { frames: frames + self.drain_arrays(pinned.cpu(), cpu, lists), more: false }
+    }
+
+    /// Gives up to [`DRAIN_MAGAZINES`] of the magazines that zones keep for all CPUs back.
+    pub fn drain_depots(&self) -> Drained {
+        let pinned = Pinned::new(self.platform);
+        let frames = self.drain_chains(pinned.cpu(), self.all_depots(), DRAIN_MAGAZINES);
+        Drained { frames, more: self.all_depots().any(|(_, depot)| depot.count() > 0) }
+    }
+
+    /// Revokes a CPU's leases and empties its arrays; how many frames.
+    fn drain_arrays(&self, own: CpuId, cpu: CpuId, lists: &CpuLists) -> u64 {
         let _revoker = lists.drain.lock(self.platform);
         lists.levels.iter().for_each(|level| {
             level.lease.revoke();
             level.set_open(false);
         });
-        if cpu != pinned.cpu() && self.platform.online_cpus().contains(cpu) {
+        if cpu != own && self.platform.online_cpus().contains(cpu) {
             let mut target = CpuSet::EMPTY;
             target.insert(cpu);
             self.platform.fence_cpus(&target);
         }
         lists.levels.iter().for_each(|level| level.lease.wait_left(self.platform));
-        for level in &lists.levels {
-            self.drain_level(level, &lists.sorter);
-        }
+        let frames = lists.levels.iter().map(|level| self.drain_level(level, &lists.sorter)).sum();
         lists.levels.iter().for_each(|level| {
             level.set_open(self.guard == ListGuard::Reentry);
             level.lease.give_back();
         });
         self.free_deferred(lists);
+        frames
     }
 
     /// Lets lists shrink that were not refilled of late: call it from time to time (Linux: `decay_pcp_high`, every
@@ -71,14 +100,21 @@ impl<P: Platform> PageAllocator<'_, P> {
     /// at most [`PCP_AGE_MAGAZINES`] magazines of each list back; no CPU is disturbed. How many frames went back.
     pub fn age_lists(&self) -> u64 {
         let pinned = Pinned::new(self.platform);
-        let age = |parked: &SpinLock<Parked>| {
-            let mut parked = parked.lock(self.platform);
-            parked.high -= parked.high.div_ceil(8);
-            parked.count.saturating_sub(parked.high).min(PCP_AGE_MAGAZINES)
-        };
-        self.with_sorter(pinned.cpu(), |sorter| {
-            let parked = self.cpus.iter().flat_map(|lists| lists.levels[0].all_parked());
-            parked.map(|(at, parked)| self.drain_parked(parked, at % LISTS, age(parked), sorter)).sum()
+        let age = |parked| self.age(parked).min(PCP_AGE_MAGAZINES);
+        let parked = self.cpus.iter().flat_map(|lists| lists.levels[0].all_parked());
+        let of_lists: u64 =
+            parked.map(|one| self.drain_chains(pinned.cpu(), core::iter::once(one), age(one.1))).sum();
+        let depots = self.all_depots();
+        of_lists
+            + depots
+                .map(|one| self.drain_chains(pinned.cpu(), core::iter::once(one), PCP_AGE_MAGAZINES))
+                .sum::<u64>()
+    }
+
+    /// The depots of all zones, each with its index among the lists of a level.
+    pub(super) fn all_depots(&self) -> impl Iterator<Item = (usize, &Parked)> {
+        self.zones.iter().enumerate().flat_map(|(zone, of_zone)| {
+            of_zone.depots.iter().enumerate().map(move |(number, depot)| (zone * LISTS + number, depot))
         })
     }
 
@@ -104,19 +140,10 @@ impl<P: Platform> PageAllocator<'_, P> {
         let Some(level) = turn.level() else { return merged };
         let mut scraped = 0;
         for (at, list) in level.indexed() {
-            let order = order_of(at % LISTS);
-            if list.len() == 0
-                && let Some(parked) = level.parked(at)
-            {
-                let count = self.unpark(list, &mut parked.lock(self.platform));
-                self.zones[at / LISTS].add_parked(-((count as i64) << order.get()));
-            }
-            let room = (SCRAPE_FRAMES - scraped) >> order.get();
-            let count = list.len().min(room.max(1) as usize);
-            if count > 0 {
-                self.drain_oldest(list, at % LISTS, count, &turn.lists.sorter);
-                scraped += (count as u64) << order.get();
-            }
+            let Some(own) = self.own_list(turn, at) else { break };
+            let room = (SCRAPE_FRAMES - scraped) >> order_of(own.number).get();
+            let take = || self.pop_loading(own).or_else(|| self.pop_last(list)).map(|(frame, _)| frame);
+            scraped += self.drain_list(list, own.number, room.max(1) as usize, &turn.lists.sorter, take);
             if scraped >= SCRAPE_FRAMES {
                 break;
             }
@@ -127,95 +154,130 @@ impl<P: Platform> PageAllocator<'_, P> {
         scraped + merged
     }
 
-    /// Gives back what interrupts left on the lists of the further levels, where nobody is inside; how many folios. On the
+    /// Gives back what interrupts left on the lists of the further levels, where nobody is inside; how many frames. On the
     /// CPU itself only.
     pub(super) fn drain_nested(&self, lists: &CpuLists) -> u64 {
         let mut given = 0;
         for level in lists.levels[1..].iter().filter(|level| level.lease.enter_guarded()) {
-            given += level.indexed().map(|(_, list)| list.len() as u64).sum::<u64>();
-            self.drain_level(level, &[]);
+            given += self.drain_level(level, &[]);
             level.lease.leave();
         }
         given
     }
 
-    /// Gives everything on a level's lists back. The level and the sorter are the caller's.
-    fn drain_level(&self, level: &Level, sorter: &[SortEntry]) {
-        self.drain_all_parked(level, sorter);
-        for (at, list) in level.indexed().filter(|(_, list)| list.len() > 0) {
-            self.drain_oldest(list, at % LISTS, list.len(), sorter);
+    /// Gives everything in a level's arrays back; how many frames. The level and the sorter are the caller's.
+    fn drain_level(&self, level: &Level, sorter: &[SortEntry]) -> u64 {
+        let drain = |(at, list): (usize, &FrameList)| {
             list.batch.store(4, Ordering::Relaxed);
-        }
-    }
-
-    /// Gives everything that a level has parked back, a magazine at a time. The sorter is the caller's.
-    fn drain_all_parked(&self, level: &Level, sorter: &[SortEntry]) {
-        level.all_parked().for_each(|(at, parked)| {
-            self.drain_parked(parked, at % LISTS, u32::MAX, sorter);
-        });
+            self.drain_list(list, at % LISTS, usize::MAX, sorter, || self.pop_arrays(list))
+        };
+        level.indexed().filter(|(_, list)| list.cached() > 0).map(drain).sum()
     }
 
     /// Whether any other CPU keeps folios that these zones could use.
     pub(super) fn others_hoard(&self, zones: ZoneOrder<'_>, cpu: CpuId) -> bool {
         let hoards = |lists: &CpuLists| {
             let frames = |&zone: &u8| -> u64 {
-                lists.levels.iter().map(|level| level.frames_of_zone(self.platform, zone.into())).sum()
+                lists.levels.iter().map(|level| level.frames_of_zone(zone.into())).sum()
             };
             zones.iter().map(frames).sum::<u64>() + lists.deferred_frames.load(Ordering::Relaxed) > 0
         };
         self.cpus.iter().enumerate().any(|(other, lists)| other != cpu.index() && hoards(lists))
     }
 
-    /// Takes what every other CPU hoards.
+    /// Takes some of what every other CPU hoards; whether there is more.
     #[cold]
-    pub(super) fn drain_others(&self, cpu: CpuId) {
-        (0..self.cpus.len())
-            .filter(|&other| other != cpu.index())
-            .for_each(|other| self.drain_cpu(CpuId(other as u32)));
+    pub(super) fn drain_others(&self, cpu: CpuId) -> bool {
+        let others = (0..self.cpus.len()).filter(|&other| other != cpu.index());
+        let more = others.fold(false, |more, other| self.drain_cpu(CpuId(other as u32)).more | more);
         self.merge_all_spares();
+        more
     }
 
-    /// Gives up to `most` parked magazines back, the ones parked last first; how many frames. `sorter` is the caller's.
-    fn drain_parked(&self, parked: &SpinLock<Parked>, number: usize, most: u32, sorter: &[SortEntry]) -> u64 {
-        if most == 0 || parked.lock(self.platform).count == 0 {
-            return 0;
-        }
-        let order = order_of(number);
-        let mut given = 0;
-        let mut frames = [Frame(0); PCP_CAPACITY / 2];
-        for _ in 0..most {
-            let count = self.take_magazine(&mut parked.lock(self.platform), &mut frames);
-            if count == 0 {
-                break;
+    /// Gives up to `most` magazines of some chains back, the ones chained last first; how many frames.
+    fn drain_chains<'a>(
+        &self,
+        cpu: CpuId,
+        chains: impl Iterator<Item = (usize, &'a Parked)>,
+        most: u32,
+    ) -> u64 {
+        let mut left = most;
+        let drain = |(at, parked): (usize, &Parked)| {
+            let mut frames = 0;
+            while left > 0 && parked.count() > 0 {
+                let given = self.with_sorter(cpu, |sorter| self.drain_magazine(at, parked, sorter));
+                frames += given;
+                left -= 1;
             }
-            let zone = self.memmap.block(frames[0].block()).zone();
-            self.zones[zone].add_parked(-((count as i64) << order.get()));
-            self.put_frames(&frames[..count], order, sorter);
-            given += (count as u64) << order.get();
-        }
+            frames
+        };
+        chains.map(drain).sum()
+    }
+
+    /// Gives the magazine that was chained last back; how many frames. `at` is the index of a list among those of a level;
+    /// the sorter is the caller's.
+    fn drain_magazine(&self, at: usize, parked: &Parked, sorter: &[SortEntry]) -> u64 {
+        let (zone, number) = (&self.zones[at / LISTS], at % LISTS);
+        let (order, len) = (order_of(number), self.magazine_len(at));
+        let taken = self.unpark(parked, zone, (len as u64 + 1) << order.get(), true);
+        let Some(magazine) = taken else { return 0 };
+        let mut frames = [Frame(0); MAGAZINE_FRAMES];
+        frames.iter_mut().zip(magazine.frames(len)).for_each(|(slot, frame)| *slot = frame);
+        frames[len] = magazine.own().0;
+        self.put_frames(&frames[..=len], order, sorter);
+        let given = (len as u64 + 1) << order.get();
         self.count(Stat::PcpDrain, given);
         given
     }
 
-    /// Gives the oldest folios of a list's array back; the recent ones are warm and stay. List and `sorter` are the
-    /// caller's.
+    /// Folios of a full magazine besides the one that it stands in.
+    pub(super) fn magazine_len(&self, at: usize) -> usize {
+        self.cpus[0].levels[0].list(at / LISTS, at % LISTS).capacity()
+    }
+
+    /// Takes a folio from a list's arrays, down to the one that its magazine stands in. The list is the caller's.
+    fn pop_arrays(&self, list: &FrameList) -> Option<Frame> {
+        if list.len() == 0 && list.other() > Other::Empty {
+            list.exchange();
+        }
+        list.pop().or_else(|| self.pop_last(list)).map(|(frame, _)| frame)
+    }
+
+    /// Gives the older array of a full list back to the store. List and sorter are the caller's.
     #[cold]
     #[inline(never)]
-    pub(super) fn drain_oldest(&self, list: &FrameList, number: usize, count: usize, sorter: &[SortEntry]) {
-        let (order, len) = (order_of(number), list.len());
-        let mut frames = [Frame(0); PCP_CAPACITY / 2];
-        let mut at = 0;
-        while at < count {
-            let batch = (count - at).min(frames.len());
-            for (slot, frame) in list.slots()[at..at + batch].iter().zip(&mut frames) {
-                *frame = slot.frame();
+    pub(super) fn drain_other(&self, own: OwnList<'_>, sorter: &[SortEntry]) {
+        own.list.exchange();
+        let pop = || own.list.pop().map(|(frame, _)| frame);
+        self.drain_list(own.list, own.number, usize::MAX, sorter, pop);
+    }
+
+    /// Gives up to `most` of the folios that `take` takes off a list back to the store; how many frames. List and sorter are
+    /// the caller's.
+    fn drain_list(
+        &self,
+        list: &FrameList,
+        number: usize,
+        most: usize,
+        sorter: &[SortEntry],
+        mut take: impl FnMut() -> Option<Frame>,
+    ) -> u64 {
+        let (order, mut left) = (order_of(number), most);
+        let mut frames = [Frame(0); MAGAZINE_FRAMES];
+        loop {
+            let wanted = left.min(frames.len());
+            let taken =
+                frames[..wanted].iter_mut().map_while(|slot| take().map(|frame| *slot = frame)).count();
+            list.note_flow(taken as i64);
+            self.put_frames(&frames[..taken], order, sorter);
+            left -= taken;
+            if taken < wanted || left == 0 {
+                break;
             }
-            self.put_frames(&frames[..batch], order, sorter);
-            at += batch;
         }
-        super::magazine::copy(list.slots(), &list.slots()[count..len]);
-        list.set_len(len - count);
-        self.count(Stat::PcpDrain, (count as u64) << order.get());
+        let given = ((most - left) as u64) << order.get();
+        self.count(Stat::PcpDrain, given);
+        given
     }
 
     /// Gives folios that were on a list to the store: one hold of a block's lock for all that are its.

@@ -4,67 +4,115 @@ use core::sync::atomic::{AtomicU8, Ordering};
 
 use super::PageAllocator;
 use super::gfp::Gfp;
-use super::list::{FrameList, add_own};
+use super::list::{FrameList, Other, add_own};
 use super::magazine::Parked;
-use super::pcp::{HUGE, LEVELS, order_of};
-
+use super::pcp::{HUGE, LEVELS, LISTS, order_of};
 use super::search::Search;
+use super::sorter::SortEntry;
 use super::turn::Turn;
 use super::zone::Zone;
 use crate::addr::{Frame, FrameRange, Order};
 use crate::error::FreeError;
 use crate::limits::{NESTED_BATCH, PCP_BATCH};
+use crate::memmap::Block;
 use crate::platform::Platform;
 use crate::stats::Stat;
-use crate::sync::{SpinGuard, SpinLock};
+
+/// A list that is the running code's, and where it belongs.
+#[derive(Clone, Copy)]
+pub(super) struct OwnList<'a> {
+    pub(super) list: &'a FrameList,
+    pub(super) zone: &'a Zone,
+    /// Its number among the lists of its zone.
+    pub(super) number: usize,
+    /// What it has parked, if it may park.
+    pub(super) parked: Option<&'a Parked>,
+    /// Where what goes back to the store is sorted.
+    pub(super) sorter: &'a [SortEntry],
+    /// Whether locks may be waited for.
+    pub(super) wait: bool,
+}
+
+impl OwnList<'_> {
+    /// Frames of a full magazine.
+    pub(super) fn magazine_frames(&self) -> u64 {
+        ((self.list.capacity() + 1) as u64) << order_of(self.number).get()
+    }
+}
 
 impl<P: Platform> PageAllocator<'_, P> {
+    /// The turn's list with this index among those of its level.
+    pub(super) fn own_list<'a>(&'a self, turn: &Turn<'a>, at: usize) -> Option<OwnList<'a>> {
+        let level = turn.level()?;
+        let (zone, number) = (at / LISTS, at % LISTS);
+        Some(OwnList {
+            list: level.list(zone, number),
+            zone: &self.zones[zone],
+            number,
+            parked: level.parked(at),
+            sorter: &turn.lists.sorter,
+            wait: turn.wait,
+        })
+    }
+
     /// Takes a folio from one of the turn's lists, filling it first if it is empty.
     pub(super) fn list_take(&self, turn: &Turn<'_>, zone: usize, number: usize, gfp: Gfp) -> Option<Frame> {
-        let list = turn.level()?.list(zone, number);
-        let order = order_of(number);
-        let popped = list.pop().or_else(|| self.refill(turn, list, &self.zones[zone], number, gfp));
-        let (frame, state) = popped?;
-        self.mark_in_use(frame, state, order);
-        add_own(&list.allocated, 1);
+        let own = self.own_list(turn, zone * LISTS + number)?;
+        let popped = self.pop_loading(own).or_else(|| self.refill(turn, own, gfp));
+        let (frame, state) = popped.or_else(|| self.pop_last(own.list))?;
+        self.mark_in_use(frame, state, order_of(number));
+        add_own(&own.list.allocated, 1);
         Some(frame)
     }
 
-    /// Fills an empty list, from what it parked or from the zone, within its mark, and takes one folio.
+    /// Takes a folio from the loaded array, or the other, or a parked magazine.
+    pub(super) fn pop_loading<'a>(&'a self, own: OwnList<'a>) -> Option<(Frame, &'a AtomicU8)> {
+        let list = own.list;
+        if list.len() == 0 && list.other() > Other::Empty {
+            list.exchange();
+        }
+        list.pop().or_else(|| self.pop_parked(own))
+    }
+
+    /// Loads a magazine that the list has parked, or one from the zone's depot, in place of the empty one that the list may
+    /// have, and takes a folio: the one that the empty magazine stands in.
+    fn pop_parked<'a>(&'a self, own: OwnList<'a>) -> Option<(Frame, &'a AtomicU8)> {
+        let take = |parked| self.unpark(parked, own.zone, own.magazine_frames(), own.wait);
+        let full = take(own.parked?).or_else(|| take(&own.zone.depots[own.number]))?;
+        let last = self.pop_last(own.list);
+        own.list.load(full, own.list.capacity());
+        last.or_else(|| own.list.pop())
+    }
+
+    /// Takes the folio that an empty list's magazine stands in, if it has one; home is what is left.
+    pub(super) fn pop_last<'l>(&'l self, list: &'l FrameList) -> Option<(Frame, &'l AtomicU8)> {
+        let (magazine, len) = list.unload()?;
+        debug_assert_eq!(len, 0);
+        list.note_flow(-1);
+        let frame = magazine.own().0;
+        Some((frame, self.state_cell(self.memmap.block(frame.block()), frame)))
+    }
+
+    /// Fills an empty list from the zone, within its mark, and takes one folio.
     #[cold]
     #[inline(never)]
-    fn refill<'l>(
-        &self,
-        turn: &Turn<'_>,
-        list: &'l FrameList,
-        zone: &Zone,
-        number: usize,
-        gfp: Gfp,
-    ) -> Option<(Frame, &'l AtomicU8)> {
-        let order = order_of(number);
-        let parked = turn.parked(zone, number);
-        if let Some(mut parked) = parked.and_then(|parked| self.lock_parked(turn, parked))
-            && parked.count > 0
-        {
-            let count = self.unpark(list, &mut parked);
-            zone.add_parked(-((count as i64) << order.get()));
-            return list.pop();
-        }
-        let most = if parked.is_some() { PCP_BATCH } else { NESTED_BATCH };
-        let batch = (list.batch.load(Ordering::Relaxed) as usize).min(list.magazine()).min(most);
+    fn refill<'a>(&'a self, turn: &Turn<'_>, own: OwnList<'a>, gfp: Gfp) -> Option<(Frame, &'a AtomicU8)> {
+        let (list, zone, order) = (own.list, own.zone, order_of(own.number));
+        let most = if own.parked.is_some() { PCP_BATCH } else { NESTED_BATCH };
+        let batch = (list.batch.load(Ordering::Relaxed) as usize).min(list.capacity()).min(most);
         list.batch.store((batch as u32 * 2).clamp(4, PCP_BATCH as u32), Ordering::Relaxed);
         let allowed = zone.allowance(gfp.urgency, gfp.zone) >> order.get();
         let wanted = batch.min(allowed as usize);
         let mut frames = [Frame(0); PCP_BATCH];
-        let got = self.in_store(|| self.fetch(turn, zone, number, gfp, &mut frames[..wanted]));
+        let got = self.in_store(|| self.fetch(turn, zone, own.number, gfp, &mut frames[..wanted]));
         self.count(Stat::PcpRefill, 1);
         // The lowest address comes out first, so that neighbours in time are neighbours in memory.
         frames[..got].iter().rev().for_each(|&frame| {
             list.push(frame, self.state_cell(self.memmap.block(frame.block()), frame));
         });
         list.note_flow(-(got as i64));
-        if let Some(parked) = parked {
-            self.note_refill(turn, parked, zone, got);
+        if let Some(parked) = own.parked {
+            self.raise_mark(own, parked, got, zone.free_frames() < zone.marks.high);
         }
         list.pop()
     }
@@ -86,30 +134,12 @@ impl<P: Platform> PageAllocator<'_, P> {
         got
     }
 
-    /// A list that had to ask the store may park more from now on, unless the zone is short of memory.
-    fn note_refill(&self, turn: &Turn<'_>, parked: &SpinLock<Parked>, zone: &Zone, got: usize) {
-        if let Some(mut parked) = self.lock_parked(turn, parked) {
-            let short = zone.free_frames() < zone.marks.high;
-            parked.high = if short { 0 } else { parked.high + u32::from(got > 0) };
-        }
-    }
-
-    /// A list's parked magazines, unless they are locked and cannot be waited for.
-    fn lock_parked<'a>(
-        &'a self,
-        turn: &Turn<'_>,
-        parked: &'a SpinLock<Parked>,
-    ) -> Option<SpinGuard<'a, Parked, P>> {
-        if turn.wait { Some(parked.lock(self.platform)) } else { parked.try_lock(self.platform) }
-    }
-
     /// Puts a folio onto its list. `Ok(false)`: no list takes it, free it in another way.
     ///
     /// # Errors
     /// [`FreeError`]; nothing has changed then.
     pub(super) fn list_put(&self, turn: &Turn<'_>, frame: Frame, order: Order) -> Result<bool, FreeError> {
         let block = self.memmap.get(frame.block()).ok_or(FreeError::NotMemory)?;
-        let Some(level) = turn.level() else { return Ok(false) };
         let number = match order.get() {
             small @ 0..=3 => {
                 self.check_listable(block, frame, order)?;
@@ -121,36 +151,56 @@ impl<P: Platform> PageAllocator<'_, P> {
             }
             _ => return Ok(false),
         };
-        let list = level.list(block.zone(), number);
         // Lanes of counts are given back before a block waits on a list.
-        let unlisted = list.capacity() == 0 || number == HUGE && block.lanes_at().is_some();
-        if unlisted || list.len() == list.capacity() && !self.make_room(turn, list, number, block.zone()) {
-            return Ok(false);
-        }
+        let own = self
+            .own_list(turn, block.zone() * LISTS + number)
+            .filter(|_| number != HUGE || block.lanes_at().is_none());
+        let Some(own) = own.filter(|own| self.has_room(*own)) else { return Ok(false) };
         self.note_freed(FrameRange::folio(frame, order));
         self.mark_free(block, frame, order);
-        list.push(frame, self.state_cell(block, frame));
+        self.push_loading(own, block, frame);
         Ok(true)
     }
 
-    /// Parks the older half of a full list or gives it back; whether there is room now.
-    #[cold]
-    fn make_room(&self, turn: &Turn<'_>, list: &FrameList, number: usize, zone: usize) -> bool {
-        let (zone, frames) = (&self.zones[zone], (list.magazine() as u64) << order_of(number).get());
-        let Some(parked) = turn.parked(zone, number) else { return false };
-        if let Some(mut parked) = self.lock_parked(turn, parked)
-            // What an interrupt frees is parked beyond the mark, as it cannot be given back from there.
-            && (parked.count < parked.high || !turn.wait)
-            && zone.may_park(frames)
+    /// Makes room for one more folio on a list, in an array or for a new magazine; whether there is some now.
+    fn has_room(&self, own: OwnList<'_>) -> bool {
+        let list = own.list;
+        if list.capacity() == 0 {
+            return false;
+        }
+        let full = list.len() == list.capacity() && list.other() == Other::Full;
+        !full || self.make_room(own)
+    }
+
+    /// Puts a folio that was marked free onto a list with room: into the loaded array, or the other, or it becomes a
+    /// magazine.
+    fn push_loading(&self, own: OwnList<'_>, block: &Block, frame: Frame) {
+        let (list, state) = (own.list, self.state_cell(block, frame));
+        if list.push(frame, state) {
+            return;
+        }
+        if list.other() == Other::None
+            && let Some(magazine) = self.start_magazine(frame, state)
         {
-            self.park_oldest(list, &mut parked);
-            zone.add_parked(frames as i64);
-            return true;
+            list.load(magazine, 0);
+            list.note_flow(1);
+            return;
         }
-        if turn.wait {
-            self.in_store(|| self.drain_oldest(list, number, list.magazine(), &turn.lists.sorter));
+        list.exchange();
+        let pushed = list.push(frame, state);
+        debug_assert!(pushed, "whoever pushes has made room");
+    }
+
+    /// Parks the magazine of a list whose arrays are full, there or in the depot, or gives the older of the two back to the store; whether there is
+    /// room now.
+    #[cold]
+    fn make_room(&self, own: OwnList<'_>) -> bool {
+        let park = |parked| self.park_at(own, parked) || self.park_at(own, &own.zone.depots[own.number]);
+        let parks = own.zone.may_park(own.magazine_frames()) && own.parked.is_some_and(park);
+        if !parks && own.wait {
+            self.in_store(|| self.drain_other(own, own.sorter));
         }
-        turn.wait
+        parks || own.wait
     }
 }
 

@@ -1,130 +1,147 @@
 //! Magazines: free folios gathered by the hundred, that change hands whole (Bonwick, Adams: "Magazines and Vmem",
 //! USENIX 2001).
 //!
-//! A magazine needs no memory of its own: the numbers of its folios are written into one of them. Its first folio names
-//! it, and magazines of one list are chained through their first words. A list's parked magazines stand behind a lock of
-//! their own, taken once for each magazine, so that other CPUs can take them without disturbing the list's owner.
+//! A magazine needs no memory of its own: its array stands in one of its folios. So nothing is copied when one is parked,
+//! and nothing when it is loaded again. Full magazines wait in two places: what a list has parked, and behind that the
+//! zone's *depot*, through which folios travel from CPUs that free to CPUs that allocate. Either is a chain through the
+//! folios behind a small lock, taken once for each magazine, so that other CPUs can take them without disturbing the
+//! list's owner.
 //!
 //! # Invariants
 //!
-//! G1. The words of a parked magazine stand in a free folio that is part of it, so they belong to whoever holds the lock
-//!     of the list that it is parked at. The slots of a list belong to whoever holds its lease, or has revoked it.
-//! G2. A slot, of a list or of a magazine, names a folio and the place of its state. The state stands in the block's
-//!     descriptors or in its record; a block keeps its descriptors, and a record its folio, while any of it is on a list.
+//! G1. A magazine's array stands in a free folio that is part of it, so it belongs to whoever holds the lock of the chain
+//!     that it is on, or the list. The arrays of a list belong to whoever holds its lease, or has revoked it.
+//! G2. A slot, of whatever array, names a folio and the place of its state. The state stands in the block's descriptors or
+//!     in its record; a block keeps its descriptors, and a record its folio, while any of it is on a list.
 //! G4. There are lists for each CPU that the platform can name ([`Platform::cpu_count`]).
 //! G5. A record that names descriptors, or has a folio in use, names a zone and a mobility group that exist, as it did
 //!     before it did so.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use super::PageAllocator;
-use super::list::{FrameList, Slot};
+use super::list::{Magazine, Slot};
+use super::lists::OwnList;
+use super::zone::Zone;
 use crate::addr::Frame;
-use crate::limits::{FRAME_SIZE, PCP_CAPACITY};
+use crate::limits::{DEPOT_MAGAZINES, FRAME_SIZE, MAGAZINE_FRAMES, PCP_CAPACITY};
 use crate::platform::Platform;
+use crate::rank::Rank;
+use crate::sync::{SpinGuard, SpinLock};
 
-/// The magazines that a list has parked.
+/// Full magazines of one kind, the one that came last first.
 pub(super) struct Parked {
-    /// The first folio of the magazine that was parked last, plus one.
-    top: u64,
-    /// Magazines.
-    pub(super) count: u32,
-    /// Magazines that may be parked: grows when the store was asked for what was given back to it a moment ago, and
-    /// shrinks with time ([`PageAllocator::age_lists`]).
-    pub(super) high: u32,
+    /// Magazines. Changes under the lock; whoever finds none need not take it.
+    count: AtomicU32,
+    chain: SpinLock<Chain>,
 }
+
+struct Chain {
+    /// The folio that the first magazine stands in, plus one.
+    top: u64,
+    /// Magazines that may be parked. A list's grows when the store was asked for what was given back to it a moment ago, and
+    /// shrinks with time ([`PageAllocator::age_lists`]).
+    high: u32,
+}
+
+const _: () = assert!(MAGAZINE_FRAMES == PCP_CAPACITY + 1);
+const _: () = assert!((MAGAZINE_FRAMES * size_of::<Slot>()) as u64 <= FRAME_SIZE);
 
 impl Parked {
-    pub(super) const fn new() -> Self {
-        Self { top: 0, count: 0, high: 0 }
+    /// What a list has parked: nothing, and nothing yet may be.
+    pub(super) fn of_list() -> Self {
+        Self::with_room(0)
+    }
+
+    /// A zone's depot, empty.
+    pub(super) fn depot() -> Self {
+        Self::with_room(DEPOT_MAGAZINES)
+    }
+
+    fn with_room(high: u32) -> Self {
+        Self { count: AtomicU32::new(0), chain: SpinLock::new(Rank::Parked, Chain { top: 0, high }) }
+    }
+
+    /// How many magazines there are. Without the lock, a hint.
+    #[inline]
+    pub(super) fn count(&self) -> u32 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    fn lock<'a, P: Platform>(&'a self, platform: &'a P, wait: bool) -> Option<SpinGuard<'a, Chain, P>> {
+        if wait { Some(self.chain.lock(platform)) } else { self.chain.try_lock(platform) }
     }
 }
-
-/// What stands in a magazine's first folio.
-#[repr(C)]
-struct Magazine {
-    /// The magazine below, as [`Parked::top`].
-    next: AtomicU64,
-    /// Its folios. The first of them is the one that all this stands in, and has no slot.
-    count: AtomicU64,
-    slots: [Slot; MAGAZINE_SLOTS],
-}
-
-const MAGAZINE_SLOTS: usize = PCP_CAPACITY / 2 - 1;
-const _: () = assert!(size_of::<Magazine>() as u64 <= FRAME_SIZE);
 
 impl<P: Platform> PageAllocator<'_, P> {
-    /// A magazine by its first folio.
-    fn magazine(&self, first: Frame) -> &Magazine {
-        // SAFETY: G1: the folio is free and on a magazine, so its memory is the lock holder's; it is aligned to 4 KiB and
-        // no shorter, and all of it is atomics.
-        unsafe { &*self.platform.direct_map(first.addr()).cast() }
+    /// The array in a free folio, which the caller has to itself.
+    pub(super) fn magazine(&self, first: Frame) -> Option<Magazine> {
+        let memory = NonNull::new(self.platform.direct_map(first.addr()))?;
+        // SAFETY: G1: the folio is free and nobody else's; it is aligned to 4 KiB and no shorter.
+        Some(unsafe { Magazine::at(memory) })
     }
 
-    /// Parks the oldest folios of a list's array; the recent ones are warm and stay. The list is the caller's, and has
-    /// more than a magazine; `parked` is its own.
-    pub(super) fn park_oldest(&self, list: &FrameList, parked: &mut Parked) {
-        let (slots, len, count) = (list.slots(), list.len(), list.magazine());
-        let first = slots[0].frame();
-        let magazine = self.magazine(first);
-        magazine.next.store(parked.top, Ordering::Relaxed);
-        magazine.count.store(count as u64, Ordering::Relaxed);
-        copy(&magazine.slots, &slots[1..count]);
-        copy(slots, &slots[count..len]);
-        list.set_len(len - count);
-        parked.top = first.0 + 1;
-        parked.count += 1;
+    /// A magazine in a folio that was just freed, without others.
+    pub(super) fn start_magazine(&self, own: Frame, state: &AtomicU8) -> Option<Magazine> {
+        let magazine = self.magazine(own)?;
+        magazine.set_own(own, state);
+        Some(magazine)
     }
 
-    /// Takes the magazine that was parked last into the empty array of a list, which is the caller's; how many folios.
-    pub(super) fn unpark(&self, list: &FrameList, parked: &mut Parked) -> usize {
-        let Some(first) = self.unchain(parked) else { return 0 };
-        let magazine = self.magazine(first);
-        let count = magazine.count.load(Ordering::Relaxed) as usize;
-        copy(list.slots(), &magazine.slots[..count - 1]);
-        list.set_len(count - 1);
-        list.push(first, self.state_cell(self.memmap.block(first.block()), first));
-        list.note_flow(-1);
-        count
-    }
-
-    /// Takes the magazine that was parked last, as the numbers of its folios; how many.
-    pub(super) fn take_magazine(&self, parked: &mut Parked, out: &mut [Frame; PCP_CAPACITY / 2]) -> usize {
-        let Some(first) = self.unchain(parked) else { return 0 };
-        let magazine = self.magazine(first);
-        let count = magazine.count.load(Ordering::Relaxed) as usize;
-        out[0] = first;
-        for (frame, slot) in out[1..count].iter_mut().zip(&magazine.slots) {
-            *frame = slot.frame();
+    /// Parks the full magazine of a list, if it may park one more; whether it did.
+    pub(super) fn park_at(&self, own: OwnList<'_>, parked: &Parked) -> bool {
+        let Some(mut chain) = parked.lock(self.platform, own.wait) else { return false };
+        // What an interrupt frees is parked beyond the mark, as it cannot be given back from there.
+        if parked.count() >= chain.high && own.wait {
+            return false;
         }
-        count
+        let Some((magazine, _)) = own.list.unload() else { return false };
+        let (first, _) = magazine.own();
+        magazine.set_next(Frame(chain.top));
+        chain.top = first.0 + 1;
+        parked.count.store(parked.count() + 1, Ordering::Relaxed);
+        own.zone.add_parked(own.magazine_frames() as i64);
+        true
     }
 
-    /// Takes the magazine that was parked last off the chain; its first folio.
-    fn unchain(&self, parked: &mut Parked) -> Option<Frame> {
-        let first = parked.top.checked_sub(1).map(Frame)?;
-        parked.top = self.magazine(first).next.load(Ordering::Relaxed);
-        parked.count -= 1;
-        Some(first)
+    /// Takes the magazine of `frames` frames that was parked last, as the caller's.
+    pub(super) fn unpark(&self, parked: &Parked, zone: &Zone, frames: u64, wait: bool) -> Option<Magazine> {
+        if parked.count() == 0 {
+            return None;
+        }
+        let mut chain = parked.lock(self.platform, wait)?;
+        let first = chain.top.checked_sub(1).map(Frame)?;
+        let magazine = self.magazine(first)?;
+        let (next, state) = magazine.own();
+        chain.top = next.0;
+        magazine.set_own(first, state);
+        parked.count.store(parked.count() - 1, Ordering::Relaxed);
+        zone.add_parked(-(frames as i64));
+        Some(magazine)
     }
 
-    /// Shows every folio of the parked magazines; for `validate`, at rest.
-    pub(super) fn each_parked(&self, parked: &Parked, mut show: impl FnMut(Frame)) {
-        let mut top = parked.top;
-        while let Some(first) = top.checked_sub(1).map(Frame) {
-            let magazine = self.magazine(first);
-            show(first);
-            let count = magazine.count.load(Ordering::Relaxed) as usize;
-            magazine.slots[..count - 1].iter().for_each(|slot| show(slot.frame()));
-            top = magazine.next.load(Ordering::Relaxed);
+    /// A list that had to ask the store may park one more from now on, or none when its zone is `short` of memory.
+    pub(super) fn raise_mark(&self, own: OwnList<'_>, parked: &Parked, got: usize, short: bool) {
+        if let Some(mut chain) = parked.lock(self.platform, own.wait) {
+            chain.high = if short { 0 } else { chain.high + u32::from(got > 0) };
         }
     }
-}
 
-/// Copies slots. The two may overlap.
-pub(super) fn copy(to: &[Slot], from: &[Slot]) {
-    assert!(from.len() <= to.len());
-    // SAFETY: G1: both are the caller's alone, so nobody reads or writes them meanwhile; all of a slot is atomics, which
-    // may be changed behind a shared reference.
-    unsafe { core::ptr::copy(from.as_ptr(), to.as_ptr().cast_mut(), from.len()) };
+    /// Lowers by an eighth what may be parked; how many there are beyond that.
+    pub(super) fn age(&self, parked: &Parked) -> u32 {
+        let mut chain = parked.chain.lock(self.platform);
+        chain.high -= chain.high.div_ceil(8);
+        parked.count().saturating_sub(chain.high)
+    }
+
+    /// Shows every folio of magazines that have `len` besides their own; for `validate`, at rest.
+    pub(super) fn each_parked(&self, parked: &Parked, len: usize, mut show: impl FnMut(Frame)) {
+        let mut top = parked.chain.lock(self.platform).top;
+        while let Some(magazine) = top.checked_sub(1).and_then(|first| self.magazine(Frame(first))) {
+            show(Frame(top - 1));
+            magazine.frames(len).for_each(&mut show);
+            top = magazine.own().0.0;
+        }
+    }
 }

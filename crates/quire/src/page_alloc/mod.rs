@@ -32,6 +32,7 @@ mod whole;
 mod zone;
 
 pub use counts::{CountError, Counter};
+pub use drain::Drained;
 pub use gfp::{Gfp, Mobility, NodePolicy, Urgency, ZoneKind};
 pub use info::{MemoryInfo, ZoneInfo};
 pub use init::{AllocatorConfig, ListGuard, MemoryRange};
@@ -111,7 +112,9 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
         {
             return Ok(frame);
         }
-        self.alloc_slow(pinned.cpu(), gfp, order)
+        // The long way asks for the CPU again, so that its number need not be kept for it.
+        drop(pinned);
+        self.alloc_slow(gfp, order)
     }
 
     /// Gives a folio back.
@@ -124,13 +127,16 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
         if self.put_untouched(pinned.cpu(), frame, order) {
             return Ok(());
         }
-        self.free_slow(pinned.cpu(), frame, order)
+        drop(pinned);
+        self.free_slow(frame, order)
     }
 
     /// The long way of an allocation: guarded and nested lists, empty lists, other zones and nodes.
     #[cold]
     #[inline(never)]
-    fn alloc_slow(&self, cpu: CpuId, gfp: Gfp, order: Order) -> Result<Frame, AllocError> {
+    fn alloc_slow(&self, gfp: Gfp, order: Order) -> Result<Frame, AllocError> {
+        let pinned = Pinned::new(self.platform);
+        let cpu = pinned.cpu();
         if self.guard != ListGuard::Reentry
             && let Some(frame) = self.take_guarded(cpu, gfp, order)
         {
@@ -174,23 +180,32 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
         }
     }
 
-    /// The last resort: what other CPUs hoard.
+    /// The last resort: what other CPUs hoard, some of it at a time.
     #[cold]
     fn alloc_from_others(&self, cpu: CpuId, zones: ZoneOrder<'_>, gfp: Gfp, order: Order) -> Option<Frame> {
         if !self.others_hoard(zones, cpu) {
             return None;
         }
-        self.drain_others(cpu);
-        let turn = self.begin(cpu);
-        let found = self.alloc_from(&turn, zones, gfp, order);
-        self.end(&turn);
-        found
+        loop {
+            let more = self.drain_others(cpu);
+            let turn = self.begin(cpu);
+            let found = self.alloc_from(&turn, zones, gfp, order);
+            self.end(&turn);
+            if found.is_some() || !more {
+                return found;
+            }
+        }
     }
 
     /// The long way of a free: guarded and nested lists, full lists, orders without a list, and whatever is wrong.
     #[cold]
     #[inline(never)]
-    fn free_slow(&self, cpu: CpuId, frame: Frame, order: Order) -> Result<(), FreeError> {
+    fn free_slow(&self, frame: Frame, order: Order) -> Result<(), FreeError> {
+        let pinned = Pinned::new(self.platform);
+        let cpu = pinned.cpu();
+        if self.put_untouched_far(cpu, frame, order) {
+            return Ok(());
+        }
         if self.guard != ListGuard::Reentry && self.put_guarded(cpu, frame, order) {
             return Ok(());
         }

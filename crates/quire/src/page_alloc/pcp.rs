@@ -60,13 +60,12 @@ fn capacity_of(list: usize, zone_frames: u64, cpus: usize) -> usize {
         return 0;
     }
     let limit = PCP_CAPACITY >> order_of(list).get().min(5);
-    // Even, since half of it goes at a time.
-    if slots < 4 { 0 } else { slots.min(limit) & !1 }
+    if slots < 4 { 0 } else { slots.min(limit) }
 }
 
 /// Slots for a list of a further level.
 fn nested_capacity_of(list: usize, zone_frames: u64, cpus: usize) -> usize {
-    (capacity_of(list, zone_frames, cpus) / 4).min(NESTED_CAPACITY >> order_of(list).get().min(3)) & !1
+    (capacity_of(list, zone_frames, cpus) / 4).min(NESTED_CAPACITY >> order_of(list).get().min(3))
 }
 
 /// The lists of one zone. Entries that no order and group has are padding.
@@ -81,7 +80,7 @@ pub(super) struct Level {
     /// The lists of each zone.
     lists: BootSlice<ZoneLists>,
     /// What each of these lists has parked. First level only.
-    parked: BootSlice<SpinLock<Parked>>,
+    parked: BootSlice<Parked>,
 }
 
 impl Level {
@@ -91,7 +90,7 @@ impl Level {
     }
 
     /// What the list with this index among all of the level has parked.
-    pub(super) fn parked(&self, at: usize) -> Option<&SpinLock<Parked>> {
+    pub(super) fn parked(&self, at: usize) -> Option<&Parked> {
         self.parked.as_slice().get(at)
     }
 
@@ -121,16 +120,16 @@ impl Level {
     }
 
     /// What its lists have parked, with their indices.
-    pub(super) fn all_parked(&self) -> impl Iterator<Item = (usize, &SpinLock<Parked>)> {
+    pub(super) fn all_parked(&self) -> impl Iterator<Item = (usize, &Parked)> {
         self.indexed().filter_map(|(at, _)| Some((at, self.parked(at)?)))
     }
 
     /// Frames on the lists of one zone, parked ones included.
-    pub(super) fn frames_of_zone<P: Platform>(&self, platform: &P, zone: usize) -> u64 {
+    pub(super) fn frames_of_zone(&self, zone: usize) -> u64 {
         let of_zone = self.indexed().filter(|(at, _)| at / LISTS == zone);
         let frames = |(at, list): (usize, &FrameList)| {
-            let parked = self.parked(at).map_or(0, |parked| parked.lock(platform).count as usize);
-            ((list.len() + parked * list.magazine()) as u64) << order_of(at % LISTS).get()
+            let parked = self.parked(at).map_or(0, |parked| parked.count() as usize);
+            ((list.cached() + parked * (list.capacity() + 1)) as u64) << order_of(at % LISTS).get()
         };
         of_zone.map(frames).sum()
     }
@@ -179,7 +178,7 @@ impl CpuLists {
     pub(super) fn new(
         lists: [BootSlice<ZoneLists>; LEVELS],
         first: [u8; 3],
-        parked: BootSlice<SpinLock<Parked>>,
+        parked: BootSlice<Parked>,
         guarded: bool,
         sorter: BootSlice<SortEntry>,
     ) -> Option<Self> {
@@ -211,11 +210,6 @@ impl CpuLists {
     /// A list over these slots.
     pub(super) fn make_list(slots: BootSlice<Slot>, guarded: bool) -> FrameList {
         FrameList::new(slots, guarded)
-    }
-
-    /// What a list without parked magazines has parked.
-    pub(super) fn make_parked() -> SpinLock<Parked> {
-        SpinLock::new(Rank::Parked, Parked::new())
     }
 }
 
@@ -253,16 +247,14 @@ impl<P: Platform> PageAllocator<'_, P> {
     /// long way must be gone, which also finds out what is wrong.
     #[inline(always)]
     pub(super) fn put_untouched(&self, cpu: CpuId, frame: Frame, order: Order) -> bool {
-        match self.memmap.get_main(frame.block()) {
-            Some(block) => self.put_untouched_of(cpu, block, frame, order),
-            None => self.put_untouched_far(cpu, frame, order),
-        }
+        let block = self.memmap.get_main(frame.block());
+        block.is_some_and(|block| self.put_untouched_of(cpu, block, frame, order))
     }
 
-    /// As [`Self::put_untouched`], where the block's record is not one of the longest run.
-    #[inline(never)]
-    fn put_untouched_far(&self, cpu: CpuId, frame: Frame, order: Order) -> bool {
-        let block = self.memmap.get(frame.block());
+    /// As [`Self::put_untouched`], for a block whose record is not one of the longest run.
+    pub(super) fn put_untouched_far(&self, cpu: CpuId, frame: Frame, order: Order) -> bool {
+        let far = self.memmap.get_main(frame.block()).is_none();
+        let block = self.memmap.get(frame.block()).filter(|_| far);
         block.is_some_and(|block| self.put_untouched_of(cpu, block, frame, order))
     }
 
@@ -337,4 +329,4 @@ impl<P: Platform> PageAllocator<'_, P> {
     }
 }
 
-const _: () = assert!(PCP_CAPACITY <= BLOCK_FRAMES && PCP_CAPACITY.is_multiple_of(2));
+const _: () = assert!(PCP_CAPACITY <= BLOCK_FRAMES);

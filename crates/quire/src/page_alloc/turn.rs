@@ -14,15 +14,12 @@ use core::sync::atomic::Ordering;
 
 use super::PageAllocator;
 use super::init::ListGuard;
-use super::magazine::Parked;
-use super::pcp::{CpuLists, LISTS, Level};
-use super::zone::Zone;
+use super::pcp::{CpuLists, Level};
 use crate::addr::{Frame, Order};
 use crate::cpu::CpuId;
 use crate::error::FreeError;
 use crate::memmap::{Descriptor, FrameState};
 use crate::platform::{Context, InterruptState, Platform};
-use crate::sync::SpinLock;
 
 /// What the running context may use.
 pub(super) struct Turn<'a> {
@@ -40,11 +37,6 @@ impl<'a> Turn<'a> {
     #[inline]
     pub(super) fn level(&self) -> Option<&'a Level> {
         self.level.map(|level| &self.lists.levels[level])
-    }
-
-    /// What its list of this zone and number has parked, if it may use that.
-    pub(super) fn parked(&self, zone: &Zone, number: usize) -> Option<&'a SpinLock<Parked>> {
-        self.level()?.parked(usize::from(zone.number) * LISTS + number)
     }
 }
 

@@ -117,24 +117,20 @@ impl<P: Platform> PageAllocator<'_, P> {
     }
 
     fn validate_lists(&self) -> Result<(), Violation> {
-        for level in self.cpus.iter().flat_map(|cpu| &cpu.levels) {
-            for (at, list) in level.indexed() {
-                let mut wrong = None;
-                let mut check = |frame| {
-                    if !self.is_listable(frame, order_of(at % LISTS)) {
-                        wrong = Some(frame);
-                    }
-                };
-                list.frames().for_each(&mut check);
-                if let Some(parked) = level.parked(at) {
-                    self.each_parked(&parked.lock(self.platform), &mut check);
-                }
-                if let Some(frame) = wrong {
-                    return Err(Violation::List(frame));
-                }
+        let mut wrong = None;
+        let mut check = |at: usize, frame: Frame| {
+            if !self.is_listable(frame, order_of(at % LISTS)) {
+                wrong = Some(frame);
             }
+        };
+        for level in self.cpus.iter().flat_map(|cpu| &cpu.levels) {
+            level.indexed().for_each(|(at, list)| list.frames().for_each(|frame| check(at, frame)));
         }
-        Ok(())
+        let parked = self.cpus.iter().flat_map(|cpu| cpu.levels[0].all_parked());
+        for (at, parked) in parked.chain(self.all_depots()) {
+            self.each_parked(parked, self.magazine_len(at), |frame| check(at, frame));
+        }
+        wrong.map_or(Ok(()), |frame| Err(Violation::List(frame)))
     }
 
     /// Whether a folio of this order may be on a list.

@@ -161,6 +161,11 @@ pub(crate) struct AtomicPtr<T> {
 }
 
 impl<T> AtomicPtr<T> {
+    /// Inside a model only.
+    pub(crate) fn new(first: *mut T) -> Self {
+        Self { cell: OnceLock::from(real::AtomicPtr::new(first)) }
+    }
+
     fn cell(&self) -> &real::AtomicPtr<T> {
         self.cell.get_or_init(|| real::AtomicPtr::new(std::ptr::null_mut()))
     }

@@ -214,7 +214,10 @@ fn a_drain_is_bounded_and_says_that_there_is_more() {
         let cached = allocator.memory_info().cached;
         assert!(cached > u64::from(DRAIN_MAGAZINES) * MAGAZINE_FRAMES as u64, "{cached}");
         let first = allocator.drain_cpu(CpuId(0));
-        assert_eq!(first, Drained { frames: u64::from(DRAIN_MAGAZINES) * MAGAZINE_FRAMES as u64, more: true });
+        assert_eq!(
+            first,
+            Drained { frames: u64::from(DRAIN_MAGAZINES) * MAGAZINE_FRAMES as u64, more: true }
+        );
         allocator.validate().unwrap();
         let (mut frames, mut more) = (first.frames, true);
         while more {

@@ -225,12 +225,16 @@ impl Bitmap {
         (0..WORDS).step_by(words).find(empty).map(|at| at * 64)
     }
 
-    /// One more than the largest order of a group outside the set, which is at most `known`: quick where it is just that.
+    /// One more than the largest order of a group outside the set, which is at most `known`: quick where it is that, or one
+    /// less.
     #[inline]
     pub fn shrunk_group(&self, known: u8) -> u8 {
-        let order = Order::new(known.wrapping_sub(1)).filter(|&order| order < Order::BLOCK);
-        let still = order.is_some_and(|order| self.find_outside(order).is_some());
-        if known == 0 || still { known } else { FrameMask::ALL.without(self.load()).largest_group() }
+        let fits = |answer: &u8| {
+            let order = Order::new(answer - 1).filter(|&order| order < Order::BLOCK);
+            order.is_some_and(|order| self.find_outside(order).is_some())
+        };
+        let near = (known.saturating_sub(1).max(1)..=known).rev().find(fits);
+        near.unwrap_or_else(|| FrameMask::ALL.without(self.load()).largest_group())
     }
 
     /// Adds the frames `start .. start + count`. Under the block's lock.
@@ -246,6 +250,32 @@ impl Bitmap {
     pub fn remove_run(&self, start: usize, count: usize) {
         for word in start / 64..(start + count).div_ceil(64) {
             self.set_word(word, self.word(word) & !run_in_word(word, start, count));
+        }
+    }
+
+    /// Adds the frames of the aligned group of `order`, below a block's, at `start`. Under the block's lock.
+    #[inline]
+    pub fn insert_group(&self, start: usize, order: Order) {
+        self.change_group(start, order, |word, group| word | group);
+    }
+
+    /// Takes the frames of the aligned group of `order`, below a block's, at `start` out. Under the block's lock.
+    #[inline]
+    pub fn remove_group(&self, start: usize, order: Order) {
+        self.change_group(start, order, |word, group| word & !group);
+    }
+
+    #[inline(always)]
+    fn change_group(&self, start: usize, order: Order, change: impl Fn(u64, u64) -> u64) {
+        let at = start / 64;
+        match order.frames() {
+            frames @ ..64 => {
+                let group = ((1 << frames) - 1) << (start % 64);
+                self.set_word(at, change(self.word(at), group));
+            }
+            frames => {
+                (at..at + frames as usize / 64).for_each(|word| self.set_word(word, change(0, u64::MAX)))
+            }
         }
     }
 

@@ -41,7 +41,8 @@ pub struct Block {
     pub order: AtomicU8,
     /// One more than the largest order of a free aligned group; 0 when nothing is free. [`BlockState::Small`] only.
     pub free_order: AtomicU8,
-    /// One more than the list of its shard's index that the block is on; 0 on none. Changes under the shard's lock.
+    /// The list of its shard's index that the block is on, which may promise more than the block has; 0 on none. Changes
+    /// under the shard's lock.
     pub listed: AtomicU8,
     /// 1 when map counts are 32 bits wide.
     wide: AtomicU8,

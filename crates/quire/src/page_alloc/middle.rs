@@ -11,10 +11,11 @@ use super::init::ListGuard;
 use super::store::take_group;
 use crate::addr::{BlockNumber, Frame, Order};
 use crate::cpu::CpuId;
-use crate::error::FreeError;
+use crate::error::{AllocError, FreeError};
 use crate::memmap::{BlockState, FrameState};
 use crate::platform::{Context, Platform};
 use crate::stats::Stat;
+use crate::sync::Pinned;
 
 /// Whether folios of this order come from the store and are smaller than a block.
 #[inline]
@@ -23,8 +24,36 @@ pub(super) fn is_middle(order: Order) -> bool {
 }
 
 impl<P: Platform> PageAllocator<'_, P> {
+    /// An allocation that the lists do not serve at once: a middle order, or the long way.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn alloc_unlisted(&self, gfp: Gfp, order: Order) -> Result<Frame, AllocError> {
+        if is_middle(order) {
+            let pinned = Pinned::new(self.platform);
+            if let Some(frame) = self.take_middle(pinned.cpu(), gfp, order) {
+                return Ok(frame);
+            }
+        }
+        self.alloc_slow(gfp, order)
+    }
+
+    /// A free that the lists do not serve at once: of a middle order, in task context straight to the store, or the long
+    /// way.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn free_unlisted(&self, frame: Frame, order: Order) -> Result<(), FreeError> {
+        if !is_middle(order) || self.platform.context() != Context::Task {
+            return self.free_slow(frame, order);
+        }
+        let pinned = Pinned::new(self.platform);
+        self.in_store(|| self.store_free(frame, order))?;
+        self.cells(pinned.cpu()).add(Stat::Pgfree, order.frames());
+        Ok(())
+    }
+
     /// Takes a folio of a middle order from the block that the CPU used last. `None`: go the long way.
-    pub(super) fn take_middle(&self, cpu: CpuId, gfp: Gfp, order: Order) -> Option<Frame> {
+    #[inline]
+    fn take_middle(&self, cpu: CpuId, gfp: Gfp, order: Order) -> Option<Frame> {
         let direct = gfp.nodes == NodePolicy::Local && self.guard == ListGuard::Reentry;
         if !direct || self.platform.context() != Context::Task {
             return None;
@@ -47,7 +76,6 @@ impl<P: Platform> PageAllocator<'_, P> {
             let free = block.free.load(Ordering::Relaxed) - order.frames() as u16;
             block.free.store(free, Ordering::Relaxed);
             block.free_order.store(block.used.shrunk_group(known), Ordering::Relaxed);
-            self.relist(zone, number, block);
         }
         block.unlock(self.platform);
         let Some(index) = index else {
@@ -64,12 +92,5 @@ impl<P: Platform> PageAllocator<'_, P> {
     pub(super) fn remember_block(&self, cpu: CpuId, gfp: Gfp, frame: Frame) {
         let hint = &self.lists_of(cpu).last_block[gfp.mobility as usize];
         hint.store(frame.block().0 + 1, Ordering::Relaxed);
-    }
-
-    /// Takes back a folio of a middle order, in task context.
-    pub(super) fn free_middle(&self, cpu: CpuId, frame: Frame, order: Order) -> Result<(), FreeError> {
-        self.in_store(|| self.store_free(frame, order))?;
-        self.cells(cpu).add(Stat::Pgfree, order.frames());
-        Ok(())
     }
 }

@@ -44,7 +44,7 @@ use crate::addr::{Frame, Order};
 use crate::cpu::CpuId;
 use crate::error::{AllocError, FreeError};
 use crate::memmap::{BlockState, BootSlice, Descriptor, MemMap};
-use crate::platform::{Context, Platform};
+use crate::platform::Platform;
 use crate::stats::{Stat, StatCells};
 use crate::sync::Pinned;
 
@@ -114,7 +114,7 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
         }
         // The long way asks for the CPU again, so that its number need not be kept for it.
         drop(pinned);
-        self.alloc_slow(gfp, order)
+        self.alloc_unlisted(gfp, order)
     }
 
     /// Gives a folio back.
@@ -128,7 +128,7 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
             return Ok(());
         }
         drop(pinned);
-        self.free_slow(frame, order)
+        self.free_unlisted(frame, order)
     }
 
     /// The long way of an allocation: guarded and nested lists, empty lists, other zones and nodes.
@@ -142,17 +142,13 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
         {
             return Ok(frame);
         }
-        let middle = middle::is_middle(order);
-        if let Some(frame) = middle.then(|| self.take_middle(cpu, gfp, order)).flatten() {
-            return Ok(frame);
-        }
         let zones = self.zones_for(cpu, gfp)?;
         let turn = self.begin(cpu);
         if turn.wait {
             self.clear_up(turn.lists);
         }
         let found = self.alloc_from(&turn, zones, gfp, order);
-        if let Some(frame) = found.filter(|_| middle) {
+        if let Some(frame) = found.filter(|_| middle::is_middle(order)) {
             self.remember_block(cpu, gfp, frame);
         }
         let found =
@@ -203,14 +199,11 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
     fn free_slow(&self, frame: Frame, order: Order) -> Result<(), FreeError> {
         let pinned = Pinned::new(self.platform);
         let cpu = pinned.cpu();
-        if self.put_untouched_far(cpu, frame, order) {
-            return Ok(());
-        }
         if self.guard != ListGuard::Reentry && self.put_guarded(cpu, frame, order) {
             return Ok(());
         }
-        if middle::is_middle(order) && self.platform.context() == Context::Task {
-            return self.free_middle(cpu, frame, order);
+        if self.put_untouched_far(cpu, frame, order) {
+            return Ok(());
         }
         let turn = self.begin(cpu);
         if turn.wait {

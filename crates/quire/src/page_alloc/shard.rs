@@ -1,7 +1,8 @@
 //! A shard's index of partly used blocks: a list for each mobility group and largest free order.
 //!
 //! Every CPU has a shard of its own in each zone, so that CPUs refill their lists from different blocks under different
-//! locks. A block belongs to one shard; freeing a frame goes to the block, wherever it belongs.
+//! locks. A block belongs to one shard; freeing a frame goes to the block, wherever it belongs. The list that a block is on
+//! may promise more than the block has, never less.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -14,6 +15,9 @@ use crate::rank::Rank;
 use crate::sync::SpinLock;
 
 const ORDERS: usize = BLOCK_ORDER as usize;
+/// The number of a list: a mobility group above, one more than an order below.
+const GROUP_SHIFT: u32 = 4;
+const _: () = assert!(ORDERS < 1 << GROUP_SHIFT);
 
 /// A shard: its lock and index, on a cache line pair of its own.
 #[repr(align(128))]
@@ -97,12 +101,21 @@ impl ShardIndex {
         }
     }
 
-    /// The list that the block should be on, plus one; 0 for none.
+    /// The list that the block should be on: its mobility group, and one more than its largest free order; 0 for none.
     pub(super) fn wanted_list(block: &Block) -> u8 {
         match block.free_order.load(Ordering::Relaxed) {
             0 => 0,
-            order => block.mobility() * BLOCK_ORDER + order,
+            order => block.mobility() << GROUP_SHIFT | order,
         }
+    }
+
+    /// Whether a search would not find all that the block has: it is on no list, or on that of another group or of a smaller
+    /// order. On one of a *larger* order it may stay, so that a group which comes and goes does not move it each time:
+    /// whoever looks for that group in vain lists it anew.
+    #[inline]
+    pub(super) fn hides(block: &Block) -> bool {
+        let (wanted, listed) = (Self::wanted_list(block), block.listed.load(Ordering::Relaxed));
+        wanted > listed || wanted != 0 && (wanted ^ listed) >> GROUP_SHIFT != 0
     }
 
     /// Takes the block off its list, if it is on one.
@@ -111,8 +124,7 @@ impl ShardIndex {
         if listed == 0 {
             return;
         }
-        let (mobility, order) =
-            (usize::from((listed - 1) / BLOCK_ORDER), usize::from((listed - 1) % BLOCK_ORDER));
+        let (mobility, order) = list_numbers(listed);
         let (next, previous) = (block.next.load(Ordering::Relaxed), block.previous.load(Ordering::Relaxed));
         debug_assert!(previous != 0 || self.heads[mobility][order] == number.0 + 1);
         if previous == 0 {
@@ -130,8 +142,7 @@ impl ShardIndex {
     }
 
     fn push(&mut self, memmap: &MemMap, number: BlockNumber, block: &Block, list: u8) {
-        let (mobility, order) =
-            (usize::from((list - 1) / BLOCK_ORDER), usize::from((list - 1) % BLOCK_ORDER));
+        let (mobility, order) = list_numbers(list);
         let head = self.heads[mobility][order];
         block.previous.store(0, Ordering::Relaxed);
         block.next.store(head, Ordering::Relaxed);
@@ -142,4 +153,9 @@ impl ShardIndex {
         self.occupied[mobility] |= 1 << order;
         block.listed.store(list, Ordering::Relaxed);
     }
+}
+
+/// The mobility group and the order of the list with this number.
+fn list_numbers(list: u8) -> (usize, usize) {
+    (usize::from(list >> GROUP_SHIFT), usize::from(list & ((1 << GROUP_SHIFT) - 1)) - 1)
 }

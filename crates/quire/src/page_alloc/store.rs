@@ -38,11 +38,8 @@ impl<P: Platform> PageAllocator<'_, P> {
         while got < out.len() && !(search.listed && blocks == REFILL_BLOCKS) {
             let Some(number) = self.find_block(zone, search) else { break };
             blocks += 1;
-            let taken = self.take_from(zone, number, search, &mut out[got..]);
             // Whoever waits for nothing may have found a block that its own CPU has locked, and would find it again.
-            if taken == 0 && !search.wait {
-                break;
-            }
+            let Some(taken) = self.take_from(zone, number, search, &mut out[got..]) else { break };
             got += taken;
         }
         got
@@ -76,31 +73,31 @@ impl<P: Platform> PageAllocator<'_, P> {
         zone.descriptor_frames.fetch_add(DESCRIPTOR_FRAMES as u64, Ordering::Relaxed);
     }
 
-    /// Takes folios from one block, in ascending order, under one hold of its lock.
-    fn take_from(&self, zone: &Zone, number: BlockNumber, search: Search, out: &mut [Frame]) -> usize {
+    /// Takes folios from one block, in ascending order, under one hold of its lock, and lists it anew. `None`: something is
+    /// locked and must not be waited for.
+    fn take_from(
+        &self,
+        zone: &Zone,
+        number: BlockNumber,
+        search: Search,
+        out: &mut [Frame],
+    ) -> Option<usize> {
         let block = self.memmap.block(number);
         if search.wait {
             block.lock(self.platform);
         } else if !block.try_lock(self.platform) {
-            return 0;
+            return None;
         }
         let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))].0;
-        // What is changed below must be listed anew, so the shard's lock comes first where it cannot be waited for.
+        // The block must be listed anew, so the shard's lock comes first where it cannot be waited for.
         let index = if search.wait { None } else { shard.try_lock(self.platform) };
+        if !search.wait && index.is_none() {
+            block.unlock(self.platform);
+            return None;
+        }
         let mut got = 0;
-        if (search.wait || index.is_some())
-            && block.state() == BlockState::Small
-            && block.free_order.load(Ordering::Relaxed) > search.order.get()
-        {
-            let was_free = block.free.load(Ordering::Relaxed) == block.capacity.load(Ordering::Relaxed);
-            if was_free {
-                block.set_group(zone.number, search.mobility as u8);
-            }
-            got = take_groups(block, number, search, out);
-            let free = block.free.load(Ordering::Relaxed) - (got << search.order.get()) as u16;
-            block.free.store(free, Ordering::Relaxed);
-            let known = block.free_order.load(Ordering::Relaxed);
-            block.free_order.store(block.used.shrunk_group(known), Ordering::Relaxed);
+        if block.state() == BlockState::Small {
+            got = take_fitting(zone, number, block, search, out);
             if ShardIndex::wanted_list(block) != block.listed.load(Ordering::Relaxed) {
                 let mut index = index.unwrap_or_else(|| shard.lock(self.platform));
                 index.relist(&self.memmap, number, block);
@@ -109,12 +106,13 @@ impl<P: Platform> PageAllocator<'_, P> {
         block.unlock(self.platform);
         self.count(Stat::BlockLock, 1);
         zone.add_free(-((got as i64) << search.order.get()));
-        got
+        Some(got)
     }
 
-    /// Brings the shard's index up to date with a block whose free groups have changed. Under the block's lock.
+    /// Sees to it that searches find all that a block has, now that its free groups have changed. Under the block's lock.
+    #[inline]
     pub(super) fn relist(&self, zone: &Zone, number: BlockNumber, block: &Block) {
-        if ShardIndex::wanted_list(block) != block.listed.load(Ordering::Relaxed) {
+        if ShardIndex::hides(block) {
             let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))].0;
             shard.lock(self.platform).relist(&self.memmap, number, block);
         }
@@ -137,6 +135,7 @@ impl<P: Platform> PageAllocator<'_, P> {
 
     /// Counts frames of a block that were just marked free, of which the largest free order is `order`, less one; lists the
     /// block anew, and gives its lock back.
+    #[inline]
     fn finish_put(&self, number: BlockNumber, block: &Block, count: u16, order: u8) {
         let zone = &self.zones[block.zone()];
         let mut merged = false;
@@ -324,10 +323,27 @@ impl<P: Platform> PageAllocator<'_, P> {
     }
 }
 
+/// Takes folios from a block in small pieces, if it has any that fit; how many. Under the block's lock.
+fn take_fitting(zone: &Zone, number: BlockNumber, block: &Block, search: Search, out: &mut [Frame]) -> usize {
+    let known = block.free_order.load(Ordering::Relaxed);
+    if known <= search.order.get() {
+        return 0;
+    }
+    if block.free.load(Ordering::Relaxed) == block.capacity.load(Ordering::Relaxed) {
+        block.set_group(zone.number, search.mobility as u8);
+    }
+    let got = take_groups(block, number, search, out);
+    let free = block.free.load(Ordering::Relaxed) - (got << search.order.get()) as u16;
+    block.free.store(free, Ordering::Relaxed);
+    block.free_order.store(block.used.shrunk_group(known), Ordering::Relaxed);
+    got
+}
+
 /// Marks the frames of a folio free; one more than the largest order of a free group now. Under the block's lock.
+#[inline]
 fn clear_folio(block: &Block, index: usize, order: Order) -> u8 {
-    block.used.remove_run(index, order.frames() as usize);
-    block.heads.remove_run(index, 1);
+    block.used.remove_group(index, order);
+    block.heads.remove_group(index, Order::FRAME);
     let known = block.free_order.load(Ordering::Relaxed).max(order.get() + 1);
     // Descriptors stand in the block: there is no larger group than half of it.
     if known == BLOCK_ORDER { known } else { block.used.grown_group(index, known) }
@@ -335,6 +351,7 @@ fn clear_folio(block: &Block, index: usize, order: Order) -> u8 {
 
 /// Counts frames of a block that were just marked free; whether all of the block, which could be whole, is free now. Under
 /// the block's lock.
+#[inline]
 fn count_free(block: &Block, count: u16, order: u8) -> bool {
     let free = block.free.load(Ordering::Relaxed) + count;
     block.free.store(free, Ordering::Relaxed);
@@ -346,10 +363,11 @@ fn count_free(block: &Block, count: u16, order: u8) -> bool {
 }
 
 /// Marks one aligned free group as a used folio; where it starts. Under the block's lock.
+#[inline]
 pub(super) fn take_group(block: &Block, order: Order, state: FrameState) -> Option<usize> {
     let index = block.used.find_outside(order)?;
-    block.heads.insert_run(index, 1);
-    block.used.insert_run(index, order.frames() as usize);
+    block.heads.insert_group(index, Order::FRAME);
+    block.used.insert_group(index, order);
     block.area().inspect(|area| area.set_state(index, state));
     Some(index)
 }

@@ -18,7 +18,7 @@ pub enum Violation {
     FreeCount(BlockNumber),
     /// The record's largest free order is not what its bitmap says.
     FreeOrder(BlockNumber),
-    /// The block is not on the list that its state asks for.
+    /// The block is on no list on which a search would find all that it has.
     Listed(BlockNumber),
     /// A free frame is marked as a folio's start, as held, or has a map count (invariants 1 and 5).
     FreeInUse(BlockNumber),
@@ -71,8 +71,7 @@ impl<P: Platform> PageAllocator<'_, P> {
             block.free_order.load(Ordering::Relaxed) == free.largest_group(),
             Violation::FreeOrder(number),
         )?;
-        let listed = block.listed.load(Ordering::Relaxed) == ShardIndex::wanted_list(block);
-        ensure(listed, Violation::Listed(number))?;
+        ensure(!ShardIndex::hides(block), Violation::Listed(number))?;
         let mapped = block.lanes(self.platform).map_or(FrameMask::EMPTY, |lanes| lanes.nonzero());
         let in_use = block.heads.load().union(block.held.load()).union(mapped);
         ensure(free.intersection(in_use).is_empty(), Violation::FreeInUse(number))?;

@@ -40,8 +40,9 @@ pub const READER_SLOTS: usize = 16;
 
 /// Frames moved between a per-CPU list and the store under one hold of a lock, at most.
 pub const PCP_BATCH: usize = 128;
-/// Blocks that one refill visits, at most.
-pub const REFILL_BLOCKS: usize = 32;
+/// Blocks that a request visits to fill a list or to make room on one, at most: in a memory full of holes each folio may
+/// be of another one, whose record is in no cache.
+pub const VISIT_BLOCKS: usize = 16;
 /// Folios of a magazine: as many as 4 KiB have room to name, the folio that the names stand in included.
 pub const MAGAZINE_FRAMES: usize = 256;
 /// Folios that one array of a per-CPU list can hold, at most; a list has two.

@@ -108,6 +108,23 @@ fn interleaved_requests_take_turns_and_leave_the_set_last() {
 }
 
 #[test]
+fn an_interleaved_bulk_request_is_shared_among_its_nodes() {
+    on_nodes(&[0, 1, 2, 3], &[0], &[], 0, |allocator| {
+        let gfp = Gfp::USER.from_nodes(NodePolicy::Interleave(NodeSet::of(&[0, 1, 3])));
+        for count in [1, 2, 3, 100, 1000] {
+            let mut frames = vec![Frame(0); count];
+            assert_eq!(allocator.alloc_bulk(gfp, Order::FRAME, &mut frames), count);
+            let of = |node| frames.iter().filter(|&&frame| node_of(frame) == node).count();
+            let shares = [of(0), of(1), of(3)];
+            assert_eq!(shares.iter().sum::<usize>(), count);
+            assert!(shares.iter().all(|&share| share.abs_diff(count / 3) <= 1), "{count}: {shares:?}");
+            allocator.free_bulk(Order::FRAME, &frames).unwrap();
+        }
+        allocator.validate().unwrap();
+    });
+}
+
+#[test]
 fn every_cpu_takes_turns_of_its_own() {
     let machine = HostedConfig::new(128 * MIB)
         .with_ranges(vec![Range::new(0, NODE), Range::new(NODE, NODE).on_node(1)])

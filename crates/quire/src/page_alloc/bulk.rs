@@ -5,6 +5,7 @@ use super::gfp::Gfp;
 use super::sorter::{SortEntry, Sorting, add_folio};
 use super::turn::Turn;
 use crate::addr::{Frame, FrameRange, Order};
+use crate::cpu::CpuId;
 use crate::error::FreeError;
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::FrameState;
@@ -17,13 +18,30 @@ const FILL_BATCH: usize = 64;
 
 impl<P: Platform> PageAllocator<'_, P> {
     /// Fills `out` with folios of one order as far as memory and marks allow, neighbours next to each other; how many.
-    /// Zero is an ordinary answer, for an empty `out` as well.
+    /// Zero is an ordinary answer, for an empty `out` as well. An interleaving request gets an equal share of each node
+    /// (Linux: `alloc_pages_bulk_interleave`).
     pub fn alloc_bulk(&self, gfp: Gfp, order: Order, out: &mut [Frame]) -> usize {
         if out.is_empty() || self.platform.fail_allocation() {
             return 0;
         }
         let pinned = Pinned::new(self.platform);
-        let cpu = pinned.cpu();
+        let mut got = 0;
+        for shares in (1..=self.placement.turns_of(gfp)).rev() {
+            let share = (out.len() - got).div_ceil(shares);
+            if share == 0 {
+                break;
+            }
+            let taken = self.bulk_in_turn(pinned.cpu(), gfp, order, &mut out[got..got + share]);
+            got += taken;
+            if taken < share {
+                break;
+            }
+        }
+        got
+    }
+
+    /// Fills `out` from the zones that serve the request, in their order.
+    fn bulk_in_turn(&self, cpu: CpuId, gfp: Gfp, order: Order, out: &mut [Frame]) -> usize {
         let Ok(zones) = self.zones_for(cpu, gfp) else { return 0 };
         let wait = self.platform.context() == Context::Task;
         let mut got = 0;

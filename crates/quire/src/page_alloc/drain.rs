@@ -18,9 +18,9 @@ use super::pcp::{CpuLists, LISTS, Level, order_of};
 use super::placement::ZoneOrder;
 use super::sorter::{SortEntry, Sorting};
 use super::turn::Turn;
-use crate::addr::{Frame, Order};
+use crate::addr::Frame;
 use crate::cpu::{CpuId, CpuSet};
-use crate::limits::{DRAIN_MAGAZINES, MAGAZINE_FRAMES, PCP_AGE_MAGAZINES, SCRAPE_FRAMES};
+use crate::limits::{DRAIN_MAGAZINES, PCP_AGE_MAGAZINES, SCRAPE_FRAMES, VISIT_BLOCKS};
 use crate::platform::Platform;
 use crate::stats::Stat;
 use crate::sync::Pinned;
@@ -143,7 +143,8 @@ impl<P: Platform> PageAllocator<'_, P> {
             let Some(own) = self.own_list(turn, at) else { break };
             let room = (SCRAPE_FRAMES - scraped) >> order_of(own.number).get();
             let take = || self.pop_loading(own).or_else(|| self.pop_last(list)).map(|(frame, _)| frame);
-            scraped += self.drain_list(list, own.number, room.max(1) as usize, &turn.lists.sorter, take);
+            let most = Most { folios: room.max(1) as usize, blocks: VISIT_BLOCKS };
+            scraped += self.drain_list(list, own.number, most, &turn.lists.sorter, take);
             if scraped >= SCRAPE_FRAMES {
                 break;
             }
@@ -169,7 +170,7 @@ impl<P: Platform> PageAllocator<'_, P> {
     fn drain_level(&self, level: &Level, sorter: &[SortEntry]) -> u64 {
         let drain = |(at, list): (usize, &FrameList)| {
             list.batch.store(4, Ordering::Relaxed);
-            self.drain_list(list, at % LISTS, usize::MAX, sorter, || self.pop_arrays(list))
+            self.drain_list(list, at % LISTS, Most::ALL, sorter, || self.pop_arrays(list))
         };
         level.indexed().filter(|(_, list)| list.cached() > 0).map(drain).sum()
     }
@@ -221,10 +222,11 @@ impl<P: Platform> PageAllocator<'_, P> {
         let (order, len) = (order_of(number), self.magazine_len(at));
         let taken = self.unpark(parked, zone, (len as u64 + 1) << order.get(), true);
         let Some(magazine) = taken else { return 0 };
-        let mut frames = [Frame(0); MAGAZINE_FRAMES];
-        frames.iter_mut().zip(magazine.frames(len)).for_each(|(slot, frame)| *slot = frame);
-        frames[len] = magazine.own().0;
-        self.put_frames(&frames[..=len], order, sorter);
+        let mut sorting = Sorting::new(sorter);
+        // The folio that it stands in goes last.
+        let frames = magazine.frames(len).chain(core::iter::once(magazine.own().0));
+        frames.for_each(|frame| self.sort_in(&mut sorting, frame, order));
+        self.sort_out(&mut sorting);
         let given = (len as u64 + 1) << order.get();
         self.count(Stat::PcpDrain, given);
         given
@@ -243,53 +245,48 @@ impl<P: Platform> PageAllocator<'_, P> {
         list.pop().or_else(|| self.pop_last(list)).map(|(frame, _)| frame)
     }
 
-    /// Gives the older array of a full list back to the store. List and sorter are the caller's.
+    /// Makes room on a full list: gives folios of its older array back, all of them, or as many as [`VISIT_BLOCKS`] blocks
+    /// have. List and sorter are the caller's.
     #[cold]
     #[inline(never)]
     pub(super) fn drain_other(&self, own: OwnList<'_>, sorter: &[SortEntry]) {
         own.list.exchange();
-        let pop = || own.list.pop().map(|(frame, _)| frame);
-        self.drain_list(own.list, own.number, usize::MAX, sorter, pop);
+        let most = Most { folios: usize::MAX, blocks: VISIT_BLOCKS };
+        self.drain_list(own.list, own.number, most, sorter, || own.list.pop().map(|(frame, _)| frame));
     }
 
-    /// Gives up to `most` of the folios that `take` takes off a list back to the store; how many frames. List and sorter are
-    /// the caller's.
+    /// Gives folios that `take` takes off a list back to the store; how many frames. List and sorter are the caller's.
     fn drain_list(
         &self,
         list: &FrameList,
         number: usize,
-        most: usize,
+        most: Most,
         sorter: &[SortEntry],
         mut take: impl FnMut() -> Option<Frame>,
     ) -> u64 {
-        let (order, mut left) = (order_of(number), most);
-        let mut frames = [Frame(0); MAGAZINE_FRAMES];
-        loop {
-            let wanted = left.min(frames.len());
-            let taken =
-                frames[..wanted].iter_mut().map_while(|slot| take().map(|frame| *slot = frame)).count();
-            list.note_flow(taken as i64);
-            self.put_frames(&frames[..taken], order, sorter);
-            left -= taken;
-            if taken < wanted || left == 0 {
-                break;
-            }
+        let (mut sorting, mut taken) = (Sorting::new(sorter), 0);
+        while taken < most.folios
+            && sorting.visited() < most.blocks
+            && let Some(frame) = take()
+        {
+            self.sort_in(&mut sorting, frame, order_of(number));
+            taken += 1;
         }
-        let given = ((most - left) as u64) << order.get();
+        self.sort_out(&mut sorting);
+        list.note_flow(taken as i64);
+        let given = (taken as u64) << order_of(number).get();
         self.count(Stat::PcpDrain, given);
         given
     }
+}
 
-    /// Gives folios that were on a list to the store: one hold of a block's lock for all that are its.
-    fn put_frames(&self, frames: &[Frame], order: Order, sorter: &[SortEntry]) {
-        if order == Order::BLOCK {
-            return frames.iter().for_each(|frame| self.put_whole(frame.block(), order));
-        }
-        if sorter.is_empty() {
-            return frames.iter().for_each(|&frame| self.put_one(frame, order));
-        }
-        let mut sorting = Sorting::new(sorter);
-        frames.iter().for_each(|&frame| self.sort_in(&mut sorting, frame, order));
-        self.sort_out(&mut sorting);
-    }
+/// How much a drain gives back at most.
+struct Most {
+    folios: usize,
+    /// Blocks that it comes by, one after the other.
+    blocks: usize,
+}
+
+impl Most {
+    const ALL: Self = Self { folios: usize::MAX, blocks: usize::MAX };
 }

@@ -75,6 +75,14 @@ impl Placement {
         if exists { Ok(usable) } else { Err(AllocError::BadNode) }
     }
 
+    /// Among how many nodes a bulk request is divided.
+    pub(super) fn turns_of(&self, gfp: Gfp) -> usize {
+        match gfp.nodes {
+            NodePolicy::Interleave(set) => self.usable(set).map_or(1, NodeSet::len),
+            _ => 1,
+        }
+    }
+
     fn take_turn(&self, cpu: CpuId, set: NodeSet) -> u8 {
         let last = &self.turns[cpu.index()].0;
         let next = set.next_after(last.load(Ordering::Relaxed)).unwrap_or_default();

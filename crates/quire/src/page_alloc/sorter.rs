@@ -22,15 +22,23 @@ pub(super) struct SortEntry {
 pub(super) struct Sorting<'a> {
     entries: &'a [SortEntry],
     pending: u64,
+    visited: usize,
 }
 
 const _: () = assert!(SORTER_BLOCKS == 64);
 
 impl<'a> Sorting<'a> {
-    /// Starts with entries of which none holds a frame.
+    /// Starts with entries of which none holds a frame. Without any, folios go to the store one by one.
     pub(super) fn new(entries: &'a [SortEntry]) -> Self {
-        debug_assert!(entries.len() <= SORTER_BLOCKS && entries.len().is_power_of_two());
-        Self { entries, pending: 0 }
+        debug_assert!(
+            entries.is_empty() || entries.len() <= SORTER_BLOCKS && entries.len().is_power_of_two()
+        );
+        Self { entries, pending: 0, visited: 0 }
+    }
+
+    /// Blocks to which folios have gone or will go, those twice to which they go twice.
+    pub(super) fn visited(&self) -> usize {
+        self.visited
     }
 
     /// Where a block's frames are gathered.
@@ -50,9 +58,17 @@ impl<'a> Sorting<'a> {
 }
 
 impl<P: Platform> PageAllocator<'_, P> {
-    /// Adds a folio below a block's size. It is in use as far as the store knows, and nobody's.
+    /// Adds a folio. It is in use as far as the store knows, and nobody's.
     #[inline]
     pub(super) fn sort_in(&self, sorting: &mut Sorting<'_>, frame: Frame, order: Order) {
+        if order >= Order::BLOCK {
+            sorting.visited += 1;
+            return self.put_whole(frame.block(), order);
+        }
+        if sorting.entries.is_empty() {
+            sorting.visited += 1;
+            return self.put_one(frame, order);
+        }
         add_folio(self.sorted_words(sorting, frame.block()), frame.index_in_block(), order);
     }
 
@@ -69,6 +85,7 @@ impl<P: Platform> PageAllocator<'_, P> {
     #[cold]
     fn start_block(&self, sorting: &mut Sorting<'_>, at: usize, block: u32) {
         self.put_entry(sorting, at);
+        sorting.visited += 1;
         sorting.entries[at].block.store(block, Ordering::Relaxed);
         sorting.pending |= 1 << at;
     }

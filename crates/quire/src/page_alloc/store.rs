@@ -18,7 +18,7 @@ use super::shard::{Shard, ShardIndex};
 use super::zone::Zone;
 use crate::addr::{BlockNumber, Frame, FrameRange, Order, PhysAddr};
 use crate::error::FreeError;
-use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER, DESCRIPTOR_FRAMES, REFILL_BLOCKS};
+use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER, DESCRIPTOR_FRAMES, VISIT_BLOCKS};
 use crate::memmap::{Block, BlockState, COLUMNS, FrameMask, FrameState};
 use crate::platform::Platform;
 use crate::stats::Stat;
@@ -35,7 +35,7 @@ impl<P: Platform> PageAllocator<'_, P> {
     pub(super) fn store_take(&self, zone: &Zone, search: Search, out: &mut [Frame]) -> usize {
         let (mut got, mut blocks) = (0, 0);
         // A list is content with less than it asked for: in a memory full of holes each folio may come from another block.
-        while got < out.len() && !(search.listed && blocks == REFILL_BLOCKS) {
+        while got < out.len() && !(search.listed && blocks == VISIT_BLOCKS) {
             let Some(number) = self.find_block(zone, search) else { break };
             blocks += 1;
             // Whoever waits for nothing may have found a block that its own CPU has locked, and would find it again.

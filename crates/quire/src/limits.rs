@@ -47,8 +47,6 @@ pub const VISIT_BLOCKS: usize = 16;
 pub const MAGAZINE_FRAMES: usize = 256;
 /// Folios that one array of a per-CPU list can hold, at most; a list has two.
 pub const PCP_CAPACITY: usize = MAGAZINE_FRAMES - 1;
-/// Magazines that a zone keeps, for each kind of list, for whichever CPU needs them.
-pub const DEPOT_MAGAZINES: u32 = 8;
 /// The same for the lists of contexts that interrupt a list's user.
 pub const NESTED_CAPACITY: usize = 32;
 /// Frames that such a list fetches at once, at most.

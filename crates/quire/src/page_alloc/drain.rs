@@ -35,19 +35,16 @@ pub struct Drained {
 }
 
 impl<P: Platform> PageAllocator<'_, P> {
-    /// Gives what this CPU keeps on its lists, and what zones keep for all CPUs, back to the store, and makes spare blocks
-    /// whole. Not from an interrupt.
+    /// Gives what this CPU keeps on its lists back to the store, and makes spare blocks whole. Not from an interrupt.
     pub fn drain_local(&self) {
         let cpu = Pinned::new(self.platform).cpu();
         while self.drain_cpu(cpu).more {}
-        while self.drain_depots().more {}
         self.merge_all_spares();
     }
 
     /// Gives what all lists keep back to the store, and makes spare blocks whole. Not from an interrupt.
     pub fn drain_all(&self) {
         (0..self.cpus.len()).for_each(|cpu| while self.drain_cpu(CpuId(cpu as u32)).more {});
-        while self.drain_depots().more {}
         self.merge_all_spares();
     }
 
@@ -64,13 +61,6 @@ impl<P: Platform> PageAllocator<'_, P> {
             return Drained { frames, more: true };
         }
         Drained { frames: frames + self.drain_arrays(pinned.cpu(), cpu, lists), more: false }
-    }
-
-    /// Gives up to [`DRAIN_MAGAZINES`] of the magazines that zones keep for all CPUs back.
-    pub fn drain_depots(&self) -> Drained {
-        let pinned = Pinned::new(self.platform);
-        let frames = self.drain_chains(pinned.cpu(), self.all_depots(), DRAIN_MAGAZINES);
-        Drained { frames, more: self.all_depots().any(|(_, depot)| depot.count() > 0) }
     }
 
     /// Revokes a CPU's leases and empties its arrays; how many frames.
@@ -102,20 +92,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         let pinned = Pinned::new(self.platform);
         let age = |parked| self.age(parked).min(PCP_AGE_MAGAZINES);
         let parked = self.cpus.iter().flat_map(|lists| lists.levels[0].all_parked());
-        let of_lists: u64 =
-            parked.map(|one| self.drain_chains(pinned.cpu(), core::iter::once(one), age(one.1))).sum();
-        let depots = self.all_depots();
-        of_lists
-            + depots
-                .map(|one| self.drain_chains(pinned.cpu(), core::iter::once(one), PCP_AGE_MAGAZINES))
-                .sum::<u64>()
-    }
-
-    /// The depots of all zones, each with its index among the lists of a level.
-    pub(super) fn all_depots(&self) -> impl Iterator<Item = (usize, &Parked)> {
-        self.zones.iter().enumerate().flat_map(|(zone, of_zone)| {
-            of_zone.depots.iter().enumerate().map(move |(number, depot)| (zone * LISTS + number, depot))
-        })
+        parked.map(|one| self.drain_chains(pinned.cpu(), core::iter::once(one), age(one.1))).sum()
     }
 
     /// Lends the running CPU's sorter, or none if its lists are in use.

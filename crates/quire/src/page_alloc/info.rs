@@ -4,8 +4,6 @@ use core::sync::atomic::Ordering;
 
 use super::PageAllocator;
 use super::gfp::ZoneKind;
-use super::magazine::Parked;
-use super::pcp::{LISTS, order_of};
 use super::zone::Watermarks;
 use crate::platform::Platform;
 
@@ -85,12 +83,6 @@ impl<P: Platform> PageAllocator<'_, P> {
 
     fn cached_in(&self, zone: usize) -> u64 {
         let levels = self.cpus.iter().flat_map(|cpu| &cpu.levels);
-        let of_lists: u64 = levels.map(|level| level.frames_of_zone(zone)).sum();
-        let of_depot = |(at, depot): (usize, &Parked)| {
-            let folios = (self.magazine_len(at) as u64 + 1) * u64::from(depot.count());
-            folios << order_of(at % LISTS).get()
-        };
-        let depots = self.all_depots().filter(|(at, _)| at / LISTS == zone);
-        of_lists + depots.map(of_depot).sum::<u64>()
+        levels.map(|level| level.frames_of_zone(zone)).sum()
     }
 }

@@ -202,7 +202,6 @@ impl Layout<'_> {
             Ok(SpinLock::new(Rank::Pool, Pool::new(first, end.0 - first.0, taken, full)))
         })?;
         let shards = if self.frames_in(number) == 0 { 0 } else { platform.cpu_count() };
-        let depots = boot.table(node, shards.min(1) * LISTS, |_, _| Ok(Parked::depot()))?;
         let shards = boot.table(node, shards, |_, _| Ok(Shard::new()))?;
         let managed = blocks * BLOCK_FRAMES as u64;
         let total = self.ranges.iter().map(|range| range.frames.count).sum();
@@ -215,7 +214,6 @@ impl Layout<'_> {
             low_reserve: self.low_reserve(number),
             pools,
             shards,
-            depots,
             free: OwnLine::default(),
             parked: OwnLine::default(),
             descriptor_frames: AtomicU64::new(0),
@@ -256,7 +254,7 @@ impl Layout<'_> {
         }
         // SAFETY: M1: zero bytes are a valid `SortEntry`: it holds no frame.
         let sorter = unsafe { boot.zeroed_table(node, sizes.sorter_blocks()) }?;
-        let parked = boot.table(node, fallback.len() * LISTS, |_, _| Ok(Parked::of_list()))?;
+        let parked = boot.table(node, fallback.len() * LISTS, |_, _| Ok(Parked::new()))?;
         CpuLists::new(lists, first, parked, guarded, sorter).ok_or(InitError::NoMemory)
     }
 }

@@ -74,11 +74,10 @@ impl<P: Platform> PageAllocator<'_, P> {
         list.pop().or_else(|| self.pop_parked(own))
     }
 
-    /// Loads a magazine that the list has parked, or one from the zone's depot, in place of the empty one that the list may
-    /// have, and takes a folio: the one that the empty magazine stands in.
+    /// Loads a magazine that the list has parked, in place of the empty one that it may have, and takes a folio: the one that
+    /// the empty magazine stands in.
     fn pop_parked<'a>(&'a self, own: OwnList<'a>) -> Option<(Frame, &'a AtomicU8)> {
-        let take = |parked| self.unpark(parked, own.zone, own.magazine_frames(), own.wait);
-        let full = take(own.parked?).or_else(|| take(&own.zone.depots[own.number]))?;
+        let full = self.unpark(own.parked?, own.zone, own.magazine_frames(), own.wait)?;
         let last = self.pop_last(own.list);
         own.list.load(full, own.list.capacity());
         last.or_else(|| own.list.pop())
@@ -191,11 +190,11 @@ impl<P: Platform> PageAllocator<'_, P> {
         debug_assert!(pushed, "whoever pushes has made room");
     }
 
-    /// Parks the magazine of a list whose arrays are full, there or in the depot, or gives the older of the two back to the store; whether there is
+    /// Parks the magazine of a list whose arrays are full, or gives the older of the two back to the store; whether there is
     /// room now.
     #[cold]
     fn make_room(&self, own: OwnList<'_>) -> bool {
-        let park = |parked| self.park_at(own, parked) || self.park_at(own, &own.zone.depots[own.number]);
+        let park = |parked| self.park_at(own, parked);
         let parks = own.zone.may_park(own.magazine_frames()) && own.parked.is_some_and(park);
         if !parks && own.wait {
             self.in_store(|| self.drain_other(own, own.sorter));

@@ -126,7 +126,7 @@ impl<P: Platform> PageAllocator<'_, P> {
             level.indexed().for_each(|(at, list)| list.frames().for_each(|frame| check(at, frame)));
         }
         let parked = self.cpus.iter().flat_map(|cpu| cpu.levels[0].all_parked());
-        for (at, parked) in parked.chain(self.all_depots()) {
+        for (at, parked) in parked {
             self.each_parked(parked, self.magazine_len(at), |frame| check(at, frame));
         }
         wrong.map_or(Ok(()), |frame| Err(Violation::List(frame)))

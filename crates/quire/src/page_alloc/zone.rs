@@ -4,7 +4,6 @@ use core::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use super::gfp::{Urgency, ZoneKind};
 use super::layout::KINDS;
-use super::magazine::Parked;
 use super::pool::Pool;
 use super::shard::Shard;
 use crate::addr::BlockNumber;
@@ -52,11 +51,9 @@ pub(super) struct Zone {
     pub(super) low_reserve: [u64; KINDS],
     pub(super) pools: BootSlice<SpinLock<Pool>>,
     pub(super) shards: BootSlice<Shard>,
-    /// Full magazines for whichever CPU needs them, by number of list.
-    pub(super) depots: BootSlice<Parked>,
     /// Frames in the store. Changed once per batch.
     pub(super) free: OwnLine<AtomicI64>,
-    /// Frames in parked magazines, those in the depot included. Changed once per magazine.
+    /// Frames in parked magazines. Changed once per magazine.
     pub(super) parked: OwnLine<AtomicI64>,
     /// Frames that hold descriptors of blocks in small pieces. Changed once per block.
     pub(super) descriptor_frames: AtomicU64,

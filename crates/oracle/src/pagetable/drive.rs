@@ -10,7 +10,7 @@ use quire::cpu::CpuId;
 use quire::error::MapError;
 use quire::page_alloc::{AllocatorConfig, Gfp, MemoryRange, PageAllocator};
 use quire::pgtable::{GrantWrite, PageTables, Zap};
-use quire::tlb::{FlushBatch, MmContext, MmuGather};
+use quire::tlb::{FlushBatch, MmContext, MmuGather, ZapStrategy};
 
 use super::{Leaf, TableModel, USER_PAGES};
 use crate::counts::Mapped;
@@ -116,15 +116,15 @@ impl TableLockstep<'_, '_> {
     ///
     /// # Errors
     /// What differed, with the number of the operation.
-    pub fn check(ops: &[TableOp]) -> Outcome {
-        Self::check_losing(ops, FailurePlan::Off)
+    pub fn check(ops: &[TableOp], zap: ZapStrategy) -> Outcome {
+        Self::check_losing(ops, zap, FailurePlan::Off)
     }
 
     /// The same on a machine that loses flushes.
     ///
     /// # Errors
     /// As [`Self::check`].
-    pub fn check_losing(ops: &[TableOp], lost: FailurePlan) -> Outcome {
+    pub fn check_losing(ops: &[TableOp], zap: ZapStrategy, lost: FailurePlan) -> Outcome {
         let config = HostedConfig { on_violation: OnViolation::Record, ..HostedConfig::new(BYTES) };
         let machine = config.with_cpus(CPUS).build().map_err(|error| error.to_string())?;
         machine.lose_flushes(lost);
@@ -135,6 +135,7 @@ impl TableLockstep<'_, '_> {
             let allocator = allocator.map_err(|error| error.to_string())?;
             let before = allocator.memory_info().used;
             let context = PageTables::create(&allocator, PagingMode::FourLevel).map_err(|e| e.to_string())?;
+            let context = context.with_zap(zap);
             let mut lockstep = TableLockstep {
                 machine: &machine,
                 allocator: &allocator,

@@ -87,6 +87,18 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
         block.set_lanes(Some((at, true)));
     }
 
+    /// Frames from `frame` to the end of its folio. Whoever asks keeps the folio from being freed or split.
+    pub fn folio_rest(&self, frame: Frame) -> u64 {
+        let block = self.memmap.block(frame.block());
+        if block.state() == BlockState::Small {
+            let index = frame.index_in_block();
+            let next = block.heads.load().next_set(index + 1);
+            return (next.unwrap_or(BLOCK_FRAMES) - index) as u64;
+        }
+        let frames = 1 << block.order.load(Ordering::Relaxed).max(Order::BLOCK.get());
+        frames - frame.0 % frames
+    }
+
     /// How many leaves of any size map the frame.
     pub fn mapcount(&self, frame: Frame) -> u64 {
         let Some(block) = self.memmap.get(frame.block()) else { return 0 };

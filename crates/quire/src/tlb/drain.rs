@@ -6,7 +6,7 @@
 use core::sync::atomic::Ordering;
 
 use super::words::Table;
-use super::{MmContext, RssChange};
+use super::{MmContext, RssChange, ZapStrategy};
 use crate::addr::{Frame, FrameRange, Order, PageSize};
 use crate::arch::{Entry, EntryFlags, Level};
 use crate::limits::TABLE_ENTRIES;
@@ -51,6 +51,10 @@ impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
                     self.counter.unmap_large(frames.start.add(leaf), size);
                 }
             }
+        }
+        if self.context.zap() != ZapStrategy::Tables {
+            // A hold of the block's lock for each span, as the published ways have a reverse-map call for each.
+            self.counter = self.allocator.counter();
         }
         let pages = frames.count as i64;
         if anon {

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 use super::drain::Drain;
 use super::unmapped::Kind;
 use super::words::words;
-use super::{FlushBatch, MmContext, RssChange, Unmapped};
+use super::{FlushBatch, MmContext, RssChange, Unmapped, ZapStrategy};
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtRange};
 use crate::arch::{Entry, Level};
 use crate::limits::{GATHER_PAGES, GATHER_SPANS, GATHER_TABLES, TABLE_ENTRIES};
@@ -204,7 +204,8 @@ impl<'a, 'p, P: Platform> MmuGather<'a, 'p, P> {
     }
 
     fn push(&mut self, span: Span) {
-        if let Some(last) = self.span_count.checked_sub(1)
+        if self.context.zap() == ZapStrategy::Tables
+            && let Some(last) = self.span_count.checked_sub(1)
             && let Some(merged) = self.span(last).merged(span)
         {
             return self.set_span(last, merged);

@@ -5,7 +5,7 @@ use quire::addr::{Order, VirtAddr};
 use quire::arch::{Entry, EntryFlags, Protection};
 use quire::pgtable::{CopyMode, GrantWrite, Zap};
 use quire::stats::Stat;
-use quire::tlb::{FlushBatch, MmuGather, RssChange};
+use quire::tlb::{FlushBatch, MmuGather, RssChange, ZapStrategy};
 
 use crate::common::order;
 use crate::support::*;
@@ -183,4 +183,24 @@ fn large_leaves_go_together_under_the_shared_lock() {
         assert_eq!(tables.lookup(VirtAddr(GIB)).entry, Entry::EMPTY);
         populate(machine, allocator, context, range(GIB, 2 * MIB), order(0));
     });
+}
+
+/// What each way costs for 8 MiB of 64 KiB folios: exchanges of entries, detached tables, holds of a block's lock. One more
+/// of these may be for the tables themselves.
+#[test]
+fn each_way_of_taking_apart_costs_what_it_says() {
+    for (zap, entries, locks) in
+        [(ZapStrategy::PerPage, 2048, 2048), (ZapStrategy::Runs, 2048, 128), (ZapStrategy::Tables, 0, 5)]
+    {
+        with_space_of(small_machine(), zap, |machine, allocator, context| {
+            let all = range(GIB, 8 * MIB);
+            populate(machine, allocator, context, all, order(4));
+            let stats = [Stat::ZapEntry, Stat::ZapTable, Stat::BlockLock];
+            let [exchanged, detached, held] = counted(allocator, stats, || {
+                assert_eq!(unmap_all(allocator, context, all).anon, -2048);
+            });
+            assert_eq!((exchanged, detached, context.tables()), (entries, 1, 1), "{zap:?}");
+            assert!((locks..=locks + 1).contains(&held), "{zap:?}: {held} holds of a block's lock");
+        });
+    }
 }

@@ -123,6 +123,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
             for step in 0..count {
                 move_leaf(&source, first + step, &source, at + step);
             }
+            source.grow(0);
         } else {
             let other = self.lock_second(target);
             let moved = (0..count).filter(|step| move_leaf(&source, first + step, &other, at + step)).count();

@@ -27,6 +27,8 @@ pub enum TableViolation {
         /// What it has.
         found: u16,
     },
+    /// The entries are not as the table's grain says.
+    Grain(Frame),
     /// The entry is neither empty nor present.
     Strange {
         /// The address that it translates.
@@ -109,6 +111,9 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
                 return Err(TableViolation::Strange { addr, entry });
             }
         }
+        if table.level() == Level::PTE && !has_grain(table, 1 << descriptor.grain().load(Ordering::Relaxed)) {
+            return Err(TableViolation::Grain(table.frame()));
+        }
         let counted = descriptor.population.load(Ordering::Relaxed);
         if counted == found {
             Ok(())
@@ -137,4 +142,15 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         }
         Ok(())
     }
+}
+
+/// Whether each aligned group of so many entries is empty, or maps consecutive frames of one kind.
+fn has_grain(table: Table<'_>, grain: usize) -> bool {
+    let kind = EntryFlags::PRESENT | EntryFlags::ANON | EntryFlags::SPECIAL;
+    (0..TABLE_ENTRIES).all(|index| {
+        let (entry, first) = (table.load(index), table.load(index & !(grain - 1)));
+        let step = if first.is_empty() { 0 } else { (index & (grain - 1)) as u64 };
+        entry.flags().intersection(kind) == first.flags().intersection(kind)
+            && entry.frame() == first.frame().add(step)
+    })
 }

@@ -71,12 +71,13 @@ impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
         let descriptor = self.allocator.descriptor(frame);
         let mut left = usize::from(descriptor.population.load(Ordering::Relaxed));
         let entries = self.user_entries(frame);
+        let grain = if level == Level::PTE { 1 << descriptor.grain().load(Ordering::Relaxed) } else { 1 };
         let mut index = 0;
         while left > 0 && index < entries {
             let first = table.load_private(index);
-            let mut run = 1;
+            let mut run = grain;
             if first.is_leaf(level) {
-                run = if level == Level::PTE { table.run_length(index, entries, first) } else { 1 };
+                run = if level == Level::PTE { table.run_by_grain(index, first, grain) } else { 1 };
                 self.run(table, index, run, first);
                 left -= run;
             } else if first.is_table(level) {

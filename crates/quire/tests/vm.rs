@@ -4,6 +4,8 @@ mod common;
 
 #[path = "vm/basic.rs"]
 mod basic;
+#[path = "vm/batches.rs"]
+mod batches;
 #[path = "vm/failures.rs"]
 mod failures;
 #[path = "vm/threads.rs"]

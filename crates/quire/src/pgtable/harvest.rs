@@ -56,6 +56,7 @@ impl<P: Platform> PageTables<'_, '_, P> {
                 owed.add(step.part(first, end), size);
             }
             rest.start = next;
+            self.platform().reschedule_point();
         }
         Ok(marked)
     }

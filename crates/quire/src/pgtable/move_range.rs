@@ -37,6 +37,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         while moved < from.len() {
             let rest = VirtRange::new(from.start.add(moved), from.end);
             moved += self.move_step(rest, to.add(moved), owed).map_err(failed(moved))?;
+            self.platform().reschedule_point();
         }
         Ok(())
     }

@@ -48,6 +48,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
             if step.is_lowest() || step.holds_leaf() {
                 self.protect_step(&step, rights, grant, owed);
             }
+            self.platform().reschedule_point();
         }
         Ok(())
     }

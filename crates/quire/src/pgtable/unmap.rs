@@ -36,6 +36,13 @@ impl Zap {
     }
 }
 
+/// What one walk of the range takes out.
+#[derive(Clone, Copy)]
+struct Pass {
+    leaves: bool,
+    tables: bool,
+}
+
 /// Why a hold of a table's lock ended before its entries did.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stop {
@@ -59,17 +66,20 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         self.split_ends(zap.range)?;
         if zap.detach && self.context.zap() != ZapStrategy::Tables {
             // The published ways take out every leaf first. Tables go afterwards, when they are empty.
-            self.unmap_pass(zap, false, gather);
+            self.unmap_pass(zap, Pass { leaves: true, tables: false }, gather);
+            self.unmap_pass(zap, Pass { leaves: false, tables: true }, gather);
+        } else {
+            self.unmap_pass(zap, Pass { leaves: true, tables: zap.detach }, gather);
         }
-        self.unmap_pass(zap, zap.detach, gather);
         Ok(())
     }
 
-    fn unmap_pass(&self, zap: &Zap, detach: bool, gather: &mut MmuGather<'_, '_, P>) {
+    fn unmap_pass(&self, zap: &Zap, pass: Pass, gather: &mut MmuGather<'_, '_, P>) {
         let mut rest = zap.range;
         while !rest.is_empty() {
             gather.make_room();
-            rest.start = self.unmap_step(rest, zap, detach, gather);
+            rest.start = self.unmap_step(rest, zap, pass, gather);
+            gather.reschedule();
         }
     }
 
@@ -78,7 +88,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         &self,
         rest: VirtRange,
         zap: &Zap,
-        detach: bool,
+        pass: Pass,
         gather: &mut MmuGather<'_, '_, P>,
     ) -> VirtAddr {
         let mut table = self.root();
@@ -88,7 +98,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
                 break;
             }
             let extent = table.extent(rest.start);
-            if detach && zap.limits.covers(extent) {
+            if pass.tables && zap.limits.covers(extent) {
                 self.detach(table, extent, gather);
                 return extent.end.min(rest.end);
             }
@@ -101,7 +111,9 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
             if table.level() == Level::PTE { Level::PTE.table_bytes() } else { table.level().entry_bytes() };
         let end = rest.end.min(rest.start.align_down(bytes).add(bytes));
         let step = Step { table, range: VirtRange::new(rest.start, end) };
-        if step.is_lowest() {
+        if !pass.leaves {
+            end
+        } else if step.is_lowest() {
             self.unmap_leaves(&step, gather)
         } else {
             self.unmap_large(&step, zap.detach, gather)

@@ -166,6 +166,15 @@ impl<'a, 'p, P: Platform> MmuGather<'a, 'p, P> {
         self.flush_and_drain();
     }
 
+    /// A place at which the caller lets others run, unless somebody may wait for a busy entry of this gather. No page-table
+    /// lock may be held.
+    #[inline]
+    pub(crate) fn reschedule(&self) {
+        if self.busy_count == 0 {
+            self.allocator.platform().reschedule_point();
+        }
+    }
+
     /// Takes what was unmapped. File frames that were stored through are marked dirty at once, while they are still
     /// counted as mapped.
     ///

@@ -1,11 +1,13 @@
 //! Exact counters: what each verb costs in exchanges and flushes.
 
-use hosted::HostedConfig;
-use quire::addr::{Order, VirtAddr};
+use hosted::{Hosted, HostedConfig};
+use quire::addr::{FrameRange, Order, VirtAddr};
 use quire::arch::{Entry, EntryFlags, Protection};
+use quire::limits::{DRAIN_FRAMES, DRAIN_RUNS};
+use quire::page_alloc::Gfp;
 use quire::pgtable::{CopyMode, GrantWrite, Zap};
 use quire::stats::Stat;
-use quire::tlb::{FlushBatch, MmuGather, RssChange, ZapStrategy};
+use quire::tlb::{FlushBatch, MmContext, MmuGather, RssChange, ZapStrategy};
 
 use crate::common::order;
 use crate::support::*;
@@ -203,4 +205,63 @@ fn each_way_of_taking_apart_costs_what_it_says() {
             assert!((locks..=locks + 1).contains(&held), "{zap:?}: {held} holds of a block's lock");
         });
     }
+}
+
+/// Invariant 7: a drain lets others run after so many runs, and after so many frames.
+#[test]
+fn a_drain_is_bounded_between_reschedule_points() {
+    let points = |machine: &Hosted, allocator: &Allocator<'_>, context: &MmContext, all| {
+        machine.reset_counters();
+        unmap_all(allocator, context, all);
+        machine.counters().reschedule_points
+    };
+    let config = HostedConfig { clearing: false, ..HostedConfig::new(600 * MIB) };
+    with_space(config, |machine, allocator, context| {
+        // Every other frame: runs of one. The tables below one entry are detached together.
+        let (count, all) = (8 * DRAIN_RUNS, range(GIB, GIB));
+        let frames =
+            (0..2 * count).map(|_| allocator.alloc(Gfp::USER, Order::FRAME).unwrap()).collect::<Vec<_>>();
+        let tables = Tables::new(allocator, context);
+        for (at, pair) in frames.chunks(2).enumerate() {
+            let addr = VirtAddr(GIB + at as u64 * 4096);
+            tables.map(addr, FrameRange::new(pair[0], 1), written()).unwrap();
+        }
+        let expected = 8..=8 + 2;
+        let found = points(machine, allocator, context, all);
+        assert!(expected.contains(&found), "{found} points for {count} runs");
+        frames.chunks(2).for_each(|pair| allocator.free(pair[1], Order::FRAME).unwrap());
+        // Large leaves onto consecutive frames are one run.
+        for at in 0..256 {
+            populate_large(machine, allocator, context, VirtAddr(GIB + at * 2 * MIB));
+        }
+        let found = points(machine, allocator, context, all);
+        let expected = 256 * 512 / DRAIN_FRAMES;
+        assert!((expected..=expected + 2).contains(&found), "{found} points for 512 MiB");
+    });
+}
+
+/// Invariant 7: a munmap that is not aligned to the tables above detaches 512 tables, and flushes once for 64 of them.
+#[test]
+fn a_gigabyte_off_its_alignment_is_flushed_eight_times() {
+    let config =
+        HostedConfig { tlb_model: false, clearing: false, ..HostedConfig::new(GIB + 128 * MIB).with_cpus(4) };
+    with_space(config, |machine, allocator, context| {
+        let all = range(7 * GIB + 2 * MIB, GIB);
+        populate(machine, allocator, context, all, order(9));
+        // Neighbours keep the tables above.
+        populate(machine, allocator, context, range(7 * GIB, 2 * MIB), order(0));
+        populate(machine, allocator, context, range(8 * GIB + 2 * MIB, 2 * MIB), order(0));
+        running(machine, context, &[0, 2], || {
+            machine.reset_counters();
+            let zaps = counted(allocator, ZAPS, || {
+                let mut gather = MmuGather::new(allocator, context);
+                Tables::new(allocator, context).unmap(&Zap::tables(all, all), &mut gather).unwrap();
+                assert_eq!(gather.finish().anon, -262144);
+            });
+            assert_eq!(zaps, [512, 0, 0]);
+            let counters = machine.counters();
+            assert_eq!((counters.flushes_local, counters.flushes_remote), (8, 8));
+            assert_eq!(counters.cpus_targeted, 8, "CPUs 1 and 3 run something else");
+        });
+    });
 }

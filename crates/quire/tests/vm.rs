@@ -10,5 +10,7 @@ mod batches;
 mod failures;
 #[path = "vm/threads.rs"]
 mod threads;
+#[path = "vm/track.rs"]
+mod track;
 #[path = "vm/world.rs"]
 mod world;

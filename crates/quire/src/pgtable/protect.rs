@@ -13,7 +13,7 @@ use crate::tlb::FlushBatch;
 /// Which leaves get the right to store when the new protection has it and they do not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GrantWrite {
-    /// None: the first store faults, and the fault decides.
+    /// None: the first store faults, and the fault decides. So it is with every leaf that is marked, or is not soft-dirty.
     Never,
     /// Anonymous 4 KiB leaves whose frame nobody else maps or holds: private mappings.
     Exclusive,
@@ -21,6 +21,8 @@ pub enum GrantWrite {
     Always,
 }
 
+/// What mostly is so of a leaf that may have the right to store.
+const EASY: EntryFlags = EntryFlags::ANON.union(EntryFlags::SOFT_DIRTY);
 /// The rights that a leaf has or lacks; [`EntryFlags::NO_EXECUTE`] counts the other way round.
 const RIGHTS: EntryFlags = EntryFlags::WRITE.union(EntryFlags::USER).union(EntryFlags::NO_EXECUTE);
 
@@ -127,8 +129,12 @@ impl<P: Platform> Change<'_, '_, P> {
         }
         // Mostly their frames stand side by side: one look at what is known of them.
         let group = leaves[0].frame().0 / 64;
-        let alike = leaves.iter().all(|leaf| leaf.frame().0 / 64 == group && leaf.has(EntryFlags::ANON));
-        if self.grant != GrantWrite::Exclusive || !alike || any.has(EntryFlags::SPECIAL) {
+        let alike = leaves.iter().all(|leaf| leaf.frame().0 / 64 == group && leaf.has(EASY));
+        if self.grant != GrantWrite::Exclusive
+            || !alike
+            || any.has(EntryFlags::SPECIAL)
+            || any.has(EntryFlags::UFFD_WP)
+        {
             return leaves.iter().all(|&leaf| self.may_store(leaf));
         }
         let wanted = leaves.iter().fold(0, |wanted, leaf| wanted | 1 << (leaf.frame().0 % 64));
@@ -140,6 +146,9 @@ impl<P: Platform> Change<'_, '_, P> {
     fn may_store(&mut self, leaf: Entry) -> bool {
         if !self.rights.contains(EntryFlags::WRITE) || leaf.has(EntryFlags::WRITE) {
             return true;
+        }
+        if leaf.has(EntryFlags::UFFD_WP) || !leaf.has(EntryFlags::SOFT_DIRTY) {
+            return false;
         }
         match self.grant {
             GrantWrite::Never => false,

@@ -29,7 +29,7 @@ pub enum TableViolation {
     },
     /// The entries are not as the table's grain says.
     Grain(Frame),
-    /// The entry is neither empty nor present.
+    /// The entry is neither empty nor present, or it is marked for a handler and allows stores.
     Strange {
         /// The address that it translates.
         addr: VirtAddr,
@@ -137,6 +137,9 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         let Some(size) = level.leaf_size() else { return Err(TableViolation::Strange { addr, entry }) };
         census.leaves += 1;
         census.resident.count(entry, size, 1);
+        if entry.has(EntryFlags::WRITE | EntryFlags::UFFD_WP) {
+            return Err(TableViolation::Strange { addr, entry });
+        }
         if !entry.has(EntryFlags::SPECIAL) && self.allocator.mapcount(entry.frame()) == 0 {
             return Err(TableViolation::Uncounted { addr, frame: entry.frame() });
         }

@@ -79,6 +79,18 @@ const VERBS: &[(&str, Verb)] = &[
         assert_eq!(Tables::new(allocator, context).collapse(AT.add(2 * MIB)), Ok(true));
         false
     }),
+    ("clear soft-dirty", |machine, allocator, context| {
+        let mut owed = FlushBatch::new();
+        Tables::new(allocator, context).clear_soft_dirty(range(AT.0, 4 * MIB), &mut owed).unwrap();
+        owed.flush(allocator, context);
+        store(machine)
+    }),
+    ("mark for a handler", |machine, allocator, context| {
+        let mut owed = FlushBatch::new();
+        Tables::new(allocator, context).mark_write_protected(range(AT.0, 4 * MIB), &mut owed).unwrap();
+        owed.flush(allocator, context);
+        store(machine)
+    }),
     ("mark lazy free", |machine, allocator, context| {
         let mut owed = FlushBatch::new();
         let tables = Tables::new(allocator, context);

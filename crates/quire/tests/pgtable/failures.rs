@@ -55,6 +55,19 @@ const VERBS: &[(&str, Verb)] = &[
         owed.flush(allocator, context);
         done.map(drop)
     }),
+    ("clear soft-dirty", |allocator, context| {
+        let mut owed = FlushBatch::new();
+        let done = Tables::new(allocator, context).clear_soft_dirty(range(GIB + MIB, 6 * MIB), &mut owed);
+        owed.flush(allocator, context);
+        done
+    }),
+    ("mark", |allocator, context| {
+        let mut owed = FlushBatch::new();
+        let tables = Tables::new(allocator, context);
+        let done = tables.mark_write_protected(range(GIB + MIB, 6 * MIB), &mut owed);
+        owed.flush(allocator, context);
+        done.and_then(|()| tables.unmark_write_protected(range(GIB + 3 * MIB, 2 * MIB)))
+    }),
     ("copy", |allocator, context| {
         let child = Tables::create(allocator, context.mode())?;
         let (mut owed, mut rss) = (FlushBatch::new(), RssChange::default());

@@ -70,6 +70,7 @@ pub fn written() -> EntryFlags {
         | EntryFlags::ANON
         | EntryFlags::ACCESSED
         | EntryFlags::DIRTY
+        | EntryFlags::SOFT_DIRTY
 }
 
 /// Maps new folios of `order` all over a range.

@@ -74,8 +74,13 @@ impl Shared<'_, '_> {
                     self.allocator.free(frame, Order::FRAME).unwrap();
                 }
             }
+            Some(_) if found.entry.has(EntryFlags::UFFD_WP) => {
+                let page = range(addr.align_down(4096).0, 4096);
+                self.tables().unmark_write_protected(page).unwrap_or(());
+            }
             Some(size) => {
-                self.tables().upgrade(addr, size, found.entry, EntryFlags::WRITE | EntryFlags::USER);
+                let more = EntryFlags::WRITE | EntryFlags::USER | EntryFlags::SOFT_DIRTY;
+                self.tables().upgrade(addr, size, found.entry, more);
             }
         }
     }
@@ -94,12 +99,12 @@ impl Shared<'_, '_> {
         }
     }
 
-    /// `munmap`, `mprotect`, `khugepaged`, `mremap`.
+    /// `munmap`, `mprotect`, checkpointing, userfaultfd, `khugepaged`, `mremap`.
     fn alone(&self, part: VirtRange, rng: &mut Rng) {
         let exclusive = self.lock.write(self.machine);
         let tables = self.tables();
         let mut owed = FlushBatch::new();
-        match rng.u8(..4) {
+        match rng.u8(..6) {
             0 => {
                 let mut gather = MmuGather::new(self.allocator, self.context);
                 let _ = tables.unmap(&Zap::tables(part, part), &mut gather);
@@ -113,7 +118,9 @@ impl Shared<'_, '_> {
                 let protection = if rng.bool() { Protection::READ } else { Protection::from_bits(3) };
                 let _ = tables.protect(part, protection, GrantWrite::Exclusive, &mut owed);
             }
-            2 => drop(tables.collapse(part.start.align_down(2 * MIB))),
+            2 => tables.clear_soft_dirty(part, &mut owed).unwrap_or(()),
+            3 => tables.mark_write_protected(part, &mut owed).unwrap_or(()),
+            4 => drop(tables.collapse(part.start.align_down(2 * MIB))),
             _ => {
                 let to = VirtAddr(3 * GIB + part.start.0 % (2 * MIB));
                 let moved =

@@ -67,7 +67,10 @@ impl<'w, 'p> World<'w, 'p> {
     }
 
     pub fn any_flags(&mut self) -> EntryFlags {
-        let flags = EntryFlags::leaf(self.any_protection()) | EntryFlags::ANON;
+        let mut flags = EntryFlags::leaf(self.any_protection()) | EntryFlags::ANON;
+        if self.rng.bool() {
+            flags = flags | EntryFlags::SOFT_DIRTY;
+        }
         match self.rng.u8(..3) {
             0 => flags,
             1 => flags | EntryFlags::ACCESSED,

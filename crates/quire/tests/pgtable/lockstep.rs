@@ -39,6 +39,7 @@ const OPERATIONS: &[(&str, u32, Operation)] = &[
     ("access", 20, |world| world.access()),
 ];
 
+/// Invariants 3, 5, W2 and W3.
 #[test]
 fn page_tables_agree_with_the_model() {
     let first = seed(1);

@@ -60,6 +60,7 @@ fn pages_are_soft_dirty_again_once_they_are_stored_to() {
     }
 }
 
+/// Invariant W3.
 #[test]
 fn a_marked_page_is_stored_to_by_nobody_until_its_handler_says_so() {
     for large in [false, true] {

@@ -50,6 +50,8 @@ counters! {
     bytes_cleared,
     /// Bytes copied (counted also when clearing is turned off).
     bytes_copied,
+    /// Places at which a long call let others run.
+    reschedule_points,
     /// Page tables loaded.
     roots_loaded,
     /// Frames given back to the allocator, as told to a machine that models TLBs.

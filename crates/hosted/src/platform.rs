@@ -251,6 +251,15 @@ unsafe impl Platform for Hosted {
         }
     }
 
+    /// Counts, and checks that the library is ready to be put off.
+    fn reschedule_point(&self) {
+        Task::with(|task| {
+            task.ranks.at_most(Rank::AddressSpace);
+            debug_assert_eq!(task.pins(), 0, "a pinned task cannot be put off");
+        });
+        self.own_counters().reschedule_points.add(1);
+    }
+
     #[inline]
     fn lock_taken(&self, rank: Rank) {
         if self.config.check_ranks {

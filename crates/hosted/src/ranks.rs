@@ -43,6 +43,13 @@ impl HeldRanks {
         self.0.store(held | 1 << rank as u32, Ordering::Relaxed);
     }
 
+    /// Panics unless this is all that is held, or nothing is.
+    #[inline]
+    pub(crate) fn at_most(&self, rank: Rank) {
+        let held = self.0.load(Ordering::Relaxed);
+        assert!(held & !(1 << rank as u32) == 0, "more than {rank:?} is held: {:?}", names(held));
+    }
+
     #[inline]
     pub(crate) fn give_back(&self, rank: Rank) {
         let held = self.0.load(Ordering::Relaxed);

@@ -1,8 +1,10 @@
 //! Model of a page table: a map from pages to leaves.
 
 mod drive;
+mod ops;
 
-pub use drive::{Rights, TableLockstep, TableOp, draw_tables};
+pub use drive::TableLockstep;
+pub use ops::{Rights, TableOp, draw_tables};
 
 use std::collections::BTreeMap;
 

@@ -96,6 +96,8 @@ pub enum FaultError {
     BeyondEnd,
     /// `SIGBUS`: the pager failed.
     Io,
+    /// The page is marked for a handler, which must be told of the store.
+    Marked,
     /// No memory. The caller decides whom to kill.
     OutOfMemory,
 }
@@ -156,6 +158,7 @@ say! {
         Protection => "the mapping does not allow the access",
         BeyondEnd => "access behind the end of the file",
         Io => "the pager failed",
+        Marked => "the page is marked for a handler",
         OutOfMemory => "out of memory",
     }
 }

@@ -71,6 +71,10 @@ pub const GATHER_TABLES: usize = 64;
 pub const GATHER_SPANS: usize = 32;
 /// Pages of 512 more spans that one gather takes before it flushes.
 pub const GATHER_PAGES: usize = 8;
+/// Runs of leaves, tables read and large leaves that one gather counts down between two reschedule points, at most.
+pub const DRAIN_RUNS: usize = TABLE_ENTRIES;
+/// Frames that it counts down between two, at most; a larger leaf has one to itself.
+pub const DRAIN_FRAMES: u64 = (GATHER_TABLES * BLOCK_FRAMES) as u64;
 /// Pages beyond which a range flush becomes a flush of the whole address space. Linux uses the same ceiling on x86.
 pub const FLUSH_PAGES_CEILING: u64 = 33;
 

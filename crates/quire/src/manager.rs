@@ -7,6 +7,7 @@ use crate::limits::FRAME_SIZE;
 use crate::page_alloc::{AllocatorConfig, MemoryInfo, PageAllocator, Violation};
 use crate::platform::{FileId, Platform};
 use crate::stats::Stat;
+use crate::tlb::ZapStrategy;
 use crate::vm::{File, FolioPolicy, Memory, Mm};
 
 pub use crate::page_alloc::MemoryRange;
@@ -20,12 +21,15 @@ pub struct Config {
     pub folios: FolioPolicy,
     /// How many levels page tables have.
     pub paging: PagingMode,
+    /// How mapped memory is taken apart.
+    pub zap: ZapStrategy,
 }
 
 /// Manages the memory of one machine: frames, page cache, address spaces.
 pub struct MemoryManager<'p, P: Platform> {
     memory: Memory<'p, P>,
     paging: PagingMode,
+    zap: ZapStrategy,
 }
 
 /// The machine's memory in the words of `/proc/meminfo`, in 4 KiB pages.
@@ -76,7 +80,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// [`InitError`].
     pub fn new(platform: &'p P, ranges: &[MemoryRange], config: &Config) -> Result<Self, InitError> {
         let pages = PageAllocator::new(platform, ranges, config.allocator)?;
-        Ok(Self { memory: Memory::new(pages, config.folios)?, paging: config.paging })
+        Ok(Self { memory: Memory::new(pages, config.folios)?, paging: config.paging, zap: config.zap })
     }
 
     /// An empty address space.
@@ -84,7 +88,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// # Errors
     /// [`MmError::NoMemory`].
     pub fn new_mm(&self) -> Result<Mm<'_, P>, MmError> {
-        Mm::new(&self.memory, self.paging)
+        Mm::new(&self.memory, self.paging, self.zap)
     }
 
     /// A handle on a file of the machine's pager.

@@ -126,6 +126,16 @@ pub unsafe trait Platform: Sync {
     /// Called in every turn of a spin loop. A kernel executes `pause`; a hosted machine gives its thread's turn away.
     fn relax(&self);
 
+    /// A place at which a long call lets others run: a kernel that does not preempt its tasks calls its scheduler if this
+    /// task has had its turn. Verbs that walk a range pass one with each page table, and the gather one at least every
+    /// [`crate::limits::DRAIN_RUNS`] runs and [`crate::limits::DRAIN_FRAMES`] frames that it counts down.
+    ///
+    /// Precondition: a task, not pinned by the library, which holds no lock but that of an address space, perhaps for
+    /// writing: where a kernel schedules here, [`Self::relax`] must let the holder of a lock go on as well. Nobody waits
+    /// for a busy entry of this task. May block; the task may go on on another CPU.
+    #[inline]
+    fn reschedule_point(&self) {}
+
     /// The direct map: where the byte at `addr` can be read and written.
     ///
     /// Precondition: `addr` lies in a range that the manager was given. Postcondition: the pointer is valid for reads

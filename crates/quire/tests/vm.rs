@@ -4,9 +4,13 @@ mod common;
 
 #[path = "vm/basic.rs"]
 mod basic;
+#[path = "vm/batches.rs"]
+mod batches;
 #[path = "vm/failures.rs"]
 mod failures;
 #[path = "vm/threads.rs"]
 mod threads;
+#[path = "vm/track.rs"]
+mod track;
 #[path = "vm/world.rs"]
 mod world;

@@ -6,6 +6,7 @@ use quire::addr::{FrameRange, Order};
 use quire::cpu::CpuId;
 use quire::manager::{Config, MemoryManager, MemoryRange};
 use quire::platform::FileId;
+use quire::tlb::ZapStrategy;
 use quire::vm::{FolioPolicy, OrderPolicy};
 
 use super::{Quire, STACK_LIMIT};
@@ -22,6 +23,8 @@ pub struct MachineShape {
     pub cpus: usize,
     /// Folio sizes of anonymous memory.
     pub policy: FolioPolicy,
+    /// How memory is taken apart.
+    pub zap: ZapStrategy,
     /// Which allocations fail.
     pub failures: FailurePlan,
     /// Which flushes are lost.
@@ -37,6 +40,8 @@ impl MachineShape {
             bytes: 256 << 20,
             cpus: rng.usize(1..5),
             policy: draw_policy(rng),
+            // From a copy: what a seed draws beside stays the same.
+            zap: rng.clone().choice(ZapStrategy::ALL).expect("not empty"),
             failures: FailurePlan::Off,
             lost_flushes: FailurePlan::Off,
             tight: false,
@@ -105,7 +110,7 @@ pub fn check_machine(
         zeroed: true,
     };
     let ranges: Vec<MemoryRange> = machine.ranges().iter().map(frames).collect();
-    let config = Config { folios: shape.policy, ..Config::default() };
+    let config = Config { folios: shape.policy, zap: shape.zap, ..Config::default() };
     let made = machine.run_on(CpuId(0), || MemoryManager::new(&machine, &ranges, &config));
     let manager = made.map_err(|error| format!("start: {error}"))?;
     let before = drained(&machine, &manager);

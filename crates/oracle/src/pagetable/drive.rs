@@ -2,81 +2,24 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use fastrand::Rng;
 use hosted::{FailurePlan, FaultCause, Hosted, HostedConfig, OnViolation, PageFault};
 use quire::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
-use quire::arch::{EntryFlags, PagingMode, Protection};
+use quire::arch::{Entry, EntryFlags, PagingMode};
 use quire::cpu::CpuId;
 use quire::error::MapError;
 use quire::page_alloc::{AllocatorConfig, Gfp, MemoryRange, PageAllocator};
 use quire::pgtable::{GrantWrite, PageTables, Zap};
-use quire::tlb::{FlushBatch, MmContext, MmuGather};
+use quire::tlb::{FlushBatch, MmContext, MmuGather, ZapStrategy};
 
+use super::ops::{CPUS, Rights, TableOp, flags, protection, rights};
 use super::{Leaf, TableModel, USER_PAGES};
 use crate::counts::Mapped;
 use crate::space::Prot;
 
 const BYTES: u64 = 64 << 20;
-const CPUS: usize = 2;
-const RECENT: usize = 12;
+const RECENT: usize = 40;
 /// The page in the middle of where things are mapped: a border between two entries of the top level.
 const MIDDLE: i64 = 1 << 32;
-
-/// What a leaf allows.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Rights {
-    write: bool,
-    user: bool,
-    exec: bool,
-}
-
-/// An operation. Pages count from the middle of the window. The `Debug` form is Rust source under
-/// `use oracle::pagetable::TableOp::*; use oracle::space::Prot::*;`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum TableOp {
-    /// Map a fresh folio of this order by 4 KiB leaves.
-    Map(i32, u8, Prot),
-    /// Map a fresh folio of 2 MiB by one leaf.
-    MapLarge(i32, Prot),
-    /// Map the frame behind one page at another as well.
-    Share(i32, i32, Prot),
-    /// Unmap so many pages; with `true`, tables that become empty go as well.
-    Unmap(i32, u32, bool),
-    /// Give so many pages other rights, the right to store included.
-    Protect(i32, u32, Prot),
-    /// Cut large leaves that reach over the page's start.
-    Split(i32),
-    /// Store to the page, on a CPU.
-    Store(u8, i32),
-    /// Load from the page, on a CPU.
-    Load(u8, i32),
-}
-
-/// The operations of a run: a few pages, or a few tables, on both sides of the middle.
-pub fn draw_tables(rng: &mut Rng, count: usize) -> Vec<TableOp> {
-    let span = *rng.choice(&[20, 200, 1200]).expect("not empty");
-    let huge = rng.bool();
-    let page = |rng: &mut Rng| match rng.u32(..3) {
-        0 => rng.i32(-span..span),
-        1 => rng.i32(-span..span) & !511,
-        _ => rng.i32(-span / 8..span / 8 + 1),
-    };
-    let op = |rng: &mut Rng| {
-        let prot = *rng.choice(&Prot::ALL).expect("not empty");
-        let len = if rng.bool() { rng.u32(1..10) } else { rng.u32(1..span as u32) };
-        match rng.u32(..16) {
-            0..4 => TableOp::Map(page(rng), rng.u8(..10), prot),
-            4 if huge => TableOp::MapLarge(page(rng) & !511 | i32::from(rng.u32(..20) == 0), prot),
-            4 | 5 => TableOp::Share(page(rng), page(rng), prot),
-            6 | 7 => TableOp::Unmap(page(rng), len, rng.bool()),
-            8 | 9 => TableOp::Protect(page(rng), len, prot),
-            10 => TableOp::Split(page(rng)),
-            11..14 => TableOp::Store(rng.u8(..CPUS as u8), page(rng)),
-            _ => TableOp::Load(rng.u8(..CPUS as u8), page(rng)),
-        }
-    };
-    (0..count).map(|_| op(rng)).collect()
-}
 
 type Outcome = Result<(), String>;
 
@@ -89,8 +32,8 @@ pub struct TableLockstep<'a, 'p> {
     /// The word that was stored last to each frame in use.
     words: HashMap<u64, u64>,
     next_word: u64,
-    /// CPUs and pages that were accessed last: their translations are cached, and are tried again after each operation.
-    recent: VecDeque<(u8, i32)>,
+    /// The accesses made last: their translations are cached, and are tried again after each operation.
+    recent: VecDeque<TableOp>,
 }
 
 fn address(page: i32) -> VirtAddr {
@@ -101,30 +44,20 @@ fn range(page: i32, count: u32) -> VirtRange {
     VirtRange::from_len(address(page), u64::from(count) << 12)
 }
 
-/// What hardware makes of a protection: memory that can be written can be read.
-fn protection(prot: Prot) -> Protection {
-    let library = crate::machine::convert::protection(prot);
-    if prot.reads() { library.union(Protection::READ) } else { library }
-}
-
-fn rights(prot: Prot) -> Rights {
-    Rights { write: prot.writes(), user: prot.reads(), exec: prot.executes() }
-}
-
 impl TableLockstep<'_, '_> {
     /// Does the operations on a fresh machine, unmaps everything and checks that nothing is lost.
     ///
     /// # Errors
     /// What differed, with the number of the operation.
-    pub fn check(ops: &[TableOp]) -> Outcome {
-        Self::check_losing(ops, FailurePlan::Off)
+    pub fn check(ops: &[TableOp], zap: ZapStrategy) -> Outcome {
+        Self::check_losing(ops, zap, FailurePlan::Off)
     }
 
     /// The same on a machine that loses flushes.
     ///
     /// # Errors
     /// As [`Self::check`].
-    pub fn check_losing(ops: &[TableOp], lost: FailurePlan) -> Outcome {
+    pub fn check_losing(ops: &[TableOp], zap: ZapStrategy, lost: FailurePlan) -> Outcome {
         let config = HostedConfig { on_violation: OnViolation::Record, ..HostedConfig::new(BYTES) };
         let machine = config.with_cpus(CPUS).build().map_err(|error| error.to_string())?;
         machine.lose_flushes(lost);
@@ -135,6 +68,7 @@ impl TableLockstep<'_, '_> {
             let allocator = allocator.map_err(|error| error.to_string())?;
             let before = allocator.memory_info().used;
             let context = PageTables::create(&allocator, PagingMode::FourLevel).map_err(|e| e.to_string())?;
+            let context = context.with_zap(zap);
             let mut lockstep = TableLockstep {
                 machine: &machine,
                 allocator: &allocator,
@@ -190,34 +124,37 @@ impl TableLockstep<'_, '_> {
             TableOp::Share(from, to, prot) => self.share(from, to, prot),
             TableOp::Unmap(page, count, tables) => self.unmap(page, count, tables),
             TableOp::Protect(page, count, prot) => self.protect(page, count, prot),
+            TableOp::ClearSoftDirty(page, count) => self.clear_soft_dirty(page, count),
+            TableOp::Mark(page, count, on) => self.mark(page, count, on),
             TableOp::Split(page) => {
                 self.model.split_at(address(page).page());
                 self.tables().split_at(address(page)).map_err(|error| error.to_string())
             }
             TableOp::Store(cpu, page) => {
-                self.recent.push_front((cpu, page));
+                self.recent.push_front(op);
                 self.store(cpu, page)
             }
             TableOp::Load(cpu, page) => {
-                self.recent.push_front((cpu, page));
+                self.recent.push_front(op);
                 self.load(cpu, page)
             }
         }
     }
 
-    /// Loads once more from the pages that were accessed last.
+    /// Makes the accesses made last once more.
     fn again(&mut self) -> Outcome {
         self.recent.truncate(RECENT);
-        for (cpu, page) in self.recent.clone() {
-            self.load(cpu, page)?;
-        }
-        Ok(())
+        self.recent.clone().into_iter().try_for_each(|op| match op {
+            TableOp::Store(cpu, page) => self.store(cpu, page),
+            TableOp::Load(cpu, page) => self.load(cpu, page),
+            _ => Ok(()),
+        })
     }
 
     fn map(&mut self, page: i32, order: Order, prot: Prot) -> Outcome {
         let Ok(frame) = self.allocator.alloc(Gfp::USER, order) else { return Ok(()) };
         let (addr, run) = (address(page), FrameRange::folio(frame, order));
-        let got = self.tables().map(addr, run, EntryFlags::leaf(protection(prot)));
+        let got = self.tables().map(addr, run, flags(prot));
         let leaf = Leaf { frame, size: PageSize::Size4K, flags: rights(prot) };
         let crosses = addr.page() % 512 + run.count > 512;
         let want =
@@ -231,7 +168,7 @@ impl TableLockstep<'_, '_> {
     fn map_large(&mut self, page: i32, prot: Prot) -> Outcome {
         let Ok(frame) = self.allocator.alloc(Gfp::USER, Order::BLOCK) else { return Ok(()) };
         let (addr, size) = (address(page), PageSize::Size2M);
-        let got = self.tables().map_large(addr, frame, size, EntryFlags::leaf(protection(prot)));
+        let got = self.tables().map_large(addr, frame, size, flags(prot));
         if got.is_err() {
             self.allocator.free(frame, Order::BLOCK).map_err(|error| error.to_string())?;
         }
@@ -244,8 +181,7 @@ impl TableLockstep<'_, '_> {
 
     fn share(&mut self, from: i32, to: i32, prot: Prot) -> Outcome {
         let Some((frame, _)) = self.model.translate(address(from).page()) else { return Ok(()) };
-        let flags = EntryFlags::leaf(protection(prot));
-        let got = self.tables().map(address(to), FrameRange::new(frame, 1), flags);
+        let got = self.tables().map(address(to), FrameRange::new(frame, 1), flags(prot));
         if got == Err(MapError::OutOfMemory) {
             return Ok(());
         }
@@ -299,7 +235,42 @@ impl TableLockstep<'_, '_> {
         if got == Err(MapError::OutOfMemory) {
             return Ok(());
         }
-        self.model.protect(range.start.page(), range.pages(), |_| rights(prot));
+        self.model.protect(range.start.page(), range.pages(), |rights| rights.protected(prot));
+        same(got, Ok(()))
+    }
+
+    fn clear_soft_dirty(&mut self, page: i32, count: u32) -> Outcome {
+        let range = range(page, count);
+        let clear = |tables: PageTables<'_, '_, Hosted>, owed: &mut _| tables.clear_soft_dirty(range, owed);
+        self.change(range, clear, |rights| Rights { soft_dirty: false, write: false, ..rights })
+    }
+
+    fn mark(&mut self, page: i32, count: u32, on: bool) -> Outcome {
+        let range = range(page, count);
+        if on {
+            let mark =
+                |tables: PageTables<'_, '_, Hosted>, owed: &mut _| tables.mark_write_protected(range, owed);
+            self.change(range, mark, |rights| Rights { marked: true, write: false, ..rights })
+        } else {
+            let unmark = |tables: PageTables<'_, '_, Hosted>, _: &mut _| tables.unmark_write_protected(range);
+            self.change(range, unmark, |rights| Rights { marked: false, ..rights })
+        }
+    }
+
+    /// Does to all leaves of a range what `change` does to one.
+    fn change(
+        &mut self,
+        range: VirtRange,
+        verb: impl FnOnce(PageTables<'_, '_, Hosted>, &mut FlushBatch) -> Result<(), MapError>,
+        change: impl Fn(Rights) -> Rights,
+    ) -> Outcome {
+        let mut owed = FlushBatch::new();
+        let got = verb(self.tables(), &mut owed);
+        owed.flush(self.allocator, self.context);
+        if got == Err(MapError::OutOfMemory) {
+            return Ok(());
+        }
+        self.model.protect(range.start.page(), range.pages(), change);
         same(got, Ok(()))
     }
 
@@ -351,7 +322,10 @@ impl TableLockstep<'_, '_> {
             return Err(violation.to_string());
         }
         let leaves = self.machine.leaves(self.context.root()).into_iter().map(|leaf| {
-            let rights = Rights { write: leaf.write, user: leaf.user, exec: leaf.exec };
+            let flags = Entry::from_bits(leaf.entry).flags();
+            let (soft_dirty, marked) =
+                (flags.contains(EntryFlags::SOFT_DIRTY), flags.contains(EntryFlags::UFFD_WP));
+            let rights = Rights { write: leaf.write, user: leaf.user, exec: leaf.exec, soft_dirty, marked };
             (leaf.addr.page(), leaf.frame, leaf.frames, rights)
         });
         let model =

@@ -21,6 +21,7 @@ use quire::cpu::CpuId;
 use quire::error::FaultError;
 use quire::manager::{Config, MemoryManager, MemoryRange};
 use quire::platform::FileId;
+use quire::tlb::ZapStrategy;
 use quire::vm::{Access, FolioPolicy, MapRequest, Mm, Placement};
 use view::{View, possible};
 
@@ -71,7 +72,8 @@ fn finish<R>(
 fn lockstep_round(seed: u64) -> Result<(), String> {
     let mut rng = Rng::with_seed(seed);
     let (machine, ranges) = machine();
-    let config = Config { folios: policy(&mut rng), ..Config::default() };
+    let zap = ZapStrategy::ALL[seed as usize % ZapStrategy::ALL.len()];
+    let config = Config { folios: policy(&mut rng), zap, ..Config::default() };
     let manager = machine.run_on(CpuId(0), || MemoryManager::new(&machine, &ranges, &config));
     let manager = manager.map_err(|error| error.to_string())?;
     let mm = machine.run_on(CpuId(0), || manager.new_mm()).map_err(|error| error.to_string())?;
@@ -211,7 +213,8 @@ fn contend(
 fn contention_round(seed: u64, time: Duration) -> Result<u64, String> {
     let mut rng = Rng::with_seed(seed);
     let (machine, ranges) = machine();
-    let config = Config { folios: policy(&mut rng), ..Config::default() };
+    let zap = ZapStrategy::ALL[seed as usize % ZapStrategy::ALL.len()];
+    let config = Config { folios: policy(&mut rng), zap, ..Config::default() };
     let manager = machine.run_on(CpuId(0), || MemoryManager::new(&machine, &ranges, &config));
     let manager = manager.map_err(|error| error.to_string())?;
     let request = MapRequest {

@@ -80,6 +80,13 @@ impl Descriptor {
         self.flags.fetch_or(flags.0, Ordering::AcqRel);
     }
 
+    /// The grain of a page table of the lowest level, as an order: each aligned group of so many entries is empty, or maps
+    /// consecutive frames of one kind. Under the table's lock; 0 says nothing.
+    #[inline]
+    pub fn grain(&self) -> &AtomicU64 {
+        &self.previous
+    }
+
     /// Takes the lock of the page-table page that the frame holds.
     #[inline]
     pub fn lock_table<P: Platform>(&self, platform: &P, rank: Rank) {

@@ -98,6 +98,27 @@ impl<'a> Lanes<'a> {
         }
     }
 
+    /// The frames of group `group` of 64 whose count is one.
+    #[inline]
+    pub fn ones(self, group: usize) -> u64 {
+        match self {
+            Self::Narrow(words) => (0..8)
+                .fold(0, |ones, word| ones | zero_lanes(load(&words[group * 8 + word]) ^ LOW) << (word * 8)),
+            Self::Wide(lanes) => (0..64).fold(0, |ones, at| {
+                ones | u64::from(lanes[group * 64 + at].load(Ordering::Relaxed) == 1) << at
+            }),
+        }
+    }
+
+    /// Whether any frame's count is not zero.
+    #[inline]
+    pub fn any(self) -> bool {
+        match self {
+            Self::Narrow(words) => words.iter().fold(0, |all, word| all | load(word)) != 0,
+            Self::Wide(lanes) => lanes.iter().fold(0, |all, lane| all | lane.load(Ordering::Relaxed)) != 0,
+        }
+    }
+
     /// The frames whose count is not zero.
     pub fn nonzero(self) -> FrameMask {
         let mut mask = FrameMask::EMPTY;
@@ -138,14 +159,16 @@ fn decrement_narrow(
     // Where 64 frames in a row are mapped once, which is the rule, all of them reach zero by eight stores.
     let singles =
         |group: usize| words[group * 8..][..8].iter().fold(0, |all, word| all | load(word) ^ LOW) == 0;
-    let pieces = || group_pieces(start, count);
-    let checked = |(first, len)| (len == 64 && singles(first / 64)) || !words_of(first, len).any(zero);
-    if !pieces().all(checked) {
-        return Err(LaneError::Underflow);
+    let mut all_single = [false; BLOCK_FRAMES / 64];
+    for (first, len) in group_pieces(start, count) {
+        all_single[first / 64] = len == 64 && singles(first / 64);
+        if !all_single[first / 64] && words_of(first, len).any(zero) {
+            return Err(LaneError::Underflow);
+        }
     }
-    for (first, len) in pieces() {
+    for (first, len) in group_pieces(start, count) {
         let group = first / 64;
-        if len == 64 && singles(group) {
+        if all_single[group] {
             words[group * 8..][..8].iter().for_each(|word| word.store(0, Ordering::Relaxed));
             zeroed.0[group] = u64::MAX;
             continue;

@@ -87,23 +87,51 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
         block.set_lanes(Some((at, true)));
     }
 
+    /// Frames from `frame` to the end of its folio. Whoever asks keeps the folio from being freed or split.
+    pub fn folio_rest(&self, frame: Frame) -> u64 {
+        let block = self.memmap.block(frame.block());
+        if block.state() == BlockState::Small {
+            let index = frame.index_in_block();
+            let next = block.heads.load().next_set(index + 1);
+            return (next.unwrap_or(BLOCK_FRAMES) - index) as u64;
+        }
+        let frames = 1 << block.order.load(Ordering::Relaxed).max(Order::BLOCK.get());
+        frames - frame.0 % frames
+    }
+
     /// How many leaves of any size map the frame.
     pub fn mapcount(&self, frame: Frame) -> u64 {
         let Some(block) = self.memmap.get(frame.block()) else { return 0 };
         block.lock(self.platform);
         let small = block.lanes(self.platform).map_or(0, |lanes| lanes.get(frame.index_in_block()));
-        let (state, own) = (block.state(), u64::from(block.large_maps.load(Ordering::Relaxed)));
-        let order = block.order.load(Ordering::Relaxed);
+        let large = self.large_leaves(frame, block);
         block.unlock(self.platform);
-        let gigantic = match state {
-            BlockState::FolioTail if order == Order::GIGANTIC.get() => {
-                let head = BlockNumber(frame.block().0 & !(super::whole::blocks_of(Order::GIGANTIC) - 1));
-                u64::from(self.memmap.block(head).gigantic_maps.load(Ordering::Relaxed))
+        u64::from(small) + large
+    }
+
+    /// Which of the 64 frames at a multiple of 64 around `frame` are mapped by one 4 KiB leaf, by no larger one, and held by
+    /// nobody; the first in bit 0.
+    pub fn mapped_once(&self, frame: Frame) -> u64 {
+        let Some(block) = self.memmap.get(frame.block()) else { return 0 };
+        let group = frame.index_in_block() / 64;
+        block.lock(self.platform);
+        let ones = block.lanes(self.platform).map_or(0, |lanes| lanes.ones(group));
+        let (held, large) = (block.held.word(group), self.large_leaves(frame, block));
+        block.unlock(self.platform);
+        if large == 0 { ones & !held } else { 0 }
+    }
+
+    /// How many leaves of more than 4 KiB map the frame. Under its block's lock.
+    fn large_leaves(&self, frame: Frame, block: &Block) -> u64 {
+        let gigantic = match block.state() {
+            BlockState::FolioTail if block.order.load(Ordering::Relaxed) == Order::GIGANTIC.get() => {
+                let head = head_of(frame.block(), Order::GIGANTIC.get());
+                self.memmap.block(head).gigantic_maps.load(Ordering::Relaxed)
             }
-            BlockState::Folio => u64::from(block.gigantic_maps.load(Ordering::Relaxed)),
+            BlockState::Folio => block.gigantic_maps.load(Ordering::Relaxed),
             _ => 0,
         };
-        u64::from(small) + own + gigantic
+        u64::from(block.large_maps.load(Ordering::Relaxed)) + u64::from(gigantic)
     }
 
     /// Marks frames as owned by something besides the leaves that map them: they stay in use at a count of zero.
@@ -263,7 +291,7 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
         if order == Order::BLOCK {
             let platform = self.allocator.platform;
             let mapped = block.large_maps.load(Ordering::Relaxed) != 0
-                || block.lanes(platform).is_some_and(|lanes| !lanes.nonzero().is_empty());
+                || block.lanes(platform).is_some_and(Lanes::any);
             if mapped || block.held.contains(0) {
                 return 0;
             }
@@ -326,10 +354,12 @@ impl<P: Platform> Drop for Counter<'_, '_, P> {
 fn touch(block: &Block, start: usize, count: usize) {
     FrameState::UNKNOWN.put(block.folio_state_cell());
     let Some(area) = block.area() else { return };
-    area.set_states(start, count, FrameState::UNKNOWN);
-    if !block.heads.contains(start) {
-        let head = block.heads.load().previous_set(start).unwrap_or(start);
-        area.set_state(head, FrameState::UNKNOWN);
+    // The state of a folio is its first frame's. Mostly the run is, or is part of, one folio.
+    let heads = block.heads.load();
+    let first = if heads.contains(start) { start } else { heads.previous_set(start).unwrap_or(start) };
+    area.set_state(first, FrameState::UNKNOWN);
+    if count > 1 && heads.next_set(start + 1).is_some_and(|next| next < start + count) {
+        area.set_states(start, count, FrameState::UNKNOWN);
     }
 }
 

@@ -169,7 +169,8 @@ fn copy_run<P: Platform>(
             CopyMode::Private => leaf,
         };
         debug_assert_eq!(to.load(index), Entry::EMPTY);
-        to.table().store(index, copy);
+        // A mark is for the handler of the address space that it was set in.
+        to.table().store(index, copy.without(EntryFlags::UFFD_WP));
     }
     to.grow(run as i32);
     weakened

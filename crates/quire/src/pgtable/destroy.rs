@@ -1,9 +1,9 @@
 //! Taking an address space apart at its end.
 
-use super::PageTables;
+use super::{PageTables, Zap};
 use crate::page_alloc::PageAllocator;
 use crate::platform::Platform;
-use crate::tlb::{MmContext, MmuGather, RssChange, Unmapped};
+use crate::tlb::{MmContext, MmuGather, RssChange, Unmapped, ZapStrategy};
 
 impl<'p, P: Platform> PageTables<'_, 'p, P> {
     /// Frees all tables of an address space and drops the counts of all leaves: the root is one detached subtree. No CPU
@@ -11,6 +11,12 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
     pub fn destroy(allocator: &PageAllocator<'p, P>, context: MmContext) -> RssChange {
         debug_assert!(context.running().is_empty(), "a CPU still runs the address space");
         let mut gather = MmuGather::new(allocator, &context);
+        if context.zap() != ZapStrategy::Tables {
+            let all = context.mode().user_range();
+            let unmapped = PageTables::new(allocator, &context).unmap(&Zap::tables(all, all), &mut gather);
+            debug_assert_eq!(unmapped, Ok(()), "no leaf reaches out of the user half");
+        }
+        gather.make_room();
         gather.add(Unmapped::root(context.root(), context.mode().top()));
         let change = gather.finish();
         debug_assert_eq!(context.tables(), 0, "tables were lost");

@@ -71,7 +71,11 @@ impl<'a, P: Platform> LockedTable<'a, P> {
         for step in 0..count {
             self.table.store(index + step, Entry::from_bits(first.bits() + ((step as u64) << 12)));
         }
+        let (was_empty, grain) = (self.population() == 0, self.descriptor.grain());
+        let of_run = u64::from((index | count).trailing_zeros());
+        let of_all = if was_empty { of_run } else { of_run.min(grain.load(Ordering::Relaxed)) };
         self.grow(count as i32);
+        grain.store(of_all, Ordering::Relaxed);
     }
 
     /// Takes a leaf out and returns it with all that hardware set. The caller corrects the population with
@@ -115,10 +119,17 @@ impl<'a, P: Platform> LockedTable<'a, P> {
         }
     }
 
-    /// Corrects the number of non-empty entries.
+    #[inline]
+    fn population(&self) -> u16 {
+        self.descriptor.population.load(Ordering::Relaxed)
+    }
+
+    /// Corrects the number of non-empty entries, of which some map other frames than before: nothing is known of the
+    /// table's grain any more.
     #[inline]
     pub(super) fn grow(&self, by: i32) {
-        let population = i32::from(self.descriptor.population.load(Ordering::Relaxed)) + by;
+        self.descriptor.grain().store(0, Ordering::Relaxed);
+        let population = i32::from(self.population()) + by;
         debug_assert!((0..=crate::limits::TABLE_ENTRIES as i32).contains(&population));
         self.descriptor.population.store(population as u16, Ordering::Relaxed);
     }

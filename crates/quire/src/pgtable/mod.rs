@@ -33,7 +33,9 @@ mod move_range;
 mod protect;
 mod replace;
 mod split;
+mod track;
 mod unmap;
+mod update;
 mod validate;
 mod walk;
 

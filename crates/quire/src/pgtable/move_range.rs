@@ -37,6 +37,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         while moved < from.len() {
             let rest = VirtRange::new(from.start.add(moved), from.end);
             moved += self.move_step(rest, to.add(moved), owed).map_err(failed(moved))?;
+            self.platform().reschedule_point();
         }
         Ok(())
     }
@@ -123,6 +124,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
             for step in 0..count {
                 move_leaf(&source, first + step, &source, at + step);
             }
+            source.grow(0);
         } else {
             let other = self.lock_second(target);
             let moved = (0..count).filter(|step| move_leaf(&source, first + step, &other, at + step)).count();

@@ -3,16 +3,17 @@
 use super::PageTables;
 use super::lock::LockedTable;
 use super::walk::Step;
-use crate::addr::VirtRange;
+use crate::addr::{Frame, VirtRange};
 use crate::arch::{Entry, EntryFlags, Protection};
 use crate::error::MapError;
+use crate::page_alloc::PageAllocator;
 use crate::platform::Platform;
 use crate::tlb::FlushBatch;
 
 /// Which leaves get the right to store when the new protection has it and they do not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GrantWrite {
-    /// None: the first store faults, and the fault decides.
+    /// None: the first store faults, and the fault decides. So it is with every leaf that is marked, or is not soft-dirty.
     Never,
     /// Anonymous 4 KiB leaves whose frame nobody else maps or holds: private mappings.
     Exclusive,
@@ -20,6 +21,8 @@ pub enum GrantWrite {
     Always,
 }
 
+/// What mostly is so of a leaf that may have the right to store.
+const EASY: EntryFlags = EntryFlags::ANON.union(EntryFlags::SOFT_DIRTY);
 /// The rights that a leaf has or lacks; [`EntryFlags::NO_EXECUTE`] counts the other way round.
 const RIGHTS: EntryFlags = EntryFlags::WRITE.union(EntryFlags::USER).union(EntryFlags::NO_EXECUTE);
 
@@ -47,59 +50,137 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
             if step.is_lowest() || step.holds_leaf() {
                 self.protect_step(&step, rights, grant, owed);
             }
+            self.platform().reschedule_point();
         }
         Ok(())
     }
 
     fn protect_step(&self, step: &Step<'p>, rights: EntryFlags, grant: GrantWrite, owed: &mut FlushBatch) {
-        let locked = self.lock(step.table);
         let Some(size) = step.table.level().leaf_size() else { return };
-        let mut lost: Option<(usize, usize)> = None;
-        for index in step.indices() {
-            let seen = locked.load(index);
-            if seen.is_present() && self.protect_leaf(&locked, index, seen, rights, grant) {
-                lost = Some((lost.map_or(index, |(first, _)| first), index + 1));
+        let mut change = Change { allocator: self.allocator, rights, grant, group: None, sole: 0 };
+        let indices = step.indices();
+        let (mut at, mut first_lost, mut end_lost) = (indices.start, usize::MAX, 0);
+        let locked = self.lock(step.table);
+        while at < indices.end {
+            let eight = if at + 8 <= indices.end { change.eight(&locked, at) } else { None };
+            let (lost, count) = eight.map_or_else(|| (change.one(&locked, at), 1), |lost| (lost, 8));
+            if lost {
+                first_lost = first_lost.min(at);
+                end_lost = at + count;
+            }
+            at += count;
+        }
+        drop(locked);
+        if end_lost > 0 {
+            owed.add(step.part(first_lost, end_lost), size);
+        }
+    }
+}
+
+/// What leaves shall allow, and what is known of the frames that they map.
+struct Change<'a, 'p, P: Platform> {
+    allocator: &'a PageAllocator<'p, P>,
+    rights: EntryFlags,
+    grant: GrantWrite,
+    /// The 64 frames, at a multiple of 64, of which `sole` has a bit for each that one leaf maps and nothing else owns.
+    group: Option<u64>,
+    sole: u64,
+}
+
+impl<P: Platform> Change<'_, '_, P> {
+    /// Changes one leaf, if there is one; whether it lost a right.
+    #[inline(never)]
+    fn one(&mut self, locked: &LockedTable<'_, P>, index: usize) -> bool {
+        let seen = locked.load(index);
+        if !seen.is_present() {
+            return false;
+        }
+        let rights = if self.may_store(seen) { self.rights } else { self.rights.without(EntryFlags::WRITE) };
+        let before = locked.update(index, seen, |leaf| leaf.without(RIGHTS).with(rights));
+        loses(before.flags(), rights)
+    }
+
+    /// Changes eight leaves with the same rights in which hardware has nothing left to set, where the new rights are the
+    /// same for all; whether they lost a right. `None` for others: nothing has changed.
+    #[inline]
+    fn eight(&mut self, locked: &LockedTable<'_, P>, index: usize) -> Option<bool> {
+        let leaves: [Entry; 8] = core::array::from_fn(|at| locked.load(index + at));
+        let all = Entry::from_bits(leaves.iter().fold(u64::MAX, |all, leaf| all & leaf.bits()));
+        let any = Entry::from_bits(leaves.iter().fold(0, |any, leaf| any | leaf.bits()));
+        let settled = all.has(EntryFlags::PRESENT | EntryFlags::ACCESSED)
+            && (all.has(EntryFlags::DIRTY) || !any.has(EntryFlags::WRITE));
+        let before = all.flags().intersection(RIGHTS);
+        if !settled || before != any.flags().intersection(RIGHTS) || !self.may_store_to_all(&leaves, any) {
+            return None;
+        }
+        if before != self.rights {
+            for (at, leaf) in leaves.into_iter().enumerate() {
+                locked.table().store(index + at, leaf.without(RIGHTS).with(self.rights));
             }
         }
-        if let Some((first, end)) = lost {
-            owed.add(step.part(first, end), size);
-        }
+        Some(loses(before, self.rights))
     }
 
-    /// Changes one leaf; whether it lost a right.
+    /// Whether each of eight leaves with the same rights, `any` their bits together, may have the new right to store.
     #[inline]
-    fn protect_leaf(
-        &self,
-        locked: &LockedTable<'_, P>,
-        index: usize,
-        seen: Entry,
-        rights: EntryFlags,
-        grant: GrantWrite,
-    ) -> bool {
-        let mut wanted = rights;
-        if wanted.contains(EntryFlags::WRITE) && !seen.has(EntryFlags::WRITE) && !self.may_grant(seen, grant)
-        {
-            wanted = wanted.without(EntryFlags::WRITE);
+    fn may_store_to_all(&mut self, leaves: &[Entry; 8], any: Entry) -> bool {
+        if !self.rights.contains(EntryFlags::WRITE) || any.has(EntryFlags::WRITE) {
+            return true;
         }
-        let before = locked.update(index, seen, |leaf| leaf.without(RIGHTS).with(wanted));
-        let taken = before.flags().without(wanted).intersection(EntryFlags::WRITE.union(EntryFlags::USER));
-        let execute = wanted.without(before.flags()).contains(EntryFlags::NO_EXECUTE);
-        taken != EntryFlags::NONE || execute
+        // Mostly their frames stand side by side: one look at what is known of them.
+        let group = leaves[0].frame().0 / 64;
+        let alike = leaves.iter().all(|leaf| leaf.frame().0 / 64 == group && leaf.has(EASY));
+        if self.grant != GrantWrite::Exclusive
+            || !alike
+            || any.has(EntryFlags::SPECIAL)
+            || any.has(EntryFlags::UFFD_WP)
+        {
+            return leaves.iter().all(|&leaf| self.may_store(leaf));
+        }
+        let wanted = leaves.iter().fold(0, |wanted, leaf| wanted | 1 << (leaf.frame().0 % 64));
+        self.may_store(leaves[0]) && self.sole & wanted == wanted
     }
 
-    /// Whether a leaf may get the right to store without a fault.
-    fn may_grant(&self, leaf: Entry, grant: GrantWrite) -> bool {
-        match grant {
+    /// Whether a leaf may have the new right to store, if there is one, without a fault.
+    #[inline]
+    fn may_store(&mut self, leaf: Entry) -> bool {
+        if !self.rights.contains(EntryFlags::WRITE) || leaf.has(EntryFlags::WRITE) {
+            return true;
+        }
+        if leaf.has(EntryFlags::UFFD_WP) || !leaf.has(EntryFlags::SOFT_DIRTY) {
+            return false;
+        }
+        match self.grant {
             GrantWrite::Never => false,
             GrantWrite::Always => !leaf.has(EntryFlags::SPECIAL),
             GrantWrite::Exclusive => {
-                let ours = leaf.has(EntryFlags::ANON) && !leaf.has(EntryFlags::SPECIAL);
-                ours && !leaf.has(EntryFlags::LARGE)
-                    && self.allocator.mapcount(leaf.frame()) == 1
-                    && !self.allocator.is_held(leaf.frame())
+                let small = !leaf.has(EntryFlags::SPECIAL) && !leaf.has(EntryFlags::LARGE);
+                small && leaf.has(EntryFlags::ANON) && self.is_sole(leaf.frame())
             }
         }
     }
+
+    /// Whether one leaf maps the frame and nothing else owns it. Nobody else adds a leaf: that takes our address-space
+    /// lock. So what is known of its neighbours is good for them as well.
+    #[inline]
+    fn is_sole(&mut self, frame: Frame) -> bool {
+        if self.group != Some(frame.0 / 64) {
+            self.look_around(frame);
+        }
+        self.sole >> (frame.0 % 64) & 1 == 1
+    }
+
+    #[inline(never)]
+    fn look_around(&mut self, frame: Frame) {
+        (self.group, self.sole) = (Some(frame.0 / 64), self.allocator.mapped_once(frame));
+    }
+}
+
+/// Whether a leaf had a right that it has no more. The bit that refuses execution counts the other way round.
+#[inline]
+fn loses(before: EntryFlags, after: EntryFlags) -> bool {
+    let allowed = |flags: EntryFlags| flags.intersection(RIGHTS).bits() ^ EntryFlags::NO_EXECUTE.bits();
+    allowed(before) & !allowed(after) != 0
 }
 
 impl Step<'_> {

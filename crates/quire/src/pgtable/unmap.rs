@@ -9,7 +9,7 @@ use crate::error::MapError;
 use crate::platform::Platform;
 use crate::stats::Stat;
 use crate::tlb::words::Table;
-use crate::tlb::{MmuGather, Unmapped};
+use crate::tlb::{MmuGather, Unmapped, ZapStrategy};
 
 /// What to unmap and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,6 +36,13 @@ impl Zap {
     }
 }
 
+/// What one walk of the range takes out.
+#[derive(Clone, Copy)]
+struct Pass {
+    leaves: bool,
+    tables: bool,
+}
+
 /// Why a hold of a table's lock ended before its entries did.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stop {
@@ -57,16 +64,33 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         debug_assert!(zap.limits.covers(zap.range));
         self.check(zap.range)?;
         self.split_ends(zap.range)?;
-        let mut rest = zap.range;
-        while !rest.is_empty() {
-            gather.make_room();
-            rest.start = self.unmap_step(rest, zap, gather);
+        if zap.detach && self.context.zap() != ZapStrategy::Tables {
+            // The published ways take out every leaf first. Tables go afterwards, when they are empty.
+            self.unmap_pass(zap, Pass { leaves: true, tables: false }, gather);
+            self.unmap_pass(zap, Pass { leaves: false, tables: true }, gather);
+        } else {
+            self.unmap_pass(zap, Pass { leaves: true, tables: zap.detach }, gather);
         }
         Ok(())
     }
 
+    fn unmap_pass(&self, zap: &Zap, pass: Pass, gather: &mut MmuGather<'_, '_, P>) {
+        let mut rest = zap.range;
+        while !rest.is_empty() {
+            gather.make_room();
+            rest.start = self.unmap_step(rest, zap, pass, gather);
+            gather.reschedule();
+        }
+    }
+
     /// Unmaps what one table or one entry holds of the start of `rest`; where to go on.
-    fn unmap_step(&self, rest: VirtRange, zap: &Zap, gather: &mut MmuGather<'_, '_, P>) -> VirtAddr {
+    fn unmap_step(
+        &self,
+        rest: VirtRange,
+        zap: &Zap,
+        pass: Pass,
+        gather: &mut MmuGather<'_, '_, P>,
+    ) -> VirtAddr {
         let mut table = self.root();
         loop {
             let entry = table.load(table.index(rest.start));
@@ -74,7 +98,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
                 break;
             }
             let extent = table.extent(rest.start);
-            if zap.detach && zap.limits.covers(extent) {
+            if pass.tables && zap.limits.covers(extent) {
                 self.detach(table, extent, gather);
                 return extent.end.min(rest.end);
             }
@@ -87,7 +111,9 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
             if table.level() == Level::PTE { Level::PTE.table_bytes() } else { table.level().entry_bytes() };
         let end = rest.end.min(rest.start.align_down(bytes).add(bytes));
         let step = Step { table, range: VirtRange::new(rest.start, end) };
-        if step.is_lowest() {
+        if !pass.leaves {
+            end
+        } else if step.is_lowest() {
             self.unmap_leaves(&step, gather)
         } else {
             self.unmap_large(&step, zap.detach, gather)
@@ -109,7 +135,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
     fn unmap_leaves(&self, step: &Step<'p>, gather: &mut MmuGather<'_, '_, P>) -> VirtAddr {
         let indices = step.indices();
         let locked = self.lock(step.table);
-        let (at, taken, stop) = take_leaves(&locked, indices.clone(), gather);
+        let (at, taken, stop) = self.take_leaves(&locked, indices.clone(), gather);
         drop(locked);
         let next = step.range.start.add((at - indices.start) as u64 * PageSize::Size4K.bytes());
         if taken > 0 {
@@ -170,60 +196,82 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         self.split_at(range.start)?;
         self.split_at(range.end)
     }
+
+    /// Takes leaves out of a table until the gather is full; where it stopped, how many there were, and why it stopped.
+    fn take_leaves(
+        &self,
+        locked: &LockedTable<'_, P>,
+        indices: core::ops::Range<usize>,
+        gather: &mut MmuGather<'_, '_, P>,
+    ) -> (usize, u64, Stop) {
+        let strategy = self.context.zap();
+        let (mut at, mut taken, mut stop) = (indices.start, 0, Stop::Done);
+        let mut open: Option<Open> = None;
+        while at < indices.end {
+            let seen = locked.load(at);
+            if seen.is_present() {
+                // Room for the open run and for the one that this leaf may start.
+                if gather.span_room() < 2 {
+                    stop = Stop::Full;
+                    break;
+                }
+                let leaf = match strategy {
+                    ZapStrategy::Tables => locked.take(at, seen),
+                    ZapStrategy::PerPage | ZapStrategy::Runs => locked.table().swap(at, Entry::EMPTY),
+                };
+                taken += 1;
+                match &mut open {
+                    Some(run) if run.goes_on_with(leaf) => run.count += 1,
+                    _ => {
+                        close(open.take(), gather);
+                        if !leaf.has(EntryFlags::SPECIAL) {
+                            open = Some(Open::new(leaf, self.most_in_run(leaf)));
+                        }
+                    }
+                }
+            } else if seen.is_busy() {
+                stop = Stop::Busy;
+                break;
+            }
+            at += 1;
+        }
+        close(open, gather);
+        locked.grow(-(taken as i32));
+        (at, taken, stop)
+    }
+
+    /// How many leaves may go as one run that starts with this one.
+    #[inline]
+    fn most_in_run(&self, leaf: Entry) -> u64 {
+        match self.context.zap() {
+            ZapStrategy::PerPage => 1,
+            ZapStrategy::Runs => self.allocator.folio_rest(leaf.frame()),
+            ZapStrategy::Tables => u64::MAX,
+        }
+    }
 }
 
 /// Leaves that are taken out one after the other and belong together.
 struct Open {
     first: Entry,
     count: u64,
+    most: u64,
     dirty: bool,
 }
 
 impl Open {
+    #[inline]
+    fn new(first: Entry, most: u64) -> Self {
+        Self { first, count: 1, most, dirty: first.has(EntryFlags::DIRTY) }
+    }
+
     /// Whether the leaf goes on with the run. Whether it was stored through matters for file pages only.
     #[inline]
     fn goes_on_with(&self, leaf: Entry) -> bool {
-        leaf.continues(self.first, self.count)
+        self.count < self.most
+            && leaf.continues(self.first, self.count)
             && (leaf.has(EntryFlags::ANON) || leaf.has(EntryFlags::DIRTY) == self.dirty)
     }
-}
-
-/// Takes leaves out of a table until the gather is full; where it stopped, how many there were, and why it stopped.
-fn take_leaves<P: Platform>(
-    locked: &LockedTable<'_, P>,
-    indices: core::ops::Range<usize>,
-    gather: &mut MmuGather<'_, '_, P>,
-) -> (usize, u64, Stop) {
-    let (mut at, mut taken, mut stop) = (indices.start, 0, Stop::Done);
-    let mut open: Option<Open> = None;
-    while at < indices.end {
-        let seen = locked.load(at);
-        if seen.is_present() {
-            // Room for the open run and for the one that this leaf may start.
-            if gather.span_room() < 2 {
-                stop = Stop::Full;
-                break;
-            }
-            let leaf = locked.take(at, seen);
-            taken += 1;
-            match &mut open {
-                Some(run) if run.goes_on_with(leaf) => run.count += 1,
-                _ => {
-                    close(open.take(), gather);
-                    if !leaf.has(EntryFlags::SPECIAL) {
-                        open = Some(Open { first: leaf, count: 1, dirty: leaf.has(EntryFlags::DIRTY) });
-                    }
-                }
-            }
-        } else if seen.is_busy() {
-            stop = Stop::Busy;
-            break;
-        }
-        at += 1;
-    }
-    close(open, gather);
-    locked.grow(-(taken as i32));
-    (at, taken, stop)
 }
 
 #[inline]

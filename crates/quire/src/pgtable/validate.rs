@@ -27,7 +27,9 @@ pub enum TableViolation {
         /// What it has.
         found: u16,
     },
-    /// The entry is neither empty nor present.
+    /// The entries are not as the table's grain says.
+    Grain(Frame),
+    /// The entry is neither empty nor present, or it is marked for a handler and allows stores.
     Strange {
         /// The address that it translates.
         addr: VirtAddr,
@@ -109,6 +111,9 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
                 return Err(TableViolation::Strange { addr, entry });
             }
         }
+        if table.level() == Level::PTE && !has_grain(table, 1 << descriptor.grain().load(Ordering::Relaxed)) {
+            return Err(TableViolation::Grain(table.frame()));
+        }
         let counted = descriptor.population.load(Ordering::Relaxed);
         if counted == found {
             Ok(())
@@ -132,9 +137,23 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         let Some(size) = level.leaf_size() else { return Err(TableViolation::Strange { addr, entry }) };
         census.leaves += 1;
         census.resident.count(entry, size, 1);
+        if entry.has(EntryFlags::WRITE | EntryFlags::UFFD_WP) {
+            return Err(TableViolation::Strange { addr, entry });
+        }
         if !entry.has(EntryFlags::SPECIAL) && self.allocator.mapcount(entry.frame()) == 0 {
             return Err(TableViolation::Uncounted { addr, frame: entry.frame() });
         }
         Ok(())
     }
+}
+
+/// Whether each aligned group of so many entries is empty, or maps consecutive frames of one kind.
+fn has_grain(table: Table<'_>, grain: usize) -> bool {
+    let kind = EntryFlags::PRESENT | EntryFlags::ANON | EntryFlags::SPECIAL;
+    (0..TABLE_ENTRIES).all(|index| {
+        let (entry, first) = (table.load(index), table.load(index & !(grain - 1)));
+        let step = if first.is_empty() { 0 } else { (index & (grain - 1)) as u64 };
+        entry.flags().intersection(kind) == first.flags().intersection(kind)
+            && entry.frame() == first.frame().add(step)
+    })
 }

@@ -2,6 +2,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use super::ZapStrategy;
 use crate::addr::Frame;
 use crate::arch::PagingMode;
 use crate::cpu::{AtomicCpuSet, CpuId, CpuSet};
@@ -15,6 +16,7 @@ use crate::sync::Pinned;
 pub struct MmContext {
     root: Frame,
     mode: PagingMode,
+    zap: ZapStrategy,
     cpus: AtomicCpuSet,
     /// Page-table pages that the address space has, the root included.
     tables: AtomicU64,
@@ -23,7 +25,14 @@ pub struct MmContext {
 impl MmContext {
     /// The context of a root table that is empty and known to nobody else.
     pub(crate) fn new(root: Frame, mode: PagingMode) -> Self {
-        Self { root, mode, cpus: AtomicCpuSet::new(), tables: AtomicU64::new(1) }
+        let (zap, cpus, tables) = (ZapStrategy::default(), AtomicCpuSet::new(), AtomicU64::new(1));
+        Self { root, mode, zap, cpus, tables }
+    }
+
+    /// The same, taken apart in this way.
+    #[must_use]
+    pub fn with_zap(self, zap: ZapStrategy) -> Self {
+        Self { zap, ..self }
     }
 
     /// The root table.
@@ -36,6 +45,12 @@ impl MmContext {
     #[inline]
     pub fn mode(&self) -> PagingMode {
         self.mode
+    }
+
+    /// How what it maps is taken apart.
+    #[inline]
+    pub fn zap(&self) -> ZapStrategy {
+        self.zap
     }
 
     /// Page-table pages that the address space has, the root included; those that are detached count until they are

@@ -6,10 +6,10 @@
 use core::sync::atomic::Ordering;
 
 use super::words::Table;
-use super::{MmContext, RssChange};
+use super::{MmContext, RssChange, ZapStrategy};
 use crate::addr::{Frame, FrameRange, Order, PageSize};
 use crate::arch::{Entry, EntryFlags, Level};
-use crate::limits::TABLE_ENTRIES;
+use crate::limits::{DRAIN_FRAMES, DRAIN_RUNS, TABLE_ENTRIES};
 use crate::memmap::DescriptorFlags;
 use crate::page_alloc::{Counter, PageAllocator};
 use crate::platform::Platform;
@@ -29,14 +29,25 @@ pub(super) struct Drain<'a, 'p, P: Platform> {
     /// Tables that were read and can be freed.
     read: [Frame; BATCH],
     read_count: usize,
+    /// How much may be done until the next reschedule point.
+    runs_left: usize,
+    frames_left: u64,
 }
 
 impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
     #[inline]
     pub(super) fn new(allocator: &'a PageAllocator<'p, P>, context: &'a MmContext) -> Self {
         let counter = allocator.counter();
-        let rss = RssChange::default();
-        Self { allocator, context, counter, rss, read: [Frame(0); BATCH], read_count: 0 }
+        Self {
+            allocator,
+            context,
+            counter,
+            rss: RssChange::default(),
+            read: [Frame(0); BATCH],
+            read_count: 0,
+            runs_left: DRAIN_RUNS,
+            frames_left: DRAIN_FRAMES,
+        }
     }
 
     /// Drops the counts of leaves onto consecutive frames.
@@ -45,12 +56,18 @@ impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
         match size {
             PageSize::Size4K => {
                 self.counter.unmap(frames);
+                self.spend(frames.count);
             }
             PageSize::Size2M | PageSize::Size1G => {
                 for leaf in (0..frames.count).step_by(size.frames() as usize) {
                     self.counter.unmap_large(frames.start.add(leaf), size);
+                    self.spend(size.frames());
                 }
             }
+        }
+        if self.context.zap() != ZapStrategy::Tables {
+            // A hold of the block's lock for each span, as the published ways have a reverse-map call for each.
+            self.counter = self.allocator.counter();
         }
         let pages = frames.count as i64;
         if anon {
@@ -60,6 +77,24 @@ impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
         }
     }
 
+    /// Notes that a run was counted down. Comes by a reschedule point when enough was done; the counter gives its lock back
+    /// first.
+    #[inline]
+    fn spend(&mut self, frames: u64) {
+        self.runs_left -= 1;
+        self.frames_left = self.frames_left.saturating_sub(frames);
+        if self.runs_left == 0 || self.frames_left == 0 {
+            self.rest();
+        }
+    }
+
+    #[cold]
+    fn rest(&mut self) {
+        self.counter = self.allocator.counter();
+        self.allocator.platform().reschedule_point();
+        (self.runs_left, self.frames_left) = (DRAIN_RUNS, DRAIN_FRAMES);
+    }
+
     /// Reads a detached table and all below it, drops the counts of its leaves, and frees the tables. As deep as there
     /// are levels.
     pub(super) fn subtree(&mut self, frame: Frame, level: Level) {
@@ -67,12 +102,13 @@ impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
         let descriptor = self.allocator.descriptor(frame);
         let mut left = usize::from(descriptor.population.load(Ordering::Relaxed));
         let entries = self.user_entries(frame);
+        let grain = if level == Level::PTE { 1 << descriptor.grain().load(Ordering::Relaxed) } else { 1 };
         let mut index = 0;
         while left > 0 && index < entries {
             let first = table.load_private(index);
-            let mut run = 1;
+            let mut run = grain;
             if first.is_leaf(level) {
-                run = if level == Level::PTE { table.run_length(index, entries, first) } else { 1 };
+                run = if level == Level::PTE { table.run_by_grain(index, first, grain) } else { 1 };
                 self.run(table, index, run, first);
                 left -= run;
             } else if first.is_table(level) {
@@ -91,6 +127,7 @@ impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
         }
         self.read[self.read_count] = frame;
         self.read_count += 1;
+        self.spend(0);
     }
 
     /// The upper half of the root table is not ours.

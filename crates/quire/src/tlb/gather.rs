@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 use super::drain::Drain;
 use super::unmapped::Kind;
 use super::words::words;
-use super::{FlushBatch, MmContext, RssChange, Unmapped};
+use super::{FlushBatch, MmContext, RssChange, Unmapped, ZapStrategy};
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtRange};
 use crate::arch::{Entry, Level};
 use crate::limits::{GATHER_PAGES, GATHER_SPANS, GATHER_TABLES, TABLE_ENTRIES};
@@ -166,6 +166,15 @@ impl<'a, 'p, P: Platform> MmuGather<'a, 'p, P> {
         self.flush_and_drain();
     }
 
+    /// A place at which the caller lets others run, unless somebody may wait for a busy entry of this gather. No page-table
+    /// lock may be held.
+    #[inline]
+    pub(crate) fn reschedule(&self) {
+        if self.busy_count == 0 {
+            self.allocator.platform().reschedule_point();
+        }
+    }
+
     /// Takes what was unmapped. File frames that were stored through are marked dirty at once, while they are still
     /// counted as mapped.
     ///
@@ -204,7 +213,8 @@ impl<'a, 'p, P: Platform> MmuGather<'a, 'p, P> {
     }
 
     fn push(&mut self, span: Span) {
-        if let Some(last) = self.span_count.checked_sub(1)
+        if self.context.zap() == ZapStrategy::Tables
+            && let Some(last) = self.span_count.checked_sub(1)
             && let Some(merged) = self.span(last).merged(span)
         {
             return self.set_span(last, merged);

@@ -18,6 +18,7 @@ mod context;
 mod drain;
 mod gather;
 mod rss;
+mod strategy;
 mod unmapped;
 pub(crate) mod words;
 
@@ -25,6 +26,7 @@ pub use batch::FlushBatch;
 pub use context::MmContext;
 pub use gather::MmuGather;
 pub use rss::RssChange;
+pub use strategy::ZapStrategy;
 pub use unmapped::Unmapped;
 
 #[cfg(test)]

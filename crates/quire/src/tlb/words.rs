@@ -113,6 +113,19 @@ impl<'a> Table<'a> {
             .map_err(Entry::from_bits)
     }
 
+    /// How many entries from `index` on belong to the run that `first` at `index` starts, in a table of this grain, which
+    /// nobody else changes: of each group of so many entries only the first is looked at.
+    #[inline]
+    pub(crate) fn run_by_grain(self, index: usize, first: Entry, grain: usize) -> usize {
+        // Below two cache lines nothing is saved.
+        if grain <= 8 {
+            return self.run_length(index, TABLE_ENTRIES, first);
+        }
+        let starts = (index + grain..TABLE_ENTRIES).step_by(grain);
+        let more = starts.take_while(|&at| self.load_private(at).continues(first, (at - index) as u64));
+        (1 + more.count()) * grain
+    }
+
     /// How many entries from `index` on, at most up to `end`, continue the run that `first` at `index` starts. Eight at a
     /// time without a branch between them: this is what a scan of a full table spends its time on.
     #[inline]

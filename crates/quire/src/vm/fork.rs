@@ -29,7 +29,7 @@ impl<'m, P: Platform> Mm<'m, P> {
     }
 
     fn try_fork(&self) -> Result<Self, MmError> {
-        let mut child = Self::new(self.memory, self.context().mode())?;
+        let mut child = Self::new(self.memory, self.context().mode(), self.context().zap())?;
         let space = self.lock();
         let mut gone = VmaList::new();
         let mut owed = FlushBatch::new();

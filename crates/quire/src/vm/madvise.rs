@@ -150,7 +150,7 @@ impl<P: Platform> Mm<'_, P> {
         self.populate_as(range, how).map_err(|error| match error {
             FaultError::NotMapped | FaultError::OutOfMemory => MmError::NoMemory,
             FaultError::Protection => MmError::Invalid,
-            FaultError::BeyondEnd => MmError::Fault,
+            FaultError::BeyondEnd | FaultError::Marked => MmError::Fault,
             FaultError::Io => MmError::Io,
         })
     }

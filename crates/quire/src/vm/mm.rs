@@ -24,7 +24,7 @@ use crate::platform::Platform;
 use crate::rank::Rank;
 use crate::stats::Stat;
 use crate::sync::{RwLock, WriteGuard};
-use crate::tlb::{FlushBatch, MmContext, MmuGather, RssChange};
+use crate::tlb::{FlushBatch, MmContext, MmuGather, RssChange, ZapStrategy};
 
 /// How new mappings are locked (`mlockall(MCL_FUTURE)`), or a range is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -88,7 +88,7 @@ impl<'m, P: Platform> Mm<'m, P> {
     ///
     /// # Errors
     /// [`MmError::NoMemory`].
-    pub fn new(memory: &'m Memory<'m, P>, mode: PagingMode) -> Result<Self, MmError> {
+    pub fn new(memory: &'m Memory<'m, P>, mode: PagingMode, zap: ZapStrategy) -> Result<Self, MmError> {
         let context = PageTables::create(memory.pages(), mode).map_err(|_| MmError::NoMemory)?;
         let layout = Layout::new(mode);
         let space = Space {
@@ -101,7 +101,7 @@ impl<'m, P: Platform> Mm<'m, P> {
         Ok(Self {
             memory,
             space: RwLock::new(Rank::AddressSpace, space),
-            context: ManuallyDrop::new(context),
+            context: ManuallyDrop::new(context.with_zap(zap)),
             rss: RssCells::default(),
         })
     }

@@ -23,6 +23,7 @@ pub mod policy;
 mod populate;
 mod reclaim;
 mod rss;
+mod track;
 pub mod tree;
 pub mod vma;
 

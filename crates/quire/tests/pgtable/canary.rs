@@ -6,7 +6,7 @@ use quire::addr::{Order, PageSize, VirtAddr};
 use quire::arch::{Entry, EntryFlags, Protection};
 use quire::cpu::CpuId;
 use quire::pgtable::{CopyMode, GrantWrite, Zap};
-use quire::tlb::{FlushBatch, MmContext, MmuGather, RssChange};
+use quire::tlb::{FlushBatch, MmContext, MmuGather, RssChange, ZapStrategy};
 
 use crate::common::order;
 use crate::support::*;
@@ -79,6 +79,18 @@ const VERBS: &[(&str, Verb)] = &[
         assert_eq!(Tables::new(allocator, context).collapse(AT.add(2 * MIB)), Ok(true));
         false
     }),
+    ("clear soft-dirty", |machine, allocator, context| {
+        let mut owed = FlushBatch::new();
+        Tables::new(allocator, context).clear_soft_dirty(range(AT.0, 4 * MIB), &mut owed).unwrap();
+        owed.flush(allocator, context);
+        store(machine)
+    }),
+    ("mark for a handler", |machine, allocator, context| {
+        let mut owed = FlushBatch::new();
+        Tables::new(allocator, context).mark_write_protected(range(AT.0, 4 * MIB), &mut owed).unwrap();
+        owed.flush(allocator, context);
+        store(machine)
+    }),
     ("mark lazy free", |machine, allocator, context| {
         let mut owed = FlushBatch::new();
         let tables = Tables::new(allocator, context);
@@ -93,10 +105,10 @@ fn store(machine: &Hosted) -> bool {
 }
 
 /// Runs one verb while CPUs 0 and 1 have all of the range cached; whether something was wrong afterwards.
-fn is_caught(verb: Verb, plan: FailurePlan) -> bool {
+fn is_caught(verb: Verb, zap: ZapStrategy, plan: FailurePlan) -> bool {
     let mut caught = false;
     let config = HostedConfig { on_violation: OnViolation::Record, ..small_machine() };
-    with_space(config, |machine, allocator, context| {
+    with_space_of(config, zap, |machine, allocator, context| {
         populate(machine, allocator, context, range(AT.0, 2 * MIB), order(2));
         populate(machine, allocator, context, range(AT.0 + 2 * MIB, 2 * MIB), BLOCK);
         running(machine, context, &[0, 1], || {
@@ -114,8 +126,13 @@ fn is_caught(verb: Verb, plan: FailurePlan) -> bool {
 
 #[test]
 fn a_lost_flush_is_caught_and_a_made_one_is_not() {
-    for (name, verb) in VERBS {
-        assert!(!is_caught(*verb, FailurePlan::Off), "{name}");
-        assert!(is_caught(*verb, FailurePlan::From(0)), "{name}: lost flushes went unnoticed");
+    for zap in ZapStrategy::ALL {
+        for (name, verb) in VERBS {
+            assert!(!is_caught(*verb, zap, FailurePlan::Off), "{name}, {zap:?}");
+            assert!(
+                is_caught(*verb, zap, FailurePlan::From(0)),
+                "{name}, {zap:?}: lost flushes went unnoticed"
+            );
+        }
     }
 }

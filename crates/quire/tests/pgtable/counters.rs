@@ -1,11 +1,13 @@
 //! Exact counters: what each verb costs in exchanges and flushes.
 
-use hosted::HostedConfig;
-use quire::addr::{Order, VirtAddr};
+use hosted::{Hosted, HostedConfig};
+use quire::addr::{FrameRange, Order, VirtAddr};
 use quire::arch::{Entry, EntryFlags, Protection};
+use quire::limits::{DRAIN_FRAMES, DRAIN_RUNS};
+use quire::page_alloc::Gfp;
 use quire::pgtable::{CopyMode, GrantWrite, Zap};
 use quire::stats::Stat;
-use quire::tlb::{FlushBatch, MmuGather, RssChange};
+use quire::tlb::{FlushBatch, MmContext, MmuGather, RssChange, ZapStrategy};
 
 use crate::common::order;
 use crate::support::*;
@@ -182,5 +184,84 @@ fn large_leaves_go_together_under_the_shared_lock() {
         });
         assert_eq!(tables.lookup(VirtAddr(GIB)).entry, Entry::EMPTY);
         populate(machine, allocator, context, range(GIB, 2 * MIB), order(0));
+    });
+}
+
+/// What each way costs for 8 MiB of 64 KiB folios: exchanges of entries, detached tables, holds of a block's lock. One more
+/// of these may be for the tables themselves.
+#[test]
+fn each_way_of_taking_apart_costs_what_it_says() {
+    for (zap, entries, locks) in
+        [(ZapStrategy::PerPage, 2048, 2048), (ZapStrategy::Runs, 2048, 128), (ZapStrategy::Tables, 0, 5)]
+    {
+        with_space_of(small_machine(), zap, |machine, allocator, context| {
+            let all = range(GIB, 8 * MIB);
+            populate(machine, allocator, context, all, order(4));
+            let stats = [Stat::ZapEntry, Stat::ZapTable, Stat::BlockLock];
+            let [exchanged, detached, held] = counted(allocator, stats, || {
+                assert_eq!(unmap_all(allocator, context, all).anon, -2048);
+            });
+            assert_eq!((exchanged, detached, context.tables()), (entries, 1, 1), "{zap:?}");
+            assert!((locks..=locks + 1).contains(&held), "{zap:?}: {held} holds of a block's lock");
+        });
+    }
+}
+
+/// Invariant 7: a drain lets others run after so many runs, and after so many frames.
+#[test]
+fn a_drain_is_bounded_between_reschedule_points() {
+    let points = |machine: &Hosted, allocator: &Allocator<'_>, context: &MmContext, all| {
+        machine.reset_counters();
+        unmap_all(allocator, context, all);
+        machine.counters().reschedule_points
+    };
+    let config = HostedConfig { clearing: false, ..HostedConfig::new(600 * MIB) };
+    with_space(config, |machine, allocator, context| {
+        // Every other frame: runs of one. The tables below one entry are detached together.
+        let (count, all) = (8 * DRAIN_RUNS, range(GIB, GIB));
+        let frames =
+            (0..2 * count).map(|_| allocator.alloc(Gfp::USER, Order::FRAME).unwrap()).collect::<Vec<_>>();
+        let tables = Tables::new(allocator, context);
+        for (at, pair) in frames.chunks(2).enumerate() {
+            let addr = VirtAddr(GIB + at as u64 * 4096);
+            tables.map(addr, FrameRange::new(pair[0], 1), written()).unwrap();
+        }
+        let expected = 8..=8 + 2;
+        let found = points(machine, allocator, context, all);
+        assert!(expected.contains(&found), "{found} points for {count} runs");
+        frames.chunks(2).for_each(|pair| allocator.free(pair[1], Order::FRAME).unwrap());
+        // Large leaves onto consecutive frames are one run.
+        for at in 0..256 {
+            populate_large(machine, allocator, context, VirtAddr(GIB + at * 2 * MIB));
+        }
+        let found = points(machine, allocator, context, all);
+        let expected = 256 * 512 / DRAIN_FRAMES;
+        assert!((expected..=expected + 2).contains(&found), "{found} points for 512 MiB");
+    });
+}
+
+/// Invariant 7: a munmap that is not aligned to the tables above detaches 512 tables, and flushes once for 64 of them.
+#[test]
+fn a_gigabyte_off_its_alignment_is_flushed_eight_times() {
+    let config =
+        HostedConfig { tlb_model: false, clearing: false, ..HostedConfig::new(GIB + 128 * MIB).with_cpus(4) };
+    with_space(config, |machine, allocator, context| {
+        let all = range(7 * GIB + 2 * MIB, GIB);
+        populate(machine, allocator, context, all, order(9));
+        // Neighbours keep the tables above.
+        populate(machine, allocator, context, range(7 * GIB, 2 * MIB), order(0));
+        populate(machine, allocator, context, range(8 * GIB + 2 * MIB, 2 * MIB), order(0));
+        running(machine, context, &[0, 2], || {
+            machine.reset_counters();
+            let zaps = counted(allocator, ZAPS, || {
+                let mut gather = MmuGather::new(allocator, context);
+                Tables::new(allocator, context).unmap(&Zap::tables(all, all), &mut gather).unwrap();
+                assert_eq!(gather.finish().anon, -262144);
+            });
+            assert_eq!(zaps, [512, 0, 0]);
+            let counters = machine.counters();
+            assert_eq!((counters.flushes_local, counters.flushes_remote), (8, 8));
+            assert_eq!(counters.cpus_targeted, 8, "CPUs 1 and 3 run something else");
+        });
     });
 }

@@ -7,7 +7,7 @@ use quire::arch::Protection;
 use quire::error::MapError;
 use quire::page_alloc::Gfp;
 use quire::pgtable::{CopyMode, GrantWrite, Zap};
-use quire::tlb::{FlushBatch, MmContext, MmuGather, RssChange};
+use quire::tlb::{FlushBatch, MmContext, MmuGather, RssChange, ZapStrategy};
 
 use crate::common::order;
 use crate::support::*;
@@ -55,6 +55,19 @@ const VERBS: &[(&str, Verb)] = &[
         owed.flush(allocator, context);
         done.map(drop)
     }),
+    ("clear soft-dirty", |allocator, context| {
+        let mut owed = FlushBatch::new();
+        let done = Tables::new(allocator, context).clear_soft_dirty(range(GIB + MIB, 6 * MIB), &mut owed);
+        owed.flush(allocator, context);
+        done
+    }),
+    ("mark", |allocator, context| {
+        let mut owed = FlushBatch::new();
+        let tables = Tables::new(allocator, context);
+        let done = tables.mark_write_protected(range(GIB + MIB, 6 * MIB), &mut owed);
+        owed.flush(allocator, context);
+        done.and_then(|()| tables.unmark_write_protected(range(GIB + 3 * MIB, 2 * MIB)))
+    }),
     ("copy", |allocator, context| {
         let child = Tables::create(allocator, context.mode())?;
         let (mut owed, mut rss) = (FlushBatch::new(), RssChange::default());
@@ -82,9 +95,9 @@ const VERBS: &[(&str, Verb)] = &[
 ];
 
 /// Runs a verb with its `n`-th allocation failing; `None` when it has fewer.
-fn attempt(verb: Verb, n: u64) -> Option<()> {
+fn attempt(verb: Verb, zap: ZapStrategy, n: u64) -> Option<()> {
     let mut asked = false;
-    with_space(small_machine(), |machine, allocator, context| {
+    with_space_of(small_machine(), zap, |machine, allocator, context| {
         populate(machine, allocator, context, range(GIB, 4 * MIB), order(3));
         populate_large(machine, allocator, context, VirtAddr(GIB + 4 * MIB));
         populate_large(machine, allocator, context, VirtAddr(GIB + 6 * MIB));
@@ -117,10 +130,12 @@ fn pages(machine: &Hosted, context: &MmContext) -> Vec<(u64, u64, bool)> {
 
 #[test]
 fn every_verb_survives_every_failed_allocation() {
-    for (name, verb) in VERBS {
-        let failures = (0..).take_while(|&n| attempt(*verb, n).is_some()).count();
-        println!("{name}: {failures} allocations");
-        assert!(failures > 0, "{name} asks for no memory");
+    for zap in ZapStrategy::ALL {
+        for (name, verb) in VERBS {
+            let failures = (0..).take_while(|&n| attempt(*verb, zap, n).is_some()).count();
+            println!("{name}, {zap:?}: {failures} allocations");
+            assert!(failures > 0, "{name} asks for no memory");
+        }
     }
 }
 

@@ -32,10 +32,14 @@ const OPERATIONS: &[(&str, u32, Operation)] = &[
     ("replace", 3, |world| world.replace()),
     ("upgrade", 3, |world| world.upgrade()),
     ("lazy_free", 2, |world| world.lazy_free()),
+    ("clear_soft_dirty", 2, |world| world.clear_soft_dirty()),
+    ("mark", 2, |world| world.mark()),
+    ("unmark", 2, |world| world.unmark()),
     ("switch", 3, |world| world.switch()),
     ("access", 20, |world| world.access()),
 ];
 
+/// Invariants 3, 5, W2 and W3.
 #[test]
 fn page_tables_agree_with_the_model() {
     let first = seed(1);
@@ -187,13 +191,19 @@ impl World<'_, '_> {
         let (space, part) = (self.any_space(), self.place(512, 512));
         let pages = self.spaces[space].1.within(part).map(|(_, page)| page).collect::<Vec<_>>();
         let alike = |(at, page): (usize, &Page)| {
-            *page == Page { frame: pages[0].frame.add(at as u64), dirty: page.dirty, ..pages[0] }
+            let Page { dirty, accessed, soft_dirty, .. } = *page;
+            let frame = pages[0].frame.add(at as u64);
+            *page == Page { frame, dirty, accessed, soft_dirty, ..pages[0] }
         };
         let fits = pages.len() == 512
             && pages[0].frame.is_aligned(BLOCK)
             && pages.iter().enumerate().all(alike)
             && self.tables(space).lookup(part.start).level == Level::PTE;
         assert_eq!(self.tables(space).collapse(part.start), Ok(fits));
+        if fits {
+            let any = pages.iter().any(|page| page.soft_dirty);
+            self.spaces[space].1.change(part, |_, page| page.soft_dirty = any);
+        }
     }
 
     fn fork(&mut self) {
@@ -218,6 +228,7 @@ impl World<'_, '_> {
         if mode == CopyMode::Shared {
             copy.0.values_mut().for_each(|page| page.dirty = false);
         }
+        copy.0.values_mut().for_each(|page| page.marked = false);
         self.spaces[child].1 = copy;
         assert_eq!(rss, check(self.allocator, &self.spaces[child].0).resident);
     }
@@ -278,13 +289,17 @@ impl World<'_, '_> {
 
     fn upgrade(&mut self) {
         let space = self.any_space();
-        let Some((addr, _)) = self.any_page(space) else { return };
+        // A store to a marked page is its handler's.
+        let Some((addr, _)) = self.any_page(space).filter(|(_, page)| !page.marked) else { return };
         let found = self.tables(space).lookup(addr);
         let size = found.leaf_size().unwrap();
         let addr = addr.align_down(size.bytes());
         let stale = found.entry.with(EntryFlags::SOFT_DIRTY | EntryFlags::ACCESSED);
-        assert!(self.tables(space).upgrade(addr, size, stale, EntryFlags::WRITE));
-        self.spaces[space].1.change(range(addr.0, size.bytes()), |_, page| page.write = true);
+        let more = EntryFlags::WRITE | EntryFlags::SOFT_DIRTY;
+        assert!(self.tables(space).upgrade(addr, size, stale, more));
+        self.spaces[space].1.change(range(addr.0, size.bytes()), |_, page| {
+            (page.write, page.soft_dirty) = (true, true);
+        });
     }
 
     fn lazy_free(&mut self) {
@@ -297,7 +312,30 @@ impl World<'_, '_> {
         self.spaces[space].1.change(part, |_, page| {
             page.lazy |= page.anon;
             page.dirty &= !page.anon;
+            page.accessed &= !page.anon;
         });
+    }
+
+    fn clear_soft_dirty(&mut self) {
+        let (space, part) = (self.any_space(), self.any_range());
+        let mut owed = FlushBatch::new();
+        assert_eq!(self.tables(space).clear_soft_dirty(part, &mut owed), Ok(()));
+        owed.flush(self.allocator, &self.spaces[space].0);
+        self.spaces[space].1.change(part, |_, page| page.clear_soft_dirty());
+    }
+
+    fn mark(&mut self) {
+        let (space, part) = (self.any_space(), self.any_range());
+        let mut owed = FlushBatch::new();
+        assert_eq!(self.tables(space).mark_write_protected(part, &mut owed), Ok(()));
+        owed.flush(self.allocator, &self.spaces[space].0);
+        self.spaces[space].1.change(part, |_, page| page.mark());
+    }
+
+    fn unmark(&mut self) {
+        let (space, part) = (self.any_space(), self.any_range());
+        assert_eq!(self.tables(space).unmark_write_protected(part), Ok(()));
+        self.spaces[space].1.change(part, |_, page| page.marked = false);
     }
 
     fn switch(&mut self) {
@@ -338,8 +376,13 @@ impl World<'_, '_> {
             let Some(page) = page.filter(|_| done) else { continue };
             if store {
                 self.bytes.insert(page.frame.0, value);
-                self.spaces[space].1.0.entry(addr).and_modify(|page| page.dirty = true);
+                self.spaces[space]
+                    .1
+                    .0
+                    .entry(addr)
+                    .and_modify(|page| (page.dirty, page.accessed) = (true, true));
             } else {
+                self.spaces[space].1.0.entry(addr).and_modify(|page| page.accessed = true);
                 assert_eq!(byte[0], self.bytes[&page.frame.0], "CPU {cpu} reads another frame at {addr:#x}");
             }
         }

@@ -16,7 +16,11 @@ pub struct Page {
     pub exec: bool,
     pub anon: bool,
     pub lazy: bool,
-    /// It was stored through; the library may think so of more pages, never of fewer.
+    /// Marked for a handler.
+    pub marked: bool,
+    pub soft_dirty: bool,
+    /// It was used, and stored through; the library may think so of more pages, never of fewer.
+    pub accessed: bool,
     pub dirty: bool,
 }
 
@@ -29,20 +33,42 @@ impl Page {
             exec: !flags.contains(EntryFlags::NO_EXECUTE),
             anon: flags.contains(EntryFlags::ANON),
             lazy: flags.contains(EntryFlags::LAZY_FREE),
+            marked: flags.contains(EntryFlags::UFFD_WP),
+            soft_dirty: flags.contains(EntryFlags::SOFT_DIRTY),
+            accessed: flags.contains(EntryFlags::ACCESSED),
             dirty: flags.contains(EntryFlags::DIRTY),
         }
     }
 
-    /// Gives the page these rights, the one to store only if it had it or `grant` says so.
+    /// Gives the page these rights, the one to store only if it had it, or if `grant` says so and the store need not be
+    /// noticed.
     pub fn protect(&mut self, protection: Protection, grant: bool) {
-        self.write = protection.contains(Protection::WRITE) && (self.write || grant);
+        self.write = protection.contains(Protection::WRITE)
+            && (self.write || grant && self.soft_dirty && !self.marked);
         self.user = protection != Protection::NONE;
         self.exec = protection.contains(Protection::EXEC);
     }
 
-    /// What differs in rights or place.
-    fn alike(&self, other: &Self) -> bool {
-        Self { dirty: false, ..*self } == Self { dirty: false, ..*other }
+    /// Forgets that it was stored to; the next store is noticed.
+    pub fn clear_soft_dirty(&mut self) {
+        (self.soft_dirty, self.write) = (false, false);
+    }
+
+    /// Marks it for a handler.
+    pub fn mark(&mut self) {
+        (self.marked, self.write) = (true, false);
+    }
+
+    /// What hardware records left out.
+    fn settled(self) -> Self {
+        Self { dirty: false, accessed: false, ..self }
+    }
+
+    /// Whether `found` is the same in place, rights and marks, and hardware's records of this are there.
+    fn check(self, addr: u64, found: Self) {
+        assert!(self.settled() == found.settled(), "{addr:#x} is {found:?} and should be {self:?}");
+        assert!(found.dirty || !self.dirty, "{addr:#x}: a store was forgotten (invariant 3)");
+        assert!(found.accessed || !self.accessed, "{addr:#x}: a use was forgotten (invariant 3)");
     }
 }
 
@@ -95,8 +121,7 @@ impl Space {
                 let found = Page::new(leaf.frame.add(step), flags);
                 let (&at, page) = pages.next().unwrap_or_else(|| panic!("{addr:#x} should not be mapped"));
                 assert_eq!(at, addr, "another page is mapped than should be");
-                assert!(page.alike(&found), "{addr:#x} is {found:?} and should be {page:?}");
-                assert!(found.dirty || !page.dirty, "{addr:#x}: a store was forgotten (invariant 3)");
+                page.check(addr, found);
             }
         }
         assert_eq!(pages.next(), None, "a page is missing");

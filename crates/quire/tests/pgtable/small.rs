@@ -110,6 +110,46 @@ fn stores_through_file_pages_mark_them_dirty() {
     });
 }
 
+/// Invariants 2 and 3: dirty first, then the flush, then the count. A frame is counted as mapped for as long as some CPU may
+/// store to it, so that whoever writes it back meanwhile knows that it is not done. A detached table is asked after
+/// the flush, when no CPU records anything in it any more.
+#[test]
+fn dirty_file_pages_stay_counted_until_the_flush_is_over() {
+    with_space(small_machine(), |machine, allocator, context| {
+        for detach in [false, true] {
+            let tables = Tables::new(allocator, context);
+            let frames = FrameRange::folio(folio(machine, allocator, order(3)).unwrap(), order(3));
+            allocator.hold(frames);
+            tables
+                .map(VirtAddr(GIB), frames, EntryFlags::leaf(Protection::READ | Protection::WRITE))
+                .unwrap();
+            let state = || {
+                let dirty = (0..8)
+                    .filter(|&at| allocator.descriptor(frames.start.add(at)).has(DescriptorFlags::DIRTY));
+                (dirty.count(), (0..8).map(|at| allocator.mapcount(frames.start.add(at))).sum::<u64>())
+            };
+            running(machine, context, &[0, 1], || {
+                let store =
+                    |at: u64| machine.run_on(CpuId(1), || machine.write(VirtAddr(GIB + at * 4096), &[1]));
+                (0..4).for_each(|at| store(at).unwrap());
+                let mut gather = MmuGather::new(allocator, context);
+                let zap = Zap { detach, ..Zap::tables(range(GIB, 8 * 4096), context.mode().user_range()) };
+                tables.unmap(&zap, &mut gather).unwrap();
+                assert_eq!(state(), (if detach { 0 } else { 4 }, 8), "before the flush, detach {detach}");
+                // What CPU 1 has cached still lets it store.
+                store(2).unwrap();
+                gather.flush();
+                assert!(store(2).is_err());
+                assert_eq!(state().1, 8, "after the flush, detach {detach}");
+                gather.finish();
+                assert_eq!(state(), (4, 0), "at the end, detach {detach}");
+            });
+            (0..8).for_each(|at| allocator.descriptor(frames.start.add(at)).clear_flags());
+            assert_eq!(allocator.release(frames), 8);
+        }
+    });
+}
+
 #[test]
 fn the_zero_frame_is_mapped_without_being_counted() {
     with_space(small_machine(), |machine, allocator, context| {

@@ -7,7 +7,7 @@ use quire::cpu::CpuId;
 use quire::page_alloc::{Gfp, PageAllocator};
 use quire::pgtable::{PageTables, TableCensus, Zap};
 use quire::stats::Stat;
-use quire::tlb::{MmContext, MmuGather, RssChange};
+use quire::tlb::{MmContext, MmuGather, RssChange, ZapStrategy};
 
 use crate::common::with_allocator;
 
@@ -20,9 +20,18 @@ pub const BLOCK: Order = Order::BLOCK;
 
 /// Runs a test with one address space, which is destroyed at the end; all memory must be back then.
 pub fn with_space(config: HostedConfig, test: impl FnOnce(&Hosted, &Allocator<'_>, &MmContext)) {
+    with_space_of(config, ZapStrategy::default(), test);
+}
+
+/// The same, taken apart in this way.
+pub fn with_space_of(
+    config: HostedConfig,
+    zap: ZapStrategy,
+    test: impl FnOnce(&Hosted, &Allocator<'_>, &MmContext),
+) {
     with_allocator(config, |machine, allocator| {
         let before = used(allocator);
-        let context = Tables::create(allocator, PagingMode::FourLevel).expect("no root");
+        let context = Tables::create(allocator, PagingMode::FourLevel).expect("no root").with_zap(zap);
         test(machine, allocator, &context);
         let last = check(allocator, &context);
         let change = Tables::destroy(allocator, context);
@@ -61,6 +70,7 @@ pub fn written() -> EntryFlags {
         | EntryFlags::ANON
         | EntryFlags::ACCESSED
         | EntryFlags::DIRTY
+        | EntryFlags::SOFT_DIRTY
 }
 
 /// Maps new folios of `order` all over a range.

@@ -9,13 +9,14 @@ use quire::arch::{Entry, EntryFlags, Protection};
 use quire::pgtable::{GrantWrite, Zap};
 use quire::platform::Platform;
 use quire::sync::{Rank, RwLock};
-use quire::tlb::{FlushBatch, MmContext, MmuGather};
+use quire::tlb::{FlushBatch, MmContext, MmuGather, ZapStrategy};
 
 use crate::common::{order, seed};
 use crate::support::*;
 
 const CPUS: usize = 3;
-const TIME: Duration = Duration::from_millis(1200);
+/// For each way of taking apart.
+const TIME: Duration = Duration::from_millis(500);
 /// The addresses: four tables of leaves across a boundary of an upper level.
 const ALL: (u64, u64) = (GIB - 4 * MIB, 8 * MIB);
 
@@ -73,8 +74,13 @@ impl Shared<'_, '_> {
                     self.allocator.free(frame, Order::FRAME).unwrap();
                 }
             }
+            Some(_) if found.entry.has(EntryFlags::UFFD_WP) => {
+                let page = range(addr.align_down(4096).0, 4096);
+                self.tables().unmark_write_protected(page).unwrap_or(());
+            }
             Some(size) => {
-                self.tables().upgrade(addr, size, found.entry, EntryFlags::WRITE | EntryFlags::USER);
+                let more = EntryFlags::WRITE | EntryFlags::USER | EntryFlags::SOFT_DIRTY;
+                self.tables().upgrade(addr, size, found.entry, more);
             }
         }
     }
@@ -93,12 +99,12 @@ impl Shared<'_, '_> {
         }
     }
 
-    /// `munmap`, `mprotect`, `khugepaged`, `mremap`.
+    /// `munmap`, `mprotect`, checkpointing, userfaultfd, `khugepaged`, `mremap`.
     fn alone(&self, part: VirtRange, rng: &mut Rng) {
         let exclusive = self.lock.write(self.machine);
         let tables = self.tables();
         let mut owed = FlushBatch::new();
-        match rng.u8(..4) {
+        match rng.u8(..6) {
             0 => {
                 let mut gather = MmuGather::new(self.allocator, self.context);
                 let _ = tables.unmap(&Zap::tables(part, part), &mut gather);
@@ -112,7 +118,9 @@ impl Shared<'_, '_> {
                 let protection = if rng.bool() { Protection::READ } else { Protection::from_bits(3) };
                 let _ = tables.protect(part, protection, GrantWrite::Exclusive, &mut owed);
             }
-            2 => drop(tables.collapse(part.start.align_down(2 * MIB))),
+            2 => tables.clear_soft_dirty(part, &mut owed).unwrap_or(()),
+            3 => tables.mark_write_protected(part, &mut owed).unwrap_or(()),
+            4 => drop(tables.collapse(part.start.align_down(2 * MIB))),
             _ => {
                 let to = VirtAddr(3 * GIB + part.start.0 % (2 * MIB));
                 let moved =
@@ -154,14 +162,18 @@ impl Shared<'_, '_> {
 fn threads_fault_unmap_and_move_at_once() {
     let seed = seed(fastrand::u64(..));
     println!("QUIRE_SEED={seed}");
+    ZapStrategy::ALL.into_iter().for_each(|zap| race(seed, zap));
+}
+
+fn race(seed: u64, zap: ZapStrategy) {
     let config = HostedConfig::new(128 * MIB).with_cpus(CPUS);
-    with_space(config, |machine, allocator, context| {
+    with_space_of(config, zap, |machine, allocator, context| {
         let shared = Shared { machine, allocator, context, lock: RwLock::new(Rank::AddressSpace, ()) };
         let run = |cpu: quire::cpu::CpuId| shared.run(&mut Rng::with_seed(seed ^ u64::from(cpu.0) << 32));
         let faults = machine.spawn_cpus(CPUS, run);
         assert!(faults.iter().all(|&faults| faults > 0), "{faults:?}");
         let census = check(allocator, context);
-        println!("{faults:?} faults, {census:?}");
+        println!("{zap:?}: {faults:?} faults, {census:?}");
         unmap_all(allocator, context, range(ALL.0, ALL.1));
     });
 }

@@ -7,7 +7,7 @@ use hosted::Hosted;
 use quire::addr::{Frame, FrameRange, Order, VirtAddr, VirtRange};
 use quire::arch::{EntryFlags, Protection};
 use quire::cpu::CpuId;
-use quire::tlb::MmContext;
+use quire::tlb::{MmContext, ZapStrategy};
 
 use crate::model::{Page, Space, counts};
 use crate::support::*;
@@ -37,8 +37,9 @@ impl<'w, 'p> World<'w, 'p> {
     }
 
     pub fn add_space(&mut self) {
+        let zap = ZapStrategy::ALL[self.rng.usize(..ZapStrategy::ALL.len())];
         let context = Tables::create(self.allocator, Default::default()).unwrap();
-        self.spaces.push((context, Space::default()));
+        self.spaces.push((context.with_zap(zap), Space::default()));
     }
 
     pub fn any_space(&mut self) -> usize {
@@ -66,7 +67,10 @@ impl<'w, 'p> World<'w, 'p> {
     }
 
     pub fn any_flags(&mut self) -> EntryFlags {
-        let flags = EntryFlags::leaf(self.any_protection()) | EntryFlags::ANON;
+        let mut flags = EntryFlags::leaf(self.any_protection()) | EntryFlags::ANON;
+        if self.rng.bool() {
+            flags = flags | EntryFlags::SOFT_DIRTY;
+        }
         match self.rng.u8(..3) {
             0 => flags,
             1 => flags | EntryFlags::ACCESSED,

@@ -148,6 +148,10 @@ unsafe impl<const WATCHES: bool> Platform for Machine<'_, WATCHES> {
         self.machine.relax();
     }
 
+    fn reschedule_point(&self) {
+        self.machine.reschedule_point();
+    }
+
     fn direct_map(&self, addr: PhysAddr) -> *mut u8 {
         one(&self.counts.direct_maps);
         self.machine.direct_map(addr)

@@ -7,9 +7,10 @@ mod descriptors;
 #[cfg(not(miri))]
 mod instructions;
 mod machine;
+mod zap;
 
 use common::{order, ranges_of};
-use hosted::HostedConfig;
+use hosted::{Hosted, HostedConfig};
 use machine::{Calls, Counting, Locks};
 use quire::addr::{Frame, Order};
 use quire::cpu::CpuId;
@@ -24,12 +25,15 @@ fn with_counting(test: impl FnOnce(&Counting<'_>, &Allocator<'_>)) {
     let machine = HostedConfig::new(4 << 30).build().unwrap();
     machine.run_on(CpuId(0), || {
         let counting = Counting::new(&machine);
-        let allocator =
-            PageAllocator::new(&counting, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
+        let allocator = allocator(&counting, &machine);
         test(&counting, &allocator);
         allocator.drain_all();
         allocator.validate().unwrap();
     });
+}
+
+fn allocator<'a>(counting: &'a Counting<'_>, machine: &Hosted) -> Allocator<'a> {
+    PageAllocator::new(counting, &ranges_of(machine), AllocatorConfig::default()).unwrap()
 }
 
 fn take(allocator: &Allocator<'_>, count: usize) -> Vec<Frame> {

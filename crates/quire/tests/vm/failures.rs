@@ -130,6 +130,13 @@ fn madvise_and_mlock_fail_whole() {
 }
 
 #[test]
+fn tracking_fails_whole() {
+    verb(2, |_, mm| mm.clear_soft_dirty(VirtAddr(BASE + MIB), 2 * MIB));
+    verb(2, |_, mm| mm.write_protect_marked(VirtAddr(BASE + MIB), 2 * MIB));
+    verb(1, |_, mm| mm.remove_write_protect_marks(VirtAddr(BASE + MIB), 4096));
+}
+
+#[test]
 fn mremap_fails_whole() {
     verb(2, |_, mm| mm.mremap(VirtAddr(BASE + MIB), MIB, 2 * MIB, Remap::MayMove).map(drop));
     verb(2, |_, mm| mm.mremap(VirtAddr(BASE), 3 * MIB, 2 * MIB, Remap::Fixed(VirtAddr(BASE / 4))).map(drop));

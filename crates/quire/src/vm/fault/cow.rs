@@ -14,7 +14,8 @@ use crate::tlb::MmuGather;
 use crate::vm::mm::Mm;
 use crate::vm::vma::{Backing, Vma};
 
-const STORED: EntryFlags = EntryFlags::WRITE.union(EntryFlags::DIRTY).union(EntryFlags::ACCESSED);
+const STORED: EntryFlags =
+    EntryFlags::WRITE.union(EntryFlags::DIRTY).union(EntryFlags::ACCESSED).union(EntryFlags::SOFT_DIRTY);
 
 impl<P: Platform> Mm<'_, P> {
     pub(super) fn fault_protected(
@@ -25,6 +26,9 @@ impl<P: Platform> Mm<'_, P> {
     ) -> Result<Step, FaultError> {
         let Some(size) = found.leaf_size() else { return Ok(Step::Again) };
         let leaf = found.entry;
+        if leaf.has(EntryFlags::UFFD_WP) {
+            return Err(FaultError::Marked);
+        }
         let ours = leaf.has(EntryFlags::ANON) && self.is_exclusive(leaf.frame(), size);
         if is_shared_writable(vma) {
             self.note_store(vma, addr);

@@ -143,7 +143,8 @@ impl<P: Platform> Mm<'_, P> {
 }
 
 /// The bits of a leaf in this mapping. `writable` is what the page allows; the mapping may allow less. Accessed, and
-/// dirty with it, are set at once, so that hardware has nothing left to write.
+/// dirty with it, are set at once, so that hardware has nothing left to
+/// write; and whoever may store without a fault counts as having stored.
 pub(super) fn leaf_flags(vma: &VmaAttributes, writable: bool) -> EntryFlags {
     let writable = writable && vma.protection.contains(Protection::WRITE);
     let protection = if writable { vma.protection } else { vma.protection.without(Protection::WRITE) };
@@ -151,7 +152,7 @@ pub(super) fn leaf_flags(vma: &VmaAttributes, writable: bool) -> EntryFlags {
     let readable =
         if vma.protection == Protection::NONE { protection } else { protection.union(Protection::READ) };
     let flags = EntryFlags::leaf(readable).union(EntryFlags::ACCESSED);
-    if writable { flags.union(EntryFlags::DIRTY) } else { flags }
+    if writable { flags.union(EntryFlags::DIRTY).union(EntryFlags::SOFT_DIRTY) } else { flags }
 }
 
 /// What became of an attempt to map.

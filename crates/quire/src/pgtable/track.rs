@@ -1,0 +1,50 @@
+//! Noticing stores: the soft-dirty bit, and the mark of a userfaultfd handler.
+//!
+//! Both take the right to store away, so that the next store faults. For the first the fault sets the bit and gives the right
+//! back; for the second it is reported to whoever set the mark, and nothing but the removal of the mark gives the right
+//! back.
+//!
+//! Source: Linux, `Documentation/admin-guide/mm/soft-dirty.rst` and `userfaultfd.rst` (write protect notifications).
+
+use super::PageTables;
+use crate::addr::VirtRange;
+use crate::arch::{Entry, EntryFlags};
+use crate::error::MapError;
+use crate::platform::Platform;
+use crate::tlb::FlushBatch;
+
+impl<P: Platform> PageTables<'_, '_, P> {
+    /// Clears the soft-dirty bit of every leaf in the range and takes the right to store from it. A flush is owed for those
+    /// that had that right. Exclusive, until the flush.
+    ///
+    /// # Errors
+    /// [`MapError::BadAddress`], [`MapError::OutOfMemory`]; nothing has changed then.
+    pub fn clear_soft_dirty(&self, range: VirtRange, owed: &mut FlushBatch) -> Result<(), MapError> {
+        let cleared = EntryFlags::SOFT_DIRTY | EntryFlags::WRITE;
+        self.update_leaves(range, owed, |leaf| leaf.without(cleared), could_store)
+    }
+
+    /// Marks every leaf in the range [`EntryFlags::UFFD_WP`] and takes the right to store from it. A flush is owed for those
+    /// that had that right. Addresses at which nothing is mapped are not marked. Exclusive, until the flush.
+    ///
+    /// # Errors
+    /// As [`Self::clear_soft_dirty`].
+    pub fn mark_write_protected(&self, range: VirtRange, owed: &mut FlushBatch) -> Result<(), MapError> {
+        let mark = |leaf: Entry| leaf.without(EntryFlags::WRITE).with(EntryFlags::UFFD_WP);
+        self.update_leaves(range, owed, mark, could_store)
+    }
+
+    /// Takes the mark from every leaf in the range. The right to store comes back with the next store's fault, which decides
+    /// whether the page must be copied. No flush is owed. Shared.
+    ///
+    /// # Errors
+    /// As [`Self::clear_soft_dirty`].
+    pub fn unmark_write_protected(&self, range: VirtRange) -> Result<(), MapError> {
+        let unmark = |leaf: Entry| leaf.without(EntryFlags::UFFD_WP);
+        self.update_leaves(range, &mut FlushBatch::new(), unmark, |_, _| false)
+    }
+}
+
+fn could_store(before: Entry, _size: crate::addr::PageSize) -> bool {
+    before.has(EntryFlags::WRITE)
+}

@@ -1,0 +1,57 @@
+//! Changing bits of every leaf in a range by one rule.
+
+use super::PageTables;
+use crate::addr::{PageSize, VirtRange};
+use crate::arch::Entry;
+use crate::error::MapError;
+use crate::platform::Platform;
+use crate::tlb::FlushBatch;
+
+impl<P: Platform> PageTables<'_, '_, P> {
+    /// Changes every leaf in the range by `change`, which is asked again where hardware sets more bits meanwhile, and shows
+    /// `changed` what stood there before and the leaf's size; a flush is owed where that says so. Large leaves that reach
+    /// over an end of the range are split first. Shared.
+    ///
+    /// # Errors
+    /// [`MapError::BadAddress`], [`MapError::OutOfMemory`]; nothing was changed then.
+    pub(super) fn update_leaves(
+        &self,
+        range: VirtRange,
+        owed: &mut FlushBatch,
+        change: impl Fn(Entry) -> Entry,
+        mut changed: impl FnMut(Entry, PageSize) -> bool,
+    ) -> Result<(), MapError> {
+        self.check(range)?;
+        self.split_ends(range)?;
+        let mut rest = range;
+        while !rest.is_empty() {
+            let step = self.step(rest);
+            let level = step.table.level();
+            let Some(size) = level.leaf_size() else {
+                rest.start = step.range.end;
+                continue;
+            };
+            let locked = self.lock(step.table);
+            let (mut first_owed, mut end_owed) = (usize::MAX, 0);
+            let mut next = step.range.end;
+            for index in step.indices() {
+                let seen = locked.load(index);
+                if !step.is_lowest() && seen.is_table(level) {
+                    // It was split after the walk: look again.
+                    next = step.range.start;
+                }
+                if seen.is_leaf(level) && changed(locked.update(index, seen, &change), size) {
+                    first_owed = first_owed.min(index);
+                    end_owed = index + 1;
+                }
+            }
+            drop(locked);
+            if end_owed > 0 {
+                owed.add(step.part(first_owed, end_owed), size);
+            }
+            rest.start = next;
+            self.platform().reschedule_point();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,112 @@
+//! Unmapping single pages must not pay for what large folios gain: whatever is counted, the batched way costs at most what
+//! going entry by entry does.
+
+use hosted::HostedConfig;
+use quire::addr::{FrameRange, Order, PageSize, VirtAddr, VirtRange};
+use quire::arch::{EntryFlags, PagingMode, Protection};
+use quire::cpu::CpuId;
+use quire::page_alloc::Gfp;
+use quire::pgtable::{PageTables, Zap};
+use quire::stats::Stat;
+use quire::tlb::{MmContext, MmuGather, ZapStrategy};
+
+use crate::Allocator;
+use crate::machine::{Calls, Counting};
+
+const AT: u64 = 1 << 30;
+
+/// What is unmapped of the mapped pages, and how far around it nothing else is mapped.
+#[derive(Clone, Copy)]
+struct Scene {
+    name: &'static str,
+    /// Pages that are mapped from `AT` on.
+    mapped: u64,
+    /// Frames that lie between two of them in memory.
+    apart: usize,
+    /// Pages that go, as (first, count).
+    gone: (u64, u64),
+    /// Tables may go as well.
+    alone: bool,
+}
+
+const SCENES: &[Scene] = &[
+    Scene { name: "one page, alone", mapped: 1, apart: 0, gone: (0, 1), alone: true },
+    Scene { name: "one page of many", mapped: 64, apart: 0, gone: (7, 1), alone: false },
+    Scene { name: "one page of many, scattered", mapped: 64, apart: 1, gone: (7, 1), alone: false },
+    Scene { name: "eight pages of many", mapped: 64, apart: 0, gone: (7, 8), alone: false },
+    Scene { name: "64 pages, scattered, alone", mapped: 64, apart: 2, gone: (0, 64), alone: true },
+    Scene { name: "a table, scattered", mapped: 512, apart: 1, gone: (0, 512), alone: true },
+];
+
+fn range(first: u64, count: u64) -> VirtRange {
+    VirtRange::from_len(VirtAddr(AT + first * PageSize::Size4K.bytes()), count * PageSize::Size4K.bytes())
+}
+
+/// What the scene costs in calls of the platform, and in exchanges and detached tables.
+fn cost(counting: &Counting<'_>, allocator: &Allocator<'_>, zap: ZapStrategy, scene: Scene) -> (Calls, u64) {
+    let context = PageTables::create(allocator, PagingMode::FourLevel).unwrap().with_zap(zap);
+    let tables = PageTables::new(allocator, &context);
+    let flags = EntryFlags::leaf(Protection::READ | Protection::WRITE) | EntryFlags::ANON;
+    let mut spare = Vec::new();
+    for page in 0..scene.mapped {
+        let frame = allocator.alloc(Gfp::USER, Order::FRAME).unwrap();
+        let flags = flags | EntryFlags::ACCESSED | EntryFlags::DIRTY;
+        tables.map(range(page, 1).start, FrameRange::new(frame, 1), flags).unwrap();
+        spare.extend((0..scene.apart).map(|_| allocator.alloc(Gfp::USER, Order::FRAME).unwrap()));
+    }
+    context.switch_in(counting);
+    let outcome = unmap(counting, allocator, &context, scene);
+    context.switch_out(counting);
+    PageTables::destroy(allocator, context);
+    spare.into_iter().for_each(|frame| allocator.free(frame, Order::FRAME).unwrap());
+    outcome
+}
+
+fn unmap(
+    counting: &Counting<'_>,
+    allocator: &Allocator<'_>,
+    context: &MmContext,
+    scene: Scene,
+) -> (Calls, u64) {
+    let entries = || allocator.stat(Stat::ZapEntry) + allocator.stat(Stat::ZapTable);
+    let (before, part) = (entries(), range(scene.gone.0, scene.gone.1));
+    let limits = if scene.alone { context.mode().user_range() } else { part };
+    let (calls, change) = counting.during(|| {
+        let mut gather = MmuGather::new(allocator, context);
+        PageTables::new(allocator, context).unmap(&Zap::tables(part, limits), &mut gather).unwrap();
+        gather.finish()
+    });
+    assert_eq!(change.anon, -(scene.gone.1 as i64));
+    (calls, entries() - before)
+}
+
+#[test]
+fn single_pages_never_cost_more_than_entry_by_entry() {
+    let machine = HostedConfig::new(256 << 20).build().unwrap();
+    machine.run_on(CpuId(0), || {
+        let counting = Counting::new(&machine);
+        for &scene in SCENES {
+            // Each on an allocator of its own: what the one before left on lists is no part of the price.
+            let cost = |zap| {
+                let allocator = crate::allocator(&counting, &machine);
+                cost(&counting, &allocator, zap, scene)
+            };
+            let (way, entries) = cost(ZapStrategy::Tables);
+            let (singly, exchanged) = cost(ZapStrategy::PerPage);
+            assert!(entries <= exchanged, "{}: {entries} entries, singly {exchanged}", scene.name);
+            for (name, ours, theirs) in [
+                ("pins", way.pins, singly.pins),
+                ("addresses of the direct map", way.direct_maps, singly.direct_maps),
+                ("flushes", way.flushes, singly.flushes),
+                ("runs told to be free", way.freed, singly.freed),
+                ("block locks", way.block_locks, singly.block_locks),
+                ("shard locks", way.shard_locks, singly.shard_locks),
+                ("table locks", way.other_locks, singly.other_locks),
+                ("allocations", way.fail_asked, singly.fail_asked),
+            ] {
+                println!("{}: {name}: {ours}, singly {theirs}", scene.name);
+                assert!(ours <= theirs, "{}: {name}: {ours}, singly {theirs}", scene.name);
+            }
+        }
+    });
+}

@@ -12,6 +12,7 @@ const ALL: [Rank; Rank::Parked as usize] = [
     Rank::AddressSpace,
     Rank::FileTable,
     Rank::File,
+    Rank::FileViews,
     Rank::PageTable,
     Rank::PageTableSecond,
     Rank::Slab,

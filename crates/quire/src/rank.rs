@@ -10,6 +10,8 @@ pub enum Rank {
     FileTable,
     /// One file's page cache.
     File,
+    /// Who maps one file.
+    FileViews,
     /// The entries of one page-table page.
     PageTable,
     /// The entries of a second page-table page: the child's in `fork`, the target's in `mremap`.

@@ -8,5 +8,7 @@ mod basic;
 mod failures;
 #[path = "vm/threads.rs"]
 mod threads;
+#[path = "vm/truncate.rs"]
+mod truncate;
 #[path = "vm/world.rs"]
 mod world;

@@ -19,9 +19,12 @@ mod pages;
 mod radix;
 mod reclaim;
 mod table;
+mod truncate;
+mod views;
 mod writeback;
 
-pub use file::{FileKind, FileNode, FileRef, FileUse};
+pub use file::{FileClosed, FileKind, FileNode, FileRef, FileResize, FileUse};
 pub use fill::Filled;
 pub use radix::INDEX_END;
 pub use table::FileTable;
+pub use views::{FileViews, Mapper, View, ViewPtr};

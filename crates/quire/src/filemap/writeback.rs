@@ -42,7 +42,8 @@ impl FileTable {
             let written = platform.pager().write(file, index, bytes);
             let mut cached = node.pages.lock(platform);
             cached.set_busy(index, false);
-            if written.is_err() {
+            // What was cut off meanwhile need not be written.
+            if written.is_err() && index < node.size(platform).div_ceil(FRAME_SIZE) {
                 cached.set_dirty(index, true);
                 outcome = Err(MmError::Io);
             }

@@ -1,10 +1,12 @@
 //! What all address spaces of a machine share: frames, files, the memory of records, the folio policy.
 
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use super::body::{BodyBox, MmBody};
 use super::edit::Spares;
 use super::policy::FolioPolicy;
-use super::tree::{VmaBox, VmaList, VmaNode};
+use super::tree::{VmaBox, VmaList, VmaRecord};
 use super::vma::{Backing, Vma, VmaAttributes};
 use crate::addr::{Frame, FrameRange, Order, VirtAddr, VirtRange};
 use crate::arch::Protection;
@@ -22,7 +24,10 @@ const RECLAIM_FRAMES: u64 = 512;
 pub struct Memory<'p, P: Platform> {
     pages: PageAllocator<'p, P>,
     files: FileTable,
-    vmas: Cache<VmaNode>,
+    vmas: Cache<VmaRecord>,
+    bodies: Cache<MmBody>,
+    /// The number of the address space that was made last.
+    number: AtomicU64,
     policy: AtomicU64,
     zero: Frame,
 }
@@ -38,7 +43,15 @@ impl<'p, P: Platform> Memory<'p, P> {
         pages.hold(frames);
         pages.platform().clear(frames, TouchHint::Later);
         let policy = AtomicU64::new(policy.to_bits());
-        Ok(Self { pages, files: FileTable::new(), vmas: Cache::new(), policy, zero })
+        Ok(Self {
+            pages,
+            files: FileTable::new(),
+            vmas: Cache::new(),
+            bodies: Cache::new(),
+            number: AtomicU64::new(0),
+            policy,
+            zero,
+        })
     }
 
     /// The machine.
@@ -87,6 +100,29 @@ impl<'p, P: Platform> Memory<'p, P> {
         debug_assert_eq!(freed, Ok(()), "a folio that was just handed out");
     }
 
+    /// A number for one more address space: larger than all before.
+    pub(super) fn next_number(&self) -> u64 {
+        self.number.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// A place for an address space, where it stays. Gives it back when memory is out.
+    pub(super) fn body(&self, body: MmBody) -> Result<BodyBox, MmBody> {
+        match self.bodies.alloc(&self.pages) {
+            // SAFETY: fresh memory of the cache for one body, given back by `give_back_body` alone.
+            Ok(memory) => Ok(unsafe { BodyBox::new(memory, body) }),
+            Err(_) => Err(body),
+        }
+    }
+
+    /// Takes back the place of an address space that was taken apart.
+    ///
+    /// # Safety
+    /// `body` came from [`Self::body`], and nobody uses it any more.
+    pub(super) unsafe fn give_back_body(&self, body: NonNull<MmBody>) {
+        // SAFETY: the caller's promise; what the body held was taken out or needs no drop.
+        unsafe { self.bodies.free(&self.pages, body.cast()) };
+    }
+
     /// A node without meaning, to be overwritten.
     pub(super) fn blank(&self) -> Result<VmaBox, AllocError> {
         let memory = match self.vmas.alloc(&self.pages) {
@@ -120,6 +156,9 @@ impl<'p, P: Platform> Memory<'p, P> {
     /// Frees a node and gives back its reference to a file. May block in the pager: not under the lock of an address
     /// space taken for writing.
     pub(super) fn discard(&self, node: VmaBox) {
+        if let Backing::File { file, .. } = &node.attributes.backing {
+            file.node().views(self.platform()).hide(node.view());
+        }
         let (memory, vma) = node.into_raw();
         // SAFETY: the memory is what `blank` took from this cache, and nobody else knows it any more.
         unsafe { self.vmas.free(&self.pages, memory) };

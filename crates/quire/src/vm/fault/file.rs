@@ -18,7 +18,7 @@ impl<P: Platform> Mm<'_, P> {
             return Err(FaultError::NotMapped);
         };
         // From here to the leaf the page cannot be dropped.
-        let file = file.node().enter();
+        let Some(file) = file.node().enter() else { return Ok(Step::Again) };
         let memory = self.memory;
         let page = memory.files().page(memory.pages(), &file, index)?;
         let kind = if page.major {
@@ -32,7 +32,7 @@ impl<P: Platform> Mm<'_, P> {
             (Access::Write, true) => self.copy_file_page(vma, addr, page.frame),
             (Access::Write, false) => {
                 if matches!(file.node().kind(), FileKind::Paged(_)) {
-                    memory.files().mark_dirty(memory.platform(), &file, index);
+                    memory.files().mark_dirty(memory.platform(), file.node(), index);
                 }
                 self.map_file_page(vma, addr, &file, page.frame, true, kind)
             }

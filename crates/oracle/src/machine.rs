@@ -250,6 +250,11 @@ impl Subject for Quire<'_> {
         self.on(who, Mm::munlockall)
     }
 
+    fn truncate(&mut self, who: Who, file: u64, bytes: u64) -> Result<(), MmError> {
+        let file = Rc::clone(&self.files[&file]);
+        self.on(who, |_| file.truncate(bytes))
+    }
+
     fn fork(&mut self, who: Who) -> Result<(), MmError> {
         let child = self.on(who, Mm::fork)?;
         self.spaces.push(Some(child));

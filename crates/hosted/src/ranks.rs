@@ -18,6 +18,7 @@ const ALL: [Rank; Rank::Parked as usize] = [
     Rank::Slab,
     Rank::ListDrain,
     Rank::Block,
+    Rank::DeferredSplits,
     Rank::Shard,
     Rank::Pool,
     Rank::Parked,

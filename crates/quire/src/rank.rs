@@ -22,6 +22,8 @@ pub enum Rank {
     ListDrain,
     /// One block: its bitmaps and map counts.
     Block,
+    /// The list of folios that wait to be split.
+    DeferredSplits,
     /// One shard's index of partly used blocks.
     Shard,
     /// One region's pool of whole free blocks.

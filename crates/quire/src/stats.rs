@@ -70,6 +70,10 @@ stats! {
     ThpFaultAlloc = "thp_fault_alloc",
     /// Anonymous faults that fell back to a smaller folio than the policy wanted.
     ThpFaultFallback = "thp_fault_fallback",
+    /// 2 MiB folios that began to wait to be split, since a part of them is unmapped.
+    ThpDeferredSplitPage = "thp_deferred_split_page",
+    /// 2 MiB folios split into smaller ones.
+    ThpSplitPage = "thp_split_page",
     /// 2 MiB leaves split into a table.
     ThpSplitPmd = "thp_split_pmd",
     /// Copies made for copy-on-write.

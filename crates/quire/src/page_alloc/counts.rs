@@ -61,6 +61,8 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
         self.zero(room.addr(), 2 * Lanes::WIDE_BYTES);
         block.lock(self.platform);
         let used = match block.lanes_at() {
+            // It was split meanwhile.
+            _ if block.area().is_some() => false,
             None => {
                 block.set_lanes(Some((room.addr(), false)));
                 FrameState::UNKNOWN.put(block.folio_state_cell());
@@ -261,12 +263,17 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
         let order = Order::new(block.order.load(Ordering::Relaxed)).unwrap_or(Order::BLOCK);
         let number = head_of(frame.block(), order.get());
         if order == Order::BLOCK {
-            let platform = self.allocator.platform;
-            let mapped = block.large_maps.load(Ordering::Relaxed) != 0
-                || block.lanes(platform).is_some_and(|lanes| !lanes.nonzero().is_empty());
-            if mapped || block.held.contains(0) {
+            let lanes = block.lanes(self.allocator.platform);
+            let small = lanes.map_or(FrameMask::EMPTY, |lanes| lanes.nonzero());
+            let large =
+                block.large_maps.load(Ordering::Relaxed) + block.folio_maps.load(Ordering::Relaxed) as u32;
+            if large != 0 || !small.is_empty() || block.held.contains(0) {
+                if large == 0 && small != FrameMask::ALL && !block.held.contains(0) {
+                    self.allocator.defer_split(number, block);
+                }
                 return 0;
             }
+            self.allocator.forget_deferred(number, block);
         } else {
             // The whole folio's count says it; only one CPU takes it to zero, and it works under the head's lock.
             let head = self.enter(number);
@@ -340,7 +347,7 @@ fn head_of(block: BlockNumber, order: u8) -> BlockNumber {
 
 /// A folio of which only some frames are freed falls apart: each frame that stays becomes a folio of its own, of whose
 /// state nothing is known. Under the block's lock. No descriptor is touched.
-fn split_remainders(block: &Block, freed: FrameMask) {
+pub(super) fn split_remainders(block: &Block, freed: FrameMask) {
     let make_heads = |start: usize, count: usize| {
         block.area().inspect(|area| area.set_states(start, count, FrameState::UNKNOWN));
         block.heads.insert_run(start, count);

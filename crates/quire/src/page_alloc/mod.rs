@@ -7,6 +7,7 @@
 mod bulk;
 mod contig;
 mod counts;
+mod deferred;
 mod drain;
 mod gfp;
 mod guarded;
@@ -25,6 +26,7 @@ mod runs;
 mod search;
 mod shard;
 mod sorter;
+mod split;
 mod store;
 mod turn;
 mod validate;
@@ -46,8 +48,9 @@ use crate::error::{AllocError, FreeError};
 use crate::memmap::{BlockState, BootSlice, Descriptor, MemMap};
 use crate::platform::Platform;
 use crate::stats::{Stat, StatCells};
-use crate::sync::Pinned;
+use crate::sync::{Pinned, SpinLock};
 
+use deferred::DeferredSplits;
 use pcp::{CpuLists, LEVELS};
 use placement::{Placement, ZoneOrder};
 use turn::Turn;
@@ -61,6 +64,8 @@ pub struct PageAllocator<'p, P: Platform> {
     placement: Placement,
     group_by_mobility: bool,
     cpus: BootSlice<CpuLists>,
+    /// Folios of order 9 parts of which could be freed if they were split.
+    deferred: SpinLock<DeferredSplits>,
     guard: ListGuard,
     /// For each CPU, one for each context, so that an interrupt does not disturb what it interrupted.
     stats: BootSlice<StatCells>,

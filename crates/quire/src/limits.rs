@@ -76,6 +76,8 @@ pub const GATHER_PAGES: usize = 8;
 /// Pages beyond which a range flush becomes a flush of the whole address space. Linux uses the same ceiling on x86.
 pub const FLUSH_PAGES_CEILING: u64 = 33;
 
+/// Runs of file pages that reclaim unmaps together: one flush for each address space that maps some of them.
+pub const RECLAIM_RUNS: usize = 32;
 /// Folios of order 9 that one call splits of those that wait for it, at most.
 pub const DEFERRED_SPLITS: usize = 32;
 

@@ -148,9 +148,10 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         amounts.into_iter().chain(Stat::ALL.iter().map(|&stat| (stat.name(), self.stat(stat))))
     }
 
-    /// Drops page cache that nobody maps and that can be read again. How many frames became free.
+    /// Gives up some of what can be had again, the cheapest first: page cache that nobody maps, frames of large folios that
+    /// nobody maps, page cache that is mapped. How many frames became free. The caller holds no lock.
     pub fn reclaim(&self) -> u64 {
-        self.memory.reclaim()
+        self.memory.reclaim_all()
     }
 
     /// Checks everything that can be checked while nothing is under way. Address spaces are checked by

@@ -86,6 +86,10 @@ stats! {
     Pglazyfreed = "pglazyfreed",
     /// Pages marked by `MADV_FREE`.
     Pglazyfree = "pglazyfree",
+    /// Pages of files that were unmapped, or tried to be, so that they can be dropped.
+    PgscanFile = "pgscan_file",
+    /// Pages of files that were dropped because memory was short.
+    PgstealFile = "pgsteal_file",
     /// Flushes sent to other CPUs.
     NrTlbRemoteFlush = "nr_tlb_remote_flush",
     /// CPUs to which flushes were sent.

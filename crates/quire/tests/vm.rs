@@ -6,6 +6,8 @@ mod common;
 mod basic;
 #[path = "vm/failures.rs"]
 mod failures;
+#[path = "vm/reclaim.rs"]
+mod reclaim;
 #[path = "vm/threads.rs"]
 mod threads;
 #[path = "vm/truncate.rs"]

@@ -38,6 +38,8 @@ pub struct FileNode {
     end: AtomicU64,
     /// Whether somebody changes the file's size.
     resizing: AtomicBool,
+    /// Whether pages were ever marked clean that mappings may go on storing to.
+    pub(super) synced: AtomicBool,
     /// The next node of the table's bucket; changes and is read under the table's lock.
     pub(super) next: AtomicPtr<FileNode>,
     pub(super) pages: SpinLock<FilePages>,
@@ -84,6 +86,7 @@ impl FileNode {
             }),
             end: AtomicU64::new(u64::MAX),
             resizing: AtomicBool::new(false),
+            synced: AtomicBool::new(false),
             next: AtomicPtr::new(core::ptr::null_mut()),
             pages: SpinLock::new(Rank::File, FilePages::new()),
             views: SpinLock::new(Rank::FileViews, FileViews::new()),
@@ -161,6 +164,13 @@ impl FileNode {
             platform.relax();
         }
         FileResize(self)
+    }
+}
+
+impl FileClosed<'_> {
+    /// The file.
+    pub const fn node(&self) -> &FileNode {
+        self.0
     }
 }
 

@@ -206,6 +206,15 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
         self.count_folio(frame, block, 1);
     }
 
+    /// As [`Self::map_large`], unless the frames are no longer one folio, or part of one; whether they are.
+    pub fn try_map_large(&mut self, frame: Frame, size: PageSize) -> bool {
+        let whole = matches!(self.enter(frame.block()).state(), BlockState::Folio | BlockState::FolioTail);
+        if whole {
+            self.map_large(frame, size);
+        }
+        whole
+    }
+
     /// Counts one leaf of 2 MiB or 1 GiB less, after it was flushed everywhere. How many frames became free.
     ///
     /// # Panics

@@ -16,9 +16,10 @@ use crate::limits::FRAME_SIZE;
 use crate::page_alloc::{Gfp, PageAllocator};
 use crate::platform::{Platform, TouchHint};
 use crate::slab::Cache;
+use crate::stats::Stat;
 
 /// Frames that one round of reclaim asks for.
-const RECLAIM_FRAMES: u64 = 512;
+pub(super) const RECLAIM_FRAMES: u64 = 512;
 
 /// The machine's memory as address spaces see it.
 pub struct Memory<'p, P: Platform> {
@@ -89,9 +90,12 @@ impl<'p, P: Platform> Memory<'p, P> {
         self.policy.store(policy.to_bits(), Ordering::Relaxed);
     }
 
-    /// Drops page cache that can be had again. How many frames became free.
+    /// Drops page cache that can be had again and that nobody maps. How many frames became free. Whatever locks of address
+    /// spaces the caller holds.
     pub fn reclaim(&self) -> u64 {
-        self.files.reclaim(&self.pages, RECLAIM_FRAMES)
+        let freed = self.files.reclaim(&self.pages, RECLAIM_FRAMES);
+        self.pages.count(Stat::PgstealFile, freed);
+        freed
     }
 
     /// Frees a folio that was just allocated and turned out not to be needed.

@@ -109,12 +109,17 @@ impl<'p, P: Platform> Memory<'p, P> {
         self.number.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// A place for an address space, where it stays. Gives it back when memory is out.
-    pub(super) fn body(&self, body: MmBody) -> Result<BodyBox, MmBody> {
-        match self.bodies.alloc(&self.pages) {
+    /// A body at a place where it stays.
+    pub(super) fn body(&self, make: impl FnOnce() -> Result<MmBody, MmError>) -> Result<BodyBox, MmError> {
+        let room = self.bodies.alloc(&self.pages)?;
+        match make() {
             // SAFETY: fresh memory of the cache for one body, given back by `give_back_body` alone.
-            Ok(memory) => Ok(unsafe { BodyBox::new(memory, body) }),
-            Err(_) => Err(body),
+            Ok(body) => Ok(unsafe { BodyBox::new(room, body) }),
+            Err(error) => {
+                // SAFETY: it was just handed out, and holds nothing.
+                unsafe { self.bodies.free(&self.pages, room) };
+                Err(error)
+            }
         }
     }
 

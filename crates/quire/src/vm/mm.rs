@@ -89,7 +89,6 @@ impl<'m, P: Platform> Mm<'m, P> {
     /// # Errors
     /// [`MmError::NoMemory`].
     pub fn new(memory: &'m Memory<'m, P>, mode: PagingMode) -> Result<Self, MmError> {
-        let context = PageTables::create(memory.pages(), mode).map_err(|_| MmError::NoMemory)?;
         let layout = Layout::new(mode);
         let space = Space {
             tree: VmaTree::new(),
@@ -98,19 +97,16 @@ impl<'m, P: Platform> Mm<'m, P> {
             lock_future: LockMode::None,
             stack_limit: u64::MAX,
         };
-        let body = MmBody {
-            mapper: Mapper::new(memory.next_number()),
-            space: RwLock::new(Rank::AddressSpace, space),
-            context: ManuallyDrop::new(context),
-            rss: RssCells::default(),
-        };
-        match memory.body(body) {
-            Ok(body) => Ok(Self { memory, body }),
-            Err(body) => {
-                PageTables::destroy(memory.pages(), ManuallyDrop::into_inner(body.context));
-                Err(MmError::NoMemory)
-            }
-        }
+        let body = memory.body(|| {
+            let context = PageTables::create(memory.pages(), mode).map_err(|_| MmError::NoMemory)?;
+            Ok(MmBody {
+                mapper: Mapper::new(memory.next_number()),
+                space: RwLock::new(Rank::AddressSpace, space),
+                context: ManuallyDrop::new(context),
+                rss: RssCells::default(),
+            })
+        })?;
+        Ok(Self { memory, body })
     }
 
     /// What others may find of the address space.

@@ -59,10 +59,10 @@ impl<P: Platform> Mm<'_, P> {
 
     /// Page cache that is stored to is newer than its file from now on. The leaf that is there keeps the page in memory.
     fn note_store(&self, vma: &Vma, addr: VirtAddr) {
-        if let (Backing::File { file, .. }, Some(index)) = (&vma.attributes.backing, vma.file_page(addr)) {
-            if matches!(file.node().kind(), FileKind::Paged(_)) {
-                self.memory.files().mark_dirty(self.memory.platform(), file.node(), index);
-            }
+        if let (Backing::File { file, .. }, Some(index)) = (&vma.attributes.backing, vma.file_page(addr))
+            && matches!(file.node().kind(), FileKind::Paged(_))
+        {
+            self.memory.files().mark_dirty(self.memory.platform(), file.node(), index);
         }
     }
 

@@ -10,6 +10,7 @@ pub(crate) struct HeldRanks(AtomicU32);
 
 const ALL: [Rank; Rank::Parked as usize] = [
     Rank::AddressSpace,
+    Rank::Families,
     Rank::FileTable,
     Rank::File,
     Rank::FileViews,

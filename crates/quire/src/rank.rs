@@ -6,6 +6,8 @@
 pub enum Rank {
     /// An address space's VMA tree and the existence of its page-table pages (a reader-writer lock).
     AddressSpace = 1,
+    /// Which address spaces came of one another.
+    Families,
     /// The manager's table of open files.
     FileTable,
     /// One file's page cache.

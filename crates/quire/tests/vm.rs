@@ -6,6 +6,8 @@ mod common;
 mod basic;
 #[path = "vm/failures.rs"]
 mod failures;
+#[path = "vm/mappings.rs"]
+mod mappings;
 #[path = "vm/reclaim.rs"]
 mod reclaim;
 #[path = "vm/threads.rs"]

@@ -144,7 +144,8 @@ impl FileNode {
     /// Closes the file, unless it has users or is closed already.
     pub fn try_close(&self) -> Option<FileClosed<'_>> {
         let closed = self.users.compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Relaxed);
-        closed.is_ok().then_some(FileClosed(self))
+        // Not `then_some`: what is made and dropped again would open the file that another has closed.
+        closed.is_ok().then(|| FileClosed(self))
     }
 
     /// Waits until whoever uses a page now has ceased to. The caller holds no lock.

@@ -357,10 +357,7 @@ fn head_of(block: BlockNumber, order: u8) -> BlockNumber {
 /// A folio of which only some frames are freed falls apart: each frame that stays becomes a folio of its own, of whose
 /// state nothing is known. Under the block's lock. No descriptor is touched.
 pub(super) fn split_remainders(block: &Block, freed: FrameMask) {
-    let make_heads = |start: usize, count: usize| {
-        block.area().inspect(|area| area.set_states(start, count, FrameState::UNKNOWN));
-        block.heads.insert_run(start, count);
-    };
+    let make_heads = |start: usize, count: usize| make_heads(block, start, count, 1);
     for (start, count) in freed.runs() {
         if !block.heads.contains(start) {
             let mut at = start;
@@ -375,6 +372,20 @@ pub(super) fn split_remainders(block: &Block, freed: FrameMask) {
             end += 1;
         }
     }
+}
+
+/// Makes every `step`-th frame of `count`, all of them of one folio, the start of a folio of its own, of whose state nothing
+/// is known. Under the block's lock.
+pub(super) fn make_heads(block: &Block, start: usize, count: usize, step: usize) {
+    let head = block.heads.load().previous_set(start).unwrap_or(start);
+    if let Some(area) = block.area() {
+        area.set_states(start, count, FrameState::UNKNOWN);
+        let origin = area.origin(head).load(Ordering::Relaxed);
+        for at in (start..start + count).step_by(step) {
+            area.origin(at).store(origin.wrapping_add((at - head) as u64), Ordering::Relaxed);
+        }
+    }
+    (start..start + count).step_by(step).for_each(|at| block.heads.insert_run(at, 1));
 }
 
 /// Whether the frame is inside a folio in use, not at its start. Metadata and absent frames are held and never are.

@@ -19,6 +19,7 @@ mod lists;
 mod magazine;
 mod middle;
 mod node_set;
+mod origins;
 mod pcp;
 mod placement;
 mod pool;
@@ -39,6 +40,7 @@ pub use gfp::{Gfp, Mobility, NodePolicy, Urgency, ZoneKind};
 pub use info::{MemoryInfo, ZoneInfo};
 pub use init::{AllocatorConfig, ListGuard, MemoryRange};
 pub use node_set::NodeSet;
+pub use origins::Origin;
 pub use validate::Violation;
 pub use zone::Watermarks;
 

@@ -7,7 +7,7 @@
 
 use core::sync::atomic::Ordering;
 
-use super::counts::split_remainders;
+use super::counts::{make_heads, split_remainders};
 use super::store::SMALL_CAPACITY;
 use super::{Gfp, PageAllocator, Urgency};
 use crate::addr::{BlockNumber, Frame, FrameRange, Order, PhysAddr};
@@ -96,12 +96,12 @@ impl<P: Platform> PageAllocator<'_, P> {
         if done == Err(SplitError::OutOfMemory) {
             let gfp = Gfp { urgency: Urgency::Atomic, ..Gfp::KERNEL };
             let room = self.alloc(gfp, AREA).map_err(|_| SplitError::OutOfMemory)?;
+            self.hold(FrameRange::folio(room, AREA));
             done = self.try_split_block(number, to, mapped, Some(room));
             unused = Some(room).filter(|_| !done.is_ok_and(|split| split.used_room));
         }
         if let Some(room) = unused {
-            let back = self.free(room, AREA);
-            debug_assert_eq!(back, Ok(()));
+            self.release(FrameRange::folio(room, AREA));
         }
         done.map(|split| split.freed)
     }
@@ -172,9 +172,11 @@ impl<P: Platform> PageAllocator<'_, P> {
         let elsewhere = place.own.is_empty().then_some(place.at.addr());
         // SAFETY: M2, M4: the frames are ours, mapped by nobody, and their columns were just zeroed.
         unsafe { block.adopt_area(self.platform, area, number.first_frame(), elsewhere) };
-        let mut heads = FrameMask::EMPTY;
-        (0..BLOCK_FRAMES).step_by(to.frames() as usize).for_each(|at| heads.0[at / 64] |= 1 << (at % 64));
-        block.heads.store(heads);
+        // The folio's own descriptor gives way to the map.
+        let origin = block.folio().index.load(Ordering::Relaxed);
+        block.heads.store(FrameMask::run(0, 1));
+        block.area().inspect(|area| area.origin(0).store(origin, Ordering::Relaxed));
+        make_heads(block, 0, BLOCK_FRAMES, to.frames() as usize);
         block.used.store(FrameMask::ALL);
         split_remainders(block, unmapped);
         block.heads.store(block.heads.load().without(place.own));
@@ -274,8 +276,7 @@ fn split_small(block: &Block, index: usize, to: Order) -> Result<(), SplitError>
     }
     let frames = block.folio_frames(index);
     if frames > to.frames() as usize {
-        block.area().inspect(|area| area.set_states(index, frames, FrameState::UNKNOWN));
-        (index..index + frames).step_by(to.frames() as usize).for_each(|at| block.heads.insert_run(at, 1));
+        make_heads(block, index, frames, to.frames() as usize);
     }
     Ok(())
 }

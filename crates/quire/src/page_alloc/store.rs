@@ -163,8 +163,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         match merged.area {
             None => zone.add_free(DESCRIPTOR_FRAMES as i64),
             Some(area) => {
-                let freed = self.store_free(area, AREA);
-                debug_assert_eq!(freed, Ok(()), "the frames of a block's descriptors");
+                self.release(FrameRange::folio(area, AREA));
             }
         }
         zone.put_blocks(self.platform, number, 1);

@@ -4,6 +4,8 @@ use core::mem::{ManuallyDrop, MaybeUninit};
 use core::ops::{Deref, DerefMut, Range};
 use core::ptr::NonNull;
 
+use super::family::MemberCell;
+use super::memory::Memory;
 use super::mm::{Mm, Space};
 use super::rss::RssCells;
 use super::tree::VmaTree;
@@ -23,6 +25,9 @@ pub struct MmBody {
     pub(super) space: RwLock<Space>,
     pub(super) context: ManuallyDrop<MmContext>,
     pub(super) rss: RssCells,
+    /// The number of the family's first address space.
+    pub(super) family: u64,
+    pub(super) member: MemberCell,
 }
 
 /// Ownership of a body at its place. It has no `Drop`: the memory goes back to where it came from.
@@ -104,6 +109,19 @@ impl FoundBody {
         // The mapper is the body's first field, and its pointer was made from the body's (`show`).
         Some(Self(mapper.cast()))
     }
+
+    /// The first address space with a number above `after` in families that an origin keeps as `family`.
+    pub(super) fn next_of_family<P: Platform>(
+        memory: &Memory<'_, P>,
+        family: u64,
+        after: u64,
+    ) -> Option<Self> {
+        let families = memory.families();
+        let body = families.next(family, after)?;
+        // SAFETY: V3: who is in the families is live for this moment, and while it is pinned then.
+        unsafe { body.as_ref() }.mapper.pin();
+        Some(Self(body))
+    }
 }
 
 impl Deref for FoundBody {
@@ -138,7 +156,12 @@ impl DerefMut for BodyBox {
 }
 
 impl<P: Platform> Mm<'_, P> {
-    /// Takes the address space out of every file's sight, and waits for those who have found it before.
+    /// Makes the address space one of its family: from here on it is found.
+    pub(super) fn join_family(&self) {
+        self.memory.families().join(self.body().as_ptr(), self.family, self.mapper.number());
+    }
+
+    /// Takes the address space out of its family's and every file's sight, and waits for those who have found it before.
     pub(super) fn leave_files(&self) {
         let platform = self.memory.platform();
         let space = self.space.write(platform);
@@ -148,6 +171,7 @@ impl<P: Platform> Mm<'_, P> {
             }
         }
         drop(space);
+        self.memory.families().leave(self.body().as_ptr());
         while self.mapper.is_pinned() {
             platform.relax();
         }

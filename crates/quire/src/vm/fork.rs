@@ -29,7 +29,7 @@ impl<'m, P: Platform> Mm<'m, P> {
     }
 
     fn try_fork(&self) -> Result<Self, MmError> {
-        let child = Self::new(self.memory, self.context().mode())?;
+        let child = Self::unknown(self.memory, self.context().mode(), Some(self.family))?;
         let mut fresh = child.lock_unknown();
         let space = self.lock();
         let mut gone = VmaList::new();
@@ -38,8 +38,9 @@ impl<'m, P: Platform> Mm<'m, P> {
             .copy_mappings(&space, &mut fresh, &mut gone)
             .and_then(|()| self.copy_pages(&space, &child, &mut owed));
         owed.flush(self.memory.pages(), self.context());
-        // Its files hear of the child before they can find the parent again: what the parent had is in one of the two.
+        // The child can be found before the parent can be found again: what the parent had is in one of the two.
         drop(fresh);
+        child.join_family();
         drop(space);
         self.memory.discard_list(gone);
         copied.map(|()| child)
@@ -48,6 +49,7 @@ impl<'m, P: Platform> Mm<'m, P> {
     /// Gives the child every mapping of the parent, unlocked, merged where that was all that kept neighbours apart.
     fn copy_mappings(&self, parent: &Space, child: &mut Space, gone: &mut VmaList) -> Result<(), MmError> {
         (child.layout, child.brk, child.stack_limit) = (parent.layout, parent.brk, parent.stack_limit);
+        child.moved = parent.moved;
         child.lock_future = LockMode::None;
         for vma in parent.tree.iter() {
             let mut node = self.memory.blank()?;

@@ -10,6 +10,8 @@ use super::vma::{Backing, Vma, VmaFlags};
 use crate::addr::{FrameRange, VirtRange};
 use crate::arch::{EntryFlags, Protection};
 use crate::filemap::FileKind;
+use crate::limits::FRAME_SHIFT;
+use crate::page_alloc::Origin;
 use crate::pgtable::{LeafRun, TableViolation};
 use crate::platform::Platform;
 
@@ -39,7 +41,7 @@ impl From<&Vma> for VmaInfo {
         Self {
             range: vma.range,
             protection: vma.attributes.protection,
-            flags: vma.attributes.flags,
+            flags: vma.attributes.flags.without(VmaFlags::MOVED),
             advice: vma.attributes.advice,
             folios: vma.attributes.folios,
             file,
@@ -118,7 +120,7 @@ impl<P: Platform> Mm<'_, P> {
                 && leaf.has(EntryFlags::USER) == (protection != Protection::NONE)
                 && leaf.has(EntryFlags::NO_EXECUTE) != protection.contains(Protection::EXEC)
                 && (vma.attributes.is_private() || !leaf.has(EntryFlags::ANON))
-                && self.maps_what_is_cached(vma, &run);
+                && self.maps_what_is_found(vma, &run);
             if !allowed {
                 wrong = Some(range);
             }
@@ -129,13 +131,28 @@ impl<P: Platform> Mm<'_, P> {
 }
 
 impl<P: Platform> Mm<'_, P> {
-    /// Whether leaves that are no private copies, in a mapping of a file, map the file's pages.
-    fn maps_what_is_cached(&self, vma: &Vma, run: &LeafRun) -> bool {
-        let Backing::File { file, .. } = &vma.attributes.backing else { return true };
-        let frames = FrameRange::new(run.first.frame(), run.count);
+    /// Whether leaves map frames that the reverse map finds there: pages of the mapping's file, or anonymous ones.
+    fn maps_what_is_found(&self, vma: &Vma, run: &LeafRun) -> bool {
+        if run.first.has(EntryFlags::SPECIAL) {
+            return true;
+        }
+        if run.first.has(EntryFlags::ANON) {
+            return self.is_from_here(vma, run);
+        }
+        let Backing::File { file, .. } = &vma.attributes.backing else { return false };
+        let frames = FrameRange::new(run.first.frame(), run.count * run.size.frames());
         let index = vma.file_page(run.addr).unwrap_or(0);
-        run.first.has(EntryFlags::ANON)
-            || self.memory.files().holds(self.memory.platform(), file.node(), index, frames)
+        self.memory.files().holds(self.memory.platform(), file.node(), index, frames)
+    }
+
+    /// Whether the reverse map finds anonymous frames where they are: they come from there, or the mapping was moved.
+    fn is_from_here(&self, vma: &Vma, run: &LeafRun) -> bool {
+        let moved = vma.attributes.flags.contains(VmaFlags::MOVED);
+        (0..run.count * run.size.frames()).all(|at| {
+            let origin = self.memory.pages().origin(run.first.frame().add(at));
+            let here = Origin::new(self.family, run.addr.add(at << FRAME_SHIFT));
+            origin.is_some_and(|origin| origin.family() == here.family() && (moved || origin == here))
+        })
     }
 }
 

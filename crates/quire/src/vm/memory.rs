@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::body::{BodyBox, MmBody};
 use super::edit::Spares;
+use super::family::Families;
 use super::policy::FolioPolicy;
 use super::tree::{VmaBox, VmaList, VmaRecord};
 use super::vma::{Backing, Vma, VmaAttributes};
@@ -15,8 +16,10 @@ use crate::filemap::{FileRef, FileTable};
 use crate::limits::FRAME_SIZE;
 use crate::page_alloc::{Gfp, PageAllocator};
 use crate::platform::{Platform, TouchHint};
+use crate::rank::Rank;
 use crate::slab::Cache;
 use crate::stats::Stat;
+use crate::sync::{SpinGuard, SpinLock};
 
 /// Frames that one round of reclaim asks for.
 pub(super) const RECLAIM_FRAMES: u64 = 512;
@@ -27,6 +30,7 @@ pub struct Memory<'p, P: Platform> {
     files: FileTable,
     vmas: Cache<VmaRecord>,
     bodies: Cache<MmBody>,
+    families: SpinLock<Families>,
     /// The number of the address space that was made last.
     number: AtomicU64,
     policy: AtomicU64,
@@ -49,6 +53,7 @@ impl<'p, P: Platform> Memory<'p, P> {
             files: FileTable::new(),
             vmas: Cache::new(),
             bodies: Cache::new(),
+            families: SpinLock::new(Rank::Families, Families::new()),
             number: AtomicU64::new(0),
             policy,
             zero,
@@ -102,6 +107,11 @@ impl<'p, P: Platform> Memory<'p, P> {
     pub(super) fn give_up(&self, frame: Frame, order: Order) {
         let freed = self.pages.free(frame, order);
         debug_assert_eq!(freed, Ok(()), "a folio that was just handed out");
+    }
+
+    /// All address spaces by family.
+    pub(super) fn families(&self) -> SpinGuard<'_, Families, P> {
+        self.families.lock(self.platform())
     }
 
     /// A number for one more address space: larger than all before.

@@ -12,6 +12,7 @@ use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};
 
 use super::body::{BodyBox, MmBody};
+use super::family::MemberCell;
 use super::layout::Layout;
 use super::memory::Memory;
 use super::rss::RssCells;
@@ -49,6 +50,8 @@ pub(super) struct Space {
     pub(super) lock_future: LockMode,
     /// Bytes that a mapping which grows down may reach (`RLIMIT_STACK`).
     pub(super) stack_limit: u64,
+    /// Whether private memory was ever moved to other addresses, here or before a fork.
+    pub(super) moved: bool,
 }
 
 /// Resident pages by kind, as `/proc/PID/status` counts them (`RssAnon`, `RssFile`, `RssShmem`).
@@ -89,6 +92,18 @@ impl<'m, P: Platform> Mm<'m, P> {
     /// # Errors
     /// [`MmError::NoMemory`].
     pub fn new(memory: &'m Memory<'m, P>, mode: PagingMode) -> Result<Self, MmError> {
+        let made = Self::unknown(memory, mode, None)?;
+        made.join_family();
+        Ok(made)
+    }
+
+    /// An empty address space that is in its family already by name, but that nobody finds there yet: of its own if none is
+    /// named.
+    pub(super) fn unknown(
+        memory: &'m Memory<'m, P>,
+        mode: PagingMode,
+        family: Option<u64>,
+    ) -> Result<Self, MmError> {
         let layout = Layout::new(mode);
         let space = Space {
             tree: VmaTree::new(),
@@ -96,14 +111,18 @@ impl<'m, P: Platform> Mm<'m, P> {
             brk: (layout.lowest, layout.lowest),
             lock_future: LockMode::None,
             stack_limit: u64::MAX,
+            moved: false,
         };
+        let number = memory.next_number();
         let body = memory.body(|| {
             let context = PageTables::create(memory.pages(), mode).map_err(|_| MmError::NoMemory)?;
             Ok(MmBody {
-                mapper: Mapper::new(memory.next_number()),
+                mapper: Mapper::new(number),
                 space: RwLock::new(Rank::AddressSpace, space),
                 context: ManuallyDrop::new(context),
                 rss: RssCells::default(),
+                family: family.unwrap_or(number),
+                member: MemberCell::new(),
             })
         })?;
         Ok(Self { memory, body })

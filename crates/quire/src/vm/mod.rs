@@ -7,6 +7,7 @@ mod body;
 mod brk;
 pub mod edit;
 mod exit;
+mod family;
 mod fault;
 mod file;
 mod fork;

@@ -6,7 +6,7 @@ use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr};
 use crate::arch::{Entry, EntryFlags};
 use crate::error::{FaultError, MapError};
 use crate::filemap::FileKind;
-use crate::page_alloc::Gfp;
+use crate::page_alloc::{Gfp, Origin};
 use crate::pgtable::Lookup;
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
@@ -95,6 +95,7 @@ impl<P: Platform> Mm<'_, P> {
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
         let new = Entry::leaf(copy, PageSize::Size4K, flags);
         let page = addr.align_down(PageSize::Size4K.bytes());
+        pages.set_origin(copy, Origin::new(self.family, page));
         let mut gather = MmuGather::new(pages, self.context());
         let replaced = self.tables().replace(page, PageSize::Size4K, leaf, new, &mut gather);
         let change = gather.finish();

@@ -6,7 +6,7 @@ use crate::arch::{EntryFlags, Protection};
 use crate::error::FaultError;
 use crate::filemap::{FileKind, FileUse};
 use crate::limits::{FAULT_AROUND_PAGES, FRAME_SIZE};
-use crate::page_alloc::Gfp;
+use crate::page_alloc::{Gfp, Origin};
 use crate::platform::Platform;
 use crate::stats::Stat;
 use crate::vm::mm::Mm;
@@ -52,6 +52,7 @@ impl<P: Platform> Mm<'_, P> {
         let pages = self.memory.pages();
         let copy = pages.alloc(Gfp::USER, Order::FRAME)?;
         pages.platform().copy(from, copy);
+        pages.set_origin(copy, Origin::new(self.family, addr));
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
         let done = mapped(self.tables().map(addr, FrameRange::folio(copy, Order::FRAME), flags));
         if done != Ok(true) {

@@ -2,12 +2,12 @@
 //!
 //! A file knows its mappings. An anonymous frame knows the address at which it was first mapped and the family of the
 //! address space; whoever maps it is of that family and maps it there, unless the mapping was moved, which is marked in
-//! the mappings (decision 19).
+//! the mappings (decision 21).
 //!
 //! Address spaces are visited in ascending order of their numbers, each once, under its own lock for reading, and all its
 //! mappings of the pages in that one visit. Nothing is held from one to the next, and nothing is missed: a leaf comes to
 //! an address space by a fault, which the caller has excluded, from another address of the same one, or from a parent,
-//! whose number is smaller and whose lock `fork` holds until the child's mappings are known (decision 18).
+//! whose number is smaller and whose lock `fork` holds until the child's mappings are known (decision 20).
 #![forbid(unsafe_code)]
 
 use core::ops::Range;

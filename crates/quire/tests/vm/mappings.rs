@@ -31,6 +31,7 @@ fn frame_at(machine: &Hosted, mm: &Space<'_>, addr: u64) -> Frame {
     leaf.frame.add((addr - leaf.addr.0) / PAGE)
 }
 
+/// Invariant V3.
 #[test]
 fn children_and_moved_mappings_are_found() {
     small(|machine, manager| {

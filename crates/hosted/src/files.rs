@@ -22,11 +22,18 @@ pub struct FileCounters {
     pub writes: u64,
 }
 
+/// How long a file is, and how much of that holds what it held at first.
+#[derive(Clone, Copy, Default)]
+struct Size {
+    bytes: u64,
+    pristine: u64,
+}
+
 /// A pager of files that exist by their sizes. A file that was never given a size is empty. Reads and writes fail with
 /// [`PagerError::Io`] as the plans say.
 #[derive(Default)]
 pub struct SyntheticFiles {
-    sizes: RwLock<HashMap<FileId, u64>>,
+    sizes: RwLock<HashMap<FileId, Size>>,
     written: Mutex<HashMap<(FileId, u64), Page>>,
     reads: AtomicU64,
     writes: AtomicU64,
@@ -40,9 +47,20 @@ impl SyntheticFiles {
         Self::default()
     }
 
-    /// Gives `file` a size in bytes. What was written back beyond it is forgotten.
+    /// Gives `file` a size in bytes and the contents that it has at first, save for what was written back before it.
     pub fn set_size(&self, file: FileId, bytes: u64) {
-        self.sizes.write().expect("no holder of the sizes panics").insert(file, bytes);
+        let size = Size { bytes, pristine: bytes };
+        let mut sizes = self.sizes.write().expect("no holder of the sizes panics");
+        sizes.insert(file, size);
+        self.forget_behind(file, bytes);
+    }
+
+    fn size_of(&self, file: FileId) -> Size {
+        self.sizes.read().expect("no holder of the sizes panics").get(&file).copied().unwrap_or_default()
+    }
+
+    /// Forgets what was written back behind an end. The sizes are locked, so that no write comes after it.
+    fn forget_behind(&self, file: FileId, bytes: u64) {
         let mut written = self.written.lock().expect("no holder of the pages panics");
         written.retain(|&(of, page), contents| {
             let start = page * FRAME_SIZE;
@@ -87,11 +105,16 @@ impl SyntheticFiles {
 
     /// How many bytes of the page belong to the file.
     fn valid_bytes(&self, file: FileId, page: u64) -> Result<usize, PagerError> {
-        let start = page.checked_mul(FRAME_SIZE).ok_or(PagerError::BeyondEnd)?;
-        match self.size(file).checked_sub(start) {
-            None | Some(0) => Err(PagerError::BeyondEnd),
-            Some(rest) => Ok(rest.min(FRAME_SIZE) as usize),
-        }
+        valid_of(self.size(file), page)
+    }
+}
+
+/// How many bytes of the page belong to a file of this size.
+fn valid_of(size: u64, page: u64) -> Result<usize, PagerError> {
+    let start = page.checked_mul(FRAME_SIZE).ok_or(PagerError::BeyondEnd)?;
+    match size.checked_sub(start) {
+        None | Some(0) => Err(PagerError::BeyondEnd),
+        Some(rest) => Ok(rest.min(FRAME_SIZE) as usize),
     }
 }
 
@@ -104,7 +127,18 @@ fn pristine_word(file: FileId, index: u64) -> u64 {
 
 impl Pager for SyntheticFiles {
     fn size(&self, file: FileId) -> u64 {
-        self.sizes.read().expect("no holder of the sizes panics").get(&file).copied().unwrap_or(0)
+        self.size_of(file).bytes
+    }
+
+    fn resize(&self, file: FileId, bytes: u64) -> Result<(), PagerError> {
+        if self.write_failures.fail() {
+            return Err(PagerError::Io);
+        }
+        let mut sizes = self.sizes.write().expect("no holder of the sizes panics");
+        let size = sizes.entry(file).or_default();
+        *size = Size { bytes, pristine: size.pristine.min(bytes) };
+        self.forget_behind(file, bytes);
+        Ok(())
     }
 
     fn read(&self, file: FileId, page: u64, bytes: &mut [u8; PAGE]) -> Result<(), PagerError> {
@@ -122,13 +156,16 @@ impl Pager for SyntheticFiles {
         for (index, word) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
             *word = pristine_word(file, page * (FRAME_SIZE / 8) + index as u64).to_le_bytes();
         }
-        bytes[valid..].fill(0);
+        let pristine = self.size_of(file).pristine.saturating_sub(page * FRAME_SIZE);
+        bytes[valid.min(pristine.min(FRAME_SIZE) as usize)..].fill(0);
         Ok(())
     }
 
     fn write(&self, file: FileId, page: u64, bytes: &[u8; PAGE]) -> Result<(), PagerError> {
         // A file that was cut meanwhile has no room for the page any more; the contract knows no other word for it.
-        let valid = self.valid_bytes(file, page).map_err(|_| PagerError::Io)?;
+        let sizes = self.sizes.read().expect("no holder of the sizes panics");
+        let size = sizes.get(&file).copied().unwrap_or_default();
+        let valid = valid_of(size.bytes, page).map_err(|_| PagerError::Io)?;
         if self.write_failures.fail() {
             return Err(PagerError::Io);
         }

@@ -10,13 +10,16 @@ pub(crate) struct HeldRanks(AtomicU32);
 
 const ALL: [Rank; Rank::Parked as usize] = [
     Rank::AddressSpace,
+    Rank::Families,
     Rank::FileTable,
     Rank::File,
+    Rank::FileViews,
     Rank::PageTable,
     Rank::PageTableSecond,
     Rank::Slab,
     Rank::ListDrain,
     Rank::Block,
+    Rank::DeferredSplits,
     Rank::Shard,
     Rank::Pool,
     Rank::Parked,

@@ -7,7 +7,7 @@
 //! - [`frames`]: which folios are handed out. - [`pagetable`]: which page maps where. - [`space`]: address spaces
 //!   with the semantics of Linux 6.18 and what their pages hold.
 //! - [`ops`]: operations drawn from a seed first, as data. - [`lockstep`]: steps a [`subject`] and the model, shortens
-//!   what fails. - [`machine`]: the library on its hosted machine, as a subject. - [`counts`]: checks of the whole state.
+//!   what fails. - [`machine`]: the library on its hosted machine, as a subject. - [`counts`], [`mappings`]: checks of the whole state.
 //!
 //! `QUIRE_SEED=n` runs one seed again, `QUIRE_LONG=1` runs all tests for thirty times as long.
 
@@ -15,6 +15,7 @@ pub mod counts;
 pub mod frames;
 pub mod lockstep;
 pub mod machine;
+pub mod mappings;
 pub mod ops;
 pub mod pagetable;
 pub mod space;

@@ -156,6 +156,14 @@ impl<S: Subject> Lockstep<S> {
                 (0..u64::from(pages)).try_for_each(|page| self.store(who, addr + page * PAGE, 0))
             }
             Op::Access(at, kind) => self.access(who, self.at(at), kind),
+            Op::Truncate(file, bytes) => self.verb(
+                who,
+                |m| {
+                    m.truncate(file, bytes);
+                    Ok(())
+                },
+                |s| s.truncate(who, file, bytes),
+            ),
         }
     }
 

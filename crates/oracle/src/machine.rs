@@ -17,6 +17,7 @@ use quire::stats::Stat;
 use quire::vm::{self, File, MapRequest, Mm, Sharing};
 
 use crate::counts::{Mapped, Owners};
+use crate::mappings::Mappings;
 use crate::space::{Advice, Kind, Map, PAGE, Prot, Remap, SpaceId, Vma};
 use crate::subject::{Resident, Subject, Who};
 
@@ -178,7 +179,10 @@ impl<'p> Quire<'p> {
         let roots: Vec<_> = self.spaces.iter().flatten().map(Mm::root).collect();
         let (mapped, memory) = (Mapped::read(self.machine, &roots), self.memory());
         mapped.compare(self.manager.pages(), &memory)?;
-        self.owners(&mapped).compare(&self.owners_before)
+        self.owners(&mapped).compare(&self.owners_before)?;
+        let files = self.files.iter().map(|(&number, file)| (number, &**file));
+        let mappings = Mappings::read(self.machine, self.spaces.iter().flatten());
+        mappings.compare(self.manager, files, 7)
     }
 }
 
@@ -248,6 +252,11 @@ impl Subject for Quire<'_> {
 
     fn munlockall(&mut self, who: Who) -> Result<(), MmError> {
         self.on(who, Mm::munlockall)
+    }
+
+    fn truncate(&mut self, who: Who, file: u64, bytes: u64) -> Result<(), MmError> {
+        let file = Rc::clone(&self.files[&file]);
+        self.on(who, |_| file.truncate(bytes))
     }
 
     fn fork(&mut self, who: Who) -> Result<(), MmError> {

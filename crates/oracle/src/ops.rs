@@ -14,7 +14,7 @@ pub mod prelude {
     pub use super::At::{Heap, Null, Returned, Window};
     pub use super::Op::{
         Access, Brk, Exit, Fork, Load, Madvise, Mlock, Mlockall, Mmap, Mprotect, Mremap, Munlock, Munlockall,
-        Munmap, Store, Touch,
+        Munmap, Store, Touch, Truncate,
     };
     pub use super::To::{DontUnmap, FixedDontUnmap, FixedTo, InPlace, MayMove};
     pub use super::What::{Anonymous, File, SharedAnonymous};
@@ -136,6 +136,8 @@ pub enum Op {
     Touch(At, u32),
     /// A fault of this kind, without an access.
     Access(At, Kind),
+    /// Gives a file another size in bytes, a multiple of eight.
+    Truncate(u64, u64),
 }
 
 /// An operation, the CPU that does it and the address space it is done to (modulo the number of live ones).

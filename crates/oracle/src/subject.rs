@@ -36,6 +36,9 @@ pub trait Subject {
     fn mlockall(&mut self, who: Who, current: bool, future: bool, on_fault: bool) -> Result<(), MmError>;
     fn munlockall(&mut self, who: Who) -> Result<(), MmError>;
 
+    /// Gives a file another size.
+    fn truncate(&mut self, who: Who, file: u64, bytes: u64) -> Result<(), MmError>;
+
     /// Forks; the child gets the next free number, if children are kept.
     fn fork(&mut self, who: Who) -> Result<(), MmError>;
     fn exit(&mut self, who: Who);

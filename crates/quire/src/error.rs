@@ -47,6 +47,17 @@ pub enum FreeError {
     InUse,
 }
 
+/// Why a folio in use was not split.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SplitError {
+    /// No folio in use starts at the frame.
+    NotAFolio,
+    /// A leaf larger than the parts maps it, or somebody besides leaves owns a folio below a block's size.
+    InUse,
+    /// No room for the descriptors of the frames of a block.
+    OutOfMemory,
+}
+
 /// Why a page table was not changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MapError {

@@ -16,6 +16,7 @@ extern crate std;
 pub mod addr;
 pub mod arch;
 mod atomic;
+pub mod avl;
 pub mod cpu;
 pub mod error;
 pub mod filemap;

@@ -78,6 +78,11 @@ pub const DRAIN_FRAMES: u64 = (GATHER_TABLES * BLOCK_FRAMES) as u64;
 /// Pages beyond which a range flush becomes a flush of the whole address space. Linux uses the same ceiling on x86.
 pub const FLUSH_PAGES_CEILING: u64 = 33;
 
+/// Runs of file pages that reclaim unmaps together: one flush for each address space that maps some of them.
+pub const RECLAIM_RUNS: usize = 32;
+/// Folios of order 9 that one call splits of those that wait for it, at most.
+pub const DEFERRED_SPLITS: usize = 32;
+
 /// Pages that one file fault may map around the faulting one: 64 KiB, as Linux's `fault_around_bytes`.
 pub const FAULT_AROUND_PAGES: u64 = 16;
 

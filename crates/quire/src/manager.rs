@@ -1,8 +1,9 @@
 //! The whole manager: one value per machine.
 #![forbid(unsafe_code)]
 
+use crate::addr::{Frame, Order, VirtAddr};
 use crate::arch::PagingMode;
-use crate::error::{InitError, MmError};
+use crate::error::{InitError, MmError, SplitError};
 use crate::limits::FRAME_SIZE;
 use crate::page_alloc::{AllocatorConfig, MemoryInfo, PageAllocator, Violation};
 use crate::platform::{FileId, Platform};
@@ -152,9 +153,24 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         amounts.into_iter().chain(Stat::ALL.iter().map(|&stat| (stat.name(), self.stat(stat))))
     }
 
-    /// Drops page cache that nobody maps and that can be read again. How many frames became free.
+    /// Gives up some of what can be had again, the cheapest first: page cache that nobody maps, frames of large folios that
+    /// nobody maps, page cache that is mapped. How many frames became free. The caller holds no lock.
     pub fn reclaim(&self) -> u64 {
-        self.memory.reclaim()
+        self.memory.reclaim_all()
+    }
+
+    /// Shows where an anonymous frame is mapped: the roots of address spaces, and addresses. The caller holds no lock.
+    pub fn mappings(&self, frame: Frame, show: impl FnMut(Frame, VirtAddr)) {
+        self.memory.mappings(frame, show);
+    }
+
+    /// Splits the anonymous folio in use that starts at `frame` into folios of order `to`; large leaves that map it become
+    /// small ones first. How many frames became free. The caller holds no lock.
+    ///
+    /// # Errors
+    /// [`SplitError`]; the folio is as before then, though leaves may have been split.
+    pub fn split_folio(&self, frame: Frame, to: Order) -> Result<u64, SplitError> {
+        self.memory.split_folio(frame, to)
     }
 
     /// Checks everything that can be checked while nothing is under way. Address spaces are checked by

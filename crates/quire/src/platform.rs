@@ -232,6 +232,14 @@ pub trait Pager: Sync {
     /// # Errors
     /// [`PagerError::Io`]; the page then stays dirty.
     fn write(&self, file: FileId, page: u64, bytes: &[u8; FRAME_SIZE as usize]) -> Result<(), PagerError>;
+
+    /// Gives the file another size in bytes. What lay behind a new end that is nearer is gone: should the file grow again, it
+    /// reads as zeroes there. Called without any lock held. A page may be written or read at the same time; behind the
+    /// end both fail.
+    ///
+    /// # Errors
+    /// [`PagerError::Io`]; the file is as before then.
+    fn resize(&self, file: FileId, bytes: u64) -> Result<(), PagerError>;
 }
 
 /// The pager of a machine without files: every file is empty.
@@ -253,6 +261,10 @@ impl Pager for NoFiles {
     }
 
     fn write(&self, _file: FileId, _page: u64, _bytes: &[u8; FRAME_SIZE as usize]) -> Result<(), PagerError> {
+        Err(PagerError::Io)
+    }
+
+    fn resize(&self, _file: FileId, _bytes: u64) -> Result<(), PagerError> {
         Err(PagerError::Io)
     }
 }

@@ -6,10 +6,14 @@
 pub enum Rank {
     /// An address space's VMA tree and the existence of its page-table pages (a reader-writer lock).
     AddressSpace = 1,
+    /// Which address spaces came of one another.
+    Families,
     /// The manager's table of open files.
     FileTable,
     /// One file's page cache.
     File,
+    /// Who maps one file.
+    FileViews,
     /// The entries of one page-table page.
     PageTable,
     /// The entries of a second page-table page: the child's in `fork`, the target's in `mremap`.
@@ -20,6 +24,8 @@ pub enum Rank {
     ListDrain,
     /// One block: its bitmaps and map counts.
     Block,
+    /// The list of folios that wait to be split.
+    DeferredSplits,
     /// One shard's index of partly used blocks.
     Shard,
     /// One region's pool of whole free blocks.

@@ -70,6 +70,10 @@ stats! {
     ThpFaultAlloc = "thp_fault_alloc",
     /// Anonymous faults that fell back to a smaller folio than the policy wanted.
     ThpFaultFallback = "thp_fault_fallback",
+    /// 2 MiB folios that began to wait to be split, since a part of them is unmapped.
+    ThpDeferredSplitPage = "thp_deferred_split_page",
+    /// 2 MiB folios split into smaller ones.
+    ThpSplitPage = "thp_split_page",
     /// 2 MiB leaves split into a table.
     ThpSplitPmd = "thp_split_pmd",
     /// Copies made for copy-on-write.
@@ -82,6 +86,10 @@ stats! {
     Pglazyfreed = "pglazyfreed",
     /// Pages marked by `MADV_FREE`.
     Pglazyfree = "pglazyfree",
+    /// Pages of files that were unmapped, or tried to be, so that they can be dropped.
+    PgscanFile = "pgscan_file",
+    /// Pages of files that were dropped because memory was short.
+    PgstealFile = "pgsteal_file",
     /// Flushes sent to other CPUs.
     NrTlbRemoteFlush = "nr_tlb_remote_flush",
     /// CPUs to which flushes were sent.

@@ -8,9 +8,15 @@ mod basic;
 mod batches;
 #[path = "vm/failures.rs"]
 mod failures;
+#[path = "vm/mappings.rs"]
+mod mappings;
+#[path = "vm/reclaim.rs"]
+mod reclaim;
 #[path = "vm/threads.rs"]
 mod threads;
 #[path = "vm/track.rs"]
 mod track;
+#[path = "vm/truncate.rs"]
+mod truncate;
 #[path = "vm/world.rs"]
 mod world;

@@ -27,7 +27,7 @@ pub struct Draw {
 }
 
 /// Kinds of operations that are drawn.
-const KINDS: usize = 17;
+const KINDS: usize = 18;
 
 /// Accesses, which no run goes without.
 const ALWAYS: [usize; 3] = [0, 12, 13];
@@ -188,7 +188,12 @@ impl Draw {
             13 => Op::Load(self.at(rng, true), rng.usize(..PROBES)),
             14 => Op::Touch(self.at(rng, true), rng.u32(1..=self.longest)),
             15 => Op::Access(self.at(rng, true), *rng.choice(&[Kind::Read, Kind::Write]).expect("not empty")),
-            _ => Op::Access(self.at(rng, true), Kind::Exec),
+            16 => Op::Access(self.at(rng, true), Kind::Exec),
+            _ => {
+                let (file, bytes) = *rng.choice(&self.files).expect("not empty");
+                let within = *rng.choice(&[0, 0, 8, 1032, 4088]).expect("not empty");
+                Op::Truncate(file, rng.u64(..=bytes / PAGE) * PAGE + within)
+            }
         }
     }
 }

@@ -45,6 +45,8 @@ pub struct Family {
     pub(super) written: HashMap<(Backing, u64), Words>,
     /// Bytes of each object.
     pub(super) sizes: BTreeMap<Backing, u64>,
+    /// Where what files held at first ends, if they were cut short since.
+    pristine: BTreeMap<Backing, u64>,
     next_shared: u64,
     /// The hosted machine's number for a file of the model.
     file_name: HashMap<u64, u64>,
@@ -58,6 +60,7 @@ impl Family {
             spaces: Vec::new(),
             written: HashMap::new(),
             sizes: BTreeMap::new(),
+            pristine: BTreeMap::new(),
             next_shared: 0,
             file_name: HashMap::new(),
         }
@@ -71,6 +74,36 @@ impl Family {
     /// Makes a file known, or gives it another size in bytes. Its words are [`file_word`]'s.
     pub fn set_file(&mut self, file: u64, bytes: u64) {
         self.sizes.insert(Backing::File(file), bytes);
+    }
+
+    /// `ftruncate`: another size in bytes, a multiple of eight. Behind a nearer end the contents go, and with whole pages the
+    /// private copies of them.
+    pub fn truncate(&mut self, file: u64, bytes: u64) {
+        let backing = Backing::File(file);
+        let pristine = self.pristine.get(&backing).or(self.sizes.get(&backing)).copied().unwrap_or(0);
+        self.pristine.insert(backing, pristine.min(bytes));
+        self.sizes.insert(backing, bytes);
+        let end = bytes.div_ceil(PAGE);
+        self.written.retain(|&(object, page), words| {
+            let gone = |offset: u64| page * PAGE + offset + 8 > bytes;
+            if object == backing {
+                PROBE_OFFSETS
+                    .iter()
+                    .zip(words)
+                    .filter(|(offset, _)| gone(**offset))
+                    .for_each(|(_, word)| *word = 0);
+            }
+            object != backing || page < end
+        });
+        for space in self.spaces.iter_mut().flatten() {
+            let Space { vmas, pages, .. } = space;
+            for vma in vmas.iter().filter(|vma| vma.backing == backing) {
+                let cut = vma.start.max(vma.start.saturating_add(end.saturating_sub(vma.page_offset) * PAGE));
+                let gone: Vec<u64> =
+                    pages.range(cut.min(vma.end) / PAGE..vma.end / PAGE).map(|(&page, _)| page).collect();
+                pages.retain(|page, _| !gone.contains(page));
+            }
+        }
     }
 
     /// Says under which number the hosted machine knows each file, for subjects that share a machine. As they are, else.
@@ -153,7 +186,8 @@ impl Family {
         }
         match backing {
             Backing::File(file) => PROBE_OFFSETS.map(|offset| {
-                let inside = self.sizes.get(&backing).is_some_and(|&bytes| page * PAGE + offset + 8 <= bytes);
+                let pristine = self.pristine.get(&backing).or(self.sizes.get(&backing));
+                let inside = pristine.is_some_and(|&bytes| page * PAGE + offset + 8 <= bytes);
                 let name = self.file_name.get(&file).copied().unwrap_or(file);
                 if inside { file_word(name, page, offset) } else { 0 }
             }),

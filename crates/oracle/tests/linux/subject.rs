@@ -90,6 +90,7 @@ pub(crate) fn possible(steps: Vec<Step>) -> Vec<Step> {
         Op::Store(at, _) | Op::Load(at, _) | Op::Touch(at, _) | Op::Access(at, Kind::Read | Kind::Write) => {
             here(at)
         }
+        Op::Truncate(..) => true,
         _ => false,
     };
     steps.into_iter().filter(fits).collect()
@@ -231,6 +232,11 @@ impl Subject for Linux {
 
     fn munlockall(&mut self, _who: Who) -> Result<(), MmError> {
         unreachable!("see `possible`")
+    }
+
+    fn truncate(&mut self, _who: Who, file: u64, bytes: u64) -> Result<(), MmError> {
+        self.files[&file].set_len(bytes).expect("memory for a file");
+        Ok(())
     }
 
     fn fork(&mut self, _who: Who) -> Result<(), MmError> {

@@ -43,7 +43,7 @@ pub(crate) fn possible(steps: Vec<Step>) -> Vec<Step> {
         | Op::Mlock(at, len, _)
         | Op::Munlock(at, len) => here(at) && *len <= LONGEST,
         Op::Store(at, _) | Op::Load(at, _) | Op::Touch(at, _) | Op::Access(at, _) => here(at),
-        Op::Fork => true,
+        Op::Fork | Op::Truncate(..) => true,
         _ => false,
     };
     let mut steps: Vec<Step> = steps.into_iter().filter(fits).collect();
@@ -159,6 +159,10 @@ impl Subject for View<'_, '_> {
 
     fn munlockall(&mut self, _who: Who) -> Result<(), MmError> {
         unreachable!("see `mlockall`")
+    }
+
+    fn truncate(&mut self, _who: Who, file: u64, bytes: u64) -> Result<(), MmError> {
+        self.files[&file].truncate(bytes)
     }
 
     /// Forks, and has the child exit: it would hold what the others map.

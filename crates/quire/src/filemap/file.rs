@@ -1,12 +1,13 @@
 //! A file that is open or mapped, and the counted references to it.
 
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::pages::FilePages;
-use crate::platform::FileId;
+use super::views::FileViews;
+use crate::platform::{FileId, Pager, Platform};
 use crate::rank::Rank;
-use crate::sync::SpinLock;
+use crate::sync::{SpinGuard, SpinLock};
 
 /// What stands behind a file's pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,11 +29,21 @@ pub enum FileKind {
 /// F2. The count of a node in the table falls to zero under the table's lock only, together with its removal.
 pub struct FileNode {
     references: AtomicU64,
+    /// How many use pages that they have looked up, and [`CLOSED`].
     users: AtomicU32,
     kind: FileKind,
+    /// The size of nameless memory in bytes.
+    bytes: AtomicU64,
+    /// Pages from here on are on their way out: nobody may use them, though some may still be in memory.
+    end: AtomicU64,
+    /// Whether somebody changes the file's size.
+    resizing: AtomicBool,
+    /// Whether pages were ever marked clean that mappings may go on storing to.
+    pub(super) synced: AtomicBool,
     /// The next node of the table's bucket; changes and is read under the table's lock.
     pub(super) next: AtomicPtr<FileNode>,
     pub(super) pages: SpinLock<FilePages>,
+    views: SpinLock<FileViews>,
 }
 
 /// One counted reference to a [`FileNode`]: a handle's, or that of one VMA.
@@ -47,6 +58,16 @@ pub struct FileRef(NonNull<FileNode>);
 /// Keeps the pages of a file from being dropped, for as long as it lives.
 pub struct FileUse<'a>(&'a FileNode);
 
+/// Keeps everybody from using pages of a file, for as long as it lives.
+#[must_use = "the file is open again at once"]
+pub struct FileClosed<'a>(&'a FileNode);
+
+/// The right to change the size of a file.
+pub struct FileResize<'a>(&'a FileNode);
+
+/// In the count of users: nobody may become one.
+const CLOSED: u32 = 1 << 31;
+
 // SAFETY: what other threads reach through a reference, `FileNode`, is `Sync`, and F1 keeps it alive.
 unsafe impl Send for FileRef {}
 // SAFETY: as for `Send`.
@@ -59,14 +80,44 @@ impl FileNode {
             references: AtomicU64::new(1),
             users: AtomicU32::new(0),
             kind,
+            bytes: AtomicU64::new(match kind {
+                FileKind::Nameless { bytes } => bytes,
+                FileKind::Paged(_) => 0,
+            }),
+            end: AtomicU64::new(u64::MAX),
+            resizing: AtomicBool::new(false),
+            synced: AtomicBool::new(false),
             next: AtomicPtr::new(core::ptr::null_mut()),
             pages: SpinLock::new(Rank::File, FilePages::new()),
+            views: SpinLock::new(Rank::FileViews, FileViews::new()),
         }
     }
 
-    /// What stands behind the pages.
-    pub const fn kind(&self) -> FileKind {
-        self.kind
+    /// What stands behind the pages, with the size that it has now.
+    pub fn kind(&self) -> FileKind {
+        match self.kind {
+            FileKind::Paged(file) => FileKind::Paged(file),
+            FileKind::Nameless { .. } => FileKind::Nameless { bytes: self.bytes.load(Ordering::Acquire) },
+        }
+    }
+
+    /// Its size in bytes. Asks the pager.
+    pub fn size<P: Platform>(&self, platform: &P) -> u64 {
+        match self.kind() {
+            FileKind::Paged(file) => platform.pager().size(file),
+            FileKind::Nameless { bytes } => bytes,
+        }
+    }
+
+    /// Who maps the file.
+    pub fn views<'a, P: Platform>(&'a self, platform: &'a P) -> SpinGuard<'a, FileViews, P> {
+        self.views.lock(platform)
+    }
+
+    /// Whether nobody may use this page any more, since the file is being cut short.
+    #[inline]
+    pub(super) fn is_cut_off(&self, index: u64) -> bool {
+        index >= self.end.load(Ordering::Acquire)
     }
 
     /// How many references there are.
@@ -74,16 +125,84 @@ impl FileNode {
         self.references.load(Ordering::Relaxed)
     }
 
-    /// Whether somebody uses pages that he has looked up. Under the file's lock.
+    /// Whether somebody uses pages that he has looked up, or has the file closed. Under the file's lock.
     pub(super) fn has_users(&self) -> bool {
         self.users.load(Ordering::Acquire) != 0
     }
 
-    /// Becomes a user of the file's pages.
+    /// Becomes a user of the file's pages. `None` while somebody has it closed: whoever holds a lock that he may want gives
+    /// it back and tries again.
     #[inline]
-    pub fn enter(&self) -> FileUse<'_> {
-        self.users.fetch_add(1, Ordering::AcqRel);
-        FileUse(self)
+    pub fn enter(&self) -> Option<FileUse<'_>> {
+        if self.users.fetch_add(1, Ordering::AcqRel) & CLOSED == 0 {
+            return Some(FileUse(self));
+        }
+        self.users.fetch_sub(1, Ordering::AcqRel);
+        None
+    }
+
+    /// Closes the file, unless it has users or is closed already.
+    pub fn try_close(&self) -> Option<FileClosed<'_>> {
+        let closed = self.users.compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Relaxed);
+        // Not `then_some`: what is made and dropped again would open the file that another has closed.
+        closed.is_ok().then(|| FileClosed(self))
+    }
+
+    /// Waits until whoever uses a page now has ceased to. The caller holds no lock.
+    fn wait_for_users<P: Platform>(&self, platform: &P) {
+        while self.users.fetch_or(CLOSED, Ordering::AcqRel) & CLOSED != 0 {
+            platform.relax();
+        }
+        while self.users.load(Ordering::Acquire) != CLOSED {
+            platform.relax();
+        }
+        drop(FileClosed(self));
+    }
+
+    /// Becomes the one who changes the file's size. The caller holds no lock.
+    pub fn resize<P: Platform>(&self, platform: &P) -> FileResize<'_> {
+        while self.resizing.swap(true, Ordering::AcqRel) {
+            platform.relax();
+        }
+        FileResize(self)
+    }
+}
+
+impl FileClosed<'_> {
+    /// The file.
+    pub const fn node(&self) -> &FileNode {
+        self.0
+    }
+}
+
+impl FileResize<'_> {
+    pub(super) fn node(&self) -> &FileNode {
+        self.0
+    }
+
+    /// Says how long nameless memory is, or will be.
+    pub fn set_bytes(&self, bytes: u64) {
+        self.0.bytes.store(bytes, Ordering::Release);
+    }
+
+    /// Says that from this page on nobody may use any, and waits until nobody does. The pages that are in memory may then be
+    /// unmapped and dropped.
+    pub fn cut_off<P: Platform>(&self, platform: &P, end: u64) {
+        self.0.end.store(end, Ordering::Release);
+        self.0.wait_for_users(platform);
+    }
+}
+
+impl Drop for FileResize<'_> {
+    fn drop(&mut self) {
+        self.0.end.store(u64::MAX, Ordering::Release);
+        self.0.resizing.store(false, Ordering::Release);
+    }
+}
+
+impl Drop for FileClosed<'_> {
+    fn drop(&mut self) {
+        self.0.users.fetch_and(!CLOSED, Ordering::AcqRel);
     }
 }
 

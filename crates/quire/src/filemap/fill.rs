@@ -7,6 +7,7 @@ use super::radix::INDEX_END;
 use crate::addr::{Frame, FrameRange, Order};
 use crate::error::FaultError;
 use crate::limits::FRAME_SIZE;
+use crate::memmap::DescriptorFlags;
 use crate::page_alloc::{Gfp, PageAllocator};
 use crate::platform::{Pager, PagerError, Platform, TouchHint};
 
@@ -34,6 +35,9 @@ impl FileTable {
     ) -> Result<Filled, FaultError> {
         let (node, platform) = (file.node(), pages.platform());
         loop {
+            if node.is_cut_off(index) {
+                return Err(FaultError::BeyondEnd);
+            }
             let found = node.pages.lock(platform).get(index);
             match found {
                 Some(page) if !page.is_busy() => return Ok(Filled { frame: page.frame(), major: false }),
@@ -99,6 +103,10 @@ impl FileTable {
             return Err(FaultError::OutOfMemory);
         }
         pages.hold(FrameRange::folio(frame, Order::FRAME));
+        // What an unmapping finds stored through is noted here.
+        let descriptor = pages.descriptor(frame);
+        descriptor.reset();
+        descriptor.set_flags(DescriptorFlags::CACHE);
         self.count_cached(node.kind(), 1);
         Ok(true)
     }
@@ -110,11 +118,11 @@ fn give_up<P: Platform>(pages: &PageAllocator<'_, P>, frame: Frame) {
 }
 
 fn check_size<P: Platform>(platform: &P, node: &FileNode, index: u64) -> Result<(), FaultError> {
-    let bytes = match node.kind() {
-        FileKind::Paged(file) => platform.pager().size(file),
-        FileKind::Nameless { bytes } => bytes,
-    };
-    if index < bytes.div_ceil(FRAME_SIZE).min(INDEX_END) { Ok(()) } else { Err(FaultError::BeyondEnd) }
+    if index < node.size(platform).div_ceil(FRAME_SIZE).min(INDEX_END) {
+        Ok(())
+    } else {
+        Err(FaultError::BeyondEnd)
+    }
 }
 
 fn read_page<P: Platform>(platform: &P, kind: FileKind, index: u64, frame: Frame) -> Result<(), FaultError> {

@@ -2,8 +2,8 @@
 #![forbid(unsafe_code)]
 
 use super::FileTable;
-use super::file::FileUse;
-use crate::addr::Frame;
+use super::file::{FileNode, FileUse};
+use crate::addr::{Frame, FrameRange};
 use crate::platform::Platform;
 
 impl FileTable {
@@ -21,25 +21,32 @@ impl FileTable {
         let cached = file.node().pages.lock(platform);
         let mut at = from;
         while let Some((index, page)) = cached.next(at).filter(|&(index, _)| index < end) {
-            if !page.is_busy() {
+            if !page.is_busy() && !file.node().is_cut_off(index) {
                 out[(index - from) as usize] = Some(page.frame());
             }
             at = index + 1;
         }
     }
 
+    /// Whether the pages from index `from` on are in memory, in these frames.
+    pub fn holds<P: Platform>(&self, platform: &P, file: &FileNode, from: u64, frames: FrameRange) -> bool {
+        let cached = file.pages.lock(platform);
+        (0..frames.count)
+            .all(|at| cached.get(from + at).is_some_and(|page| page.frame() == frames.start.add(at)))
+    }
+
     /// Marks a page dirty that is about to be written through a mapping. Returns whether it is in memory.
-    pub fn mark_dirty<P: Platform>(&self, platform: &P, file: &FileUse<'_>, index: u64) -> bool {
-        file.node().pages.lock(platform).set_dirty(index, true)
+    pub fn mark_dirty<P: Platform>(&self, platform: &P, file: &FileNode, index: u64) -> bool {
+        file.pages.lock(platform).set_dirty(index, true)
     }
 
     /// How many pages of the file are in memory.
-    pub fn resident<P: Platform>(&self, platform: &P, file: &FileUse<'_>) -> u64 {
-        file.node().pages.lock(platform).len()
+    pub fn resident<P: Platform>(&self, platform: &P, file: &FileNode) -> u64 {
+        file.pages.lock(platform).len()
     }
 
     /// How many pages of the file are newer than what its pager has.
-    pub fn dirty<P: Platform>(&self, platform: &P, file: &FileUse<'_>) -> u64 {
-        file.node().pages.lock(platform).dirty()
+    pub fn dirty<P: Platform>(&self, platform: &P, file: &FileNode) -> u64 {
+        file.pages.lock(platform).dirty()
     }
 }

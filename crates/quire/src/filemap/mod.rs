@@ -9,6 +9,8 @@
 //! - Whoever looks a page up and uses its frame after giving the lock back has made himself a *user* of the file first
 //!   ([`FileUse`]). Pages of a file with users are not dropped. A user who came too late for the check sees the page
 //!   gone, since both go through the file's lock.
+//! - Whoever wants that nobody uses pages of a file, for a moment or while he drops some that are mapped, *closes* it
+//!   ([`FileClosed`], [`FileResize`]): there are no users then, and who would become one tries again.
 //! - A page is written only through mappings that marked it dirty first. Dirty pages are written back when the last
 //!   reference goes; nobody maps the file then.
 
@@ -19,9 +21,13 @@ mod pages;
 mod radix;
 mod reclaim;
 mod table;
+mod truncate;
+mod views;
 mod writeback;
 
-pub use file::{FileKind, FileNode, FileRef, FileUse};
+pub use file::{FileClosed, FileKind, FileNode, FileRef, FileResize, FileUse};
 pub use fill::Filled;
 pub use radix::INDEX_END;
+pub use reclaim::CleanRuns;
 pub use table::FileTable;
+pub use views::{FileViews, Mapper, View, ViewPtr};

@@ -1,10 +1,14 @@
 //! Drops pages that can be had again.
 #![forbid(unsafe_code)]
 
+use core::ops::Range;
+
 use super::FileTable;
-use super::file::{FileKind, FileNode};
+use super::file::{FileClosed, FileKind, FileNode};
+use super::pages::{CachedPage, FilePages};
 use crate::addr::{FrameRange, Order};
-use crate::limits::LOCK_HOLD_FRAMES;
+use crate::limits::{LOCK_HOLD_FRAMES, RECLAIM_RUNS};
+use crate::memmap::DescriptorFlags;
 use crate::page_alloc::PageAllocator;
 use crate::platform::Platform;
 
@@ -51,11 +55,100 @@ impl FileTable {
                 return (None, freed);
             };
             at = index + 1;
-            if !page.is_busy() && !page.is_dirty() && pages.mapcount(page.frame()) == 0 {
-                cached.remove(index, |memory| self.free_radix(pages, memory));
-                freed += pages.release(FrameRange::folio(page.frame(), Order::FRAME));
-            }
+            freed += self.drop_if_clean(pages, &mut cached, index, page);
         }
         (Some(at), freed)
     }
+
+    /// Drops a page that is clean and that nobody maps. How many frames became free. Under the file's lock.
+    fn drop_if_clean<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        cached: &mut FilePages,
+        index: u64,
+        page: CachedPage,
+    ) -> u64 {
+        if page.is_busy() || page.is_dirty() || pages.mapcount(page.frame()) != 0 {
+            return 0;
+        }
+        if take_dirty(pages, page) {
+            cached.set_dirty(index, true);
+            return 0;
+        }
+        cached.remove(index, |memory| self.free_radix(pages, memory));
+        pages.release(FrameRange::folio(page.frame(), Order::FRAME))
+    }
+
+    /// Some clean pages of a file from index `from` on, as ascending runs, and where to look for more.
+    pub fn clean_runs<P: Platform>(
+        &self,
+        platform: &P,
+        file: &FileClosed<'_>,
+        from: u64,
+    ) -> (CleanRuns, Option<u64>) {
+        let cached = file.node().pages.lock(platform);
+        let (mut runs, mut at) = (CleanRuns::default(), from);
+        for _ in 0..LOCK_HOLD_FRAMES {
+            let Some((index, page)) = cached.next(at) else { return (runs, None) };
+            if !page.is_busy() && !page.is_dirty() && !runs.add(index) {
+                break;
+            }
+            at = index + 1;
+        }
+        (runs, Some(at))
+    }
+
+    /// Drops those of these pages that are clean and that nobody maps any more; how many frames became free.
+    pub fn drop_runs<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        file: &FileClosed<'_>,
+        runs: &CleanRuns,
+    ) -> u64 {
+        let mut cached = file.node().pages.lock(pages.platform());
+        let mut freed = 0;
+        for index in runs.as_slice().iter().flat_map(Range::clone) {
+            if let Some(page) = cached.get(index) {
+                freed += self.drop_if_clean(pages, &mut cached, index, page);
+            }
+        }
+        drop(cached);
+        self.count_cached(file.node().kind(), -(freed as i64));
+        freed
+    }
+}
+
+/// Runs of pages that are to be unmapped together.
+#[derive(Default)]
+pub struct CleanRuns {
+    runs: [Range<u64>; RECLAIM_RUNS],
+    count: usize,
+}
+
+impl CleanRuns {
+    /// The runs, in ascending order.
+    pub fn as_slice(&self) -> &[Range<u64>] {
+        &self.runs[..self.count]
+    }
+
+    /// Adds a page behind all others; whether there was room.
+    fn add(&mut self, index: u64) -> bool {
+        if let Some(last) = self.runs[..self.count].last_mut().filter(|last| last.end == index) {
+            last.end += 1;
+            return true;
+        }
+        let room = self.runs.get_mut(self.count);
+        self.count += usize::from(room.is_some());
+        room.map(|run| *run = index..index + 1).is_some()
+    }
+}
+
+/// Whether a mapping that is gone has stored to the page since it was marked clean. Forgets it.
+pub(super) fn take_dirty<P: Platform>(pages: &PageAllocator<'_, P>, page: CachedPage) -> bool {
+    let descriptor = pages.descriptor(page.frame());
+    let dirty = descriptor.has(DescriptorFlags::DIRTY);
+    if dirty {
+        descriptor.set_flags(DescriptorFlags::CACHE);
+    }
+    dirty
 }

@@ -141,6 +141,32 @@ impl FileTable {
         }
     }
 
+    /// A reference to the file with a pager at or behind a place of the table, and the place behind it. Files that come or go
+    /// between two calls may be passed over.
+    pub fn next_file<P: Platform>(
+        &self,
+        platform: &P,
+        place: (usize, usize),
+    ) -> Option<(FileRef, (usize, usize))> {
+        let (first, mut skip) = place;
+        for bucket in first..BUCKETS {
+            let buckets = self.buckets.lock(platform);
+            let mut at = buckets[bucket].load(Ordering::Relaxed);
+            let mut number = 0;
+            while let Some(node) = NonNull::new(at) {
+                // SAFETY: as in `find_in`: the node is live and one more reference may be counted.
+                let file = unsafe { core::mem::ManuallyDrop::new(FileRef::from_raw(node)) };
+                if number == skip {
+                    return Some((file.again(), (bucket, number + 1)));
+                }
+                number += 1;
+                at = file.node().next.load(Ordering::Relaxed);
+            }
+            skip = 0;
+        }
+        None
+    }
+
     fn find<P: Platform>(&self, platform: &P, kind: FileKind, file: FileId) -> Option<FileRef> {
         find_in(&self.buckets.lock(platform)[bucket_of(file)], kind)
     }

@@ -14,8 +14,8 @@ use crate::limits::{BLOCK_FRAMES, DESCRIPTOR_FRAMES, DESCRIPTOR_SIZE, FRAME_SIZE
 
 /// Bytes of a frame's row.
 const ROW_BYTES: usize = size_of::<Descriptor>();
-/// Bytes of a frame in columns: a count, a state, a wide count. Ten more are nobody's yet.
-const COLUMN_BYTES: usize = 1 + 1 + 4;
+/// Bytes of a frame in columns: a count, a state, a wide count, an origin. Two more are nobody's yet.
+const COLUMN_BYTES: usize = 1 + 1 + 4 + 8;
 
 /// The descriptors of the frames of one block.
 #[repr(C)]
@@ -24,6 +24,7 @@ pub struct Area {
     counts: [AtomicU64; BLOCK_FRAMES / 8],
     states: [AtomicU8; BLOCK_FRAMES],
     wide_counts: [AtomicU32; BLOCK_FRAMES],
+    origins: [AtomicU64; BLOCK_FRAMES],
     _room: [u8; BLOCK_FRAMES * (DESCRIPTOR_SIZE - ROW_BYTES - COLUMN_BYTES)],
 }
 
@@ -93,6 +94,12 @@ impl Area {
     #[inline]
     pub fn set_states(&self, start: usize, count: usize, state: FrameState) {
         self.states[start..start + count].iter().for_each(|cell| cell.store(state.0, Ordering::Relaxed));
+    }
+
+    /// Where the origin of the anonymous folio that starts at a frame stands; whatever was there before it had one.
+    #[inline]
+    pub fn origin(&self, index: usize) -> &AtomicU64 {
+        &self.origins[index % BLOCK_FRAMES]
     }
 
     /// Puts the narrow counts to zero. Under the block's lock.

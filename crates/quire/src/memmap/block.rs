@@ -141,6 +141,34 @@ impl Block {
         self.states.store(states, Ordering::Release);
     }
 
+    /// Moves the counts of a folio of order 9 into an area, and names it: the block is about to be one in small pieces.
+    /// `elsewhere` is the area's address if it does not stand in the block itself. Under the block's lock.
+    ///
+    /// # Safety
+    /// As for [`Self::set_area`].
+    pub(crate) unsafe fn adopt_area<P: Platform>(
+        &self,
+        platform: &P,
+        at: *mut Area,
+        first: Frame,
+        elsewhere: Option<PhysAddr>,
+    ) {
+        let before = self.lanes(platform);
+        // SAFETY: the caller's promise.
+        unsafe { self.set_area(at, first) };
+        let wide = self.is_wide();
+        if let (Some(before), Some(area)) = (before, self.area()) {
+            before.copy_all(area.lanes(wide));
+        }
+        self.set_lanes(elsewhere.map(|at| (at, wide)));
+        self.wide.store(wide.into(), Ordering::Relaxed);
+    }
+
+    /// The frame from which the area of a block in small pieces begins, if it does not stand in the block itself.
+    pub fn area_elsewhere(&self) -> Option<Frame> {
+        self.area().and_then(|_| self.lanes_at()).map(|(at, _)| at.frame())
+    }
+
     /// Where the state of a frame of this block stands, if the block is in small pieces.
     ///
     /// # Safety
@@ -158,7 +186,8 @@ impl Block {
         &self.folio_state
     }
 
-    /// Where the lanes of map counts of a folio of whole blocks stand and whether they are wide, if it has any.
+    /// Where the lanes of map counts of a folio of whole blocks stand and whether they are wide, if it has any. In a block in
+    /// small pieces: where its area stands, if not in the block.
     #[inline]
     pub fn lanes_at(&self) -> Option<(PhysAddr, bool)> {
         match self.lanes.load(Ordering::Acquire) {

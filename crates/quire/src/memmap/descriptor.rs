@@ -19,6 +19,8 @@ impl DescriptorFlags {
     pub const CACHE: Self = Self(8);
     /// Page cache: contents are newer than the file's.
     pub const DIRTY: Self = Self(16);
+    /// The folio of order 9 waits to be split.
+    pub const DEFERRED: Self = Self(32);
 }
 
 /// A page descriptor. Who owns the frame says what the fields mean; all are atomics because a stale reader may look. It

@@ -138,6 +138,17 @@ impl<'a> Lanes<'a> {
         mask
     }
 
+    /// Copies every count into lanes of the same width.
+    pub fn copy_all(self, to: Lanes<'_>) {
+        match (self, to) {
+            (Self::Narrow(from), Lanes::Narrow(to)) => {
+                from.iter().zip(to).for_each(|(from, to)| to.store(load(from), Ordering::Relaxed));
+            }
+            (from, Lanes::Wide(to)) => from.copy_to(to),
+            (Self::Wide(_), Lanes::Narrow(_)) => debug_assert!(false, "counts do not fit"),
+        }
+    }
+
     /// Copies every count into wider lanes.
     pub fn copy_to(self, wide: &[AtomicU32; BLOCK_FRAMES]) {
         (0..BLOCK_FRAMES).for_each(|index| wide[index].store(self.get(index), Ordering::Relaxed));

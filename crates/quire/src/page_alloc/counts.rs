@@ -61,6 +61,8 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
         self.zero(room.addr(), 2 * Lanes::WIDE_BYTES);
         block.lock(self.platform);
         let used = match block.lanes_at() {
+            // It was split meanwhile.
+            _ if block.area().is_some() => false,
             None => {
                 block.set_lanes(Some((room.addr(), false)));
                 FrameState::UNKNOWN.put(block.folio_state_cell());
@@ -232,6 +234,15 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
         self.count_folio(frame, block, 1);
     }
 
+    /// As [`Self::map_large`], unless the frames are no longer one folio, or part of one; whether they are.
+    pub fn try_map_large(&mut self, frame: Frame, size: PageSize) -> bool {
+        let whole = matches!(self.enter(frame.block()).state(), BlockState::Folio | BlockState::FolioTail);
+        if whole {
+            self.map_large(frame, size);
+        }
+        whole
+    }
+
     /// Counts one leaf of 2 MiB or 1 GiB less, after it was flushed everywhere. How many frames became free.
     ///
     /// # Panics
@@ -289,12 +300,17 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
         let order = Order::new(block.order.load(Ordering::Relaxed)).unwrap_or(Order::BLOCK);
         let number = head_of(frame.block(), order.get());
         if order == Order::BLOCK {
-            let platform = self.allocator.platform;
-            let mapped = block.large_maps.load(Ordering::Relaxed) != 0
-                || block.lanes(platform).is_some_and(Lanes::any);
-            if mapped || block.held.contains(0) {
+            let lanes = block.lanes(self.allocator.platform);
+            let small = lanes.map_or(FrameMask::EMPTY, |lanes| lanes.nonzero());
+            let large =
+                block.large_maps.load(Ordering::Relaxed) + block.folio_maps.load(Ordering::Relaxed) as u32;
+            if large != 0 || !small.is_empty() || block.held.contains(0) {
+                if large == 0 && small != FrameMask::ALL && !block.held.contains(0) {
+                    self.allocator.defer_split(number, block);
+                }
                 return 0;
             }
+            self.allocator.forget_deferred(number, block);
         } else {
             // The whole folio's count says it; only one CPU takes it to zero, and it works under the head's lock.
             let head = self.enter(number);
@@ -370,11 +386,8 @@ fn head_of(block: BlockNumber, order: u8) -> BlockNumber {
 
 /// A folio of which only some frames are freed falls apart: each frame that stays becomes a folio of its own, of whose
 /// state nothing is known. Under the block's lock. No descriptor is touched.
-fn split_remainders(block: &Block, freed: FrameMask) {
-    let make_heads = |start: usize, count: usize| {
-        block.area().inspect(|area| area.set_states(start, count, FrameState::UNKNOWN));
-        block.heads.insert_run(start, count);
-    };
+pub(super) fn split_remainders(block: &Block, freed: FrameMask) {
+    let make_heads = |start: usize, count: usize| make_heads(block, start, count, 1);
     for (start, count) in freed.runs() {
         if !block.heads.contains(start) {
             let mut at = start;
@@ -389,6 +402,20 @@ fn split_remainders(block: &Block, freed: FrameMask) {
             end += 1;
         }
     }
+}
+
+/// Makes every `step`-th frame of `count`, all of them of one folio, the start of a folio of its own, of whose state nothing
+/// is known. Under the block's lock.
+pub(super) fn make_heads(block: &Block, start: usize, count: usize, step: usize) {
+    let head = block.heads.load().previous_set(start).unwrap_or(start);
+    if let Some(area) = block.area() {
+        area.set_states(start, count, FrameState::UNKNOWN);
+        let origin = area.origin(head).load(Ordering::Relaxed);
+        for at in (start..start + count).step_by(step) {
+            area.origin(at).store(origin.wrapping_add((at - head) as u64), Ordering::Relaxed);
+        }
+    }
+    (start..start + count).step_by(step).for_each(|at| block.heads.insert_run(at, 1));
 }
 
 /// Whether the frame is inside a folio in use, not at its start. Metadata and absent frames are held and never are.

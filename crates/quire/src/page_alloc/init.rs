@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::PageAllocator;
+use super::deferred::DeferredSplits;
 use super::gfp::ZoneKind;
 use super::layout::{KINDS, Layout};
 use super::magazine::Parked;
@@ -96,6 +97,7 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
             placement,
             group_by_mobility: config.group_by_mobility,
             cpus: lists,
+            deferred: SpinLock::new(Rank::DeferredSplits, DeferredSplits::default()),
             guard: config.lists,
             stats,
             present,

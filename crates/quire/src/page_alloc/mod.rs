@@ -7,6 +7,7 @@
 mod bulk;
 mod contig;
 mod counts;
+mod deferred;
 mod drain;
 mod gfp;
 mod guarded;
@@ -18,6 +19,7 @@ mod lists;
 mod magazine;
 mod middle;
 mod node_set;
+mod origins;
 mod pcp;
 mod placement;
 mod pool;
@@ -25,6 +27,7 @@ mod runs;
 mod search;
 mod shard;
 mod sorter;
+mod split;
 mod store;
 mod turn;
 mod validate;
@@ -37,6 +40,7 @@ pub use gfp::{Gfp, Mobility, NodePolicy, Urgency, ZoneKind};
 pub use info::{MemoryInfo, ZoneInfo};
 pub use init::{AllocatorConfig, ListGuard, MemoryRange};
 pub use node_set::NodeSet;
+pub use origins::Origin;
 pub use validate::Violation;
 pub use zone::Watermarks;
 
@@ -46,8 +50,9 @@ use crate::error::{AllocError, FreeError};
 use crate::memmap::{BlockState, BootSlice, Descriptor, MemMap};
 use crate::platform::Platform;
 use crate::stats::{Stat, StatCells};
-use crate::sync::Pinned;
+use crate::sync::{Pinned, SpinLock};
 
+use deferred::DeferredSplits;
 use pcp::{CpuLists, LEVELS};
 use placement::{Placement, ZoneOrder};
 use turn::Turn;
@@ -61,6 +66,8 @@ pub struct PageAllocator<'p, P: Platform> {
     placement: Placement,
     group_by_mobility: bool,
     cpus: BootSlice<CpuLists>,
+    /// Folios of order 9 parts of which could be freed if they were split.
+    deferred: SpinLock<DeferredSplits>,
     guard: ListGuard,
     /// For each CPU, one for each context, so that an interrupt does not disturb what it interrupted.
     stats: BootSlice<StatCells>,

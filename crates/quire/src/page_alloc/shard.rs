@@ -7,7 +7,7 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::gfp::Mobility;
-use super::store::SMALL_CAPACITY;
+use super::store::could_be_whole;
 use crate::addr::{BlockNumber, Order};
 use crate::limits::{BLOCK_ORDER, FREE_BLOCKS_LOOKED_AT};
 use crate::memmap::{Block, MemMap};
@@ -86,7 +86,7 @@ impl ShardIndex {
                 Some(number)
             });
             let mut first = walk.by_ref().take(FREE_BLOCKS_LOOKED_AT);
-            first.find(|&number| memmap.block(number).free.load(Ordering::Relaxed) == SMALL_CAPACITY)
+            first.find(|&number| could_be_whole(memmap.block(number)))
         })
     }
 

@@ -15,6 +15,7 @@ use core::sync::atomic::Ordering;
 use super::PageAllocator;
 use super::search::Search;
 use super::shard::{Shard, ShardIndex};
+use super::split::AREA;
 use super::zone::Zone;
 use crate::addr::{BlockNumber, Frame, FrameRange, Order, PhysAddr};
 use crate::error::FreeError;
@@ -25,6 +26,11 @@ use crate::stats::Stat;
 
 /// Frames of a block in small pieces that can be handed out.
 pub(super) const SMALL_CAPACITY: u16 = (BLOCK_FRAMES - DESCRIPTOR_FRAMES) as u16;
+
+/// A block that was made whole: where its descriptors stood, if not in the block itself.
+struct Merged {
+    area: Option<Frame>,
+}
 
 /// Blocks of one shard that one call makes whole, at most.
 const MERGES: usize = 8;
@@ -138,7 +144,7 @@ impl<P: Platform> PageAllocator<'_, P> {
     #[inline]
     fn finish_put(&self, number: BlockNumber, block: &Block, count: u16, order: u8) {
         let zone = &self.zones[block.zone()];
-        let mut merged = false;
+        let mut merged = None;
         if count_free(block, count, order) {
             merged = self.merge_or_spare(zone, number, block);
         } else {
@@ -146,11 +152,22 @@ impl<P: Platform> PageAllocator<'_, P> {
         }
         block.unlock(self.platform);
         self.count(Stat::BlockLock, 1);
-        zone.add_free(i64::from(count) + if merged { DESCRIPTOR_FRAMES as i64 } else { 0 });
-        if merged {
-            zone.put_blocks(self.platform, number, 1);
-            self.count(Stat::BlockMerge, 1);
+        zone.add_free(count.into());
+        if let Some(merged) = merged {
+            self.put_merged(zone, number, merged);
         }
+    }
+
+    /// Puts a block that was just made whole into its pool, and its descriptors' frames with it.
+    fn put_merged(&self, zone: &Zone, number: BlockNumber, merged: Merged) {
+        match merged.area {
+            None => zone.add_free(DESCRIPTOR_FRAMES as i64),
+            Some(area) => {
+                self.release(FrameRange::folio(area, AREA));
+            }
+        }
+        zone.put_blocks(self.platform, number, 1);
+        self.count(Stat::BlockMerge, 1);
     }
 
     /// Puts one folio below a block's size, that came off a list, into the store.
@@ -188,30 +205,32 @@ impl<P: Platform> PageAllocator<'_, P> {
     }
 
     /// An entirely free block becomes its shard's spare, or whole again if there is one already. Under the block's
-    /// lock. Says whether the block is whole now; the caller puts it into the pool.
-    fn merge_or_spare(&self, zone: &Zone, number: BlockNumber, block: &Block) -> bool {
+    /// lock. If the block is whole now, the caller puts it into the pool. One whose descriptors stand elsewhere is no spare.
+    fn merge_or_spare(&self, zone: &Zone, number: BlockNumber, block: &Block) -> Option<Merged> {
+        let elsewhere = block.area_elsewhere().is_some();
         let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))];
         if shard.spare() == Some(number) {
             self.relist(zone, number, block);
-            return false;
+            return None;
         }
         let mut index = shard.0.lock(self.platform);
         // A spare that is used again needs the name no more.
-        if !shard.spare().is_some_and(|spare| self.memmap.block(spare).is_entirely_free()) {
+        if !elsewhere && !shard.spare().is_some_and(|spare| self.memmap.block(spare).is_entirely_free()) {
             shard.set_spare(Some(number));
             index.relist(&self.memmap, number, block);
-            return false;
+            return None;
         }
         index.unlist(&self.memmap, number, block);
         drop(index);
-        self.forget_small(zone, block);
-        true
+        Some(self.forget_small(zone, block))
     }
 
     /// Makes the record of an entirely free block say "whole and free" again. Under the block's lock.
-    fn forget_small(&self, zone: &Zone, block: &Block) {
+    fn forget_small(&self, zone: &Zone, block: &Block) -> Merged {
         zone.descriptor_frames.fetch_sub(DESCRIPTOR_FRAMES as u64, Ordering::Relaxed);
+        let merged = Merged { area: block.area_elsewhere() };
         block.reset();
+        merged
     }
 
     /// Makes the entirely free blocks of every shard of a zone whole: its spare, and those that an interrupt left, some at a
@@ -229,7 +248,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         let mut index = shard.0.lock(self.platform);
         // Since the look somebody may have taken frames of it, or all of it.
         let merge = block.state() == BlockState::Small
-            && block.free.load(Ordering::Relaxed) == SMALL_CAPACITY
+            && could_be_whole(block)
             && core::ptr::eq(shard, &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))])
             && block.zone() == usize::from(zone.number);
         if merge {
@@ -239,14 +258,10 @@ impl<P: Platform> PageAllocator<'_, P> {
             index.unlist(&self.memmap, number, block);
         }
         drop(index);
-        if merge {
-            self.forget_small(zone, block);
-        }
+        let merged = merge.then(|| self.forget_small(zone, block));
         block.unlock(self.platform);
-        if merge {
-            zone.add_free(DESCRIPTOR_FRAMES as i64);
-            zone.put_blocks(self.platform, number, 1);
-            self.count(Stat::BlockMerge, 1);
+        if let Some(merged) = merged {
+            self.put_merged(zone, number, merged);
         }
         merge
     }
@@ -355,11 +370,18 @@ fn clear_folio(block: &Block, index: usize, order: Order) -> u8 {
 fn count_free(block: &Block, count: u16, order: u8) -> bool {
     let free = block.free.load(Ordering::Relaxed) + count;
     block.free.store(free, Ordering::Relaxed);
-    block.free_order.store(order, Ordering::Relaxed);
+    // In a block whose descriptors stand elsewhere all frames can be free; there is no list for that, and no need.
+    block.free_order.store(order.min(BLOCK_ORDER), Ordering::Relaxed);
     if free == block.capacity.load(Ordering::Relaxed) {
         block.narrow_area();
     }
-    free == SMALL_CAPACITY
+    could_be_whole(block)
+}
+
+/// Whether all of the block is free, and nothing of it lies at a range's edge. Under the block's lock, or as a hint.
+pub(super) fn could_be_whole(block: &Block) -> bool {
+    let (free, all) = (block.free.load(Ordering::Relaxed), block.capacity.load(Ordering::Relaxed));
+    free == all && all >= SMALL_CAPACITY
 }
 
 /// Marks one aligned free group as a used folio; where it starts. Under the block's lock.

@@ -7,7 +7,7 @@ use super::pcp::{LISTS, order_of};
 use super::shard::ShardIndex;
 use super::zone::Zone;
 use crate::addr::{BlockNumber, Frame, Order};
-use crate::limits::BLOCK_FRAMES;
+use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER};
 use crate::memmap::{Block, BlockState, FrameMask, FrameState};
 use crate::platform::Platform;
 
@@ -68,7 +68,7 @@ impl<P: Platform> PageAllocator<'_, P> {
             Violation::FreeCount(number),
         )?;
         ensure(
-            block.free_order.load(Ordering::Relaxed) == free.largest_group(),
+            block.free_order.load(Ordering::Relaxed) == free.largest_group().min(BLOCK_ORDER),
             Violation::FreeOrder(number),
         )?;
         ensure(!ShardIndex::hides(block), Violation::Listed(number))?;

@@ -33,15 +33,15 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         }
         let table = parent.child(self.platform(), pointer);
         let Some(first) = one_folio(table) else { return Ok(false) };
+        if !self.allocator.counter().try_map_large(first.frame(), size) {
+            return Ok(false);
+        }
         self.lock(parent).exchange(index, Entry::BUSY);
         let mut owed = FlushBatch::new();
         owed.add_tables(parent.extent(addr));
         owed.flush(self.allocator, self.context);
         let leaf = large_leaf(table, first);
-        let mut counter = self.allocator.counter();
-        counter.map_large(leaf.frame(), size);
-        counter.unmap(FrameRange::folio(leaf.frame(), size.order()));
-        drop(counter);
+        self.allocator.counter().unmap(FrameRange::folio(leaf.frame(), size.order()));
         self.lock(parent).fill(index, leaf);
         self.free_table(table);
         Ok(true)

@@ -69,7 +69,15 @@ impl<T> RwLock<T> {
                 platform.relax();
             }
         }
-        WriteGuard { lock: self, platform }
+        WriteGuard { lock: self, platform, ranked: true }
+    }
+
+    /// Takes the lock, which nobody else knows yet, for writing. Whatever the caller holds, nobody waits for anybody: so
+    /// it has no rank.
+    pub fn write_unknown<'a, P: Platform>(&'a self, platform: &'a P) -> WriteGuard<'a, T, P> {
+        let taken = self.writer.try_lock_seq();
+        debug_assert!(taken, "somebody knows the lock");
+        WriteGuard { lock: self, platform, ranked: false }
     }
 
     /// The value, without locking: the exclusive borrow is the proof that nobody else has it.
@@ -106,6 +114,7 @@ impl<T, P: Platform> Drop for ReadGuard<'_, T, P> {
 pub struct WriteGuard<'a, T, P: Platform> {
     lock: &'a RwLock<T>,
     platform: &'a P,
+    ranked: bool,
 }
 
 impl<T, P: Platform> Deref for WriteGuard<'_, T, P> {
@@ -128,6 +137,9 @@ impl<T, P: Platform> DerefMut for WriteGuard<'_, T, P> {
 impl<T, P: Platform> Drop for WriteGuard<'_, T, P> {
     #[inline]
     fn drop(&mut self) {
-        self.lock.writer.unlock_seq(self.platform, self.lock.rank);
+        self.lock.writer.unlock_seq();
+        if self.ranked {
+            self.platform.lock_dropped(self.lock.rank);
+        }
     }
 }

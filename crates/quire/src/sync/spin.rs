@@ -70,11 +70,16 @@ impl RawLock {
         platform.lock_dropped(rank);
     }
 
+    /// Takes the lock if nobody holds it, ordered as [`Self::lock_seq`] does. The caller sees to the rank.
+    pub(super) fn try_lock_seq(&self) -> bool {
+        self.0.compare_exchange(false, true, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    }
+
     /// Gives the lock back as [`Self::unlock`] does, in the one order of all accesses that are sequentially consistent.
-    pub(super) fn unlock_seq<P: Platform>(&self, platform: &P, rank: Rank) {
+    /// The caller sees to the rank.
+    pub(super) fn unlock_seq(&self) {
         debug_assert!(self.is_locked());
         self.0.store(false, Ordering::SeqCst);
-        platform.lock_dropped(rank);
     }
 
     /// Whether somebody holds the lock; for assertions.

@@ -6,7 +6,7 @@
 #![cfg_attr(not(test), forbid(unsafe_code))]
 
 use super::tree::{VmaBox, VmaList, VmaTree};
-use super::vma::{Vma, VmaAttributes};
+use super::vma::{Vma, VmaAttributes, VmaFlags};
 use crate::addr::{VirtAddr, VirtRange};
 
 /// Nodes obtained beforehand.
@@ -134,10 +134,10 @@ pub fn merge(tree: &mut VmaTree, range: VirtRange, out: &mut VmaList) {
     let first = tree.find_before(range.start).or_else(|| tree.find_from(range.start));
     let Some((mut start, mut end)) = first.map(ends) else { return };
     while end <= range.end {
-        let Some(next) = tree.find_from(end).map(ends) else { return };
-        let agrees =
-            tree.find(start).zip(tree.find_from(end)).is_some_and(|(vma, next)| vma.merges_with(next));
-        if agrees {
+        let Some(after) = tree.find_from(end) else { return };
+        let (next, moved) = (ends(after), after.attributes.flags.intersection(VmaFlags::MOVED));
+        if tree.find(start).is_some_and(|vma| vma.merges_with(after)) {
+            tree.modify(start, |merged| merged.flags = merged.flags.union(moved));
             tree.remove(next.0).into_iter().for_each(|node| out.push(node));
             let grown = tree.resize(start, VirtRange::new(start, next.1));
             debug_assert!(grown, "the place of a removed mapping is free");

@@ -22,6 +22,8 @@ impl<P: Platform> Drop for Mm<'_, P> {
             self.context.switch_out(memory.platform());
         }
         drop(cpu);
+        // From here on nobody finds the address space.
+        self.leave_files();
         // SAFETY: the value is being dropped, so nobody uses the context after this.
         let context = unsafe { ManuallyDrop::take(&mut self.context) };
         // Leaves first: the frames of a file may go only once nobody maps them.
@@ -31,5 +33,7 @@ impl<P: Platform> Drop for Mm<'_, P> {
         while let Some(node) = self.space.get_mut().tree.pop_first() {
             memory.discard(node);
         }
+        // SAFETY: as above; who has found it through a file has let go (`leave_files`).
+        unsafe { memory.give_back_body(self.body().as_ptr()) };
     }
 }

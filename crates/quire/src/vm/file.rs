@@ -34,6 +34,10 @@ impl<'m, P: Platform> File<'m, P> {
         Ok(Self { memory, file: ManuallyDrop::new(file) })
     }
 
+    pub(super) fn memory(&self) -> &'m Memory<'m, P> {
+        self.memory
+    }
+
     /// Writes dirty pages back now.
     ///
     /// # Errors
@@ -44,12 +48,12 @@ impl<'m, P: Platform> File<'m, P> {
 
     /// How many pages of the file are in memory.
     pub fn resident(&self) -> u64 {
-        self.memory.files().resident(self.memory.platform(), &self.node().enter())
+        self.memory.files().resident(self.memory.platform(), self.node())
     }
 
     /// How many pages are newer than what the pager has.
     pub fn dirty(&self) -> u64 {
-        self.memory.files().dirty(self.memory.platform(), &self.node().enter())
+        self.memory.files().dirty(self.memory.platform(), self.node())
     }
 }
 

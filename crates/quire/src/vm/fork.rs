@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::edit;
-use super::mm::{LockMode, Mm, Space};
+use super::mm::{LockMode, Mm, Space, is_nameless};
 use super::tree::VmaList;
 use super::vma::{Vma, VmaFlags};
 use crate::error::MmError;
@@ -29,24 +29,28 @@ impl<'m, P: Platform> Mm<'m, P> {
     }
 
     fn try_fork(&self) -> Result<Self, MmError> {
-        let mut child = Self::new(self.memory, self.context().mode(), self.context().zap())?;
+        let child =
+            Self::unknown(self.memory, self.context().mode(), self.context().zap(), Some(self.family))?;
+        let mut fresh = child.lock_unknown();
         let space = self.lock();
         let mut gone = VmaList::new();
         let mut owed = FlushBatch::new();
-        let mut rss = RssChange::default();
         let copied = self
-            .copy_mappings(&space, child.space.get_mut(), &mut gone)
-            .and_then(|()| self.copy_pages(&space, &child, &mut owed, &mut rss));
+            .copy_mappings(&space, &mut fresh, &mut gone)
+            .and_then(|()| self.copy_pages(&space, &child, &mut owed));
         owed.flush(self.memory.pages(), self.context());
+        // The child can be found before the parent can be found again: what the parent had is in one of the two.
+        drop(fresh);
+        child.join_family();
         drop(space);
         self.memory.discard_list(gone);
-        child.add_rss(rss, false);
         copied.map(|()| child)
     }
 
     /// Gives the child every mapping of the parent, unlocked, merged where that was all that kept neighbours apart.
     fn copy_mappings(&self, parent: &Space, child: &mut Space, gone: &mut VmaList) -> Result<(), MmError> {
         (child.layout, child.brk, child.stack_limit) = (parent.layout, parent.brk, parent.stack_limit);
+        child.moved = parent.moved;
         child.lock_future = LockMode::None;
         for vma in parent.tree.iter() {
             let mut node = self.memory.blank()?;
@@ -61,17 +65,12 @@ impl<'m, P: Platform> Mm<'m, P> {
         Ok(())
     }
 
-    fn copy_pages(
-        &self,
-        parent: &Space,
-        child: &Self,
-        owed: &mut FlushBatch,
-        rss: &mut RssChange,
-    ) -> Result<(), MmError> {
+    fn copy_pages(&self, parent: &Space, child: &Self, owed: &mut FlushBatch) -> Result<(), MmError> {
         for vma in parent.tree.iter().filter(|vma| vma.attributes.is_private()) {
-            self.tables()
-                .copy(&child.tables(), vma.range, CopyMode::Private, owed, rss)
-                .map_err(|_| MmError::NoMemory)?;
+            let mut rss = RssChange::default();
+            let copied = self.tables().copy(&child.tables(), vma.range, CopyMode::Private, owed, &mut rss);
+            child.add_rss(rss, is_nameless(vma));
+            copied.map_err(|_| MmError::NoMemory)?;
         }
         Ok(())
     }

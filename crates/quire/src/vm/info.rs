@@ -7,9 +7,11 @@ use super::mm::{Mm, Rss};
 use super::policy::{FolioOverride, HugeAdvice};
 use super::tree::TreeFault;
 use super::vma::{Backing, Vma, VmaFlags};
-use crate::addr::VirtRange;
+use crate::addr::{FrameRange, VirtRange};
 use crate::arch::{EntryFlags, Protection};
 use crate::filemap::FileKind;
+use crate::limits::FRAME_SHIFT;
+use crate::page_alloc::Origin;
 use crate::pgtable::{LeafRun, TableViolation};
 use crate::platform::Platform;
 
@@ -39,7 +41,7 @@ impl From<&Vma> for VmaInfo {
         Self {
             range: vma.range,
             protection: vma.attributes.protection,
-            flags: vma.attributes.flags,
+            flags: vma.attributes.flags.without(VmaFlags::MOVED),
             advice: vma.attributes.advice,
             folios: vma.attributes.folios,
             file,
@@ -86,7 +88,10 @@ impl<P: Platform> Mm<'_, P> {
         self.tables().validate().map_err(MmFault::Table)?;
         let mut before: Option<&Vma> = None;
         let mut found = 0;
-        for vma in space.tree.iter() {
+        for (view, vma) in space.tree.views() {
+            if !self.body().is_shown(self.memory.platform(), view, vma) {
+                return Err(MmFault::View(vma.range));
+            }
             if let Some(before) = before.filter(|before| before.merges_with(vma)) {
                 return Err(MmFault::NotMerged(before.range));
             }
@@ -114,13 +119,40 @@ impl<P: Platform> Mm<'_, P> {
                 && (!leaf.has(EntryFlags::WRITE) || protection.contains(Protection::WRITE))
                 && leaf.has(EntryFlags::USER) == (protection != Protection::NONE)
                 && leaf.has(EntryFlags::NO_EXECUTE) != protection.contains(Protection::EXEC)
-                && (vma.attributes.is_private() || !leaf.has(EntryFlags::ANON));
+                && (vma.attributes.is_private() || !leaf.has(EntryFlags::ANON))
+                && self.maps_what_is_found(vma, &run);
             if !allowed {
                 wrong = Some(range);
             }
             pages += counted_pages(&run);
         });
         wrong.map_or(Ok(pages), |range| Err(MmFault::Leaf(range)))
+    }
+}
+
+impl<P: Platform> Mm<'_, P> {
+    /// Whether leaves map frames that the reverse map finds there: pages of the mapping's file, or anonymous ones.
+    fn maps_what_is_found(&self, vma: &Vma, run: &LeafRun) -> bool {
+        if run.first.has(EntryFlags::SPECIAL) {
+            return true;
+        }
+        if run.first.has(EntryFlags::ANON) {
+            return self.is_from_here(vma, run);
+        }
+        let Backing::File { file, .. } = &vma.attributes.backing else { return false };
+        let frames = FrameRange::new(run.first.frame(), run.count * run.size.frames());
+        let index = vma.file_page(run.addr).unwrap_or(0);
+        self.memory.files().holds(self.memory.platform(), file.node(), index, frames)
+    }
+
+    /// Whether the reverse map finds anonymous frames where they are: they come from there, or the mapping was moved.
+    fn is_from_here(&self, vma: &Vma, run: &LeafRun) -> bool {
+        let moved = vma.attributes.flags.contains(VmaFlags::MOVED);
+        (0..run.count * run.size.frames()).all(|at| {
+            let origin = self.memory.pages().origin(run.first.frame().add(at));
+            let here = Origin::new(self.family, run.addr.add(at << FRAME_SHIFT));
+            origin.is_some_and(|origin| origin.family() == here.family() && (moved || origin == here))
+        })
     }
 }
 
@@ -140,6 +172,8 @@ pub enum MmFault {
     NotMerged(VirtRange),
     /// Something is mapped in the page table where no mapping is, or with rights that the mapping does not give.
     Leaf(VirtRange),
+    /// The reverse map of the file does not know the mapping as it is.
+    View(VirtRange),
     /// The counters of resident memory are not what the page table maps.
     Resident {
         /// As counted: anonymous, file and nameless shared pages together.
@@ -156,6 +190,7 @@ impl fmt::Display for MmFault {
             Self::Table(violation) => write!(f, "the page table is broken: {violation:?}"),
             Self::NotMerged(range) => write!(f, "mapping {range:?} should be one with the next"),
             Self::Leaf(range) => write!(f, "the page table maps {range:?} against the mappings"),
+            Self::View(range) => write!(f, "the reverse map does not know {range:?} as it is"),
             Self::Resident { counted, found } => {
                 write!(f, "{counted} pages are counted as resident, but {found} are mapped")
             }

@@ -130,7 +130,11 @@ impl<P: Platform> Mm<'_, P> {
             };
             let part = vma.range.intersect(VirtRange::new(at, range.end));
             if let super::vma::Backing::File { file, .. } = &vma.attributes.backing {
-                let file = file.node().enter();
+                let Some(file) = file.node().enter() else {
+                    drop(space);
+                    memory.platform().relax();
+                    continue;
+                };
                 let first = vma.file_page(part.start).unwrap_or(0);
                 for page in first..first + part.pages() {
                     match memory.files().page(memory.pages(), &file, page) {

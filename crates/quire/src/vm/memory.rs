@@ -1,10 +1,13 @@
 //! What all address spaces of a machine share: frames, files, the memory of records, the folio policy.
 
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use super::body::{BodyBox, MmBody};
 use super::edit::Spares;
+use super::family::Families;
 use super::policy::FolioPolicy;
-use super::tree::{VmaBox, VmaList, VmaNode};
+use super::tree::{VmaBox, VmaList, VmaRecord};
 use super::vma::{Backing, Vma, VmaAttributes};
 use crate::addr::{Frame, FrameRange, Order, VirtAddr, VirtRange};
 use crate::arch::Protection;
@@ -13,16 +16,23 @@ use crate::filemap::{FileRef, FileTable};
 use crate::limits::FRAME_SIZE;
 use crate::page_alloc::{Gfp, PageAllocator};
 use crate::platform::{Platform, TouchHint};
+use crate::rank::Rank;
 use crate::slab::Cache;
+use crate::stats::Stat;
+use crate::sync::{SpinGuard, SpinLock};
 
 /// Frames that one round of reclaim asks for.
-const RECLAIM_FRAMES: u64 = 512;
+pub(super) const RECLAIM_FRAMES: u64 = 512;
 
 /// The machine's memory as address spaces see it.
 pub struct Memory<'p, P: Platform> {
     pages: PageAllocator<'p, P>,
     files: FileTable,
-    vmas: Cache<VmaNode>,
+    vmas: Cache<VmaRecord>,
+    bodies: Cache<MmBody>,
+    families: SpinLock<Families>,
+    /// The number of the address space that was made last.
+    number: AtomicU64,
     policy: AtomicU64,
     zero: Frame,
 }
@@ -38,7 +48,16 @@ impl<'p, P: Platform> Memory<'p, P> {
         pages.hold(frames);
         pages.platform().clear(frames, TouchHint::Later);
         let policy = AtomicU64::new(policy.to_bits());
-        Ok(Self { pages, files: FileTable::new(), vmas: Cache::new(), policy, zero })
+        Ok(Self {
+            pages,
+            files: FileTable::new(),
+            vmas: Cache::new(),
+            bodies: Cache::new(),
+            families: SpinLock::new(Rank::Families, Families::new()),
+            number: AtomicU64::new(0),
+            policy,
+            zero,
+        })
     }
 
     /// The machine.
@@ -76,15 +95,51 @@ impl<'p, P: Platform> Memory<'p, P> {
         self.policy.store(policy.to_bits(), Ordering::Relaxed);
     }
 
-    /// Drops page cache that can be had again. How many frames became free.
+    /// Drops page cache that can be had again and that nobody maps. How many frames became free. Whatever locks of address
+    /// spaces the caller holds.
     pub fn reclaim(&self) -> u64 {
-        self.files.reclaim(&self.pages, RECLAIM_FRAMES)
+        let freed = self.files.reclaim(&self.pages, RECLAIM_FRAMES);
+        self.pages.count(Stat::PgstealFile, freed);
+        freed
     }
 
     /// Frees a folio that was just allocated and turned out not to be needed.
     pub(super) fn give_up(&self, frame: Frame, order: Order) {
         let freed = self.pages.free(frame, order);
         debug_assert_eq!(freed, Ok(()), "a folio that was just handed out");
+    }
+
+    /// All address spaces by family.
+    pub(super) fn families(&self) -> SpinGuard<'_, Families, P> {
+        self.families.lock(self.platform())
+    }
+
+    /// A number for one more address space: larger than all before.
+    pub(super) fn next_number(&self) -> u64 {
+        self.number.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// A body at a place where it stays.
+    pub(super) fn body(&self, make: impl FnOnce() -> Result<MmBody, MmError>) -> Result<BodyBox, MmError> {
+        let room = self.bodies.alloc(&self.pages)?;
+        match make() {
+            // SAFETY: fresh memory of the cache for one body, given back by `give_back_body` alone.
+            Ok(body) => Ok(unsafe { BodyBox::new(room, body) }),
+            Err(error) => {
+                // SAFETY: it was just handed out, and holds nothing.
+                unsafe { self.bodies.free(&self.pages, room) };
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes back the place of an address space that was taken apart.
+    ///
+    /// # Safety
+    /// `body` came from [`Self::body`], and nobody uses it any more.
+    pub(super) unsafe fn give_back_body(&self, body: NonNull<MmBody>) {
+        // SAFETY: the caller's promise; what the body held was taken out or needs no drop.
+        unsafe { self.bodies.free(&self.pages, body.cast()) };
     }
 
     /// A node without meaning, to be overwritten.
@@ -120,6 +175,9 @@ impl<'p, P: Platform> Memory<'p, P> {
     /// Frees a node and gives back its reference to a file. May block in the pager: not under the lock of an address
     /// space taken for writing.
     pub(super) fn discard(&self, node: VmaBox) {
+        if let Backing::File { file, .. } = &node.attributes.backing {
+            file.node().views(self.platform()).hide(node.view());
+        }
         let (memory, vma) = node.into_raw();
         // SAFETY: the memory is what `blank` took from this cache, and nobody else knows it any more.
         unsafe { self.vmas.free(&self.pages, memory) };

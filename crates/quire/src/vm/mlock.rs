@@ -1,7 +1,7 @@
 //! `mlock`, `munlock`, `mlockall`, `munlockall`.
 #![forbid(unsafe_code)]
 
-use super::mm::{LockMode, Mm, Space};
+use super::mm::{LockMode, Mm, SpaceGuard};
 use super::tree::{VmaList, VmaTree};
 use super::vma::VmaFlags;
 use crate::addr::{VirtAddr, VirtRange};
@@ -78,11 +78,7 @@ impl<P: Platform> Mm<'_, P> {
         self.lock_everything(space, LockMode::None)
     }
 
-    fn lock_everything(
-        &self,
-        mut space: crate::sync::WriteGuard<'_, Space, P>,
-        mode: LockMode,
-    ) -> Result<(), MmError> {
+    fn lock_everything(&self, mut space: SpaceGuard<'_, P>, mode: LockMode) -> Result<(), MmError> {
         let all = space.layout.user;
         let mut gone = VmaList::new();
         let changed = self.change_range(&mut space, all, &mut gone, |vma| {

@@ -9,7 +9,10 @@
 #![forbid(unsafe_code)]
 
 use core::mem::ManuallyDrop;
+use core::ops::{Deref, DerefMut};
 
+use super::body::{BodyBox, MmBody};
+use super::family::MemberCell;
 use super::layout::Layout;
 use super::memory::Memory;
 use super::rss::RssCells;
@@ -18,7 +21,7 @@ use super::vma::{Backing, Vma, VmaFlags};
 use crate::addr::{Frame, VirtAddr, VirtRange};
 use crate::arch::PagingMode;
 use crate::error::{MapError, MmError};
-use crate::filemap::FileKind;
+use crate::filemap::{FileKind, Mapper};
 use crate::pgtable::{GrantWrite, PageTables, Zap};
 use crate::platform::Platform;
 use crate::rank::Rank;
@@ -47,6 +50,8 @@ pub(super) struct Space {
     pub(super) lock_future: LockMode,
     /// Bytes that a mapping which grows down may reach (`RLIMIT_STACK`).
     pub(super) stack_limit: u64,
+    /// Whether private memory was ever moved to other addresses, here or before a fork.
+    pub(super) moved: bool,
 }
 
 /// Resident pages by kind, as `/proc/PID/status` counts them (`RssAnon`, `RssFile`, `RssShmem`).
@@ -67,9 +72,7 @@ pub struct Rss {
 /// An address space.
 pub struct Mm<'m, P: Platform> {
     pub(super) memory: &'m Memory<'m, P>,
-    pub(super) space: RwLock<Space>,
-    pub(super) context: ManuallyDrop<MmContext>,
-    pub(super) rss: RssCells,
+    body: BodyBox,
 }
 
 impl LockMode {
@@ -89,7 +92,19 @@ impl<'m, P: Platform> Mm<'m, P> {
     /// # Errors
     /// [`MmError::NoMemory`].
     pub fn new(memory: &'m Memory<'m, P>, mode: PagingMode, zap: ZapStrategy) -> Result<Self, MmError> {
-        let context = PageTables::create(memory.pages(), mode).map_err(|_| MmError::NoMemory)?;
+        let made = Self::unknown(memory, mode, zap, None)?;
+        made.join_family();
+        Ok(made)
+    }
+
+    /// An empty address space that is in its family already by name, but that nobody finds there yet: of its own if none is
+    /// named.
+    pub(super) fn unknown(
+        memory: &'m Memory<'m, P>,
+        mode: PagingMode,
+        zap: ZapStrategy,
+        family: Option<u64>,
+    ) -> Result<Self, MmError> {
         let layout = Layout::new(mode);
         let space = Space {
             tree: VmaTree::new(),
@@ -97,13 +112,26 @@ impl<'m, P: Platform> Mm<'m, P> {
             brk: (layout.lowest, layout.lowest),
             lock_future: LockMode::None,
             stack_limit: u64::MAX,
+            moved: false,
         };
-        Ok(Self {
-            memory,
-            space: RwLock::new(Rank::AddressSpace, space),
-            context: ManuallyDrop::new(context.with_zap(zap)),
-            rss: RssCells::default(),
-        })
+        let number = memory.next_number();
+        let body = memory.body(|| {
+            let context = PageTables::create(memory.pages(), mode).map_err(|_| MmError::NoMemory)?;
+            Ok(MmBody {
+                mapper: Mapper::new(number),
+                space: RwLock::new(Rank::AddressSpace, space),
+                context: ManuallyDrop::new(context.with_zap(zap)),
+                rss: RssCells::default(),
+                family: family.unwrap_or(number),
+                member: MemberCell::new(),
+            })
+        })?;
+        Ok(Self { memory, body })
+    }
+
+    /// What others may find of the address space.
+    pub(super) fn body(&self) -> &BodyBox {
+        &self.body
     }
 
     /// The running CPU starts to run the address space. It runs no other.
@@ -141,9 +169,16 @@ impl<'m, P: Platform> Mm<'m, P> {
         PageTables::new(self.memory.pages(), &self.context)
     }
 
-    /// Takes the lock for writing.
-    pub(super) fn lock(&self) -> WriteGuard<'_, Space, P> {
-        self.space.write(self.memory.platform())
+    /// Takes the lock for writing. The files are told what changed before it is given back.
+    pub(super) fn lock(&self) -> SpaceGuard<'_, P> {
+        let space = self.space.write(self.memory.platform());
+        SpaceGuard { space, body: &self.body, platform: self.memory.platform() }
+    }
+
+    /// The same for an address space that nobody else knows yet, whatever the caller holds.
+    pub(super) fn lock_unknown(&self) -> SpaceGuard<'_, P> {
+        let space = self.space.write_unknown(self.memory.platform());
+        SpaceGuard { space, body: &self.body, platform: self.memory.platform() }
     }
 
     #[inline]
@@ -160,9 +195,7 @@ impl<'m, P: Platform> Mm<'m, P> {
 
     /// Applies what a gather found. The page table does not know files from nameless memory; the caller does.
     pub(super) fn add_rss(&self, change: RssChange, nameless: bool) {
-        self.rss.add(self.memory.platform(), change, nameless);
-        self.memory.pages().change(Stat::NrAnonPages, change.anon);
-        self.memory.pages().change(Stat::NrMapped, change.file);
+        self.body.add_rss(self.memory.pages(), change, nameless);
     }
 
     /// Splits large leaves that reach over an end of the range, so that nothing that follows needs memory. A page cache
@@ -236,6 +269,48 @@ impl<'m, P: Platform> Mm<'m, P> {
         }
         owed.flush(self.memory.pages(), &self.context);
         moved.map_err(|_| MmError::NoMemory)
+    }
+}
+
+impl<P: Platform> Deref for Mm<'_, P> {
+    type Target = MmBody;
+    #[inline]
+    fn deref(&self) -> &MmBody {
+        &self.body
+    }
+}
+
+impl<P: Platform> DerefMut for Mm<'_, P> {
+    fn deref_mut(&mut self) -> &mut MmBody {
+        &mut self.body
+    }
+}
+
+/// The lock of an address space, held for writing.
+pub(super) struct SpaceGuard<'a, P: Platform> {
+    space: WriteGuard<'a, Space, P>,
+    body: &'a BodyBox,
+    platform: &'a P,
+}
+
+impl<P: Platform> Deref for SpaceGuard<'_, P> {
+    type Target = Space;
+    #[inline]
+    fn deref(&self) -> &Space {
+        &self.space
+    }
+}
+
+impl<P: Platform> DerefMut for SpaceGuard<'_, P> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Space {
+        &mut self.space
+    }
+}
+
+impl<P: Platform> Drop for SpaceGuard<'_, P> {
+    fn drop(&mut self) {
+        self.body.show_changed(self.platform, &mut self.space.tree);
     }
 }
 

@@ -3,9 +3,11 @@
 //! [`Mm`] is an address space; [`Memory`] is what all of a machine share. The set of mappings is a [`tree`] of [`vma`]s
 //! that [`edit`] keeps minimal and [`layout`] finds room in.
 
+mod body;
 mod brk;
 pub mod edit;
 mod exit;
+mod family;
 mod fault;
 mod file;
 mod fork;
@@ -22,9 +24,11 @@ mod munmap;
 pub mod policy;
 mod populate;
 mod reclaim;
+mod rmap;
 mod rss;
 mod track;
 pub mod tree;
+mod truncate;
 pub mod vma;
 
 pub use fault::{Access, FaultKind, FaultOutcome};

@@ -175,7 +175,11 @@ impl<P: Platform> Mm<'_, P> {
         let found = space.tree.find(part.source.start).map(|vma| {
             let skipped = (part.source.start.0 - vma.range.start.0) / FRAME_SIZE;
             *node = Vma::new(target, vma.attributes.again(skipped));
+            // Private pages do not know where they are now; who looks for them must be told.
+            node.attributes.flags =
+                node.attributes.flags.with_if(VmaFlags::MOVED, vma.attributes.is_private());
         });
+        space.moved = true;
         let cleared = self.clear_target(space, part.source, target, &mut done.gone);
         if let Err(error) = found.ok_or(MmError::Fault).and(cleared) {
             done.gone.push(node);

@@ -1,10 +1,13 @@
 //! Making room when memory is out: page cache that can be read again, then memory that was freed lazily.
 #![forbid(unsafe_code)]
 
+use super::memory::{Memory, RECLAIM_FRAMES};
 use super::mm::{Mm, Space};
+use super::rmap::FoundSpace;
 use super::vma::VmaFlags;
 use crate::addr::{PageSize, VirtAddr, VirtRange};
 use crate::arch::{EntryFlags, Protection};
+use crate::filemap::{CleanRuns, FileClosed, FileNode};
 use crate::limits::LOCK_HOLD_FRAMES;
 use crate::pgtable::{GrantWrite, Zap};
 use crate::platform::Platform;
@@ -14,12 +17,88 @@ use crate::tlb::{FlushBatch, MmuGather};
 /// Runs of lazily freed pages that one round looks at.
 const RUNS: usize = 32;
 
+impl<P: Platform> Memory<'_, P> {
+    /// Gives up what can be had again, the cheapest first: page cache that nobody maps, frames of large folios that nobody
+    /// maps, and page cache that is mapped. How many frames became free. The caller holds no lock.
+    pub fn reclaim_all(&self) -> u64 {
+        let mut freed = self.reclaim();
+        if freed == 0 {
+            freed = self.pages().split_deferred(RECLAIM_FRAMES);
+        }
+        if freed == 0 {
+            freed = self.reclaim_mapped();
+        }
+        freed
+    }
+
+    /// Unmaps clean pages of files wherever they are mapped, and drops them. How many frames became free.
+    fn reclaim_mapped(&self) -> u64 {
+        let (mut freed, mut place) = (0, (0, 0));
+        while freed < RECLAIM_FRAMES
+            && let Some((file, next)) = self.files().next_file(self.platform(), place)
+        {
+            place = next;
+            if let Some(closed) = file.node().try_close() {
+                freed += self.reclaim_file(&closed, RECLAIM_FRAMES - freed);
+            }
+            self.close(file);
+        }
+        self.pages().count(Stat::PgstealFile, freed);
+        freed
+    }
+
+    fn reclaim_file(&self, file: &FileClosed<'_>, wanted: u64) -> u64 {
+        let (mut freed, mut from) = (0, Some(0));
+        while freed < wanted
+            && let Some(at) = from
+        {
+            let (runs, next) = self.files().clean_runs(self.platform(), file, at);
+            self.unmap_clean(file.node(), &runs);
+            freed += self.files().drop_runs(self.pages(), file, &runs);
+            from = next;
+        }
+        freed
+    }
+
+    /// Unmaps pages of a file that is closed, save where they are locked: one flush for each address space. Private copies
+    /// stay; while the file is closed, no page becomes one.
+    fn unmap_clean(&self, file: &FileNode, runs: &CleanRuns) {
+        let (Some(first), Some(last)) = (runs.as_slice().first(), runs.as_slice().last()) else { return };
+        self.each_mapper(file, &(first.start..last.end), |found| {
+            let mut gather = MmuGather::new(self.pages(), &found.body.context);
+            for run in runs.as_slice() {
+                found.each_part(run, |vma, range| {
+                    if !vma.attributes.flags.contains(VmaFlags::LOCKED) {
+                        found.unmap_cached(range, &mut gather);
+                    }
+                });
+            }
+            let change = gather.finish();
+            found.body.add_rss(self.pages(), change, false);
+            self.pages().count(Stat::PgscanFile, change.file.unsigned_abs());
+        });
+    }
+}
+
+impl<P: Platform> FoundSpace<'_, '_, P> {
+    /// Unmaps the leaves of a range that are no private copies.
+    fn unmap_cached(&self, range: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
+        self.tables().runs(range, |run| {
+            let leaves = VirtRange::from_len(run.addr, run.count * run.size.bytes());
+            if !run.first.has(EntryFlags::ANON) && !run.first.has(EntryFlags::SPECIAL) {
+                let done = self.tables().unmap(&Zap::leaves(leaves), gather);
+                debug_assert_eq!(done, Ok(()), "pages of files are mapped by small leaves");
+            }
+        });
+    }
+}
+
 impl<P: Platform> Mm<'_, P> {
     /// Gives up what can be had again. How many frames became free; zero when there is nothing left to give up. The
     /// caller holds no lock.
     pub(super) fn make_room(&self) -> u64 {
-        let dropped = self.memory.reclaim();
-        if dropped > 0 { dropped } else { self.drop_lazily_freed() }
+        let first = self.memory.reclaim_all();
+        if first > 0 { first } else { self.drop_lazily_freed() }
     }
 
     /// Drops pages of this address space that were freed by `MADV_FREE` and not stored to since.

@@ -25,6 +25,9 @@ impl VmaFlags {
     pub const LOCK_ON_FAULT: Self = Self(1 << 3);
     /// `MAP_NORESERVE`.
     pub const NO_RESERVE: Self = Self(1 << 4);
+    /// Private pages may have been at other addresses before (`mremap`). No property of its own: mappings that differ in
+    /// nothing else merge.
+    pub const MOVED: Self = Self(1 << 5);
 
     /// Whether all of `other` are there.
     #[inline]
@@ -37,6 +40,13 @@ impl VmaFlags {
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
+    }
+
+    /// Those that are in both.
+    #[inline]
+    #[must_use]
+    pub const fn intersection(self, other: Self) -> Self {
+        Self(self.0 & other.0)
     }
 
     /// Without those of `other`.
@@ -143,7 +153,7 @@ impl VmaAttributes {
     pub fn merges_with(&self, next: &Self, pages: u64) -> bool {
         self.protection == next.protection
             && self.may == next.may
-            && self.flags == next.flags
+            && self.flags.without(VmaFlags::MOVED) == next.flags.without(VmaFlags::MOVED)
             && self.advice == next.advice
             && self.folios == next.folios
             && self.backing.continues(&next.backing, pages)

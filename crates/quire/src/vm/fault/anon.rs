@@ -4,7 +4,7 @@ use super::{Access, FaultKind, Step, is_vacant_above, leaf_flags, mapped};
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use crate::arch::EntryFlags;
 use crate::error::FaultError;
-use crate::page_alloc::Gfp;
+use crate::page_alloc::{Gfp, Origin};
 use crate::pgtable::Lookup;
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
@@ -71,6 +71,7 @@ impl<P: Platform> Mm<'_, P> {
         let start = addr.align_down(order.bytes());
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
         pages.platform().clear(frames, TouchHint::Soon);
+        pages.set_origin(frame, Origin::new(self.family, start));
         let mut done = Ok(false);
         if order == Order::BLOCK && large {
             done = mapped(self.tables().map_large(start, frame, PageSize::Size2M, flags));

@@ -6,12 +6,12 @@ use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr};
 use crate::arch::{Entry, EntryFlags};
 use crate::error::{FaultError, MapError};
 use crate::filemap::FileKind;
-use crate::page_alloc::Gfp;
+use crate::page_alloc::{Gfp, Origin};
 use crate::pgtable::Lookup;
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
 use crate::tlb::MmuGather;
-use crate::vm::mm::Mm;
+use crate::vm::mm::{Mm, is_nameless};
 use crate::vm::vma::{Backing, Vma};
 
 const STORED: EntryFlags =
@@ -43,6 +43,14 @@ impl<P: Platform> Mm<'_, P> {
         if size != PageSize::Size4K {
             return self.split_for_copy(addr);
         }
+        // A page of a file must not be dropped, and come back at the same place, while it is copied.
+        let used = match &vma.attributes.backing {
+            Backing::Anonymous => return self.copy_page(vma, addr, leaf),
+            Backing::File { file, .. } => file.node().enter(),
+        };
+        if used.is_none() || self.tables().lookup(addr).entry != leaf {
+            return Ok(Step::Again);
+        }
         self.copy_page(vma, addr, leaf)
     }
 
@@ -55,11 +63,10 @@ impl<P: Platform> Mm<'_, P> {
 
     /// Page cache that is stored to is newer than its file from now on. The leaf that is there keeps the page in memory.
     fn note_store(&self, vma: &Vma, addr: VirtAddr) {
-        if let (Backing::File { file, .. }, Some(index)) = (&vma.attributes.backing, vma.file_page(addr)) {
-            let file = file.node().enter();
-            if matches!(file.node().kind(), FileKind::Paged(_)) {
-                self.memory.files().mark_dirty(self.memory.platform(), &file, index);
-            }
+        if let (Backing::File { file, .. }, Some(index)) = (&vma.attributes.backing, vma.file_page(addr))
+            && matches!(file.node().kind(), FileKind::Paged(_))
+        {
+            self.memory.files().mark_dirty(self.memory.platform(), file.node(), index);
         }
     }
 
@@ -92,12 +99,13 @@ impl<P: Platform> Mm<'_, P> {
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
         let new = Entry::leaf(copy, PageSize::Size4K, flags);
         let page = addr.align_down(PageSize::Size4K.bytes());
+        pages.set_origin(copy, Origin::new(self.family, page));
         let mut gather = MmuGather::new(pages, self.context());
         let replaced = self.tables().replace(page, PageSize::Size4K, leaf, new, &mut gather);
         let change = gather.finish();
         match replaced {
             Ok(true) => {
-                self.add_rss(change, false);
+                self.add_rss(change, is_nameless(vma));
                 self.add_anon(1);
                 pages.count(Stat::CowCopy, 1);
                 Ok(Step::done(Order::FRAME, FaultKind::Cow))

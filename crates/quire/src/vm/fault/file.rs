@@ -6,7 +6,7 @@ use crate::arch::{EntryFlags, Protection};
 use crate::error::FaultError;
 use crate::filemap::{FileKind, FileUse};
 use crate::limits::{FAULT_AROUND_PAGES, FRAME_SIZE};
-use crate::page_alloc::Gfp;
+use crate::page_alloc::{Gfp, Origin};
 use crate::platform::Platform;
 use crate::stats::Stat;
 use crate::vm::mm::Mm;
@@ -18,7 +18,7 @@ impl<P: Platform> Mm<'_, P> {
             return Err(FaultError::NotMapped);
         };
         // From here to the leaf the page cannot be dropped.
-        let file = file.node().enter();
+        let Some(file) = file.node().enter() else { return Ok(Step::Again) };
         let memory = self.memory;
         let page = memory.files().page(memory.pages(), &file, index)?;
         let kind = if page.major {
@@ -32,7 +32,7 @@ impl<P: Platform> Mm<'_, P> {
             (Access::Write, true) => self.copy_file_page(vma, addr, page.frame),
             (Access::Write, false) => {
                 if matches!(file.node().kind(), FileKind::Paged(_)) {
-                    memory.files().mark_dirty(memory.platform(), &file, index);
+                    memory.files().mark_dirty(memory.platform(), file.node(), index);
                 }
                 self.map_file_page(vma, addr, &file, page.frame, true, kind)
             }
@@ -52,6 +52,7 @@ impl<P: Platform> Mm<'_, P> {
         let pages = self.memory.pages();
         let copy = pages.alloc(Gfp::USER, Order::FRAME)?;
         pages.platform().copy(from, copy);
+        pages.set_origin(copy, Origin::new(self.family, addr));
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
         let done = mapped(self.tables().map(addr, FrameRange::folio(copy, Order::FRAME), flags));
         if done != Ok(true) {

@@ -1,10 +1,20 @@
 //! Where a mapping of some length fits.
 
-use super::VmaTree;
-use super::node::Ptr;
+use super::{Ptr, VmaTree};
 use crate::addr::{VirtAddr, VirtRange};
 
 impl VmaTree {
+    /// Recomputes a node's own gap from its predecessor.
+    pub(super) fn set_gap(&mut self, at: Ptr, before: Option<Ptr>) {
+        let floor = before.map_or(0, |before| self.avl.node(before).vma.range.end.0);
+        let node = self.avl.node_mut(at);
+        node.gap = node.vma.guarded_start().0.saturating_sub(floor);
+    }
+
+    pub(super) fn max_gap(&self, at: Option<Ptr>) -> u64 {
+        self.avl.sum(at).unwrap_or(0)
+    }
+
     /// The highest place for `len` bytes inside `window`, aligned to `align` (a power of two, at least 4096), clear of
     /// every mapping and of the guard gap below those that grow down. Both are multiples of 4096 and not zero.
     ///
@@ -18,30 +28,30 @@ impl VmaTree {
         };
         // The gap that the window's end cuts: below the first mapping that starts at or above it.
         let above = self.first_starting_from(window.end);
-        let ceiling = above.map_or(u64::MAX, |at| self.node(at).vma.guarded_start().0);
+        let ceiling = above.map_or(u64::MAX, |at| self.avl.node(at).vma.guarded_start().0);
         let below = match above {
-            Some(above) => self.predecessor(above),
-            None => self.root.map(|root| self.rightmost(root)),
+            Some(above) => self.avl.predecessor(above),
+            None => self.avl.root.map(|root| self.avl.rightmost(root)),
         };
-        let floor = below.map_or(0, |at| self.node(at).vma.range.end.0);
+        let floor = below.map_or(0, |at| self.avl.node(at).vma.range.end.0);
         if let Some(found) = place(floor, ceiling) {
             return Some(found);
         }
         // Every gap below is whole but the one that the window's start cuts, and that is the last that could serve.
         let at = self.last_with_gap(window.end, room)?;
-        let ceiling = self.node(at).vma.guarded_start().0;
-        place(ceiling - self.node(at).gap, ceiling)
+        let ceiling = self.avl.node(at).vma.guarded_start().0;
+        place(ceiling - self.avl.node(at).gap, ceiling)
     }
 
     fn first_starting_from(&self, addr: VirtAddr) -> Option<Ptr> {
-        let (mut at, mut best) = (self.root, None);
+        let (mut at, mut best) = (self.avl.root, None);
         while let Some(here) = at {
-            let node = self.node(here);
+            let node = self.avl.node(here);
             if node.vma.range.start >= addr {
                 best = at;
-                at = node.left;
+                at = node.left();
             } else {
-                at = node.right;
+                at = node.right();
             }
         }
         best
@@ -51,26 +61,26 @@ impl VmaTree {
     fn last_with_gap(&self, limit: VirtAddr, room: u64) -> Option<Ptr> {
         let enough = |at: Option<Ptr>| self.max_gap(at) >= room;
         // Down to the limit, remembering the last place where everything to the left lies below it.
-        let (mut at, mut found) = (self.root.filter(|&root| enough(Some(root))), None);
+        let (mut at, mut found) = (self.avl.root.filter(|&root| enough(Some(root))), None);
         while let Some(here) = at {
-            let node = self.node(here);
+            let node = self.avl.node(here);
             if node.vma.range.start < limit {
-                if node.gap >= room || enough(node.left) {
+                if node.gap >= room || enough(node.left()) {
                     found = at;
                 }
-                at = node.right.filter(|&right| enough(Some(right)));
+                at = node.right().filter(|&right| enough(Some(right)));
             } else {
-                at = node.left.filter(|&left| enough(Some(left)));
+                at = node.left().filter(|&left| enough(Some(left)));
             }
         }
         let found = found?;
-        if self.node(found).gap >= room {
+        if self.avl.node(found).gap >= room {
             return Some(found);
         }
-        let mut at = self.node(found).left?;
+        let mut at = self.avl.left(found)?;
         loop {
-            let node = self.node(at);
-            match (node.right, node.left) {
+            let node = self.avl.node(at);
+            match (node.right(), node.left()) {
                 (Some(right), _) if enough(Some(right)) => at = right,
                 _ if node.gap >= room => return Some(at),
                 (_, left) => at = left?,

@@ -1,7 +1,8 @@
 //! A list of nodes that are in no tree, linked through the nodes themselves.
 
 use super::super::vma::Vma;
-use super::node::{Ptr, VmaBox};
+use super::Ptr;
+use super::node::{VmaBox, look};
 
 /// Mappings on their way out, first in, first out. The list owns its nodes.
 #[must_use = "forgotten nodes leak their memory and their counts on files"]
@@ -32,7 +33,7 @@ impl VmaList {
     pub fn iter(&self) -> impl Iterator<Item = &Vma> {
         let mut at = self.first;
         core::iter::from_fn(move || {
-            let (vma, next) = at?.look(self);
+            let (vma, next) = look(at?, self);
             at = next;
             Some(vma)
         })
@@ -41,10 +42,10 @@ impl VmaList {
     /// Adds one at the end.
     pub fn push(&mut self, mut node: VmaBox) {
         node.set_next(None);
-        let node = Ptr::from_box(node);
+        let node = node.into_ptr();
         match self.last {
             None => self.first = Some(node),
-            Some(last) => last.with_box(|last| last.set_next(Some(node))),
+            Some(last) => VmaBox::from_ptr(last).set_next(Some(node)),
         }
         self.last = Some(node);
         self.count += 1;
@@ -59,7 +60,7 @@ impl VmaList {
 
     /// Takes the first out.
     pub fn pop(&mut self) -> Option<VmaBox> {
-        let first = self.first?.into_box();
+        let first = VmaBox::from_ptr(self.first?);
         self.first = first.next();
         if self.first.is_none() {
             self.last = None;

@@ -1,9 +1,8 @@
 //! The ordered tree of an address space's mappings.
 //!
-//! An AVL tree with parent links: its height stays below `1.44 log2(n)`, which bounds every walk without a colour
-//! protocol, and each node's subtree carries the largest gap in front of one of its nodes, so that the highest free
-//! place is found in one descent (file `gaps.rs`). Nodes are memory of the caller's ([`VmaBox`]); the tree never
-//! allocates. It is keyed by start address.
+//! An AVL tree ([`crate::avl`]) keyed by start address. Each node's subtree carries the largest gap in front of one of its
+//! nodes, so that the highest free place is found in one descent (file `gaps.rs`). Nodes are memory of the caller's
+//! ([`VmaBox`]); the tree never allocates.
 //!
 //! # Invariants
 //!
@@ -19,37 +18,37 @@
 //! T7. `gap` is the room between the predecessor's end (0 for the first) and the node's guarded start, and `max_gap`
 //!     the largest of the subtree's.
 
-mod balance;
+mod changes;
 mod gaps;
 mod list;
 mod node;
 mod validate;
 
 pub use list::VmaList;
-pub use node::{VmaBox, VmaNode};
+pub use node::{VmaBox, VmaNode, VmaRecord};
 pub use validate::TreeFault;
 
-use node::Ptr;
+type Ptr = crate::avl::Ptr<VmaNode>;
 
 use super::vma::{Vma, VmaAttributes};
 use crate::addr::{VirtAddr, VirtRange};
+use crate::avl::Avl;
+
+const NOWHERE: VirtRange = VirtRange { start: VirtAddr(0), end: VirtAddr(0) };
 
 /// The mappings of one address space.
 #[derive(Debug, Default)]
 pub struct VmaTree {
-    root: Option<Ptr>,
+    avl: Avl<VmaNode>,
     count: usize,
+    /// Where mappings of files came or changed since [`Self::show_changed`].
+    changed: [VirtRange; 2],
 }
-
-// SAFETY: T1: the tree owns its nodes, and a node is plain data (`Vma` is `Send`), so both may move to another thread.
-unsafe impl Send for VmaTree {}
-// SAFETY: T3: a shared tree gives out shared references to nodes only, and `Vma` is `Sync`.
-unsafe impl Sync for VmaTree {}
 
 impl VmaTree {
     /// No mapping.
     pub const fn new() -> Self {
-        Self { root: None, count: 0 }
+        Self { avl: Avl::new(), count: 0, changed: [NOWHERE; 2] }
     }
 
     /// How many mappings there are.
@@ -61,7 +60,7 @@ impl VmaTree {
     /// Whether there is no mapping.
     #[inline]
     pub const fn is_empty(&self) -> bool {
-        self.root.is_none()
+        self.avl.root.is_none()
     }
 
     /// The mapping that holds `addr`.
@@ -73,13 +72,13 @@ impl VmaTree {
     /// The first mapping that ends after `addr`: the one that holds it, or else the next.
     #[inline]
     pub fn find_from(&self, addr: VirtAddr) -> Option<&Vma> {
-        self.ptr_from(addr).map(|at| &self.node(at).vma)
+        self.ptr_from(addr).map(|at| &self.avl.node(at).vma)
     }
 
     /// The last mapping that starts before `addr`.
     #[inline]
     pub fn find_before(&self, addr: VirtAddr) -> Option<&Vma> {
-        self.ptr_before(addr).map(|at| &self.node(at).vma)
+        self.ptr_before(addr).map(|at| &self.avl.node(at).vma)
     }
 
     /// The first mapping that shares a byte with `range`.
@@ -91,21 +90,21 @@ impl VmaTree {
     pub fn overlapping(&self, range: VirtRange) -> impl Iterator<Item = &Vma> {
         let mut at = if range.is_empty() { None } else { self.ptr_from(range.start) };
         core::iter::from_fn(move || {
-            let vma = &self.node(at?).vma;
+            let vma = &self.avl.node(at?).vma;
             if vma.range.start >= range.end {
                 return None;
             }
-            at = self.successor(at?);
+            at = self.avl.successor(at?);
             Some(vma)
         })
     }
 
     /// Every mapping in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = &Vma> {
-        let mut at = self.root.map(|root| self.leftmost(root));
+        let mut at = self.avl.root.map(|root| self.avl.leftmost(root));
         core::iter::from_fn(move || {
-            let vma = &self.node(at?).vma;
-            at = self.successor(at?);
+            let vma = &self.avl.node(at?).vma;
+            at = self.avl.successor(at?);
             Some(vma)
         })
     }
@@ -114,79 +113,76 @@ impl VmaTree {
     pub fn insert(&mut self, vma: VmaBox) -> Result<(), VmaBox> {
         let range = vma.range;
         let (mut parent, mut before, mut after) = (None, None, None);
-        let mut at = self.root;
+        let mut at = self.avl.root;
         while let Some(here) = at {
             parent = at;
-            if range.start < self.node(here).vma.range.start {
+            if range.start < self.avl.node(here).vma.range.start {
                 after = at;
-                at = self.node(here).left;
+                at = self.avl.left(here);
             } else {
                 before = at;
-                at = self.node(here).right;
+                at = self.avl.right(here);
             }
         }
-        let clear_below = before.is_none_or(|at| self.node(at).vma.range.end <= range.start);
-        let clear_above = after.is_none_or(|at| range.end <= self.node(at).vma.range.start);
+        let clear_below = before.is_none_or(|at| self.avl.node(at).vma.range.end <= range.start);
+        let clear_above = after.is_none_or(|at| range.end <= self.avl.node(at).vma.range.start);
         if !clear_below || !clear_above || range.is_empty() {
             return Err(vma);
         }
-        let new = Ptr::from_box(vma);
-        self.node_mut(new).link_as_leaf(parent);
-        match parent {
-            None => self.root = Some(new),
-            Some(parent) if after == Some(parent) => self.node_mut(parent).left = Some(new),
-            Some(parent) => self.node_mut(parent).right = Some(new),
-        }
+        let new = vma.into_ptr();
+        self.avl.attach(new, parent, parent.is_some() && after == parent);
         self.count += 1;
+        self.note_change(new);
         self.set_gap(new, before);
         if let Some(after) = after {
             self.set_gap(after, Some(new));
         }
         // The successor of a new leaf is its ancestor: one way up repairs both.
-        self.repair_upwards(new);
+        self.avl.repair_upwards(new);
         Ok(())
     }
 
     /// Takes out the mapping that starts at `start`.
     pub fn remove(&mut self, start: VirtAddr) -> Option<VmaBox> {
         let at = self.ptr_at(start)?;
-        let before = self.predecessor(at);
-        let after = self.successor(at);
-        let lowest = self.unlink(at);
+        let before = self.avl.predecessor(at);
+        let after = self.avl.successor(at);
+        let lowest = self.avl.unlink(at);
         self.count -= 1;
         if let Some(after) = after {
             self.set_gap(after, before);
         }
         if let Some(lowest) = lowest {
-            self.repair_upwards(lowest);
+            self.avl.repair_upwards(lowest);
         }
         // The successor is where the node was, or above it, unless it was the right child's leftmost: then `unlink` has
         // moved it up or started at it. Either way the walk above has passed it.
-        Some(at.into_box())
+        Some(VmaBox::from_ptr(at))
     }
 
     /// Takes out the lowest mapping.
     pub fn pop_first(&mut self) -> Option<VmaBox> {
-        let first = self.leftmost(self.root?);
-        self.remove(self.node(first).vma.range.start)
+        let first = self.avl.leftmost(self.avl.root?);
+        self.remove(self.avl.node(first).vma.range.start)
     }
 
     /// Gives the mapping that starts at `start` another range, which must lie between its neighbours. Returns whether
     /// it did.
     pub fn resize(&mut self, start: VirtAddr, range: VirtRange) -> bool {
         let Some(at) = self.ptr_at(start) else { return false };
-        let (before, after) = (self.predecessor(at), self.successor(at));
-        let clear_below = before.is_none_or(|at| self.node(at).vma.range.end <= range.start);
-        let clear_above = after.is_none_or(|at| range.end <= self.node(at).vma.range.start);
+        let (before, after) = (self.avl.predecessor(at), self.avl.successor(at));
+        let clear_below = before.is_none_or(|at| self.avl.node(at).vma.range.end <= range.start);
+        let clear_above = after.is_none_or(|at| range.end <= self.avl.node(at).vma.range.start);
         if range.is_empty() || !clear_below || !clear_above {
             return false;
         }
-        self.node_mut(at).vma.set_range(range);
+        self.avl.node_mut(at).vma.set_range(range);
+        self.note_change(at);
         self.set_gap(at, before);
-        self.repair_upwards(at);
+        self.avl.repair_upwards(at);
         if let Some(after) = after {
             self.set_gap(after, Some(at));
-            self.repair_upwards(after);
+            self.avl.repair_upwards(after);
         }
         true
     }
@@ -194,45 +190,45 @@ impl VmaTree {
     /// Changes attributes of the mapping that starts at `start`. Returns what `change` does.
     pub fn modify<R>(&mut self, start: VirtAddr, change: impl FnOnce(&mut VmaAttributes) -> R) -> Option<R> {
         let at = self.ptr_at(start)?;
-        let guarded = self.node(at).vma.guarded_start();
-        let result = change(&mut self.node_mut(at).vma.attributes);
-        if guarded != self.node(at).vma.guarded_start() {
-            self.set_gap(at, self.predecessor(at));
-            self.repair_upwards(at);
+        let guarded = self.avl.node(at).vma.guarded_start();
+        let result = change(&mut self.avl.node_mut(at).vma.attributes);
+        if guarded != self.avl.node(at).vma.guarded_start() {
+            self.set_gap(at, self.avl.predecessor(at));
+            self.avl.repair_upwards(at);
         }
         Some(result)
     }
 
     fn ptr_from(&self, addr: VirtAddr) -> Option<Ptr> {
-        let (mut at, mut best) = (self.root, None);
+        let (mut at, mut best) = (self.avl.root, None);
         while let Some(here) = at {
-            let node = self.node(here);
+            let node = self.avl.node(here);
             if node.vma.range.end > addr {
                 best = at;
-                at = if node.vma.range.start <= addr { None } else { node.left };
+                at = if node.vma.range.start <= addr { None } else { node.left() };
             } else {
-                at = node.right;
+                at = node.right();
             }
         }
         best
     }
 
     fn ptr_before(&self, addr: VirtAddr) -> Option<Ptr> {
-        let (mut at, mut best) = (self.root, None);
+        let (mut at, mut best) = (self.avl.root, None);
         while let Some(here) = at {
-            let node = self.node(here);
+            let node = self.avl.node(here);
             if node.vma.range.start < addr {
                 best = at;
-                at = node.right;
+                at = node.right();
             } else {
-                at = node.left;
+                at = node.left();
             }
         }
         best
     }
 
     fn ptr_at(&self, start: VirtAddr) -> Option<Ptr> {
-        self.ptr_from(start).filter(|&at| self.node(at).vma.range.start == start)
+        self.ptr_from(start).filter(|&at| self.avl.node(at).vma.range.start == start)
     }
 }
 

@@ -5,28 +5,31 @@ use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 
 use super::super::vma::Vma;
-use super::{VmaList, VmaTree};
+use super::{Ptr, VmaList};
+use crate::avl::{Links, Node};
+use crate::filemap::{View, ViewPtr};
 
-/// The memory of one mapping; the caller allocates it, from a cache of small objects or from any heap.
+/// What the tree of an address space keeps of one mapping.
 #[derive(Debug)]
 pub struct VmaNode {
     pub(super) vma: Vma,
-    pub(super) parent: Option<Ptr>,
-    pub(super) left: Option<Ptr>,
-    pub(super) right: Option<Ptr>,
+    pub(super) links: Links<VmaNode>,
     pub(super) gap: u64,
     pub(super) max_gap: u64,
-    pub(super) height: u8,
+}
+
+/// The memory of one mapping; the caller allocates it, from a cache of small objects or from any heap. The tree of the
+/// address space owns the first part, the file that is mapped the second, each under its own lock.
+#[repr(C)]
+pub struct VmaRecord {
+    node: VmaNode,
+    view: View,
 }
 
 /// Sole ownership of a node that is in no tree. It has no `Drop`: give the memory back with [`VmaBox::into_raw`].
 #[must_use = "a forgotten node leaks its memory and its count on a file"]
 #[derive(Debug)]
 pub struct VmaBox(NonNull<VmaNode>);
-
-/// A pointer to a node of the tree at hand (T2).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Ptr(NonNull<VmaNode>);
 
 // SAFETY: a box is the only way to its node, which is plain data, so it may move to another thread.
 unsafe impl Send for VmaBox {}
@@ -36,29 +39,33 @@ impl VmaBox {
     ///
     /// # Safety
     /// `memory` is valid for reads and writes, aligned, and the caller's alone until [`Self::into_raw`] gives it back.
-    pub unsafe fn new(memory: NonNull<MaybeUninit<VmaNode>>, vma: Vma) -> Self {
-        let node = VmaNode { vma, parent: None, left: None, right: None, gap: 0, max_gap: 0, height: 1 };
-        let memory = memory.cast::<VmaNode>();
+    pub unsafe fn new(memory: NonNull<MaybeUninit<VmaRecord>>, vma: Vma) -> Self {
+        let node = VmaNode { vma, links: Links::leaf(None), gap: 0, max_gap: 0 };
         // SAFETY: valid, aligned and exclusive by this function's contract.
-        unsafe { memory.write(node) };
-        Self(memory)
+        unsafe { memory.cast::<VmaRecord>().write(VmaRecord { node, view: View::new() }) };
+        Self(memory.cast())
     }
 
-    /// Takes the mapping out; the memory is the caller's again.
-    pub fn into_raw(self) -> (NonNull<MaybeUninit<VmaNode>>, Vma) {
+    /// Takes the mapping out; the memory is the caller's again. No file knows its view any more.
+    pub fn into_raw(self) -> (NonNull<MaybeUninit<VmaRecord>>, Vma) {
         // SAFETY: the box owns an initialised node (contract of `new`), which is given up here and never read again.
         let node = unsafe { self.0.read() };
         (self.0.cast(), node.vma)
     }
 
+    /// The part that the file owns.
+    pub(crate) fn view(&self) -> ViewPtr {
+        view_of(crate::avl::Ptr(self.0))
+    }
+
     pub(super) fn next(&self) -> Option<Ptr> {
         // SAFETY: the box owns a live node, and this borrow of it is the only one.
-        unsafe { self.0.as_ref() }.right
+        unsafe { self.0.as_ref() }.links.right
     }
 
     pub(super) fn set_next(&mut self, next: Option<Ptr>) {
         // SAFETY: the box owns a live node and is borrowed exclusively.
-        unsafe { self.0.as_mut() }.right = next;
+        unsafe { self.0.as_mut() }.links.right = next;
     }
 }
 
@@ -79,48 +86,63 @@ impl DerefMut for VmaBox {
     }
 }
 
-impl Ptr {
+impl VmaBox {
     /// The node's new owner is the tree (or list) that keeps the pointer.
-    pub(super) const fn from_box(node: VmaBox) -> Self {
-        Self(node.0)
+    pub(super) const fn into_ptr(self) -> Ptr {
+        crate::avl::Ptr(self.0)
     }
 
     /// The node leaves its tree or list; the caller has removed every pointer to it.
-    pub(super) const fn into_box(self) -> VmaBox {
-        VmaBox(self.0)
+    pub(super) const fn from_ptr(at: Ptr) -> Self {
+        Self(at.0)
     }
+}
 
-    /// The mapping of a list's node, and the node after it.
-    pub(super) fn look(self, _list: &VmaList) -> (&Vma, Option<Self>) {
-        // SAFETY: the list owns the node and is borrowed shared for as long as the reference lives.
-        let node = unsafe { &*self.0.as_ptr() };
-        (&node.vma, node.right)
-    }
+/// The view that stands behind a node. Its memory is there as long as the node's.
+pub(super) fn view_of(at: Ptr) -> ViewPtr {
+    let record = at.0.cast::<VmaRecord>();
+    // SAFETY: every node is the first part of a record (`VmaBox::new`), and its pointer stands for all of it; no reference
+    // is made.
+    crate::avl::Ptr(unsafe { NonNull::new_unchecked(&raw mut (*record.as_ptr()).view) })
+}
 
-    /// Lends the node of a list as a box; the list is borrowed exclusively meanwhile.
-    pub(super) fn with_box(self, use_it: impl FnOnce(&mut VmaBox)) {
-        use_it(&mut VmaBox(self.0));
-    }
+/// The mapping of a list's node, and the node after it.
+pub(super) fn look(at: Ptr, _list: &VmaList) -> (&Vma, Option<Ptr>) {
+    // SAFETY: the list owns the node and is borrowed shared for as long as the reference lives.
+    let node = unsafe { &*at.0.as_ptr() };
+    (&node.vma, node.links.right)
 }
 
 impl VmaNode {
-    pub(super) fn link_as_leaf(&mut self, parent: Option<Ptr>) {
-        (self.parent, self.left, self.right, self.height) = (parent, None, None, 1);
+    pub(super) fn left(&self) -> Option<Ptr> {
+        self.links.left
+    }
+
+    pub(super) fn right(&self) -> Option<Ptr> {
+        self.links.right
     }
 }
 
-impl VmaTree {
+/// A subtree's largest gap.
+impl Node for VmaNode {
+    type Sum = u64;
+
     #[inline]
-    pub(super) fn node(&self, at: Ptr) -> &VmaNode {
-        // SAFETY: T2 says that `at` names a node of this tree, T1 that it is live, T3 that shared access to the tree
-        // excludes an exclusive reference to any node.
-        unsafe { at.0.as_ref() }
+    fn links(&self) -> &Links<Self> {
+        &self.links
     }
 
     #[inline]
-    pub(super) fn node_mut(&mut self, at: Ptr) -> &mut VmaNode {
-        let mut raw = at.0;
-        // SAFETY: T2 and T1 as in `node`; T3: exclusive access to the tree excludes every other reference to a node.
-        unsafe { raw.as_mut() }
+    fn links_mut(&mut self) -> &mut Links<Self> {
+        &mut self.links
+    }
+
+    #[inline]
+    fn sum(&self) -> u64 {
+        self.max_gap
+    }
+
+    fn note(&mut self, left: Option<u64>, right: Option<u64>) {
+        self.max_gap = self.gap.max(left.unwrap_or(0)).max(right.unwrap_or(0));
     }
 }

@@ -211,7 +211,7 @@ fn height_is_bounded() {
     }
     tree.validate().unwrap();
     let bound = 1.45 * ((count + 2) as f64).log2();
-    assert!(f64::from(tree.height(tree.root)) <= bound);
+    assert!(f64::from(tree.avl.height(tree.avl.root)) <= bound);
     empty(&mut tree);
 }
 

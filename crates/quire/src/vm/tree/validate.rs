@@ -34,14 +34,14 @@ impl VmaTree {
     /// # Errors
     /// The first broken one.
     pub fn validate(&self) -> Result<(), TreeFault> {
-        if self.root.is_some_and(|root| self.node(root).parent.is_some()) {
+        if self.avl.root.is_some_and(|root| self.avl.node(root).links.parent.is_some()) {
             return Err(TreeFault::Links);
         }
-        let (mut at, mut seen, mut end) = (self.root.map(|root| self.leftmost(root)), 0, 0);
+        let (mut at, mut seen, mut end) = (self.avl.root.map(|root| self.avl.leftmost(root)), 0, 0);
         while let Some(here) = at {
-            let node = self.node(here);
-            for child in [node.left, node.right].into_iter().flatten() {
-                if self.node(child).parent != at {
+            let node = self.avl.node(here);
+            for child in [node.left(), node.right()].into_iter().flatten() {
+                if self.avl.node(child).links.parent != at {
                     return Err(TreeFault::Links);
                 }
             }
@@ -49,11 +49,11 @@ impl VmaTree {
             if start < end || stop <= start {
                 return Err(TreeFault::Order);
             }
-            let (left, right) = (self.height(node.left), self.height(node.right));
-            if left.abs_diff(right) > 1 || node.height != 1 + left.max(right) {
+            let (left, right) = (self.avl.height(node.left()), self.avl.height(node.right()));
+            if left.abs_diff(right) > 1 || node.links.height != 1 + left.max(right) {
                 return Err(TreeFault::Balance);
             }
-            let largest = node.gap.max(self.max_gap(node.left)).max(self.max_gap(node.right));
+            let largest = node.gap.max(self.max_gap(node.left())).max(self.max_gap(node.right()));
             if node.gap != node.vma.guarded_start().0.saturating_sub(end) || node.max_gap != largest {
                 return Err(TreeFault::Gaps);
             }
@@ -61,7 +61,7 @@ impl VmaTree {
             if seen > self.count {
                 return Err(TreeFault::Links);
             }
-            at = self.successor(here);
+            at = self.avl.successor(here);
         }
         if seen == self.count { Ok(()) } else { Err(TreeFault::Links) }
     }

@@ -1,0 +1,300 @@
+//! The links of an AVL tree inside nodes that somebody else owns.
+//!
+//! Its height stays below `1.44 log2(n)`, which bounds every walk without a colour protocol. A node carries a sum over its
+//! subtree, of whatever kind its type chooses. The tree never allocates; who puts a node in, where, and in which order,
+//! is the business of the trees made of it.
+//!
+//! # Invariants
+//!
+//! A1. Every node reachable from the root is live, and reached through this tree alone until it is unlinked.
+//! A2. Every [`Ptr`] that is used with a tree names a node of it: it was read from the root or a link since the node was
+//!     last known to be linked, or its owner knows that it is.
+//! A3. References to nodes are made by `node` and `node_mut` only and borrow the tree, shared or exclusively, so no two
+//!     that conflict exist at once.
+
+use core::fmt;
+use core::ptr::NonNull;
+
+/// A pointer to a node of the tree at hand (A2).
+pub struct Ptr<N>(pub(crate) NonNull<N>);
+
+/// What ties a node into a tree.
+#[derive(Debug)]
+pub struct Links<N> {
+    pub(crate) parent: Option<Ptr<N>>,
+    pub(crate) left: Option<Ptr<N>>,
+    pub(crate) right: Option<Ptr<N>>,
+    pub(crate) height: u8,
+}
+
+/// A type that can be a node.
+pub trait Node: Sized {
+    /// What is known of a whole subtree.
+    type Sum: Copy;
+    /// The links of one tree.
+    fn links(&self) -> &Links<Self>;
+    /// The same, to be changed.
+    fn links_mut(&mut self) -> &mut Links<Self>;
+    /// What was last noted of the node's subtree.
+    fn sum(&self) -> Self::Sum;
+    /// Notes anew what is known of the node's subtree, from its children's.
+    fn note(&mut self, left: Option<Self::Sum>, right: Option<Self::Sum>);
+}
+
+/// A tree of such nodes.
+#[derive(Debug)]
+pub struct Avl<N> {
+    pub(crate) root: Option<Ptr<N>>,
+}
+
+// SAFETY: A1: what the tree reaches is its own, so it may move to another thread where its nodes may.
+unsafe impl<N: Send> Send for Avl<N> {}
+// SAFETY: A3: a shared tree gives out shared references to nodes only.
+unsafe impl<N: Sync> Sync for Avl<N> {}
+
+impl<N> Clone for Ptr<N> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<N> Copy for Ptr<N> {}
+
+impl<N> PartialEq for Ptr<N> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl<N> Eq for Ptr<N> {}
+
+impl<N> fmt::Debug for Ptr<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl<N> Links<N> {
+    /// Of a node that is in no tree, or the only one below `parent`.
+    pub(crate) const fn leaf(parent: Option<Ptr<N>>) -> Self {
+        Self { parent, left: None, right: None, height: 1 }
+    }
+}
+
+impl<N> Default for Avl<N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<N> Avl<N> {
+    /// No node.
+    pub(crate) const fn new() -> Self {
+        Self { root: None }
+    }
+}
+
+impl<N: Node> Avl<N> {
+    #[inline]
+    pub(crate) fn node(&self, at: Ptr<N>) -> &N {
+        // SAFETY: A2 says that `at` names a node of this tree, A1 that it is live, A3 that shared access to the tree
+        // excludes an exclusive reference to any node.
+        unsafe { at.0.as_ref() }
+    }
+
+    #[inline]
+    pub(crate) fn node_mut(&mut self, at: Ptr<N>) -> &mut N {
+        let mut raw = at.0;
+        // SAFETY: A2 and A1 as in `node`; A3: exclusive access to the tree excludes every other reference to a node.
+        unsafe { raw.as_mut() }
+    }
+
+    #[inline]
+    pub(crate) fn left(&self, at: Ptr<N>) -> Option<Ptr<N>> {
+        self.node(at).links().left
+    }
+
+    #[inline]
+    pub(crate) fn right(&self, at: Ptr<N>) -> Option<Ptr<N>> {
+        self.node(at).links().right
+    }
+
+    #[inline]
+    pub(crate) fn parent(&self, at: Ptr<N>) -> Option<Ptr<N>> {
+        self.node(at).links().parent
+    }
+
+    pub(crate) fn leftmost(&self, mut at: Ptr<N>) -> Ptr<N> {
+        while let Some(left) = self.left(at) {
+            at = left;
+        }
+        at
+    }
+
+    pub(crate) fn rightmost(&self, mut at: Ptr<N>) -> Ptr<N> {
+        while let Some(right) = self.right(at) {
+            at = right;
+        }
+        at
+    }
+
+    pub(crate) fn successor(&self, mut at: Ptr<N>) -> Option<Ptr<N>> {
+        if let Some(right) = self.right(at) {
+            return Some(self.leftmost(right));
+        }
+        loop {
+            let parent = self.parent(at)?;
+            if self.left(parent) == Some(at) {
+                return Some(parent);
+            }
+            at = parent;
+        }
+    }
+
+    pub(crate) fn predecessor(&self, mut at: Ptr<N>) -> Option<Ptr<N>> {
+        if let Some(left) = self.left(at) {
+            return Some(self.rightmost(left));
+        }
+        loop {
+            let parent = self.parent(at)?;
+            if self.right(parent) == Some(at) {
+                return Some(parent);
+            }
+            at = parent;
+        }
+    }
+
+    pub(crate) fn height(&self, at: Option<Ptr<N>>) -> u8 {
+        at.map_or(0, |at| self.node(at).links().height)
+    }
+
+    pub(crate) fn sum(&self, at: Option<Ptr<N>>) -> Option<N::Sum> {
+        at.map(|at| self.node(at).sum())
+    }
+
+    /// Puts a node that is in no tree below `parent`, where nothing is: on the left or on the right. The caller repairs
+    /// upwards from it.
+    pub(crate) fn attach(&mut self, new: Ptr<N>, parent: Option<Ptr<N>>, left: bool) {
+        *self.node_mut(new).links_mut() = Links::leaf(parent);
+        match parent {
+            None => self.root = Some(new),
+            Some(parent) if left => self.node_mut(parent).links_mut().left = Some(new),
+            Some(parent) => self.node_mut(parent).links_mut().right = Some(new),
+        }
+    }
+
+    /// Takes a node's links out of the tree. Returns the lowest node whose subtree changed: the caller repairs upwards
+    /// from it.
+    pub(crate) fn unlink(&mut self, at: Ptr<N>) -> Option<Ptr<N>> {
+        let (parent, left, right) = (self.parent(at), self.left(at), self.right(at));
+        let (Some(left), Some(right)) = (left, right) else {
+            let child = left.or(right);
+            self.replace_child(parent, at, child);
+            return child.or(parent);
+        };
+        // Two children: the successor, which has no left child, takes the node's place.
+        let heir = self.leftmost(right);
+        let heir_parent = self.parent(heir);
+        let lowest = if heir == right {
+            heir
+        } else {
+            let orphan = self.right(heir);
+            self.replace_child(heir_parent, heir, orphan);
+            self.node_mut(heir).links_mut().right = Some(right);
+            self.node_mut(right).links_mut().parent = Some(heir);
+            heir_parent.unwrap_or(heir)
+        };
+        self.node_mut(heir).links_mut().left = Some(left);
+        self.node_mut(left).links_mut().parent = Some(heir);
+        self.replace_child(parent, at, Some(heir));
+        Some(lowest)
+    }
+
+    /// Puts `new` where `old` hangs: below `parent`, or at the root.
+    fn replace_child(&mut self, parent: Option<Ptr<N>>, old: Ptr<N>, new: Option<Ptr<N>>) {
+        match parent {
+            None => self.root = new,
+            Some(parent) => {
+                let links = self.node_mut(parent).links_mut();
+                if links.left == Some(old) {
+                    links.left = new;
+                } else {
+                    links.right = new;
+                }
+            }
+        }
+        if let Some(new) = new {
+            self.node_mut(new).links_mut().parent = parent;
+        }
+    }
+
+    /// Restores heights, balance and sums from `at` to the root.
+    pub(crate) fn repair_upwards(&mut self, at: Ptr<N>) {
+        let mut next = Some(at);
+        while let Some(at) = next {
+            let top = self.rebalance(at);
+            self.refresh(top);
+            next = self.parent(top);
+        }
+    }
+
+    fn refresh(&mut self, at: Ptr<N>) {
+        let (left, right) = (self.left(at), self.right(at));
+        let height = 1 + self.height(left).max(self.height(right));
+        let (below_left, below_right) = (self.sum(left), self.sum(right));
+        let node = self.node_mut(at);
+        node.links_mut().height = height;
+        node.note(below_left, below_right);
+    }
+
+    /// Makes the children's heights differ by at most one; they differ by at most two. Returns the subtree's top.
+    fn rebalance(&mut self, at: Ptr<N>) -> Ptr<N> {
+        let (left, right) = (self.left(at), self.right(at));
+        match (left, right) {
+            (Some(left), _) if self.height(Some(left)) > self.height(right) + 1 => {
+                if self.height(self.right(left)) > self.height(self.left(left)) {
+                    self.rotate_left(left);
+                }
+                self.rotate_right(at)
+            }
+            (_, Some(right)) if self.height(Some(right)) > self.height(left) + 1 => {
+                if self.height(self.left(right)) > self.height(self.right(right)) {
+                    self.rotate_right(right);
+                }
+                self.rotate_left(at)
+            }
+            _ => at,
+        }
+    }
+
+    fn rotate_left(&mut self, at: Ptr<N>) -> Ptr<N> {
+        let Some(top) = self.right(at) else { return at };
+        let moved = self.left(top);
+        self.replace_child(self.parent(at), at, Some(top));
+        self.node_mut(at).links_mut().right = moved;
+        if let Some(moved) = moved {
+            self.node_mut(moved).links_mut().parent = Some(at);
+        }
+        self.node_mut(top).links_mut().left = Some(at);
+        self.settle_rotated(at, top)
+    }
+
+    fn rotate_right(&mut self, at: Ptr<N>) -> Ptr<N> {
+        let Some(top) = self.left(at) else { return at };
+        let moved = self.right(top);
+        self.replace_child(self.parent(at), at, Some(top));
+        self.node_mut(at).links_mut().left = moved;
+        if let Some(moved) = moved {
+            self.node_mut(moved).links_mut().parent = Some(at);
+        }
+        self.node_mut(top).links_mut().right = Some(at);
+        self.settle_rotated(at, top)
+    }
+
+    fn settle_rotated(&mut self, at: Ptr<N>, top: Ptr<N>) -> Ptr<N> {
+        self.node_mut(at).links_mut().parent = Some(top);
+        self.refresh(at);
+        self.refresh(top);
+        top
+    }
+}

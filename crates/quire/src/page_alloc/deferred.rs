@@ -1,0 +1,105 @@
+//! Folios of order 9 that wait to be split: small leaves map some of their frames, nobody maps the others, and one record
+//! cannot say that those are free. (In Linux: the deferred split queue.)
+//!
+//! They are linked through their folio descriptors. A folio joins and leaves the list under its block's lock, with the
+//! list's own taken inside.
+#![forbid(unsafe_code)]
+
+use core::sync::atomic::Ordering;
+
+use super::PageAllocator;
+use crate::addr::{BlockNumber, Order};
+use crate::error::SplitError;
+use crate::limits::DEFERRED_SPLITS;
+use crate::memmap::{Block, BlockState, DescriptorFlags};
+use crate::platform::Platform;
+use crate::stats::Stat;
+
+/// The list, as block numbers plus one, oldest first.
+#[derive(Default)]
+pub(super) struct DeferredSplits {
+    first: u64,
+    last: u64,
+    count: u64,
+}
+
+impl<P: Platform> PageAllocator<'_, P> {
+    /// How many folios wait to be split.
+    pub fn deferred_splits(&self) -> u64 {
+        self.deferred.lock(self.platform).count
+    }
+
+    /// Splits folios that wait for it, the oldest first, until `wanted` frames became free, at most [`DEFERRED_SPLITS`] of
+    /// them; how many frames did.
+    pub fn split_deferred(&self, wanted: u64) -> u64 {
+        let mut freed = 0;
+        for _ in 0..DEFERRED_SPLITS {
+            let first = self.deferred.lock(self.platform).first;
+            let Some(number) = first.checked_sub(1).filter(|_| freed < wanted) else { break };
+            match self.split_block(BlockNumber(number as u32), Order::FRAME, false) {
+                Ok(more) => freed += more,
+                // It was freed, or mapped by a large leaf again, since we looked.
+                Err(SplitError::NotAFolio | SplitError::InUse) => {
+                    self.forget_if_deferred(BlockNumber(number as u32));
+                }
+                Err(SplitError::OutOfMemory) => break,
+            }
+        }
+        freed
+    }
+
+    /// Puts a folio of order 9 on the list. Under its lock.
+    pub(super) fn defer_split(&self, number: BlockNumber, block: &Block) {
+        let folio = block.folio();
+        if folio.has(DescriptorFlags::DEFERRED) {
+            return;
+        }
+        folio.add_flags(DescriptorFlags::DEFERRED);
+        let mut list = self.deferred.lock(self.platform);
+        folio.next.store(0, Ordering::Relaxed);
+        folio.previous.store(list.last, Ordering::Relaxed);
+        let own = u64::from(number.0) + 1;
+        match self.link_of(list.last) {
+            Some(last) => last.folio().next.store(own, Ordering::Relaxed),
+            None => list.first = own,
+        }
+        list.last = own;
+        list.count += 1;
+        drop(list);
+        self.count(Stat::ThpDeferredSplitPage, 1);
+    }
+
+    /// Takes a folio of order 9 off the list, if it is on it. Under its lock.
+    pub(super) fn forget_deferred(&self, number: BlockNumber, block: &Block) {
+        let folio = block.folio();
+        if !folio.has(DescriptorFlags::DEFERRED) {
+            return;
+        }
+        folio.clear_flags();
+        let mut list = self.deferred.lock(self.platform);
+        let (next, previous) = (folio.next.load(Ordering::Relaxed), folio.previous.load(Ordering::Relaxed));
+        debug_assert!(previous != 0 || list.first == u64::from(number.0) + 1);
+        match self.link_of(previous) {
+            Some(before) => before.folio().next.store(next, Ordering::Relaxed),
+            None => list.first = next,
+        }
+        match self.link_of(next) {
+            Some(behind) => behind.folio().previous.store(previous, Ordering::Relaxed),
+            None => list.last = previous,
+        }
+        list.count -= 1;
+    }
+
+    fn link_of(&self, link: u64) -> Option<&Block> {
+        link.checked_sub(1).map(|number| self.memmap.block(BlockNumber(number as u32)))
+    }
+
+    fn forget_if_deferred(&self, number: BlockNumber) {
+        let block = self.memmap.block(number);
+        block.lock(self.platform);
+        if block.state() == BlockState::Folio && block.order.load(Ordering::Relaxed) == Order::BLOCK.get() {
+            self.forget_deferred(number, block);
+        }
+        block.unlock(self.platform);
+    }
+}

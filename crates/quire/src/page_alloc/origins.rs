@@ -1,0 +1,75 @@
+//! Where anonymous folios come from: an address, and the family of address spaces that has it.
+//!
+//! A folio of order 0 to 8 has a word for it in a column of its block's area, at its start; one of order 9 in its record. It
+//! is written once, before the folio is first mapped, and moves with the parts when the folio is split. Nobody clears it: what
+//! it says of other frames means nothing.
+#![forbid(unsafe_code)]
+
+use core::sync::atomic::Ordering;
+
+use super::PageAllocator;
+use crate::addr::{Frame, VirtAddr};
+use crate::limits::FRAME_SHIFT;
+use crate::memmap::BlockState;
+use crate::platform::Platform;
+
+/// The page at which an anonymous frame was first mapped, and the low bits of the number of the family of address spaces in
+/// which it was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Origin(u64);
+
+impl Origin {
+    const PAGE_BITS: u32 = 44;
+    /// Families whose numbers agree in this many bits are not told apart.
+    const FAMILY_BITS: u32 = u64::BITS - Self::PAGE_BITS;
+
+    /// The origin of a page of a family.
+    #[inline]
+    pub fn new(family: u64, addr: VirtAddr) -> Self {
+        Self(family << Self::PAGE_BITS | addr.0 >> FRAME_SHIFT)
+    }
+
+    /// The address of the page.
+    pub fn addr(self) -> VirtAddr {
+        VirtAddr(self.0 << Self::FAMILY_BITS >> (Self::FAMILY_BITS - FRAME_SHIFT))
+    }
+
+    /// What is kept of the family's number.
+    pub fn family(self) -> u64 {
+        self.0 >> Self::PAGE_BITS
+    }
+
+    /// The same for any family.
+    pub fn kept(family: u64) -> u64 {
+        family & ((1 << Self::FAMILY_BITS) - 1)
+    }
+}
+
+impl<P: Platform> PageAllocator<'_, P> {
+    /// Notes where the folio in use that starts at `frame` comes from. The caller is about to map it for the first time.
+    #[inline]
+    pub fn set_origin(&self, frame: Frame, origin: Origin) {
+        let block = self.memmap.block(frame.block());
+        match block.area() {
+            Some(area) => area.origin(frame.index_in_block()).store(origin.0, Ordering::Relaxed),
+            None => block.folio().index.store(origin.0, Ordering::Relaxed),
+        }
+    }
+
+    /// Where a frame of an anonymous folio in use comes from.
+    pub fn origin(&self, frame: Frame) -> Option<Origin> {
+        let (block, index) = (self.memmap.get(frame.block())?, frame.index_in_block());
+        block.lock(self.platform);
+        let start = match (block.state(), block.area()) {
+            (BlockState::Small, Some(area)) if block.used.contains(index) => block
+                .heads
+                .load()
+                .previous_set(index)
+                .map(|head| area.origin(head).load(Ordering::Relaxed).wrapping_add((index - head) as u64)),
+            (BlockState::Folio, _) => Some(block.folio().index.load(Ordering::Relaxed) + index as u64),
+            _ => None,
+        };
+        block.unlock(self.platform);
+        start.map(Origin)
+    }
+}

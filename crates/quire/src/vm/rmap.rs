@@ -1,0 +1,172 @@
+//! The reverse map: from pages of a file, and from anonymous frames, to the address spaces and addresses that map them.
+//!
+//! A file knows its mappings. An anonymous frame knows the address at which it was first mapped and the family of the
+//! address space; whoever maps it is of that family and maps it there, unless the mapping was moved, which is marked in
+//! the mappings (decision 21).
+//!
+//! Address spaces are visited in ascending order of their numbers, each once, under its own lock for reading, and all its
+//! mappings of the pages in that one visit. Nothing is held from one to the next, and nothing is missed: a leaf comes to
+//! an address space by a fault, which the caller has excluded, from another address of the same one, or from a parent,
+//! whose number is smaller and whose lock `fork` holds until the child's mappings are known (decision 20).
+#![forbid(unsafe_code)]
+
+use core::ops::Range;
+
+use super::body::{FoundBody, MmBody};
+use super::file::File;
+use super::memory::Memory;
+use super::mm::Space;
+use super::vma::{Backing, Vma, VmaFlags};
+use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
+use crate::arch::EntryFlags;
+use crate::error::SplitError;
+use crate::filemap::FileNode;
+use crate::limits::{FRAME_SHIFT, FRAME_SIZE};
+use crate::pgtable::PageTables;
+use crate::platform::Platform;
+
+/// An address space that maps the pages, with its lock held for reading.
+pub(super) struct FoundSpace<'a, 'p, P: Platform> {
+    memory: &'a Memory<'p, P>,
+    pub(super) body: &'a MmBody,
+    space: &'a Space,
+    file: &'a FileNode,
+}
+
+impl<'p, P: Platform> Memory<'p, P> {
+    /// Visits every address space that maps one of these pages of the file. The caller holds no lock, and sees to it that no
+    /// fault maps one of them meanwhile. `log n` steps for each address space that maps the file, beside the visits.
+    pub(super) fn each_mapper(
+        &self,
+        file: &FileNode,
+        pages: &Range<u64>,
+        mut visit: impl FnMut(&FoundSpace<'_, 'p, P>),
+    ) {
+        let mut after = 0;
+        while let Some(body) = FoundBody::next(self.platform(), file, after, pages) {
+            after = body.mapper.number();
+            let space = body.space.read(self.platform());
+            visit(&FoundSpace { memory: self, body: &body, space: &space, file });
+        }
+    }
+}
+
+impl<P: Platform> Memory<'_, P> {
+    /// Visits every address space that maps this anonymous frame, with the address at which it does, under its lock for
+    /// reading. The caller holds no lock. It takes `log n` steps for each address space of the family, and where mappings
+    /// were moved as many as those have leaves.
+    pub(super) fn each_anon_mapping(&self, frame: Frame, mut visit: impl FnMut(&MmBody, VirtAddr)) {
+        let Some(origin) = self.pages().origin(frame) else { return };
+        let mut after = 0;
+        while let Some(body) = FoundBody::next_of_family(self, origin.family(), after) {
+            after = body.mapper.number();
+            let space = body.space.read(self.platform());
+            let tables = PageTables::new(self.pages(), &body.context);
+            let there =
+                Some(origin.addr()).filter(|&at| space.layout.user.contains(at) && maps(&tables, at, frame));
+            if let Some(addr) = there.or_else(|| find_moved(&space, &tables, frame)) {
+                visit(&body, addr);
+            }
+        }
+    }
+
+    /// Shows where this anonymous frame is mapped: the roots of address spaces, and addresses. The caller holds no lock.
+    pub fn mappings(&self, frame: Frame, mut show: impl FnMut(Frame, VirtAddr)) {
+        self.each_anon_mapping(frame, |body, addr| show(body.context.root(), addr));
+    }
+
+    /// Splits the folio in use that starts at `frame` into folios of order `to`. Large leaves that map it become small ones
+    /// first. How many frames became free, since nobody mapped them any more. The caller holds no lock.
+    ///
+    /// # Errors
+    /// As [`PageAllocator::split_folio`](crate::page_alloc::PageAllocator::split_folio).
+    pub fn split_folio(&self, frame: Frame, to: Order) -> Result<u64, SplitError> {
+        let mut split = Ok(());
+        if to < Order::BLOCK {
+            self.each_anon_mapping(frame, |body, addr| {
+                let tables = PageTables::new(self.pages(), &body.context);
+                if addr.is_aligned(PageSize::Size2M.bytes()) && split.is_ok() {
+                    split = tables.split_at(addr.add(FRAME_SIZE));
+                }
+            });
+        }
+        split.map_err(|_| SplitError::OutOfMemory)?;
+        self.pages().split_folio(frame, to)
+    }
+}
+
+impl<P: Platform> File<'_, P> {
+    /// Shows where a page of the file is mapped, private copies of it left out: the roots of address spaces, and addresses.
+    /// The caller holds no lock.
+    pub fn mappings(&self, page: u64, mut show: impl FnMut(Frame, VirtAddr)) {
+        let pages = page..page + 1;
+        self.memory().each_mapper(self.node(), &pages, |found| {
+            found.each_part(&pages, |_, range| {
+                let leaf = found.tables().lookup(range.start).entry;
+                if leaf.is_present() && !leaf.has(EntryFlags::ANON) {
+                    show(found.body.context.root(), range.start);
+                }
+            });
+        });
+    }
+}
+
+impl<'a, 'p, P: Platform> FoundSpace<'a, 'p, P> {
+    /// Shows every mapping of one of `pages`, and which of its addresses show them; `log n` steps for each.
+    pub(super) fn each_part(&self, pages: &Range<u64>, mut show: impl FnMut(&Vma, VirtRange)) {
+        let number = self.body.mapper.number();
+        let mut after = None;
+        loop {
+            after = self.file.views(self.memory.platform()).next_in(number, after, pages);
+            let Some((first, addr)) = after else { return };
+            let mapping = self.space.tree.find(addr).filter(|vma| vma.range.start == addr);
+            // A view may have outlived its mapping for a moment.
+            let Some(vma) = mapping.filter(|vma| shows(vma, self.file, first)) else { continue };
+            let shown = pages.start.max(first) - first..pages.end.min(first + vma.range.pages()) - first;
+            show(
+                vma,
+                VirtRange::new(addr.add(shown.start << FRAME_SHIFT), addr.add(shown.end << FRAME_SHIFT)),
+            );
+        }
+    }
+
+    /// Its page tables.
+    pub(super) fn tables(&self) -> PageTables<'_, 'p, P> {
+        PageTables::new(self.memory.pages(), &self.body.context)
+    }
+}
+
+/// Whether the leaf for an address maps this anonymous frame there.
+fn maps<P: Platform>(tables: &PageTables<'_, '_, P>, addr: VirtAddr, frame: Frame) -> bool {
+    let found = tables.lookup(addr);
+    let Some(size) = found.leaf_size() else { return false };
+    let inside = (addr.0 & (size.bytes() - 1)) >> FRAME_SHIFT;
+    let private = found.entry.has(EntryFlags::ANON) && !found.entry.has(EntryFlags::SPECIAL);
+    private && found.entry.frame().add(inside) == frame
+}
+
+/// Where a mapping that was moved maps this anonymous frame.
+fn find_moved<P: Platform>(space: &Space, tables: &PageTables<'_, '_, P>, frame: Frame) -> Option<VirtAddr> {
+    let moved = |vma: &&Vma| vma.attributes.flags.contains(VmaFlags::MOVED);
+    space.tree.iter().filter(|_| space.moved).filter(moved).find_map(|vma| {
+        let mut found = None;
+        tables.runs(vma.range, |run| {
+            let frames = FrameRange::new(run.first.frame(), run.count * run.size.frames());
+            if run.first.has(EntryFlags::ANON)
+                && !run.first.has(EntryFlags::SPECIAL)
+                && frames.contains(frame)
+            {
+                found = Some(run.addr.add((frame.0 - frames.start.0) << FRAME_SHIFT));
+            }
+        });
+        found
+    })
+}
+
+/// Whether the mapping shows this file from this page on.
+fn shows(vma: &Vma, of: &FileNode, first: u64) -> bool {
+    match &vma.attributes.backing {
+        Backing::Anonymous => false,
+        Backing::File { file, page_offset } => core::ptr::eq(file.node(), of) && *page_offset == first,
+    }
+}

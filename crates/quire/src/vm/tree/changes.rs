@@ -1,0 +1,49 @@
+//! Which mappings of files changed, so that the files can be told before the lock is given back.
+#![forbid(unsafe_code)]
+
+use super::node::view_of;
+use super::{NOWHERE, Ptr, VmaTree};
+use crate::addr::VirtRange;
+use crate::filemap::ViewPtr;
+use crate::vm::vma::Vma;
+
+impl VmaTree {
+    /// Remembers that a mapping came or changed its range. Two places are remembered, which is what a move takes; more
+    /// become one that covers them.
+    pub(super) fn note_change(&mut self, at: Ptr) {
+        let vma = &self.avl.node(at).vma;
+        if vma.attributes.is_anonymous() {
+            return;
+        }
+        let range = vma.range;
+        let hull = |old: VirtRange| match old.is_empty() {
+            true => range,
+            false => VirtRange::new(old.start.min(range.start), old.end.max(range.end)),
+        };
+        let cost = |old: VirtRange| hull(old).len() - old.len();
+        let [first, second] = self.changed;
+        let at = usize::from(cost(second) < cost(first));
+        self.changed[at] = hull(self.changed[at]);
+    }
+
+    /// Shows every mapping of a file that may have come or changed since the last call, and its view.
+    pub fn show_changed(&mut self, mut show: impl FnMut(ViewPtr, &Vma)) {
+        for range in core::mem::replace(&mut self.changed, [NOWHERE; 2]) {
+            let mut at = if range.is_empty() { None } else { self.ptr_from(range.start) };
+            while let Some(here) = at.filter(|&at| self.avl.node(at).vma.range.start < range.end) {
+                show(view_of(here), &self.avl.node(here).vma);
+                at = self.avl.successor(here);
+            }
+        }
+    }
+
+    /// Every mapping with its view.
+    pub fn views(&self) -> impl Iterator<Item = (ViewPtr, &Vma)> {
+        let mut at = self.avl.root.map(|root| self.avl.leftmost(root));
+        core::iter::from_fn(move || {
+            let here = at?;
+            at = self.avl.successor(here);
+            Some((view_of(here), &self.avl.node(here).vma))
+        })
+    }
+}

@@ -1,0 +1,59 @@
+//! Another size for a file: what lies behind a nearer end goes, wherever it is mapped.
+#![forbid(unsafe_code)]
+
+use core::ops::Range;
+
+use super::file::File;
+use super::memory::Memory;
+use crate::error::MmError;
+use crate::filemap::{FileKind, FileNode};
+use crate::limits::FRAME_SIZE;
+use crate::pgtable::Zap;
+use crate::platform::{Pager, Platform};
+use crate::tlb::MmuGather;
+
+impl<P: Platform> File<'_, P> {
+    /// Gives the file another size. Pages wholly behind a nearer end are unmapped in every address space, private copies
+    /// included, and leave memory without being written; what a page that stays holds behind the end becomes zeroes.
+    /// Once it returns, accesses behind the end are [`BeyondEnd`](crate::error::FaultError::BeyondEnd). A farther end
+    /// adds zeroes. The caller holds no lock; may block in the pager.
+    ///
+    /// # Errors
+    /// [`MmError::Io`] when the pager cannot; nothing has changed then.
+    pub fn truncate(&self, bytes: u64) -> Result<(), MmError> {
+        self.memory().resize(self.node(), bytes)
+    }
+}
+
+impl<P: Platform> Memory<'_, P> {
+    fn resize(&self, file: &FileNode, bytes: u64) -> Result<(), MmError> {
+        let platform = self.platform();
+        let resize = file.resize(platform);
+        match file.kind() {
+            FileKind::Paged(name) => platform.pager().resize(name, bytes).map_err(|_| MmError::Io)?,
+            FileKind::Nameless { .. } => resize.set_bytes(bytes),
+        }
+        // Behind the end nobody has a page in hand after this, and nobody gets one: what is mapped now is all there is.
+        let end = bytes.div_ceil(FRAME_SIZE);
+        resize.cut_off(platform, end);
+        self.unmap_pages(file, &(end..u64::MAX));
+        self.files().drop_from(self.pages(), &resize, end);
+        if !bytes.is_multiple_of(FRAME_SIZE) {
+            self.files().clear_end(platform, &resize, bytes);
+        }
+        Ok(())
+    }
+
+    /// Unmaps these pages of a file, and private copies of them, in every address space: one flush for each that maps some.
+    fn unmap_pages(&self, file: &FileNode, pages: &Range<u64>) {
+        let nameless = matches!(file.kind(), FileKind::Nameless { .. });
+        self.each_mapper(file, pages, |found| {
+            let mut gather = MmuGather::new(self.pages(), &found.body.context);
+            found.each_part(pages, |_, range| {
+                let done = found.tables().unmap(&Zap::leaves(range), &mut gather);
+                debug_assert_eq!(done, Ok(()), "pages of files are mapped by small leaves");
+            });
+            found.body.add_rss(self.pages(), gather.finish(), nameless);
+        });
+    }
+}

@@ -1,0 +1,272 @@
+//! Folios in use are split: every count stays exact, what nobody maps is free, and everything can become whole again.
+
+mod common;
+
+use common::{order, seed, with_allocator};
+use fastrand::Rng;
+use hosted::{FailurePlan, Hosted, HostedConfig};
+use quire::addr::{Frame, FrameRange, Order, PageSize};
+use quire::cpu::CpuId;
+use quire::error::SplitError;
+use quire::page_alloc::{CountError, Gfp, PageAllocator};
+use quire::stats::Stat;
+
+const MIB: u64 = 1 << 20;
+
+type Allocator<'m> = PageAllocator<'m, Hosted>;
+
+/// A folio, or what became of it: how many leaves map each frame.
+struct Model {
+    start: Frame,
+    counts: Vec<u32>,
+    /// The order of the parts that are one record each; none once it is in small pieces.
+    whole: Option<Order>,
+}
+
+fn map(allocator: &Allocator<'_>, run: FrameRange) {
+    let mut rest = run;
+    while let Err(CountError::Prepare { done, at }) = allocator.counter().map(rest) {
+        rest = FrameRange::new(rest.start.add(done), rest.count - done);
+        allocator.prepare_counts(at).expect("memory");
+    }
+}
+
+impl Model {
+    fn new(allocator: &Allocator<'_>, order: Order) -> Self {
+        let start = allocator.alloc(Gfp::USER, order).expect("memory");
+        map(allocator, FrameRange::folio(start, order));
+        let whole = (order >= Order::BLOCK).then_some(order);
+        Self { start, counts: vec![1; order.frames() as usize], whole }
+    }
+
+    fn is_unmapped(&self) -> bool {
+        self.counts.iter().all(|&count| count == 0)
+    }
+
+    /// Frames that the part around `at` loses for good when its counts are as they are now.
+    fn lost(&self, at: usize) -> u64 {
+        match self.whole {
+            None => u64::from(self.counts[at] == 0),
+            Some(order) => {
+                let size = order.frames() as usize;
+                let part = &self.counts[at / size * size..][..size];
+                if part.iter().all(|&count| count == 0) { order.frames() } else { 0 }
+            }
+        }
+    }
+
+    fn step(&mut self, allocator: &Allocator<'_>, rng: &mut Rng) {
+        let at = rng.usize(..self.counts.len());
+        if self.counts[at] == 0 {
+            return;
+        }
+        let frame = FrameRange::new(self.start.add(at as u64), 1);
+        if rng.u32(..3) == 0 {
+            let times = if rng.u32(..40) == 0 { 300 } else { 1 };
+            (0..times).for_each(|_| map(allocator, frame));
+            self.counts[at] += times;
+        } else {
+            self.counts[at] -= 1;
+            assert_eq!(allocator.counter().unmap(frame), self.lost(at));
+        }
+    }
+
+    fn unmap_some(&mut self, allocator: &Allocator<'_>, rng: &mut Rng) {
+        let count = rng.usize(1..=self.counts.len().min(40));
+        let from = rng.usize(..=self.counts.len() - count);
+        (from..from + count).for_each(|at| {
+            while self.counts[at] > 0 {
+                self.counts[at] -= 1;
+                let freed = allocator.counter().unmap(FrameRange::new(self.start.add(at as u64), 1));
+                assert_eq!(freed, self.lost(at));
+            }
+        });
+    }
+
+    fn split(&mut self, allocator: &Allocator<'_>, to: Order) {
+        // Parts that are gone may be others' now; a part that is there is split.
+        let Some(whole) = self.whole.filter(|&whole| to < whole) else { return };
+        for part in (0..self.counts.len()).step_by(whole.frames() as usize) {
+            let counts = &self.counts[part..][..whole.frames() as usize];
+            if counts.iter().all(|&count| count == 0) {
+                continue;
+            }
+            let size = to.frames().max(1) as usize;
+            let unmapped = |counts: &[u32]| counts.iter().all(|&count| count == 0);
+            let kept: u64 = match to < Order::BLOCK {
+                true => counts.iter().filter(|&&count| count > 0).count() as u64,
+                false => counts.chunks(size).filter(|counts| !unmapped(counts)).count() as u64 * to.frames(),
+            };
+            let own = self.descriptors(counts, to);
+            let freed = allocator.split_folio(self.start.add(part as u64), to);
+            assert_eq!(freed, Ok(whole.frames() - kept - own), "{whole:?} to {to:?}");
+        }
+        self.whole = (to >= Order::BLOCK).then_some(to);
+    }
+
+    /// Frames in which a block that is split into small pieces keeps its descriptors: of its own, where eight are unmapped.
+    fn descriptors(&self, counts: &[u32], to: Order) -> u64 {
+        let has_room = |block: &&[u32]| {
+            let used = block.iter().any(|&count| count > 0);
+            used && block.chunks(8).any(|group| group.iter().all(|&count| count == 0))
+        };
+        if to < Order::BLOCK { 8 * counts.chunks(512).filter(has_room).count() as u64 } else { 0 }
+    }
+
+    fn check(&self, allocator: &Allocator<'_>) {
+        for (at, &count) in self.counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+            assert_eq!(allocator.mapcount(self.start.add(at as u64)), u64::from(count), "frame {at}");
+        }
+    }
+
+    fn end(&mut self, allocator: &Allocator<'_>) {
+        for at in 0..self.counts.len() {
+            while self.counts[at] > 0 {
+                self.counts[at] -= 1;
+                allocator.counter().unmap(FrameRange::new(self.start.add(at as u64), 1));
+            }
+        }
+    }
+}
+
+/// Invariant 5.
+#[test]
+fn counts_stay_exact_through_splits() {
+    let seed = seed(0x5917);
+    println!("QUIRE_SEED={seed}");
+    let mut rng = Rng::with_seed(seed);
+    with_allocator(HostedConfig::new(64 * MIB), |_, allocator| {
+        allocator.drain_local();
+        let before = allocator.memory_info();
+        for round in 0..60 {
+            let mut models: Vec<Model> = (0..3)
+                .map(|_| Model::new(allocator, order([2, 5, 8, 9, 9, 9, 10, 11][rng.usize(..8)])))
+                .collect();
+            for _ in 0..rng.usize(..400) {
+                let model = &mut models[rng.usize(..3)];
+                match rng.u32(..30) {
+                    0 => model.unmap_some(allocator, &mut rng),
+                    1 if model.whole.is_some() => model.split(allocator, order(rng.u8(..11))),
+                    _ => model.step(allocator, &mut rng),
+                }
+            }
+            models.iter().for_each(|model| model.check(allocator));
+            allocator.validate().unwrap_or_else(|fault| panic!("round {round}: {fault:?}"));
+            models.iter_mut().for_each(|model| model.end(allocator));
+            assert!(models.iter().all(Model::is_unmapped));
+            assert_eq!(allocator.deferred_splits(), 0, "a folio that is gone waits for nothing");
+        }
+        allocator.drain_local();
+        let after = allocator.memory_info();
+        assert_eq!((after.used, after.total), (before.used, before.total));
+        assert_eq!(after.metadata, before.metadata, "blocks are whole again");
+    });
+}
+
+#[test]
+fn folios_below_a_block_come_apart_in_place() {
+    with_allocator(HostedConfig::new(32 * MIB), |_, allocator| {
+        let folio = allocator.alloc(Gfp::USER, order(6)).unwrap();
+        assert_eq!(allocator.split_folio(folio.add(1), Order::FRAME), Err(SplitError::NotAFolio));
+        assert_eq!(allocator.split_folio(folio, order(4)), Ok(0));
+        assert_eq!(allocator.split_folio(folio, order(5)), Ok(0), "smaller already");
+        assert_eq!(allocator.split_folio(folio.add(16), Order::FRAME), Ok(0));
+        for part in [0, 32, 48] {
+            allocator.free(folio.add(part), order(4)).unwrap();
+        }
+        for frame in 16..32 {
+            allocator.free(folio.add(frame), Order::FRAME).unwrap();
+        }
+        assert_eq!(allocator.split_folio(folio, Order::FRAME), Err(SplitError::NotAFolio));
+    });
+}
+
+#[test]
+fn a_folio_of_blocks_that_nobody_maps_stays_its_owners() {
+    with_allocator(HostedConfig::new(64 * MIB), |_, allocator| {
+        let before = allocator.memory_info();
+        let folio = allocator.alloc(Gfp::USER, order(11)).unwrap();
+        assert_eq!(allocator.split_folio(folio, order(10)), Ok(0));
+        assert_eq!(allocator.split_folio(folio, Order::BLOCK), Ok(0));
+        assert_eq!(allocator.split_folio(folio, order(3)), Ok(0));
+        allocator.validate().unwrap();
+        assert_eq!(allocator.memory_info().metadata, before.metadata + 8, "descriptors from elsewhere");
+        (0..512).step_by(8).for_each(|at| allocator.free(folio.add(at), order(3)).unwrap());
+        allocator.free(folio.add(512), Order::BLOCK).unwrap();
+        allocator.free(folio.add(1024), order(10)).unwrap();
+        allocator.drain_local();
+        assert_eq!(allocator.memory_info(), before);
+    });
+}
+
+#[test]
+fn large_leaves_and_missing_memory_are_refused_without_a_trace() {
+    with_allocator(HostedConfig::new(32 * MIB), |machine, allocator| {
+        let folio = allocator.alloc(Gfp::USER, Order::BLOCK).unwrap();
+        allocator.counter().map_large(folio, PageSize::Size2M);
+        assert_eq!(allocator.split_folio(folio, order(4)), Err(SplitError::InUse));
+        map(allocator, FrameRange::folio(folio, Order::BLOCK));
+        allocator.counter().unmap_large(folio, PageSize::Size2M);
+        machine.set_failures(FailurePlan::From(0));
+        assert_eq!(allocator.split_folio(folio, order(4)), Err(SplitError::OutOfMemory));
+        // Seven frames in a row are not enough for descriptors; eight are.
+        allocator.counter().unmap(FrameRange::new(folio.add(65), 7));
+        assert_eq!(allocator.split_folio(folio, order(4)), Err(SplitError::OutOfMemory));
+        assert_eq!((allocator.mapcount(folio), allocator.deferred_splits()), (1, 1));
+        allocator.validate().unwrap();
+        allocator.counter().unmap(FrameRange::new(folio.add(64), 1));
+        allocator.counter().unmap(FrameRange::new(folio.add(500), 3));
+        assert_eq!(allocator.split_deferred(1), 3);
+        machine.set_failures(FailurePlan::Off);
+        assert_eq!((allocator.deferred_splits(), allocator.stat(Stat::ThpSplitPage)), (0, 1));
+        assert_eq!(allocator.stat(Stat::ThpDeferredSplitPage), 1);
+        allocator.validate().unwrap();
+        (0..512).filter(|at| !(64..72).contains(at) && !(500..503).contains(at)).for_each(|at| {
+            assert_eq!(allocator.counter().unmap(FrameRange::new(folio.add(at), 1)), 1);
+        });
+    });
+}
+
+#[test]
+fn threads_unmap_while_others_split() {
+    let config = HostedConfig::new(64 * MIB).with_cpus(3);
+    let machine = config.build().unwrap();
+    let ranges = common::ranges_of(&machine);
+    let allocator = machine
+        .run_on(CpuId(0), || {
+            PageAllocator::new(&machine, &ranges, quire::page_alloc::AllocatorConfig::default())
+        })
+        .unwrap();
+    let before = allocator.memory_info();
+    let first = seed(fastrand::u64(..));
+    println!("QUIRE_SEED={first}");
+    machine.spawn_cpus(3, |cpu| {
+        let mut rng = Rng::with_seed(first.wrapping_add(cpu.0.into()));
+        for _ in 0..400 {
+            if cpu.0 == 0 {
+                allocator.split_deferred(u64::MAX);
+                std::thread::yield_now();
+                continue;
+            }
+            let Ok(folio) = allocator.alloc(Gfp::USER, Order::BLOCK) else { continue };
+            map(&allocator, FrameRange::folio(folio, Order::BLOCK));
+            let mut frames: Vec<u64> = (0..512).collect();
+            if rng.bool() {
+                rng.shuffle(&mut frames);
+            }
+            let mut freed = 0;
+            for at in frames {
+                freed += allocator.counter().unmap(FrameRange::new(folio.add(at), 1));
+            }
+            assert!(freed <= 512);
+        }
+        allocator.drain_local();
+    });
+    machine.run_on(CpuId(0), || {
+        allocator.drain_local();
+        allocator.validate().unwrap();
+    });
+    let after = allocator.memory_info();
+    assert_eq!((after.used, after.metadata), (before.used, before.metadata));
+    assert_eq!(allocator.deferred_splits(), 0);
+}

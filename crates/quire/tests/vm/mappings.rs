@@ -1,0 +1,103 @@
+//! Anonymous frames are found wherever they are mapped, and large folios that are mapped by large leaves are split.
+
+use hosted::{FailurePlan, Hosted, HostedConfig};
+use quire::addr::{Frame, Order, VirtAddr};
+use quire::error::SplitError;
+use quire::stats::Stat;
+use quire::vm::{FolioPolicy, Remap};
+
+use crate::common::order;
+use crate::world::{MIB, Manager, Space, anonymous, load, run, store, with_manager};
+
+const BASE: u64 = 0x1000_0000;
+const PAGE: u64 = 4096;
+
+fn small(test: impl FnOnce(&Hosted, &Manager<'_>)) {
+    with_manager(HostedConfig::new(64 * MIB), test);
+}
+
+/// Where the frame is mapped: the number of the address space in `spaces`, and the address.
+fn found(manager: &Manager<'_>, spaces: &[&Space<'_>], frame: Frame) -> Vec<(usize, u64)> {
+    let mut found = Vec::new();
+    manager.mappings(frame, |root, addr| {
+        let space = spaces.iter().position(|mm| mm.root() == root).expect("a strange address space");
+        found.push((space, addr.0));
+    });
+    found
+}
+
+fn frame_at(machine: &Hosted, mm: &Space<'_>, addr: u64) -> Frame {
+    let leaf = machine.probe(mm.root(), VirtAddr(addr)).expect("mapped");
+    leaf.frame.add((addr - leaf.addr.0) / PAGE)
+}
+
+/// Invariant V3.
+#[test]
+fn children_and_moved_mappings_are_found() {
+    small(|machine, manager| {
+        manager.set_folio_policy(FolioPolicy::only(order(3)));
+        run(manager, |mm| {
+            mm.mmap(&anonymous(BASE, MIB)).unwrap();
+            store(machine, mm, BASE, 1).unwrap();
+            let stranger = manager.new_mm().unwrap();
+            stranger.mmap(&anonymous(BASE, MIB)).unwrap();
+            stranger.fault(VirtAddr(BASE), quire::vm::Access::Write).unwrap();
+            let child = mm.fork().unwrap();
+            let grandchild = child.fork().unwrap();
+            let spaces = [mm, &child, &grandchild, &stranger];
+            let frame = frame_at(machine, mm, BASE + 5 * PAGE);
+            let at = BASE + 5 * PAGE;
+            assert_eq!(found(manager, &spaces, frame), [(0, at), (1, at), (2, at)]);
+            let (from, to) = (VirtAddr(BASE + 4 * PAGE), VirtAddr(BASE + 8 * MIB));
+            child.mremap(from, 3 * PAGE, 3 * PAGE, Remap::Fixed(to)).unwrap();
+            assert_eq!(found(manager, &spaces, frame), [(0, at), (1, to.0 + PAGE), (2, at)]);
+            let moved = child.fork().unwrap();
+            let spaces = [mm, &child, &grandchild, &stranger, &moved];
+            assert_eq!(
+                found(manager, &spaces, frame),
+                [(0, at), (1, to.0 + PAGE), (2, at), (4, to.0 + PAGE)]
+            );
+            // A copy is another frame, and another folio.
+            store(machine, mm, at, 2).unwrap();
+            assert_eq!(found(manager, &spaces, frame).len(), 3);
+            assert_eq!(found(manager, &spaces, frame_at(machine, mm, at)), [(0, at)]);
+            grandchild.munmap(VirtAddr(at), PAGE).unwrap();
+            assert_eq!(found(manager, &spaces, frame), [(1, to.0 + PAGE), (4, to.0 + PAGE)]);
+            for mm in spaces {
+                mm.validate().unwrap();
+            }
+        });
+    });
+}
+
+#[test]
+fn a_folio_under_large_leaves_is_split_in_every_address_space() {
+    small(|machine, manager| {
+        manager.set_folio_policy(FolioPolicy::only(Order::BLOCK).with_pmd_mapped(true));
+        run(manager, |mm| {
+            let base = 64 * MIB;
+            mm.mmap(&anonymous(base, 2 * MIB)).unwrap();
+            store(machine, mm, base + 77 * PAGE, 77).unwrap();
+            let child = mm.fork().unwrap();
+            let frame = frame_at(machine, mm, base);
+            assert_eq!(manager.pages().split_folio(frame, order(4)), Err(SplitError::InUse));
+            machine.set_failures(FailurePlan::From(0));
+            assert_eq!(manager.split_folio(frame, order(4)), Err(SplitError::OutOfMemory));
+            machine.set_failures(FailurePlan::Off);
+            assert_eq!(manager.split_folio(frame, order(4)), Ok(0));
+            assert_eq!(manager.stat(Stat::ThpSplitPage), 1);
+            for at in [0, 77, 511] {
+                assert_eq!(manager.pages().mapcount(frame.add(at)), 2);
+                let places = found(manager, &[mm, &child], frame.add(at));
+                assert_eq!(places, [(0, base + at * PAGE), (1, base + at * PAGE)]);
+            }
+            assert_eq!(load(machine, mm, base + 77 * PAGE), Ok(77));
+            store(machine, mm, base, 5).unwrap();
+            manager.validate().unwrap();
+            child.validate().unwrap();
+            child.exit();
+            mm.munmap(VirtAddr(base), MIB).unwrap();
+            assert_eq!(load(machine, mm, base + 300 * PAGE), Ok(0));
+        });
+    });
+}

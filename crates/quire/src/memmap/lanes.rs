@@ -61,29 +61,24 @@ impl<'a> Lanes<'a> {
         }
     }
 
-    /// Adds one to the counts of `start .. start + count`.
+    /// Adds one to the counts of `start .. start + count`. Whether one of them was zero.
     ///
     /// # Errors
     /// [`LaneError::Full`]; only narrow lanes can be full.
     #[inline]
-    pub fn increment(self, start: usize, count: usize) -> Result<(), LaneError> {
+    pub fn increment(self, start: usize, count: usize) -> Result<bool, LaneError> {
         match self {
-            Self::Narrow(words) => {
-                let full = |(word, ones): (usize, u64)| has_zero_lane(!load(&words[word]) | !(ones * 0xff));
-                if words_of(start, count).any(full) {
-                    return Err(LaneError::Full);
-                }
-                for (word, ones) in words_of(start, count) {
-                    words[word].store(load(&words[word]) + ones, Ordering::Relaxed);
-                }
-            }
+            Self::Narrow(words) => increment_narrow(words, start, count),
             Self::Wide(lanes) => {
+                let mut fresh = false;
                 for lane in &lanes[start..start + count] {
-                    lane.store(lane.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                    let before = lane.load(Ordering::Relaxed);
+                    fresh |= before == 0;
+                    lane.store(before + 1, Ordering::Relaxed);
                 }
+                Ok(fresh)
             }
         }
-        Ok(())
     }
 
     /// Takes one from the counts of `start .. start + count`, and adds the frames that reached zero to `zeroed`.
@@ -158,6 +153,40 @@ impl<'a> Lanes<'a> {
 #[inline(always)]
 fn load(word: &AtomicU64) -> u64 {
     word.load(Ordering::Relaxed)
+}
+
+/// The first and the last word are concerned in part, perhaps; those between them wholly, and need no masks.
+#[inline]
+fn increment_narrow(
+    words: &[AtomicU64; BLOCK_FRAMES / 8],
+    start: usize,
+    count: usize,
+) -> Result<bool, LaneError> {
+    let Some(last) = (start + count).checked_sub(1).map(|last| last / 8).filter(|_| count > 0) else {
+        return Ok(false);
+    };
+    let first = start / 8;
+    let from = LOW << (start % 8 * 8);
+    let upto = LOW >> ((7 - (start + count - 1) % 8) * 8);
+    let edges = if first == last { [(first, from & upto), (last, 0)] } else { [(first, from), (last, upto)] };
+    let body = &words[(first + 1).min(last)..last];
+    let (mut any, mut fresh) = (0, 0);
+    for word in body.iter().map(load) {
+        any |= word;
+        fresh |= word.wrapping_sub(LOW) & !word;
+    }
+    let mut full = any & HIGH != 0 && body.iter().any(|word| has_zero_lane(!load(word)));
+    for (word, ones) in edges {
+        let lanes = load(&words[word]);
+        full |= has_zero_lane(!lanes | !(ones * 0xff));
+        fresh |= u64::from(has_zero_lane(lanes | !(ones * 0xff))) << 63;
+    }
+    if full {
+        return Err(LaneError::Full);
+    }
+    body.iter().for_each(|word| word.store(load(word) + LOW, Ordering::Relaxed));
+    edges.iter().for_each(|&(word, ones)| words[word].store(load(&words[word]) + ones, Ordering::Relaxed));
+    Ok(fresh & HIGH != 0)
 }
 
 fn decrement_narrow(

@@ -180,8 +180,11 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
             let counted =
                 lanes.map(|lanes| lanes.increment(piece.start.index_in_block(), piece.count as usize));
             match counted {
-                Some(Ok(())) => {
-                    touch(block, piece.start.index_in_block(), piece.count as usize);
+                Some(Ok(fresh)) => {
+                    // Of frames that were mapped before, nobody knows anything.
+                    if fresh {
+                        touch(block, piece.start.index_in_block(), piece.count as usize);
+                    }
                     done += piece.count;
                 }
                 Some(Err(LaneError::Full)) | None => {

@@ -69,6 +69,8 @@ pub enum MapError {
     BadAddress,
     /// Something is mapped there already, or a smaller or larger leaf is in the way.
     Occupied,
+    /// The table is shared with another address space.
+    Shared,
 }
 
 /// Why a verb on an address space failed. Each corresponds to one `errno` of Linux.
@@ -151,6 +153,7 @@ say! {
         Unaligned => "address not aligned to the leaf size",
         BadAddress => "address outside the user half",
         Occupied => "something is mapped there already",
+        Shared => "the page table is shared with another address space: unshare it first",
     }
     MmError {
         Invalid => "invalid argument",

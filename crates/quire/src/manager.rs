@@ -9,7 +9,7 @@ use crate::page_alloc::{AllocatorConfig, MemoryInfo, PageAllocator, Violation};
 use crate::platform::{FileId, Platform};
 use crate::stats::Stat;
 use crate::tlb::ZapStrategy;
-use crate::vm::{File, FolioPolicy, Memory, Mm};
+use crate::vm::{File, FolioPolicy, ForkStrategy, Memory, Mm};
 
 pub use crate::page_alloc::MemoryRange;
 
@@ -22,6 +22,8 @@ pub struct Config {
     pub folios: FolioPolicy,
     /// How many levels page tables have.
     pub paging: PagingMode,
+    /// How `fork` gives the child its leaves.
+    pub fork: ForkStrategy,
     /// How mapped memory is taken apart.
     pub zap: ZapStrategy,
 }
@@ -81,7 +83,8 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// [`InitError`].
     pub fn new(platform: &'p P, ranges: &[MemoryRange], config: &Config) -> Result<Self, InitError> {
         let pages = PageAllocator::new(platform, ranges, config.allocator)?;
-        Ok(Self { memory: Memory::new(pages, config.folios)?, paging: config.paging, zap: config.zap })
+        let memory = Memory::new(pages, config.folios, config.fork)?;
+        Ok(Self { memory, paging: config.paging, zap: config.zap })
     }
 
     /// An empty address space.

@@ -104,6 +104,10 @@ stats! {
     ZapEntry = "zap_entry",
     /// Page-table subtrees detached by one exchange.
     ZapTable = "zap_table",
+    /// Page tables that a fork shared between parent and child.
+    TableShare = "table_share",
+    /// Shared page tables that were copied, or taken over by the last who had them.
+    TableUnshare = "table_unshare",
     /// Anonymous pages that address spaces map now, each counted where it is mapped.
     NrAnonPages = "nr_anon_pages",
     /// Pages of files and nameless memory that address spaces map now, each counted where it is mapped.

@@ -118,7 +118,10 @@ impl Hosted {
             let rights = table.rights.narrowed_by(entry);
             match layout::decode(entry, level) {
                 Kind::Table(frame) => (table, level) = (Table { frame, rights }, level - 1),
-                Kind::Leaf(frame) => return Some(Translation::new(addr.0, level, frame, rights, entry)),
+                Kind::Leaf(frame) => {
+                    let table = Table { rights, ..table };
+                    return Some(Translation::new(addr.0, level, frame, table, entry));
+                }
                 Kind::Reserved => return None,
             }
         }
@@ -129,6 +132,28 @@ impl Hosted {
         let mut found = Vec::new();
         let top = Table { frame: root.0, rights: Rights::ALL };
         self.gather_leaves(top, self.levels(), 0, &mut found);
+        found
+    }
+
+    /// The frames of all tables under `root`, itself included, level by level.
+    pub fn tables(&self, root: Frame) -> Vec<Frame> {
+        let (mut found, mut first) = (vec![root], 0);
+        for level in (2..=self.levels()).rev() {
+            let last = found.len();
+            for at in first..last {
+                let slots =
+                    (0..layout::ENTRIES).filter_map(|index| self.arena.table_entry(found[at].0, index));
+                let entries =
+                    slots.map(|slot| slot.load(Ordering::Acquire)).filter(|entry| entry & PRESENT != 0);
+                let below = entries.filter_map(|entry| match layout::decode(entry, level) {
+                    Kind::Table(frame) => Some(Frame(frame)),
+                    Kind::Leaf(_) | Kind::Reserved => None,
+                });
+                let below = below.collect::<Vec<_>>();
+                found.extend(below);
+            }
+            first = last;
+        }
         found
     }
 
@@ -146,7 +171,10 @@ impl Hosted {
                 Kind::Table(frame) => {
                     self.gather_leaves(Table { frame, rights }, level - 1, addr as u64, found)
                 }
-                Kind::Leaf(frame) => found.push(Translation::new(addr as u64, level, frame, rights, entry)),
+                Kind::Leaf(frame) => {
+                    let table = Table { rights, ..table };
+                    found.push(Translation::new(addr as u64, level, frame, table, entry));
+                }
                 Kind::Reserved => {}
             }
         }
@@ -174,10 +202,14 @@ pub struct Translation {
     pub dirty: bool,
     /// The leaf's bits as they stand in memory.
     pub entry: u64,
+    /// The table that the leaf stands in, which several address spaces may reach.
+    pub table: Frame,
 }
 
 impl Translation {
-    fn new(addr: u64, level: u32, frame: u64, rights: Rights, entry: u64) -> Self {
+    /// A leaf in `table`, whose rights are those of the whole walk.
+    fn new(addr: u64, level: u32, frame: u64, table: Table, entry: u64) -> Self {
+        let rights = table.rights;
         Self {
             addr: quire::addr::VirtAddr(addr & !((1 << layout::shift(level)) - 1)),
             frame: Frame(frame),
@@ -188,6 +220,7 @@ impl Translation {
             accessed: entry & ACCESSED != 0,
             dirty: entry & DIRTY != 0,
             entry,
+            table: Frame(table.frame),
         }
     }
 }

@@ -21,6 +21,8 @@ impl DescriptorFlags {
     pub const DIRTY: Self = Self(16);
     /// The folio of order 9 waits to be split.
     pub const DEFERRED: Self = Self(32);
+    /// Page table: it holds, or held, leaves that do not map counted anonymous memory.
+    pub const MIXED: Self = Self(64);
 }
 
 /// A page descriptor. Who owns the frame says what the fields mean; all are atomics because a stale reader may look. It
@@ -35,7 +37,7 @@ pub struct Descriptor {
     pub population: AtomicU16,
     /// The owner: a cache of small objects, or a file's page cache.
     pub owner: AtomicU64,
-    /// The page's index within its owner (in 4 KiB pages).
+    /// The page's index within its owner (in 4 KiB pages); for a page table [`Self::sharers`].
     pub index: AtomicU64,
     /// Links of whatever list the frame is on.
     pub next: AtomicU64,
@@ -80,6 +82,12 @@ impl Descriptor {
     #[inline]
     pub fn add_flags(&self, flags: DescriptorFlags) {
         self.flags.fetch_or(flags.0, Ordering::AcqRel);
+    }
+
+    /// How many address spaces beside one reach the page-table page that the frame holds.
+    #[inline]
+    pub fn sharers(&self) -> &AtomicU64 {
+        &self.index
     }
 
     /// The grain of a page table of the lowest level, as an order: each aligned group of so many entries is empty, or maps

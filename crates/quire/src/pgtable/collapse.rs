@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use super::PageTables;
-use crate::addr::{FrameRange, Order, PageSize, VirtAddr};
+use crate::addr::{FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags, Level};
 use crate::error::MapError;
 use crate::limits::TABLE_ENTRIES;
@@ -14,17 +14,19 @@ use crate::tlb::words::Table;
 
 impl<'p, P: Platform> PageTables<'_, 'p, P> {
     /// Puts one 2 MiB leaf in the place of 512 leaves of 4 KiB that map a whole block in order with the same rights;
-    /// whether it could. Takes the table out, flushes, and only then reads what hardware recorded in it. Needs no memory.
-    /// Exclusive.
+    /// whether it could. Takes the table out, flushes, and only then reads what hardware recorded in it. Needs
+    /// memory for a table that is shared only. Exclusive.
     ///
     /// # Errors
-    /// [`MapError::Unaligned`], [`MapError::BadAddress`].
+    /// [`MapError::Unaligned`], [`MapError::BadAddress`], [`MapError::OutOfMemory`].
     pub fn collapse(&self, addr: VirtAddr) -> Result<bool, MapError> {
         let size = PageSize::Size2M;
         if !addr.is_aligned(size.bytes()) {
             return Err(MapError::Unaligned);
         }
-        self.check(crate::addr::VirtRange::from_len(addr, size.bytes()))?;
+        let extent = VirtRange::from_len(addr, size.bytes());
+        self.check(extent)?;
+        self.unshare(extent)?;
         let Some(parent) = self.find(addr, Level::PMD) else { return Ok(false) };
         let index = parent.index(addr);
         let pointer = parent.load(index);

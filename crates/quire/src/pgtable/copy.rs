@@ -4,7 +4,7 @@ use super::PageTables;
 use super::lock::LockedTable;
 use super::walk::Step;
 use crate::addr::{FrameRange, PageSize, VirtRange};
-use crate::arch::{Entry, EntryFlags, Level};
+use crate::arch::{EntryFlags, Level};
 use crate::error::{AllocError, MapError};
 use crate::page_alloc::CountError;
 use crate::platform::Platform;
@@ -76,9 +76,12 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         let outcome = loop {
             let from = self.lock(step.table);
             let to = self.lock_second(target);
-            let Err(CountError::Prepare { at: frame, .. }) =
-                self.copy_runs(&from, &to, &mut at, end, copied, &mut weakened)
-            else {
+            to.inherit_kinds(&from);
+            let counted = self.copy_runs(&from, &to, &mut at, end, copied, &mut weakened);
+            let Err(CountError::Prepare { at: frame, .. }) = counted else {
+                if step.range.len() == Level::PTE.table_bytes() {
+                    to.inherit_grain(&from);
+                }
                 break Ok(());
             };
             drop((to, from));
@@ -126,6 +129,22 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         Ok(())
     }
 
+    /// Gives a new table, which nobody else knows, all leaves of a shared one.
+    pub(super) fn copy_table(
+        &self,
+        shared: Table<'p>,
+        extent: VirtRange,
+        target: Table<'p>,
+    ) -> Result<(), MapError> {
+        let (mut owed, mut rss) = (FlushBatch::new(), RssChange::default());
+        let mut copied = Copied { mode: CopyMode::Private, owed: &mut owed, rss: &mut rss };
+        let step = Step { table: shared, range: extent, shared: true };
+        let outcome = self.copy_leaves(&step, target, 0, &mut copied);
+        // No CPU has the right to store cached, which no CPU had.
+        owed.forgive();
+        Ok(outcome?)
+    }
+
     /// Copies the large leaf of an upper table's entry.
     fn copy_large(&self, child: &Self, step: &Step<'p>, copied: &mut Copied<'_>) -> Result<(), MapError> {
         let level = step.table.level();
@@ -147,7 +166,8 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
     }
 }
 
-/// Copies counted leaves; whether one lost the right to store. The copy of a shared leaf has not been stored through.
+/// Copies a run of leaves that are counted already; whether they lost the right to store. The copy of a shared leaf has not
+/// been stored through.
 #[inline]
 fn copy_run<P: Platform>(
     from: &LockedTable<'_, P>,
@@ -156,21 +176,22 @@ fn copy_run<P: Platform>(
     run: usize,
     mode: CopyMode,
 ) -> bool {
-    let mut weakened = false;
-    for index in at..at + run {
-        let leaf = from.load(index);
-        let copy = match mode {
-            CopyMode::Shared => leaf.without(EntryFlags::DIRTY),
-            CopyMode::Private if leaf.has(EntryFlags::WRITE) => {
-                weakened = true;
-                let before = from.update(index, leaf, |leaf| leaf.without(EntryFlags::WRITE));
-                before.without(EntryFlags::WRITE)
+    debug_assert!(to.all_empty(at, run));
+    let (source, target, entries) = (from.table(), to.table(), at..at + run);
+    let weakened = mode == CopyMode::Private && from.load(at).has(EntryFlags::WRITE);
+    if weakened {
+        source.copy_weakened(target, entries, |entries| {
+            for index in entries {
+                let leaf = from.update(index, from.load(index), |leaf| leaf.without(EntryFlags::WRITE));
+                target.store(index, leaf.without(EntryFlags::WRITE));
             }
-            CopyMode::Private => leaf,
-        };
-        debug_assert_eq!(to.load(index), Entry::EMPTY);
+        });
+    } else if mode == CopyMode::Private {
         // A mark is for the handler of the address space that it was set in.
-        to.table().store(index, copy.without(EntryFlags::UFFD_WP));
+        source.copy_to(target, entries, EntryFlags::UFFD_WP);
+    } else {
+        let lost = EntryFlags::DIRTY | EntryFlags::UFFD_WP;
+        entries.for_each(|index| target.store(index, from.load(index).without(lost)));
     }
     to.grow(run as i32);
     weakened

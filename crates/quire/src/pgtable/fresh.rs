@@ -4,14 +4,14 @@ use core::sync::atomic::Ordering;
 
 use super::lock::LockedTable;
 use crate::addr::{Frame, Order};
-use crate::arch::{Entry, Level};
+use crate::arch::{Entry, EntryFlags, Level};
 use crate::error::AllocError;
 use crate::memmap::DescriptorFlags;
 use crate::page_alloc::{Gfp, PageAllocator};
 use crate::platform::Platform;
 use crate::stats::Stat;
-use crate::tlb::MmContext;
 use crate::tlb::words::{Table, clear_table};
+use crate::tlb::{MmContext, Unmapped};
 
 /// An empty table that nobody else knows. Dropping it gives its frame back.
 pub(super) struct FreshTable<'a, 'p, P: Platform> {
@@ -37,6 +37,10 @@ impl<'a, 'p, P: Platform> FreshTable<'a, 'p, P> {
         self.frame
     }
 
+    pub(super) fn table(&self) -> Table<'p> {
+        Table::at(self.allocator.platform(), self.frame, self.level)
+    }
+
     /// Whether it was not filled yet.
     pub(super) fn is_empty(&self) -> bool {
         self.allocator.descriptor(self.frame).population.load(Ordering::Relaxed) == 0
@@ -50,19 +54,41 @@ impl<'a, 'p, P: Platform> FreshTable<'a, 'p, P> {
         }
         let descriptor = self.allocator.descriptor(self.frame);
         descriptor.population.store(crate::limits::TABLE_ENTRIES as u16, Ordering::Relaxed);
+        if !entry(0).has(EntryFlags::ANON) {
+            descriptor.add_flags(DescriptorFlags::MIXED);
+        }
     }
 
     /// Becomes the table below the entry at `index` of `parent`, which is empty or busy.
     pub(super) fn install(self, context: &MmContext, parent: &LockedTable<'_, P>, index: usize) -> Table<'p> {
-        let platform = self.allocator.platform();
+        self.adopt(context, parent, index);
+        parent.fill(index, Entry::table(self.frame));
+        let table = self.table();
+        core::mem::forget(self);
+        table
+    }
+
+    /// The same in the place of an entry that points to another table, which is returned.
+    pub(super) fn exchange(self, context: &MmContext, parent: &LockedTable<'_, P>, index: usize) -> Entry {
+        self.adopt(context, parent, index);
+        let old = parent.exchange(index, Entry::table(self.frame));
+        core::mem::forget(self);
+        old
+    }
+
+    fn adopt(&self, context: &MmContext, parent: &LockedTable<'_, P>, index: usize) {
         let descriptor = self.allocator.descriptor(self.frame);
         descriptor.owner.store(context.root().0, Ordering::Relaxed);
         descriptor.word.store(super::place_of(parent.table().frame(), index), Ordering::Relaxed);
-        parent.fill(index, Entry::table(self.frame));
         context.add_tables(1);
-        let table = Table::at(platform, self.frame, self.level);
+    }
+
+    /// Goes with the leaves that it was given, as if it had been installed and taken out again.
+    pub(super) fn abandon(self, context: &MmContext) -> Unmapped {
+        context.add_tables(1);
+        let unmapped = Unmapped::root(self.frame, self.level);
         core::mem::forget(self);
-        table
+        unmapped
     }
 
     /// Becomes a root.

@@ -3,8 +3,8 @@
 use core::sync::atomic::Ordering;
 
 use super::PageTables;
-use crate::arch::{Entry, EntryFlags};
-use crate::memmap::Descriptor;
+use crate::arch::{Entry, EntryFlags, Level};
+use crate::memmap::{Descriptor, DescriptorFlags};
 use crate::platform::Platform;
 use crate::rank::Rank;
 use crate::tlb::words::Table;
@@ -61,6 +61,7 @@ impl<'a, P: Platform> LockedTable<'a, P> {
     pub(super) fn fill(&self, index: usize, entry: Entry) {
         let before = self.load(index);
         debug_assert!(before.is_empty() || before.is_busy());
+        self.note_kind(entry);
         self.table.store(index, entry);
         self.grow(usize::from(before.is_empty()) as i32);
     }
@@ -68,6 +69,7 @@ impl<'a, P: Platform> LockedTable<'a, P> {
     /// Puts a run of 4 KiB leaves where nothing is; `first` is the first, the others name the frames that follow.
     #[inline]
     pub(super) fn fill_run(&self, index: usize, first: Entry, count: usize) {
+        self.note_kind(first);
         for step in 0..count {
             self.table.store(index + step, Entry::from_bits(first.bits() + ((step as u64) << 12)));
         }
@@ -76,6 +78,29 @@ impl<'a, P: Platform> LockedTable<'a, P> {
         let of_all = if was_empty { of_run } else { of_run.min(grain.load(Ordering::Relaxed)) };
         self.grow(count as i32);
         grain.store(of_all, Ordering::Relaxed);
+    }
+
+    /// Notes that the table is about to hold a leaf that is not counted anonymous memory.
+    #[inline]
+    fn note_kind(&self, leaf: Entry) {
+        let counted = leaf.has(EntryFlags::ANON) && !leaf.has(EntryFlags::SPECIAL);
+        if !counted && self.table.level() == Level::PTE && !self.descriptor.has(DescriptorFlags::MIXED) {
+            self.descriptor.add_flags(DescriptorFlags::MIXED);
+        }
+    }
+
+    /// Leaves of `other` are about to come here: they may be of whatever kinds it has.
+    #[inline]
+    pub(super) fn inherit_kinds(&self, other: &Self) {
+        if other.descriptor.has(DescriptorFlags::MIXED) {
+            self.descriptor.add_flags(DescriptorFlags::MIXED);
+        }
+    }
+
+    /// All leaves of `other`, and no more, have come here: they have its grain.
+    #[inline]
+    pub(super) fn inherit_grain(&self, other: &Self) {
+        self.descriptor.grain().store(other.descriptor.grain().load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     /// Takes a leaf out and returns it with all that hardware set. The caller corrects the population with

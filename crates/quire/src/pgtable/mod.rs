@@ -32,6 +32,7 @@ mod map;
 mod move_range;
 mod protect;
 mod replace;
+mod share;
 mod split;
 mod track;
 mod unmap;

@@ -62,6 +62,10 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
                 self.split(extent.start, table.level())?;
                 continue;
             }
+            if entry.is_shared_table(table.level()) {
+                self.unshare(extent)?;
+                continue;
+            }
             table = table.child(self.platform(), entry);
         }
         if table.level() == Level::PTE {
@@ -91,7 +95,10 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         let entry = source.exchange(table.index(extent.start), Entry::EMPTY);
         drop(source);
         self.lock(target).fill(index, entry);
-        if entry.is_table(table.level()) {
+        if entry.is_shared_table(table.level()) {
+            // It has no place.
+            owed.add_tables(extent);
+        } else if entry.is_table(table.level()) {
             let place = place_of(target.frame(), index);
             self.allocator.descriptor(entry.frame()).word.store(place, Ordering::Relaxed);
             owed.add_tables(extent);
@@ -117,6 +124,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         if (first..first + count).all(|index| table.load(index).is_empty()) {
             return Ok(bytes);
         }
+        self.unshare(VirtRange::from_len(to.align_down(covered), covered))?;
         let target = self.ensure(to, Level::PTE)?;
         let at = target.index(to);
         let source = self.lock(table);
@@ -127,6 +135,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
             source.grow(0);
         } else {
             let other = self.lock_second(target);
+            other.inherit_kinds(&source);
             let moved = (0..count).filter(|step| move_leaf(&source, first + step, &other, at + step)).count();
             source.grow(-(moved as i32));
             other.grow(moved as i32);

@@ -42,6 +42,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
     ) -> Result<(), MapError> {
         self.check(range)?;
         self.split_ends(range)?;
+        self.unshare(range)?;
         let rights = EntryFlags::leaf(protection).intersection(RIGHTS);
         let mut rest = range;
         while !rest.is_empty() {

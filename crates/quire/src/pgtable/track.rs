@@ -30,6 +30,7 @@ impl<P: Platform> PageTables<'_, '_, P> {
     /// # Errors
     /// As [`Self::clear_soft_dirty`].
     pub fn mark_write_protected(&self, range: VirtRange, owed: &mut FlushBatch) -> Result<(), MapError> {
+        self.context.note_marks();
         let mark = |leaf: Entry| leaf.without(EntryFlags::WRITE).with(EntryFlags::UFFD_WP);
         self.update_leaves(range, owed, mark, could_store)
     }

@@ -64,6 +64,12 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         debug_assert!(zap.limits.covers(zap.range));
         self.check(zap.range)?;
         self.split_ends(zap.range)?;
+        if zap.detach {
+            self.unshare_ends(zap.range)?;
+            self.let_go(zap, zap.range, gather);
+        } else {
+            self.unshare(zap.range)?;
+        }
         if zap.detach && self.context.zap() != ZapStrategy::Tables {
             // The published ways take out every leaf first. Tables go afterwards, when they are empty.
             self.unmap_pass(zap, Pass { leaves: true, tables: false }, gather);
@@ -92,6 +98,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         gather: &mut MmuGather<'_, '_, P>,
     ) -> VirtAddr {
         let mut table = self.root();
+        let mut shared = false;
         loop {
             let entry = table.load(table.index(rest.start));
             if !entry.is_table(table.level()) {
@@ -102,6 +109,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
                 self.detach(table, extent, gather);
                 return extent.end.min(rest.end);
             }
+            shared = entry.is_shared_table(table.level());
             table = table.child(self.platform(), entry);
             if table.level() == Level::PTE {
                 break;
@@ -110,8 +118,9 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         let bytes =
             if table.level() == Level::PTE { Level::PTE.table_bytes() } else { table.level().entry_bytes() };
         let end = rest.end.min(rest.start.align_down(bytes).add(bytes));
-        let step = Step { table, range: VirtRange::new(rest.start, end) };
-        if !pass.leaves {
+        let step = Step { table, range: VirtRange::new(rest.start, end), shared };
+        // What is still shared by now maps nothing in the range.
+        if !pass.leaves || shared {
             end
         } else if step.is_lowest() {
             self.unmap_leaves(&step, gather)

@@ -23,6 +23,7 @@ impl<P: Platform> PageTables<'_, '_, P> {
     ) -> Result<(), MapError> {
         self.check(range)?;
         self.split_ends(range)?;
+        self.unshare(range)?;
         let mut rest = range;
         while !rest.is_empty() {
             let step = self.step(rest);

@@ -8,8 +8,8 @@ use crate::arch::{Entry, EntryFlags, Level};
 use crate::limits::TABLE_ENTRIES;
 use crate::memmap::DescriptorFlags;
 use crate::platform::Platform;
-use crate::tlb::RssChange;
 use crate::tlb::words::Table;
+use crate::tlb::{RssChange, resident};
 
 /// What [`PageTables::validate`] found broken, and where.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,6 +18,9 @@ pub enum TableViolation {
     NotATable(Frame),
     /// The table is reached by an entry that is not its place: it is reachable twice, or was moved without a note.
     Place(Frame),
+    /// An entry through which stores go points to a shared table, or a shared table names an owner or miscounts what it
+    /// maps.
+    Shared(Frame),
     /// The table counts another number of non-empty entries than it has.
     Population {
         /// The table.
@@ -70,12 +73,47 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
     /// The first [`TableViolation`] found.
     pub fn validate(&self) -> Result<TableCensus, TableViolation> {
         let mut census = TableCensus::default();
-        self.validate_table(self.root(), VirtAddr(0), &mut census)?;
+        self.validate_own(self.root(), VirtAddr(0), &mut census)?;
         let counted = self.context.tables();
         if counted != census.tables {
             return Err(TableViolation::Tables { counted, found: census.tables });
         }
         Ok(census)
+    }
+
+    /// A table that this address space alone reaches.
+    fn validate_own(
+        &self,
+        table: Table<'p>,
+        base: VirtAddr,
+        census: &mut TableCensus,
+    ) -> Result<(), TableViolation> {
+        let descriptor = self.allocator.descriptor(table.frame());
+        if descriptor.owner.load(Ordering::Relaxed) != self.context.root().0 {
+            return Err(TableViolation::NotATable(table.frame()));
+        }
+        if descriptor.sharers().load(Ordering::Relaxed) != 0 {
+            return Err(TableViolation::Shared(table.frame()));
+        }
+        self.validate_table(table, base, census)
+    }
+
+    /// A table that others may reach. It has no place; nothing but anonymous memory may be counted without being read.
+    fn validate_shared(
+        &self,
+        table: Table<'p>,
+        base: VirtAddr,
+        census: &mut TableCensus,
+    ) -> Result<(), TableViolation> {
+        let descriptor = self.allocator.descriptor(table.frame());
+        let before = census.resident;
+        self.validate_table(table, base, census)?;
+        let found = resident(table, descriptor);
+        let counts = before.anon + found.anon == census.resident.anon
+            && before.file + found.file == census.resident.file;
+        let placed =
+            [&descriptor.owner, &descriptor.word].iter().any(|field| field.load(Ordering::Relaxed) != 0);
+        if placed || !counts { Err(TableViolation::Shared(table.frame())) } else { Ok(()) }
     }
 
     /// As deep as there are levels.
@@ -88,7 +126,6 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         let descriptor = self.allocator.descriptor(table.frame());
         if !descriptor.has(DescriptorFlags::TABLE)
             || descriptor.level.load(Ordering::Relaxed) != table.level().get()
-            || descriptor.owner.load(Ordering::Relaxed) != self.context.root().0
         {
             return Err(TableViolation::NotATable(table.frame()));
         }
@@ -100,13 +137,15 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
             found += u16::from(!entry.is_empty());
             if entry.is_leaf(table.level()) {
                 self.validate_leaf(table.level(), addr, entry, census)?;
+            } else if entry.is_shared_table(table.level()) {
+                self.validate_shared(table.child(self.platform(), entry), addr, census)?;
             } else if entry.is_table(table.level()) {
                 let child = table.child(self.platform(), entry);
                 let place = self.allocator.descriptor(child.frame()).word.load(Ordering::Relaxed);
                 if place != place_of(table.frame(), index) {
                     return Err(TableViolation::Place(child.frame()));
                 }
-                self.validate_table(child, addr, census)?;
+                self.validate_own(child, addr, census)?;
             } else if !entry.is_empty() {
                 return Err(TableViolation::Strange { addr, entry });
             }

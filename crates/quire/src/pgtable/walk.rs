@@ -14,6 +14,9 @@ pub struct Lookup {
     pub level: Level,
     /// The entry; empty where nothing is mapped.
     pub entry: Entry,
+    /// Whether it stands in a table that other address spaces may reach: nothing can be stored through it, and who wants
+    /// to change it calls [`PageTables::unshare`] first.
+    pub shared: bool,
 }
 
 impl Lookup {
@@ -35,6 +38,8 @@ pub struct LeafRun {
     pub size: PageSize,
     /// How many there are.
     pub count: u64,
+    /// As [`Lookup::shared`].
+    pub shared: bool,
 }
 
 /// What a walk found for the start of a range: the lowest table there, and how much of the range it speaks for.
@@ -42,6 +47,8 @@ pub(super) struct Step<'a> {
     pub(super) table: Table<'a>,
     /// In a table of the lowest level all that the table covers of the range; above, what one entry covers.
     pub(super) range: VirtRange,
+    /// As [`Lookup::shared`].
+    pub(super) shared: bool,
 }
 
 impl Step<'_> {
@@ -66,15 +73,17 @@ impl<'a, 'p, P: Platform> PageTables<'a, 'p, P> {
     pub fn lookup(&self, addr: VirtAddr) -> Lookup {
         loop {
             let mut table = self.root();
+            let mut shared = false;
             loop {
                 let entry = table.load(table.index(addr));
                 if entry.is_table(table.level()) {
+                    shared = entry.is_shared_table(table.level());
                     table = table.child(self.platform(), entry);
                 } else if entry.is_busy() {
                     self.platform().relax();
                     break;
                 } else {
-                    return Lookup { level: table.level(), entry };
+                    return Lookup { level: table.level(), entry, shared };
                 }
             }
         }
@@ -111,7 +120,7 @@ impl<'a, 'p, P: Platform> PageTables<'a, 'p, P> {
                     }
                     let bytes = (index - indices.start) as u64 * level.entry_bytes();
                     let addr = step.range.start.align_down(level.entry_bytes()).add(bytes);
-                    show(LeafRun { addr, first, size, count: count as u64 });
+                    show(LeafRun { addr, first, size, count: count as u64, shared: step.shared });
                 }
                 index += count;
             }
@@ -122,33 +131,37 @@ impl<'a, 'p, P: Platform> PageTables<'a, 'p, P> {
     #[inline]
     pub(super) fn step(&self, range: VirtRange) -> Step<'p> {
         let mut table = self.root();
-        loop {
+        let shared = loop {
             let entry = table.load(table.index(range.start));
             if entry.is_table(table.level()) {
+                let shared = entry.is_shared_table(table.level());
                 table = table.child(self.platform(), entry);
                 if table.level() == Level::PTE {
-                    break;
+                    break shared;
                 }
             } else {
                 let end = range.end.min(table.extent(range.start).end);
-                return Step { table, range: VirtRange::new(range.start, end) };
+                return Step { table, range: VirtRange::new(range.start, end), shared: false };
             }
-        }
+        };
         let covered = table.level().table_bytes();
         let end = range.end.min(range.start.align_down(covered).add(covered));
-        Step { table, range: VirtRange::new(range.start, end) }
+        Step { table, range: VirtRange::new(range.start, end), shared }
     }
 
     /// The table of `level` for `addr`, with all above it, added where missing.
     ///
     /// # Errors
-    /// [`MapError::Occupied`] when a leaf, or a busy entry, is in the way, [`MapError::OutOfMemory`].
+    /// [`MapError::Occupied`] when a leaf, or a busy entry, is in the way, [`MapError::Shared`] when others reach the
+    /// table, [`MapError::OutOfMemory`].
     #[inline]
     pub(super) fn ensure(&self, addr: VirtAddr, level: Level) -> Result<Table<'p>, MapError> {
         let mut table = self.root();
         while table.level() > level {
             let entry = table.load(table.index(addr));
-            table = if entry.is_table(table.level()) {
+            table = if entry.is_shared_table(table.level()) {
+                return Err(MapError::Shared);
+            } else if entry.is_table(table.level()) {
                 table.child(self.platform(), entry)
             } else if entry.is_empty() {
                 self.add_table(table, table.index(addr))?
@@ -159,13 +172,13 @@ impl<'a, 'p, P: Platform> PageTables<'a, 'p, P> {
         Ok(table)
     }
 
-    /// The table for `addr` of `level`, if there is one.
+    /// The table for `addr` of `level`, if there is one and nobody else reaches it.
     #[inline]
     pub(super) fn find(&self, addr: VirtAddr, level: Level) -> Option<Table<'p>> {
         let mut table = self.root();
         while table.level() > level {
             let entry = table.load(table.index(addr));
-            if !entry.is_table(table.level()) {
+            if !entry.is_table(table.level()) || entry.is_shared_table(table.level()) {
                 return None;
             }
             table = table.child(self.platform(), entry);
@@ -183,7 +196,9 @@ impl<'a, 'p, P: Platform> PageTables<'a, 'p, P> {
             return Ok(fresh.install(self.context, &locked, index));
         }
         drop(locked);
-        if entry.is_table(parent.level()) {
+        if entry.is_shared_table(parent.level()) {
+            Err(MapError::Shared)
+        } else if entry.is_table(parent.level()) {
             Ok(parent.child(self.platform(), entry))
         } else {
             Err(MapError::Occupied)

@@ -64,6 +64,11 @@ impl FlushBatch {
         shoot_down(allocator, context, &request);
     }
 
+    /// Owes nothing any more: nobody can have cached what changed.
+    pub(crate) fn forgive(&mut self) {
+        (self.range, self.stride, self.tables) = (VirtRange::default(), PageSize::Size1G, false);
+    }
+
     fn request(&self, context: &MmContext) -> FlushRequest {
         let pages = self.range.len() / self.stride.bytes();
         let extent = if pages > FLUSH_PAGES_CEILING {

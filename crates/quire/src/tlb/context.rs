@@ -1,6 +1,6 @@
 //! What the flush must know of an address space: its root table and the CPUs that run it.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::ZapStrategy;
 use crate::addr::Frame;
@@ -20,13 +20,24 @@ pub struct MmContext {
     cpus: AtomicCpuSet,
     /// Page-table pages that the address space has, the root included.
     tables: AtomicU64,
+    /// Some of them were shared with another address space at some time.
+    shared: AtomicBool,
+    /// Some leaves were marked for a handler at some time.
+    marks: AtomicBool,
 }
 
 impl MmContext {
     /// The context of a root table that is empty and known to nobody else.
     pub(crate) fn new(root: Frame, mode: PagingMode) -> Self {
-        let (zap, cpus, tables) = (ZapStrategy::default(), AtomicCpuSet::new(), AtomicU64::new(1));
-        Self { root, mode, zap, cpus, tables }
+        Self {
+            root,
+            mode,
+            zap: ZapStrategy::default(),
+            cpus: AtomicCpuSet::new(),
+            tables: AtomicU64::new(1),
+            shared: AtomicBool::new(false),
+            marks: AtomicBool::new(false),
+        }
     }
 
     /// The same, taken apart in this way.
@@ -54,7 +65,7 @@ impl MmContext {
     }
 
     /// Page-table pages that the address space has, the root included; those that are detached count until they are
-    /// freed.
+    /// freed. One that is shared counts in every address space that reaches it.
     #[inline]
     pub fn tables(&self) -> u64 {
         self.tables.load(Ordering::Relaxed)
@@ -86,6 +97,30 @@ impl MmContext {
     #[inline]
     pub fn running(&self) -> CpuSet {
         self.cpus.snapshot()
+    }
+
+    /// Whether tables of the address space may be shared with another one.
+    #[inline]
+    pub(crate) fn has_shared(&self) -> bool {
+        self.shared.load(Ordering::Relaxed)
+    }
+
+    /// Tables are shared from now on. The address-space lock is held exclusive.
+    #[inline]
+    pub(crate) fn note_shared(&self) {
+        self.shared.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether leaves may be marked for a handler.
+    #[inline]
+    pub(crate) fn has_marks(&self) -> bool {
+        self.marks.load(Ordering::Relaxed)
+    }
+
+    /// Leaves are marked for a handler from now on. The address-space lock is held exclusive.
+    #[inline]
+    pub(crate) fn note_marks(&self) {
+        self.marks.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn add_tables(&self, count: u64) {

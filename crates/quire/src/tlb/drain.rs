@@ -10,7 +10,7 @@ use super::{MmContext, RssChange, ZapStrategy};
 use crate::addr::{Frame, FrameRange, Order, PageSize};
 use crate::arch::{Entry, EntryFlags, Level};
 use crate::limits::{DRAIN_FRAMES, DRAIN_RUNS, TABLE_ENTRIES};
-use crate::memmap::DescriptorFlags;
+use crate::memmap::{Descriptor, DescriptorFlags};
 use crate::page_alloc::{Counter, PageAllocator};
 use crate::platform::Platform;
 use crate::stats::Stat;
@@ -100,6 +100,9 @@ impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
     pub(super) fn subtree(&mut self, frame: Frame, level: Level) {
         let table = Table::at(self.allocator.platform(), frame, level);
         let descriptor = self.allocator.descriptor(frame);
+        if level == Level::PTE && self.leave(table, descriptor) {
+            return;
+        }
         let mut left = usize::from(descriptor.population.load(Ordering::Relaxed));
         let entries = self.user_entries(frame);
         let grain = if level == Level::PTE { 1 << descriptor.grain().load(Ordering::Relaxed) } else { 1 };
@@ -128,6 +131,21 @@ impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
         self.read[self.read_count] = frame;
         self.read_count += 1;
         self.spend(0);
+    }
+
+    /// Gives up the share in a table that others reach as well; whether they do.
+    #[inline]
+    fn leave(&mut self, table: Table<'_>, descriptor: &Descriptor) -> bool {
+        if descriptor.sharers().load(Ordering::Acquire) == 0 {
+            return false;
+        }
+        let resident = super::resident(table, descriptor);
+        let left = super::shared::leave(descriptor);
+        if left {
+            self.rss += RssChange { anon: -resident.anon, file: -resident.file };
+            self.context.remove_tables(1);
+        }
+        left
     }
 
     /// The upper half of the root table is not ours.

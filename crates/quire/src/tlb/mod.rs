@@ -18,6 +18,7 @@ mod context;
 mod drain;
 mod gather;
 mod rss;
+mod shared;
 mod strategy;
 mod unmapped;
 pub(crate) mod words;
@@ -26,6 +27,7 @@ pub use batch::FlushBatch;
 pub use context::MmContext;
 pub use gather::MmuGather;
 pub use rss::RssChange;
+pub(crate) use shared::resident;
 pub use strategy::ZapStrategy;
 pub use unmapped::Unmapped;
 

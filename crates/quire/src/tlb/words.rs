@@ -8,10 +8,11 @@
 //!     save for [`clear_table`], before anybody else knows the frame. It is freed only when neither a walker nor a CPU
 //!     can reach it any more (invariant 4).
 
+use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::addr::{Frame, VirtAddr, VirtRange};
-use crate::arch::{Entry, Level};
+use crate::arch::{Entry, EntryFlags, Level};
 use crate::limits::{FRAME_SIZE, TABLE_ENTRIES};
 use crate::platform::Platform;
 
@@ -111,6 +112,43 @@ impl<'a> Table<'a> {
             .compare_exchange(old.bits(), new.bits(), Ordering::AcqRel, Ordering::Acquire)
             .map(drop)
             .map_err(Entry::from_bits)
+    }
+
+    /// Copies entries, none of which hardware can change to matter, to the same places in a table that nobody else uses,
+    /// without some flags.
+    #[inline]
+    pub(crate) fn copy_to(self, target: Table<'_>, entries: Range<usize>, lost: EntryFlags) {
+        for (from, to) in self.words[entries.clone()].iter().zip(&target.words[entries]) {
+            to.store(from.load(Ordering::Relaxed) & !lost.bits(), Ordering::Release);
+        }
+    }
+
+    /// The same with leaves, of which both sides lose the right to store; eight at a time where all of them are settled.
+    /// Calls `slowly` with those that are not.
+    #[inline]
+    pub(crate) fn copy_weakened(
+        self,
+        target: Table<'_>,
+        entries: Range<usize>,
+        mut slowly: impl FnMut(Range<usize>),
+    ) {
+        let settled = EntryFlags::ACCESSED.union(EntryFlags::DIRTY).bits();
+        let kept = !EntryFlags::WRITE.bits();
+        let mut at = entries.start;
+        while at < entries.end {
+            let end = entries.end.min(at + 8);
+            let (from, to) = (&self.words[at..end], &target.words[at..end]);
+            if from.iter().fold(settled, |all, word| all & word.load(Ordering::Relaxed)) == settled {
+                for (from, to) in from.iter().zip(to) {
+                    let leaf = from.load(Ordering::Relaxed) & kept;
+                    to.store(leaf, Ordering::Release);
+                    from.store(leaf, Ordering::Release);
+                }
+            } else {
+                slowly(at..end);
+            }
+            at = end;
+        }
     }
 
     /// How many entries from `index` on belong to the run that `first` at `index` starts, in a table of this grain, which

@@ -3,13 +3,24 @@
 
 use super::edit;
 use super::mm::{LockMode, Mm, Space, is_nameless};
-use super::tree::VmaList;
+use super::tree::{VmaList, VmaTree};
 use super::vma::{Vma, VmaFlags};
+use crate::addr::VirtRange;
 use crate::error::MmError;
-use crate::limits::RECLAIM_ROUNDS;
+use crate::limits::{BLOCK_SIZE, RECLAIM_ROUNDS};
 use crate::pgtable::CopyMode;
 use crate::platform::Platform;
 use crate::tlb::{FlushBatch, RssChange};
+
+/// How the child of a `fork` comes by the leaves of private mappings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ForkStrategy {
+    /// Every leaf is copied.
+    #[default]
+    Copy,
+    /// Tables of anonymous memory are shared until either side changes something in them; other leaves are copied.
+    Share,
+}
 
 impl<'m, P: Platform> Mm<'m, P> {
     /// A second address space with the same mappings. Private pages are shared until either side stores to them; locks
@@ -29,8 +40,8 @@ impl<'m, P: Platform> Mm<'m, P> {
     }
 
     fn try_fork(&self) -> Result<Self, MmError> {
-        let child =
-            Self::unknown(self.memory, self.context().mode(), self.context().zap(), Some(self.family))?;
+        let context = self.context();
+        let child = Self::unknown(self.memory, context.mode(), context.zap(), Some(self.family))?;
         let mut fresh = child.lock_unknown();
         let space = self.lock();
         let mut gone = VmaList::new();
@@ -68,10 +79,32 @@ impl<'m, P: Platform> Mm<'m, P> {
     fn copy_pages(&self, parent: &Space, child: &Self, owed: &mut FlushBatch) -> Result<(), MmError> {
         for vma in parent.tree.iter().filter(|vma| vma.attributes.is_private()) {
             let mut rss = RssChange::default();
-            let copied = self.tables().copy(&child.tables(), vma.range, CopyMode::Private, owed, &mut rss);
+            let copied = if self.memory.fork_strategy() == ForkStrategy::Share && is_shareable(vma) {
+                let limits = shareable_around(&parent.tree, vma);
+                self.tables().share(&child.tables(), vma.range, limits, owed, &mut rss)
+            } else {
+                self.tables().copy(&child.tables(), vma.range, CopyMode::Private, owed, &mut rss)
+            };
             child.add_rss(rss, is_nameless(vma));
             copied.map_err(|_| MmError::NoMemory)?;
         }
         Ok(())
     }
+}
+
+/// Whether tables that hold nothing but this mapping may be shared. Pages of files come to be unmapped by others, when the
+/// file is truncated, and that may not need memory.
+fn is_shareable(vma: &Vma) -> bool {
+    vma.attributes.is_anonymous() && vma.attributes.is_private()
+}
+
+/// The addresses around a mapping in which nothing is that may not be shared: no further than the tables in which the
+/// mapping begins and ends.
+fn shareable_around(tree: &VmaTree, vma: &Vma) -> VirtRange {
+    let start = vma.range.start.align_down(BLOCK_SIZE);
+    let end = vma.range.end.align_up(BLOCK_SIZE).unwrap_or(vma.range.end);
+    let below =
+        tree.overlapping(VirtRange::new(start, vma.range.start)).filter(|vma| !is_shareable(vma)).last();
+    let above = tree.overlapping(VirtRange::new(vma.range.end, end)).find(|vma| !is_shareable(vma));
+    VirtRange::new(below.map_or(start, |vma| vma.range.end), above.map_or(end, |vma| vma.range.start))
 }

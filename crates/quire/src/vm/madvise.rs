@@ -108,6 +108,7 @@ impl<P: Platform> Mm<'_, P> {
         let (part, outcome) =
             prefix(&space, range, |vma| vma.is_anonymous() && !vma.flags.contains(VmaFlags::LOCKED));
         self.cut(part)?;
+        self.unshare(part)?;
         let mut owed = FlushBatch::new();
         let marked = self.tables().mark_lazy_free(part, &mut owed);
         owed.flush(self.memory.pages(), self.context());

@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use super::body::{BodyBox, MmBody};
 use super::edit::Spares;
 use super::family::Families;
+use super::fork::ForkStrategy;
 use super::policy::FolioPolicy;
 use super::tree::{VmaBox, VmaList, VmaRecord};
 use super::vma::{Backing, Vma, VmaAttributes};
@@ -35,6 +36,7 @@ pub struct Memory<'p, P: Platform> {
     number: AtomicU64,
     policy: AtomicU64,
     zero: Frame,
+    fork: ForkStrategy,
 }
 
 impl<'p, P: Platform> Memory<'p, P> {
@@ -42,7 +44,11 @@ impl<'p, P: Platform> Memory<'p, P> {
     ///
     /// # Errors
     /// [`InitError::TooSmall`].
-    pub fn new(pages: PageAllocator<'p, P>, policy: FolioPolicy) -> Result<Self, InitError> {
+    pub fn new(
+        pages: PageAllocator<'p, P>,
+        policy: FolioPolicy,
+        fork: ForkStrategy,
+    ) -> Result<Self, InitError> {
         let zero = pages.alloc(Gfp::KERNEL, Order::FRAME).map_err(|_| InitError::TooSmall)?;
         let frames = FrameRange::folio(zero, Order::FRAME);
         pages.hold(frames);
@@ -57,6 +63,7 @@ impl<'p, P: Platform> Memory<'p, P> {
             number: AtomicU64::new(0),
             policy,
             zero,
+            fork,
         })
     }
 
@@ -82,6 +89,12 @@ impl<'p, P: Platform> Memory<'p, P> {
     #[inline]
     pub fn zero_frame(&self) -> Frame {
         self.zero
+    }
+
+    /// How `fork` gives the child its leaves.
+    #[inline]
+    pub fn fork_strategy(&self) -> ForkStrategy {
+        self.fork
     }
 
     /// The folio sizes of anonymous memory.

@@ -198,17 +198,28 @@ impl<'m, P: Platform> Mm<'m, P> {
         self.body.add_rss(self.memory.pages(), change, nameless);
     }
 
-    /// Splits large leaves that reach over an end of the range, so that nothing that follows needs memory. A page cache
+    /// Splits large leaves that reach over an end of the range, and unshares tables that do, so that unmapping it needs no
+    /// memory. A page cache
     /// that can be dropped is, before memory counts as out.
     pub(super) fn cut(&self, range: VirtRange) -> Result<(), MmError> {
         for at in [range.start, range.end] {
-            let mut split = self.tables().split_at(at);
-            if split == Err(MapError::OutOfMemory) && self.memory.reclaim() > 0 {
-                split = self.tables().split_at(at);
-            }
-            split.map_err(|_| MmError::NoMemory)?;
+            self.retried(|| self.tables().split_at(at))?;
         }
-        Ok(())
+        self.retried(|| self.tables().unshare_ends(range))
+    }
+
+    /// Sees to it that no table which maps something in the range is shared with another address space.
+    pub(super) fn unshare(&self, range: VirtRange) -> Result<(), MmError> {
+        self.retried(|| self.tables().unshare(range))
+    }
+
+    /// Tries something that may need memory once more after page cache was dropped.
+    fn retried(&self, attempt: impl Fn() -> Result<(), MapError>) -> Result<(), MmError> {
+        let mut done = attempt();
+        if done == Err(MapError::OutOfMemory) && self.memory.reclaim() > 0 {
+            done = attempt();
+        }
+        done.map_err(|_| MmError::NoMemory)
     }
 
     /// Takes out what `vmas`, in ascending order, map inside `within`. Nothing else is mapped in `limits`, which covers
@@ -223,7 +234,7 @@ impl<'m, P: Platform> Mm<'m, P> {
                 Some((sum, alike)) if *alike == nameless => sum.end = range.end,
                 _ => {
                     if let Some((sum, nameless)) = open {
-                        self.zap_alike(sum, VirtRange::new(floor, sum.end), nameless);
+                        self.zap_alike(Zap::tables(sum, VirtRange::new(floor, sum.end)), within, nameless);
                         floor = range.start;
                     }
                     open = Some((range, nameless));
@@ -231,14 +242,16 @@ impl<'m, P: Platform> Mm<'m, P> {
             }
         }
         if let Some((sum, nameless)) = open {
-            self.zap_alike(sum, VirtRange::new(floor, limits.end), nameless);
+            self.zap_alike(Zap::tables(sum, VirtRange::new(floor, limits.end)), within, nameless);
         }
     }
 
-    fn zap_alike(&self, range: VirtRange, limits: VirtRange, nameless: bool) {
+    fn zap_alike(&self, zap: Zap, within: VirtRange, nameless: bool) {
         let mut gather = MmuGather::new(self.memory.pages(), &self.context);
-        let zapped = self.tables().unmap(&Zap::tables(range, limits), &mut gather);
-        debug_assert_eq!(zapped, Ok(()), "the ends of {range:?} were cut before");
+        // A shared table may reach over the ends of what counts alike; all that it maps is anonymous memory.
+        self.tables().let_go(&zap, within, &mut gather);
+        let zapped = self.tables().unmap(&zap, &mut gather);
+        debug_assert_eq!(zapped, Ok(()), "the ends of {:?} were cut before", zap.range);
         self.add_rss(gather.finish(), nameless);
     }
 

@@ -33,6 +33,7 @@ pub mod vma;
 
 pub use fault::{Access, FaultKind, FaultOutcome};
 pub use file::File;
+pub use fork::ForkStrategy;
 pub use info::{MmFault, VmaInfo};
 pub use layout::Placement;
 pub use madvise::Advice;

@@ -54,6 +54,7 @@ impl<P: Platform> Mm<'_, P> {
         prot: Protection,
         gone: &mut VmaList,
     ) -> Result<(), MmError> {
+        self.unshare(range)?;
         self.change_range(space, range, gone, |vma| vma.protection = prot)?;
         self.protect_leaves(space, range);
         Ok(())

@@ -150,6 +150,7 @@ impl<P: Platform> Mm<'_, P> {
             self.tables().runs(vma.range, |run| {
                 let bytes = run.count * run.size.bytes();
                 if run.first.has(EntryFlags::LAZY_FREE)
+                    && !run.shared
                     && self.has_clean_leaf(run.addr, bytes)
                     && count < RUNS
                     && pages < LOCK_HOLD_FRAMES as u64

@@ -53,6 +53,7 @@ impl<P: Platform> Mm<'_, P> {
         let space = self.lock();
         let range = space.layout.range(addr, len).ok_or(MmError::Invalid)?;
         self.cut(range)?;
+        self.unshare(range)?;
         let mut owed = FlushBatch::new();
         let done = verb(range, &mut owed);
         owed.flush(self.memory.pages(), self.context());

@@ -150,6 +150,12 @@ impl Entry {
         Self(frame.addr().0 | EntryFlags::PRESENT.0 | EntryFlags::WRITE.0 | EntryFlags::USER.0)
     }
 
+    /// A pointer to a table that other address spaces reach as well, or did: nothing below can be stored to through it.
+    #[inline]
+    pub const fn shared_table(frame: Frame) -> Self {
+        Self::table(frame).without(EntryFlags::WRITE)
+    }
+
     /// Whether nothing was ever here.
     #[inline]
     pub const fn is_empty(self) -> bool {
@@ -187,6 +193,12 @@ impl Entry {
     #[inline]
     pub const fn is_table(self, level: Level) -> bool {
         self.is_present() && level.get() != 0 && self.0 & EntryFlags::LARGE.0 == 0
+    }
+
+    /// Whether the entry, read at `level`, points to a table that others may reach ([`Self::shared_table`]).
+    #[inline]
+    pub const fn is_shared_table(self, level: Level) -> bool {
+        self.is_table(level) && !self.has(EntryFlags::WRITE)
     }
 
     /// The frame that the entry names.

@@ -8,10 +8,10 @@ mod stack;
 
 use super::mm::Mm;
 use super::vma::{Vma, VmaAttributes};
-use crate::addr::{Order, VirtAddr};
+use crate::addr::{Order, VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags, Protection};
 use crate::error::{FaultError, MapError};
-use crate::limits::RECLAIM_ROUNDS;
+use crate::limits::{BLOCK_SIZE, RECLAIM_ROUNDS};
 use crate::pgtable::Lookup;
 use crate::platform::Platform;
 use crate::stats::Stat;
@@ -61,6 +61,8 @@ pub(super) enum Step {
     Done(FaultOutcome),
     /// Something changed meanwhile: look again.
     Again,
+    /// The table is shared with another address space: call [`Mm::unshare_at`], holding no lock, and look again.
+    Shared,
 }
 
 impl Step {
@@ -113,6 +115,7 @@ impl<P: Platform> Mm<'_, P> {
             match step {
                 Ok(Step::Done(outcome)) => return Ok(outcome),
                 Ok(Step::Again) => self.memory.platform().relax(),
+                Ok(Step::Shared) => self.unshare_at(addr)?,
                 Err(FaultError::OutOfMemory) if rounds < RECLAIM_ROUNDS && self.make_room() > 0 => {
                     rounds += 1
                 }
@@ -127,6 +130,10 @@ impl<P: Platform> Mm<'_, P> {
             return Err(FaultError::Protection);
         }
         let found = self.tables().lookup(addr);
+        // Nothing below asks who else maps a frame before the table is ours: a shared table counts once.
+        if found.shared && (found.entry.is_empty() || access == Access::Write) {
+            return Ok(Step::Shared);
+        }
         if found.entry.is_empty() {
             return if vma.attributes.is_anonymous() {
                 self.fault_anonymous(vma, addr, access, found)
@@ -139,6 +146,23 @@ impl<P: Platform> Mm<'_, P> {
             return self.fault_protected(vma, addr, found);
         }
         Ok(Step::done(order, FaultKind::Spurious))
+    }
+}
+
+impl<P: Platform> Mm<'_, P> {
+    /// Sees to it that the table of 4 KiB leaves around an address is not shared. The caller holds no lock.
+    pub(super) fn unshare_at(&self, addr: VirtAddr) -> Result<(), FaultError> {
+        let table = VirtRange::from_len(addr.align_down(BLOCK_SIZE), BLOCK_SIZE);
+        let mut rounds = 0;
+        loop {
+            let space = self.lock();
+            let done = self.tables().unshare(table);
+            drop(space);
+            match done {
+                Err(_) if rounds < RECLAIM_ROUNDS && self.make_room() > 0 => rounds += 1,
+                done => return done.map_err(|_| FaultError::OutOfMemory),
+            }
+        }
     }
 }
 
@@ -159,7 +183,7 @@ pub(super) fn leaf_flags(vma: &VmaAttributes, writable: bool) -> EntryFlags {
 pub(super) fn mapped(result: Result<(), MapError>) -> Result<bool, FaultError> {
     match result {
         Ok(()) => Ok(true),
-        Err(MapError::Occupied) => Ok(false),
+        Err(MapError::Occupied | MapError::Shared) => Ok(false),
         Err(MapError::OutOfMemory) => Err(FaultError::OutOfMemory),
         Err(MapError::Unaligned | MapError::BadAddress) => Err(FaultError::NotMapped),
     }

@@ -1,0 +1,297 @@
+//! Sharing page-table pages between address spaces, for `fork`.
+//!
+//! # Protocol
+//!
+//! A table of 4 KiB leaves may be reached by several address spaces. Each of their parent's entries lacks the right to
+//! store ([`Entry::shared_table`]), and hardware allows what every level allows, so nothing is stored through the table and
+//! no dirty bit is set in it; accessed bits are. `sharers` in its descriptor says how many reach it beside one; `owner` and
+//! `word` name nobody.
+//!
+//! *Joining.* `fork` holds the parent's address-space lock exclusive. It takes the right to store out of the parent's entry,
+//! flushes before it gives the lock back, and adds one to `sharers`. No leaf and no map count is touched: a leaf counts once,
+//! however many address spaces reach its table (invariant 5).
+//!
+//! *While shared* a table is never changed, save that leaves may lose the right to store, under the table's lock: nobody
+//! could use it. Whoever wants to change a leaf, or fill an empty entry, makes the table its own first. Whether a frame is
+//! mapped once is asked about leaves in unshared tables only; a count of one says nothing about a leaf in a shared table.
+//!
+//! *Unsharing* ([`PageTables::unshare`]) holds its own address space's lock exclusive, so no walker of that address space
+//! is inside the table; those of others are, and have their share, which keeps it. When `sharers` is zero nobody else is
+//! left, nor can come: the entry gets its right back. Else the leaves are copied to a new table, under the lock of the old
+//! one, as `fork` without sharing copies them: each frame counts one leaf more, and neither side may store to it. One
+//! exchange of the parent's entry installs the copy. An accessed bit that hardware sets in the old table between the copy
+//! and the flush is known to the others alone; dirty bits cannot be set in it.
+//!
+//! *Leaving* is what becomes of the old table then, of one that is unmapped whole, and at exit: the entry is taken out, the
+//! CPUs that run the address space are flushed, paging-structure caches included, and only then one is taken from `sharers`.
+//! Whoever finds it zero already is the last: nobody else reaches the table, and it is taken apart like any other.
+//!
+//! `sharers` is changed by atomic read-modify-write and needs no lock: it grows only while whoever makes it grow has a
+//! share, and after taking one from it nobody looks at the table again. A share is an entry; entries change under an
+//! exclusive hold alone. So zero, seen by one who has a share, stays zero.
+
+use core::sync::atomic::Ordering;
+
+use super::copy::CopyMode;
+use super::lock::LockedTable;
+use super::{FreshTable, PageTables, Zap, place_of};
+use crate::addr::{VirtAddr, VirtRange};
+use crate::arch::{Entry, EntryFlags, Level};
+use crate::error::MapError;
+use crate::limits::TABLE_ENTRIES;
+use crate::platform::Platform;
+use crate::stats::Stat;
+use crate::tlb::words::Table;
+use crate::tlb::{FlushBatch, MmuGather, RssChange, Unmapped, ZapStrategy, resident};
+
+/// An entry that points to a shared table.
+struct Shared<'t> {
+    parent: Table<'t>,
+    index: usize,
+    /// What the table covers.
+    extent: VirtRange,
+    /// What of it the range concerns.
+    part: VirtRange,
+    table: Table<'t>,
+}
+
+impl Shared<'_> {
+    /// Whether anything is mapped in a part of the extent. The answer stays as long as the table is shared.
+    fn maps(&self, part: VirtRange) -> bool {
+        let first = self.table.index(part.start);
+        let count = (part.len() / Level::PTE.entry_bytes()) as usize;
+        (first..first + count).any(|index| !self.table.load(index).is_empty())
+    }
+
+    fn maps_outside(&self) -> bool {
+        self.maps(VirtRange::new(self.extent.start, self.part.start))
+            || (self.part.end < self.extent.end && self.maps(VirtRange::new(self.part.end, self.extent.end)))
+    }
+}
+
+impl<'p, P: Platform> PageTables<'_, 'p, P> {
+    /// As [`Self::copy`] with [`CopyMode::Private`], save that tables of 4 KiB leaves which lie wholly inside `limits` are
+    /// shared in place of being copied, with all that they map. The limits cover the range, and nothing is mapped in them
+    /// that the child may not have.
+    ///
+    /// # Errors
+    /// [`MapError::OutOfMemory`]: the child has the leaves of a part of the range.
+    pub fn share(
+        &self,
+        child: &Self,
+        range: VirtRange,
+        limits: VirtRange,
+        owed: &mut FlushBatch,
+        rss: &mut RssChange,
+    ) -> Result<(), MapError> {
+        self.check(range)?;
+        debug_assert!(limits.covers(range));
+        let mut rest = range;
+        while !rest.is_empty() {
+            let Some(directory) = self.find(rest.start, Level::PMD) else {
+                let step = self.step(rest);
+                self.copy(child, step.range, CopyMode::Private, owed, rss)?;
+                rest.start = step.range.end;
+                continue;
+            };
+            let covered = Level::PMD.table_bytes();
+            let end = rest.end.min(rest.start.align_down(covered).add(covered));
+            let part = VirtRange::new(rest.start, end);
+            rest.start = self.share_tables(child, directory, part, limits, owed, rss)?;
+            if rest.start < end {
+                // A large leaf, or a table that only in part may be shared.
+                let one = VirtRange::new(rest.start, end.min(directory.extent(rest.start).end));
+                self.copy(child, one, CopyMode::Private, owed, rss)?;
+                rest.start = one.end;
+            }
+        }
+        Ok(())
+    }
+
+    /// Shares the tables below one directory up to the first entry that must be copied; where that is.
+    fn share_tables(
+        &self,
+        child: &Self,
+        directory: Table<'p>,
+        part: VirtRange,
+        limits: VirtRange,
+        owed: &mut FlushBatch,
+        rss: &mut RssChange,
+    ) -> Result<VirtAddr, MapError> {
+        let base = part.start.align_down(Level::PMD.entry_bytes());
+        let count = (part.end.0 - base.0).div_ceil(Level::PMD.entry_bytes());
+        let extents = (0..count).map(|at| directory.extent(base.add(at * Level::PMD.entry_bytes())));
+        let entry = |extent: &VirtRange| directory.load(directory.index(extent.start));
+        let fits = |extent: &VirtRange| {
+            let entry = entry(extent);
+            entry.is_table(Level::PMD) && limits.covers(*extent) && !self.has_marks(directory, entry)
+        };
+        let blocked = extents.clone().find(|extent| !entry(extent).is_empty() && !fits(extent));
+        let stop = blocked.map_or(part.end, |extent| extent.start.max(part.start));
+        let mut shared = extents.take_while(|extent| extent.start < stop).filter(fits).peekable();
+        if shared.peek().is_none() {
+            return Ok(stop);
+        }
+        let target = child.ensure(part.start, Level::PMD)?;
+        let (from, to) = (self.lock(directory), self.lock_second(target));
+        for extent in shared {
+            let index = directory.index(extent.start);
+            // It may be shared already, on behalf of another mapping that reaches into it.
+            if to.load(index).is_empty() && self.join(child, (&from, &to), index, rss) {
+                owed.add_tables(extent);
+            }
+        }
+        Ok(stop)
+    }
+
+    /// Whether a leaf below an entry is marked for a handler, which is not the child's.
+    #[inline]
+    fn has_marks(&self, directory: Table<'p>, entry: Entry) -> bool {
+        self.context.has_marks() && {
+            let table = directory.child(self.platform(), entry);
+            (0..TABLE_ENTRIES).any(|index| table.load(index).has(EntryFlags::PRESENT | EntryFlags::UFFD_WP))
+        }
+    }
+
+    /// Lets the child reach the table below an entry; whether the parent's entry lost the right to store.
+    #[inline]
+    fn join(
+        &self,
+        child: &Self,
+        (from, to): (&LockedTable<'_, P>, &LockedTable<'_, P>),
+        index: usize,
+        rss: &mut RssChange,
+    ) -> bool {
+        let entry = from.load(index);
+        let table = from.table().child(self.platform(), entry);
+        let descriptor = self.allocator.descriptor(table.frame());
+        if descriptor.population.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        *rss += resident(table, descriptor);
+        let ours = !entry.is_shared_table(Level::PMD);
+        if ours {
+            descriptor.owner.store(0, Ordering::Relaxed);
+            descriptor.word.store(0, Ordering::Relaxed);
+            descriptor.sharers().store(1, Ordering::Relaxed);
+            from.update(index, entry, |entry| entry.without(EntryFlags::WRITE));
+            self.context.note_shared();
+        } else {
+            descriptor.sharers().fetch_add(1, Ordering::Relaxed);
+        }
+        to.fill(index, Entry::shared_table(table.frame()));
+        child.context.add_tables(1);
+        child.context.note_shared();
+        self.allocator.count(Stat::TableShare, 1);
+        ours
+    }
+
+    /// Sees to it that no table which maps something in the range is shared. Flushes. Exclusive.
+    ///
+    /// # Errors
+    /// [`MapError::OutOfMemory`]; what is mapped is as before then.
+    pub fn unshare(&self, range: VirtRange) -> Result<(), MapError> {
+        self.unshare_where(range, |shared| shared.maps(shared.part))
+    }
+
+    /// The same, save for tables of which all that they map lies inside the range, or nothing: what is left of them can be
+    /// taken away by [`Self::let_go`] without needing memory.
+    ///
+    /// # Errors
+    /// As [`Self::unshare`].
+    pub fn unshare_ends(&self, range: VirtRange) -> Result<(), MapError> {
+        if !self.context.has_shared() {
+            return Ok(());
+        }
+        let crossed = |shared: &Shared<'_>| shared.maps(shared.part) && shared.maps_outside();
+        let table = |addr: VirtAddr| addr.align_down(Level::PTE.table_bytes());
+        for at in [table(range.start), table(range.end)] {
+            let extent = VirtRange::from_len(at, Level::PTE.table_bytes());
+            if extent.overlaps(range) {
+                self.unshare_where(extent.intersect(range), crossed)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn unshare_where(&self, range: VirtRange, wanted: impl Fn(&Shared<'p>) -> bool) -> Result<(), MapError> {
+        let mut gather = MmuGather::new(self.allocator, self.context);
+        let (mut rest, mut done) = (range, Ok(()));
+        while let Some(shared) = self.next_shared(&mut rest) {
+            if wanted(&shared) {
+                gather.make_room();
+                done = self.make_own(&shared, &mut gather);
+            }
+            if done.is_err() {
+                break;
+            }
+        }
+        // The copies map what the originals did, so resident memory is the same.
+        gather.finish();
+        done
+    }
+
+    /// Takes shared tables out of this address space that hold something in a range which is to be unmapped, and nothing
+    /// outside `doomed`, all of which is; the gather gets them. Leaves those that the limits let [`Self::unmap`] detach.
+    /// Exclusive.
+    pub fn let_go(&self, zap: &Zap, doomed: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
+        let mut rest = zap.range;
+        while let Some(shared) = self.next_shared(&mut rest) {
+            let shared = Shared { part: shared.extent.intersect(doomed), ..shared };
+            let detached = zap.limits.covers(shared.extent) && self.context.zap() == ZapStrategy::Tables;
+            if detached || !shared.maps(shared.part) || shared.maps_outside() {
+                continue;
+            }
+            gather.make_room();
+            let entry = self.lock(shared.parent).exchange(shared.index, Entry::EMPTY);
+            gather.add(Unmapped::table(entry, Level::PMD));
+            gather.owe_tables(shared.extent);
+            self.allocator.count(Stat::ZapTable, 1);
+        }
+    }
+
+    /// The first entry in the range that points to a shared table; the range begins behind it afterwards.
+    fn next_shared(&self, rest: &mut VirtRange) -> Option<Shared<'p>> {
+        while self.context.has_shared() && !rest.is_empty() {
+            let mut parent = self.root();
+            let mut entry = parent.load(parent.index(rest.start));
+            while parent.level() > Level::PMD && entry.is_table(parent.level()) {
+                parent = parent.child(self.platform(), entry);
+                entry = parent.load(parent.index(rest.start));
+            }
+            let extent = parent.extent(rest.start);
+            let (index, part) = (parent.index(rest.start), extent.intersect(*rest));
+            rest.start = part.end;
+            if entry.is_shared_table(parent.level()) {
+                let table = parent.child(self.platform(), entry);
+                return Some(Shared { parent, index, extent, part, table });
+            }
+        }
+        None
+    }
+
+    /// Makes a shared table this address space's own: by taking it over if nobody else is left, or by copying it.
+    fn make_own(&self, shared: &Shared<'p>, gather: &mut MmuGather<'_, '_, P>) -> Result<(), MapError> {
+        let Shared { parent, index, table, .. } = *shared;
+        self.allocator.count(Stat::TableUnshare, 1);
+        let descriptor = self.allocator.descriptor(table.frame());
+        if descriptor.sharers().load(Ordering::Acquire) == 0 {
+            descriptor.owner.store(self.context.root().0, Ordering::Relaxed);
+            descriptor.word.store(place_of(parent.frame(), index), Ordering::Relaxed);
+            let locked = self.lock(parent);
+            locked.update(index, locked.load(index), |entry| entry.with(EntryFlags::WRITE));
+            return Ok(());
+        }
+        let fresh = FreshTable::new(self.allocator, Level::PTE)?;
+        let copied = self.copy_table(table, shared.extent, fresh.table());
+        if copied.is_err() {
+            // What was counted is counted down as that of any table that goes.
+            gather.add(fresh.abandon(self.context));
+            return copied;
+        }
+        let old = fresh.exchange(self.context, &self.lock(parent), index);
+        gather.add(Unmapped::table(old, Level::PMD));
+        gather.owe_tables(shared.extent);
+        Ok(())
+    }
+}

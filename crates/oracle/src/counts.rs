@@ -1,6 +1,6 @@
 //! Checks of the whole state: map counts against an independent reading of all page tables, and frames against owners.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use hosted::Hosted;
 use quire::addr::{Frame, FrameRange};
@@ -14,15 +14,20 @@ use quire::stats::Stat;
 pub struct Mapped {
     /// Leaves that map each frame.
     leaves: HashMap<u64, u64>,
+    /// Frames that hold page tables.
+    tables: HashSet<Frame>,
 }
 
 impl Mapped {
     /// Reads the tables under these roots. Frames that nobody counts (the zero frame) are left out.
     pub fn read(machine: &Hosted, roots: &[Frame]) -> Self {
         let mut mapped = Self::default();
+        // A leaf counts once, however many address spaces reach the table that it stands in.
+        let mut seen = HashSet::new();
         for &root in roots {
+            mapped.tables.extend(machine.tables(root));
             for leaf in machine.leaves(root) {
-                if leaf.entry & EntryFlags::SPECIAL.bits() != 0 {
+                if leaf.entry & EntryFlags::SPECIAL.bits() != 0 || !seen.insert((leaf.table, leaf.addr)) {
                     continue;
                 }
                 for frame in leaf.frame.0..leaf.frame.0 + leaf.frames {
@@ -36,6 +41,11 @@ impl Mapped {
     /// How many different frames are mapped.
     pub fn frames(&self) -> u64 {
         self.leaves.len() as u64
+    }
+
+    /// How many different frames hold page tables.
+    pub fn tables(&self) -> u64 {
+        self.tables.len() as u64
     }
 
     /// How many leaves map the frame.
@@ -87,16 +97,10 @@ pub struct Owners {
 }
 
 impl Owners {
-    /// Asks the allocator about every frame of a machine whose memory is one range of whole blocks from 0 on. `tables`
-    /// are the page-table pages of all address spaces.
-    pub fn read(
-        allocator: &PageAllocator<'_, Hosted>,
-        mapped: &Mapped,
-        memory: FrameRange,
-        tables: u64,
-    ) -> Self {
+    /// Asks the allocator about every frame of a machine whose memory is one range of whole blocks from 0 on.
+    pub fn read(allocator: &PageAllocator<'_, Hosted>, mapped: &Mapped, memory: FrameRange) -> Self {
         let info = allocator.memory_info();
-        let objects = allocator.stat(Stat::NrSlab);
+        let (objects, tables) = (allocator.stat(Stat::NrSlab), mapped.tables.len() as u64);
         let mut owners = Self { used: info.used, tables, objects, ..Self::default() };
         for piece in memory.by_block() {
             let block = allocator.memmap().block(piece.start.block());

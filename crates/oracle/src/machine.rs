@@ -157,10 +157,9 @@ impl<'p> Quire<'p> {
     }
 
     fn owners(&self, mapped: &Mapped) -> Owners {
-        let tables = self.spaces.iter().flatten().map(|mm| mm.rss().page_tables).sum();
         let memory =
             FrameRange::new(Frame(0), self.machine.config().ranges.iter().map(|r| r.bytes / PAGE).sum());
-        Owners::read(self.manager.pages(), mapped, memory, tables)
+        Owners::read(self.manager.pages(), mapped, memory)
     }
 
     fn check_here(&self, deep: bool) -> Result<(), String> {
@@ -178,6 +177,10 @@ impl<'p> Quire<'p> {
         }
         let roots: Vec<_> = self.spaces.iter().flatten().map(Mm::root).collect();
         let (mapped, memory) = (Mapped::read(self.machine, &roots), self.memory());
+        let (counted, found) = (self.manager.meminfo().page_tables, mapped.tables());
+        if counted != found {
+            return Err(format!("{counted} page-table pages are counted, but {found} are reached"));
+        }
         mapped.compare(self.manager.pages(), &memory)?;
         self.owners(&mapped).compare(&self.owners_before)?;
         let files = self.files.iter().map(|(&number, file)| (number, &**file));

@@ -9,11 +9,22 @@ use oracle::ops::{Draw, draw};
 
 #[test]
 fn address_spaces_and_model_agree() {
+    agree(Duration::from_secs(9), |_| {});
+}
+
+/// Private memory that is forked over and over: what shares page tables must not show.
+#[test]
+fn families_and_model_agree() {
+    agree(Duration::from_secs(5), Draw::families);
+}
+
+fn agree(limit: Duration, form: impl Fn(&mut Draw)) {
     let mut runs = 0;
-    for seed in seeds(Duration::from_secs(9)) {
+    for seed in seeds(limit) {
         let mut rng = Rng::with_seed(seed);
         let machine = MachineShape::new(&mut rng);
-        let shape = Draw::new(&mut rng, 300, 4);
+        let mut shape = Draw::new(&mut rng, 300, 4);
+        form(&mut shape);
         let steps = draw(&mut rng, &shape);
         let checked = in_time(&format!("QUIRE_SEED={seed}"), || {
             check_seed(seed, &steps, &|steps| check_machine(&machine, &shape.files, seed, steps).map(drop))

@@ -25,6 +25,9 @@ fn case(seed: u64, count: usize) -> Case {
     let machine = MachineShape::new(&mut rng);
     let mut shape = Draw::new(&mut rng, count, 4);
     shape.one_sharing(&mut rng);
+    if seed.is_multiple_of(2) {
+        shape.families();
+    }
     let steps = draw(&mut rng, &shape);
     Case { seed, machine, files: shape.files, steps }
 }

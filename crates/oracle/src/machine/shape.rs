@@ -7,7 +7,7 @@ use quire::cpu::CpuId;
 use quire::manager::{Config, MemoryManager, MemoryRange};
 use quire::platform::FileId;
 use quire::tlb::ZapStrategy;
-use quire::vm::{FolioPolicy, OrderPolicy};
+use quire::vm::{FolioPolicy, ForkStrategy, OrderPolicy};
 
 use super::{Quire, STACK_LIMIT};
 use crate::lockstep::Lockstep;
@@ -23,6 +23,8 @@ pub struct MachineShape {
     pub cpus: usize,
     /// Folio sizes of anonymous memory.
     pub policy: FolioPolicy,
+    /// How `fork` gives the child its leaves.
+    pub fork: ForkStrategy,
     /// How memory is taken apart.
     pub zap: ZapStrategy,
     /// Which allocations fail.
@@ -40,6 +42,7 @@ impl MachineShape {
             bytes: 256 << 20,
             cpus: rng.usize(1..5),
             policy: draw_policy(rng),
+            fork: draw_fork(&mut Rng::with_seed(!rng.clone().u64(..))),
             // From a copy: what a seed draws beside stays the same.
             zap: rng.clone().choice(ZapStrategy::ALL).expect("not empty"),
             failures: FailurePlan::Off,
@@ -81,6 +84,10 @@ fn draw_policy(rng: &mut Rng) -> FolioPolicy {
     policy.with_pmd_mapped(rng.bool())
 }
 
+fn draw_fork(rng: &mut Rng) -> ForkStrategy {
+    if rng.u8(..4) > 0 { ForkStrategy::Share } else { ForkStrategy::Copy }
+}
+
 /// How often a run asked for what can be made to fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RunCounts {
@@ -110,7 +117,7 @@ pub fn check_machine(
         zeroed: true,
     };
     let ranges: Vec<MemoryRange> = machine.ranges().iter().map(frames).collect();
-    let config = Config { folios: shape.policy, zap: shape.zap, ..Config::default() };
+    let config = Config { folios: shape.policy, fork: shape.fork, zap: shape.zap, ..Config::default() };
     let made = machine.run_on(CpuId(0), || MemoryManager::new(&machine, &ranges, &config));
     let manager = made.map_err(|error| format!("start: {error}"))?;
     let before = drained(&machine, &manager);

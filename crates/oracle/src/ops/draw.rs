@@ -22,6 +22,8 @@ pub struct Draw {
     weights: [u32; KINDS],
     /// Whether file mappings are all private, all shared, or drawn.
     sharing: Option<bool>,
+    /// Hardly anything but private anonymous memory is mapped.
+    anonymous: bool,
     /// Of a thousand arguments, how many are made odd on purpose.
     odd: u32,
 }
@@ -53,6 +55,7 @@ impl Draw {
             files,
             weights,
             sharing: None,
+            anonymous: false,
             odd: *rng.choice(&[0, 20, 100]).expect("not empty"),
         }
     }
@@ -72,6 +75,15 @@ impl Draw {
     /// runs out, which private pages were copied ahead of a store is not known.
     pub fn one_sharing(&mut self, rng: &mut Rng) {
         self.sharing = Some(rng.bool());
+    }
+
+    /// Forks and exits often, stores to many pages in a row, and maps hardly anything that is not private anonymous memory:
+    /// page tables are shared by whole families.
+    pub fn families(&mut self) {
+        for (kind, weight) in [(10, 4), (11, 3), (12, 12), (14, 6)] {
+            self.weights[kind] = self.weights[kind].max(weight);
+        }
+        self.anonymous = true;
     }
 
     /// Keeps addresses and lengths to this many pages, for a subject that is slow or shares the machine.
@@ -128,6 +140,7 @@ impl Draw {
         };
         let what = match rng.u32(..10) {
             0..=5 => What::Anonymous,
+            _ if self.anonymous && rng.u32(..16) > 0 => What::Anonymous,
             6 => What::SharedAnonymous,
             _ => {
                 let (file, bytes) = *rng.choice(&self.files).expect("not empty");

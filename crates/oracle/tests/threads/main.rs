@@ -22,7 +22,7 @@ use quire::error::FaultError;
 use quire::manager::{Config, MemoryManager, MemoryRange};
 use quire::platform::FileId;
 use quire::tlb::ZapStrategy;
-use quire::vm::{Access, FolioPolicy, MapRequest, Mm, Placement};
+use quire::vm::{Access, FolioPolicy, ForkStrategy, MapRequest, Mm, Placement};
 use view::{View, possible};
 
 const CPUS: usize = 3;
@@ -42,6 +42,10 @@ fn machine() -> (Hosted, Vec<MemoryRange>) {
 fn policy(rng: &mut Rng) -> FolioPolicy {
     let order = Order::new(*rng.choice(&[0, 0, 2, 4, 9]).expect("not empty")).unwrap_or(Order::FRAME);
     FolioPolicy::only(order).with_pmd_mapped(rng.bool())
+}
+
+fn strategy(rng: &mut Rng) -> ForkStrategy {
+    if rng.u8(..4) > 0 { ForkStrategy::Share } else { ForkStrategy::Copy }
 }
 
 /// All that can be checked at rest.
@@ -73,7 +77,7 @@ fn lockstep_round(seed: u64) -> Result<(), String> {
     let mut rng = Rng::with_seed(seed);
     let (machine, ranges) = machine();
     let zap = ZapStrategy::ALL[seed as usize % ZapStrategy::ALL.len()];
-    let config = Config { folios: policy(&mut rng), zap, ..Config::default() };
+    let config = Config { folios: policy(&mut rng), fork: strategy(&mut rng), zap, ..Config::default() };
     let manager = machine.run_on(CpuId(0), || MemoryManager::new(&machine, &ranges, &config));
     let manager = manager.map_err(|error| error.to_string())?;
     let mm = machine.run_on(CpuId(0), || manager.new_mm()).map_err(|error| error.to_string())?;
@@ -214,7 +218,7 @@ fn contention_round(seed: u64, time: Duration) -> Result<u64, String> {
     let mut rng = Rng::with_seed(seed);
     let (machine, ranges) = machine();
     let zap = ZapStrategy::ALL[seed as usize % ZapStrategy::ALL.len()];
-    let config = Config { folios: policy(&mut rng), zap, ..Config::default() };
+    let config = Config { folios: policy(&mut rng), fork: strategy(&mut rng), zap, ..Config::default() };
     let manager = machine.run_on(CpuId(0), || MemoryManager::new(&machine, &ranges, &config));
     let manager = manager.map_err(|error| error.to_string())?;
     let request = MapRequest {

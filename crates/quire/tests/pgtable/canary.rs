@@ -51,6 +51,22 @@ const VERBS: &[(&str, Verb)] = &[
         Tables::destroy(allocator, child);
         stored
     }),
+    ("share", |machine, allocator, context| {
+        let child = Tables::create(allocator, context.mode()).unwrap();
+        share(allocator, context, &child);
+        let stored = store(machine);
+        Tables::destroy(allocator, child);
+        stored
+    }),
+    ("leave a shared table", |machine, allocator, context| {
+        let child = Tables::create(allocator, context.mode()).unwrap();
+        share(allocator, context, &child);
+        // The child leaves last and frees what the parent's CPUs may still walk.
+        reload(machine);
+        Tables::new(allocator, context).unshare(range(AT.0, 4 * MIB)).unwrap();
+        Tables::destroy(allocator, child);
+        false
+    }),
     ("move", |machine, allocator, context| {
         let mut owed = FlushBatch::new();
         let tables = Tables::new(allocator, context);
@@ -99,6 +115,23 @@ const VERBS: &[(&str, Verb)] = &[
         store(machine) && !tables.lookup(AT).entry.has(EntryFlags::DIRTY)
     }),
 ];
+
+/// Shares all tables with a child.
+fn share(allocator: &Allocator<'_>, context: &MmContext, child: &MmContext) {
+    let (mut owed, mut rss) = (FlushBatch::new(), RssChange::default());
+    let (from, to, all) =
+        (Tables::new(allocator, context), Tables::new(allocator, child), range(AT.0, 4 * MIB));
+    from.share(&to, all, all, &mut owed, &mut rss).unwrap();
+    owed.flush(allocator, context);
+    assert_eq!(rss.anon, 1024);
+}
+
+/// Has CPU 1 read everything, so that it has cached how the tables are reached now.
+fn reload(machine: &Hosted) {
+    for addr in (AT.0..AT.0 + 4 * MIB).step_by(4096) {
+        machine.run_on(CpuId(1), || machine.read(VirtAddr(addr), &mut [0]).unwrap());
+    }
+}
 
 fn store(machine: &Hosted) -> bool {
     machine.run_on(CpuId(1), || machine.write(AT, &[7]).is_ok())

@@ -14,6 +14,8 @@ use crate::support::*;
 
 const ZAPS: [Stat; 3] = [Stat::ZapTable, Stat::ZapEntry, Stat::TlbFlushAvoided];
 
+const SHARES: [Stat; 3] = [Stat::TableShare, Stat::TableUnshare, Stat::BlockLock];
+
 /// Invariants 2, 3 and 7: a gigabyte of small leaves goes by one exchange and one flush.
 #[test]
 fn a_gigabyte_of_small_leaves_goes_in_one_exchange_and_one_flush() {
@@ -139,6 +141,67 @@ fn a_fork_owes_one_flush_and_leaves_exact_counts() {
         assert!(frames.iter().chain([&large]).all(|&frame| allocator.mapcount(frame) == 2));
         Tables::destroy(allocator, child);
         assert!(frames.iter().chain([&large]).all(|&frame| allocator.mapcount(frame) == 1));
+    });
+}
+
+/// Invariants 4 and 5: a gigabyte of small leaves is forked without touching a leaf, a map count or a block, written by one
+/// side at the price of a copied fork, and let go without being read.
+#[test]
+fn a_gigabyte_is_forked_by_sharing_512_tables() {
+    let config =
+        HostedConfig { tlb_model: false, clearing: false, ..HostedConfig::new(GIB + 128 * MIB).with_cpus(2) };
+    with_space(config, |machine, allocator, context| {
+        let all = range(7 * GIB, GIB);
+        let frames = populate(machine, allocator, context, all, order(4));
+        let child = Tables::create(allocator, context.mode()).unwrap();
+        let (from, to) = (Tables::new(allocator, context), Tables::new(allocator, &child));
+        let leaves = machine.leaves(context.root());
+        let tables = allocator.stat(Stat::NrPageTablePages);
+        running(machine, context, &[0, 1], || {
+            machine.reset_counters();
+            let (mut owed, mut rss) = (FlushBatch::new(), RssChange::default());
+            let counts = counted(allocator, SHARES, || {
+                from.share(&to, all, all, &mut owed, &mut rss).unwrap();
+                owed.flush(allocator, context);
+            });
+            assert_eq!((counts, rss), ([512, 0, 0], RssChange { anon: 262144, file: 0 }));
+            let counters = machine.counters();
+            assert_eq!((counters.flushes_local, counters.flushes_remote, counters.flushes_tables), (1, 1, 2));
+        });
+        let shared = machine.leaves(child.root());
+        assert!(
+            leaves
+                .iter()
+                .zip(&shared)
+                .all(|(one, other)| (one.entry, one.table) == (other.entry, other.table))
+        );
+        assert!(shared.iter().all(|leaf| !leaf.write), "nobody may store through a shared table");
+        assert_eq!(allocator.stat(Stat::NrPageTablePages), tables + 3 - 1, "each table is one page");
+        assert_eq!((context.tables(), child.tables()), (515, 515));
+        assert_eq!(check(allocator, &child).resident, check(allocator, context).resident);
+        assert!(frames.iter().all(|&frame| allocator.mapcount(frame) == 1));
+        // One table becomes the child's own: its frames count twice, and neither side may store to them.
+        let counts = counted(allocator, SHARES, || to.unshare(range(9 * GIB - 4096, 4096)).unwrap());
+        assert_eq!(counts, [0, 0, 0], "nothing is mapped there");
+        let counts = counted(allocator, SHARES, || to.unshare(range(7 * GIB + 4096, 4096)).unwrap());
+        assert_eq!(counts[..2], [0, 1]);
+        assert_eq!(allocator.mapcount(frames[0]), 2);
+        assert_eq!(allocator.mapcount(frames[32]), 1);
+        assert!(!to.lookup(VirtAddr(7 * GIB)).entry.has(EntryFlags::WRITE));
+        // The others are let go of unread; what was copied is counted down.
+        let zapped = [Stat::BlockLock, Stat::ZapTable, Stat::ZapEntry];
+        let counts = counted(allocator, zapped, || {
+            assert_eq!(unmap_all(allocator, &child, all).anon, -262144);
+        });
+        assert_eq!(counts[1..], [1, 0]);
+        assert!(counts[0] < 64, "only what one table maps was counted: {counts:?}");
+        Tables::destroy(allocator, child);
+        assert!(frames.iter().all(|&frame| allocator.mapcount(frame) == 1));
+        // The parent is alone again: it takes its tables over, and its rights with them.
+        let counts = counted(allocator, SHARES, || from.unshare(all).unwrap());
+        assert_eq!(counts, [0, 512, 0]);
+        let own = machine.leaves(context.root());
+        assert_eq!(own.iter().filter(|leaf| leaf.write).count(), 262144 - 512);
     });
 }
 

@@ -79,6 +79,39 @@ const VERBS: &[(&str, Verb)] = &[
         Tables::destroy(allocator, child);
         copied
     }),
+    ("unshare", |allocator, context| {
+        let child = Tables::create(allocator, context.mode())?;
+        let (mut owed, mut rss) = (FlushBatch::new(), RssChange::default());
+        let (tables, to) = (Tables::new(allocator, context), Tables::new(allocator, &child));
+        let all = range(GIB, 8 * MIB);
+        let shared = tables.share(&to, all, all, &mut owed, &mut rss);
+        owed.flush(allocator, context);
+        assert_eq!(check(allocator, &child).resident, rss, "the child has what it was said to have");
+        let done = shared.and_then(|()| to.unshare(all)).and_then(|()| tables.unshare(all));
+        assert_eq!(check(allocator, &child).resident, rss);
+        Tables::destroy(allocator, child);
+        // All of it can be written again.
+        tables.unshare(all).expect("nobody else is left");
+        done
+    }),
+    ("verbs on shared tables", |allocator, context| {
+        let child = Tables::create(allocator, context.mode())?;
+        let (mut owed, mut rss) = (FlushBatch::new(), RssChange::default());
+        let (tables, to) = (Tables::new(allocator, context), Tables::new(allocator, &child));
+        let shared = tables.share(&to, range(GIB, 4 * MIB), range(GIB, 4 * MIB), &mut owed, &mut rss);
+        owed.flush(allocator, context);
+        let mut gather = MmuGather::new(allocator, &child);
+        let part = range(GIB + MIB, 2 * MIB);
+        let done = shared
+            .and_then(|()| to.protect(part, Protection::READ, GrantWrite::Exclusive, &mut owed))
+            .and_then(|()| to.mark_lazy_free(part, &mut owed).map(drop))
+            .and_then(|()| to.unmap(&Zap::tables(part, part), &mut gather));
+        gather.finish();
+        owed.flush(allocator, &child);
+        Tables::destroy(allocator, child);
+        tables.unshare(range(GIB, 8 * MIB)).expect("nobody else is left");
+        done
+    }),
     ("move to another alignment", |allocator, context| {
         let mut owed = FlushBatch::new();
         let (from, to) = (range(GIB, 8 * MIB), VirtAddr(700 * GIB + 4096));

@@ -8,14 +8,14 @@ use quire::addr::{FrameRange, PageSize, VirtAddr, VirtRange};
 use quire::arch::{Entry, EntryFlags, Level};
 use quire::cpu::CpuId;
 use quire::error::MapError;
-use quire::pgtable::{CopyMode, GrantWrite, Zap};
+use quire::pgtable::{GrantWrite, Zap};
 use quire::platform::Platform;
-use quire::tlb::{FlushBatch, MmuGather, RssChange};
+use quire::tlb::{FlushBatch, MmuGather};
 
 use crate::common::{order, seed, with_allocator};
 use crate::model::{Page, counts};
 use crate::support::*;
-use crate::world::{CPUS, SPACES, SPOT_PAGES, SPOTS, World};
+use crate::world::{CPUS, World};
 
 type Operation = fn(&mut World<'_, '_>);
 const OPERATIONS: &[(&str, u32, Operation)] = &[
@@ -63,6 +63,7 @@ fn run(seed: u64, steps: usize) {
             spaces: Vec::new(),
             runs: [None; CPUS as usize],
             bytes: HashMap::new(),
+            share: !seed.is_multiple_of(3),
             files: Vec::new(),
         };
         world.add_space();
@@ -95,7 +96,11 @@ impl World<'_, '_> {
         let Some(frame) = self.new_folio(size) else { return };
         let (run, flags) = (FrameRange::folio(frame, size), self.any_flags());
         let free = self.spaces[space].1.is_empty(range(addr.0, size.bytes()));
-        let outcome = self.tables(space).map(addr, run, flags);
+        let mut outcome = self.tables(space).map(addr, run, flags);
+        if outcome == Err(MapError::Shared) {
+            self.own(space, range(addr.0, 4096));
+            outcome = self.tables(space).map(addr, run, flags);
+        }
         assert_eq!(outcome, if free { Ok(()) } else { Err(MapError::Occupied) });
         if free {
             self.note(space, addr, run, flags);
@@ -134,7 +139,11 @@ impl World<'_, '_> {
         let flags = self.any_flags().without(EntryFlags::ANON);
         let taken = self.spaces[space].1.within(range(addr.0, run.count * 4096)).count() as u64;
         let large = self.tables(space).lookup(addr).leaf_size() == Some(PageSize::Size2M);
-        let outcome = self.tables(space).map_where_empty(addr, run, flags);
+        let mut outcome = self.tables(space).map_where_empty(addr, run, flags);
+        if outcome == Err(MapError::Shared) {
+            self.own(space, range(addr.0, 4096));
+            outcome = self.tables(space).map_where_empty(addr, run, flags);
+        }
         if large {
             return assert_eq!(outcome, Err(MapError::Occupied));
         }
@@ -189,6 +198,13 @@ impl World<'_, '_> {
 
     fn collapse(&mut self) {
         let (space, part) = (self.any_space(), self.place(512, 512));
+        if self.share && self.rng.bool() {
+            return assert!(self.tables(space).collapse(part.start).is_ok());
+        }
+        // Which rights the leaves have is known once the table is the space's own.
+        self.own(space, part);
+        self.check(false);
+        self.spaces[space].1.change(part, |_, page| page.latent = false);
         let pages = self.spaces[space].1.within(part).map(|(_, page)| page).collect::<Vec<_>>();
         let alike = |(at, page): (usize, &Page)| {
             let Page { dirty, accessed, soft_dirty, .. } = *page;
@@ -203,44 +219,6 @@ impl World<'_, '_> {
         if fits {
             let any = pages.iter().any(|page| page.soft_dirty);
             self.spaces[space].1.change(part, |_, page| page.soft_dirty = any);
-        }
-    }
-
-    fn fork(&mut self) {
-        if self.spaces.len() == SPACES {
-            return;
-        }
-        let parent = self.any_space();
-        self.add_space();
-        let child = self.spaces.len() - 1;
-        let mode = if self.rng.u8(..4) > 0 { CopyMode::Private } else { CopyMode::Shared };
-        let (mut owed, mut rss) = (FlushBatch::new(), RssChange::default());
-        for spot in SPOTS {
-            let part = range(spot, SPOT_PAGES * 4096);
-            let copied = self.tables(parent).copy(&self.tables(child), part, mode, &mut owed, &mut rss);
-            assert_eq!(copied, Ok(()));
-        }
-        owed.flush(self.allocator, &self.spaces[parent].0);
-        if mode == CopyMode::Private {
-            self.spaces[parent].1.0.values_mut().for_each(|page| page.write = false);
-        }
-        let mut copy = self.spaces[parent].1.clone();
-        if mode == CopyMode::Shared {
-            copy.0.values_mut().for_each(|page| page.dirty = false);
-        }
-        copy.0.values_mut().for_each(|page| page.marked = false);
-        self.spaces[child].1 = copy;
-        assert_eq!(rss, check(self.allocator, &self.spaces[child].0).resident);
-    }
-
-    fn exit(&mut self) {
-        if self.spaces.len() > 1 {
-            let space = self.any_space();
-            self.leave(space);
-            let (context, _) = self.spaces.swap_remove(space);
-            let moved = self.spaces.len();
-            self.runs.iter_mut().flatten().filter(|run| **run == moved).for_each(|run| *run = space);
-            Tables::destroy(self.allocator, context);
         }
     }
 
@@ -266,6 +244,7 @@ impl World<'_, '_> {
     fn replace(&mut self) {
         let space = self.any_space();
         let Some((addr, page)) = self.any_page(space) else { return };
+        self.own(space, range(addr.0, 4096));
         let found = self.tables(space).lookup(addr);
         let size = found.leaf_size().unwrap();
         let Some(frame) = self.new_folio(size.order()) else { return };
@@ -290,7 +269,12 @@ impl World<'_, '_> {
     fn upgrade(&mut self) {
         let space = self.any_space();
         // A store to a marked page is its handler's.
-        let Some((addr, _)) = self.any_page(space).filter(|(_, page)| !page.marked) else { return };
+        let Some((addr, page)) = self.any_page(space).filter(|(_, page)| !page.marked) else { return };
+        if self.share && counts(self.spaces.iter().map(|(_, model)| model))[&page.frame.0] > 1 {
+            // A copy on write would be due.
+            return;
+        }
+        self.own(space, range(addr.0, 4096));
         let found = self.tables(space).lookup(addr);
         let size = found.leaf_size().unwrap();
         let addr = addr.align_down(size.bytes());
@@ -298,7 +282,7 @@ impl World<'_, '_> {
         let more = EntryFlags::WRITE | EntryFlags::SOFT_DIRTY;
         assert!(self.tables(space).upgrade(addr, size, stale, more));
         self.spaces[space].1.change(range(addr.0, size.bytes()), |_, page| {
-            (page.write, page.soft_dirty) = (true, true);
+            (page.write, page.soft_dirty, page.latent) = (true, true, false);
         });
     }
 

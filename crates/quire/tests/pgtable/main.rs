@@ -7,6 +7,7 @@ mod canary;
 mod common;
 mod counters;
 mod failures;
+mod forks;
 mod lockstep;
 mod model;
 mod small;

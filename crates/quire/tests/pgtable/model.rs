@@ -1,6 +1,6 @@
 //! The naive model: every mapped page of every address space, and a byte of every frame.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use hosted::Translation;
 use quire::addr::{Frame, VirtAddr, VirtRange};
@@ -22,6 +22,8 @@ pub struct Page {
     /// It was used, and stored through; the library may think so of more pages, never of fewer.
     pub accessed: bool,
     pub dirty: bool,
+    /// It lost the right to store when its table was shared, and gets it back should nobody else come to map it.
+    pub latent: bool,
 }
 
 impl Page {
@@ -37,6 +39,7 @@ impl Page {
             soft_dirty: flags.contains(EntryFlags::SOFT_DIRTY),
             accessed: flags.contains(EntryFlags::ACCESSED),
             dirty: flags.contains(EntryFlags::DIRTY),
+            latent: false,
         }
     }
 
@@ -45,23 +48,30 @@ impl Page {
     pub fn protect(&mut self, protection: Protection, grant: bool) {
         self.write = protection.contains(Protection::WRITE)
             && (self.write || grant && self.soft_dirty && !self.marked);
+        self.latent &= protection.contains(Protection::WRITE) && !self.write;
         self.user = protection != Protection::NONE;
         self.exec = protection.contains(Protection::EXEC);
     }
 
+    /// Takes the right to store away, for now.
+    pub fn share(&mut self) {
+        self.latent |= self.write;
+        self.write = false;
+    }
+
     /// Forgets that it was stored to; the next store is noticed.
     pub fn clear_soft_dirty(&mut self) {
-        (self.soft_dirty, self.write) = (false, false);
+        (self.soft_dirty, self.write, self.latent) = (false, false, false);
     }
 
     /// Marks it for a handler.
     pub fn mark(&mut self) {
-        (self.marked, self.write) = (true, false);
+        (self.marked, self.write, self.latent) = (true, false, false);
     }
 
-    /// What hardware records left out.
+    /// What hardware records left out, and what it does not know.
     fn settled(self) -> Self {
-        Self { dirty: false, accessed: false, ..self }
+        Self { dirty: false, accessed: false, latent: false, ..self }
     }
 
     /// Whether `found` is the same in place, rights and marks, and hardware's records of this are there.
@@ -111,21 +121,36 @@ impl Space {
         VirtRange::new(VirtAddr(before), VirtAddr(after))
     }
 
-    /// Compares with what an independent walker found.
-    pub fn compare(&self, found: &[Translation]) {
-        let mut pages = self.0.iter();
+    /// Compares with what an independent walker found. The anonymous frames that can be stored to again.
+    pub fn compare(&mut self, found: &[Translation]) -> Vec<u64> {
+        let mut granted = Vec::new();
+        let mut pages = self.0.iter_mut();
         for leaf in found {
             for step in 0..leaf.frames {
                 let addr = leaf.addr.0 + step * 4096;
                 let flags = Entry::from_bits(leaf.entry).flags();
-                let found = Page::new(leaf.frame.add(step), flags);
+                let found = Page { write: leaf.write, ..Page::new(leaf.frame.add(step), flags) };
                 let (&at, page) = pages.next().unwrap_or_else(|| panic!("{addr:#x} should not be mapped"));
                 assert_eq!(at, addr, "another page is mapped than should be");
+                if page.latent && found.write {
+                    (page.latent, page.write) = (false, true);
+                    granted.extend(page.anon.then_some(page.frame.0));
+                }
                 page.check(addr, found);
             }
         }
         assert_eq!(pages.next(), None, "a page is missing");
+        granted
     }
+}
+
+/// How many leaves map each frame, as an independent walker found them: those of a table that several roots reach count once.
+pub fn leaves<'l>(found: impl Iterator<Item = &'l Translation>) -> HashMap<u64, u64> {
+    let (mut counts, mut seen) = (HashMap::new(), HashSet::new());
+    for leaf in found.filter(|leaf| seen.insert((leaf.table, leaf.addr))) {
+        (0..leaf.frames).for_each(|step| *counts.entry(leaf.frame.0 + step).or_default() += 1);
+    }
+    counts
 }
 
 /// How often each frame is mapped.

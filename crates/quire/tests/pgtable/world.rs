@@ -9,7 +9,7 @@ use quire::arch::{EntryFlags, Protection};
 use quire::cpu::CpuId;
 use quire::tlb::{MmContext, ZapStrategy};
 
-use crate::model::{Page, Space, counts};
+use crate::model::{Page, Space, counts, leaves};
 use crate::support::*;
 
 pub const CPUS: u32 = 3;
@@ -27,6 +27,8 @@ pub struct World<'w, 'p> {
     pub runs: [Option<usize>; CPUS as usize],
     /// The first byte of each frame that was given out.
     pub bytes: HashMap<u64, u8>,
+    /// Whether forks share tables.
+    pub share: bool,
     /// Folios of the page cache, held until the end.
     pub files: Vec<FrameRange>,
 }
@@ -106,17 +108,32 @@ impl<'w, 'p> World<'w, 'p> {
         }
     }
 
-    pub fn check(&self, thorough: bool) {
-        for (context, model) in &self.spaces {
+    pub fn check(&mut self, thorough: bool) {
+        let (mut found, mut granted) = (Vec::new(), Vec::new());
+        for (context, model) in &mut self.spaces {
             let census = check(self.allocator, context);
             assert_eq!(census.resident.anon + census.resident.file, model.0.len() as i64);
-            model.compare(&self.machine.leaves(context.root()));
+            let leaves = self.machine.leaves(context.root());
+            granted.extend(model.compare(&leaves));
+            found.extend(leaves);
         }
-        if thorough {
-            for (frame, count) in counts(self.spaces.iter().map(|(_, model)| model)) {
-                assert_eq!(self.allocator.mapcount(Frame(frame)), count, "frame {frame:#x} (invariant 5)");
+        if !granted.is_empty() || thorough {
+            let mapped = counts(self.spaces.iter().map(|(_, model)| model));
+            assert!(granted.iter().all(|frame| mapped[frame] == 1), "others map what can be stored to again");
+            let leaves = leaves(found.iter());
+            for (frame, &pages) in &mapped {
+                let count = self.allocator.mapcount(Frame(*frame));
+                assert_eq!(count, leaves[frame], "frame {frame:#x} (invariant 5)");
+                assert!(if self.share { count <= pages } else { count == pages });
             }
         }
+    }
+
+    /// Makes the tables around a range the space's own.
+    pub fn own(&mut self, space: usize, part: VirtRange) {
+        let start = part.start.align_down(2 * MIB);
+        let end = part.end.align_up(2 * MIB).unwrap();
+        assert_eq!(self.tables(space).unshare(VirtRange::new(start, end)), Ok(()));
     }
 
     pub fn end(mut self) {

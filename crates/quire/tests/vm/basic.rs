@@ -1,5 +1,6 @@
 //! Each verb by hand.
 
+use hosted::HostedConfig;
 use quire::addr::{Order, VirtAddr};
 use quire::error::{FaultError, MmError};
 use quire::platform::FileId;
@@ -7,7 +8,7 @@ use quire::stats::Stat;
 use quire::vm::{Access, Advice, Backing, FaultKind, FolioPolicy, MapRequest, Placement, Remap, Sharing};
 
 use crate::common::order;
-use crate::world::{MIB, R, RW, anonymous, load, run, small, store};
+use crate::world::{FORKS, MIB, R, RW, anonymous, load, run, small, store, with_forks};
 
 const BASE: u64 = 0x1000_0000;
 
@@ -52,52 +53,59 @@ fn every_folio_size_is_used_where_it_fits() {
 
 #[test]
 fn fork_shares_until_a_store() {
-    small(|machine, manager| {
-        run(manager, |parent| {
-            parent.mmap(&anonymous(BASE, MIB)).unwrap();
-            for page in 0..16 {
-                store(machine, parent, BASE + page * 4096, page + 1).unwrap();
-            }
-            let child = parent.fork().unwrap();
-            store(machine, parent, BASE, 100).unwrap();
-            assert_eq!(manager.stat(Stat::CowCopy), 1);
-            parent.switch_out();
-            child.switch_in();
-            assert_eq!(load(machine, &child, BASE), Ok(1));
-            store(machine, &child, BASE, 200).unwrap();
-            assert_eq!(manager.stat(Stat::CowCopy), 1, "nobody else maps the page any more");
-            store(machine, &child, BASE + 4096, 201).unwrap();
-            assert_eq!(manager.stat(Stat::CowCopy), 2);
-            child.validate().unwrap();
-            child.switch_out();
-            child.exit();
-            parent.switch_in();
-            assert_eq!((load(machine, parent, BASE), load(machine, parent, BASE + 4096)), (Ok(100), Ok(2)));
-        });
+    FORKS.into_iter().for_each(|fork| {
+        with_forks(HostedConfig::new(64 * MIB), fork, |machine, manager| {
+            run(manager, |parent| {
+                parent.mmap(&anonymous(BASE, MIB)).unwrap();
+                for page in 0..16 {
+                    store(machine, parent, BASE + page * 4096, page + 1).unwrap();
+                }
+                let child = parent.fork().unwrap();
+                store(machine, parent, BASE, 100).unwrap();
+                assert_eq!(manager.stat(Stat::CowCopy), 1);
+                parent.switch_out();
+                child.switch_in();
+                assert_eq!(load(machine, &child, BASE), Ok(1));
+                store(machine, &child, BASE, 200).unwrap();
+                assert_eq!(manager.stat(Stat::CowCopy), 1, "nobody else maps the page any more");
+                store(machine, &child, BASE + 4096, 201).unwrap();
+                assert_eq!(manager.stat(Stat::CowCopy), 2);
+                child.validate().unwrap();
+                child.switch_out();
+                child.exit();
+                parent.switch_in();
+                assert_eq!(
+                    (load(machine, parent, BASE), load(machine, parent, BASE + 4096)),
+                    (Ok(100), Ok(2))
+                );
+            });
+        })
     });
 }
 
 #[test]
 fn fork_of_a_large_leaf_copies_single_pages() {
-    small(|machine, manager| {
-        manager.set_folio_policy(FolioPolicy::only(Order::BLOCK));
-        run(manager, |parent| {
-            parent.mmap(&anonymous(4 * MIB, 2 * MIB)).unwrap();
-            store(machine, parent, 4 * MIB + 0x5000, 1).unwrap();
-            let child = parent.fork().unwrap();
-            assert_eq!(child.rss().anon, 512);
-            store(machine, parent, 4 * MIB + 0x5000, 2).unwrap();
-            parent.switch_out();
-            child.switch_in();
-            assert_eq!(load(machine, &child, 4 * MIB + 0x5000), Ok(1));
-            store(machine, &child, 4 * MIB, 3).unwrap();
-            child.validate().unwrap();
-            child.switch_out();
-            drop(child);
-            parent.switch_in();
-            assert_eq!(load(machine, parent, 4 * MIB), Ok(0));
-            assert_eq!(load(machine, parent, 4 * MIB + 0x5000), Ok(2));
-        });
+    FORKS.into_iter().for_each(|fork| {
+        with_forks(HostedConfig::new(64 * MIB), fork, |machine, manager| {
+            manager.set_folio_policy(FolioPolicy::only(Order::BLOCK));
+            run(manager, |parent| {
+                parent.mmap(&anonymous(4 * MIB, 2 * MIB)).unwrap();
+                store(machine, parent, 4 * MIB + 0x5000, 1).unwrap();
+                let child = parent.fork().unwrap();
+                assert_eq!(child.rss().anon, 512);
+                store(machine, parent, 4 * MIB + 0x5000, 2).unwrap();
+                parent.switch_out();
+                child.switch_in();
+                assert_eq!(load(machine, &child, 4 * MIB + 0x5000), Ok(1));
+                store(machine, &child, 4 * MIB, 3).unwrap();
+                child.validate().unwrap();
+                child.switch_out();
+                drop(child);
+                parent.switch_in();
+                assert_eq!(load(machine, parent, 4 * MIB), Ok(0));
+                assert_eq!(load(machine, parent, 4 * MIB + 0x5000), Ok(2));
+            });
+        })
     });
 }
 

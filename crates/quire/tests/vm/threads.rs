@@ -10,10 +10,13 @@ use quire::addr::{Order, VirtAddr};
 use quire::cpu::CpuId;
 use quire::error::{FaultError, MmError};
 use quire::platform::FileId;
-use quire::vm::{Advice, Backing, FolioPolicy, MapRequest, OrderPolicy, Placement, Remap, Sharing};
+use quire::stats::Stat;
+use quire::vm::{
+    Advice, Backing, FolioPolicy, ForkStrategy, MapRequest, OrderPolicy, Placement, Remap, Sharing,
+};
 
 use crate::common::{order, seed};
-use crate::world::{MIB, Manager, RW, Space, anonymous, load, store, with_manager};
+use crate::world::{FORKS, MIB, Manager, RW, Space, anonymous, load, store, with_forks};
 
 const CPUS: usize = 4;
 const TIME: Duration = Duration::from_millis(1500);
@@ -27,7 +30,7 @@ fn parallel(
 ) {
     let first = seed(fastrand::u64(..));
     println!("QUIRE_SEED={first}");
-    with_manager(config.with_cpus(CPUS), |machine, manager| {
+    with_forks(config.with_cpus(CPUS), FORKS[first as usize % 2], |machine, manager| {
         let mm = manager.new_mm().expect("memory");
         machine.spawn_cpus(CPUS, |cpu| {
             mm.switch_in();
@@ -163,6 +166,89 @@ fn threads_fork_while_others_store() {
         }
     });
     assert!(ready.load(Ordering::Relaxed));
+}
+
+/// Words of each page that belong to one thread of one generation.
+const WORDS: u64 = 8;
+
+/// A family on threads of its own: each member has pages of its parent, stores words that only it knows to them, unmaps and
+/// protects parts of them, and hands them down to a child, which another thread runs at the same time. Tables are shared
+/// by up to four address spaces at once, and each must see what it stored, and what it inherited, and nothing else.
+/// Invariants 4 and 5.
+#[test]
+fn parents_and_children_store_side_by_side() {
+    let first = seed(fastrand::u64(..));
+    println!("QUIRE_SEED={first}");
+    with_forks(HostedConfig::new(256 * MIB).with_cpus(CPUS), ForkStrategy::Share, |machine, manager| {
+        let root = manager.new_mm().expect("memory");
+        root.mmap(&anonymous(BASE, 4 * MIB)).expect("memory");
+        root.switch_in();
+        fill(machine, &root, BASE, 1024, 1 << 20);
+        root.switch_out();
+        let children = std::sync::Mutex::new(vec![root.fork().expect("memory")]);
+        machine.spawn_cpus(CPUS, |cpu| {
+            let mut rng = Rng::with_seed(first.wrapping_add(u64::from(cpu.0)));
+            let end = Instant::now() + TIME;
+            while Instant::now() < end {
+                let Some(mm) = take(&children, &mut rng) else {
+                    std::hint::spin_loop();
+                    continue;
+                };
+                mm.switch_in();
+                for _ in 0..4 {
+                    live(machine, &mm, &mut rng);
+                }
+                let child = mm.fork().expect("memory");
+                live(machine, &mm, &mut rng);
+                mm.switch_out();
+                let mut children = children.lock().expect("no panic");
+                children.push(child);
+                if children.len() < 2 * CPUS {
+                    children.push(mm);
+                }
+            }
+            manager.pages().drain_local();
+        });
+        let left = children.into_inner().expect("no panic");
+        left.iter().for_each(|mm| mm.validate().expect("broken address space"));
+        assert!(manager.stat(Stat::TableUnshare) > 100, "tables were hardly shared");
+        drop(left);
+        root.switch_in();
+        check(machine, &root, BASE, 1024, 1 << 20);
+        root.switch_out();
+        root.exit();
+    });
+}
+
+fn take<'m>(children: &std::sync::Mutex<Vec<Space<'m>>>, rng: &mut Rng) -> Option<Space<'m>> {
+    let mut children = children.lock().expect("no panic");
+    let at = rng.usize(..children.len().max(1));
+    (at < children.len()).then(|| children.swap_remove(at))
+}
+
+/// What one member does between two forks. Word 0 of each page names the page for ever; the others are stored to and
+/// loaded again.
+fn live(machine: &Hosted, mm: &Space<'_>, rng: &mut Rng) {
+    let page = rng.u64(..1024);
+    let at = BASE + page * 4096;
+    for page in [page, rng.u64(..1024)] {
+        let seen = load(machine, mm, BASE + page * 4096);
+        assert!(seen == Ok((1 << 20) + page) || seen == Ok(0), "{seen:?} in page {page}");
+    }
+    let (word, mark) = (at + 8 * rng.u64(1..WORDS), rng.u64(1..));
+    store(machine, mm, word, mark).expect("mapped");
+    assert_eq!(load(machine, mm, word), Ok(mark));
+    let (start, len) = (VirtAddr(BASE + page / 32 * 32 * 4096), 32 * 4096);
+    match rng.u32(..16) {
+        0 => mm.madvise(start, len, Advice::DontNeed).expect("mapped"),
+        1 => mm.madvise(start, len, Advice::Free).expect("mapped"),
+        2 => mm.mprotect(start, len, quire::arch::Protection::READ).expect("mapped"),
+        3 => mm.mprotect(VirtAddr(BASE), 4 * MIB, RW).expect("mapped"),
+        _ => {}
+    }
+    if mm.fault(VirtAddr(at), quire::vm::Access::Write).is_err() {
+        mm.mprotect(VirtAddr(BASE), 4 * MIB, RW).expect("mapped");
+    }
 }
 
 /// Invariant F2.

@@ -6,7 +6,7 @@ use quire::arch::Protection;
 use quire::cpu::CpuId;
 use quire::error::FaultError;
 use quire::manager::{Config, MemoryManager};
-use quire::vm::{Access, MapRequest, Mm, Placement};
+use quire::vm::{Access, ForkStrategy, MapRequest, Mm, Placement};
 
 use crate::common::ranges_of;
 
@@ -17,12 +17,20 @@ pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) type Manager<'p> = MemoryManager<'p, Hosted>;
 pub(crate) type Space<'m> = Mm<'m, Hosted>;
 
+/// Both ways to fork.
+pub(crate) const FORKS: [ForkStrategy; 2] = [ForkStrategy::Copy, ForkStrategy::Share];
+
 /// Runs `test` as CPU 0 of a machine, with every check on, and looks that all memory is back at the end.
 pub(crate) fn with_manager(config: HostedConfig, test: impl FnOnce(&Hosted, &Manager<'_>)) {
+    with_forks(config, ForkStrategy::default(), test);
+}
+
+/// The same with forks of this kind.
+pub(crate) fn with_forks(config: HostedConfig, fork: ForkStrategy, test: impl FnOnce(&Hosted, &Manager<'_>)) {
     let machine = config.build().expect("the host refused a machine");
     machine.run_on(CpuId(0), || {
-        let manager =
-            MemoryManager::new(&machine, &ranges_of(&machine), &Config::default()).expect("no manager");
+        let config = Config { fork, ..Config::default() };
+        let manager = MemoryManager::new(&machine, &ranges_of(&machine), &config).expect("no manager");
         manager.pages().drain_local();
         let before = manager.meminfo().frames;
         test(&machine, &manager);

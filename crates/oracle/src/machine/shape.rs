@@ -159,6 +159,10 @@ fn check_written(machine: &Hosted, model: &Family) -> Result<(), String> {
             return Err(format!("page {page} of file {number} was never written back"));
         };
         for (offset, want) in PROBE_OFFSETS.into_iter().zip(words) {
+            // What is stored behind the end of the last page is seen through mappings, and never written.
+            if page * PAGE + offset + 8 > model.size_of(file) {
+                continue;
+            }
             let at = offset as usize;
             let got = u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
             if got != want {

@@ -179,6 +179,11 @@ impl Family {
         self.written.iter().map(|(&(backing, page), &words)| (backing, page, words))
     }
 
+    /// The bytes of an object.
+    pub fn size_of(&self, backing: Backing) -> u64 {
+        self.sizes.get(&backing).copied().unwrap_or(0)
+    }
+
     /// What an object's page holds.
     pub(super) fn object_words(&self, backing: Backing, page: u64) -> Words {
         if let Some(words) = self.written.get(&(backing, page)) {

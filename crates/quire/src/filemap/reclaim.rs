@@ -143,11 +143,13 @@ impl CleanRuns {
     }
 }
 
-/// Whether a mapping that is gone has stored to the page since it was marked clean. Forgets it.
+/// Whether a mapping that is gone has stored to the page since it was marked clean. Forgets it once nobody maps the page: an
+/// unmapping says so before it has flushed, and a CPU may go on storing until then; the page counts as mapped as long.
 pub(super) fn take_dirty<P: Platform>(pages: &PageAllocator<'_, P>, page: CachedPage) -> bool {
     let descriptor = pages.descriptor(page.frame());
+    let unmapped = pages.mapcount(page.frame()) == 0;
     let dirty = descriptor.has(DescriptorFlags::DIRTY);
-    if dirty {
+    if dirty && unmapped {
         descriptor.set_flags(DescriptorFlags::CACHE);
     }
     dirty

@@ -16,7 +16,8 @@ impl<P: Platform> File<'_, P> {
     /// Gives the file another size. Pages wholly behind a nearer end are unmapped in every address space, private copies
     /// included, and leave memory without being written; what a page that stays holds behind the end becomes zeroes.
     /// Once it returns, accesses behind the end are [`BeyondEnd`](crate::error::FaultError::BeyondEnd). A farther end
-    /// adds zeroes. The caller holds no lock; may block in the pager.
+    /// adds zeroes, save what mappings have stored behind the old end in its last page (as Linux's tmpfs). The caller holds
+    /// no lock; may block in the pager.
     ///
     /// # Errors
     /// [`MmError::Io`] when the pager cannot; nothing has changed then.

@@ -244,6 +244,11 @@ unsafe impl Platform for Hosted {
         self.born.elapsed().as_nanos() as u64
     }
 
+    #[inline]
+    fn watches_frees(&self) -> bool {
+        self.config.tlb_model
+    }
+
     #[inline(always)]
     fn frames_freed(&self, frames: FrameRange) {
         if self.config.tlb_model {

@@ -75,6 +75,8 @@ pub const GATHER_PAGES: usize = 8;
 pub const DRAIN_RUNS: usize = TABLE_ENTRIES;
 /// Frames that it counts down between two, at most; a larger leaf has one to itself.
 pub const DRAIN_FRAMES: u64 = (GATHER_TABLES * BLOCK_FRAMES) as u64;
+/// Detached tables whose entries a drain sorts together, at most.
+pub const SCATTER_TABLES: usize = 127;
 /// Pages beyond which a range flush becomes a flush of the whole address space. Linux uses the same ceiling on x86.
 pub const FLUSH_PAGES_CEILING: u64 = 33;
 

@@ -178,7 +178,14 @@ pub unsafe trait Platform: Sync {
     /// copies when the call returns. May block.
     fn invalidate_secondary(&self, _root: Frame, _range: VirtRange) {}
 
-    /// Called whenever frames go back to the allocator. A checking machine looks here for translations that still
+    /// Whether [`Self::frames_freed`] looks at what it is told. Where it does not, frames that go back in their hundreds are
+    /// not looked at one by one for its sake.
+    #[inline]
+    fn watches_frees(&self) -> bool {
+        false
+    }
+
+    /// Called whenever frames go back to the allocator, where [`Self::watches_frees`] at least. A checking machine looks here for translations that still
     /// reach them (invariant 2); all others leave the empty default.
     #[inline]
     fn frames_freed(&self, _frames: FrameRange) {}

@@ -112,8 +112,15 @@ impl FrameMask {
     /// The first non-member at or after `from`; 512 when there is none.
     #[inline]
     pub fn next_clear(&self, from: usize) -> usize {
-        let inverted = Self(self.0.map(|word| !word));
-        inverted.next_set(from).unwrap_or(BLOCK_FRAMES)
+        let mut at = from;
+        while at < BLOCK_FRAMES {
+            let ones = (self.0[at / 64] >> (at % 64)).trailing_ones() as usize;
+            if ones < 64 - at % 64 {
+                return at + ones;
+            }
+            at += ones;
+        }
+        BLOCK_FRAMES
     }
 
     /// One more than the largest order at which an aligned group lies wholly in the set; 0 when it is empty. At most

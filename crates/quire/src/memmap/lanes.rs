@@ -93,6 +93,24 @@ impl<'a> Lanes<'a> {
         }
     }
 
+    /// As [`Self::decrement`], for any frames.
+    ///
+    /// # Errors
+    /// [`LaneError::Underflow`].
+    pub fn decrement_each(self, frames: FrameMask, zeroed: &mut FrameMask) -> Result<(), LaneError> {
+        match self {
+            Self::Narrow(words) => decrement_narrow_each(words, frames, zeroed),
+            Self::Wide(lanes) => {
+                if frames.runs().any(|(start, count)| {
+                    lanes[start..start + count].iter().any(|lane| lane.load(Ordering::Relaxed) == 0)
+                }) {
+                    return Err(LaneError::Underflow);
+                }
+                frames.runs().try_for_each(|(start, count)| decrement_wide(lanes, start, count, zeroed))
+            }
+        }
+    }
+
     /// The frames of group `group` of 64 whose count is one.
     #[inline]
     pub fn ones(self, group: usize) -> u64 {
@@ -222,6 +240,28 @@ fn decrement_narrow(
     Ok(())
 }
 
+fn decrement_narrow_each(
+    words: &[AtomicU64; BLOCK_FRAMES / 8],
+    frames: FrameMask,
+    zeroed: &mut FrameMask,
+) -> Result<(), LaneError> {
+    let byte = |word: usize| frames.0[word / 8] >> (word % 8 * 8) & 0xff;
+    // No branch for words without a frame: where frames lie all over, nobody could foretell it.
+    let mut below = false;
+    for (word, ones) in (0..words.len()).map(|word| (word, spread_bits(byte(word)))) {
+        below |= has_zero_lane(load(&words[word]) | !(ones * 0xff));
+    }
+    if below {
+        return Err(LaneError::Underflow);
+    }
+    for (word, ones) in (0..words.len()).map(|word| (word, spread_bits(byte(word)))) {
+        let left = load(&words[word]) - ones;
+        words[word].store(left, Ordering::Relaxed);
+        zeroed.0[word / 8] |= (zero_lanes(left) & byte(word)) << (word % 8 * 8);
+    }
+    Ok(())
+}
+
 fn decrement_wide(
     lanes: &[AtomicU32; BLOCK_FRAMES],
     start: usize,
@@ -275,6 +315,13 @@ fn has_zero_lane(word: u64) -> bool {
 fn zero_lanes(word: u64) -> u64 {
     let nonzero = ((word & !HIGH) + !HIGH) | word;
     u64::from(gather_lanes(!nonzero >> 7 & LOW))
+}
+
+/// A 1 in the lane of every bit of a byte.
+#[inline]
+fn spread_bits(byte: u64) -> u64 {
+    let bits = byte.wrapping_mul(LOW) & 0x8040_2010_0804_0201;
+    (bits + !HIGH) >> 7 & LOW
 }
 
 /// Bit 0 of every lane, packed into a byte.

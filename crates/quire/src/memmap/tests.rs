@@ -104,8 +104,25 @@ fn lanes_count_every_run_exactly() {
                 model[start..start + count].iter_mut().for_each(|c| *c -= 1);
             }
         }
+        let some = (0..8).fold(FrameMask::EMPTY, |mask, _| {
+            mask.union(FrameMask::run(rng.below(512) as usize / 4, 1 + rng.below(3) as usize))
+        });
+        let under = (0..512).any(|index| some.contains(index) && model[index] == 0);
+        for lanes in lanes {
+            let mut zeroed = FrameMask::EMPTY;
+            let outcome = lanes.decrement_each(some, &mut zeroed);
+            assert_eq!(outcome, if under { Err(LaneError::Underflow) } else { Ok(()) });
+            let hit = |index: usize| !under && some.contains(index) && model[index] == 1;
+            assert!((0..512).all(|index| zeroed.contains(index) == hit(index)));
+        }
+        if !under {
+            (0..512).filter(|&index| some.contains(index)).for_each(|index| model[index] -= 1);
+        }
         let nonzero = lanes[0].nonzero();
+        let ones = (0..8).map(|group| lanes.map(|lanes| lanes.ones(group))).collect::<Vec<_>>();
+        assert_eq!(lanes.map(Lanes::any), [!nonzero.is_empty(); 2]);
         for (index, &count) in model.iter().enumerate() {
+            assert_eq!(ones[index / 64].map(|ones| ones >> (index % 64) & 1 == 1), [count == 1; 2]);
             assert_eq!(lanes[0].get(index), count);
             assert_eq!(lanes[1].get(index), count);
             assert_eq!(nonzero.contains(index), count != 0);

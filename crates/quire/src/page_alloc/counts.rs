@@ -89,64 +89,12 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
         block.set_lanes(Some((at, true)));
     }
 
-    /// Frames from `frame` to the end of its folio. Whoever asks keeps the folio from being freed or split.
-    pub fn folio_rest(&self, frame: Frame) -> u64 {
-        let block = self.memmap.block(frame.block());
-        if block.state() == BlockState::Small {
-            let index = frame.index_in_block();
-            let next = block.heads.load().next_set(index + 1);
-            return (next.unwrap_or(BLOCK_FRAMES) - index) as u64;
-        }
-        let frames = 1 << block.order.load(Ordering::Relaxed).max(Order::BLOCK.get());
-        frames - frame.0 % frames
-    }
-
-    /// How many leaves of any size map the frame.
-    pub fn mapcount(&self, frame: Frame) -> u64 {
-        let Some(block) = self.memmap.get(frame.block()) else { return 0 };
-        block.lock(self.platform);
-        let small = block.lanes(self.platform).map_or(0, |lanes| lanes.get(frame.index_in_block()));
-        let large = self.large_leaves(frame, block);
-        block.unlock(self.platform);
-        u64::from(small) + large
-    }
-
-    /// Which of the 64 frames at a multiple of 64 around `frame` are mapped by one 4 KiB leaf, by no larger one, and held by
-    /// nobody; the first in bit 0.
-    pub fn mapped_once(&self, frame: Frame) -> u64 {
-        let Some(block) = self.memmap.get(frame.block()) else { return 0 };
-        let group = frame.index_in_block() / 64;
-        block.lock(self.platform);
-        let ones = block.lanes(self.platform).map_or(0, |lanes| lanes.ones(group));
-        let (held, large) = (block.held.word(group), self.large_leaves(frame, block));
-        block.unlock(self.platform);
-        if large == 0 { ones & !held } else { 0 }
-    }
-
-    /// How many leaves of more than 4 KiB map the frame. Under its block's lock.
-    fn large_leaves(&self, frame: Frame, block: &Block) -> u64 {
-        let gigantic = match block.state() {
-            BlockState::FolioTail if block.order.load(Ordering::Relaxed) == Order::GIGANTIC.get() => {
-                let head = head_of(frame.block(), Order::GIGANTIC.get());
-                self.memmap.block(head).gigantic_maps.load(Ordering::Relaxed)
-            }
-            BlockState::Folio => block.gigantic_maps.load(Ordering::Relaxed),
-            _ => 0,
-        };
-        u64::from(block.large_maps.load(Ordering::Relaxed)) + u64::from(gigantic)
-    }
-
     /// Marks frames as owned by something besides the leaves that map them: they stay in use at a count of zero.
     pub fn hold(&self, frames: FrameRange) {
         self.each_block(frames, |block, start, count| {
             block.held.insert_run(start, count);
             touch(block, start, count);
         });
-    }
-
-    /// Whether something besides leaves owns the frame.
-    pub fn is_held(&self, frame: Frame) -> bool {
-        self.memmap.get(frame.block()).is_some_and(|block| block.held.contains(frame.index_in_block()))
     }
 
     /// Gives up the ownership that [`Self::hold`] took. Frames that nobody maps are free at once, the others when their
@@ -210,20 +158,39 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
     }
 
     fn unmap_in_block(&mut self, piece: FrameRange) -> u64 {
-        let block = self.enter(piece.start.block());
+        let (start, count) = (piece.start.index_in_block(), piece.count as usize);
+        self.count_down(piece.start, count, |lanes, zeroed| lanes.decrement(start, count, zeroed))
+    }
+
+    /// As [`Self::unmap`], for any frames of one block.
+    ///
+    /// # Panics
+    /// As [`Self::unmap`].
+    pub fn unmap_each(&mut self, block: BlockNumber, frames: FrameMask) -> u64 {
+        self.count_down(block.first_frame(), frames.count(), |lanes, zeroed| {
+            lanes.decrement_each(frames, zeroed)
+        })
+    }
+
+    #[inline]
+    fn count_down(
+        &mut self,
+        frame: Frame,
+        leaves: usize,
+        change: impl FnOnce(Lanes<'_>, &mut FrameMask) -> Result<(), LaneError>,
+    ) -> u64 {
+        let block = self.enter(frame.block());
         let mut zeroed = FrameMask::EMPTY;
-        let counted = block.lanes(self.allocator.platform).ok_or(LaneError::Underflow).and_then(|lanes| {
-            lanes.decrement(piece.start.index_in_block(), piece.count as usize, &mut zeroed)
-        });
-        if counted.is_err() {
+        let lanes = block.lanes(self.allocator.platform).ok_or(LaneError::Underflow);
+        if lanes.and_then(|lanes| change(lanes, &mut zeroed)).is_err() {
             self.leave();
-            panic!("{piece:?}: a frame was unmapped more often than mapped (invariant 5)");
+            panic!("{frame:?}, {leaves} leaves: a frame was unmapped more often than mapped (invariant 5)");
         }
         if block.state() == BlockState::Small {
             return self.add_freed(block, zeroed);
         }
-        self.count_folio(piece.start, block, -(piece.count as i64));
-        if zeroed.is_empty() { 0 } else { self.free_folio_if_unmapped(piece.start, block) }
+        self.count_folio(frame, block, -(leaves as i64));
+        if zeroed.is_empty() { 0 } else { self.free_folio_if_unmapped(frame, block) }
     }
 
     /// Counts one more leaf of 2 MiB or 1 GiB onto the folio at `frame`.
@@ -355,8 +322,11 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
         let freed = core::mem::take(&mut self.freed);
         self.any_freed = false;
         split_remainders(block, freed);
-        for (start, count) in freed.runs() {
-            self.allocator.note_freed(FrameRange::new(number.first_frame().add(start as u64), count as u64));
+        if self.allocator.platform.watches_frees() {
+            for (start, count) in freed.runs() {
+                let first = number.first_frame().add(start as u64);
+                self.allocator.note_freed(FrameRange::new(first, count as u64));
+            }
         }
         self.allocator.store_put(number, block, freed);
     }
@@ -383,13 +353,17 @@ fn touch(block: &Block, start: usize, count: usize) {
 }
 
 /// The first block of the folio of this order around a block.
-fn head_of(block: BlockNumber, order: u8) -> BlockNumber {
+pub(super) fn head_of(block: BlockNumber, order: u8) -> BlockNumber {
     BlockNumber(block.0 & !((1u32 << (order - Order::BLOCK.get())) - 1))
 }
 
 /// A folio of which only some frames are freed falls apart: each frame that stays becomes a folio of its own, of whose
 /// state nothing is known. Under the block's lock. No descriptor is touched.
 pub(super) fn split_remainders(block: &Block, freed: FrameMask) {
+    if block.used.load().without(block.heads.load()).without(block.held.load()).is_empty() {
+        // Single frames, which cannot fall apart.
+        return;
+    }
     let make_heads = |start: usize, count: usize| make_heads(block, start, count, 1);
     for (start, count) in freed.runs() {
         if !block.heads.contains(start) {

@@ -17,6 +17,7 @@ mod layout;
 mod list;
 mod lists;
 mod magazine;
+mod mapped;
 mod middle;
 mod node_set;
 mod origins;

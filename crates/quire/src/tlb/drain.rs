@@ -5,13 +5,15 @@
 
 use core::sync::atomic::Ordering;
 
+use super::release::Release;
+use super::scatter::{SHORT, Scattered, is_scattered};
 use super::words::Table;
 use super::{MmContext, RssChange, ZapStrategy};
 use crate::addr::{Frame, FrameRange, Order, PageSize};
 use crate::arch::{Entry, EntryFlags, Level};
-use crate::limits::{DRAIN_FRAMES, DRAIN_RUNS, TABLE_ENTRIES};
+use crate::limits::TABLE_ENTRIES;
 use crate::memmap::{Descriptor, DescriptorFlags};
-use crate::page_alloc::{Counter, PageAllocator};
+use crate::page_alloc::PageAllocator;
 use crate::platform::Platform;
 use crate::stats::Stat;
 
@@ -24,50 +26,29 @@ const BATCH: usize = 32;
 pub(super) struct Drain<'a, 'p, P: Platform> {
     allocator: &'a PageAllocator<'p, P>,
     context: &'a MmContext,
-    counter: Counter<'a, 'p, P>,
+    release: Release<'a, 'p, P>,
     rss: RssChange,
     /// Tables that were read and can be freed.
     read: [Frame; BATCH],
     read_count: usize,
-    /// How much may be done until the next reschedule point.
-    runs_left: usize,
-    frames_left: u64,
+    /// Made when the first such table comes.
+    scattered: Option<Scattered<'p>>,
 }
 
 impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
     #[inline]
     pub(super) fn new(allocator: &'a PageAllocator<'p, P>, context: &'a MmContext) -> Self {
-        let counter = allocator.counter();
-        Self {
-            allocator,
-            context,
-            counter,
-            rss: RssChange::default(),
-            read: [Frame(0); BATCH],
-            read_count: 0,
-            runs_left: DRAIN_RUNS,
-            frames_left: DRAIN_FRAMES,
-        }
+        let (release, rss) = (Release::new(allocator), RssChange::default());
+        Self { allocator, context, release, rss, read: [Frame(0); BATCH], read_count: 0, scattered: None }
     }
 
     /// Drops the counts of leaves onto consecutive frames.
     #[inline]
     pub(super) fn leaves(&mut self, frames: FrameRange, size: PageSize, anon: bool) {
-        match size {
-            PageSize::Size4K => {
-                self.counter.unmap(frames);
-                self.spend(frames.count);
-            }
-            PageSize::Size2M | PageSize::Size1G => {
-                for leaf in (0..frames.count).step_by(size.frames() as usize) {
-                    self.counter.unmap_large(frames.start.add(leaf), size);
-                    self.spend(size.frames());
-                }
-            }
-        }
+        self.release.leaves(frames, size);
         if self.context.zap() != ZapStrategy::Tables {
             // A hold of the block's lock for each span, as the published ways have a reverse-map call for each.
-            self.counter = self.allocator.counter();
+            self.release.unlock();
         }
         let pages = frames.count as i64;
         if anon {
@@ -75,24 +56,6 @@ impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
         } else {
             self.rss.file -= pages;
         }
-    }
-
-    /// Notes that a run was counted down. Comes by a reschedule point when enough was done; the counter gives its lock back
-    /// first.
-    #[inline]
-    fn spend(&mut self, frames: u64) {
-        self.runs_left -= 1;
-        self.frames_left = self.frames_left.saturating_sub(frames);
-        if self.runs_left == 0 || self.frames_left == 0 {
-            self.rest();
-        }
-    }
-
-    #[cold]
-    fn rest(&mut self) {
-        self.counter = self.allocator.counter();
-        self.allocator.platform().reschedule_point();
-        (self.runs_left, self.frames_left) = (DRAIN_RUNS, DRAIN_FRAMES);
     }
 
     /// Reads a detached table and all below it, drops the counts of its leaves, and frees the tables. As deep as there
@@ -103,7 +66,8 @@ impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
         if level == Level::PTE && self.leave(table, descriptor) {
             return;
         }
-        let mut left = usize::from(descriptor.population.load(Ordering::Relaxed));
+        let population = usize::from(descriptor.population.load(Ordering::Relaxed));
+        let mut left = population;
         let entries = self.user_entries(frame);
         let grain = if level == Level::PTE { 1 << descriptor.grain().load(Ordering::Relaxed) } else { 1 };
         let mut index = 0;
@@ -112,6 +76,9 @@ impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
             let mut run = grain;
             if first.is_leaf(level) {
                 run = if level == Level::PTE { table.run_by_grain(index, first, grain) } else { 1 };
+                if run < SHORT && left == population && is_scattered(table, population) {
+                    return self.scatter(table);
+                }
                 self.run(table, index, run, first);
                 left -= run;
             } else if first.is_table(level) {
@@ -123,14 +90,54 @@ impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
             index += run;
         }
         debug_assert_eq!(left, 0, "a detached table holds fewer entries than it counts");
+        self.give_up(frame);
+    }
+
+    /// Notes the leaves of a table of the lowest level, to be counted down block by block with those of others.
+    fn scatter(&mut self, table: Table<'_>) {
+        let scattered = self.scattered.get_or_insert_with(Scattered::new);
+        scattered.add_table(self.allocator.platform(), table.frame());
+        for index in 0..TABLE_ENTRIES {
+            let leaf = table.load_private(index);
+            if !leaf.is_present() || leaf.has(EntryFlags::SPECIAL) {
+                continue;
+            }
+            if leaf.has(EntryFlags::ANON) {
+                self.rss.anon -= 1;
+            } else {
+                self.rss.file -= 1;
+                if leaf.has(EntryFlags::DIRTY) {
+                    mark_dirty(self.allocator, FrameRange::new(leaf.frame(), 1), PageSize::Size4K);
+                }
+            }
+            scattered.push(leaf.frame());
+        }
+        if scattered.is_full() {
+            self.release_scattered();
+        }
+    }
+
+    /// Counts down what was noted, and lets go of the tables in which it stood.
+    #[cold]
+    fn release_scattered(&mut self) {
+        let Some(scattered) = &mut self.scattered else { return };
+        scattered.release(&mut self.release);
+        while let Some(table) = self.scattered.as_mut().and_then(Scattered::pop_table) {
+            self.give_up(table);
+        }
+    }
+
+    /// A table that was read goes with the next batch.
+    fn give_up(&mut self, table: Frame) {
+        let descriptor = self.allocator.descriptor(table);
         descriptor.clear_flags();
         descriptor.population.store(0, Ordering::Relaxed);
         if self.read_count == self.read.len() {
             self.free_tables();
         }
-        self.read[self.read_count] = frame;
+        self.read[self.read_count] = table;
         self.read_count += 1;
-        self.spend(0);
+        self.release.spend(1, 0);
     }
 
     /// Gives up the share in a table that others reach as well; whether they do.
@@ -171,7 +178,7 @@ impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
 
     /// Frees the tables that were read. The counter gives its lock back first: the store takes locks of that rank.
     fn free_tables(&mut self) {
-        self.counter = self.allocator.counter();
+        self.release.unlock();
         let frames = &self.read[..core::mem::take(&mut self.read_count)];
         let freed = if frames.len() <= FEW {
             frames.iter().all(|&frame| self.allocator.free(frame, Order::FRAME).is_ok())
@@ -186,6 +193,9 @@ impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
     /// Frees what is still to be freed and says by how much resident memory changed.
     #[inline]
     pub(super) fn finish(mut self) -> RssChange {
+        if self.scattered.is_some() {
+            self.release_scattered();
+        }
         if self.read_count > 0 {
             self.free_tables();
         }

@@ -270,36 +270,43 @@ fn each_way_of_taking_apart_costs_what_it_says() {
     }
 }
 
+/// Maps so many folios of which only every other stays, from `GIB` on; how often their unmapping let others run.
+fn points_for(
+    machine: &Hosted,
+    allocator: &Allocator<'_>,
+    context: &MmContext,
+    size: Order,
+    count: usize,
+) -> u64 {
+    let folios = (0..2 * count).map(|_| allocator.alloc(Gfp::USER, size).unwrap()).collect::<Vec<_>>();
+    for (at, pair) in folios.chunks(2).enumerate() {
+        let addr = VirtAddr(GIB + at as u64 * size.bytes());
+        Tables::new(allocator, context).map(addr, FrameRange::folio(pair[0], size), written()).unwrap();
+    }
+    machine.reset_counters();
+    unmap_all(allocator, context, range(GIB, GIB));
+    folios.chunks(2).for_each(|pair| allocator.free(pair[1], size).unwrap());
+    machine.counters().reschedule_points
+}
+
 /// Invariant 7: a drain lets others run after so many runs, and after so many frames.
 #[test]
 fn a_drain_is_bounded_between_reschedule_points() {
-    let points = |machine: &Hosted, allocator: &Allocator<'_>, context: &MmContext, all| {
-        machine.reset_counters();
-        unmap_all(allocator, context, all);
-        machine.counters().reschedule_points
-    };
     let config = HostedConfig { clearing: false, ..HostedConfig::new(600 * MIB) };
     with_space(config, |machine, allocator, context| {
-        // Every other frame: runs of one. The tables below one entry are detached together.
-        let (count, all) = (8 * DRAIN_RUNS, range(GIB, GIB));
-        let frames =
-            (0..2 * count).map(|_| allocator.alloc(Gfp::USER, Order::FRAME).unwrap()).collect::<Vec<_>>();
-        let tables = Tables::new(allocator, context);
-        for (at, pair) in frames.chunks(2).enumerate() {
-            let addr = VirtAddr(GIB + at as u64 * 4096);
-            tables.map(addr, FrameRange::new(pair[0], 1), written()).unwrap();
-        }
-        let expected = 8..=8 + 2;
-        let found = points(machine, allocator, context, all);
-        assert!(expected.contains(&found), "{found} points for {count} runs");
-        frames.chunks(2).for_each(|pair| allocator.free(pair[1], Order::FRAME).unwrap());
         // Large leaves onto consecutive frames are one run.
         for at in 0..256 {
             populate_large(machine, allocator, context, VirtAddr(GIB + at * 2 * MIB));
         }
-        let found = points(machine, allocator, context, all);
-        let expected = 256 * 512 / DRAIN_FRAMES;
+        machine.reset_counters();
+        unmap_all(allocator, context, range(GIB, GIB));
+        let (found, expected) = (machine.counters().reschedule_points, 256 * 512 / DRAIN_FRAMES);
         assert!((expected..=expected + 2).contains(&found), "{found} points for 512 MiB");
+        let runs = points_for(machine, allocator, context, order(3), 4 * DRAIN_RUNS);
+        assert!((4..=4 + 2).contains(&runs), "{runs} points for {} runs", 4 * DRAIN_RUNS);
+        // Single frames are sorted by block: they are counted, moved, and counted down.
+        let frames = points_for(machine, allocator, context, order(0), 2 * DRAIN_FRAMES as usize);
+        assert!((2 * 2..=2 * 3 + 2).contains(&frames), "{frames} points for {} frames", 2 * DRAIN_FRAMES);
     });
 }
 

@@ -10,6 +10,7 @@ mod failures;
 mod forks;
 mod lockstep;
 mod model;
+mod scatter;
 mod small;
 mod support;
 mod threads;

@@ -190,6 +190,10 @@ unsafe impl<const WATCHES: bool> Platform for Machine<'_, WATCHES> {
         self.machine.now_ns()
     }
 
+    fn watches_frees(&self) -> bool {
+        WATCHES
+    }
+
     #[inline(always)]
     fn frames_freed(&self, frames: FrameRange) {
         if !WATCHES {

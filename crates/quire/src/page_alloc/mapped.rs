@@ -1,0 +1,64 @@
+//! What is known of who maps a frame, without changing it.
+
+use core::sync::atomic::Ordering;
+
+use super::PageAllocator;
+use super::counts::head_of;
+use crate::addr::{Frame, Order};
+use crate::limits::BLOCK_FRAMES;
+use crate::memmap::{Block, BlockState};
+use crate::platform::Platform;
+
+impl<P: Platform> PageAllocator<'_, P> {
+    /// Frames from `frame` to the end of its folio. Whoever asks keeps the folio from being freed or split.
+    pub fn folio_rest(&self, frame: Frame) -> u64 {
+        let block = self.memmap.block(frame.block());
+        if block.state() == BlockState::Small {
+            let index = frame.index_in_block();
+            let next = block.heads.load().next_set(index + 1);
+            return (next.unwrap_or(BLOCK_FRAMES) - index) as u64;
+        }
+        let frames = 1 << block.order.load(Ordering::Relaxed).max(Order::BLOCK.get());
+        frames - frame.0 % frames
+    }
+
+    /// How many leaves of any size map the frame.
+    pub fn mapcount(&self, frame: Frame) -> u64 {
+        let Some(block) = self.memmap.get(frame.block()) else { return 0 };
+        block.lock(self.platform);
+        let small = block.lanes(self.platform).map_or(0, |lanes| lanes.get(frame.index_in_block()));
+        let large = self.large_leaves(frame, block);
+        block.unlock(self.platform);
+        u64::from(small) + large
+    }
+
+    /// Which of the 64 frames at a multiple of 64 around `frame` are mapped by one 4 KiB leaf, by no larger one, and held by
+    /// nobody; the first in bit 0.
+    pub fn mapped_once(&self, frame: Frame) -> u64 {
+        let Some(block) = self.memmap.get(frame.block()) else { return 0 };
+        let group = frame.index_in_block() / 64;
+        block.lock(self.platform);
+        let ones = block.lanes(self.platform).map_or(0, |lanes| lanes.ones(group));
+        let (held, large) = (block.held.word(group), self.large_leaves(frame, block));
+        block.unlock(self.platform);
+        if large == 0 { ones & !held } else { 0 }
+    }
+
+    /// How many leaves of more than 4 KiB map the frame. Under its block's lock.
+    fn large_leaves(&self, frame: Frame, block: &Block) -> u64 {
+        let gigantic = match block.state() {
+            BlockState::FolioTail if block.order.load(Ordering::Relaxed) == Order::GIGANTIC.get() => {
+                let head = head_of(frame.block(), Order::GIGANTIC.get());
+                self.memmap.block(head).gigantic_maps.load(Ordering::Relaxed)
+            }
+            BlockState::Folio => block.gigantic_maps.load(Ordering::Relaxed),
+            _ => 0,
+        };
+        u64::from(block.large_maps.load(Ordering::Relaxed)) + u64::from(gigantic)
+    }
+
+    /// Whether something besides leaves owns the frame.
+    pub fn is_held(&self, frame: Frame) -> bool {
+        self.memmap.get(frame.block()).is_some_and(|block| block.held.contains(frame.index_in_block()))
+    }
+}

@@ -1,0 +1,67 @@
+//! Counting down, with a place to let others run now and then.
+
+use crate::addr::{BlockNumber, FrameRange, PageSize};
+use crate::limits::{DRAIN_FRAMES, DRAIN_RUNS};
+use crate::memmap::FrameMask;
+use crate::page_alloc::{Counter, PageAllocator};
+use crate::platform::Platform;
+
+/// Counts down, and comes by a reschedule point when enough was done.
+pub(super) struct Release<'a, 'p, P: Platform> {
+    allocator: &'a PageAllocator<'p, P>,
+    counter: Counter<'a, 'p, P>,
+    /// How much may be done until the next reschedule point.
+    runs_left: usize,
+    frames_left: u64,
+}
+
+impl<'a, 'p, P: Platform> Release<'a, 'p, P> {
+    #[inline]
+    pub(super) fn new(allocator: &'a PageAllocator<'p, P>) -> Self {
+        let counter = allocator.counter();
+        Self { allocator, counter, runs_left: DRAIN_RUNS, frames_left: DRAIN_FRAMES }
+    }
+
+    /// Drops the counts of leaves onto consecutive frames.
+    #[inline]
+    pub(super) fn leaves(&mut self, frames: FrameRange, size: PageSize) {
+        if size == PageSize::Size4K {
+            self.counter.unmap(frames);
+            return self.spend(1, frames.count);
+        }
+        for leaf in (0..frames.count).step_by(size.frames() as usize) {
+            self.counter.unmap_large(frames.start.add(leaf), size);
+            self.spend(1, size.frames());
+        }
+    }
+
+    /// Drops the count of one 4 KiB leaf of each of a block's frames, of which no more are to come.
+    pub(super) fn each(&mut self, block: BlockNumber, frames: FrameMask) {
+        self.counter.unmap_each(block, frames);
+        self.unlock();
+        self.spend(1, frames.count() as u64);
+    }
+
+    /// Gives the lock back that the counter holds: before others are taken, or work is done that needs none.
+    #[inline]
+    pub(super) fn unlock(&mut self) {
+        self.counter = self.allocator.counter();
+    }
+
+    /// Notes that runs were counted down, or other work was done for frames.
+    #[inline]
+    pub(super) fn spend(&mut self, runs: usize, frames: u64) {
+        self.runs_left = self.runs_left.saturating_sub(runs);
+        self.frames_left = self.frames_left.saturating_sub(frames);
+        if self.runs_left == 0 || self.frames_left == 0 {
+            self.rest();
+        }
+    }
+
+    #[cold]
+    fn rest(&mut self) {
+        self.unlock();
+        self.allocator.platform().reschedule_point();
+        (self.runs_left, self.frames_left) = (DRAIN_RUNS, DRAIN_FRAMES);
+    }
+}

@@ -6,10 +6,10 @@ use fastrand::Rng;
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use quire::arch::{Entry, EntryFlags, Protection};
-use quire::pgtable::{GrantWrite, Zap};
+use quire::pgtable::{CopyMode, GrantWrite, Zap};
 use quire::platform::Platform;
 use quire::sync::{Rank, RwLock};
-use quire::tlb::{FlushBatch, MmContext, MmuGather, ZapStrategy};
+use quire::tlb::{FlushBatch, MmContext, MmuGather, RssChange, ZapStrategy};
 
 use crate::common::{order, seed};
 use crate::support::*;
@@ -99,12 +99,12 @@ impl Shared<'_, '_> {
         }
     }
 
-    /// `munmap`, `mprotect`, checkpointing, userfaultfd, `khugepaged`, `mremap`.
+    /// `munmap`, `mprotect`, `fork`, checkpointing, userfaultfd, `khugepaged`, `mremap`.
     fn alone(&self, part: VirtRange, rng: &mut Rng) {
         let exclusive = self.lock.write(self.machine);
         let tables = self.tables();
         let mut owed = FlushBatch::new();
-        match rng.u8(..6) {
+        match rng.u8(..7) {
             0 => {
                 let mut gather = MmuGather::new(self.allocator, self.context);
                 let _ = tables.unmap(&Zap::tables(part, part), &mut gather);
@@ -120,7 +120,8 @@ impl Shared<'_, '_> {
             }
             2 => tables.clear_soft_dirty(part, &mut owed).unwrap_or(()),
             3 => tables.mark_write_protected(part, &mut owed).unwrap_or(()),
-            4 => drop(tables.collapse(part.start.align_down(2 * MIB))),
+            4 => self.fork(part, &mut owed),
+            5 => drop(tables.collapse(part.start.align_down(2 * MIB))),
             _ => {
                 let to = VirtAddr(3 * GIB + part.start.0 % (2 * MIB));
                 let moved =
@@ -130,6 +131,17 @@ impl Shared<'_, '_> {
             }
         }
         owed.flush(self.allocator, self.context);
+    }
+
+    /// A child that lives until the parent's flush. It may have got only a part.
+    fn fork(&self, part: VirtRange, owed: &mut FlushBatch) {
+        let whole = VirtRange::new(part.start.align_down(2 * MIB), part.end.align_up(2 * MIB).unwrap());
+        let Ok(child) = Tables::create(self.allocator, Default::default()) else { return };
+        let (to, mut rss) = (Tables::new(self.allocator, &child), RssChange::default());
+        let _ = self.tables().copy(&to, whole, CopyMode::Private, owed, &mut rss);
+        owed.flush(self.allocator, self.context);
+        let change = Tables::destroy(self.allocator, child);
+        assert_eq!((change.anon, change.file), (-rss.anon, -rss.file));
     }
 
     fn run(&self, rng: &mut Rng) -> u64 {

@@ -28,6 +28,6 @@ mod writeback;
 pub use file::{FileClosed, FileKind, FileNode, FileRef, FileResize, FileUse};
 pub use fill::Filled;
 pub use radix::INDEX_END;
-pub use reclaim::CleanRuns;
+pub use reclaim::PageRuns;
 pub use table::FileTable;
 pub use views::{FileViews, Mapper, View, ViewPtr};

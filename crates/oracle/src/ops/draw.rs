@@ -31,6 +31,9 @@ pub struct Draw {
 /// Kinds of operations that are drawn.
 const KINDS: usize = 18;
 
+/// The last of them.
+const TRUNCATE: usize = KINDS - 1;
+
 /// Accesses, which no run goes without.
 const ALWAYS: [usize; 3] = [0, 12, 13];
 
@@ -71,10 +74,13 @@ impl Draw {
         }
     }
 
-    /// Makes all file mappings private, or all shared: no store changes a file that a private mapping shows. Where memory
-    /// runs out, which private pages were copied ahead of a store is not known.
+    /// Makes all file mappings private, or all shared: no store, nor another size, changes a file that a private mapping
+    /// shows. Where memory runs out, which private pages were copied ahead of a store is not known.
     pub fn one_sharing(&mut self, rng: &mut Rng) {
         self.sharing = Some(rng.bool());
+        if self.sharing == Some(false) {
+            self.weights[TRUNCATE] = 0;
+        }
     }
 
     /// Forks and exits often, stores to many pages in a row, and maps hardly anything that is not private anonymous memory:

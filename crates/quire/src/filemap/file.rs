@@ -38,8 +38,6 @@ pub struct FileNode {
     end: AtomicU64,
     /// Whether somebody changes the file's size.
     resizing: AtomicBool,
-    /// Whether pages were ever marked clean that mappings may go on storing to.
-    pub(super) synced: AtomicBool,
     /// The next node of the table's bucket; changes and is read under the table's lock.
     pub(super) next: AtomicPtr<FileNode>,
     pub(super) pages: SpinLock<FilePages>,
@@ -86,7 +84,6 @@ impl FileNode {
             }),
             end: AtomicU64::new(u64::MAX),
             resizing: AtomicBool::new(false),
-            synced: AtomicBool::new(false),
             next: AtomicPtr::new(core::ptr::null_mut()),
             pages: SpinLock::new(Rank::File, FilePages::new()),
             views: SpinLock::new(Rank::FileViews, FileViews::new()),
@@ -148,15 +145,15 @@ impl FileNode {
         closed.is_ok().then(|| FileClosed(self))
     }
 
-    /// Waits until whoever uses a page now has ceased to. The caller holds no lock.
-    fn wait_for_users<P: Platform>(&self, platform: &P) {
+    /// Closes the file, once nobody else has it closed and whoever uses a page now has ceased to. The caller holds no lock.
+    pub fn close<P: Platform>(&self, platform: &P) -> FileClosed<'_> {
         while self.users.fetch_or(CLOSED, Ordering::AcqRel) & CLOSED != 0 {
             platform.relax();
         }
         while self.users.load(Ordering::Acquire) != CLOSED {
             platform.relax();
         }
-        drop(FileClosed(self));
+        FileClosed(self)
     }
 
     /// Becomes the one who changes the file's size. The caller holds no lock.
@@ -189,7 +186,7 @@ impl FileResize<'_> {
     /// unmapped and dropped.
     pub fn cut_off<P: Platform>(&self, platform: &P, end: u64) {
         self.0.end.store(end, Ordering::Release);
-        self.0.wait_for_users(platform);
+        drop(self.0.close(platform));
     }
 }
 

@@ -7,7 +7,6 @@ use super::radix::INDEX_END;
 use crate::addr::{Frame, FrameRange, Order};
 use crate::error::FaultError;
 use crate::limits::FRAME_SIZE;
-use crate::memmap::DescriptorFlags;
 use crate::page_alloc::{Gfp, PageAllocator};
 use crate::platform::{Pager, PagerError, Platform, TouchHint};
 
@@ -103,10 +102,6 @@ impl FileTable {
             return Err(FaultError::OutOfMemory);
         }
         pages.hold(FrameRange::folio(frame, Order::FRAME));
-        // What an unmapping finds stored through is noted here.
-        let descriptor = pages.descriptor(frame);
-        descriptor.reset();
-        descriptor.set_flags(DescriptorFlags::CACHE);
         self.count_cached(node.kind(), 1);
         Ok(true)
     }

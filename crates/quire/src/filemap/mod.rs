@@ -11,8 +11,9 @@
 //!   gone, since both go through the file's lock.
 //! - Whoever wants that nobody uses pages of a file, for a moment or while he drops some that are mapped, *closes* it
 //!   ([`FileClosed`], [`FileResize`]): there are no users then, and who would become one tries again.
-//! - A page is written only through mappings that marked it dirty first. Dirty pages are written back when the last
-//!   reference goes; nobody maps the file then.
+//! - A page is written only through mappings that marked it dirty first, and only by users. Dirty pages are written back
+//!   when somebody asks, after the file was closed and every mapping has lost the right to store to them; or when the
+//!   last reference goes, when nobody maps the file.
 
 mod file;
 mod fill;
@@ -28,6 +29,6 @@ mod writeback;
 pub use file::{FileClosed, FileKind, FileNode, FileRef, FileResize, FileUse};
 pub use fill::Filled;
 pub use radix::INDEX_END;
-pub use reclaim::CleanRuns;
+pub use reclaim::PageRuns;
 pub use table::FileTable;
 pub use views::{FileViews, Mapper, View, ViewPtr};

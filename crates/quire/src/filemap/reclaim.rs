@@ -8,7 +8,6 @@ use super::file::{FileClosed, FileKind, FileNode};
 use super::pages::{CachedPage, FilePages};
 use crate::addr::{FrameRange, Order};
 use crate::limits::{LOCK_HOLD_FRAMES, RECLAIM_RUNS};
-use crate::memmap::DescriptorFlags;
 use crate::page_alloc::PageAllocator;
 use crate::platform::Platform;
 
@@ -71,10 +70,6 @@ impl FileTable {
         if page.is_busy() || page.is_dirty() || pages.mapcount(page.frame()) != 0 {
             return 0;
         }
-        if take_dirty(pages, page) {
-            cached.set_dirty(index, true);
-            return 0;
-        }
         cached.remove(index, |memory| self.free_radix(pages, memory));
         pages.release(FrameRange::folio(page.frame(), Order::FRAME))
     }
@@ -85,9 +80,9 @@ impl FileTable {
         platform: &P,
         file: &FileClosed<'_>,
         from: u64,
-    ) -> (CleanRuns, Option<u64>) {
+    ) -> (PageRuns, Option<u64>) {
         let cached = file.node().pages.lock(platform);
-        let (mut runs, mut at) = (CleanRuns::default(), from);
+        let (mut runs, mut at) = (PageRuns::default(), from);
         for _ in 0..LOCK_HOLD_FRAMES {
             let Some((index, page)) = cached.next(at) else { return (runs, None) };
             if !page.is_busy() && !page.is_dirty() && !runs.add(index) {
@@ -103,11 +98,11 @@ impl FileTable {
         &self,
         pages: &PageAllocator<'_, P>,
         file: &FileClosed<'_>,
-        runs: &CleanRuns,
+        runs: &PageRuns,
     ) -> u64 {
         let mut cached = file.node().pages.lock(pages.platform());
         let mut freed = 0;
-        for index in runs.as_slice().iter().flat_map(Range::clone) {
+        for index in runs.indices() {
             if let Some(page) = cached.get(index) {
                 freed += self.drop_if_clean(pages, &mut cached, index, page);
             }
@@ -118,21 +113,31 @@ impl FileTable {
     }
 }
 
-/// Runs of pages that are to be unmapped together.
+/// Runs of pages of a file that are unmapped, or lose a right, together.
 #[derive(Default)]
-pub struct CleanRuns {
+pub struct PageRuns {
     runs: [Range<u64>; RECLAIM_RUNS],
     count: usize,
 }
 
-impl CleanRuns {
+impl PageRuns {
     /// The runs, in ascending order.
     pub fn as_slice(&self) -> &[Range<u64>] {
         &self.runs[..self.count]
     }
 
+    /// Every page of them, in ascending order.
+    pub fn indices(&self) -> impl Iterator<Item = u64> {
+        self.as_slice().iter().flat_map(Range::clone)
+    }
+
+    /// From the first page to the last.
+    pub fn hull(&self) -> Range<u64> {
+        self.as_slice().first().map_or(0, |run| run.start)..self.as_slice().last().map_or(0, |run| run.end)
+    }
+
     /// Adds a page behind all others; whether there was room.
-    fn add(&mut self, index: u64) -> bool {
+    pub(super) fn add(&mut self, index: u64) -> bool {
         if let Some(last) = self.runs[..self.count].last_mut().filter(|last| last.end == index) {
             last.end += 1;
             return true;
@@ -141,16 +146,4 @@ impl CleanRuns {
         self.count += usize::from(room.is_some());
         room.map(|run| *run = index..index + 1).is_some()
     }
-}
-
-/// Whether a mapping that is gone has stored to the page since it was marked clean. Forgets it once nobody maps the page: an
-/// unmapping says so before it has flushed, and a CPU may go on storing until then; the page counts as mapped as long.
-pub(super) fn take_dirty<P: Platform>(pages: &PageAllocator<'_, P>, page: CachedPage) -> bool {
-    let descriptor = pages.descriptor(page.frame());
-    let unmapped = pages.mapcount(page.frame()) == 0;
-    let dirty = descriptor.has(DescriptorFlags::DIRTY);
-    if dirty && unmapped {
-        descriptor.set_flags(DescriptorFlags::CACHE);
-    }
-    dirty
 }

@@ -110,7 +110,7 @@ impl FileTable {
             return Ok(());
         };
         loop {
-            let written = self.write_back(pages, file.node());
+            let written = self.write_back(pages, file.node(), |_| {});
             let buckets = self.buckets.lock(pages.platform());
             let last = file.node().references() == 1;
             // Opened, written to and closed again meanwhile: once more.

@@ -38,12 +38,12 @@ impl<'m, P: Platform> File<'m, P> {
         self.memory
     }
 
-    /// Writes dirty pages back now.
+    /// Writes dirty pages back now. Mappings lose the right to store to them until the next store. The caller holds no lock.
     ///
     /// # Errors
     /// [`MmError::Io`]; the pages that could not be written stay dirty.
     pub fn sync(&self) -> Result<(), MmError> {
-        self.memory.files().write_back(self.memory.pages(), self.node())
+        self.memory.sync(self.node())
     }
 
     /// How many pages of the file are in memory.

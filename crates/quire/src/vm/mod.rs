@@ -26,6 +26,7 @@ mod populate;
 mod reclaim;
 mod rmap;
 mod rss;
+mod sync;
 mod track;
 pub mod tree;
 mod truncate;

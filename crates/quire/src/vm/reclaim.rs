@@ -7,7 +7,7 @@ use super::rmap::FoundSpace;
 use super::vma::VmaFlags;
 use crate::addr::{PageSize, VirtAddr, VirtRange};
 use crate::arch::{EntryFlags, Protection};
-use crate::filemap::{CleanRuns, FileClosed, FileNode};
+use crate::filemap::{FileClosed, FileNode, PageRuns};
 use crate::limits::LOCK_HOLD_FRAMES;
 use crate::pgtable::{GrantWrite, Zap};
 use crate::platform::Platform;
@@ -62,9 +62,8 @@ impl<P: Platform> Memory<'_, P> {
 
     /// Unmaps pages of a file that is closed, save where they are locked: one flush for each address space. Private copies
     /// stay; while the file is closed, no page becomes one.
-    fn unmap_clean(&self, file: &FileNode, runs: &CleanRuns) {
-        let (Some(first), Some(last)) = (runs.as_slice().first(), runs.as_slice().last()) else { return };
-        self.each_mapper(file, &(first.start..last.end), |found| {
+    fn unmap_clean(&self, file: &FileNode, runs: &PageRuns) {
+        self.each_mapper(file, &runs.hull(), |found| {
             let mut gather = MmuGather::new(self.pages(), &found.body.context);
             for run in runs.as_slice() {
                 found.each_part(run, |vma, range| {
@@ -173,7 +172,7 @@ impl<P: Platform> Mm<'_, P> {
 }
 
 /// What is left of a protection without the right to store. What can be written can be read, here as in hardware.
-fn without_stores(allowed: Protection) -> Protection {
+pub(super) fn without_stores(allowed: Protection) -> Protection {
     if allowed.contains(Protection::WRITE) {
         allowed.without(Protection::WRITE).union(Protection::READ)
     } else {

@@ -1,5 +1,8 @@
 //! Memory that is short: mapped page cache goes, and large folios that are mapped in part come apart.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
 use hosted::{Hosted, HostedConfig, SyntheticFiles};
 use quire::addr::{Order, VirtAddr};
 use quire::error::FaultError;
@@ -68,28 +71,92 @@ fn clean_pages_are_unmapped_and_dropped_wherever_they_are_mapped() {
     });
 }
 
+/// Invariant 3.
 #[test]
-fn what_was_stored_after_a_sync_is_not_dropped() {
+fn what_is_stored_after_a_sync_is_dirty_again() {
     small(|machine, manager| {
         machine.files().set_size(FileId(4), 8 * PAGE);
         let file = manager.open(FileId(4)).unwrap();
         run(manager, |mm| {
             mm.mmap(&request(&file, BASE, 8 * PAGE, Sharing::Shared)).unwrap();
-            store(machine, mm, BASE, 1).unwrap();
-            store(machine, mm, BASE + PAGE, 1).unwrap();
+            mm.mmap(&request(&file, 2 * BASE, 8 * PAGE, Sharing::Shared)).unwrap();
+            for page in 0..3 {
+                store(machine, mm, BASE + page * PAGE, 1).unwrap();
+                store(machine, mm, 2 * BASE + page * PAGE + 8, 1).unwrap();
+            }
             file.sync().unwrap();
-            // No fault tells of this one: the page is mapped for storing.
+            assert_eq!(file.dirty(), 0);
+            // Both mappings lost the right to store, and nothing else.
+            assert_eq!(mm.rss().file, 6);
             store(machine, mm, BASE, 2).unwrap();
-            store(machine, mm, BASE + PAGE, 2).unwrap();
+            assert_eq!(file.dirty(), 1);
+            store(machine, mm, 2 * BASE + PAGE, 2).unwrap();
+            assert_eq!(file.dirty(), 2);
             while manager.reclaim() > 0 {}
-            assert_eq!((load(machine, mm, BASE), file.dirty()), (Ok(2), 2));
+            assert_eq!((file.resident(), file.dirty()), (2, 2));
+            assert_eq!((load(machine, mm, BASE), load(machine, mm, BASE + PAGE)), (Ok(2), Ok(2)));
+            assert_eq!(load(machine, mm, BASE + 2 * PAGE), Ok(1));
             file.sync().unwrap();
             store(machine, mm, BASE + PAGE, 3).unwrap();
+            mm.validate().unwrap();
         });
         drop(file);
         let pages = machine.files().written_pages(FileId(4));
-        let first = |page: usize| u64::from_le_bytes(pages[page].1[..8].try_into().unwrap());
-        assert_eq!((first(0), first(1)), (2, 3));
+        let word = |page: usize| u64::from_le_bytes(pages[page].1[..8].try_into().unwrap());
+        assert_eq!((word(0), word(1), word(2)), (2, 3, 1));
+        assert_eq!(machine.files().counters().writes, 3 + 2 + 1);
+    });
+}
+
+/// Every store that was made before a sync began is in the file when it ends.
+#[test]
+fn syncs_meet_stores() {
+    let config = HostedConfig::new(64 * MIB).with_cpus(3);
+    with_manager(config, |machine, manager| {
+        let name = FileId(6);
+        machine.files().set_size(name, 16 * PAGE);
+        let file = manager.open(name).unwrap();
+        let mm = manager.new_mm().unwrap();
+        mm.mmap(&request(&file, BASE, 16 * PAGE, Sharing::Shared)).unwrap();
+        let stored: [AtomicU64; 32] = std::array::from_fn(|_| AtomicU64::new(0));
+        let end = Instant::now() + Duration::from_millis(900);
+        machine.spawn_cpus(3, |cpu| {
+            mm.switch_in();
+            let mut word = 0;
+            while Instant::now() < end {
+                word += 1;
+                if cpu.0 > 0 {
+                    let slot = (word % 16 * 2 + u64::from(cpu.0) - 1) as usize;
+                    let at = BASE + (slot as u64 / 2) * PAGE + 64 * u64::from(cpu.0);
+                    store(machine, &mm, at, word).unwrap();
+                    stored[slot].store(word, Ordering::SeqCst);
+                    continue;
+                }
+                let least: Vec<u64> = stored.iter().map(|word| word.load(Ordering::SeqCst)).collect();
+                file.sync().unwrap();
+                let pages = machine.files().written_pages(name);
+                for (slot, least) in least.into_iter().enumerate().filter(|(_, least)| *least > 0) {
+                    let bytes = &pages.iter().find(|(page, _)| *page == slot as u64 / 2).unwrap().1;
+                    let at = 64 * (slot % 2 + 1);
+                    let word = u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+                    assert!(word >= least, "slot {slot}: {word} was written, {least} stored before");
+                }
+                if word % 8 == 0 {
+                    manager.reclaim();
+                }
+            }
+            mm.switch_out();
+            manager.pages().drain_local();
+        });
+        mm.validate().unwrap();
+        mm.exit();
+        drop(file);
+        let pages = machine.files().written_pages(name);
+        for (slot, last) in stored.iter().enumerate() {
+            let at = 64 * (slot % 2 + 1);
+            let word = u64::from_le_bytes(pages[slot / 2].1[at..at + 8].try_into().unwrap());
+            assert_eq!(word, last.load(Ordering::SeqCst), "slot {slot}");
+        }
     });
 }
 

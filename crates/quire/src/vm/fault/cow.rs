@@ -29,6 +29,15 @@ impl<P: Platform> Mm<'_, P> {
         if leaf.has(EntryFlags::UFFD_WP) {
             return Err(FaultError::Marked);
         }
+        // A page of a file must neither be marked clean between this mark and the leaf, nor be dropped and come back at the
+        // same place while it is copied.
+        let used = match &vma.attributes.backing {
+            Backing::Anonymous => None,
+            Backing::File { file, .. } => match file.node().enter() {
+                None => return Ok(Step::Again),
+                used => used,
+            },
+        };
         let ours = leaf.has(EntryFlags::ANON) && self.is_exclusive(leaf.frame(), size);
         if is_shared_writable(vma) {
             self.note_store(vma, addr);
@@ -43,12 +52,7 @@ impl<P: Platform> Mm<'_, P> {
         if size != PageSize::Size4K {
             return self.split_for_copy(addr);
         }
-        // A page of a file must not be dropped, and come back at the same place, while it is copied.
-        let used = match &vma.attributes.backing {
-            Backing::Anonymous => return self.copy_page(vma, addr, leaf),
-            Backing::File { file, .. } => file.node().enter(),
-        };
-        if used.is_none() || self.tables().lookup(addr).entry != leaf {
+        if used.is_some() && self.tables().lookup(addr).entry != leaf {
             return Ok(Step::Again);
         }
         self.copy_page(vma, addr, leaf)

@@ -162,10 +162,7 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
         self.count_down(piece.start, count, |lanes, zeroed| lanes.decrement(start, count, zeroed))
     }
 
-    /// As [`Self::unmap`], for any frames of one block.
-    ///
-    /// # Panics
-    /// As [`Self::unmap`].
+    /// As [`Self::unmap`], for any frames of one block; panics where that does.
     pub fn unmap_each(&mut self, block: BlockNumber, frames: FrameMask) -> u64 {
         self.count_down(block.first_frame(), frames.count(), |lanes, zeroed| {
             lanes.decrement_each(frames, zeroed)
@@ -271,7 +268,8 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
         let number = head_of(frame.block(), order.get());
         if order == Order::BLOCK {
             let lanes = block.lanes(self.allocator.platform);
-            let small = lanes.map_or(FrameMask::EMPTY, |lanes| lanes.nonzero());
+            // Mostly none is left, which is seen without making a mask of it.
+            let small = lanes.filter(|lanes| lanes.any()).map_or(FrameMask::EMPTY, Lanes::nonzero);
             let large =
                 block.large_maps.load(Ordering::Relaxed) + block.folio_maps.load(Ordering::Relaxed) as u32;
             if large != 0 || !small.is_empty() || block.held.contains(0) {

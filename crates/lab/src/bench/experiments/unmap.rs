@@ -1,10 +1,9 @@
 //! What does it cost to take memory apart, by the size of its folios?
 
-use serde_json::{Value, json};
-
-use crate::bench::arms::unmap::{self, Unmap};
+use crate::bench::arms::unmap;
+use crate::bench::counts;
 use crate::bench::experiment::{Case, Experiment, Measured, TIME};
-use crate::bench::folio::{Folio, PAGE};
+use crate::bench::memory::Memory;
 use crate::bench::published::{self, Published};
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
@@ -20,26 +19,21 @@ pub const EXPERIMENT: Experiment = Experiment {
     per: "call",
     notes: &[
         "Every page was written once before. Only the unmapping is timed; it includes giving the frames back.",
+        "`/shuffled`: the pages were touched in random order, so that neighbours have frames far apart (verified).",
     ],
     run,
-    appendix: Some(beside_published),
+    appendix: Some(appendix),
 };
 
 fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
     let bytes = runner.scale.pick(8 << 20, 1 << 30);
-    let cases: Vec<Case<Unmap>> = Folio::all().map(|folio| case(Unmap { bytes, folio })).collect();
+    let memories = Memory::of_every_folio_and_shuffled(bytes);
+    let cases: Vec<Case<Memory>> = memories.map(|memory| memory.case("", &[], memory)).collect();
     runner.measure(experiment, &cases, &mut unmap::all())
 }
 
-fn case(spec: Unmap) -> Case<Unmap> {
-    let params = [
-        ("bytes", json!(spec.bytes)),
-        ("pages", json!(spec.bytes / PAGE)),
-        ("folio_bytes", json!(spec.folio.bytes())),
-        ("pmd_mapped", json!(spec.folio.pmd)),
-    ];
-    let params = params.into_iter().map(|(name, value): (&str, Value)| (name.to_owned(), value)).collect();
-    Case { name: spec.folio.name(), params, spec }
+fn appendix(rows: &[Row]) -> anyhow::Result<String> {
+    Ok(format!("{}\n{}", beside_published(rows)?, counts::per_gib(rows)))
 }
 
 /// Every arm and the published figures, each relative to its own 4 KiB case: other machines' seconds say nothing

@@ -4,18 +4,13 @@ mod linux;
 mod quire;
 
 use crate::bench::experiment::Arm;
-use crate::bench::folio::Folio;
-
-/// Unmap `bytes` of anonymous memory that is populated by folios like `folio`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unmap {
-    /// Bytes to unmap, a multiple of 2 MiB.
-    pub bytes: usize,
-    /// Size and mapping of the folios.
-    pub folio: Folio,
-}
+use crate::bench::linux::verbs::Linux;
+use crate::bench::memory::Memory;
+use crate::bench::ours::verbs::{self, ZAPS};
 
 /// Every arm. The checksum of a repetition is the number of pages that were mapped, written, and then unmapped.
-pub fn all() -> Vec<Box<dyn Arm<Unmap>>> {
-    vec![Box::<quire::Quire>::default(), Box::<linux::Linux>::default()]
+pub fn all() -> Vec<Box<dyn Arm<Memory>>> {
+    let mut arms = verbs::arms(&quire::UNMAP, ZAPS);
+    arms.push(Linux::arm(&linux::UNMAP));
+    arms
 }

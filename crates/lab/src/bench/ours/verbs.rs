@@ -7,6 +7,7 @@ use std::rc::Rc;
 use hosted::{Bare, Hosted, HostedConfig};
 use quire::addr::VirtAddr;
 use quire::manager::{Config, MemoryManager};
+use quire::tlb::ZapStrategy;
 use quire::vm::{Access, Mm};
 
 use super::counted::Counted;
@@ -71,7 +72,28 @@ pub struct Way {
 pub const DEFAULT: Way = Way { name: "quire", about: None, choose: |config| config };
 
 /// The ways to take entries.
-pub const ZAPS: &[Way] = &[DEFAULT];
+pub const ZAPS: &[Way] = &[
+    DEFAULT,
+    Way {
+        name: PER_PAGE,
+        about: Some(
+            "the same verb of the same library with every entry on its own: one exchange, one span, one hold of a block's \
+             lock to count down and free it; tables go empty (ZapStrategy::PerPage; Linux up to 6.8).",
+        ),
+        choose: |config| Config { zap: ZapStrategy::PerPage, ..config },
+    },
+    Way {
+        name: "runs",
+        about: Some(
+            "the same with runs of consecutive entries of one folio, which are counted and freed at once \
+             (ZapStrategy::Runs, the published scheme of 2024); single frames go as with per-page.",
+        ),
+        choose: |config| Config { zap: ZapStrategy::Runs, ..config },
+    },
+];
+
+/// The name of the arm that takes every entry on its own.
+pub const PER_PAGE: &str = "per-page";
 
 /// The ways to give a child its pages.
 pub const FORKS: &[Way] = &[DEFAULT];

@@ -101,9 +101,11 @@ fn check_taking_apart(rows: &[Row], cases: &impl Fn(&str) -> BTreeSet<String>, f
         all.extend(more.iter().map(|one| (*one).to_owned()));
         all
     };
-    for experiment in ["unmap", "dontneed", "exit"] {
+    for experiment in ["dontneed", "exit"] {
         assert_eq!(cases(experiment), and(folios.clone(), &["4KiB/shuffled"]), "{experiment}");
     }
+    let cold = ["4KiB/cold", "4KiB/shuffled/cold", "64KiB/cold", "2MiB-pte/cold"];
+    assert_eq!(cases("unmap"), and(and(folios.clone(), &["4KiB/shuffled", "4KiB/page-by-page"]), &cold));
     assert_eq!(cases("protect"), *folios);
     assert_eq!(cases("move"), with(&["/alike-1GiB", "/alike-2MiB", "/alike-4KiB"]));
     let mut forks = folios.clone();
@@ -121,7 +123,7 @@ fn check_taking_apart(rows: &[Row], cases: &impl Fn(&str) -> BTreeSet<String>, f
         if row.arm != "linux" || row.case.starts_with("4KiB") {
             assert_eq!(row.skipped, None, "{name}");
         }
-        if row.case.ends_with("/shuffled") {
+        if row.case.contains("/shuffled") {
             let pages = row.params["pages"].as_u64().unwrap();
             assert!(row.counters["frames_in_sequence"] <= pages / 20, "{name} is not shuffled");
         }

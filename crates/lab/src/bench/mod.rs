@@ -1,6 +1,7 @@
 //! `quire bench`: the same work on several arms in one run, as a table and as JSON lines.
 
 pub mod arms;
+pub mod beside;
 pub mod counts;
 pub mod cycles;
 pub mod experiment;

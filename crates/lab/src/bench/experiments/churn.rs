@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::bench::arms::churn::{self, Churn};
+use crate::bench::beside;
 use crate::bench::counts;
 use crate::bench::experiment::{Case, Experiment, Measured};
 use crate::bench::runner::Runner;
@@ -19,7 +20,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         "`time` is the time of a piece on its thread.",
     ],
     run,
-    appendix: Some(|rows| Ok(counts::per_gib(rows))),
+    appendix: Some(|rows| Ok(format!("{}\n{}", beside::per_page(rows), counts::per_gib(rows)))),
 };
 
 /// Pieces: name, bytes, and how many in a full run.

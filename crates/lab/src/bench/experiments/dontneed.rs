@@ -1,6 +1,7 @@
 //! What does it cost to give up the pages of a mapping that stays?
 
 use crate::bench::arms::dontneed;
+use crate::bench::beside;
 use crate::bench::counts;
 use crate::bench::experiment::{Case, Experiment, Measured};
 use crate::bench::memory::Memory;
@@ -19,7 +20,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         "Linux keeps the page tables; quire gives those that were emptied back too, and the next fault takes a new one.",
     ],
     run,
-    appendix: Some(|rows| Ok(counts::per_gib(rows))),
+    appendix: Some(|rows| Ok(format!("{}\n{}", beside::per_page(rows), counts::per_gib(rows)))),
 };
 
 fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {

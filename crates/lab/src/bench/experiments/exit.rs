@@ -1,6 +1,7 @@
 //! What does the end of an address space cost?
 
 use crate::bench::arms::exit;
+use crate::bench::beside;
 use crate::bench::counts;
 use crate::bench::experiment::{Case, Experiment, Measured};
 use crate::bench::memory::Memory;
@@ -19,7 +20,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         "What the arms do not share: for linux a whole process ends (threads, files, signals, a wake-up of its parent); `empty` says what that costs without the memory.",
     ],
     run,
-    appendix: Some(|rows| Ok(counts::per_gib(rows))),
+    appendix: Some(|rows| Ok(format!("{}\n{}", beside::per_page(rows), counts::per_gib(rows)))),
 };
 
 fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {

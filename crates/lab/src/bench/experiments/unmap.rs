@@ -1,10 +1,13 @@
 //! What does it cost to take memory apart, by the size of its folios?
 
-use crate::bench::arms::unmap;
+use serde_json::json;
+
+use crate::bench::arms::unmap::{self, Unmap};
+use crate::bench::beside::{self, relative};
 use crate::bench::counts;
-use crate::bench::experiment::{Case, Experiment, Measured, TIME};
+use crate::bench::experiment::{Case, Experiment, Measured};
+use crate::bench::folio::PAGE;
 use crate::bench::memory::Memory;
-use crate::bench::ours::verbs::{PER_PAGE, ZAPS};
 use crate::bench::published::{self, Published};
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
@@ -22,38 +25,35 @@ pub const EXPERIMENT: Experiment = Experiment {
     notes: &[
         "Every page was written once before. Only the unmapping is timed; it includes giving the frames back.",
         "`/shuffled`: the pages were touched in random order, so that neighbours have frames far apart (verified).",
+        "`/cold`: 128 MiB of other memory were written right before the call. Without that, quire's page tables and \
+         counts may still be in the cache, since its memory is populated without being touched; linux has gone through \
+         1 GiB since.",
+        "`/page-by-page`: one call for each page, in order of address; the time is that of all of them.",
     ],
     run,
     appendix: Some(appendix),
 };
 
+/// The cases that are measured with cold caches too.
+const COLD: [&str; 4] = ["4KiB", "4KiB/shuffled", "64KiB", "2MiB-pte"];
+
 fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
     let bytes = runner.scale.pick(8 << 20, 1 << 30);
-    let memories = Memory::of_every_folio_and_shuffled(bytes);
-    let cases: Vec<Case<Memory>> = memories.map(|memory| memory.case("", &[], memory)).collect();
+    let memories: Vec<Memory> = Memory::of_every_folio_and_shuffled(bytes).collect();
+    let cold = memories.iter().filter(|memory| COLD.contains(&memory.name().as_str()));
+    let cold = cold.map(|memory| Memory { cold: true, ..*memory });
+    let all = memories.iter().copied().chain(cold);
+    let mut cases: Vec<Case<Unmap>> = all.map(|memory| case(memory, "", bytes)).collect();
+    cases.extend(memories.first().map(|memory| case(*memory, "/page-by-page", PAGE)));
     runner.measure(experiment, &cases, &mut unmap::all())
 }
 
-fn appendix(rows: &[Row]) -> anyhow::Result<String> {
-    Ok(format!("{}\n{}\n{}", beside_published(rows)?, beside_per_page(rows), counts::per_gib(rows)))
+fn case(memory: Memory, modifier: &str, each: usize) -> Case<Unmap> {
+    memory.case(modifier, &[("each", json!(each))], Unmap { memory, each })
 }
 
-/// Our arms' times over that of `per-page`, which does what was done before the published scheme.
-fn beside_per_page(rows: &[Row]) -> String {
-    let median = |case: &str, arm: &str| {
-        let wanted = |row: &&Row| row.case == case && row.arm == arm && row.metric == TIME.name;
-        rows.iter().find(wanted).and_then(|row| row.median)
-    };
-    let arms = ZAPS.iter().map(|way| way.name).filter(|arm| *arm != PER_PAGE);
-    let mut header = vec!["case".to_owned()];
-    header.extend(arms.clone().map(|arm| format!("{arm} / {PER_PAGE}")));
-    let mut text = table::new(&header, 1);
-    for case in table::distinct(rows.iter().map(|row| row.case.as_str())) {
-        let mut cells = vec![case.to_owned()];
-        cells.extend(arms.clone().map(|arm| relative(median(case, arm), median(case, PER_PAGE))));
-        text.add_row(cells);
-    }
-    format!("time over that of {PER_PAGE} (for quire at most 0.1 is wanted)\n{text}")
+fn appendix(rows: &[Row]) -> anyhow::Result<String> {
+    Ok(format!("{}\n{}\n{}", beside_published(rows)?, beside::per_page(rows), counts::per_gib(rows)))
 }
 
 /// Every arm and the published figures, each relative to its own 4 KiB case: other machines' seconds say nothing
@@ -68,10 +68,7 @@ fn beside_published(rows: &[Row]) -> anyhow::Result<String> {
     header.extend(variants.iter().map(|variant| format!("published, {variant}")));
     let mut text = table::new(&header, 1);
     for case in table::distinct(rows.iter().map(|row| row.case.as_str())) {
-        let median = |arm: &str, case| {
-            let row = |row: &&Row| row.arm == arm && row.case == case && row.metric == TIME.name;
-            rows.iter().find(row).and_then(|row| row.median)
-        };
+        let median = |arm: &str, case| beside::median(rows, arm, case);
         let mut cells = vec![case.to_owned()];
         cells.extend(arms.iter().map(|arm| relative(median(arm, case), median(arm, "4KiB"))));
         cells.extend(variants.iter().map(|variant| {
@@ -94,11 +91,4 @@ fn published_value(figures: &[Published], variant: &str, case: &str) -> Option<f
         .iter()
         .find(|figure| figure.variant == variant && figure.case == wanted)
         .and_then(Published::number)
-}
-
-fn relative(value: Option<f64>, whole: Option<f64>) -> String {
-    match (value, whole) {
-        (Some(value), Some(whole)) if whole > 0.0 => format!("{:.3}", value / whole),
-        _ => String::new(),
-    }
 }

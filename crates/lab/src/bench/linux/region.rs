@@ -185,13 +185,26 @@ impl Region {
     /// Unmaps the region in one call; afterwards it can only be dropped.
     ///
     /// # Errors
-    /// Those of `munmap`; the region is then still mapped.
+    /// As [`Self::unmap_each`].
     pub fn unmap(&mut self) -> io::Result<()> {
-        assert!(self.mapped, "unmapped twice");
-        // SAFETY: the range is owned by this value, no reference into it is alive (exclusive borrow), and no other
-        // method accepts it any more once `mapped` is false.
-        unsafe { munmap(self.start as *mut c_void, self.bytes)? };
+        self.unmap_each(self.bytes)
+    }
+
+    /// Unmaps the region from its start on, by one call for each `bytes` bytes; afterwards it can only be dropped.
+    ///
+    /// # Errors
+    /// Those of `munmap`; what was not unmapped then stays.
+    pub fn unmap_each(&mut self, bytes: usize) -> io::Result<()> {
+        assert!(
+            self.mapped && self.bytes.is_multiple_of(bytes),
+            "unmapped twice, or in pieces that do not fit"
+        );
         self.mapped = false;
+        for start in (self.start..self.start + self.bytes).step_by(bytes) {
+            // SAFETY: the range is owned by this value, no reference into it is alive (exclusive borrow), and no other
+            // method accepts it any more now that `mapped` is false.
+            unsafe { munmap(start as *mut c_void, bytes)? };
+        }
         Ok(())
     }
 }

@@ -4,7 +4,7 @@ use super::census;
 use super::populate::{FolioChooser, split_pmds, verify};
 use super::region::Region;
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
-use crate::bench::memory::{Memory, neighbours};
+use crate::bench::memory::{Memory, Other, neighbours};
 
 /// What an arm of the running kernel does to memory that is populated.
 pub struct Verb<S> {
@@ -50,7 +50,8 @@ impl<S: Clone> Arm<S> for Linux<S> {
         let memory = (self.verb.memory)(case);
         self.chooser.choose(memory.folio)?;
         let population = Population::new(&self.chooser, memory);
-        Ok(Box::new(Ready { verb: self.verb, case: case.clone(), population }))
+        let other = Other::for_case(&memory);
+        Ok(Box::new(Ready { verb: self.verb, case: case.clone(), population, other }))
     }
 }
 
@@ -58,6 +59,7 @@ struct Ready<'a, S: 'static> {
     verb: &'static Verb<S>,
     case: S,
     population: Population<'a>,
+    other: Other,
 }
 
 impl<S> Prepared for Ready<'_, S> {
@@ -66,6 +68,7 @@ impl<S> Prepared for Ready<'_, S> {
         let folios = self.population.populate(&region)?;
         let pages = region.marked();
         let found = self.population.verified("self", &region)?;
+        self.other.fill_caches();
         let sample = (self.verb.work)(&self.case, Subject { region, pages })?;
         Ok(sample.count("folios", folios).count("frames_in_sequence", found))
     }

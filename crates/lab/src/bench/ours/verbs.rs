@@ -13,7 +13,7 @@ use quire::vm::{Access, Mm};
 use super::counted::Counted;
 use super::{SLACK, START};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
-use crate::bench::memory::{Memory, neighbours};
+use crate::bench::memory::{Memory, Other, neighbours};
 
 /// What an arm of ours does to an address space whose memory is populated.
 pub struct Verb<S> {
@@ -138,6 +138,7 @@ impl<S: Clone> Arm<S> for Ours<S> {
             touches,
             config,
             machine,
+            other: Other::for_case(&memory),
             scatter: None,
         }))
     }
@@ -160,6 +161,7 @@ struct Ready<'a, S: 'static> {
     touches: Vec<u32>,
     config: Config,
     machine: &'a Hosted,
+    other: Other,
     /// Pages whose frame follows that of the page before: looked up once, in the first warm-up.
     scatter: Option<u64>,
 }
@@ -176,6 +178,7 @@ impl<S> Prepared for Ready<'_, S> {
                 Some(found) => found,
                 None => *self.scatter.insert(scatter(machine, &mm, &self.memory)?),
             };
+            self.other.fill_caches();
             let subject = Subject { mm, manager, machine, pages };
             Ok((self.verb.work)(&self.case, subject)?.count("frames_in_sequence", found))
         };

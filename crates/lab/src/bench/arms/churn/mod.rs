@@ -6,6 +6,7 @@ mod quire;
 use crate::bench::cycles::Moment;
 use crate::bench::experiment::{Arm, RATE, Sample, Skip};
 use crate::bench::folio::PAGE;
+use crate::bench::ours::verbs::{Way, ZAPS};
 
 /// Map, touch and unmap a piece of memory again and again, on each thread of one address space.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,5 +44,8 @@ impl Churn {
 
 /// Every arm. The checksum of a repetition is the number of pieces.
 pub fn all() -> Vec<Box<dyn Arm<Churn>>> {
-    vec![Box::<quire::Quire>::default(), Box::<linux::Linux>::default()]
+    let own = |way: &Way| -> Box<dyn Arm<Churn>> { Box::new(quire::Quire::by(*way)) };
+    let mut arms: Vec<Box<dyn Arm<Churn>>> = ZAPS.iter().map(own).collect();
+    arms.push(Box::<linux::Linux>::default());
+    arms
 }

@@ -12,49 +12,60 @@ use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::folio::{Folio, PAGE};
 use crate::bench::ours;
 use crate::bench::ours::counted::Counted;
+use crate::bench::ours::verbs::Way;
 use crate::bench::threads::{Meeting, together};
 
 /// Memory of the machine.
 const BYTES: u64 = 256 << 20;
 
 /// `Mm::mmap`, `Mm::fault` for each page, `Mm::munmap`.
-#[derive(Default)]
 pub(super) struct Quire {
+    way: Way,
     machine: Option<Hosted>,
+}
+
+impl Quire {
+    /// The arm that unmaps in one of the library's ways.
+    pub(super) fn by(way: Way) -> Self {
+        Self { way, machine: None }
+    }
 }
 
 impl Arm<Churn> for Quire {
     fn name(&self) -> &'static str {
-        "quire"
+        self.way.name
     }
 
     fn about(&self) -> &'static str {
-        "Mm::mmap, one Mm::fault for each page (cleared), Mm::munmap on a bare hosted machine; the address space runs on as \
+        self.way.about.unwrap_or(
+            "Mm::mmap, one Mm::fault for each page (cleared), Mm::munmap on a bare hosted machine; the address space runs on as \
          many CPUs as there are threads, and a remote flush interrupts their processors (membarrier, a system call with a \
-         real interrupt and no wait beyond it). No system call otherwise, no trap, no cgroup, no LRU."
+         real interrupt and no wait beyond it). No system call otherwise, no trap, no cgroup, no LRU.",
+        )
     }
 
     fn setup(&mut self, case: &Churn) -> Result<Box<dyn Prepared + '_>, Skip> {
         let machine = HostedConfig::bench(BYTES).with_cpus(case.threads).build();
         let machine = machine.map_err(|error| Skip(error.to_string()))?;
         ours::keep_from_children(&machine)?;
-        Ok(Box::new(Ready { case: case.clone(), machine: self.machine.insert(machine) }))
+        let config = ours::with_folios((self.way.choose)(Config::default()), Folio { order: 0, pmd: false })?;
+        Ok(Box::new(Ready { case: case.clone(), config, machine: self.machine.insert(machine) }))
     }
 }
 
 struct Ready<'a> {
     case: Churn,
+    config: Config,
     machine: &'a Hosted,
 }
 
 impl Prepared for Ready<'_> {
     fn run(&mut self) -> Result<Sample, Skip> {
         let (machine, case) = (self.machine, &self.case);
-        let config = ours::with_folios(Config::default(), Folio { order: 0, pmd: false })?;
         // SAFETY: used by threads inside `run_on` of this machine alone, the manager too.
         let bare = unsafe { machine.bare() };
         let ranges = ours::ranges(machine, false);
-        let manager = machine.run_on(CpuId(0), || MemoryManager::new(bare, &ranges, &config));
+        let manager = machine.run_on(CpuId(0), || MemoryManager::new(bare, &ranges, &self.config));
         let manager = manager.map_err(|error| Skip(error.to_string()))?;
         let mm = machine.run_on(CpuId(0), || manager.new_mm()).map_err(|error| Skip(error.to_string()))?;
         let counted = Counted::start(&manager, machine);

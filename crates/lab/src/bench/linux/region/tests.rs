@@ -44,6 +44,19 @@ fn unmapping_twice_is_refused() {
 }
 
 #[test]
+#[should_panic(expected = "pieces that do not fit")]
+fn pieces_that_reach_beyond_the_region_are_refused() {
+    let _ = Region::map(8 * PAGE).unwrap().unmap_each(3 * PAGE);
+}
+
+#[test]
+fn pieces_go_one_after_the_other() {
+    let mut region = Region::map(8 * PAGE).unwrap();
+    region.touch_all();
+    region.unmap_each(2 * PAGE).unwrap();
+}
+
+#[test]
 #[should_panic(expected = "do not fill")]
 fn clearing_beyond_the_region_is_refused() {
     Region::map(8 * PAGE).unwrap().clear_as_linux(16 * PAGE);

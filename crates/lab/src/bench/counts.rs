@@ -24,5 +24,7 @@ pub fn per_gib(rows: &[Row]) -> String {
         }));
         text.add_row(cells);
     }
-    format!("counted in one repetition, for each GiB (an empty cell: this arm does not count it)\n{text}")
+    let says = "counted in one repetition, for each GiB (an empty cell: this arm does not count it; `locks`, of every kind: in \
+                a repetition of its own, on a platform that counts them)";
+    format!("{says}\n{text}")
 }

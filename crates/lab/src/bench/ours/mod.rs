@@ -2,6 +2,7 @@
 //! spaces in which memory is populated by folios of one size.
 
 pub mod counted;
+pub mod counting;
 pub mod guards;
 pub mod verbs;
 

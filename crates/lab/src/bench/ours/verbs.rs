@@ -2,47 +2,61 @@
 //! the library offers.
 
 use std::cell::OnceCell;
+use std::marker::PhantomData;
 use std::rc::Rc;
 
 use hosted::{Bare, Hosted, HostedConfig};
-use quire::addr::VirtAddr;
+use quire::addr::{Frame, VirtAddr};
 use quire::manager::{Config, MemoryManager};
+use quire::platform::Platform;
 use quire::tlb::ZapStrategy;
 use quire::vm::{Access, Mm};
 
 use super::counted::Counted;
+use super::counting::Counting;
 use super::{SLACK, START};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::memory::{Memory, Other, neighbours};
 
 /// What an arm of ours does to an address space whose memory is populated.
-pub struct Verb<S> {
+pub trait Verb: 'static {
+    /// What the arm is asked to do.
+    type Case: Clone + 'static;
+
     /// What the time of the arm `quire` includes.
-    pub about: &'static str,
-    /// The memory of a case.
-    pub memory: fn(&S) -> Memory,
+    const ABOUT: &'static str;
+
     /// Whether the machine really clears and copies. Off where neither belongs to the verb.
-    pub clearing: bool,
+    const CLEARING: bool = false;
+
+    /// The memory of a case.
+    fn memory(case: &Self::Case) -> Memory;
+
     /// Does the verb once and times that alone.
-    pub work: fn(&S, Subject<'_, '_>) -> Result<Sample, Skip>,
+    ///
+    /// # Errors
+    /// [`Skip`] when it turned out to be impossible.
+    fn work<P: Platform>(case: &Self::Case, subject: Subject<'_, '_, P>) -> Result<Sample, Skip>;
 }
 
 /// An address space that CPU 0 runs.
-pub struct Subject<'m, 'p> {
+pub struct Subject<'m, 'p, P: Platform> {
     /// The address space.
-    pub mm: Mm<'m, Bare>,
+    pub mm: Mm<'m, P>,
     /// Who manages its memory.
-    pub manager: &'m MemoryManager<'p, Bare>,
+    pub manager: &'m MemoryManager<'p, P>,
     /// The machine below.
     pub machine: &'m Hosted,
     /// Pages that are mapped.
     pub pages: u64,
+    /// Who counts locks, in the repetition that does.
+    locks: Option<&'m Counting<'m>>,
 }
 
-impl<'m, 'p> Subject<'m, 'p> {
+impl<'m, 'p, P: Platform> Subject<'m, 'p, P> {
     /// Counts from now on.
-    pub fn counted(&self) -> Counted<'m, 'p> {
-        Counted::start(self.manager, self.machine)
+    pub fn counted(&self) -> Counted<'m, 'p, P> {
+        Counted::start(self.manager, self.machine, self.locks)
     }
 
     /// Says so when the address space does not map `pages` pages.
@@ -99,48 +113,48 @@ pub const PER_PAGE: &str = "per-page";
 pub const FORKS: &[Way] = &[DEFAULT];
 
 /// An arm for each of `ways`. They share one machine, so that all of them get the same frames.
-pub fn arms<S: Clone + 'static>(verb: &'static Verb<S>, ways: &[Way]) -> Vec<Box<dyn Arm<S>>> {
+pub fn arms<V: Verb>(ways: &[Way]) -> Vec<Box<dyn Arm<V::Case>>> {
     let machine = Rc::new(OnceCell::new());
-    let arm = |way: &Way| -> Box<dyn Arm<S>> { Box::new(Ours { verb, way: *way, machine: machine.clone() }) };
+    let arm = |way: &Way| -> Box<dyn Arm<V::Case>> {
+        Box::new(Ours::<V> { way: *way, machine: machine.clone(), verb: PhantomData })
+    };
     ways.iter().map(arm).collect()
 }
 
-struct Ours<S: 'static> {
-    verb: &'static Verb<S>,
+struct Ours<V> {
     way: Way,
     machine: Rc<OnceCell<Hosted>>,
+    verb: PhantomData<V>,
 }
 
-impl<S: Clone> Arm<S> for Ours<S> {
+impl<V: Verb> Arm<V::Case> for Ours<V> {
     fn name(&self) -> &'static str {
         self.way.name
     }
 
     fn about(&self) -> &'static str {
-        self.way.about.unwrap_or(self.verb.about)
+        self.way.about.unwrap_or(V::ABOUT)
     }
 
-    fn setup(&mut self, case: &S) -> Result<Box<dyn Prepared + '_>, Skip> {
-        let memory = (self.verb.memory)(case);
+    fn setup(&mut self, case: &V::Case) -> Result<Box<dyn Prepared + '_>, Skip> {
+        let memory = V::memory(case);
         let machine = match self.machine.get() {
             Some(machine) => machine,
             None => {
-                let built = machine(memory.bytes as u64, self.verb.clearing)?;
+                let built = machine(memory.bytes as u64, V::CLEARING)?;
                 self.machine.get_or_init(|| built)
             }
         };
-        let config = super::with_folios((self.way.choose)(Config::default()), memory.folio)?;
-        let touches = memory.touches();
-        Ok(Box::new(Ready {
-            verb: self.verb,
+        let ready = Ready::<V> {
             case: case.clone(),
             memory,
-            touches,
-            config,
+            touches: memory.touches(),
+            config: super::with_folios((self.way.choose)(Config::default()), memory.folio)?,
             machine,
             other: Other::for_case(&memory),
-            scatter: None,
-        }))
+            looked_up: None,
+        };
+        Ok(Box::new(ready))
     }
 }
 
@@ -154,41 +168,78 @@ fn machine(bytes: u64, clearing: bool) -> Result<Hosted, Skip> {
     Ok(machine)
 }
 
-struct Ready<'a, S: 'static> {
-    verb: &'static Verb<S>,
-    case: S,
+struct Ready<'a, V: Verb> {
+    case: V::Case,
     memory: Memory,
     touches: Vec<u32>,
     config: Config,
     machine: &'a Hosted,
     other: Other,
-    /// Pages whose frame follows that of the page before: looked up once, in the first warm-up.
-    scatter: Option<u64>,
+    /// What is looked up once, before the first warm-up.
+    looked_up: Option<LookedUp>,
 }
 
-impl<S> Prepared for Ready<'_, S> {
+/// What the timed repetitions are too hurried to count.
+#[derive(Clone, Copy)]
+struct LookedUp {
+    /// Pages whose frame follows that of the page before.
+    in_sequence: u64,
+    /// Locks that the verb takes, of every kind.
+    locks: u64,
+}
+
+impl<V: Verb> Prepared for Ready<'_, V> {
     fn run(&mut self) -> Result<Sample, Skip> {
         let (machine, config) = (self.machine, self.config);
+        let found = match self.looked_up {
+            Some(found) => found,
+            None => *self.looked_up.insert(self.look_up()?),
+        };
         let work = |manager: &MemoryManager<'_, Bare>| {
-            let mm = manager.new_mm().map_err(|error| Skip(error.to_string()))?;
-            mm.switch_in();
-            super::map(&mm, self.memory.bytes)?;
-            let pages = touch(&mm, &self.memory, &self.touches)?;
-            let found = match self.scatter {
-                Some(found) => found,
-                None => *self.scatter.insert(scatter(machine, &mm, &self.memory)?),
-            };
+            let subject = self.subject(manager, None)?;
             self.other.fill_caches();
-            let subject = Subject { mm, manager, machine, pages };
-            Ok((self.verb.work)(&self.case, subject)?.count("frames_in_sequence", found))
+            V::work(&self.case, subject)
         };
         // SAFETY: no verb knows another machine or hands the manager to another thread.
-        unsafe { super::with_bare_manager_as(machine, config, work) }
+        let sample = unsafe { super::with_bare_manager_as(machine, config, work) }?;
+        Ok(sample.count("frames_in_sequence", found.in_sequence).count("locks", found.locks))
+    }
+}
+
+impl<V: Verb> Ready<'_, V> {
+    /// The populated address space of the case.
+    fn subject<'m, 'p, P: Platform>(
+        &self,
+        manager: &'m MemoryManager<'p, P>,
+        locks: Option<&'m Counting<'m>>,
+    ) -> Result<Subject<'m, 'p, P>, Skip>
+    where
+        Self: 'm,
+    {
+        let mm = manager.new_mm().map_err(|error| Skip(error.to_string()))?;
+        mm.switch_in();
+        super::map(&mm, self.memory.bytes)?;
+        let pages = touch(&mm, &self.memory, &self.touches)?;
+        Ok(Subject { mm, manager, machine: self.machine, pages, locks })
+    }
+
+    /// A repetition on a platform that counts.
+    fn look_up(&self) -> Result<LookedUp, Skip> {
+        // SAFETY: `with_manager_of` makes, uses and drops the manager inside `run_on` of this machine; no verb knows
+        // another or hands the manager to another thread.
+        let counting = Counting::new(unsafe { self.machine.bare() });
+        super::with_manager_of(self.machine, &counting, &self.config, |manager| {
+            let subject = self.subject(manager, Some(&counting))?;
+            let in_sequence = scatter(self.machine, subject.mm.root(), &self.memory)?;
+            let sample = V::work(&self.case, subject)?;
+            let locks = sample.counters.get("locks").copied().unwrap_or_default();
+            Ok(LookedUp { in_sequence, locks })
+        })
     }
 }
 
 /// Takes one write fault for each folio in the order given; the pages now mapped.
-fn touch(mm: &Mm<'_, Bare>, memory: &Memory, touches: &[u32]) -> Result<u64, Skip> {
+fn touch<P: Platform>(mm: &Mm<'_, P>, memory: &Memory, touches: &[u32]) -> Result<u64, Skip> {
     let mut pages = 0;
     for &folio in touches {
         let at = at(folio as usize * memory.folio.bytes());
@@ -208,8 +259,8 @@ pub fn at(offset: usize) -> VirtAddr {
 ///
 /// # Errors
 /// [`Skip`] when shuffled memory has frames in sequence after all.
-fn scatter(machine: &Hosted, mm: &Mm<'_, Bare>, memory: &Memory) -> Result<u64, Skip> {
-    let leaves = machine.leaves(mm.root()).into_iter();
+fn scatter(machine: &Hosted, root: Frame, memory: &Memory) -> Result<u64, Skip> {
+    let leaves = machine.leaves(root).into_iter();
     let frames = leaves.flat_map(|leaf| leaf.frame.0..leaf.frame.0 + leaf.frames);
     let found = neighbours(frames);
     if memory.shuffled && found > memory.pages() as u64 / 20 {

@@ -68,7 +68,7 @@ impl Prepared for Ready<'_> {
         let manager = machine.run_on(CpuId(0), || MemoryManager::new(bare, &ranges, &self.config));
         let manager = manager.map_err(|error| Skip(error.to_string()))?;
         let mm = machine.run_on(CpuId(0), || manager.new_mm()).map_err(|error| Skip(error.to_string()))?;
-        let counted = Counted::start(&manager, machine);
+        let counted = Counted::start(&manager, machine, None);
         let mut cpus: Vec<CpuId> = (0..case.threads).map(|cpu| CpuId(cpu as u32)).collect();
         let stints =
             together(&mut cpus, &case.cpus, |cpu, meeting| machine.run_on(*cpu, || work(&mm, case, meeting)));

@@ -10,7 +10,7 @@ use crate::bench::ours::verbs::{self, ZAPS};
 
 /// Every arm. The checksum of a repetition is the number of pages that were mapped, written, and then given up.
 pub fn all() -> Vec<Box<dyn Arm<Memory>>> {
-    let mut arms = verbs::arms(&quire::DONTNEED, ZAPS);
+    let mut arms = verbs::arms::<quire::DontNeed>(ZAPS);
     arms.push(Linux::arm(&linux::DONTNEED));
     arms
 }

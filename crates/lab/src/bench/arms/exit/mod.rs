@@ -12,7 +12,7 @@ const EMPTY: Metric = Metric { name: "empty", unit: "ns", better: Better::Lower 
 
 /// Every arm. The checksum of a repetition is the number of pages that were mapped and written.
 pub fn all() -> Vec<Box<dyn Arm<Memory>>> {
-    let mut arms = verbs::arms(&quire::EXIT, ZAPS);
+    let mut arms = verbs::arms::<quire::Exit>(ZAPS);
     arms.push(Box::<linux::Linux>::default());
     arms
 }

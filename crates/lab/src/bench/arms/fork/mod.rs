@@ -44,7 +44,7 @@ impl Fork {
 
 /// Every arm. The checksum of a repetition is the number of pages of the parent and of those that the child wrote to.
 pub fn all() -> Vec<Box<dyn Arm<Fork>>> {
-    let mut arms = verbs::arms(&quire::FORK, FORKS);
+    let mut arms = verbs::arms::<quire::Forking>(FORKS);
     arms.push(Linux::arm(&linux::FORK));
     arms
 }

@@ -16,7 +16,7 @@ const BACK: Metric = Metric { name: "back", unit: "ns", better: Better::Lower };
 
 /// Every arm. The checksum of a repetition is the number of pages that can be written again.
 pub fn all() -> Vec<Box<dyn Arm<Memory>>> {
-    let mut arms = verbs::arms(&quire::PROTECT, &[DEFAULT]);
+    let mut arms = verbs::arms::<quire::Protect>(&[DEFAULT]);
     arms.push(Linux::arm(&linux::PROTECT));
     arms
 }

@@ -18,7 +18,7 @@ pub struct Move {
 
 /// Every arm. The checksum of a repetition is the number of pages that moved.
 pub fn all() -> Vec<Box<dyn Arm<Move>>> {
-    let mut arms = verbs::arms(&quire::MOVE, &[DEFAULT]);
+    let mut arms = verbs::arms::<quire::Mremap>(&[DEFAULT]);
     arms.push(Box::<linux::Linux>::default());
     arms
 }

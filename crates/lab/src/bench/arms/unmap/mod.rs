@@ -19,7 +19,7 @@ pub struct Unmap {
 
 /// Every arm. The checksum of a repetition is the number of pages that were mapped, written, and then unmapped.
 pub fn all() -> Vec<Box<dyn Arm<Unmap>>> {
-    let mut arms = verbs::arms(&quire::UNMAP, ZAPS);
+    let mut arms = verbs::arms::<quire::Munmap>(ZAPS);
     arms.push(Linux::arm(&linux::UNMAP));
     arms
 }

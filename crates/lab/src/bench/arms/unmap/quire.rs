@@ -2,28 +2,37 @@
 
 use std::time::Instant;
 
+use quire::platform::Platform;
+
 use super::Unmap;
 use crate::bench::experiment::{Sample, Skip};
+use crate::bench::memory::Memory;
 use crate::bench::ours::verbs::{Subject, Verb, at};
 
 /// `Mm::munmap` of an address space that one CPU runs.
-pub(super) static UNMAP: Verb<Unmap> = Verb {
-    about: "Mm::munmap on a bare hosted machine: mappings, whole tables detached by one exchange, one flush of the modelled \
-            CPU that runs the address space, map counts, frames back to the store. No system call, no LRU, no cgroup, no \
-            reverse map for anonymous folios yet. Its memory is populated without being touched (nothing is cleared).",
-    memory: |case| case.memory,
-    clearing: false,
-    work,
-};
+pub(super) struct Munmap;
 
-fn work(case: &Unmap, subject: Subject<'_, '_>) -> Result<Sample, Skip> {
-    let counted = subject.counted();
-    let start = Instant::now();
-    let calls = (0..case.memory.bytes).step_by(case.each);
-    let outcome = calls.map(|offset| subject.mm.munmap(at(offset), case.each as u64)).find(Result::is_err);
-    let time = start.elapsed().as_nanos() as f64;
-    outcome.unwrap_or(Ok(())).map_err(|error| Skip::because("munmap", error))?;
-    let sample = counted.sample(time, subject.pages);
-    subject.expect_mapped(0)?;
-    Ok(sample)
+impl Verb for Munmap {
+    type Case = Unmap;
+
+    const ABOUT: &'static str = "Mm::munmap on a bare hosted machine: mappings, whole tables detached by one exchange, one flush of the modelled \
+            CPU that runs the address space, map counts, frames back to the store. No system call, no LRU, no cgroup, no \
+            reverse map for anonymous folios yet. Its memory is populated without being touched (nothing is cleared).";
+
+    fn memory(case: &Unmap) -> Memory {
+        case.memory
+    }
+
+    fn work<P: Platform>(case: &Unmap, subject: Subject<'_, '_, P>) -> Result<Sample, Skip> {
+        let counted = subject.counted();
+        let start = Instant::now();
+        let calls = (0..case.memory.bytes).step_by(case.each);
+        let outcome =
+            calls.map(|offset| subject.mm.munmap(at(offset), case.each as u64)).find(Result::is_err);
+        let time = start.elapsed().as_nanos() as f64;
+        outcome.unwrap_or(Ok(())).map_err(|error| Skip::because("munmap", error))?;
+        let sample = counted.sample(time, subject.pages);
+        subject.expect_mapped(0)?;
+        Ok(sample)
+    }
 }

@@ -124,7 +124,10 @@ fn check_taking_apart(rows: &[Row], cases: &impl Fn(&str) -> BTreeSet<String>, f
             assert_eq!(row.skipped, None, "{name}");
         }
         if let (true, Some(locks)) = (row.metric == "time", row.counters.get("locks")) {
-            assert!(*locks >= row.counters["block_lock"] && *locks > 0, "{name}: locks of every kind are counted");
+            assert!(
+                *locks >= row.counters["block_lock"] && *locks > 0,
+                "{name}: locks of every kind are counted"
+            );
         }
         if row.case.contains("/shuffled") {
             let pages = row.params["pages"].as_u64().unwrap();

@@ -134,6 +134,13 @@ fn check_taking_apart(rows: &[Row], cases: &impl Fn(&str) -> BTreeSet<String>, f
             assert!(row.counters["frames_in_sequence"] <= pages / 20, "{name} is not shuffled");
         }
     }
+    let arms = |experiment: &str| -> BTreeSet<&str> {
+        rows.iter().filter(|row| row.experiment == experiment).map(|row| row.arm.as_str()).collect()
+    };
+    for experiment in ["unmap", "dontneed", "exit", "churn"] {
+        assert_eq!(arms(experiment), ["quire", "per-page", "runs", "linux"].into(), "{experiment}");
+    }
+    assert_eq!(arms("fork"), ["copied", "shared", "linux"].into());
     for row in rows.iter().filter(|row| row.experiment == "churn" && row.arm != "linux") {
         let alone = row.params["threads"] == 1;
         assert_eq!(row.counters["ipis"] == 0, alone, "{}: interrupts go to CPUs that run it", row.case);

@@ -3,16 +3,20 @@
 use serde_json::json;
 
 use crate::bench::arms::fork::{self, Fork};
+use crate::bench::beside;
 use crate::bench::counts;
 use crate::bench::experiment::{Case, Experiment, Measured};
 use crate::bench::memory::Memory;
+use crate::bench::ours::verbs::{COPIED, FORKS};
+use crate::bench::row::Row;
 use crate::bench::runner::Runner;
 
 /// See the module.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "fork",
     question: "What does fork of 1 GiB of populated anonymous memory cost, by folio size, and the first writes to 1 %, 10 % and 100 % of the pages after it?",
-    expectation: "linux: 10 to 15 ms at 4 KiB, two thirds of that for large folios mapped by PTEs (as published), 100 us mapped by PMDs; then a microsecond for each page written to.",
+    expectation: "linux: 10 to 15 ms at 4 KiB, two thirds of that for large folios mapped by PTEs (as published), 100 us mapped by PMDs; then a microsecond for each page written to. shared: some 100 ns a table, and what copied pays at once comes with the \
+                  first write below each table.",
     baseline: &["linux"],
     per: "call",
     notes: &[
@@ -20,8 +24,14 @@ pub const EXPERIMENT: Experiment = Experiment {
         "`/write1` and so on: the child then writes to every hundredth, every tenth, or every page; `time` is fork and writes together, so that what was put off is seen. Only the page written to is copied, whatever its folio.",
     ],
     run,
-    appendix: Some(|rows| Ok(counts::per_gib(rows))),
+    appendix: Some(appendix),
 };
+
+fn appendix(rows: &[Row]) -> anyhow::Result<String> {
+    let shared =
+        beside::over(rows, FORKS, COPIED, "wanted for shared and every page then written: at most 1.1");
+    Ok(format!("{shared}\n{}", counts::per_gib(rows)))
+}
 
 /// Writes after the fork: what the case is called, and every how many pages one is written to.
 const WRITES: [(&str, usize); 3] = [("/write1", 100), ("/write10", 10), ("/write100", 1)];

@@ -10,7 +10,7 @@ use quire::addr::{Frame, VirtAddr};
 use quire::manager::{Config, MemoryManager};
 use quire::platform::Platform;
 use quire::tlb::ZapStrategy;
-use quire::vm::{Access, Mm};
+use quire::vm::{Access, ForkStrategy, Mm};
 
 use super::counted::Counted;
 use super::counting::Counting;
@@ -109,8 +109,21 @@ pub const ZAPS: &[Way] = &[
 /// The name of the arm that takes every entry on its own.
 pub const PER_PAGE: &str = "per-page";
 
+/// The name of the arm that copies every leaf at the fork.
+pub const COPIED: &str = "copied";
+
 /// The ways to give a child its pages.
-pub const FORKS: &[Way] = &[DEFAULT];
+pub const FORKS: &[Way] = &[
+    Way { name: COPIED, about: None, choose: |config| Config { fork: ForkStrategy::Copy, ..config } },
+    Way {
+        name: "shared",
+        about: Some(
+            "the same, but parent and child share the page tables until either side changes something in them \
+             (ForkStrategy::Share): the first write below a table copies it.",
+        ),
+        choose: |config| Config { fork: ForkStrategy::Share, ..config },
+    },
+];
 
 /// An arm for each of `ways`. They share one machine, so that all of them get the same frames.
 pub fn arms<V: Verb>(ways: &[Way]) -> Vec<Box<dyn Arm<V::Case>>> {

@@ -16,8 +16,9 @@ impl Verb for Munmap {
     type Case = Unmap;
 
     const ABOUT: &'static str = "Mm::munmap on a bare hosted machine: mappings, whole tables detached by one exchange, one flush of the modelled \
-            CPU that runs the address space, map counts, frames back to the store. No system call, no LRU, no cgroup, no \
-            reverse map for anonymous folios yet. Its memory is populated without being touched (nothing is cleared).";
+            CPU that runs the address space, map counts, frames back to the store. No system call, no LRU, no cgroup. The reverse map \
+            of anonymous memory is a word for each folio, written when it is first mapped, and asks nothing here. The memory \
+            is populated without being touched (nothing is cleared).";
 
     fn memory(case: &Unmap) -> Memory {
         case.memory

@@ -84,11 +84,68 @@ fn a_smoke_run_of_everything_writes_whole_lines_and_restores_the_machine() {
     };
     let folios: BTreeSet<String> = Folio::all().map(Folio::name).collect();
     let populated = folios.iter().map(|name| format!("{name}/populate"));
-    assert_eq!(cases("unmap"), folios);
     assert_eq!(cases("fault"), folios.iter().cloned().chain(populated).collect());
+    check_taking_apart(&rows, &cases, &folios);
     check_page_alloc(&rows, &cases("page-alloc"));
     check_other_allocator_experiments(&rows);
     assert!(table.contains("published, before") && table.contains("published, batched"), "{table}");
+}
+
+/// Every case of the experiments that take address spaces apart is there, our own arms leave none out, and what is exact
+/// is as it must be.
+fn check_taking_apart(rows: &[Row], cases: &impl Fn(&str) -> BTreeSet<String>, folios: &BTreeSet<String>) {
+    let with = |modifiers: &[&str]| -> BTreeSet<String> {
+        folios.iter().flat_map(|folio| modifiers.iter().map(move |one| format!("{folio}{one}"))).collect()
+    };
+    let and = |mut all: BTreeSet<String>, more: &[&str]| {
+        all.extend(more.iter().map(|one| (*one).to_owned()));
+        all
+    };
+    for experiment in ["dontneed", "exit"] {
+        assert_eq!(cases(experiment), and(folios.clone(), &["4KiB/shuffled"]), "{experiment}");
+    }
+    let cold = ["4KiB/cold", "4KiB/shuffled/cold", "64KiB/cold", "2MiB-pte/cold"];
+    assert_eq!(cases("unmap"), and(and(folios.clone(), &["4KiB/shuffled", "4KiB/page-by-page"]), &cold));
+    assert_eq!(cases("protect"), *folios);
+    assert_eq!(cases("move"), with(&["/alike-1GiB", "/alike-2MiB", "/alike-4KiB"]));
+    let mut forks = folios.clone();
+    for folio in ["4KiB", "64KiB", "2MiB-pte", "2MiB-pmd"] {
+        forks.extend(["write1", "write10", "write100"].map(|writes| format!("{folio}/{writes}")));
+    }
+    assert_eq!(cases("fork"), forks);
+    let churns = ["4KiB", "64KiB", "2MiB"].map(str::to_owned);
+    let on_two = churns.iter().map(|piece| format!("{piece}/2threads"));
+    assert_eq!(cases("churn"), churns.iter().cloned().chain(on_two).collect());
+    let apart = ["unmap", "dontneed", "exit", "protect", "move", "fork", "churn"];
+    for row in rows.iter().filter(|row| apart.contains(&row.experiment.as_str())) {
+        let name = format!("{} {} {}", row.experiment, row.case, row.arm);
+        // The kernel may lack a folio size or refuse to choose one; our own arms and its single frames have no excuse.
+        if row.arm != "linux" || row.case.starts_with("4KiB") {
+            assert_eq!(row.skipped, None, "{name}");
+        }
+        if let (true, Some(locks)) = (row.metric == "time", row.counters.get("locks")) {
+            assert!(
+                *locks >= row.counters["block_lock"] && *locks > 0,
+                "{name}: locks of every kind are counted"
+            );
+        }
+        if row.case.contains("/shuffled") {
+            let pages = row.params["pages"].as_u64().unwrap();
+            assert!(row.counters["frames_in_sequence"] <= pages / 20, "{name} is not shuffled");
+        }
+    }
+    let arms = |experiment: &str| -> BTreeSet<&str> {
+        rows.iter().filter(|row| row.experiment == experiment).map(|row| row.arm.as_str()).collect()
+    };
+    for experiment in ["unmap", "dontneed", "exit", "churn"] {
+        assert_eq!(arms(experiment), ["quire", "per-page", "runs", "linux"].into(), "{experiment}");
+    }
+    assert_eq!(arms("fork"), ["copied", "shared", "linux"].into());
+    for row in rows.iter().filter(|row| row.experiment == "churn" && row.arm != "linux") {
+        let alone = row.params["threads"] == 1;
+        assert_eq!(row.counters["ipis"] == 0, alone, "{}: interrupts go to CPUs that run it", row.case);
+        assert_eq!(row.counters["ipis"], row.counters["nr_tlb_remote_flush_received"], "{}", row.case);
+    }
 }
 
 /// Every case of `page-alloc` is there, and no arm but `linux` leaves one out.
@@ -175,7 +232,7 @@ fn check_other_allocator_experiments(rows: &[Row]) {
     }
 }
 
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 15] = [
     "boot",
     "page-alloc",
     "time-bench",
@@ -185,6 +242,12 @@ const NAMES: [&str; 9] = [
     "brk-test",
     "fault",
     "unmap",
+    "dontneed",
+    "exit",
+    "fork",
+    "protect",
+    "move",
+    "churn",
 ];
 
 /// Our own arms of the experiments on the page allocator.

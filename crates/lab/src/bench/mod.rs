@@ -1,12 +1,15 @@
 //! `quire bench`: the same work on several arms in one run, as a table and as JSON lines.
 
 pub mod arms;
+pub mod beside;
+pub mod counts;
 pub mod cycles;
 pub mod experiment;
 pub mod experiments;
 pub mod folio;
 pub mod linux;
 pub mod machine;
+pub mod memory;
 pub mod ours;
 pub mod published;
 pub mod row;

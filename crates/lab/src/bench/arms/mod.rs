@@ -1,12 +1,18 @@
 //! The arms, one file each, by experiment. A new arm is a file here and its name in the list `all` beside it.
 
 pub mod boot;
+pub mod churn;
+pub mod dontneed;
+pub mod exit;
 pub mod fault;
+pub mod fork;
 pub mod heap;
 pub mod interrupts;
 pub mod mobility;
 pub mod page_alloc;
 pub mod primitives;
+pub mod protect;
+pub mod remap;
 pub mod unmap;
 
 use super::experiment::{Better, Metric};

@@ -2,11 +2,17 @@
 
 pub mod boot;
 pub mod brk_test;
+pub mod churn;
+pub mod dontneed;
+pub mod exit;
 pub mod fault;
+pub mod fork;
 pub mod mobility;
 pub mod page_alloc;
 pub mod page_test;
 pub mod pcp_interrupt;
+pub mod protect;
+pub mod remap;
 pub mod time_bench;
 pub mod unmap;
 
@@ -23,6 +29,12 @@ pub const ALL: &[&Experiment] = &[
     &brk_test::EXPERIMENT,
     &fault::EXPERIMENT,
     &unmap::EXPERIMENT,
+    &dontneed::EXPERIMENT,
+    &exit::EXPERIMENT,
+    &fork::EXPERIMENT,
+    &protect::EXPERIMENT,
+    &remap::EXPERIMENT,
+    &churn::EXPERIMENT,
 ];
 
 #[cfg(test)]

@@ -1,10 +1,13 @@
 //! What does it cost to take memory apart, by the size of its folios?
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::bench::arms::unmap::{self, Unmap};
-use crate::bench::experiment::{Case, Experiment, Measured, TIME};
-use crate::bench::folio::{Folio, PAGE};
+use crate::bench::beside::{self, relative};
+use crate::bench::counts;
+use crate::bench::experiment::{Case, Experiment, Measured};
+use crate::bench::folio::PAGE;
+use crate::bench::memory::Memory;
 use crate::bench::published::{self, Published};
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
@@ -15,31 +18,42 @@ pub const EXPERIMENT: Experiment = Experiment {
     name: "unmap",
     question: "What does munmap of 1 GiB of populated anonymous memory cost, by folio size?",
     expectation: "linux: 20 to 60 ms at 4 KiB, a sixth of that at 2 MiB mapped by PTEs (as published), well under a \
-                  millisecond mapped by PMDs, where giving back 512 folios is all that is left.",
+                  millisecond mapped by PMDs, where giving back 512 folios is all that is left. quire: a tenth of per-page \
+                  at most; runs falls with the folio size as published.",
     baseline: &["linux"],
     per: "call",
     notes: &[
         "Every page was written once before. Only the unmapping is timed; it includes giving the frames back.",
+        "`/shuffled`: the pages were touched in random order, so that neighbours have frames far apart (verified).",
+        "`/cold`: 128 MiB of other memory were written right before the call. Without that, quire's page tables and \
+         counts may still be in the cache, since its memory is populated without being touched; linux has gone through \
+         1 GiB since.",
+        "`/page-by-page`: one call for each page, in order of address; the time is that of all of them.",
     ],
     run,
-    appendix: Some(beside_published),
+    appendix: Some(appendix),
 };
+
+/// The cases that are measured with cold caches too.
+const COLD: [&str; 4] = ["4KiB", "4KiB/shuffled", "64KiB", "2MiB-pte"];
 
 fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
     let bytes = runner.scale.pick(8 << 20, 1 << 30);
-    let cases: Vec<Case<Unmap>> = Folio::all().map(|folio| case(Unmap { bytes, folio })).collect();
+    let memories: Vec<Memory> = Memory::of_every_folio_and_shuffled(bytes).collect();
+    let cold = memories.iter().filter(|memory| COLD.contains(&memory.name().as_str()));
+    let cold = cold.map(|memory| Memory { cold: true, ..*memory });
+    let all = memories.iter().copied().chain(cold);
+    let mut cases: Vec<Case<Unmap>> = all.map(|memory| case(memory, "", bytes)).collect();
+    cases.extend(memories.first().map(|memory| case(*memory, "/page-by-page", PAGE)));
     runner.measure(experiment, &cases, &mut unmap::all())
 }
 
-fn case(spec: Unmap) -> Case<Unmap> {
-    let params = [
-        ("bytes", json!(spec.bytes)),
-        ("pages", json!(spec.bytes / PAGE)),
-        ("folio_bytes", json!(spec.folio.bytes())),
-        ("pmd_mapped", json!(spec.folio.pmd)),
-    ];
-    let params = params.into_iter().map(|(name, value): (&str, Value)| (name.to_owned(), value)).collect();
-    Case { name: spec.folio.name(), params, spec }
+fn case(memory: Memory, modifier: &str, each: usize) -> Case<Unmap> {
+    memory.case(modifier, &[("each", json!(each))], Unmap { memory, each })
+}
+
+fn appendix(rows: &[Row]) -> anyhow::Result<String> {
+    Ok(format!("{}\n{}\n{}", beside_published(rows)?, beside::per_page(rows), counts::per_gib(rows)))
 }
 
 /// Every arm and the published figures, each relative to its own 4 KiB case: other machines' seconds say nothing
@@ -54,10 +68,7 @@ fn beside_published(rows: &[Row]) -> anyhow::Result<String> {
     header.extend(variants.iter().map(|variant| format!("published, {variant}")));
     let mut text = table::new(&header, 1);
     for case in table::distinct(rows.iter().map(|row| row.case.as_str())) {
-        let median = |arm: &str, case| {
-            let row = |row: &&Row| row.arm == arm && row.case == case && row.metric == TIME.name;
-            rows.iter().find(row).and_then(|row| row.median)
-        };
+        let median = |arm: &str, case| beside::median(rows, arm, case);
         let mut cells = vec![case.to_owned()];
         cells.extend(arms.iter().map(|arm| relative(median(arm, case), median(arm, "4KiB"))));
         cells.extend(variants.iter().map(|variant| {
@@ -80,11 +91,4 @@ fn published_value(figures: &[Published], variant: &str, case: &str) -> Option<f
         .iter()
         .find(|figure| figure.variant == variant && figure.case == wanted)
         .and_then(Published::number)
-}
-
-fn relative(value: Option<f64>, whole: Option<f64>) -> String {
-    match (value, whole) {
-        (Some(value), Some(whole)) if whole > 0.0 => format!("{:.3}", value / whole),
-        _ => String::new(),
-    }
 }

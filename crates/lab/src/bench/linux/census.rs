@@ -1,4 +1,4 @@
-//! Counts the folios that really stand behind a region, from `/proc/self/pagemap` and `/proc/kpageflags`.
+//! Counts the folios that really stand behind a region, from `/proc/<process>/pagemap` and `/proc/kpageflags`.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,19 +15,14 @@ use crate::bench::folio::PAGE;
 /// Folios by number of pages.
 pub type Census = BTreeMap<usize, u64>;
 
-/// Counts the folios mapped in `region`, by their size in pages. Pages that are not there are not counted.
+/// Counts the folios mapped in `region` of the process `process` (a number or `self`), by their size in pages. Pages that
+/// are not there are not counted.
 ///
 /// # Errors
 /// [`Skip`] when this user may not see frame numbers or frame flags.
-pub fn folios(region: &Region) -> Result<Census, Skip> {
-    let read = |path| File::open(path).map_err(|error| Skip::because(&format!("cannot open {path}"), error));
-    let (pagemap, kpageflags) = (read("/proc/self/pagemap")?, read("/proc/kpageflags")?);
-    let failed = |error| Skip::because("cannot read the frames of this process (run as root)", error);
-    let entries = words(&pagemap, region.start() / PAGE, region.pages()).map_err(failed)?;
-    let frames: Vec<Option<u64>> = entries.into_iter().map(frame).collect();
-    if frames.contains(&Some(0)) {
-        return Err(Skip("frame numbers are hidden from this user: run as root".to_owned()));
-    }
+pub fn folios(process: &str, region: &Region) -> Result<Census, Skip> {
+    let kpageflags = open("/proc/kpageflags")?;
+    let frames = frames(process, region)?;
     let mut flags = Vec::with_capacity(frames.len());
     for run in frames.chunk_by(|a, b| a.is_some() && b.is_some() && a.map(|frame| frame + 1) == *b) {
         match run[0] {
@@ -37,6 +32,28 @@ pub fn folios(region: &Region) -> Result<Census, Skip> {
         }
     }
     Ok(count(flags.into_iter().map(|flags| flags.map(PhysicalPageFlags::from_bits_retain))))
+}
+
+/// The frame of each page of `region` in the process `process`, in order of address; `None` where there is none.
+///
+/// # Errors
+/// [`Skip`] when this user may not see frame numbers.
+pub fn frames(process: &str, region: &Region) -> Result<Vec<Option<u64>>, Skip> {
+    let pagemap = open(&format!("/proc/{process}/pagemap"))?;
+    let entries = words(&pagemap, region.start() / PAGE, region.pages()).map_err(failed)?;
+    let frames: Vec<Option<u64>> = entries.into_iter().map(frame).collect();
+    if frames.contains(&Some(0)) {
+        return Err(Skip("frame numbers are hidden from this user: run as root".to_owned()));
+    }
+    Ok(frames)
+}
+
+fn open(path: &str) -> Result<File, Skip> {
+    File::open(path).map_err(|error| Skip::because(&format!("cannot open {path}"), error))
+}
+
+fn failed(error: io::Error) -> Skip {
+    Skip::because("cannot read the frames of a process (run as root)", error)
 }
 
 /// Folios by size, from the flags of the frames in the order of their addresses.
@@ -78,13 +95,14 @@ fn words(file: &File, first: usize, count: usize) -> io::Result<Vec<u64>> {
         .collect())
 }
 
-/// Bytes of `region` that are mapped by a PMD, and whether one mapping of the process covers it all.
+/// Bytes of `region` that the process `process` maps by a PMD, and whether one of its mappings covers it all.
 ///
 /// # Errors
-/// [`Skip`] when `/proc/self/smaps` cannot be read.
-pub fn pmd_mapped(region: &Region) -> Result<(u64, bool), Skip> {
-    let failed = |error| Skip::because("cannot read /proc/self/smaps", error);
-    let maps = Process::myself().and_then(|process| process.smaps()).map_err(failed)?;
+/// [`Skip`] when the process's `smaps` cannot be read.
+pub fn pmd_mapped(process: &str, region: &Region) -> Result<(u64, bool), Skip> {
+    let failed = |error| Skip::because(&format!("cannot read /proc/{process}/smaps"), error);
+    let process = Process::new_with_root(format!("/proc/{process}").into());
+    let maps = process.and_then(|process| process.smaps()).map_err(failed)?;
     let (start, end) = (region.start() as u64, (region.start() + region.bytes()) as u64);
     let inside = |map: &&procfs::process::MemoryMap| {
         map.pathname == MMapPath::Anonymous && map.address.0 < end && map.address.1 > start

@@ -2,6 +2,8 @@
 //! that folios of the wanted size were really used.
 
 pub mod census;
+pub mod child;
 pub mod populate;
 pub mod region;
 pub mod thp;
+pub mod verbs;

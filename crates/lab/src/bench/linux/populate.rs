@@ -38,8 +38,15 @@ impl FolioChooser {
     /// # Errors
     /// [`Skip`] when the kernel refuses the memory or the advice.
     pub fn map(&self, bytes: usize, folio: Folio) -> Result<Region, Skip> {
-        let region =
-            Region::map(bytes).map_err(|error| Skip::because("cannot map the memory of the case", error))?;
+        self.advise(Region::map(bytes), folio)
+    }
+
+    /// The same for a region that was mapped already.
+    ///
+    /// # Errors
+    /// As [`Self::map`].
+    pub fn advise(&self, mapped: std::io::Result<Region>, folio: Folio) -> Result<Region, Skip> {
+        let region = mapped.map_err(|error| Skip::because("cannot map the memory of the case", error))?;
         let advice = if folio.order == 0 { Advice::LinuxNoHugepage } else { Advice::LinuxHugepage };
         region
             .advise(advice)
@@ -69,17 +76,18 @@ impl FolioChooser {
     }
 }
 
-/// Checks frame by frame that `region` is populated by folios like `folio`, mapped as it says, in one mapping.
+/// Checks frame by frame that `region` of the process `process` (a number or `self`) is populated by folios like `folio`,
+/// mapped as it says, in one mapping.
 ///
 /// # Errors
 /// [`Skip`] when it is not, or when this user may not look.
-pub fn verify(region: &Region, folio: Folio) -> Result<(), Skip> {
+pub fn verify(process: &str, region: &Region, folio: Folio) -> Result<(), Skip> {
     let wanted = (region.bytes() / folio.bytes()) as u64;
     if folio.order > 0 {
-        let folios = census::folios(region)?;
+        let folios = census::folios(process, region)?;
         enough(folios.get(&(1 << folio.order)).copied().unwrap_or(0), wanted, folio)?;
     }
-    let (pmd_mapped, whole) = census::pmd_mapped(region)?;
+    let (pmd_mapped, whole) = census::pmd_mapped(process, region)?;
     if !whole {
         return Err(Skip("the kernel keeps the region as several mappings".to_owned()));
     }

@@ -4,7 +4,10 @@ use std::ffi::c_void;
 use std::io;
 use std::ptr::null_mut;
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::mm::{
+    Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mprotect, mremap_fixed,
+    munmap,
+};
 
 use crate::bench::folio::PAGE;
 
@@ -29,13 +32,22 @@ impl Region {
     /// # Errors
     /// Those of `mmap`.
     pub fn map(bytes: usize) -> io::Result<Self> {
+        Self::map_beyond(bytes, ALIGN, 0)
+    }
+
+    /// The same, `beyond` bytes (whole pages) after a multiple of `align` (a multiple of 2 MiB).
+    ///
+    /// # Errors
+    /// Those of `mmap`.
+    pub fn map_beyond(bytes: usize, align: usize, beyond: usize) -> io::Result<Self> {
+        assert!(align.is_multiple_of(ALIGN) && beyond.is_multiple_of(PAGE), "no such place");
         let bytes = bytes.next_multiple_of(PAGE);
-        let reserved_bytes = bytes + 3 * ALIGN;
+        let reserved_bytes = bytes + beyond + 2 * align + ALIGN;
         // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory that exists.
         let reserved =
             unsafe { mmap_anonymous(null_mut(), reserved_bytes, ProtFlags::empty(), MapFlags::PRIVATE)? }
                 as usize;
-        let start = (reserved + 1).next_multiple_of(ALIGN);
+        let start = (reserved + 1).next_multiple_of(align) + beyond;
         let region = Self { reserved, reserved_bytes, start, bytes, mapped: true };
         // SAFETY: the fixed range lies inside the reservation just made, which nothing else knows of.
         unsafe {
@@ -101,13 +113,15 @@ impl Region {
 
     /// How many pages still hold the byte that [`Self::touch`] wrote. Reading populates nothing that was touched.
     pub fn marked(&self) -> u64 {
-        assert!(self.mapped, "the region is gone");
-        let is_marked = |page: &usize| {
-            let byte = (self.start + page * PAGE) as *const u8;
-            // SAFETY: inside the region, which is mapped readable and owned by this value.
-            unsafe { byte.read_volatile() == mark(*page) }
-        };
-        (0..self.pages()).filter(is_marked).count() as u64
+        (0..self.pages()).filter(|page| self.is_marked(*page)).count() as u64
+    }
+
+    /// Whether a page still holds the byte that [`Self::touch`] wrote.
+    pub fn is_marked(&self, page: usize) -> bool {
+        assert!(self.mapped && page < self.pages(), "a look beyond the region");
+        let byte = (self.start + page * PAGE) as *const u8;
+        // SAFETY: inside the region (asserted), which is mapped readable and owned by this value.
+        unsafe { byte.read_volatile() == mark(page) }
     }
 
     /// Clears the whole region folio by folio, each of `folio` bytes (a divisor of the region) from its last page to
@@ -141,16 +155,56 @@ impl Region {
         unsafe { std::slice::from_raw_parts_mut(self.start as *mut u8, self.bytes) }
     }
 
+    /// Changes what accesses may do, for the whole region.
+    ///
+    /// # Errors
+    /// Those of `mprotect`.
+    pub fn protect(&self, rights: ProtFlags) -> io::Result<()> {
+        assert!(self.mapped, "the region is gone");
+        let rights = MprotectFlags::from_bits_retain(rights.bits());
+        // SAFETY: the range is owned by this value, and no reference into it exists.
+        unsafe { mprotect(self.start as *mut c_void, self.bytes, rights)? };
+        Ok(())
+    }
+
+    /// Moves everything that is mapped here to the place of `target`, whose own memory goes; afterwards this region can
+    /// only be dropped.
+    ///
+    /// # Errors
+    /// Those of `mremap`; this region is then as before.
+    pub fn move_to(&mut self, target: &mut Self) -> io::Result<()> {
+        assert!(self.mapped && target.mapped && self.bytes == target.bytes, "no place to move to");
+        let (from, to) = (self.start as *mut c_void, target.start as *mut c_void);
+        // SAFETY: both ranges are owned by these values, which are borrowed exclusively, so no reference into them is
+        // alive; this one accepts nothing any more once `mapped` is false.
+        unsafe { mremap_fixed(from, self.bytes, self.bytes, MremapFlags::MAYMOVE, to)? };
+        self.mapped = false;
+        Ok(())
+    }
+
     /// Unmaps the region in one call; afterwards it can only be dropped.
     ///
     /// # Errors
-    /// Those of `munmap`; the region is then still mapped.
+    /// As [`Self::unmap_each`].
     pub fn unmap(&mut self) -> io::Result<()> {
-        assert!(self.mapped, "unmapped twice");
-        // SAFETY: the range is owned by this value, no reference into it is alive (exclusive borrow), and no other
-        // method accepts it any more once `mapped` is false.
-        unsafe { munmap(self.start as *mut c_void, self.bytes)? };
+        self.unmap_each(self.bytes)
+    }
+
+    /// Unmaps the region from its start on, by one call for each `bytes` bytes; afterwards it can only be dropped.
+    ///
+    /// # Errors
+    /// Those of `munmap`; what was not unmapped then stays.
+    pub fn unmap_each(&mut self, bytes: usize) -> io::Result<()> {
+        assert!(
+            self.mapped && self.bytes.is_multiple_of(bytes),
+            "unmapped twice, or in pieces that do not fit"
+        );
         self.mapped = false;
+        for start in (self.start..self.start + self.bytes).step_by(bytes) {
+            // SAFETY: the range is owned by this value, no reference into it is alive (exclusive borrow), and no other
+            // method accepts it any more now that `mapped` is false.
+            unsafe { munmap(start as *mut c_void, bytes)? };
+        }
         Ok(())
     }
 }

@@ -1,7 +1,10 @@
 //! What the arms of our own library share: hosted machines that are built once and used by many cases, and address
 //! spaces in which memory is populated by folios of one size.
 
+pub mod counted;
+pub mod counting;
 pub mod guards;
+pub mod verbs;
 
 use std::time::Instant;
 
@@ -11,14 +14,14 @@ use quire::arch::Protection;
 use quire::cpu::CpuId;
 use quire::manager::{Config, MemoryManager, MemoryRange};
 use quire::platform::Platform;
-use quire::stats::Stat;
-use quire::vm::{Access, Advice, FolioPolicy, MapRequest, Mm};
+use quire::vm::{Access, FolioPolicy, MapRequest, Mm};
+use rustix::mm::{Advice, madvise};
 
 use crate::bench::experiment::Skip;
 use crate::bench::folio::{Folio, PAGE};
 
 /// Where the measured range starts: a multiple of 1 GiB, so that every folio and table size fits.
-const START: VirtAddr = VirtAddr(64 << 30);
+pub const START: VirtAddr = VirtAddr(64 << 30);
 
 /// Memory beside the populated bytes: page tables, counts, marks.
 const SLACK: u64 = 64 << 20;
@@ -58,7 +61,7 @@ pub fn with_manager<R>(
     folio: Folio,
     work: impl FnOnce(&MemoryManager<'_, Hosted>) -> Result<R, Skip>,
 ) -> Result<R, Skip> {
-    with_manager_of(machine, machine, folio, work)
+    with_manager_of(machine, machine, &with_folios(Config::default(), folio)?, work)
 }
 
 /// The same on the bare machine: the platform that a kernel would have, which watches nothing.
@@ -70,29 +73,45 @@ pub unsafe fn with_bare_manager<R>(
     folio: Folio,
     work: impl FnOnce(&MemoryManager<'_, Bare>) -> Result<R, Skip>,
 ) -> Result<R, Skip> {
+    // SAFETY: the caller's promise.
+    unsafe { with_bare_manager_as(machine, with_folios(Config::default(), folio)?, work) }
+}
+
+/// The same with every choice the caller's.
+///
+/// # Safety
+/// As [`with_bare_manager`].
+pub unsafe fn with_bare_manager_as<R>(
+    machine: &Hosted,
+    config: Config,
+    work: impl FnOnce(&MemoryManager<'_, Bare>) -> Result<R, Skip>,
+) -> Result<R, Skip> {
     // SAFETY: `with_manager_of` makes, uses and drops the manager inside `run_on`; the rest is the caller's promise.
-    with_manager_of(machine, unsafe { machine.bare() }, folio, work)
+    with_manager_of(machine, unsafe { machine.bare() }, &config, work)
+}
+
+/// The choices `config`, with anonymous memory in folios like `folio`.
+pub fn with_folios(config: Config, folio: Folio) -> Result<Config, Skip> {
+    let order = Order::new(folio.order).ok_or_else(|| Skip(format!("no such order: {}", folio.order)))?;
+    Ok(Config { folios: FolioPolicy::only(order).with_pmd_mapped(folio.pmd), ..config })
 }
 
 /// The same with the machine as this platform sees it.
 fn with_manager_of<P: Platform, R>(
     machine: &Hosted,
     platform: &P,
-    folio: Folio,
+    config: &Config,
     work: impl FnOnce(&MemoryManager<'_, P>) -> Result<R, Skip>,
 ) -> Result<R, Skip> {
-    let order = Order::new(folio.order).ok_or_else(|| Skip(format!("no such order: {}", folio.order)))?;
-    let folios = FolioPolicy::only(order).with_pmd_mapped(folio.pmd);
     machine.run_on(CpuId(0), || {
-        let config = Config { folios, ..Config::default() };
-        let manager = MemoryManager::new(platform, &ranges(machine, false), &config)
+        let manager = MemoryManager::new(platform, &ranges(machine, false), config)
             .map_err(|error| Skip(error.to_string()))?;
         work(&manager)
     })
 }
 
-/// Maps `bytes` of private anonymous memory that can be read and written.
-pub fn map(mm: &Mm<'_, Hosted>, bytes: usize) -> Result<(), Skip> {
+/// Maps `bytes` of private anonymous memory that can be read and written at [`START`].
+pub fn map<P: Platform>(mm: &Mm<'_, P>, bytes: usize) -> Result<(), Skip> {
     let request = MapRequest {
         addr: START,
         len: bytes as u64,
@@ -104,7 +123,7 @@ pub fn map(mm: &Mm<'_, Hosted>, bytes: usize) -> Result<(), Skip> {
 }
 
 /// Takes one write fault for each folio, in order of address; the nanoseconds that took and the pages now mapped.
-pub fn populate(mm: &Mm<'_, Hosted>, bytes: usize, folio: Folio) -> Result<(f64, u64), Skip> {
+pub fn populate<P: Platform>(mm: &Mm<'_, P>, bytes: usize, folio: Folio) -> Result<(f64, u64), Skip> {
     let mut pages = 0;
     let start = Instant::now();
     for at in (0..bytes).step_by(folio.bytes()) {
@@ -117,41 +136,32 @@ pub fn populate(mm: &Mm<'_, Hosted>, bytes: usize, folio: Folio) -> Result<(f64,
 }
 
 /// Populates what [`map`] mapped by one call; the nanoseconds that took and the pages now resident.
-pub fn populate_by_call(mm: &Mm<'_, Hosted>, bytes: usize) -> Result<(f64, u64), Skip> {
+pub fn populate_by_call<P: Platform>(mm: &Mm<'_, P>, bytes: usize) -> Result<(f64, u64), Skip> {
     let start = Instant::now();
-    mm.madvise(START, bytes as u64, Advice::PopulateWrite)
+    mm.madvise(START, bytes as u64, quire::vm::Advice::PopulateWrite)
         .map_err(|error| Skip(format!("madvise: {error}")))?;
     Ok((start.elapsed().as_nanos() as f64, mm.rss().anon))
 }
 
 /// Unmaps what [`map`] mapped; nanoseconds.
-pub fn unmap(mm: &Mm<'_, Hosted>, bytes: usize) -> Result<f64, Skip> {
+pub fn unmap<P: Platform>(mm: &Mm<'_, P>, bytes: usize) -> Result<f64, Skip> {
     let start = Instant::now();
     mm.munmap(START, bytes as u64).map_err(|error| Skip(format!("munmap: {error}")))?;
     Ok(start.elapsed().as_nanos() as f64)
 }
 
-/// Counters that are exact and the same in every repetition.
-pub const COUNTED: &[Stat] = &[
-    Stat::ZapTable,
-    Stat::ZapEntry,
-    Stat::BlockLock,
-    Stat::NrTlbLocalFlushAll,
-    Stat::NrTlbLocalFlushOne,
-    Stat::NrTlbRemoteFlush,
-];
-
-/// Remembers counters, to say later how far they went.
-pub struct Counted<'a, 'p, P: Platform>(&'a MemoryManager<'p, P>, Vec<u64>);
-
-impl<'a, 'p, P: Platform> Counted<'a, 'p, P> {
-    /// From now on.
-    pub fn start(manager: &'a MemoryManager<'p, P>) -> Self {
-        Self(manager, COUNTED.iter().map(|&stat| manager.stat(stat)).collect())
+/// Keeps the machine's memory out of the children that this process forks: a `fork` that is timed must not have its page
+/// tables to copy.
+///
+/// # Errors
+/// [`Skip`] when the host refuses.
+pub fn keep_from_children(machine: &Hosted) -> Result<(), Skip> {
+    for range in machine.ranges() {
+        let start = machine.arena().direct_map(range.start).cast();
+        // SAFETY: the range is the arena's own mapping for as long as the machine lives, and the advice leaves contents
+        // alone: only children lack it, and those that are forked here never reach for it.
+        unsafe { madvise(start, range.bytes as usize, Advice::LinuxDontFork) }
+            .map_err(|error| Skip::because("cannot keep the machine's memory out of children", error))?;
     }
-
-    /// How often each event happened since.
-    pub fn events(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        COUNTED.iter().zip(&self.1).map(|(&stat, before)| (stat.name(), self.0.stat(stat) - before))
-    }
+    Ok(())
 }

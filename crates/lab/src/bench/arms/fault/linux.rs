@@ -80,7 +80,7 @@ impl Prepared for Ready<'_> {
         let faults = minor_faults()? - faults;
         let folios = self.chooser.check_counter(&region, folio, allocated)?;
         if !self.verified {
-            verify(&region, folio)?;
+            verify("self", &region, folio)?;
             self.verified = true;
         }
         if populate == Populate::Call {

@@ -20,7 +20,7 @@ impl Arm<Fault> for Quire {
     fn about(&self) -> &'static str {
         "Mm::fault once per folio (or one madvise call) on a hosted machine: look-up, policy, folio, clearing, map counts, the entries. The \
          same work is timed a second time on a machine that does not clear: `rest` is that run, `clear` the difference. \
-         No trap, no cgroup, no LRU, no reverse map for anonymous folios yet."
+         No trap, no cgroup, no LRU; the reverse map of an anonymous folio is one word."
     }
 
     fn setup(&mut self, case: &Fault) -> Result<Box<dyn Prepared + '_>, Skip> {

@@ -1,54 +1,39 @@
 //! Our own `munmap`, on a hosted machine.
 
-use hosted::Hosted;
+use std::time::Instant;
+
+use quire::platform::Platform;
 
 use super::Unmap;
-use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
-use crate::bench::ours::{self, Counted};
+use crate::bench::experiment::{Sample, Skip};
+use crate::bench::memory::Memory;
+use crate::bench::ours::verbs::{Subject, Verb, at};
 
 /// `Mm::munmap` of an address space that one CPU runs.
-#[derive(Default)]
-pub(super) struct Quire {
-    machine: Option<Hosted>,
-}
+pub(super) struct Munmap;
 
-impl Arm<Unmap> for Quire {
-    fn name(&self) -> &'static str {
-        "quire"
+impl Verb for Munmap {
+    type Case = Unmap;
+
+    const ABOUT: &'static str = "Mm::munmap on a bare hosted machine: mappings, whole tables detached by one exchange, one flush of the modelled \
+            CPU that runs the address space, map counts, frames back to the store. No system call, no LRU, no cgroup. The reverse map \
+            of anonymous memory is a word for each folio, written when it is first mapped, and asks nothing here. The memory \
+            is populated without being touched (nothing is cleared).";
+
+    fn memory(case: &Unmap) -> Memory {
+        case.memory
     }
 
-    fn about(&self) -> &'static str {
-        "Mm::munmap on a hosted machine: mappings, whole tables detached by one exchange, one flush of the modelled CPU \
-         that runs the address space, map counts, frames back to the store. No system call, no LRU, no cgroup, no \
-         reverse map for anonymous folios yet."
-    }
-
-    fn setup(&mut self, case: &Unmap) -> Result<Box<dyn Prepared + '_>, Skip> {
-        // What is cleared is not measured here, so populating goes without.
-        let machine = ours::kept(&mut self.machine, case.bytes as u64, false)?;
-        Ok(Box::new(Ready { case: *case, machine }))
-    }
-}
-
-struct Ready<'a> {
-    case: Unmap,
-    machine: &'a Hosted,
-}
-
-impl Prepared for Ready<'_> {
-    fn run(&mut self) -> Result<Sample, Skip> {
-        let Unmap { bytes, folio } = self.case;
-        ours::with_manager(self.machine, folio, |manager| {
-            let mm = manager.new_mm().map_err(|error| Skip(error.to_string()))?;
-            mm.switch_in();
-            ours::map(&mm, bytes)?;
-            let (_, pages) = ours::populate(&mm, bytes, folio)?;
-            let counted = Counted::start(manager);
-            let time = ours::unmap(&mm, bytes)?;
-            let sample = counted.events().fold(Sample::new(time, pages), |s, (name, n)| s.count(name, n));
-            let left = mm.rss();
-            mm.switch_out();
-            if left.anon == 0 { Ok(sample) } else { Err(Skip(format!("{} pages stayed mapped", left.anon))) }
-        })
+    fn work<P: Platform>(case: &Unmap, subject: Subject<'_, '_, P>) -> Result<Sample, Skip> {
+        let counted = subject.counted();
+        let start = Instant::now();
+        let calls = (0..case.memory.bytes).step_by(case.each);
+        let outcome =
+            calls.map(|offset| subject.mm.munmap(at(offset), case.each as u64)).find(Result::is_err);
+        let time = start.elapsed().as_nanos() as f64;
+        outcome.unwrap_or(Ok(())).map_err(|error| Skip::because("munmap", error))?;
+        let sample = counted.sample(time, subject.pages);
+        subject.expect_mapped(0)?;
+        Ok(sample)
     }
 }

@@ -31,10 +31,10 @@ fn what_was_not_touched_is_not_counted() {
         region.advise(rustix::mm::Advice::LinuxNoHugepage).unwrap();
         region.touch(page);
     }
-    match folios(&region) {
+    match folios("self", &region) {
         Ok(census) => assert_eq!(census, Census::from([(1, 3)])),
         // Without privilege the kernel hides frames; then the reason must say so.
         Err(skip) => assert!(skip.0.contains("root") || skip.0.contains("kpageflags"), "{skip:?}"),
     }
-    assert_eq!(pmd_mapped(&region).unwrap(), (0, true));
+    assert_eq!(pmd_mapped("self", &region).unwrap(), (0, true));
 }

@@ -44,7 +44,44 @@ fn unmapping_twice_is_refused() {
 }
 
 #[test]
+#[should_panic(expected = "pieces that do not fit")]
+fn pieces_that_reach_beyond_the_region_are_refused() {
+    let _ = Region::map(8 * PAGE).unwrap().unmap_each(3 * PAGE);
+}
+
+#[test]
+fn pieces_go_one_after_the_other() {
+    let mut region = Region::map(8 * PAGE).unwrap();
+    region.touch_all();
+    region.unmap_each(2 * PAGE).unwrap();
+}
+
+#[test]
 #[should_panic(expected = "do not fill")]
 fn clearing_beyond_the_region_is_refused() {
     Region::map(8 * PAGE).unwrap().clear_as_linux(16 * PAGE);
+}
+
+#[test]
+fn moved_memory_stands_where_the_target_was() {
+    let mut from = Region::map_beyond(4 << 20, 4 << 20, 0).unwrap();
+    let mut to = Region::map_beyond(4 << 20, 4 << 20, PAGE).unwrap();
+    assert_eq!((from.start() % (4 << 20), to.start() % (4 << 20)), (0, PAGE));
+    from.touch_all();
+    to.touch(0);
+    from.move_to(&mut to).unwrap();
+    assert_eq!(to.marked(), to.pages() as u64);
+    // What is dropped now must not take the other's place along.
+    drop(from);
+    assert!(to.is_marked(7));
+}
+
+#[test]
+fn protected_memory_keeps_its_contents_and_can_be_written_again() {
+    let region = Region::map(8 * PAGE).unwrap();
+    region.touch_all();
+    region.protect(rustix::mm::ProtFlags::READ).unwrap();
+    assert_eq!(region.marked(), 8);
+    region.protect(rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE).unwrap();
+    region.touch_all();
 }

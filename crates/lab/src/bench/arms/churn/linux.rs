@@ -1,0 +1,98 @@
+//! The running kernel, asked to map and unmap by several threads of this process.
+
+use std::ffi::c_void;
+use std::ptr::null_mut;
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+use super::{Churn, Stint};
+use crate::bench::cycles::Moment;
+use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
+use crate::bench::folio::PAGE;
+use crate::bench::threads::{Meeting, together};
+
+/// `mmap`, one byte written to each page, `munmap`.
+#[derive(Default)]
+pub(super) struct Linux;
+
+impl Arm<Churn> for Linux {
+    fn name(&self) -> &'static str {
+        "linux"
+    }
+
+    fn about(&self) -> &'static str {
+        "mmap, one byte written to each page, munmap in this process with transparent huge pages off: system calls, traps, \
+         clearing, cgroup, reverse map, LRU, flushes; with two threads the interrupts of remote flushes."
+    }
+
+    fn setup(&mut self, case: &Churn) -> Result<Box<dyn Prepared + '_>, Skip> {
+        Ok(Box::new(Ready { case: case.clone(), _small: SmallPages::only() }))
+    }
+}
+
+struct Ready {
+    case: Churn,
+    _small: SmallPages,
+}
+
+impl Prepared for Ready {
+    fn run(&mut self) -> Result<Sample, Skip> {
+        let case = &self.case;
+        let mut threads = vec![(); case.threads];
+        let stints = together(&mut threads, &case.cpus, |(), meeting| work(case, meeting));
+        case.sample(&stints)
+    }
+}
+
+/// All pieces of one thread.
+fn work(case: &Churn, meeting: &Meeting) -> Stint {
+    meeting.wait();
+    let start = Moment::now();
+    let pieces = (0..case.rounds).map_while(|_| piece(case.bytes)).count() as u64;
+    let end = Moment::now();
+    // The others' flushes go to this CPU until all are done.
+    meeting.wait();
+    Stint { start, end, pieces }
+}
+
+/// One piece, if the kernel gave it.
+fn piece(bytes: usize) -> Option<()> {
+    let rights = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory that exists.
+    let at = unsafe { mmap_anonymous(null_mut(), bytes, rights, MapFlags::PRIVATE) }.ok()?;
+    for offset in (0..bytes).step_by(PAGE) {
+        // SAFETY: inside the mapping just made, which is writable and which nobody else knows.
+        unsafe { at.cast::<u8>().add(offset).write_volatile(1) };
+    }
+    // SAFETY: as before, and no reference into it was ever made.
+    unsafe { munmap(at.cast::<c_void>(), bytes) }.ok()
+}
+
+/// Transparent huge pages are off for this process, until dropped.
+struct SmallPages;
+
+impl SmallPages {
+    fn only() -> Self {
+        set_thp_disable(1);
+        Self
+    }
+}
+
+impl Drop for SmallPages {
+    fn drop(&mut self) {
+        set_thp_disable(0);
+    }
+}
+
+fn set_thp_disable(value: libc::c_ulong) {
+    // SAFETY: changes nothing but how this process's later faults are served. It cannot fail for these arguments.
+    unsafe {
+        libc::prctl(
+            libc::PR_SET_THP_DISABLE,
+            value,
+            0 as libc::c_ulong,
+            0 as libc::c_ulong,
+            0 as libc::c_ulong,
+        )
+    };
+}

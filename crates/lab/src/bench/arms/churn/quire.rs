@@ -1,0 +1,102 @@
+//! Our own address space, mapped into, touched and unmapped by several CPUs.
+
+use hosted::{Bare, Hosted, HostedConfig};
+use quire::arch::Protection;
+use quire::cpu::CpuId;
+use quire::manager::{Config, MemoryManager};
+use quire::vm::{Access, MapRequest, Mm};
+
+use super::{Churn, Stint};
+use crate::bench::cycles::Moment;
+use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
+use crate::bench::folio::{Folio, PAGE};
+use crate::bench::ours;
+use crate::bench::ours::counted::Counted;
+use crate::bench::ours::verbs::Way;
+use crate::bench::threads::{Meeting, together};
+
+/// Memory of the machine.
+const BYTES: u64 = 256 << 20;
+
+/// `Mm::mmap`, `Mm::fault` for each page, `Mm::munmap`.
+pub(super) struct Quire {
+    way: Way,
+    machine: Option<Hosted>,
+}
+
+impl Quire {
+    /// The arm that unmaps in one of the library's ways.
+    pub(super) fn by(way: Way) -> Self {
+        Self { way, machine: None }
+    }
+}
+
+impl Arm<Churn> for Quire {
+    fn name(&self) -> &'static str {
+        self.way.name
+    }
+
+    fn about(&self) -> &'static str {
+        self.way.about.unwrap_or(
+            "Mm::mmap, one Mm::fault for each page (cleared), Mm::munmap on a bare hosted machine; the address space runs on as \
+         many CPUs as there are threads, and a remote flush interrupts their processors (membarrier, a system call with a \
+         real interrupt and no wait beyond it). No system call otherwise, no trap, no cgroup, no LRU.",
+        )
+    }
+
+    fn setup(&mut self, case: &Churn) -> Result<Box<dyn Prepared + '_>, Skip> {
+        let machine = HostedConfig::bench(BYTES).with_cpus(case.threads).build();
+        let machine = machine.map_err(|error| Skip(error.to_string()))?;
+        ours::keep_from_children(&machine)?;
+        let config = ours::with_folios((self.way.choose)(Config::default()), Folio { order: 0, pmd: false })?;
+        Ok(Box::new(Ready { case: case.clone(), config, machine: self.machine.insert(machine) }))
+    }
+}
+
+struct Ready<'a> {
+    case: Churn,
+    config: Config,
+    machine: &'a Hosted,
+}
+
+impl Prepared for Ready<'_> {
+    fn run(&mut self) -> Result<Sample, Skip> {
+        let (machine, case) = (self.machine, &self.case);
+        // SAFETY: used by threads inside `run_on` of this machine alone, the manager too.
+        let bare = unsafe { machine.bare() };
+        let ranges = ours::ranges(machine, false);
+        let manager = machine.run_on(CpuId(0), || MemoryManager::new(bare, &ranges, &self.config));
+        let manager = manager.map_err(|error| Skip(error.to_string()))?;
+        let mm = machine.run_on(CpuId(0), || manager.new_mm()).map_err(|error| Skip(error.to_string()))?;
+        let counted = Counted::start(&manager, machine, None);
+        let mut cpus: Vec<CpuId> = (0..case.threads).map(|cpu| CpuId(cpu as u32)).collect();
+        let stints =
+            together(&mut cpus, &case.cpus, |cpu, meeting| machine.run_on(*cpu, || work(&mm, case, meeting)));
+        let sample = counted.add_to(case.sample(&stints)?);
+        machine.run_on(CpuId(0), || mm.exit());
+        Ok(sample)
+    }
+}
+
+/// All pieces of one thread.
+fn work(mm: &Mm<'_, Bare>, case: &Churn, meeting: &Meeting) -> Stint {
+    mm.switch_in();
+    meeting.wait();
+    let start = Moment::now();
+    let pieces = (0..case.rounds).map_while(|_| piece(mm, case.bytes)).count() as u64;
+    let end = Moment::now();
+    // The others' flushes go to this CPU until all are done, as they would in a program.
+    meeting.wait();
+    mm.switch_out();
+    Stint { start, end, pieces }
+}
+
+/// One piece, if the manager had memory for it.
+fn piece(mm: &Mm<'_, Bare>, bytes: usize) -> Option<()> {
+    let prot = Protection::READ | Protection::WRITE;
+    let at = mm.mmap(&MapRequest { len: bytes as u64, prot, ..MapRequest::default() }).ok()?;
+    for offset in (0..bytes).step_by(PAGE) {
+        mm.fault(at.add(offset as u64), Access::Write).ok()?;
+    }
+    mm.munmap(at, bytes as u64).ok()
+}

@@ -1,0 +1,36 @@
+//! Our own `MADV_DONTNEED`, on a hosted machine.
+
+use std::time::Instant;
+
+use quire::platform::Platform;
+use quire::vm::Advice;
+
+use crate::bench::experiment::{Sample, Skip};
+use crate::bench::memory::Memory;
+use crate::bench::ours::START;
+use crate::bench::ours::verbs::{Subject, Verb};
+
+/// `Mm::madvise` of an address space that one CPU runs.
+pub(super) struct DontNeed;
+
+impl Verb for DontNeed {
+    type Case = Memory;
+
+    const ABOUT: &'static str = "Mm::madvise(DontNeed) on a bare hosted machine: as `munmap` in the experiment `unmap`, but the mapping stays. No \
+            system call, no LRU, no cgroup. Its memory is populated without being touched (nothing is cleared).";
+
+    fn memory(memory: &Memory) -> Memory {
+        *memory
+    }
+
+    fn work<P: Platform>(memory: &Memory, subject: Subject<'_, '_, P>) -> Result<Sample, Skip> {
+        let counted = subject.counted();
+        let start = Instant::now();
+        let outcome = subject.mm.madvise(START, memory.bytes as u64, Advice::DontNeed);
+        let time = start.elapsed().as_nanos() as f64;
+        outcome.map_err(|error| Skip::because("madvise", error))?;
+        let sample = counted.sample(time, subject.pages);
+        subject.expect_mapped(0)?;
+        Ok(sample)
+    }
+}

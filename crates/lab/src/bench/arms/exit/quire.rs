@@ -1,0 +1,54 @@
+//! The end of an address space of our own, on a hosted machine.
+
+use std::time::Instant;
+
+use quire::platform::Platform;
+use quire::vm::Mm;
+
+use super::EMPTY;
+use crate::bench::experiment::{Sample, Skip};
+use crate::bench::memory::Memory;
+use crate::bench::ours;
+use crate::bench::ours::verbs::{Subject, Verb};
+
+/// `Mm::exit` of an address space that one CPU runs.
+pub(super) struct Exit;
+
+impl Verb for Exit {
+    type Case = Memory;
+
+    const ABOUT: &'static str = "Mm::exit on a bare hosted machine: the CPU leaves the address space, leaves and tables go by folio and by table, \
+            map counts, frames back to the store, mappings. No process, no system call, no LRU, no cgroup. `empty` is the \
+            same with a mapping that was never touched.";
+
+    fn memory(memory: &Memory) -> Memory {
+        *memory
+    }
+
+    fn work<P: Platform>(memory: &Memory, subject: Subject<'_, '_, P>) -> Result<Sample, Skip> {
+        let counted = subject.counted();
+        let Subject { mm, manager, pages, .. } = subject;
+        let time = exit(mm);
+        let sample = counted.sample(time, pages);
+        match manager.meminfo() {
+            left if left.anon + left.page_tables == 0 => {}
+            left => {
+                return Err(Skip(format!(
+                    "{} pages and {} page tables are left",
+                    left.anon, left.page_tables
+                )));
+            }
+        }
+        let mm = manager.new_mm().map_err(|error| Skip(error.to_string()))?;
+        mm.switch_in();
+        ours::map(&mm, memory.bytes)?;
+        Ok(sample.metric(EMPTY, exit(mm)))
+    }
+}
+
+/// Nanoseconds.
+fn exit<P: Platform>(mm: Mm<'_, P>) -> f64 {
+    let start = Instant::now();
+    mm.exit();
+    start.elapsed().as_nanos() as f64
+}

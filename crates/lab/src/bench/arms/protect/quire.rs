@@ -1,0 +1,53 @@
+//! Our own `mprotect`, on a hosted machine.
+
+use std::time::Instant;
+
+use quire::arch::Protection;
+use quire::platform::Platform;
+
+use super::{BACK, READ_ONLY};
+use crate::bench::experiment::{Sample, Skip};
+use crate::bench::memory::Memory;
+use crate::bench::ours::START;
+use crate::bench::ours::verbs::{Subject, Verb};
+
+/// `Mm::mprotect` of an address space that one CPU runs, read-only and back.
+pub(super) struct Protect;
+
+impl Verb for Protect {
+    type Case = Memory;
+
+    const ABOUT: &'static str = "two calls of Mm::mprotect on a bare hosted machine: mappings, every entry, one flush of the modelled CPU that \
+            runs the address space. No system call.";
+
+    fn memory(memory: &Memory) -> Memory {
+        *memory
+    }
+
+    fn work<P: Platform>(memory: &Memory, subject: Subject<'_, '_, P>) -> Result<Sample, Skip> {
+        let counted = subject.counted();
+        let read_only = protect(&subject, memory, Protection::READ)?;
+        let writable = subject.machine.leaves(subject.mm.root()).iter().any(|leaf| leaf.write);
+        let back = protect(&subject, memory, Protection::READ | Protection::WRITE)?;
+        if writable {
+            return Err(Skip("a page can be written while it is read-only".to_owned()));
+        }
+        let sample =
+            counted.sample(read_only + back, subject.pages).metric(READ_ONLY, read_only).metric(BACK, back);
+        let leaves = subject.machine.leaves(subject.mm.root());
+        let writable = leaves.iter().filter(|leaf| leaf.write).map(|leaf| leaf.frames).sum();
+        subject.expect_mapped(subject.pages)?;
+        Ok(sample.count("writable_without_a_fault", writable))
+    }
+}
+
+fn protect<P: Platform>(
+    subject: &Subject<'_, '_, P>,
+    memory: &Memory,
+    prot: Protection,
+) -> Result<f64, Skip> {
+    let start = Instant::now();
+    let outcome = subject.mm.mprotect(START, memory.bytes as u64, prot);
+    let time = start.elapsed().as_nanos() as f64;
+    outcome.map_err(|error| Skip::because("mprotect", error)).map(|()| time)
+}

@@ -1,0 +1,53 @@
+//! What does a piece of memory cost that is mapped, touched and unmapped at once, alone and beside another thread?
+
+use serde_json::{Value, json};
+
+use crate::bench::arms::churn::{self, Churn};
+use crate::bench::beside;
+use crate::bench::counts;
+use crate::bench::experiment::{Case, Experiment, Measured};
+use crate::bench::runner::Runner;
+
+/// See the module.
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "churn",
+    question: "What does it cost to map a piece of memory, write to each of its pages and unmap it, with one thread and with two on one address space?",
+    expectation: "linux: some us for 4 KiB, 1 us a page beyond; two threads pay an interrupt for each munmap and wait for each other. quire: the interrupt is most of a small piece with two threads.",
+    baseline: &["linux"],
+    per: "piece",
+    notes: &[
+        "A piece is memory of its own each time, at an address that the kernel or the library chooses, in 4 KiB folios, cleared.",
+        "`time` is the time of a piece on its thread.",
+    ],
+    run,
+    appendix: Some(|rows| Ok(format!("{}\n{}", beside::per_page(rows), counts::per_gib(rows)))),
+};
+
+/// Pieces: name, bytes, and how many in a full run.
+const PIECES: [(&str, usize, usize); 3] =
+    [("4KiB", 4 << 10, 20_000), ("64KiB", 64 << 10, 5_000), ("2MiB", 2 << 20, 200)];
+
+fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
+    let mut cases = Vec::new();
+    for (name, bytes, rounds) in PIECES {
+        for threads in [1, 2] {
+            let rounds = runner.scale.pick(rounds / 100, rounds);
+            let suffix = if threads == 1 { String::new() } else { format!("/{threads}threads") };
+            let spec = Churn { bytes, rounds, threads, cpus: runner.cpus.clone() };
+            cases.push(case(format!("{name}{suffix}"), spec));
+        }
+    }
+    runner.measure(experiment, &cases, &mut churn::all())
+}
+
+fn case(name: String, spec: Churn) -> Case<Churn> {
+    let params = [
+        ("bytes", json!(spec.bytes * spec.rounds * spec.threads)),
+        ("piece_bytes", json!(spec.bytes)),
+        ("rounds", json!(spec.rounds)),
+        ("threads", json!(spec.threads)),
+        ("oversubscribed", json!(spec.threads > spec.cpus.len())),
+    ];
+    let params = params.into_iter().map(|(name, value): (&str, Value)| (name.to_owned(), value)).collect();
+    Case { name, params, spec }
+}

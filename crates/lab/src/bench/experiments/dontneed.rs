@@ -1,0 +1,31 @@
+//! What does it cost to give up the pages of a mapping that stays?
+
+use crate::bench::arms::dontneed;
+use crate::bench::beside;
+use crate::bench::counts;
+use crate::bench::experiment::{Case, Experiment, Measured};
+use crate::bench::memory::Memory;
+use crate::bench::runner::Runner;
+
+/// See the module.
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "dontneed",
+    question: "What does MADV_DONTNEED of 1 GiB of populated anonymous memory cost, by folio size?",
+    expectation: "linux: as munmap, less the page tables. quire: as munmap; whole tables are detached here too.",
+    baseline: &["linux"],
+    per: "call",
+    notes: &[
+        "Every page was written once before. Only the advice is timed; it includes giving the frames back.",
+        "`/shuffled`: the pages were touched in random order, so that neighbours have frames far apart (verified).",
+        "Linux keeps the page tables; quire gives those that were emptied back too, and the next fault takes a new one.",
+    ],
+    run,
+    appendix: Some(|rows| Ok(format!("{}\n{}", beside::per_page(rows), counts::per_gib(rows)))),
+};
+
+fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
+    let bytes = runner.scale.pick(8 << 20, 1 << 30);
+    let memories = Memory::of_every_folio_and_shuffled(bytes);
+    let cases: Vec<Case<Memory>> = memories.map(|memory| memory.case("", &[], memory)).collect();
+    runner.measure(experiment, &cases, &mut dontneed::all())
+}

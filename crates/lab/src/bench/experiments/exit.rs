@@ -1,0 +1,31 @@
+//! What does the end of an address space cost?
+
+use crate::bench::arms::exit;
+use crate::bench::beside;
+use crate::bench::counts;
+use crate::bench::experiment::{Case, Experiment, Measured};
+use crate::bench::memory::Memory;
+use crate::bench::runner::Runner;
+
+/// See the module.
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "exit",
+    question: "What does the exit of an address space with 1 GiB of populated anonymous memory cost, by folio size?",
+    expectation: "linux: as munmap, and some 100 us for the process. quire: less than munmap, since nothing is flushed.",
+    baseline: &["linux"],
+    per: "call",
+    notes: &[
+        "Every page was written once before, by the process that exits.",
+        "`/shuffled`: the pages were touched in random order, so that neighbours have frames far apart (verified).",
+        "What the arms do not share: for linux a whole process ends (threads, files, signals, a wake-up of its parent); `empty` says what that costs without the memory.",
+    ],
+    run,
+    appendix: Some(|rows| Ok(format!("{}\n{}", beside::per_page(rows), counts::per_gib(rows)))),
+};
+
+fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
+    let bytes = runner.scale.pick(8 << 20, 1 << 30);
+    let memories = Memory::of_every_folio_and_shuffled(bytes);
+    let cases: Vec<Case<Memory>> = memories.map(|memory| memory.case("", &[], memory)).collect();
+    runner.measure(experiment, &cases, &mut exit::all())
+}

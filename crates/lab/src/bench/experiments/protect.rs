@@ -1,0 +1,29 @@
+//! What does it cost to take the right to write from a range, and to give it back?
+
+use crate::bench::arms::protect;
+use crate::bench::counts;
+use crate::bench::experiment::{Case, Experiment, Measured};
+use crate::bench::memory::Memory;
+use crate::bench::runner::Runner;
+
+/// See the module.
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "protect",
+    question: "What do two calls of mprotect cost that make 1 GiB of populated memory read-only and writable again, by folio size?",
+    expectation: "linux: 5 to 15 ms at 4 KiB, most of it on the way back, where each descriptor is asked; under 100 us mapped by PMDs.",
+    baseline: &["linux"],
+    per: "call",
+    notes: &[
+        "Every page was written once before. `time` is the sum of both calls.",
+        "The counter `writable_without_a_fault` says how many pages could be written to afterwards without another fault.",
+    ],
+    run,
+    appendix: Some(|rows| Ok(counts::per_gib(rows))),
+};
+
+fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
+    let bytes = runner.scale.pick(8 << 20, 1 << 30);
+    let memories = Memory::of_every_folio(bytes);
+    let cases: Vec<Case<Memory>> = memories.map(|memory| memory.case("", &[], memory)).collect();
+    runner.measure(experiment, &cases, &mut protect::all())
+}

@@ -1,0 +1,38 @@
+//! What does it cost to move memory to another address?
+
+use serde_json::json;
+
+use crate::bench::arms::remap::{self, Move};
+use crate::bench::counts;
+use crate::bench::experiment::{Case, Experiment, Measured};
+use crate::bench::memory::Memory;
+use crate::bench::runner::Runner;
+
+/// See the module.
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "move",
+    question: "What does mremap of 1 GiB of populated memory to another address cost, by folio size and by how alike both addresses are aligned?",
+    expectation: "linux: some us where whole tables move (aligned alike at 1 GiB, and a few times that at 2 MiB), 10 ms and more at 4 KiB, entry by entry. quire: the same steps, cheaper.",
+    baseline: &["linux"],
+    per: "call",
+    notes: &[
+        "Every page was written once before. The memory stands at a multiple of 1 GiB; `/alike-2MiB` moves it to 2 MiB after another, `/alike-4KiB` to 4 KiB after it.",
+        "At the target is a mapping without any access, which goes first.",
+        "`2MiB-pmd/alike-4KiB` has to cut every leaf.",
+    ],
+    run,
+    appendix: Some(|rows| Ok(counts::per_gib(rows))),
+};
+
+/// How far after a multiple of 1 GiB the target is, and what that is called.
+const TARGETS: [(usize, &str); 3] = [(0, "/alike-1GiB"), (2 << 20, "/alike-2MiB"), (4 << 10, "/alike-4KiB")];
+
+fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
+    let bytes = runner.scale.pick(8 << 20, 1 << 30);
+    let mut cases: Vec<Case<Move>> = Vec::new();
+    for memory in Memory::of_every_folio(bytes) {
+        let case = |(beyond, name)| memory.case(name, &[("beyond", json!(beyond))], Move { memory, beyond });
+        cases.extend(TARGETS.map(case));
+    }
+    runner.measure(experiment, &cases, &mut remap::all())
+}

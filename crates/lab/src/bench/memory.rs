@@ -1,0 +1,107 @@
+//! Populated memory as a case: how much, by which folios, touched in which order.
+
+use serde_json::{Map, Value, json};
+
+use super::experiment::Case;
+use super::folio::{Folio, PAGE};
+
+/// Decides the order of shuffled touches, the same in every arm and every round.
+const SEED: u64 = 4;
+
+/// Anonymous memory of which every page was written once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// Bytes, a multiple of 2 MiB.
+    pub bytes: usize,
+    /// Size and mapping of the folios.
+    pub folio: Folio,
+    /// The folios were touched in random order, so that neighbouring pages have frames that are far apart.
+    pub shuffled: bool,
+    /// The processor's caches hold other memory when the verb starts.
+    pub cold: bool,
+}
+
+impl Memory {
+    /// `bytes` in folios of every size, touched in order of address.
+    pub fn of_every_folio(bytes: usize) -> impl Iterator<Item = Self> {
+        Folio::all().map(move |folio| Self { bytes, folio, shuffled: false, cold: false })
+    }
+
+    /// The same, and single frames a second time with shuffled frames.
+    pub fn of_every_folio_and_shuffled(bytes: usize) -> impl Iterator<Item = Self> {
+        let first = Folio::all().next().map(|folio| Self { bytes, folio, shuffled: true, cold: false });
+        let mut all: Vec<Self> = Self::of_every_folio(bytes).collect();
+        all.splice(1..1, first);
+        all.into_iter()
+    }
+
+    /// Base pages.
+    pub fn pages(&self) -> usize {
+        self.bytes / PAGE
+    }
+
+    /// Base pages of one folio.
+    pub fn folio_pages(&self) -> usize {
+        self.folio.bytes() / PAGE
+    }
+
+    /// The folios by number, in the order in which they are touched first.
+    pub fn touches(&self) -> Vec<u32> {
+        let mut folios: Vec<u32> = (0..(self.bytes / self.folio.bytes()) as u32).collect();
+        if self.shuffled {
+            fastrand::Rng::with_seed(SEED).shuffle(&mut folios);
+        }
+        folios
+    }
+
+    /// Short, stable name of the case.
+    pub fn name(&self) -> String {
+        let modifier = |set, text| if set { text } else { "" };
+        let (shuffled, cold) = (modifier(self.shuffled, "/shuffled"), modifier(self.cold, "/cold"));
+        format!("{}{shuffled}{cold}", self.folio.name())
+    }
+
+    /// A case on this memory: `modifier` (empty or from its slash on) and `more` parameters say what is done with it.
+    pub fn case<S>(&self, modifier: &str, more: &[(&str, Value)], spec: S) -> Case<S> {
+        let own = [
+            ("bytes", json!(self.bytes)),
+            ("pages", json!(self.pages())),
+            ("folio_bytes", json!(self.folio.bytes())),
+            ("pmd_mapped", json!(self.folio.pmd)),
+            ("shuffled", json!(self.shuffled)),
+            ("cold", json!(self.cold)),
+        ];
+        let params: Map<String, Value> =
+            own.iter().chain(more).map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+        Case { name: format!("{}{modifier}", self.name()), params, spec }
+    }
+}
+
+/// Memory to fill the processor's caches with.
+pub struct Other(Vec<u64>);
+
+/// More than the caches of any level hold.
+const OTHER_BYTES: usize = 128 << 20;
+
+impl Other {
+    /// What `memory` needs: nothing, unless it is to be cold.
+    pub fn for_case(memory: &Memory) -> Self {
+        Self(vec![1; if memory.cold { OTHER_BYTES / 8 } else { 0 }])
+    }
+
+    /// Drives everything else out of the caches.
+    pub fn fill_caches(&mut self) {
+        // Written, so that every line is this memory's own and no other copy may stay.
+        self.0.iter_mut().step_by(8).for_each(|word| *word = std::hint::black_box(*word).wrapping_add(1));
+    }
+}
+
+/// Pages whose frame follows that of the page before, out of the frames of a range in order of address.
+pub fn neighbours(frames: impl Iterator<Item = u64>) -> u64 {
+    let mut before = None;
+    let follows = |frame: &u64| before.replace(*frame).is_some_and(|before| before + 1 == *frame);
+    frames.filter(follows).count() as u64
+}
+
+#[cfg(test)]
+mod tests;

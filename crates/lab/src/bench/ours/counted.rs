@@ -1,0 +1,65 @@
+//! Exact counts of what the library and the machine below it did, from one moment on.
+
+use hosted::Hosted;
+use quire::manager::MemoryManager;
+use quire::platform::Platform;
+use quire::stats::Stat;
+
+use super::counting::Counting;
+use crate::bench::experiment::Sample;
+
+/// What the library counts of taking address spaces apart.
+const COUNTED: &[Stat] = &[
+    Stat::ZapTable,
+    Stat::ZapEntry,
+    Stat::BlockLock,
+    Stat::NrTlbLocalFlushAll,
+    Stat::NrTlbLocalFlushOne,
+    Stat::NrTlbRemoteFlush,
+    Stat::NrTlbRemoteFlushReceived,
+    Stat::CowCopy,
+    Stat::CowReuse,
+];
+
+/// Remembers counters, to say later how far they went.
+pub struct Counted<'a, 'p, P: Platform> {
+    manager: &'a MemoryManager<'p, P>,
+    machine: &'a Hosted,
+    locks: Option<&'a Counting<'a>>,
+    before: Vec<(&'static str, u64)>,
+}
+
+impl<'a, 'p, P: Platform> Counted<'a, 'p, P> {
+    /// From now on. Locks where somebody counts them.
+    pub fn start(
+        manager: &'a MemoryManager<'p, P>,
+        machine: &'a Hosted,
+        locks: Option<&'a Counting<'a>>,
+    ) -> Self {
+        let before = read(manager, machine, locks);
+        Self { manager, machine, locks, before }
+    }
+
+    /// A repetition that took `nanoseconds`, with how often each event happened since the start. Read once, here.
+    pub fn sample(&self, nanoseconds: f64, checksum: u64) -> Sample {
+        self.add_to(Sample::new(nanoseconds, checksum))
+    }
+
+    /// The same for a repetition that has its times already.
+    pub fn add_to(&self, sample: Sample) -> Sample {
+        let now = read(self.manager, self.machine, self.locks);
+        let gone = now.iter().zip(&self.before).map(|((name, now), (_, before))| (*name, now - before));
+        gone.fold(sample, |sample, (name, count)| sample.count(name, count))
+    }
+}
+
+fn read<P: Platform>(
+    manager: &MemoryManager<'_, P>,
+    machine: &Hosted,
+    locks: Option<&Counting<'_>>,
+) -> Vec<(&'static str, u64)> {
+    let counters = machine.counters();
+    let of_machine = [("ipis", counters.ipis), ("pages_flushed", counters.pages_flushed)];
+    let locks = locks.map(|counting| ("locks", counting.locks()));
+    COUNTED.iter().map(|&stat| (stat.name(), manager.stat(stat))).chain(of_machine).chain(locks).collect()
+}

@@ -18,6 +18,7 @@ mod list;
 mod lists;
 mod magazine;
 mod mapped;
+mod merge;
 mod middle;
 mod node_set;
 mod origins;

@@ -7,7 +7,7 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::gfp::Mobility;
-use super::store::could_be_whole;
+use super::merge::could_be_whole;
 use crate::addr::{BlockNumber, Order};
 use crate::limits::{BLOCK_ORDER, FREE_BLOCKS_LOOKED_AT};
 use crate::memmap::{Block, MemMap};

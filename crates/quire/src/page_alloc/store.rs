@@ -13,9 +13,9 @@
 use core::sync::atomic::Ordering;
 
 use super::PageAllocator;
+use super::merge::could_be_whole;
 use super::search::Search;
-use super::shard::{Shard, ShardIndex};
-use super::split::AREA;
+use super::shard::ShardIndex;
 use super::zone::Zone;
 use crate::addr::{BlockNumber, Frame, FrameRange, Order, PhysAddr};
 use crate::error::FreeError;
@@ -26,14 +26,6 @@ use crate::stats::Stat;
 
 /// Frames of a block in small pieces that can be handed out.
 pub(super) const SMALL_CAPACITY: u16 = (BLOCK_FRAMES - DESCRIPTOR_FRAMES) as u16;
-
-/// A block that was made whole: where its descriptors stood, if not in the block itself.
-struct Merged {
-    area: Option<Frame>,
-}
-
-/// Blocks of one shard that one call makes whole, at most.
-const MERGES: usize = 8;
 
 impl<P: Platform> PageAllocator<'_, P> {
     /// Takes up to `out.len()` folios below a block's size from a zone; how many were found. The zone's mark is the
@@ -145,8 +137,9 @@ impl<P: Platform> PageAllocator<'_, P> {
     fn finish_put(&self, number: BlockNumber, block: &Block, count: u16, order: u8) {
         let zone = &self.zones[block.zone()];
         let mut merged = None;
-        if count_free(block, count, order) {
-            merged = self.merge_or_spare(zone, number, block);
+        let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))];
+        if count_free(block, count, order) && shard.spare() != Some(number) {
+            merged = self.merge_or_spare(zone, shard, number, block);
         } else {
             self.relist(zone, number, block);
         }
@@ -156,18 +149,6 @@ impl<P: Platform> PageAllocator<'_, P> {
         if let Some(merged) = merged {
             self.put_merged(zone, number, merged);
         }
-    }
-
-    /// Puts a block that was just made whole into its pool, and its descriptors' frames with it.
-    fn put_merged(&self, zone: &Zone, number: BlockNumber, merged: Merged) {
-        match merged.area {
-            None => zone.add_free(DESCRIPTOR_FRAMES as i64),
-            Some(area) => {
-                self.release(FrameRange::folio(area, AREA));
-            }
-        }
-        zone.put_blocks(self.platform, number, 1);
-        self.count(Stat::BlockMerge, 1);
     }
 
     /// Puts one folio below a block's size, that came off a list, into the store.
@@ -202,68 +183,6 @@ impl<P: Platform> PageAllocator<'_, P> {
         self.count(Stat::BlockLock, 1);
         zone.add_free(order.frames() as i64);
         true
-    }
-
-    /// An entirely free block becomes its shard's spare, or whole again if there is one already. Under the block's
-    /// lock. If the block is whole now, the caller puts it into the pool. One whose descriptors stand elsewhere is no spare.
-    fn merge_or_spare(&self, zone: &Zone, number: BlockNumber, block: &Block) -> Option<Merged> {
-        let elsewhere = block.area_elsewhere().is_some();
-        let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))];
-        if shard.spare() == Some(number) {
-            self.relist(zone, number, block);
-            return None;
-        }
-        let mut index = shard.0.lock(self.platform);
-        // A spare that is used again needs the name no more.
-        if !elsewhere && !shard.spare().is_some_and(|spare| self.memmap.block(spare).is_entirely_free()) {
-            shard.set_spare(Some(number));
-            index.relist(&self.memmap, number, block);
-            return None;
-        }
-        index.unlist(&self.memmap, number, block);
-        drop(index);
-        Some(self.forget_small(zone, block))
-    }
-
-    /// Makes the record of an entirely free block say "whole and free" again. Under the block's lock.
-    fn forget_small(&self, zone: &Zone, block: &Block) -> Merged {
-        zone.descriptor_frames.fetch_sub(DESCRIPTOR_FRAMES as u64, Ordering::Relaxed);
-        let merged = Merged { area: block.area_elsewhere() };
-        block.reset();
-        merged
-    }
-
-    /// Makes the entirely free blocks of every shard of a zone whole: its spare, and those that an interrupt left, some at a
-    /// time; how many there were.
-    pub(super) fn merge_spares(&self, zone: &Zone) -> usize {
-        zone.shards.iter().map(|shard| (0..MERGES).take_while(|_| self.merge_one(zone, shard)).count()).sum()
-    }
-
-    fn merge_one(&self, zone: &Zone, shard: &Shard) -> bool {
-        let found = shard.spare().filter(|&spare| self.memmap.block(spare).is_entirely_free());
-        let found = found.or_else(|| shard.0.lock(self.platform).entirely_free(&self.memmap));
-        let Some(number) = found else { return false };
-        let block = self.memmap.block(number);
-        block.lock(self.platform);
-        let mut index = shard.0.lock(self.platform);
-        // Since the look somebody may have taken frames of it, or all of it.
-        let merge = block.state() == BlockState::Small
-            && could_be_whole(block)
-            && core::ptr::eq(shard, &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))])
-            && block.zone() == usize::from(zone.number);
-        if merge {
-            if shard.spare() == Some(number) {
-                shard.set_spare(None);
-            }
-            index.unlist(&self.memmap, number, block);
-        }
-        drop(index);
-        let merged = merge.then(|| self.forget_small(zone, block));
-        block.unlock(self.platform);
-        if let Some(merged) = merged {
-            self.put_merged(zone, number, merged);
-        }
-        merge
     }
 
     /// Takes back one folio of any order, straight into the store.
@@ -376,12 +295,6 @@ fn count_free(block: &Block, count: u16, order: u8) -> bool {
         block.narrow_area();
     }
     could_be_whole(block)
-}
-
-/// Whether all of the block is free, and nothing of it lies at a range's edge. Under the block's lock, or as a hint.
-pub(super) fn could_be_whole(block: &Block) -> bool {
-    let (free, all) = (block.free.load(Ordering::Relaxed), block.capacity.load(Ordering::Relaxed));
-    free == all && all >= SMALL_CAPACITY
 }
 
 /// Marks one aligned free group as a used folio; where it starts. Under the block's lock.

@@ -77,6 +77,25 @@ fn magazines_keep_what_overflows_and_give_it_back() {
     }
 }
 
+/// The same where arrays have a few slots each: magazines begin, are parked, loaded, handed out to the last folio, and
+/// drained.
+#[test]
+fn magazines_of_a_few_folios_come_and_go() {
+    with_allocator(HostedConfig::new(8 * MIB), |_, allocator| {
+        let before = allocator.memory_info();
+        for count in [20, 60, 120, 120, 120] {
+            let frames = take(allocator, count);
+            assert_eq!(frames.iter().collect::<std::collections::BTreeSet<_>>().len(), count);
+            give(allocator, &frames);
+            allocator.validate().unwrap();
+        }
+        assert!(allocator.memory_info().cached > 60, "some are parked");
+        allocator.drain_all();
+        assert_eq!(allocator.memory_info(), before);
+        assert_eq!((allocator.stat(Stat::Pgfree), allocator.stat(Stat::PgallocNormal)), (440, 0));
+    });
+}
+
 #[test]
 fn idle_lists_shrink_by_steps_of_bounded_size() {
     with_allocator(HostedConfig::new(512 * MIB), |_, allocator| {

@@ -9,7 +9,7 @@ use hosted::{Hosted, HostedConfig, InterruptPlan};
 use quire::addr::{Frame, FrameRange, Order};
 use quire::cpu::CpuId;
 use quire::error::{AllocError, FreeError};
-use quire::limits::{DRAIN_MAGAZINES, MAGAZINE_FRAMES};
+use quire::limits::{DRAIN_MAGAZINES, MAGAZINE_FRAMES, VISIT_BLOCKS};
 use quire::page_alloc::{AllocatorConfig, Drained, Gfp, ListGuard, PageAllocator, Urgency};
 use quire::platform::{Context, Platform};
 use quire::stats::Stat;
@@ -186,6 +186,36 @@ fn a_cpu_that_went_offline_is_drained_by_another() {
         while allocator.drain_cpu(CpuId(1)).more {}
         allocator.drain_all();
         assert_eq!(allocator.memory_info(), before);
+        allocator.validate().unwrap();
+    });
+}
+
+/// Invariant 7: where each folio is of another block, one call that makes room on a list, or fills one, visits a bounded
+/// number of them.
+#[test]
+fn a_call_visits_a_bounded_number_of_blocks() {
+    with_allocator(HostedConfig::new(512 * MIB), |_, allocator| {
+        let mut frames = vec![Frame(0); 60_000];
+        assert_eq!(allocator.alloc_bulk(Gfp::USER, Order::FRAME, &mut frames), frames.len());
+        // One frame of each block after the other, some ten times.
+        frames.sort_unstable_by_key(|frame| (frame.0 % 512, frame.0));
+        let holes = 1100;
+        let mut most = [0; 2];
+        let mut visits = |which: usize, call: &mut dyn FnMut()| {
+            let before = allocator.stat(Stat::BlockLock);
+            call();
+            most[which] = most[which].max(allocator.stat(Stat::BlockLock) - before);
+        };
+        for &frame in &frames[..holes] {
+            visits(0, &mut || allocator.free(frame, Order::FRAME).unwrap());
+        }
+        allocator.drain_all();
+        for frame in &mut frames[..holes] {
+            visits(1, &mut || *frame = allocator.alloc(Gfp::USER, Order::FRAME).unwrap());
+        }
+        assert_eq!(most, [VISIT_BLOCKS as u64; 2], "to make room, to fill");
+        allocator.free_bulk(Order::FRAME, &frames).unwrap();
+        allocator.drain_all();
         allocator.validate().unwrap();
     });
 }

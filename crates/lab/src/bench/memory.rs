@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::experiment::Case;
 use super::folio::{Folio, PAGE};
+use super::runner::Scale;
 
 /// Decides the order of shuffled touches, the same in every arm and every round.
 const SEED: u64 = 4;
@@ -33,6 +34,16 @@ impl Memory {
         let mut all: Vec<Self> = Self::of_every_folio(bytes).collect();
         all.splice(1..1, first);
         all.into_iter()
+    }
+
+    /// Bytes of memory that an experiment takes apart.
+    pub fn bytes_at(scale: &Scale) -> usize {
+        scale.pick(8 << 20, 1 << 30)
+    }
+
+    /// A case for each of these memories, with nothing to say besides.
+    pub fn plain_cases(memories: impl Iterator<Item = Self>) -> Vec<Case<Self>> {
+        memories.map(|memory| memory.case("", &[], memory)).collect()
     }
 
     /// Base pages.

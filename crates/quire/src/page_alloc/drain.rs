@@ -57,7 +57,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         let pinned = Pinned::new(self.platform);
         let parked = || lists.levels[0].all_parked();
         let frames = self.drain_chains(pinned.cpu(), parked(), DRAIN_MAGAZINES);
-        if parked().any(|(_, parked)| parked.count() > 0) {
+        if parked().any(|(.., parked)| parked.count() > 0) {
             return Drained { frames, more: true };
         }
         Drained { frames: frames + self.drain_arrays(pinned.cpu(), cpu, lists), more: false }
@@ -92,7 +92,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         let pinned = Pinned::new(self.platform);
         let age = |parked| self.age(parked).min(PCP_AGE_MAGAZINES);
         let parked = self.cpus.iter().flat_map(|lists| lists.levels[0].all_parked());
-        parked.map(|one| self.drain_chains(pinned.cpu(), core::iter::once(one), age(one.1))).sum()
+        parked.map(|one| self.drain_chains(pinned.cpu(), core::iter::once(one), age(one.2))).sum()
     }
 
     /// Lends the running CPU's sorter, or none if its lists are in use.
@@ -172,46 +172,36 @@ impl<P: Platform> PageAllocator<'_, P> {
         more
     }
 
-    /// Gives up to `most` magazines of some chains back, the ones chained last first; how many frames.
+    /// Gives up to `most` parked magazines of some lists back, the ones parked last first; how many frames.
     fn drain_chains<'a>(
         &self,
         cpu: CpuId,
-        chains: impl Iterator<Item = (usize, &'a Parked)>,
+        lists: impl Iterator<Item = (usize, &'a FrameList, &'a Parked)>,
         most: u32,
     ) -> u64 {
-        let mut left = most;
-        let drain = |(at, parked): (usize, &Parked)| {
-            let mut frames = 0;
+        let (mut left, mut given) = (most, 0);
+        for (at, list, parked) in lists {
             while left > 0 && parked.count() > 0 {
-                let given = self.with_sorter(cpu, |sorter| self.drain_magazine(at, parked, sorter));
-                frames += given;
+                given += self.with_sorter(cpu, |sorter| self.drain_magazine(at, list, parked, sorter));
                 left -= 1;
             }
-            frames
-        };
-        chains.map(drain).sum()
-    }
-
-    /// Gives the magazine that was chained last back; how many frames. `at` is the index of a list among those of a level;
-    /// the sorter is the caller's.
-    fn drain_magazine(&self, at: usize, parked: &Parked, sorter: &[SortEntry]) -> u64 {
-        let (zone, number) = (&self.zones[at / LISTS], at % LISTS);
-        let (order, len) = (order_of(number), self.magazine_len(at));
-        let taken = self.unpark(parked, zone, (len as u64 + 1) << order.get(), true);
-        let Some(magazine) = taken else { return 0 };
-        let mut sorting = Sorting::new(sorter);
-        // The folio that it stands in goes last.
-        let frames = magazine.frames(len).chain(core::iter::once(magazine.own().0));
-        frames.for_each(|frame| self.sort_in(&mut sorting, frame, order));
-        self.sort_out(&mut sorting);
-        let given = (len as u64 + 1) << order.get();
-        self.count(Stat::PcpDrain, given);
+        }
         given
     }
 
-    /// Folios of a full magazine besides the one that it stands in.
-    pub(super) fn magazine_len(&self, at: usize) -> usize {
-        self.cpus[0].levels[0].list(at / LISTS, at % LISTS).capacity()
+    /// Gives the magazine that a list parked last back; how many frames. `at` is the list's index among those of its level;
+    /// the sorter is the caller's.
+    fn drain_magazine(&self, at: usize, list: &FrameList, parked: &Parked, sorter: &[SortEntry]) -> u64 {
+        let (zone, order) = (&self.zones[at / LISTS], order_of(at % LISTS));
+        let given = (list.magazine_folios() as u64) << order.get();
+        let Some(magazine) = self.unpark(parked, zone, given, true) else { return 0 };
+        let mut sorting = Sorting::new(sorter);
+        // The folio that it stands in goes last.
+        let frames = magazine.frames(list.capacity()).chain(core::iter::once(magazine.own().0));
+        frames.for_each(|frame| self.sort_in(&mut sorting, frame, order));
+        self.sort_out(&mut sorting);
+        self.count(Stat::PcpDrain, given);
+        given
     }
 
     /// Takes a folio from a list's arrays, down to the one that its magazine stands in. The list is the caller's.

@@ -107,6 +107,12 @@ impl FrameList {
         self.home.len()
     }
 
+    /// Folios of a full magazine, the one that it stands in included.
+    #[inline]
+    pub(super) fn magazine_folios(&self) -> usize {
+        self.capacity() + 1
+    }
+
     /// Folios that were handed out from the list so far.
     pub(super) fn handed_out(&self) -> u64 {
         self.allocated.load(Ordering::Relaxed)
@@ -190,6 +196,10 @@ impl FrameList {
         !self.other.load(Ordering::Relaxed).is_null()
     }
 
+    fn is_home_loaded(&self) -> bool {
+        core::ptr::eq(self.loaded.load(Ordering::Relaxed), self.home.as_slice().as_ptr())
+    }
+
     /// Whether the array that is not loaded has room, or no folio. The list is the caller's, as for all that follow.
     pub(super) fn other(&self) -> Other {
         match self.other_len.load(Ordering::Relaxed) as usize {
@@ -225,7 +235,7 @@ impl FrameList {
         if !self.has_magazine() {
             return None;
         }
-        if self.loaded.load(Ordering::Relaxed) != self.home.as_slice().as_ptr().cast_mut() {
+        if !self.is_home_loaded() {
             self.exchange();
         }
         let magazine = NonNull::new(self.other.load(Ordering::Relaxed)).map(Magazine)?;
@@ -253,8 +263,8 @@ impl FrameList {
             (0..len).map(move |at| unsafe { &*array.add(at) }.frame())
         };
         let (loaded, other) = (self.loaded.load(Ordering::Relaxed), self.other.load(Ordering::Relaxed));
-        let magazine = if loaded == self.home.as_slice().as_ptr().cast_mut() { other } else { loaded };
-        let own = NonNull::new(magazine).filter(|_| self.has_magazine()).map(|first| Magazine(first).own().0);
+        let magazine = if self.is_home_loaded() { other } else { loaded };
+        let own = NonNull::new(magazine).map(|first| Magazine(first).own().0);
         of(loaded, self.len()).chain(of(other, self.other_len.load(Ordering::Relaxed) as usize)).chain(own)
     }
 }
@@ -278,9 +288,9 @@ impl Magazine {
     ///
     /// # Safety
     /// G1: the memory is 4 KiB or more, aligned, and the caller's as long as it uses the magazine.
-    pub(super) unsafe fn at(memory: NonNull<u8>) -> Self {
-        // SAFETY: there is room for more than one slot.
-        Self(unsafe { memory.cast::<Slot>().add(1) })
+    pub(super) unsafe fn at(memory: *mut u8) -> Self {
+        // SAFETY: there is room for more than one slot, so what follows the first is not at null.
+        Self(unsafe { NonNull::new_unchecked(memory.cast::<Slot>().add(1)) })
     }
 
     /// The slot before the first.

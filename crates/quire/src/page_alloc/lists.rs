@@ -36,7 +36,7 @@ pub(super) struct OwnList<'a> {
 impl OwnList<'_> {
     /// Frames of a full magazine.
     pub(super) fn magazine_frames(&self) -> u64 {
-        ((self.list.capacity() + 1) as u64) << order_of(self.number).get()
+        (self.list.magazine_folios() as u64) << order_of(self.number).get()
     }
 }
 
@@ -178,10 +178,8 @@ impl<P: Platform> PageAllocator<'_, P> {
         if list.push(frame, state) {
             return;
         }
-        if list.other() == Other::None
-            && let Some(magazine) = self.start_magazine(frame, state)
-        {
-            list.load(magazine, 0);
+        if list.other() == Other::None {
+            list.load(self.start_magazine(frame, state), 0);
             list.note_flow(1);
             return;
         }

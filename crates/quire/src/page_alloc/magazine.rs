@@ -18,7 +18,6 @@
 //! G5. A record that names descriptors, or has a folio in use, names a zone and a mobility group that exist, as it did
 //!     before it did so.
 
-use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use super::PageAllocator;
@@ -68,17 +67,16 @@ impl Parked {
 
 impl<P: Platform> PageAllocator<'_, P> {
     /// The array in a free folio, which the caller has to itself.
-    pub(super) fn magazine(&self, first: Frame) -> Option<Magazine> {
-        let memory = NonNull::new(self.platform.direct_map(first.addr()))?;
+    fn magazine(&self, first: Frame) -> Magazine {
         // SAFETY: G1: the folio is free and nobody else's; it is aligned to 4 KiB and no shorter.
-        Some(unsafe { Magazine::at(memory) })
+        unsafe { Magazine::at(self.platform.direct_map(first.addr())) }
     }
 
     /// A magazine in a folio that was just freed, without others.
-    pub(super) fn start_magazine(&self, own: Frame, state: &AtomicU8) -> Option<Magazine> {
-        let magazine = self.magazine(own)?;
+    pub(super) fn start_magazine(&self, own: Frame, state: &AtomicU8) -> Magazine {
+        let magazine = self.magazine(own);
         magazine.set_own(own, state);
-        Some(magazine)
+        magazine
     }
 
     /// Parks the full magazine of a list, if it may park one more; whether it did.
@@ -104,7 +102,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         }
         let mut chain = parked.lock(self.platform, wait)?;
         let first = chain.top.checked_sub(1).map(Frame)?;
-        let magazine = self.magazine(first)?;
+        let magazine = self.magazine(first);
         let (next, state) = magazine.own();
         chain.top = next.0;
         magazine.set_own(first, state);
@@ -130,8 +128,9 @@ impl<P: Platform> PageAllocator<'_, P> {
     /// Shows every folio of magazines that have `len` besides their own; for `validate`, at rest.
     pub(super) fn each_parked(&self, parked: &Parked, len: usize, mut show: impl FnMut(Frame)) {
         let mut top = parked.chain.lock(self.platform).top;
-        while let Some(magazine) = top.checked_sub(1).and_then(|first| self.magazine(Frame(first))) {
-            show(Frame(top - 1));
+        while let Some(first) = top.checked_sub(1).map(Frame) {
+            let magazine = self.magazine(first);
+            show(first);
             magazine.frames(len).for_each(&mut show);
             top = magazine.own().0.0;
         }

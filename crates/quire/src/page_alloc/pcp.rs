@@ -120,8 +120,8 @@ impl Level {
     }
 
     /// What its lists have parked, with their indices.
-    pub(super) fn all_parked(&self) -> impl Iterator<Item = (usize, &Parked)> {
-        self.indexed().filter_map(|(at, _)| Some((at, self.parked(at)?)))
+    pub(super) fn all_parked(&self) -> impl Iterator<Item = (usize, &FrameList, &Parked)> {
+        self.indexed().filter_map(|(at, list)| Some((at, list, self.parked(at)?)))
     }
 
     /// Frames on the lists of one zone, parked ones included.
@@ -129,7 +129,7 @@ impl Level {
         let of_zone = self.indexed().filter(|(at, _)| at / LISTS == zone);
         let frames = |(at, list): (usize, &FrameList)| {
             let parked = self.parked(at).map_or(0, |parked| parked.count() as usize);
-            ((list.cached() + parked * (list.capacity() + 1)) as u64) << order_of(at % LISTS).get()
+            ((list.cached() + parked * list.magazine_folios()) as u64) << order_of(at % LISTS).get()
         };
         of_zone.map(frames).sum()
     }

@@ -126,8 +126,8 @@ impl<P: Platform> PageAllocator<'_, P> {
             level.indexed().for_each(|(at, list)| list.frames().for_each(|frame| check(at, frame)));
         }
         let parked = self.cpus.iter().flat_map(|cpu| cpu.levels[0].all_parked());
-        for (at, parked) in parked {
-            self.each_parked(parked, self.magazine_len(at), |frame| check(at, frame));
+        for (at, list, parked) in parked {
+            self.each_parked(parked, list.capacity(), |frame| check(at, frame));
         }
         wrong.map_or(Ok(()), |frame| Err(Violation::List(frame)))
     }

@@ -200,9 +200,6 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
     /// # Errors
     /// As [`Self::unshare`].
     pub fn unshare_ends(&self, range: VirtRange) -> Result<(), MapError> {
-        if !self.context.has_shared() {
-            return Ok(());
-        }
         let crossed = |shared: &Shared<'_>| shared.maps(shared.part) && shared.maps_outside();
         let table = |addr: VirtAddr| addr.align_down(Level::PTE.table_bytes());
         for at in [table(range.start), table(range.end)] {
@@ -215,6 +212,9 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
     }
 
     fn unshare_where(&self, range: VirtRange, wanted: impl Fn(&Shared<'p>) -> bool) -> Result<(), MapError> {
+        if !self.context.has_shared() {
+            return Ok(());
+        }
         let mut gather = MmuGather::new(self.allocator, self.context);
         let (mut rest, mut done) = (range, Ok(()));
         while let Some(shared) = self.next_shared(&mut rest) {

@@ -3,7 +3,7 @@
 use crate::bench::arms::exit;
 use crate::bench::beside;
 use crate::bench::counts;
-use crate::bench::experiment::{Case, Experiment, Measured};
+use crate::bench::experiment::{Experiment, Measured};
 use crate::bench::memory::Memory;
 use crate::bench::runner::Runner;
 
@@ -24,8 +24,6 @@ pub const EXPERIMENT: Experiment = Experiment {
 };
 
 fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
-    let bytes = runner.scale.pick(8 << 20, 1 << 30);
-    let memories = Memory::of_every_folio_and_shuffled(bytes);
-    let cases: Vec<Case<Memory>> = memories.map(|memory| memory.case("", &[], memory)).collect();
+    let cases = Memory::plain_cases(Memory::of_every_folio_and_shuffled(Memory::bytes_at(&runner.scale)));
     runner.measure(experiment, &cases, &mut exit::all())
 }

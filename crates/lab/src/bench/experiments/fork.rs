@@ -40,7 +40,7 @@ const WRITES: [(&str, usize); 3] = [("/write1", 100), ("/write10", 10), ("/write
 const WRITTEN: [&str; 4] = ["4KiB", "64KiB", "2MiB-pte", "2MiB-pmd"];
 
 fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
-    let bytes = runner.scale.pick(8 << 20, 1 << 30);
+    let bytes = Memory::bytes_at(&runner.scale);
     let mut cases: Vec<Case<Fork>> = Vec::new();
     for memory in Memory::of_every_folio(bytes) {
         let case = |name: &str, every: Option<usize>| {

@@ -28,7 +28,7 @@ pub const EXPERIMENT: Experiment = Experiment {
 const TARGETS: [(usize, &str); 3] = [(0, "/alike-1GiB"), (2 << 20, "/alike-2MiB"), (4 << 10, "/alike-4KiB")];
 
 fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
-    let bytes = runner.scale.pick(8 << 20, 1 << 30);
+    let bytes = Memory::bytes_at(&runner.scale);
     let mut cases: Vec<Case<Move>> = Vec::new();
     for memory in Memory::of_every_folio(bytes) {
         let case = |(beyond, name)| memory.case(name, &[("beyond", json!(beyond))], Move { memory, beyond });

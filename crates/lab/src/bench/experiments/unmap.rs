@@ -38,7 +38,7 @@ pub const EXPERIMENT: Experiment = Experiment {
 const COLD: [&str; 4] = ["4KiB", "4KiB/shuffled", "64KiB", "2MiB-pte"];
 
 fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
-    let bytes = runner.scale.pick(8 << 20, 1 << 30);
+    let bytes = Memory::bytes_at(&runner.scale);
     let memories: Vec<Memory> = Memory::of_every_folio_and_shuffled(bytes).collect();
     let cold = memories.iter().filter(|memory| COLD.contains(&memory.name().as_str()));
     let cold = cold.map(|memory| Memory { cold: true, ..*memory });

@@ -167,8 +167,8 @@ impl<P: Platform> Mm<'_, P> {
 }
 
 /// The bits of a leaf in this mapping. `writable` is what the page allows; the mapping may allow less. Accessed, and
-/// dirty with it, are set at once, so that hardware has nothing left to
-/// write; and whoever may store without a fault counts as having stored.
+/// dirty with it, are set at once, so that hardware has nothing left to write; and whoever may store without a fault counts
+/// as having stored.
 pub(super) fn leaf_flags(vma: &VmaAttributes, writable: bool) -> EntryFlags {
     let writable = writable && vma.protection.contains(Protection::WRITE);
     let protection = if writable { vma.protection } else { vma.protection.without(Protection::WRITE) };

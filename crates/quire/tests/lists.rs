@@ -197,20 +197,23 @@ fn a_call_visits_a_bounded_number_of_blocks() {
     with_allocator(HostedConfig::new(512 * MIB), |_, allocator| {
         let mut frames = vec![Frame(0); 60_000];
         assert_eq!(allocator.alloc_bulk(Gfp::USER, Order::FRAME, &mut frames), frames.len());
-        // One frame of each block after the other, some ten times.
+        // One frame of each block after the other, some ten times; and for what is filled two of each, so that it takes many.
         frames.sort_unstable_by_key(|frame| (frame.0 % 512, frame.0));
-        let holes = 1100;
+        let (freed, filled) = (1100, 230);
         let mut most = [0; 2];
         let mut visits = |which: usize, call: &mut dyn FnMut()| {
             let before = allocator.stat(Stat::BlockLock);
             call();
             most[which] = most[which].max(allocator.stat(Stat::BlockLock) - before);
         };
-        for &frame in &frames[..holes] {
+        for &frame in &frames[..freed] {
             visits(0, &mut || allocator.free(frame, Order::FRAME).unwrap());
         }
         allocator.drain_all();
-        for frame in &mut frames[..holes] {
+        assert_eq!(allocator.alloc_bulk(Gfp::USER, Order::FRAME, &mut frames[..freed]), freed);
+        frames.sort_unstable_by_key(|frame| (frame.0 % 512, frame.0));
+        allocator.free_bulk(Order::FRAME, &frames[..filled]).unwrap();
+        for frame in &mut frames[..filled] {
             visits(1, &mut || *frame = allocator.alloc(Gfp::USER, Order::FRAME).unwrap());
         }
         assert_eq!(most, [VISIT_BLOCKS as u64; 2], "to make room, to fill");

@@ -47,8 +47,8 @@ pub const VISIT_BLOCKS: usize = 16;
 pub const MAGAZINE_FRAMES: usize = 256;
 /// Folios that one array of a per-CPU list can hold, at most; a list has two.
 pub const PCP_CAPACITY: usize = MAGAZINE_FRAMES - 1;
-/// The same for the lists of contexts that interrupt a list's user.
-pub const NESTED_CAPACITY: usize = 32;
+/// Slots of the lists of contexts that interrupt a list's user, at most, the array's head included.
+pub const NESTED_SLOTS: usize = 32;
 /// Frames that such a list fetches at once, at most.
 pub const NESTED_BATCH: usize = 16;
 /// Magazines of one list that [`age_lists`](crate::page_alloc::PageAllocator::age_lists) gives back in one call, at most.

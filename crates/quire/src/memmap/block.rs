@@ -11,6 +11,9 @@ use crate::platform::Platform;
 use crate::rank::Rank;
 use crate::sync::RawLock;
 
+/// Bytes of a per-CPU list, by which a record says where those of its block begin.
+pub const LIST_BYTES: usize = 64;
+
 /// What a block is used for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
@@ -54,8 +57,8 @@ pub struct Block {
     pub free: AtomicU16,
     /// Frames that can be free at once: those that are memory and hold no metadata. 504, less at the edges of a range.
     pub capacity: AtomicU16,
-    /// The zone and the mobility group that the block serves: 16 times the one plus the other, which is where its
-    /// per-CPU lists begin. Valid unless the state is [`BlockState::Whole`].
+    /// The zone and the mobility group that the block serves: where its per-CPU lists begin, in bytes. A zone has 16 lists
+    /// of [`LIST_BYTES`]. Valid unless the state is [`BlockState::Whole`].
     group: AtomicU16,
     /// Links of the shard's list, as block number plus one. Change under the shard's lock.
     pub next: AtomicU32,
@@ -250,25 +253,26 @@ impl Block {
     /// The zone that the block belongs to.
     #[inline]
     pub fn zone(&self) -> usize {
-        usize::from(self.group.load(Ordering::Relaxed) >> 4)
+        self.lists_at() / (16 * LIST_BYTES)
     }
 
     /// The number of the mobility group that the block serves.
     #[inline]
     pub fn mobility(&self) -> u8 {
-        self.group.load(Ordering::Relaxed) as u8 & 15
+        (self.lists_at() / LIST_BYTES) as u8 & 15
     }
 
-    /// 16 times the zone plus the mobility group.
+    /// Where the per-CPU lists of the block's zone and mobility group begin, in bytes.
     #[inline(always)]
-    pub fn group(&self) -> usize {
+    pub fn lists_at(&self) -> usize {
         usize::from(self.group.load(Ordering::Relaxed))
     }
 
     /// Says which zone and mobility group the block serves.
     #[inline]
     pub fn set_group(&self, zone: u8, mobility: u8) {
-        self.group.store(u16::from(zone) << 4 | u16::from(mobility), Ordering::Relaxed);
+        let list = usize::from(zone) * 16 + usize::from(mobility);
+        self.group.store((list * LIST_BYTES) as u16, Ordering::Relaxed);
     }
 
     /// Whether the block is in small pieces of which none is used. A hint without the block's lock.

@@ -75,8 +75,25 @@ impl<'p, P: Platform> BootMemory<'p, P> {
     /// # Safety
     /// Zero bytes are a valid `T`.
     pub unsafe fn zeroed_table<T>(&mut self, node: u8, len: usize) -> Result<BootSlice<T>, InitError> {
+        // SAFETY: the caller's.
+        unsafe { self.zeroed_table_at(node, len, align_of::<T>()) }
+    }
+
+    /// As [`Self::zeroed_table`], at a multiple of `align` bytes, a power of two.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// As there, and `align` is not less than `T`'s.
+    pub unsafe fn zeroed_table_at<T>(
+        &mut self,
+        node: u8,
+        len: usize,
+        align: usize,
+    ) -> Result<BootSlice<T>, InitError> {
         let bytes = size_of::<T>() * len;
-        let (base, zeroed) = self.take(node, bytes, align_of::<T>())?;
+        let (base, zeroed) = self.take(node, bytes, align)?;
         if !zeroed {
             // SAFETY: M1: `take` gave these bytes to us alone.
             unsafe { base.write_bytes(0, bytes) };

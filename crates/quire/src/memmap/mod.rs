@@ -17,7 +17,7 @@ mod lanes;
 pub(crate) use area::COLUMNS;
 pub use area::{Area, FrameState};
 pub use bitmap::{Bitmap, FrameMask};
-pub use block::{Block, BlockState};
+pub use block::{Block, BlockState, LIST_BYTES};
 pub use boot::{BootMemory, BootRef, BootSlice};
 pub use descriptor::{Descriptor, DescriptorFlags};
 pub use lanes::{LaneError, Lanes};

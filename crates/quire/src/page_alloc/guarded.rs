@@ -31,10 +31,10 @@ impl<P: Platform> PageAllocator<'_, P> {
     #[inline]
     pub(super) fn put_guarded(&self, cpu: CpuId, frame: Frame, order: Order) -> bool {
         let Some(block) = self.memmap.get(frame.block()) else { return false };
-        let Some((number, state)) = self.list_of_untouched(block, frame, order) else { return false };
+        let Some((list_at, state)) = self.list_of_untouched(block, frame, order) else { return false };
         let level = &self.lists_of(cpu).levels[0];
         let put = self.guarded(level, || {
-            level.list_at(number).push(frame, state).then(|| {
+            level.list_at(list_at).push(frame, state).then(|| {
                 FrameState::FREE.put(state);
                 if order == Order::BLOCK {
                     block.set_state(BlockState::Listed);

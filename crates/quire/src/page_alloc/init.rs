@@ -6,6 +6,7 @@ use super::PageAllocator;
 use super::deferred::DeferredSplits;
 use super::gfp::ZoneKind;
 use super::layout::{KINDS, Layout};
+use super::list::Slot;
 use super::magazine::Parked;
 use super::pcp::{CpuLists, LEVELS, LISTS, ListSizes};
 use super::pool::{Pool, pool_words};
@@ -248,8 +249,10 @@ impl Layout<'_> {
             *lists = boot.table(node, fallback.len(), |boot, zone| {
                 let mut slots = [BootSlice::empty(); LISTS];
                 for (number, slots) in slots.iter_mut().enumerate() {
+                    let len = sizes.slots(level, zone * LISTS + number);
+                    let align = (len * size_of::<Slot>()).max(align_of::<Slot>());
                     // SAFETY: M1: zero bytes are a valid `Slot`, and none is looked at before it was set.
-                    *slots = unsafe { boot.zeroed_table(node, sizes.slots(level, zone * LISTS + number)) }?;
+                    *slots = unsafe { boot.zeroed_table_at(node, len, align) }?;
                 }
                 Ok(slots.map(|slots| CpuLists::make_list(slots, guarded)))
             })?;

@@ -4,11 +4,16 @@
 //! ([`super::magazine`]). One of the two is *loaded*: folios come and go at its end. The other is empty or full, so that
 //! whoever goes to and fro about a full or an empty array only exchanges the two. Further full magazines are parked.
 //!
+//! An array's slots are a power of two, and it is aligned to its size; the first of them is its *head*, in which no folio
+//! waits. So one pointer, the *cursor*, says which array is loaded, how many folios it has, and whether it is empty or
+//! full: the low bits of where the next folio goes are those of slot 1, or none.
+//!
 //! # Invariants
 //!
 //! G1 and G2 stand in [`super::magazine`].
 //!
-//! G3. Every array of a list has as many slots as its home. A length and the opening never exceed that.
+//! G3. Every array of a list has as many slots as its home, a power of two, and is aligned to their size. The cursor is at
+//!     the slot behind the head, or after it, up to the array's end.
 
 use core::ptr::NonNull;
 
@@ -18,6 +23,8 @@ use crate::memmap::BootSlice;
 
 /// A folio on a list, and where its state stands, so that taking it needs no look into the memory map.
 #[derive(Default)]
+// What the checker of interleavings takes for an atomic is larger; the size must be a power of two all the same.
+#[cfg_attr(loom, repr(align(128)))]
 pub(super) struct Slot {
     frame: AtomicU64,
     state: AtomicPtr<AtomicU8>,
@@ -45,54 +52,67 @@ impl Slot {
 }
 
 /// Bytes of a slot.
-const SLOT: u32 = size_of::<Slot>() as u32;
+const SLOT: usize = size_of::<Slot>();
+const _: () = assert!(SLOT.is_power_of_two());
 
 /// One list, on a cache line of its own.
 #[repr(align(64))]
 pub(super) struct FrameList {
-    /// The first slot of the array at whose end folios come and go.
-    loaded: AtomicPtr<Slot>,
-    /// Bytes of its slots that are in use: a length that needs no multiplication.
-    used: AtomicU32,
-    /// Bytes of slots that the common path may use: all, or none while the level's lease is guarded or revoked. That it must be
-    /// read to stay within the slots makes it the flag of the lease's protocol as well, for nothing.
+    /// Where the next folio goes in the loaded array: behind the last.
+    cursor: AtomicPtr<Slot>,
+    /// The bits of an address that tell slots of an array apart; none while the level's lease is guarded or revoked, which
+    /// makes the list look empty and full to the common path. That it must be read to stay within the slots makes it the
+    /// flag of the lease's protocol as well, for nothing.
     open: AtomicU32,
+    /// Folios in the array that is not loaded.
+    other_len: AtomicU32,
     /// Folios that this CPU handed out by the order and group of this list.
     pub(super) allocated: AtomicU64,
     /// Folios that left the loaded array otherwise than to an owner, less those that came otherwise than by a free. With
     /// it a free need not be counted: what came in is what went out and what is left.
     flow: AtomicI64,
     home: BootSlice<Slot>,
-    /// The array that is not loaded: home if a magazine is, a magazine or none (null) otherwise.
+    /// The head of the array that is not loaded: home if a magazine is, a magazine or none (null) otherwise.
     other: AtomicPtr<Slot>,
-    /// Folios in it.
-    other_len: AtomicU32,
     /// Folios to fetch at the next refill: doubles while refills follow each other, as in Linux since 6.7.
     pub(super) batch: AtomicU32,
 }
 
-#[cfg(not(loom))]
-const _: () = assert!(size_of::<FrameList>() == 64);
-
 impl FrameList {
+    /// A list over a home of no slots, or of a power of two that it is aligned to.
     pub(super) fn new(home: BootSlice<Slot>, guarded: bool) -> Self {
-        Self {
-            loaded: AtomicPtr::new(home.as_slice().as_ptr().cast_mut()),
-            used: AtomicU32::new(0),
-            open: AtomicU32::new(if guarded { 0 } else { home.len() as u32 * SLOT }),
+        let head = home.as_slice().as_ptr().cast_mut();
+        let list = Self {
+            cursor: AtomicPtr::new(head.wrapping_add(1)),
+            open: AtomicU32::new(0),
+            other_len: AtomicU32::new(0),
             allocated: AtomicU64::new(0),
             flow: AtomicI64::new(0),
             home,
             other: AtomicPtr::new(core::ptr::null_mut()),
-            other_len: AtomicU32::new(0),
             batch: AtomicU32::new(4),
-        }
+        };
+        debug_assert!(head.addr() & list.mask() == 0 && (list.mask() + 1).is_power_of_two());
+        list.set_open(!guarded);
+        list
+    }
+
+    /// The bits of an address that tell slots of an array apart.
+    #[inline]
+    fn mask(&self) -> usize {
+        (self.home.len() * SLOT).saturating_sub(1)
+    }
+
+    /// The head of the loaded array.
+    fn loaded(&self) -> *mut Slot {
+        self.cursor.load(Ordering::Relaxed).wrapping_sub(1).map_addr(|last| last & !self.mask())
     }
 
     /// Folios in the loaded array.
     #[inline]
     pub(super) fn len(&self) -> usize {
-        (self.used.load(Ordering::Relaxed) / SLOT) as usize
+        let last = self.cursor.load(Ordering::Relaxed).wrapping_sub(1);
+        (last.addr() & self.mask()) / SLOT
     }
 
     /// Folios in both arrays, and the one that a magazine stands in. Exact for the list's user; for others a hint.
@@ -101,10 +121,10 @@ impl FrameList {
         self.len() + other + usize::from(self.has_magazine())
     }
 
-    /// Slots of each array.
+    /// Folios that each array has room for.
     #[inline]
     pub(super) fn capacity(&self) -> usize {
-        self.home.len()
+        self.home.len().saturating_sub(1)
     }
 
     /// Folios of a full magazine, the one that it stands in included.
@@ -128,66 +148,57 @@ impl FrameList {
     #[inline(always)]
     pub(super) fn pop_open(&self) -> Option<(Frame, &AtomicU8)> {
         // The flag first, as the lease's protocol wants it: whoever enters while the list is being emptied, and is held up
-        // until it is open again, must not go by the length of before. And within the slots, as no more are open.
-        let open = self.open.load(Ordering::Acquire);
-        let last = self.used.load(Ordering::Relaxed).wrapping_sub(SLOT);
-        if last >= open {
-            return None;
-        }
-        Some(self.take_slot(last))
+        // until it is open again, must not go by the cursor of before.
+        let open = self.open.load(Ordering::Acquire) as usize;
+        self.pop_within(open)
     }
 
     /// As [`Self::pop_open`], open or not. The list is the caller's.
     pub(super) fn pop(&self) -> Option<(Frame, &AtomicU8)> {
-        Some(self.take_slot(self.used.load(Ordering::Relaxed).checked_sub(SLOT)?))
+        self.pop_within(self.mask())
     }
 
     #[inline(always)]
-    fn take_slot(&self, last: u32) -> (Frame, &AtomicU8) {
-        // SAFETY: G3: the slot is below a length or an opening, and both are at most the number of slots.
-        let slot = unsafe { self.slot(last) };
-        self.used.store(last, Ordering::Relaxed);
-        (slot.frame(), slot.state())
+    fn pop_within(&self, bits: usize) -> Option<(Frame, &AtomicU8)> {
+        let last = self.cursor.load(Ordering::Relaxed).wrapping_sub(1);
+        if last.addr() & bits == 0 {
+            return None;
+        }
+        self.cursor.store(last, Ordering::Relaxed);
+        // SAFETY: G1, G3: the list is the caller's and with it the loaded array; the cursor was beyond the slot behind the
+        // head, so that the one before it is a slot.
+        let slot = unsafe { &*last };
+        Some((slot.frame(), slot.state()))
     }
 
     /// Puts a folio at the end of the loaded array, if there is room and it is open.
     #[inline(always)]
     pub(super) fn push_open(&self, frame: Frame, state: &AtomicU8) -> bool {
         // The flag first, as in `pop_open`.
-        let open = self.open.load(Ordering::Acquire);
-        self.push_below(open, frame, state)
+        let open = self.open.load(Ordering::Acquire) as usize;
+        self.push_within(open, frame, state)
     }
 
     /// As [`Self::push_open`], open or not. The list is the caller's.
     pub(super) fn push(&self, frame: Frame, state: &AtomicU8) -> bool {
-        self.push_below(self.capacity() as u32 * SLOT, frame, state)
+        self.push_within(self.mask(), frame, state)
     }
 
     #[inline(always)]
-    fn push_below(&self, end: u32, frame: Frame, state: &AtomicU8) -> bool {
-        let used = self.used.load(Ordering::Relaxed);
-        if used >= end {
+    fn push_within(&self, bits: usize, frame: Frame, state: &AtomicU8) -> bool {
+        let cursor = self.cursor.load(Ordering::Relaxed);
+        if cursor.addr() & bits == 0 {
             return false;
         }
-        // SAFETY: G3, as above.
-        unsafe { self.slot(used) }.set(frame, state);
-        self.used.store(used + SLOT, Ordering::Relaxed);
+        // SAFETY: G1, G3: the list is the caller's and with it the loaded array; the cursor is not at its end.
+        unsafe { &*cursor }.set(frame, state);
+        self.cursor.store(cursor.wrapping_add(1), Ordering::Relaxed);
         true
-    }
-
-    /// The slot of the loaded array that begins after so many bytes.
-    ///
-    /// # Safety
-    /// There is one, and the list is the caller's.
-    #[inline(always)]
-    unsafe fn slot(&self, bytes: u32) -> &Slot {
-        // SAFETY: G1: the array is the list's as long as it is loaded, and the list the caller's; the slot is part of it.
-        unsafe { &*self.loaded.load(Ordering::Relaxed).byte_add(bytes as usize) }
     }
 
     /// Opens the list to the common path, or shuts it.
     pub(super) fn set_open(&self, open: bool) {
-        self.open.store(if open { self.capacity() as u32 * SLOT } else { 0 }, Ordering::SeqCst);
+        self.open.store(if open { self.mask() as u32 } else { 0 }, Ordering::SeqCst);
     }
 
     /// Whether there is a magazine besides home.
@@ -197,7 +208,7 @@ impl FrameList {
     }
 
     fn is_home_loaded(&self) -> bool {
-        core::ptr::eq(self.loaded.load(Ordering::Relaxed), self.home.as_slice().as_ptr())
+        core::ptr::eq(self.loaded(), self.home.as_slice().as_ptr())
     }
 
     /// Whether the array that is not loaded has room, or no folio. The list is the caller's, as for all that follow.
@@ -213,20 +224,22 @@ impl FrameList {
     /// Exchanges the two arrays.
     pub(super) fn exchange(&self) {
         debug_assert!(self.has_magazine());
-        let (loaded, len) = (self.loaded.load(Ordering::Relaxed), self.len());
-        self.loaded.store(self.other.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.set_len(self.other_len.load(Ordering::Relaxed) as usize);
-        self.other.store(loaded, Ordering::Relaxed);
-        self.other_len.store(len as u32, Ordering::Relaxed);
+        self.put_aside(self.other.load(Ordering::Relaxed), self.other_len.load(Ordering::Relaxed) as usize);
     }
 
     /// Loads a magazine, empty or full; home, which was loaded, becomes the other array.
     pub(super) fn load(&self, magazine: Magazine, len: usize) {
         debug_assert!(!self.has_magazine());
-        self.other.store(self.loaded.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.other_len.store(self.len() as u32, Ordering::Relaxed);
-        self.loaded.store(magazine.0.as_ptr(), Ordering::Relaxed);
-        self.set_len(len);
+        self.put_aside(magazine.0.as_ptr(), len);
+    }
+
+    /// Loads an array with `len` folios by its head, and makes the one that was loaded the other.
+    fn put_aside(&self, head: *mut Slot, len: usize) {
+        let (loaded, loaded_len) = (self.loaded(), self.len());
+        self.note_flow(loaded_len as i64 - len as i64);
+        self.cursor.store(head.wrapping_add(1 + len), Ordering::Relaxed);
+        self.other.store(loaded, Ordering::Relaxed);
+        self.other_len.store(loaded_len as u32, Ordering::Relaxed);
     }
 
     /// Takes the magazine off the list, with all that is in it: how many folios besides the one that it stands in. Home is
@@ -245,12 +258,6 @@ impl FrameList {
         Some((magazine, len))
     }
 
-    /// Changes how many folios the loaded array has, otherwise than by requests and frees.
-    pub(super) fn set_len(&self, len: usize) {
-        self.note_flow(self.len() as i64 - len as i64);
-        self.used.store(len as u32 * SLOT, Ordering::Relaxed);
-    }
-
     /// Counts folios that left the loaded array otherwise than to an owner (or came, when negative).
     pub(super) fn note_flow(&self, out: i64) {
         self.flow.store(self.flow.load(Ordering::Relaxed) + out, Ordering::Relaxed);
@@ -258,13 +265,13 @@ impl FrameList {
 
     /// The folios in both arrays, and the one that a magazine stands in; for `validate`, at rest.
     pub(super) fn frames(&self) -> impl Iterator<Item = Frame> + '_ {
-        let of = |array: *mut Slot, len: usize| {
-            // SAFETY: G1, G3: nobody uses the list meanwhile, and the array has that many slots.
-            (0..len).map(move |at| unsafe { &*array.add(at) }.frame())
+        let of = |head: *mut Slot, len: usize| {
+            // SAFETY: G1, G3: nobody uses the list meanwhile, and the array has that many slots besides its head.
+            (0..len).map(move |at| unsafe { &*head.add(1 + at) }.frame())
         };
-        let (loaded, other) = (self.loaded.load(Ordering::Relaxed), self.other.load(Ordering::Relaxed));
+        let (loaded, other) = (self.loaded(), self.other.load(Ordering::Relaxed));
         let magazine = if self.is_home_loaded() { other } else { loaded };
-        let own = NonNull::new(magazine).map(|first| Magazine(first).own().0);
+        let own = NonNull::new(magazine).map(|head| Magazine(head).own().0);
         of(loaded, self.len()).chain(of(other, self.other_len.load(Ordering::Relaxed) as usize)).chain(own)
     }
 }
@@ -279,7 +286,7 @@ pub(super) enum Other {
     Full,
 }
 
-/// An array that stands in a free folio, by its first slot. The slot before that names the folio itself.
+/// An array that stands in a free folio, by its head, which names the folio itself.
 #[derive(Clone, Copy)]
 pub(super) struct Magazine(NonNull<Slot>);
 
@@ -289,14 +296,13 @@ impl Magazine {
     /// # Safety
     /// G1: the memory is 4 KiB or more, aligned, and the caller's as long as it uses the magazine.
     pub(super) unsafe fn at(memory: *mut u8) -> Self {
-        // SAFETY: there is room for more than one slot, so what follows the first is not at null.
-        Self(unsafe { NonNull::new_unchecked(memory.cast::<Slot>().add(1)) })
+        // SAFETY: G1: memory is not at null.
+        Self(unsafe { NonNull::new_unchecked(memory.cast()) })
     }
 
-    /// The slot before the first.
     fn head(&self) -> &Slot {
         // SAFETY: G1: it is part of the folio.
-        unsafe { self.0.sub(1).as_ref() }
+        unsafe { self.0.as_ref() }
     }
 
     /// The folio that it stands in, and its state.
@@ -314,10 +320,10 @@ impl Magazine {
         self.head().frame.store(next.0, Ordering::Relaxed);
     }
 
-    /// The folios in its first `len` slots.
+    /// The first `len` folios in it.
     pub(super) fn frames(&self, len: usize) -> impl Iterator<Item = Frame> + '_ {
         // SAFETY: G1, G3: the caller knows that there are so many.
-        (0..len).map(|at| unsafe { self.0.add(at).as_ref() }.frame())
+        (0..len).map(|at| unsafe { self.0.add(1 + at).as_ref() }.frame())
     }
 }
 

@@ -69,7 +69,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         block.lock(self.platform);
         let known = block.free_order.load(Ordering::Relaxed);
         let serves = block.state() == BlockState::Small
-            && block.group() == usize::from(zone.number) << 4 | gfp.mobility as usize
+            && (block.zone(), block.mobility()) == (zone.number.into(), gfp.mobility as u8)
             && known > order.get();
         let index = serves.then(|| take_group(block, order, FrameState::in_use(order))).flatten();
         if index.is_some() {

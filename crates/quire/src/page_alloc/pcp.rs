@@ -16,13 +16,14 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 use super::PageAllocator;
 use super::gfp::{Mobility, ZoneKind};
+use super::layout::KINDS;
 use super::list::{FrameList, Slot, add_own};
 use super::magazine::Parked;
 use super::sorter::SortEntry;
 use crate::addr::{Frame, FrameRange, Order};
 use crate::cpu::CpuId;
-use crate::limits::{BLOCK_FRAMES, NESTED_CAPACITY, PCP_CAPACITY, SORTER_BLOCKS};
-use crate::memmap::{Block, BlockState, BootRef, BootSlice, FrameState};
+use crate::limits::{BLOCK_FRAMES, MAGAZINE_FRAMES, MAX_NODES, NESTED_SLOTS, SORTER_BLOCKS};
+use crate::memmap::{Block, BlockState, BootRef, BootSlice, FrameState, LIST_BYTES};
 use crate::platform::Platform;
 use crate::rank::Rank;
 use crate::sync::{Lease, SpinLock, Stack};
@@ -51,21 +52,21 @@ pub(super) fn order_of(list: usize) -> Order {
     Order::new(order).unwrap_or(Order::FRAME)
 }
 
-/// Slots for a list of the first level in a zone with this many frames, on a machine with this many CPUs: the arrays of
-/// all CPUs together keep at most about an eighth of the zone.
+/// Slots, a power of two, for a list of the first level in a zone with this many frames, on a machine with this many CPUs:
+/// the arrays of all CPUs together keep at most about an eighth of the zone.
 fn capacity_of(list: usize, zone_frames: u64, cpus: usize) -> usize {
     let share = zone_frames / (8 * cpus as u64 * LISTS as u64);
     let slots = (share >> order_of(list).get()) as usize;
-    if list > HUGE {
+    if list > HUGE || slots < 4 {
         return 0;
     }
-    let limit = PCP_CAPACITY >> order_of(list).get().min(5);
-    if slots < 4 { 0 } else { slots.min(limit) }
+    1 << slots.min(MAGAZINE_FRAMES >> order_of(list).get().min(5)).ilog2()
 }
 
 /// Slots for a list of a further level.
 fn nested_capacity_of(list: usize, zone_frames: u64, cpus: usize) -> usize {
-    (capacity_of(list, zone_frames, cpus) / 4).min(NESTED_CAPACITY >> order_of(list).get().min(3))
+    let slots = (capacity_of(list, zone_frames, cpus) / 4).min(NESTED_SLOTS >> order_of(list).get().min(3));
+    if slots < 2 { 0 } else { slots }
 }
 
 /// The lists of one zone. Entries that no order and group has are padding.
@@ -100,12 +101,12 @@ impl Level {
         &self.lists[zone][number]
     }
 
-    /// The list that a record of a folio in use names.
+    /// The list that a record of a folio in use names, by where it begins, in bytes.
     #[inline(always)]
-    pub(super) fn list_at(&self, number: usize) -> &FrameList {
-        debug_assert!(number < self.lists.len() * LISTS);
-        // SAFETY: G5: a record that says a folio is in use names a zone, and `number` a list of it.
-        unsafe { self.lists.as_slice().as_flattened().get_unchecked(number) }
+    pub(super) fn list_at(&self, bytes: usize) -> &FrameList {
+        debug_assert!(bytes < self.lists.len() * LISTS * LIST_BYTES);
+        // SAFETY: G5: a record that says a folio is in use names a zone, and `bytes` a list of it.
+        unsafe { &*self.lists.as_slice().as_ptr().cast::<FrameList>().byte_add(bytes) }
     }
 
     /// The list of the zone that serves requests for a kind first.
@@ -261,9 +262,9 @@ impl<P: Platform> PageAllocator<'_, P> {
     /// `block` is the record of the frame's block.
     #[inline(always)]
     fn put_untouched_of(&self, cpu: CpuId, block: &Block, frame: Frame, order: Order) -> bool {
-        let Some((number, state)) = self.list_of_untouched(block, frame, order) else { return false };
+        let Some((list_at, state)) = self.list_of_untouched(block, frame, order) else { return false };
         let level = &self.lists_of(cpu).levels[0];
-        let list = level.list_at(number);
+        let list = level.list_at(list_at);
         if !level.lease.enter_open() {
             return false;
         }
@@ -279,8 +280,8 @@ impl<P: Platform> PageAllocator<'_, P> {
         put
     }
 
-    /// The list, counted over all zones, of a folio that needs no check, and where its state stands. `block` is the record
-    /// of the frame's block.
+    /// Where the list of a folio that needs no check begins among those of all zones, in bytes, and where its state stands.
+    /// `block` is the record of the frame's block.
     #[inline(always)]
     pub(super) fn list_of_untouched<'b>(
         &self,
@@ -288,16 +289,19 @@ impl<P: Platform> PageAllocator<'_, P> {
         frame: Frame,
         order: Order,
     ) -> Option<(usize, &'b AtomicU8)> {
-        let (number, state) = match order.get() {
+        let (list_at, state) = match order.get() {
             small @ 0..=3 => {
                 // SAFETY: M2: the record is that of the frame's block.
                 let state = unsafe { block.state_cell(frame) }?;
-                (block.group() + usize::from(small) * 3, state)
+                (block.lists_at() + usize::from(small) * (3 * LIST_BYTES), state)
             }
-            9 if frame.index_in_block() == 0 => ((block.group() & !15) + HUGE, block.folio_state_cell()),
+            9 if frame.index_in_block() == 0 => {
+                let zone_at = block.lists_at() & !(size_of::<ZoneLists>() - 1);
+                (zone_at + HUGE * LIST_BYTES, block.folio_state_cell())
+            }
             _ => return None,
         };
-        (FrameState::of(state) == FrameState::in_use(order)).then_some((number, state))
+        (FrameState::of(state) == FrameState::in_use(order)).then_some((list_at, state))
     }
 
     /// A folio leaves a list for its owner. `state` is its own.
@@ -329,4 +333,6 @@ impl<P: Platform> PageAllocator<'_, P> {
     }
 }
 
-const _: () = assert!(PCP_CAPACITY <= BLOCK_FRAMES);
+const _: () = assert!(MAGAZINE_FRAMES <= BLOCK_FRAMES);
+const _: () = assert!(size_of::<FrameList>() == LIST_BYTES);
+const _: () = assert!(MAX_NODES * KINDS * size_of::<ZoneLists>() <= 1 << 16, "a record says it in 16 bits");

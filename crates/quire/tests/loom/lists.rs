@@ -20,6 +20,12 @@ mod list;
 
 const FRAMES: u64 = 2;
 
+/// The slots of a list: a head, and room for three folios.
+#[derive(Default)]
+#[repr(align(512))]
+struct Home([Slot; 4]);
+const _: () = assert!(size_of::<Home>() == 512);
+
 struct Level {
     lease: Lease,
     list: FrameList,
@@ -30,7 +36,7 @@ struct Level {
 impl Level {
     /// A list with two folios and room for a third.
     fn new() -> Arc<Self> {
-        let slots = BootSlice(Box::leak((0..=FRAMES).map(|_| Slot::default()).collect()));
+        let slots = BootSlice(&Box::leak(Box::new(Home::default())).0);
         let states: Vec<_> = (0..=FRAMES).map(|_| AtomicU8::new(0)).collect();
         let level = Self { lease: Lease::new(false), list: FrameList::new(slots, false), states };
         assert!(level.lease.enter());
@@ -69,8 +75,8 @@ impl Level {
         self.list.set_open(false);
         cpu.fence_cpus(&CpuSet::first(1));
         self.lease.wait_left(cpu);
-        let frames: Vec<_> = self.list.frames().collect();
-        self.list.set_len(0);
+        let frames: Vec<_> = std::iter::from_fn(|| self.list.pop()).map(|(frame, _)| frame).collect();
+        self.list.note_flow(frames.len() as i64);
         self.list.set_open(true);
         self.lease.give_back();
         frames

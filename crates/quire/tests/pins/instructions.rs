@@ -11,8 +11,8 @@ use super::ranges_of;
 
 /// A tenth above what rustc 1.95 makes of it in the profile of `cargo test`, with assertions and overflow checks
 /// and a call around each; where all of it is inlined and optimised there are some 26 and 40.
-const ALLOC_AT_MOST: u64 = 60;
-const FREE_AT_MOST: u64 = 96;
+const ALLOC_AT_MOST: u64 = 48;
+const FREE_AT_MOST: u64 = 74;
 
 type Allocator<'a> = PageAllocator<'a, Machine<'a, false>>;
 

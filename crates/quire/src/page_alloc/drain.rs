@@ -185,6 +185,7 @@ impl<P: Platform> PageAllocator<'_, P> {
                 given += self.with_sorter(cpu, |sorter| self.drain_magazine(at, list, parked, sorter));
                 left -= 1;
             }
+            self.unbook(parked, &self.zones[at / LISTS], list.magazine_frames(order_of(at % LISTS)));
         }
         given
     }
@@ -192,9 +193,9 @@ impl<P: Platform> PageAllocator<'_, P> {
     /// Gives the magazine that a list parked last back; how many frames. `at` is the list's index among those of its level;
     /// the sorter is the caller's.
     fn drain_magazine(&self, at: usize, list: &FrameList, parked: &Parked, sorter: &[SortEntry]) -> u64 {
-        let (zone, order) = (&self.zones[at / LISTS], order_of(at % LISTS));
-        let given = (list.magazine_folios() as u64) << order.get();
-        let Some(magazine) = self.unpark(parked, zone, given, true) else { return 0 };
+        let order = order_of(at % LISTS);
+        let given = list.magazine_frames(order);
+        let Some(magazine) = self.unpark(parked, true) else { return 0 };
         let mut sorting = Sorting::new(sorter);
         // The folio that it stands in goes last.
         let frames = magazine.frames(list.capacity()).chain(core::iter::once(magazine.own().0));

@@ -218,7 +218,7 @@ impl Layout<'_> {
             pools,
             shards,
             free: OwnLine::default(),
-            parked: OwnLine::default(),
+            booked: OwnLine::default(),
             descriptor_frames: AtomicU64::new(0),
         };
         zone.add_free(managed as i64);

@@ -17,7 +17,7 @@
 
 use core::ptr::NonNull;
 
-use crate::addr::Frame;
+use crate::addr::{Frame, Order};
 use crate::atomic::{AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::memmap::BootSlice;
 
@@ -131,6 +131,11 @@ impl FrameList {
     #[inline]
     pub(super) fn magazine_folios(&self) -> usize {
         self.capacity() + 1
+    }
+
+    /// Frames of a full magazine of folios of this order.
+    pub(super) fn magazine_frames(&self, order: Order) -> u64 {
+        (self.magazine_folios() as u64) << order.get()
     }
 
     /// Folios that were handed out from the list so far.

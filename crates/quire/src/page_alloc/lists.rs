@@ -36,7 +36,7 @@ pub(super) struct OwnList<'a> {
 impl OwnList<'_> {
     /// Frames of a full magazine.
     pub(super) fn magazine_frames(&self) -> u64 {
-        (self.list.magazine_folios() as u64) << order_of(self.number).get()
+        self.list.magazine_frames(order_of(self.number))
     }
 }
 
@@ -77,7 +77,7 @@ impl<P: Platform> PageAllocator<'_, P> {
     /// Loads a magazine that the list has parked, in place of the empty one that it may have, and takes a folio: the one that
     /// the empty magazine stands in.
     fn pop_parked<'a>(&'a self, own: OwnList<'a>) -> Option<(Frame, &'a AtomicU8)> {
-        let full = self.unpark(own.parked?, own.zone, own.magazine_frames(), own.wait)?;
+        let full = self.unpark(own.parked?, own.wait)?;
         let last = self.pop_last(own.list);
         own.list.load(full, own.list.capacity());
         last.or_else(|| own.list.pop())
@@ -193,7 +193,7 @@ impl<P: Platform> PageAllocator<'_, P> {
     #[cold]
     fn make_room(&self, own: OwnList<'_>) -> bool {
         let park = |parked| self.park_at(own, parked);
-        let parks = own.zone.may_park(own.magazine_frames()) && own.parked.is_some_and(park);
+        let parks = own.parked.is_some_and(park);
         if !parks && own.wait {
             self.in_store(|| self.drain_other(own, own.sorter));
         }

@@ -43,6 +43,8 @@ struct Chain {
     /// Magazines that may be parked. A list's grows when the store was asked for what was given back to it a moment ago, and
     /// shrinks with time ([`PageAllocator::age_lists`]).
     high: u32,
+    /// Magazines for which there is room in the zone: as many as were parked at a time.
+    booked: u32,
 }
 
 const _: () = assert!(MAGAZINE_FRAMES == PCP_CAPACITY + 1);
@@ -51,7 +53,10 @@ const _: () = assert!(cfg!(loom) || (MAGAZINE_FRAMES * size_of::<Slot>()) as u64
 impl Parked {
     /// What a list has parked: nothing, and nothing yet may be.
     pub(super) fn new() -> Self {
-        Self { count: AtomicU32::new(0), chain: SpinLock::new(Rank::Parked, Chain { top: 0, high: 0 }) }
+        Self {
+            count: AtomicU32::new(0),
+            chain: SpinLock::new(Rank::Parked, Chain { top: 0, high: 0, booked: 0 }),
+        }
     }
 
     /// How many magazines there are. Without the lock, a hint.
@@ -86,17 +91,22 @@ impl<P: Platform> PageAllocator<'_, P> {
         if parked.count() >= chain.high && own.wait {
             return false;
         }
+        if parked.count() == chain.booked {
+            if !own.zone.book(own.magazine_frames() as i64) {
+                return false;
+            }
+            chain.booked += 1;
+        }
         let Some((magazine, _)) = own.list.unload() else { return false };
         let (first, _) = magazine.own();
         magazine.set_next(Frame(chain.top));
         chain.top = first.0 + 1;
         parked.count.store(parked.count() + 1, Ordering::Relaxed);
-        own.zone.add_parked(own.magazine_frames() as i64);
         true
     }
 
-    /// Takes the magazine of `frames` frames that was parked last, as the caller's.
-    pub(super) fn unpark(&self, parked: &Parked, zone: &Zone, frames: u64, wait: bool) -> Option<Magazine> {
+    /// Takes the magazine that was parked last, as the caller's.
+    pub(super) fn unpark(&self, parked: &Parked, wait: bool) -> Option<Magazine> {
         if parked.count() == 0 {
             return None;
         }
@@ -107,7 +117,6 @@ impl<P: Platform> PageAllocator<'_, P> {
         chain.top = next.0;
         magazine.set_own(first, state);
         parked.count.store(parked.count() - 1, Ordering::Relaxed);
-        zone.add_parked(-(frames as i64));
         Some(magazine)
     }
 
@@ -116,6 +125,19 @@ impl<P: Platform> PageAllocator<'_, P> {
         if let Some(mut chain) = parked.lock(self.platform, own.wait) {
             chain.high = if short { 0 } else { chain.high + u32::from(got > 0) };
         }
+    }
+
+    /// Gives back what a list has booked beyond what it has parked and may park. A magazine has `frames` frames.
+    pub(super) fn unbook(&self, parked: &Parked, zone: &Zone, frames: u64) {
+        let mut chain = parked.chain.lock(self.platform);
+        let keep = chain.booked.min(parked.count().max(chain.high));
+        zone.unbook(i64::from(chain.booked - keep) * frames as i64);
+        chain.booked = keep;
+    }
+
+    /// Magazines that a list has booked room for; for `validate`, at rest.
+    pub(super) fn booked(&self, parked: &Parked) -> u32 {
+        parked.chain.lock(self.platform).booked
     }
 
     /// Lowers by an eighth what may be parked; how many there are beyond that.

@@ -40,6 +40,11 @@ pub enum Violation {
         /// Free frames as found.
         found: u64,
     },
+    /// The room that a zone's lists have booked is not what the zone says, or a list has parked more than it booked.
+    Booked {
+        /// The zone's index.
+        zone: u8,
+    },
 }
 
 impl<P: Platform> PageAllocator<'_, P> {
@@ -143,7 +148,21 @@ impl<P: Platform> PageAllocator<'_, P> {
         }
     }
 
+    fn validate_booked(&self, zone: &Zone) -> Result<(), Violation> {
+        let parked = self.cpus.iter().flat_map(|cpu| cpu.levels[0].all_parked());
+        let of_zone = parked.filter(|(at, ..)| at / LISTS == usize::from(zone.number));
+        let (mut booked, mut covered) = (0, true);
+        for (at, list, parked) in of_zone {
+            let magazines = self.booked(parked);
+            covered &= parked.count() <= magazines;
+            booked += u64::from(magazines) * list.magazine_frames(order_of(at % LISTS));
+        }
+        let agrees = zone.booked.0.load(Ordering::Relaxed) == booked as i64;
+        if agrees && covered { Ok(()) } else { Err(Violation::Booked { zone: zone.number }) }
+    }
+
     fn validate_zone(&self, zone: &Zone) -> Result<(), Violation> {
+        self.validate_booked(zone)?;
         let small: u64 = self
             .memmap
             .blocks()

@@ -53,8 +53,9 @@ pub(super) struct Zone {
     pub(super) shards: BootSlice<Shard>,
     /// Frames in the store. Changed once per batch.
     pub(super) free: OwnLine<AtomicI64>,
-    /// Frames in parked magazines. Changed once per magazine.
-    pub(super) parked: OwnLine<AtomicI64>,
+    /// Frames in magazines for which lists have booked room to park them. A list keeps what it booked while it goes to and
+    /// fro, so that this changes only when one parks more than ever, or after a time of parking less.
+    pub(super) booked: OwnLine<AtomicI64>,
     /// Frames that hold descriptors of blocks in small pieces. Changed once per block.
     pub(super) descriptor_frames: AtomicU64,
 }
@@ -72,17 +73,19 @@ impl Zone {
         self.free.0.fetch_add(frames, Ordering::Relaxed);
     }
 
-    /// Counts frames that were parked (or taken back, when negative).
-    #[inline]
-    pub(super) fn add_parked(&self, frames: i64) {
-        self.parked.0.fetch_add(frames, Ordering::Relaxed);
+    /// Books room to park this many frames, of which a zone has an eighth of itself; whether there was some.
+    pub(super) fn book(&self, frames: i64) -> bool {
+        let room = self.managed.load(Ordering::Relaxed) as i64 / 8;
+        let booked = self.booked.0.fetch_add(frames, Ordering::Relaxed) + frames <= room;
+        if !booked {
+            self.unbook(frames);
+        }
+        booked
     }
 
-    /// Whether this many more frames may be parked: an eighth of the zone at most.
-    #[inline]
-    pub(super) fn may_park(&self, frames: u64) -> bool {
-        let parked = self.parked.0.load(Ordering::Relaxed).max(0) as u64;
-        parked + frames <= self.managed.load(Ordering::Relaxed) / 8
+    /// Gives booked room back.
+    pub(super) fn unbook(&self, frames: i64) {
+        self.booked.0.fetch_sub(frames, Ordering::Relaxed);
     }
 
     /// How many frames a request may take without passing its mark: `min` for ordinary ones, half of it for atomic ones,

@@ -106,7 +106,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
             }
             let extent = table.extent(rest.start);
             if pass.tables && zap.limits.covers(extent) {
-                self.detach(table, extent, gather);
+                self.detach(table, extent, rest.start, gather);
                 return extent.end.min(rest.end);
             }
             shared = entry.is_shared_table(table.level());
@@ -129,13 +129,22 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         }
     }
 
-    /// Takes the table below the entry for `extent` out by one exchange. The lock is for those who count entries; walkers
-    /// are kept out by the address-space lock.
-    fn detach(&self, parent: Table<'p>, extent: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
+    /// Takes the table below the entry for `extent` out by one exchange; it maps nothing before `first`. The lock is for
+    /// those who count entries; walkers are kept out by the address-space lock.
+    fn detach(
+        &self,
+        parent: Table<'p>,
+        extent: VirtRange,
+        first: VirtAddr,
+        gather: &mut MmuGather<'_, '_, P>,
+    ) {
         let locked = self.lock(parent);
         let entry = locked.exchange(parent.index(extent.start), Entry::EMPTY);
         drop(locked);
         gather.add(Unmapped::table(entry, parent.level()));
+        if first > extent.start {
+            gather.note_begin(entry.frame(), first);
+        }
         gather.owe_tables(extent);
         self.allocator.count(Stat::ZapTable, 1);
     }

@@ -9,7 +9,7 @@ use super::release::Release;
 use super::scatter::{SHORT, Scattered, is_scattered};
 use super::words::Table;
 use super::{MmContext, RssChange, ZapStrategy};
-use crate::addr::{Frame, FrameRange, Order, PageSize};
+use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr};
 use crate::arch::{Entry, EntryFlags, Level};
 use crate::limits::TABLE_ENTRIES;
 use crate::memmap::{Descriptor, DescriptorFlags};
@@ -58,9 +58,9 @@ impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
         }
     }
 
-    /// Reads a detached table and all below it, drops the counts of its leaves, and frees the tables. As deep as there
-    /// are levels.
-    pub(super) fn subtree(&mut self, frame: Frame, level: Level) {
+    /// Reads a detached table, which maps nothing before `first`, and all below it, drops the counts of its leaves, and
+    /// frees the tables. As deep as there are levels.
+    pub(super) fn subtree(&mut self, frame: Frame, level: Level, first: VirtAddr) {
         let table = Table::at(self.allocator.platform(), frame, level);
         let descriptor = self.allocator.descriptor(frame);
         if level == Level::PTE && self.leave(table, descriptor) {
@@ -70,24 +70,30 @@ impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
         let mut left = population;
         let entries = self.user_entries(frame);
         let grain = if level == Level::PTE { 1 << descriptor.grain().load(Ordering::Relaxed) } else { 1 };
-        let mut index = 0;
-        while left > 0 && index < entries {
-            let first = table.load_private(index);
+        let begin = level.index(first) & !(grain - 1);
+        let (mut index, mut looked_at) = (begin, 0);
+        while left > 0 && looked_at < entries {
+            if index >= entries {
+                // Before the first leaf there may be tables without any.
+                index = 0;
+            }
+            let entry = table.load_private(index);
             let mut run = grain;
-            if first.is_leaf(level) {
-                run = if level == Level::PTE { table.run_by_grain(index, first, grain) } else { 1 };
+            if entry.is_leaf(level) {
+                run = if level == Level::PTE { table.run_by_grain(index, entry, grain) } else { 1 };
                 if run < SHORT && left == population && is_scattered(table, population) {
                     return self.scatter(table);
                 }
-                self.run(table, index, run, first);
+                self.run(table, index, run, entry);
                 left -= run;
-            } else if first.is_table(level) {
-                self.subtree(first.frame(), level.below());
+            } else if entry.is_table(level) {
+                self.subtree(entry.frame(), level.below(), if index == begin { first } else { VirtAddr(0) });
                 left -= 1;
             } else {
-                debug_assert!(first.is_empty(), "a detached table holds {first:?}");
+                debug_assert!(entry.is_empty(), "a detached table holds {entry:?}");
             }
             index += run;
+            looked_at += run;
         }
         debug_assert_eq!(left, 0, "a detached table holds fewer entries than it counts");
         self.give_up(frame);

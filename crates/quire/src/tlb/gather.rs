@@ -6,7 +6,7 @@ use super::drain::Drain;
 use super::unmapped::Kind;
 use super::words::words;
 use super::{FlushBatch, MmContext, RssChange, Unmapped, ZapStrategy};
-use crate::addr::{Frame, FrameRange, Order, PageSize, VirtRange};
+use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, Level};
 use crate::limits::{GATHER_PAGES, GATHER_SPANS, GATHER_TABLES, TABLE_ENTRIES};
 use crate::page_alloc::{Gfp, PageAllocator};
@@ -35,6 +35,9 @@ pub struct MmuGather<'a, 'p, P: Platform> {
     busy_count: usize,
     pages: [Frame; GATHER_PAGES],
     page_count: usize,
+    /// The first address that a detached table can map anything at, of the first whose own is later: what was before had
+    /// been unmapped already, or never mapped.
+    begins: Option<(Frame, VirtAddr)>,
 }
 
 /// A run of leaves, a detached table or a busy entry, in one word: the frame in bits 0 to 39; the number of leaves, the
@@ -134,6 +137,7 @@ impl<'a, 'p, P: Platform> MmuGather<'a, 'p, P> {
             busy_count: 0,
             pages: [Frame(0); GATHER_PAGES],
             page_count: 0,
+            begins: None,
         }
     }
 
@@ -200,6 +204,12 @@ impl<'a, 'p, P: Platform> MmuGather<'a, 'p, P> {
         }
     }
 
+    /// Says that the detached table in `table` maps nothing before `first`, so that it need not be searched from its start.
+    #[inline]
+    pub(crate) fn note_begin(&mut self, table: Frame, first: VirtAddr) {
+        self.begins.get_or_insert((table, first));
+    }
+
     /// Owes a flush of the leaves of `stride` in `range`.
     #[inline]
     pub(crate) fn owe(&mut self, range: VirtRange, stride: PageSize) {
@@ -258,11 +268,16 @@ impl<'a, 'p, P: Platform> MmuGather<'a, 'p, P> {
     /// Flushes, then drops the counts of what was unmapped so far and frees what nobody maps any more.
     pub(crate) fn flush_and_drain(&mut self) {
         self.flush();
+        let begins = self.begins.take();
         let mut drain = Drain::new(self.allocator, self.context);
         for at in 0..self.span_count {
             match self.span(at).content() {
                 Content::Leaves { frames, size, anon } => drain.leaves(frames, size, anon),
-                Content::Table { frame, level } => drain.subtree(frame, level),
+                Content::Table { frame, level } => {
+                    let first =
+                        begins.filter(|&(table, _)| table == frame).map_or(VirtAddr(0), |(_, first)| first);
+                    drain.subtree(frame, level, first);
+                }
                 Content::Busy { .. } => {}
             }
         }

@@ -156,6 +156,12 @@ impl<'a, 'p, P: Platform> PageTables<'a, 'p, P> {
     /// table, [`MapError::OutOfMemory`].
     #[inline]
     pub(super) fn ensure(&self, addr: VirtAddr, level: Level) -> Result<Table<'p>, MapError> {
+        self.find(addr, level).map_or_else(|| self.ensure_slow(addr, level), Ok)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn ensure_slow(&self, addr: VirtAddr, level: Level) -> Result<Table<'p>, MapError> {
         let mut table = self.root();
         while table.level() > level {
             let entry = table.load(table.index(addr));
@@ -186,8 +192,6 @@ impl<'a, 'p, P: Platform> PageTables<'a, 'p, P> {
         Some(table)
     }
 
-    #[cold]
-    #[inline(never)]
     fn add_table(&self, parent: Table<'p>, index: usize) -> Result<Table<'p>, MapError> {
         let fresh = FreshTable::new(self.allocator, parent.level().below())?;
         let locked = self.lock(parent);

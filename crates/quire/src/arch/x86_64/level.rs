@@ -31,9 +31,10 @@ impl PagingMode {
     }
 }
 
-/// A level of the page table, counted from the leaves: 0 holds 4 KiB leaves.
+/// A level of the page table, counted from the leaves: 0 holds 4 KiB leaves. As wide as a register, so that what names a
+/// table has no padding, which would be copied in overlapping pieces at each step of a walk.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Level(u8);
+pub struct Level(u64);
 
 impl Level {
     /// Page-table entries: 4 KiB leaves.
@@ -50,7 +51,7 @@ impl Level {
     /// The level as a number, 0 to 4.
     #[inline]
     pub const fn get(self) -> u8 {
-        self.0
+        self.0 as u8
     }
 
     /// The level below; the caller knows that this is not the lowest.

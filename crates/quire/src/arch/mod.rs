@@ -2,4 +2,4 @@
 
 pub mod x86_64;
 
-pub use x86_64::{Entry, EntryFlags, Level, PagingMode, Protection};
+pub use x86_64::{Entry, EntryFlags, Level, PagingMode, Protection, expect_changes};

@@ -32,6 +32,9 @@ const _: () = assert!(size_of::<Area>() as u64 == DESCRIPTOR_FRAMES as u64 * FRA
 /// Where the columns begin that must be zero in a block that has just been split, and how long they are.
 pub(crate) const COLUMNS: (usize, usize) = (BLOCK_FRAMES * ROW_BYTES, BLOCK_FRAMES * 2);
 
+/// Where the narrow counts begin.
+pub(crate) const COUNTS_AT: usize = COLUMNS.0;
+
 /// What a free of the folio that starts at a frame has to check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameState(u8);

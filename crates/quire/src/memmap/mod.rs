@@ -14,8 +14,8 @@ mod boot;
 mod descriptor;
 mod lanes;
 
-pub(crate) use area::COLUMNS;
 pub use area::{Area, FrameState};
+pub(crate) use area::{COLUMNS, COUNTS_AT};
 pub use bitmap::{Bitmap, FrameMask};
 pub use block::{Block, BlockState, LIST_BYTES};
 pub use boot::{BootMemory, BootRef, BootSlice};

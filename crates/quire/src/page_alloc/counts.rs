@@ -4,9 +4,10 @@ use core::sync::atomic::Ordering;
 
 use super::PageAllocator;
 use crate::addr::{BlockNumber, Frame, FrameRange, Order, PageSize, PhysAddr};
+use crate::arch::expect_changes;
 use crate::error::AllocError;
 use crate::limits::BLOCK_FRAMES;
-use crate::memmap::{Block, BlockState, FrameMask, FrameState, LaneError, Lanes};
+use crate::memmap::{Block, BlockState, COUNTS_AT, FrameMask, FrameState, LaneError, Lanes};
 use crate::platform::Platform;
 
 /// Why a run was not counted to its end.
@@ -87,6 +88,19 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
             narrow.copy_to(lanes);
         }
         block.set_lanes(Some((at, true)));
+    }
+
+    /// Says that counts of a run of frames in one block are about to be changed, so that they are at hand by then. A hint.
+    #[inline]
+    pub(crate) fn expect_counts(&self, frames: FrameRange) {
+        let number = frames.start.block();
+        if let Some(block) = self.memmap.get(number) {
+            expect_changes(core::ptr::from_ref(block).cast(), size_of::<Block>());
+            // Where they stand in a block of small pieces; of others it is some memory that is not needed.
+            let area = self.platform.direct_map(number.first_frame().addr());
+            let at = COUNTS_AT + frames.start.index_in_block();
+            expect_changes(area.wrapping_add(at), frames.count as usize);
+        }
     }
 
     /// Marks frames as owned by something besides the leaves that map them: they stay in use at a count of zero.

@@ -10,8 +10,8 @@ use super::scatter::{SHORT, Scattered, is_scattered};
 use super::words::Table;
 use super::{MmContext, RssChange, ZapStrategy};
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr};
-use crate::arch::{Entry, EntryFlags, Level};
-use crate::limits::TABLE_ENTRIES;
+use crate::arch::{Entry, EntryFlags, Level, expect_changes};
+use crate::limits::{BLOCK_FRAMES, TABLE_ENTRIES};
 use crate::memmap::{Descriptor, DescriptorFlags};
 use crate::page_alloc::PageAllocator;
 use crate::platform::Platform;
@@ -84,9 +84,15 @@ impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
                 if run < SHORT && left == population && is_scattered(table, population) {
                     return self.scatter(table);
                 }
+                if level == Level::PTE {
+                    self.expect_run(table, index + run, run);
+                }
                 self.run(table, index, run, entry);
                 left -= run;
             } else if entry.is_table(level) {
+                if level == Level::PMD {
+                    self.look_ahead(table, index);
+                }
                 self.subtree(entry.frame(), level.below(), if index == begin { first } else { VirtAddr(0) });
                 left -= 1;
             } else {
@@ -97,6 +103,40 @@ impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
         }
         debug_assert_eq!(left, 0, "a detached table holds fewer entries than it counts");
         self.give_up(frame);
+    }
+
+    /// Sees to it that the children behind `index` are at hand when their turn comes: of the second the table itself and
+    /// its descriptor, of the first what its leaves are counted in.
+    #[inline]
+    fn look_ahead(&self, table: Table<'_>, index: usize) {
+        let platform = self.allocator.platform();
+        let child = |at: usize| {
+            let entry = (at < TABLE_ENTRIES).then(|| table.load_private(at))?;
+            entry.is_table(table.level()).then(|| table.child(platform, entry))
+        };
+        if let Some(next) = child(index + 1) {
+            let grain = 1 << self.allocator.descriptor(next.frame()).grain().load(Ordering::Relaxed);
+            self.expect_run(next, 0, if grain == TABLE_ENTRIES { 0 } else { TABLE_ENTRIES });
+        }
+        if let Some(after) = child(index + 2) {
+            let descriptor = core::ptr::from_ref(self.allocator.descriptor(after.frame()));
+            expect_changes(descriptor.cast(), size_of::<Descriptor>());
+            expect_changes(platform.direct_map(after.frame().addr()), 1);
+        }
+    }
+
+    /// Fetches what the run at `index` of a table of the lowest level, of some `count` leaves, is counted in; the record
+    /// alone if there are none.
+    #[inline]
+    fn expect_run(&self, table: Table<'_>, index: usize, count: usize) {
+        if index < TABLE_ENTRIES {
+            let first = table.load_private(index);
+            if first.is_leaf(Level::PTE) {
+                let frame = first.frame();
+                let count = count.min(BLOCK_FRAMES - frame.index_in_block());
+                self.allocator.expect_counts(FrameRange::new(frame, count as u64));
+            }
+        }
     }
 
     /// Notes the leaves of a table of the lowest level, to be counted down block by block with those of others.

@@ -2,9 +2,11 @@
 
 mod entry;
 mod level;
+mod prefetch;
 
 pub use entry::{Entry, EntryFlags};
 pub use level::{Level, PagingMode};
+pub use prefetch::expect_changes;
 
 /// What an access through a mapping may do. Reading is implied by the other two on x86-64.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]

@@ -12,6 +12,7 @@ mod lockstep;
 mod model;
 mod scatter;
 mod small;
+mod splits;
 mod support;
 mod threads;
 mod world;

@@ -111,6 +111,29 @@ fn advice_protection_and_moves_flush_once() {
     });
 }
 
+/// Large leaves that move off their alignment are split 32 with a flush.
+#[test]
+fn a_move_of_large_leaves_to_another_alignment_flushes_thrice() {
+    with_manager(counting(128 * MIB), |machine, manager| {
+        run(manager, |mm| {
+            manager.set_folio_policy(FolioPolicy::only(Order::BLOCK));
+            let (at, len, to) = (VirtAddr(8 * GIB), 128 * MIB, VirtAddr(6 * GIB + 4096));
+            mm.mmap(&anonymous(at.0, len)).unwrap();
+            (0..64).for_each(|leaf| _ = mm.fault(at.add(leaf * 2 * MIB), Access::Write).unwrap());
+            on_two_cpus(machine, mm, || {
+                let split = manager.stat(Stat::ThpSplitPmd);
+                let (counters, entries, tables) = cost(machine, manager, || {
+                    assert_eq!(mm.mremap(at, len, len, Remap::Fixed(to)), Ok(to));
+                });
+                assert_eq!((entries, tables, manager.stat(Stat::ThpSplitPmd) - split), (0, 0, 64));
+                assert_eq!((counters.flushes_local, counters.flushes_remote), (3, 3));
+                assert_eq!(counters.cpus_targeted, 3, "CPUs 1 and 3 run something else");
+            });
+            assert_eq!(mm.rss().anon * 4096, len);
+        });
+    });
+}
+
 /// An address space that no CPU runs is changed without a flush, and one that exits is freed without one: by tables and
 /// folios, whoever ran it before.
 #[test]

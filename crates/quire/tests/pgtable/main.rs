@@ -10,6 +10,7 @@ mod failures;
 mod forks;
 mod lockstep;
 mod model;
+mod rights;
 mod scatter;
 mod small;
 mod splits;

@@ -77,6 +77,9 @@ pub const DRAIN_RUNS: usize = TABLE_ENTRIES;
 pub const DRAIN_FRAMES: u64 = (GATHER_TABLES * BLOCK_FRAMES) as u64;
 /// Detached tables whose entries a drain sorts together, at most.
 pub const SCATTER_TABLES: usize = 127;
+/// Leaves of 2 MiB that are split with one flush, at most: the tables for them are filled between two reschedule points, and
+/// the flush names them one by one.
+pub const SPLIT_BATCH: usize = 32;
 /// Pages beyond which a range flush becomes a flush of the whole address space. Linux uses the same ceiling on x86.
 pub const FLUSH_PAGES_CEILING: u64 = 33;
 
@@ -98,4 +101,5 @@ pub const MAX_MAPPINGS: usize = 65_530;
 
 const _: () = assert!(DESCRIPTOR_FRAMES as u64 * FRAME_SIZE == (BLOCK_FRAMES * DESCRIPTOR_SIZE) as u64);
 const _: () = assert!(PCP_BATCH <= LOCK_HOLD_FRAMES && PCP_BATCH <= PCP_CAPACITY);
+const _: () = assert!(SPLIT_BATCH as u64 <= FLUSH_PAGES_CEILING);
 const _: () = assert!(MAX_PHYS_BYTES / BLOCK_SIZE <= u32::MAX as u64);

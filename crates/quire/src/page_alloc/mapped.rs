@@ -44,6 +44,16 @@ impl<P: Platform> PageAllocator<'_, P> {
         if large == 0 { ones & !held } else { 0 }
     }
 
+    /// Whether one leaf of 2 MiB maps the block of `frame`, no other leaf maps any part of it, and it is held by nobody.
+    pub fn is_block_mapped_once(&self, frame: Frame) -> bool {
+        let Some(block) = self.memmap.get(frame.block()) else { return false };
+        block.lock(self.platform);
+        let small = block.lanes(self.platform).is_some_and(|lanes| lanes.any());
+        let (held, large) = (!block.held.load().is_empty(), self.large_leaves(frame, block));
+        block.unlock(self.platform);
+        large == 1 && !small && !held
+    }
+
     /// How many leaves of more than 4 KiB map the frame. Under its block's lock.
     fn large_leaves(&self, frame: Frame, block: &Block) -> u64 {
         let gigantic = match block.state() {

@@ -41,11 +41,6 @@ impl<'a, 'p, P: Platform> FreshTable<'a, 'p, P> {
         Table::at(self.allocator.platform(), self.frame, self.level)
     }
 
-    /// Whether it was not filled yet.
-    pub(super) fn is_empty(&self) -> bool {
-        self.allocator.descriptor(self.frame).population.load(Ordering::Relaxed) == 0
-    }
-
     /// Fills all entries: entry `index` becomes `entry(index)`, none empty.
     pub(super) fn fill(&self, entry: impl Fn(usize) -> Entry) {
         let table = Table::at(self.allocator.platform(), self.frame, self.level);

@@ -58,8 +58,10 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
                 return Ok(extent.len());
             }
             if !entry.is_table(table.level()) {
-                // In smaller leaves it can go anywhere.
-                self.split(extent.start, table.level())?;
+                // In smaller leaves it can go anywhere. Where its alignment is in the way, those behind it come next.
+                let alone = to.is_aligned(extent.len());
+                let end = if alone { extent.end } else { rest.end.min(table_end(table, extent)) };
+                self.split_leaves(VirtRange::new(extent.start, end), table.level())?;
                 continue;
             }
             if entry.is_shared_table(table.level()) {
@@ -143,6 +145,11 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         owed.add(VirtRange::from_len(rest.start, bytes), PageSize::Size4K);
         Ok(bytes)
     }
+}
+
+/// The end of what a table covers around one of its entries.
+fn table_end(table: Table<'_>, extent: VirtRange) -> VirtAddr {
+    extent.start.align_down(table.level().table_bytes()).add(table.level().table_bytes())
 }
 
 /// Moves one leaf; whether there was one.

@@ -3,7 +3,7 @@
 use super::PageTables;
 use super::lock::LockedTable;
 use super::walk::Step;
-use crate::addr::{Frame, VirtRange};
+use crate::addr::{Frame, PageSize, VirtRange};
 use crate::arch::{Entry, EntryFlags, Protection};
 use crate::error::MapError;
 use crate::page_alloc::PageAllocator;
@@ -15,7 +15,7 @@ use crate::tlb::FlushBatch;
 pub enum GrantWrite {
     /// None: the first store faults, and the fault decides. So it is with every leaf that is marked, or is not soft-dirty.
     Never,
-    /// Anonymous 4 KiB leaves whose frame nobody else maps or holds: private mappings.
+    /// Anonymous leaves, up to 2 MiB, of which nobody else maps or holds any frame: private mappings.
     Exclusive,
     /// All: shared mappings whose stores need no notice.
     Always,
@@ -58,7 +58,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
 
     fn protect_step(&self, step: &Step<'p>, rights: EntryFlags, grant: GrantWrite, owed: &mut FlushBatch) {
         let Some(size) = step.table.level().leaf_size() else { return };
-        let mut change = Change { allocator: self.allocator, rights, grant, group: None, sole: 0 };
+        let mut change = Change { allocator: self.allocator, rights, size, grant, group: None, sole: 0 };
         let indices = step.indices();
         let (mut at, mut first_lost, mut end_lost) = (indices.start, usize::MAX, 0);
         let locked = self.lock(step.table);
@@ -82,6 +82,8 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
 struct Change<'a, 'p, P: Platform> {
     allocator: &'a PageAllocator<'p, P>,
     rights: EntryFlags,
+    /// Of each leaf.
+    size: PageSize,
     grant: GrantWrite,
     /// The 64 frames, at a multiple of 64, of which `sole` has a bit for each that one leaf maps and nothing else owns.
     group: Option<u64>,
@@ -155,16 +157,18 @@ impl<P: Platform> Change<'_, '_, P> {
             GrantWrite::Never => false,
             GrantWrite::Always => !leaf.has(EntryFlags::SPECIAL),
             GrantWrite::Exclusive => {
-                let small = !leaf.has(EntryFlags::SPECIAL) && !leaf.has(EntryFlags::LARGE);
-                small && leaf.has(EntryFlags::ANON) && self.is_sole(leaf.frame())
+                !leaf.has(EntryFlags::SPECIAL) && leaf.has(EntryFlags::ANON) && self.is_sole(leaf.frame())
             }
         }
     }
 
-    /// Whether one leaf maps the frame and nothing else owns it. Nobody else adds a leaf: that takes our address-space
-    /// lock. So what is known of its neighbours is good for them as well.
+    /// Whether one leaf maps the frames and nothing else owns them. Nobody else adds a leaf: that takes our address-space
+    /// lock. So what is known of their neighbours is good for them as well.
     #[inline]
     fn is_sole(&mut self, frame: Frame) -> bool {
+        if self.size != PageSize::Size4K {
+            return self.size == PageSize::Size2M && self.allocator.is_block_mapped_once(frame);
+        }
         if self.group != Some(frame.0 / 64) {
             self.look_around(frame);
         }

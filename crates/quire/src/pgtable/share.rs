@@ -26,9 +26,9 @@
 //! CPUs that run the address space are flushed, paging-structure caches included, and only then one is taken from `sharers`.
 //! Whoever finds it zero already is the last: nobody else reaches the table, and it is taken apart like any other.
 //!
-//! `sharers` is changed by atomic read-modify-write and needs no lock: it grows only while whoever makes it grow has a
-//! share, and after taking one from it nobody looks at the table again. A share is an entry; entries change under an
-//! exclusive hold alone. So zero, seen by one who has a share, stays zero.
+//! `sharers` is changed by atomic read-modify-write (`tlb/sharers.rs`) and needs no lock: it grows only while whoever makes
+//! it grow has a share, and after taking one from it nobody looks at the table again. A share is an entry; entries change
+//! under an exclusive hold alone. So zero, seen by one who has a share, stays zero.
 
 use core::sync::atomic::Ordering;
 
@@ -42,7 +42,7 @@ use crate::limits::TABLE_ENTRIES;
 use crate::platform::Platform;
 use crate::stats::Stat;
 use crate::tlb::words::Table;
-use crate::tlb::{FlushBatch, MmuGather, RssChange, Unmapped, ZapStrategy, resident};
+use crate::tlb::{FlushBatch, MmuGather, RssChange, Unmapped, ZapStrategy, resident, sharers};
 
 /// An entry that points to a shared table.
 struct Shared<'t> {
@@ -173,11 +173,11 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         if ours {
             descriptor.owner.store(0, Ordering::Relaxed);
             descriptor.word.store(0, Ordering::Relaxed);
-            descriptor.sharers().store(1, Ordering::Relaxed);
+            sharers::begin(descriptor.sharers());
             from.update(index, entry, |entry| entry.without(EntryFlags::WRITE));
             self.context.note_shared();
         } else {
-            descriptor.sharers().fetch_add(1, Ordering::Relaxed);
+            sharers::join(descriptor.sharers());
         }
         to.fill(index, Entry::shared_table(table.frame()));
         child.context.add_tables(1);
@@ -275,7 +275,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         let Shared { parent, index, table, .. } = *shared;
         self.allocator.count(Stat::TableUnshare, 1);
         let descriptor = self.allocator.descriptor(table.frame());
-        if descriptor.sharers().load(Ordering::Acquire) == 0 {
+        if sharers::is_last(descriptor.sharers()) {
             descriptor.owner.store(self.context.root().0, Ordering::Relaxed);
             descriptor.word.store(place_of(parent.frame(), index), Ordering::Relaxed);
             let locked = self.lock(parent);

@@ -1,15 +1,41 @@
-//! Splitting a large leaf into a table of smaller ones.
+//! Splitting large leaves into tables of smaller ones.
 
 use super::{FreshTable, PageTables};
-use crate::addr::{Frame, FrameRange, PageSize, VirtAddr};
+use crate::addr::{Frame, FrameRange, PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags, Level};
 use crate::error::MapError;
-use crate::limits::TABLE_ENTRIES;
+use crate::limits::{SPLIT_BATCH, TABLE_ENTRIES};
 use crate::page_alloc::CountError;
 use crate::platform::Platform;
 use crate::stats::Stat;
 use crate::tlb::FlushBatch;
 use crate::tlb::words::Table;
+
+/// A large leaf that is to be split, and what comes in its place.
+struct Piece<'a, 'p, P: Platform> {
+    /// Its first address.
+    addr: VirtAddr,
+    /// The leaf, once it is taken out.
+    leaf: Entry,
+    fresh: FreshTable<'a, 'p, P>,
+}
+
+/// Leaves of one table that are split together.
+type Pieces<'a, 'p, P> = [Option<Piece<'a, 'p, P>>; SPLIT_BATCH];
+
+impl<P: Platform> Piece<'_, '_, P> {
+    fn is_taken(&self) -> bool {
+        !self.leaf.is_empty()
+    }
+
+    /// Writes the small leaves to the new table. `size` is the large one's.
+    fn fill(&self, size: PageSize) {
+        let step = size.frames() / TABLE_ENTRIES as u64;
+        let flags = self.leaf.flags().without(EntryFlags::LARGE);
+        let small = if size == PageSize::Size1G { PageSize::Size2M } else { PageSize::Size4K };
+        self.fresh.fill(|at| Entry::leaf(self.leaf.frame().add(at as u64 * step), small, flags));
+    }
+}
 
 impl<'p, P: Platform> PageTables<'_, 'p, P> {
     /// Splits large leaves until none reaches across `addr`: a 1 GiB leaf into 2 MiB leaves, one of these into 4 KiB
@@ -21,58 +47,106 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         loop {
             let found = self.lookup(addr);
             match found.leaf_size() {
-                Some(size) if !addr.is_aligned(size.bytes()) => self.split(addr, found.level)?,
+                Some(size) if !addr.is_aligned(size.bytes()) => {
+                    let leaf = VirtRange::from_len(addr.align_down(size.bytes()), size.bytes());
+                    self.split_leaves(leaf, found.level)?;
+                }
                 _ => return Ok(()),
             }
         }
     }
 
-    /// Splits the leaf for `addr` in its table of `level`, unless somebody else does: the caller looks again.
-    pub(super) fn split(&self, addr: VirtAddr, level: Level) -> Result<(), MapError> {
-        let Some(table) = self.find(addr, level) else { return Ok(()) };
-        let fresh = FreshTable::new(self.allocator, level.below())?;
-        while let Err(CountError::Prepare { at, .. }) = self.begin_split(table, addr, &fresh) {
-            self.allocator.prepare_counts(at)?;
-        }
-        let index = table.index(addr);
-        if fresh.is_empty() {
+    /// Splits the first [`SPLIT_BATCH`] large leaves in the range, which one table of `level` covers, with one flush for
+    /// all of them; a leaf of 1 GiB has a flush to itself. Somebody else may do it at the same time: the caller looks again.
+    /// Shared.
+    ///
+    /// # Errors
+    /// [`MapError::OutOfMemory`]; all leaves translate as before then, though some may have been split already.
+    pub(super) fn split_leaves(&self, range: VirtRange, level: Level) -> Result<(), MapError> {
+        let (Some(table), Some(size)) = (self.find(range.start, level), level.leaf_size()) else {
             return Ok(());
+        };
+        let mut pieces = [const { None }; SPLIT_BATCH];
+        self.prepare_split(table, range, &mut pieces)?;
+        let begun = pieces.iter_mut().flatten().try_for_each(|piece| self.begin_split(table, size, piece));
+        // What was taken out has all that it needs, also after an error.
+        self.finish_split(table, size, &mut pieces);
+        begun
+    }
+
+    /// Takes a table for each leaf that is to be split.
+    fn prepare_split<'s>(
+        &'s self,
+        table: Table<'p>,
+        range: VirtRange,
+        pieces: &mut Pieces<'s, 'p, P>,
+    ) -> Result<(), MapError> {
+        let level = table.level();
+        let batch = if level == Level::PMD { SPLIT_BATCH } else { 1 };
+        let (start, count) = (range.start.align_down(level.entry_bytes()), range.len() / level.entry_bytes());
+        let addrs = (0..count).map(|at| start.add(at * level.entry_bytes()));
+        let leaves = addrs.filter(|&addr| table.load(table.index(addr)).is_leaf(level));
+        for (piece, addr) in pieces[..batch].iter_mut().zip(leaves) {
+            let fresh = FreshTable::new(self.allocator, level.below())?;
+            *piece = Some(Piece { addr, leaf: Entry::EMPTY, fresh });
         }
-        // The entry is busy, and ours: nobody changes it until we do.
-        let mut owed = FlushBatch::new();
-        owed.add(table.extent(addr), level.leaf_size().unwrap_or(PageSize::Size4K));
-        owed.flush(self.allocator, self.context);
-        fresh.install(self.context, &self.lock(table), index);
-        self.allocator.count(Stat::ThpSplitPmd, u64::from(level == Level::PMD));
         Ok(())
     }
 
-    /// Counts the small leaves in the place of the large one, takes that out, and writes them to the new table, which
-    /// stays empty when there was no leaf. Nothing has changed when counts must be prepared first.
+    /// Counts the small leaves in the place of a large one and takes that out, if it is still there.
     fn begin_split(
         &self,
         table: Table<'p>,
-        addr: VirtAddr,
-        fresh: &FreshTable<'_, 'p, P>,
+        size: PageSize,
+        piece: &mut Piece<'_, 'p, P>,
+    ) -> Result<(), MapError> {
+        while let Err(CountError::Prepare { at, .. }) = self.take_out(table, size, piece) {
+            self.allocator.prepare_counts(at)?;
+        }
+        Ok(())
+    }
+
+    /// The same, if nothing must be prepared first; else nothing has changed. A hold of the table's lock for each leaf: no
+    /// more frames are counted under one.
+    fn take_out(
+        &self,
+        table: Table<'p>,
+        size: PageSize,
+        piece: &mut Piece<'_, 'p, P>,
     ) -> Result<(), CountError> {
-        let index = table.index(addr);
+        let index = table.index(piece.addr);
         let locked = self.lock(table);
         let seen = locked.load(index);
-        let (true, Some(size)) = (seen.is_leaf(table.level()), table.level().leaf_size()) else {
-            return Ok(());
-        };
-        if !seen.has(EntryFlags::SPECIAL) {
-            self.move_counts(seen.frame(), size)?;
+        if seen.is_leaf(table.level()) {
+            if !seen.has(EntryFlags::SPECIAL) {
+                self.move_counts(seen.frame(), size)?;
+            }
+            // What hardware records until now goes into every small leaf (invariant 3); a CPU that still has the large leaf
+            // cached and wants to record more finds the entry gone.
+            piece.leaf = locked.exchange(index, Entry::BUSY);
         }
-        // What hardware records until now goes into every small leaf (invariant 3); a CPU that still has the large leaf
-        // cached and wants to record more finds the entry gone.
-        let leaf = locked.exchange(index, Entry::BUSY);
-        drop(locked);
-        let step = size.frames() / TABLE_ENTRIES as u64;
-        let flags = leaf.flags().without(EntryFlags::LARGE);
-        let small = if size == PageSize::Size1G { PageSize::Size2M } else { PageSize::Size4K };
-        fresh.fill(|at| Entry::leaf(leaf.frame().add(at as u64 * step), small, flags));
         Ok(())
+    }
+
+    /// Makes one flush for all leaves that were taken out, and puts tables in their places.
+    fn finish_split(&self, table: Table<'p>, size: PageSize, pieces: &mut Pieces<'_, 'p, P>) {
+        let (mut owed, mut split) = (FlushBatch::new(), 0);
+        for piece in pieces.iter().flatten().filter(|piece| piece.is_taken()) {
+            piece.fill(size);
+            owed.add(table.extent(piece.addr), size);
+            split += 1;
+        }
+        if split == 0 {
+            return;
+        }
+        // The entries are busy, and ours: nobody changes them until we do.
+        owed.flush(self.allocator, self.context);
+        let locked = self.lock(table);
+        for piece in pieces.iter_mut().filter_map(|piece| piece.take_if(|piece| piece.is_taken())) {
+            piece.fresh.install(self.context, &locked, table.index(piece.addr));
+        }
+        drop(locked);
+        self.allocator.count(Stat::ThpSplitPmd, if size == PageSize::Size2M { split } else { 0 });
     }
 
     /// Counts one leaf of `size` as its parts. At no moment is a frame of it without a count.

@@ -189,7 +189,7 @@ impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
     /// Gives up the share in a table that others reach as well; whether they do.
     #[inline]
     fn leave(&mut self, table: Table<'_>, descriptor: &Descriptor) -> bool {
-        if descriptor.sharers().load(Ordering::Acquire) == 0 {
+        if super::sharers::is_last(descriptor.sharers()) {
             return false;
         }
         let resident = super::resident(table, descriptor);

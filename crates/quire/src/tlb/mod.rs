@@ -21,6 +21,7 @@ mod release;
 mod rss;
 mod scatter;
 mod shared;
+pub(crate) mod sharers;
 mod strategy;
 mod unmapped;
 pub(crate) mod words;

@@ -25,6 +25,5 @@ pub(crate) fn resident(table: Table<'_>, descriptor: &Descriptor) -> RssChange {
 /// Gives up one address space's share in a table, of which no CPU that runs it has anything cached any more. Whether
 /// others still have theirs: then the table is not the caller's to look at any more. If not, it is the caller's alone.
 pub(crate) fn leave(descriptor: &Descriptor) -> bool {
-    let one_less = |sharers: u64| sharers.checked_sub(1);
-    descriptor.sharers().fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less).is_ok()
+    super::sharers::leave(descriptor.sharers())
 }

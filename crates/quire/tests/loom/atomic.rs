@@ -196,6 +196,19 @@ impl AtomicU32 {
 }
 
 impl AtomicU64 {
+    pub(crate) fn fetch_add(&self, by: u64, order: Ordering) -> u64 {
+        ordered(order, |order| self.cell().fetch_add(by, order))
+    }
+
+    pub(crate) fn fetch_update(
+        &self,
+        set: Ordering,
+        fetch: Ordering,
+        change: impl FnMut(u64) -> Option<u64>,
+    ) -> Result<u64, u64> {
+        ordered(set, |set| self.cell().fetch_update(set, weak(fetch), change))
+    }
+
     pub(crate) fn swap(&self, value: u64, order: Ordering) -> u64 {
         ordered(order, |order| self.cell().swap(value, order))
     }

@@ -18,7 +18,7 @@ mod limits {
 }
 
 mod addr {
-    pub(crate) use quire::addr::Frame;
+    pub(crate) use quire::addr::{Frame, Order};
 }
 
 mod memmap {
@@ -64,6 +64,7 @@ mod leases;
 mod lists;
 mod locks;
 mod stacks;
+mod tables;
 mod watched;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,7 +1,7 @@
 //! Every allocation fails in turn: nothing changes then, nothing is lost, and what needs no memory still works
 //! (invariant 6).
 
-use hosted::{FailurePlan, Hosted};
+use hosted::FailurePlan;
 use quire::addr::{FrameRange, Order, VirtAddr};
 use quire::arch::Protection;
 use quire::error::MapError;
@@ -144,21 +144,12 @@ fn attempt(verb: Verb, zap: ZapStrategy, n: u64) -> Option<()> {
             if let Err(error) = outcome {
                 assert!(asked && error == MapError::OutOfMemory, "{error:?}");
                 assert_eq!(before.resident, after.resident);
-                let same = self::pages(machine, context) == pages;
+                let same = crate::support::pages(machine, context) == pages;
                 assert!(same, "a failed verb changed what is mapped");
             }
         });
     });
     asked.then_some(())
-}
-
-/// Every mapped page: address, frame, and whether user mode may use it at all.
-fn pages(machine: &Hosted, context: &MmContext) -> Vec<(u64, u64, bool)> {
-    let each = |leaf: &hosted::Translation| {
-        let (addr, frame, user) = (leaf.addr.0, leaf.frame.0, leaf.user);
-        (0..leaf.frames).map(move |at| (addr + at * 4096, frame + at, user))
-    };
-    machine.leaves(context.root()).iter().flat_map(each).collect()
 }
 
 #[test]

@@ -144,10 +144,12 @@ impl Space {
     }
 }
 
-/// How many leaves map each frame, as an independent walker found them: those of a table that several roots reach count once.
+/// How many leaves map each frame, as an independent walker found them: those of a table that several roots reach count
+/// once, wherever each of them has it.
 pub fn leaves<'l>(found: impl Iterator<Item = &'l Translation>) -> HashMap<u64, u64> {
     let (mut counts, mut seen) = (HashMap::new(), HashSet::new());
-    for leaf in found.filter(|leaf| seen.insert((leaf.table, leaf.addr))) {
+    let place = |leaf: &Translation| (leaf.table, leaf.addr.0 % (leaf.frames * 4096 * 512));
+    for leaf in found.filter(|leaf| seen.insert(place(leaf))) {
         (0..leaf.frames).for_each(|step| *counts.entry(leaf.frame.0 + step).or_default() += 1);
     }
     counts

@@ -1,6 +1,6 @@
 //! What the tests of page tables share.
 
-use hosted::{Hosted, HostedConfig};
+use hosted::{Hosted, HostedConfig, Translation};
 use quire::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use quire::arch::{EntryFlags, PagingMode, Protection};
 use quire::cpu::CpuId;
@@ -137,4 +137,13 @@ pub fn counted<const N: usize>(
 /// A range from a start and a length.
 pub fn range(start: u64, len: u64) -> VirtRange {
     VirtRange::from_len(VirtAddr(start), len)
+}
+
+/// Every mapped page: address, frame, and whether user mode may use it at all.
+pub fn pages(machine: &Hosted, context: &MmContext) -> Vec<(u64, u64, bool)> {
+    let each = |leaf: &Translation| {
+        let (addr, frame, user) = (leaf.addr.0, leaf.frame.0, leaf.user);
+        (0..leaf.frames).map(move |at| (addr + at * 4096, frame + at, user))
+    };
+    machine.leaves(context.root()).iter().flat_map(each).collect()
 }

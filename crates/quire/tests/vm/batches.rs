@@ -6,7 +6,7 @@ use quire::cpu::CpuId;
 use quire::stats::Stat;
 use quire::vm::{Access, Advice, FolioPolicy, Remap};
 
-use crate::world::{MIB, Manager, R, RW, Space, anonymous, run, with_manager};
+use crate::world::{MIB, Manager, R, RW, Space, anonymous, run, store, with_manager};
 
 const GIB: u64 = 1 << 30;
 /// Aligned to tables of leaves and to nothing above.
@@ -111,6 +111,29 @@ fn advice_protection_and_moves_flush_once() {
     });
 }
 
+/// Large leaves that move off their alignment are split 32 with a flush.
+#[test]
+fn a_move_of_large_leaves_to_another_alignment_flushes_thrice() {
+    with_manager(counting(128 * MIB), |machine, manager| {
+        run(manager, |mm| {
+            manager.set_folio_policy(FolioPolicy::only(Order::BLOCK));
+            let (at, len, to) = (VirtAddr(8 * GIB), 128 * MIB, VirtAddr(6 * GIB + 4096));
+            mm.mmap(&anonymous(at.0, len)).unwrap();
+            (0..64).for_each(|leaf| _ = mm.fault(at.add(leaf * 2 * MIB), Access::Write).unwrap());
+            on_two_cpus(machine, mm, || {
+                let split = manager.stat(Stat::ThpSplitPmd);
+                let (counters, entries, tables) = cost(machine, manager, || {
+                    assert_eq!(mm.mremap(at, len, len, Remap::Fixed(to)), Ok(to));
+                });
+                assert_eq!((entries, tables, manager.stat(Stat::ThpSplitPmd) - split), (0, 0, 64));
+                assert_eq!((counters.flushes_local, counters.flushes_remote), (3, 3));
+                assert_eq!(counters.cpus_targeted, 3, "CPUs 1 and 3 run something else");
+            });
+            assert_eq!(mm.rss().anon * 4096, len);
+        });
+    });
+}
+
 /// An address space that no CPU runs is changed without a flush, and one that exits is freed without one: by tables and
 /// folios, whoever ran it before.
 #[test]
@@ -149,4 +172,41 @@ fn nobody_is_flushed_who_does_not_run_it() {
         }
         mm.exit();
     });
+}
+
+/// Private pages that were read-only for a while are stored to without a fault, by whatever leaves they are mapped; those
+/// that a child has as well are not.
+#[test]
+fn what_is_writable_again_is_stored_to_without_a_fault() {
+    let config = HostedConfig { clearing: false, ..HostedConfig::new(64 * MIB) };
+    for order in [0, 4, 9] {
+        with_manager(config.clone(), |machine, manager| {
+            run(manager, |mm| {
+                let (at, len) = (VirtAddr(BASE), 8 * MIB);
+                manager.set_folio_policy(FolioPolicy::only(Order::new(order).unwrap()));
+                mm.mmap(&anonymous(BASE, len)).unwrap();
+                let touch = |mm: &Space<'_>| {
+                    machine.reset_counters();
+                    (BASE..BASE + len).step_by(4096).for_each(|at| store(machine, mm, at, at).unwrap());
+                    machine.counters().mmu_faults
+                };
+                let faults = [0, 1].map(|_| touch(mm));
+                assert_eq!(faults, [(len >> 12) >> order, 0]);
+                for prot in [R, RW] {
+                    mm.mprotect(at, len, prot).unwrap();
+                }
+                assert_eq!(touch(mm), 0, "order {order}");
+                let child = mm.fork().unwrap();
+                for prot in [R, RW] {
+                    mm.mprotect(at, len, prot).unwrap();
+                }
+                assert!(machine.leaves(mm.root()).iter().all(|leaf| !leaf.write), "order {order}");
+                child.exit();
+                for prot in [R, RW] {
+                    mm.mprotect(at, len, prot).unwrap();
+                }
+                assert_eq!(touch(mm), 0, "order {order}, without the child");
+            });
+        });
+    }
 }

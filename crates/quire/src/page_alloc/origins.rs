@@ -20,13 +20,15 @@ pub struct Origin(u64);
 
 impl Origin {
     const PAGE_BITS: u32 = 44;
+    /// Bits that are kept of an address; what is added to one or taken from it is so modulo their number of values.
+    pub const ADDR_BITS: u32 = Self::PAGE_BITS + FRAME_SHIFT;
     /// Families whose numbers agree in this many bits are not told apart.
     const FAMILY_BITS: u32 = u64::BITS - Self::PAGE_BITS;
 
     /// The origin of a page of a family.
     #[inline]
     pub fn new(family: u64, addr: VirtAddr) -> Self {
-        Self(family << Self::PAGE_BITS | addr.0 >> FRAME_SHIFT)
+        Self(family << Self::PAGE_BITS | addr.page() & ((1 << Self::PAGE_BITS) - 1))
     }
 
     /// The address of the page.

@@ -6,7 +6,7 @@
 #![cfg_attr(not(test), forbid(unsafe_code))]
 
 use super::tree::{VmaBox, VmaList, VmaTree};
-use super::vma::{Vma, VmaAttributes, VmaFlags};
+use super::vma::{Vma, VmaAttributes};
 use crate::addr::{VirtAddr, VirtRange};
 
 /// Nodes obtained beforehand.
@@ -135,9 +135,9 @@ pub fn merge(tree: &mut VmaTree, range: VirtRange, out: &mut VmaList) {
     let Some((mut start, mut end)) = first.map(ends) else { return };
     while end <= range.end {
         let Some(after) = tree.find_from(end) else { return };
-        let (next, moved) = (ends(after), after.attributes.flags.intersection(VmaFlags::MOVED));
+        let (next, moved) = (ends(after), after.attributes.moved);
         if tree.find(start).is_some_and(|vma| vma.merges_with(after)) {
-            tree.modify(start, |merged| merged.flags = merged.flags.union(moved));
+            tree.modify(start, |merged| merged.moved = merged.moved.merged(moved));
             tree.remove(next.0).into_iter().for_each(|node| out.push(node));
             let grown = tree.resize(start, VirtRange::new(start, next.1));
             debug_assert!(grown, "the place of a removed mapping is free");

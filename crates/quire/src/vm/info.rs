@@ -4,6 +4,7 @@
 use core::fmt;
 
 use super::mm::{Mm, Rss};
+use super::moved::Moved;
 use super::policy::{FolioOverride, HugeAdvice};
 use super::tree::TreeFault;
 use super::vma::{Backing, Vma, VmaFlags};
@@ -41,7 +42,7 @@ impl From<&Vma> for VmaInfo {
         Self {
             range: vma.range,
             protection: vma.attributes.protection,
-            flags: vma.attributes.flags.without(VmaFlags::MOVED),
+            flags: vma.attributes.flags,
             advice: vma.attributes.advice,
             folios: vma.attributes.folios,
             file,
@@ -145,13 +146,15 @@ impl<P: Platform> Mm<'_, P> {
         self.memory.files().holds(self.memory.platform(), file.node(), index, frames)
     }
 
-    /// Whether the reverse map finds anonymous frames where they are: they come from there, or the mapping was moved.
+    /// Whether the reverse map finds anonymous frames where they are: the mapping leads there from where they come from,
+    /// or it does not know.
     fn is_from_here(&self, vma: &Vma, run: &LeafRun) -> bool {
-        let moved = vma.attributes.flags.contains(VmaFlags::MOVED);
+        let unlike = vma.attributes.moved == Moved::Unlike;
         (0..run.count * run.size.frames()).all(|at| {
             let origin = self.memory.pages().origin(run.first.frame().add(at));
-            let here = Origin::new(self.family, run.addr.add(at << FRAME_SHIFT));
-            origin.is_some_and(|origin| origin.family() == here.family() && (moved || origin == here))
+            let here = vma.attributes.origin_of(run.addr.add(at << FRAME_SHIFT));
+            let here = Origin::new(self.family, here);
+            origin.is_some_and(|origin| origin.family() == here.family() && (unlike || origin == here))
         })
     }
 }

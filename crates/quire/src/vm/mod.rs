@@ -18,6 +18,7 @@ mod memory;
 mod mlock;
 mod mm;
 mod mmap;
+mod moved;
 mod mprotect;
 mod mremap;
 mod munmap;

@@ -176,8 +176,7 @@ impl<P: Platform> Mm<'_, P> {
             let skipped = (part.source.start.0 - vma.range.start.0) / FRAME_SIZE;
             *node = Vma::new(target, vma.attributes.again(skipped));
             // Private pages do not know where they are now; who looks for them must be told.
-            node.attributes.flags =
-                node.attributes.flags.with_if(VmaFlags::MOVED, vma.attributes.is_private());
+            node.attributes.moved = vma.attributes.moved.further(part.source.start, part.dest);
         });
         space.moved = true;
         let cleared = self.clear_target(space, part.source, target, &mut done.gone);

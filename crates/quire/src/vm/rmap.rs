@@ -16,7 +16,8 @@ use super::body::{FoundBody, MmBody};
 use super::file::File;
 use super::memory::Memory;
 use super::mm::Space;
-use super::vma::{Backing, Vma, VmaFlags};
+use super::moved::Moved;
+use super::vma::{Backing, Vma};
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use crate::arch::EntryFlags;
 use crate::error::SplitError;
@@ -53,8 +54,8 @@ impl<'p, P: Platform> Memory<'p, P> {
 
 impl<P: Platform> Memory<'_, P> {
     /// Visits every address space that maps this anonymous frame, with the address at which it does, under its lock for
-    /// reading. The caller holds no lock. It takes `log n` steps for each address space of the family, and where mappings
-    /// were moved as many as those have leaves.
+    /// reading. The caller holds no lock. It takes `log n` steps for each address space of the family, and in those that
+    /// moved memory a look for each moved mapping, or for each leaf of one whose parts were moved by different distances.
     pub(super) fn each_anon_mapping(&self, frame: Frame, mut visit: impl FnMut(&MmBody, VirtAddr)) {
         let Some(origin) = self.pages().origin(frame) else { return };
         let mut after = 0;
@@ -64,7 +65,7 @@ impl<P: Platform> Memory<'_, P> {
             let tables = PageTables::new(self.pages(), &body.context);
             let there =
                 Some(origin.addr()).filter(|&at| space.layout.user.contains(at) && maps(&tables, at, frame));
-            if let Some(addr) = there.or_else(|| find_moved(&space, &tables, frame)) {
+            if let Some(addr) = there.or_else(|| find_moved(&space, &tables, frame, origin.addr())) {
                 visit(&body, addr);
             }
         }
@@ -145,22 +146,36 @@ fn maps<P: Platform>(tables: &PageTables<'_, '_, P>, addr: VirtAddr, frame: Fram
     private && found.entry.frame().add(inside) == frame
 }
 
-/// Where a mapping that was moved maps this anonymous frame.
-fn find_moved<P: Platform>(space: &Space, tables: &PageTables<'_, '_, P>, frame: Frame) -> Option<VirtAddr> {
-    let moved = |vma: &&Vma| vma.attributes.flags.contains(VmaFlags::MOVED);
+/// Where a mapping that was moved maps this anonymous frame, which comes from `origin`.
+fn find_moved<P: Platform>(
+    space: &Space,
+    tables: &PageTables<'_, '_, P>,
+    frame: Frame,
+    origin: VirtAddr,
+) -> Option<VirtAddr> {
+    let moved = |vma: &&Vma| vma.attributes.moved != Moved::NONE;
     space.tree.iter().filter(|_| space.moved).filter(moved).find_map(|vma| {
-        let mut found = None;
-        tables.runs(vma.range, |run| {
-            let frames = FrameRange::new(run.first.frame(), run.count * run.size.frames());
-            if run.first.has(EntryFlags::ANON)
-                && !run.first.has(EntryFlags::SPECIAL)
-                && frames.contains(frame)
-            {
-                found = Some(run.addr.add((frame.0 - frames.start.0) << FRAME_SHIFT));
-            }
-        });
-        found
+        match vma.attributes.moved.place_of(origin) {
+            Some(at) => Some(at).filter(|&at| vma.range.contains(at) && maps(tables, at, frame)),
+            None => find_leaf(tables, vma.range, frame),
+        }
     })
+}
+
+/// Where in the range this anonymous frame is mapped: a look at each leaf.
+fn find_leaf<P: Platform>(
+    tables: &PageTables<'_, '_, P>,
+    range: VirtRange,
+    frame: Frame,
+) -> Option<VirtAddr> {
+    let mut found = None;
+    tables.runs(range, |run| {
+        let frames = FrameRange::new(run.first.frame(), run.count * run.size.frames());
+        if run.first.has(EntryFlags::ANON) && !run.first.has(EntryFlags::SPECIAL) && frames.contains(frame) {
+            found = Some(run.addr.add((frame.0 - frames.start.0) << FRAME_SHIFT));
+        }
+    });
+    found
 }
 
 /// Whether the mapping shows this file from this page on.

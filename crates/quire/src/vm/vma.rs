@@ -6,6 +6,7 @@ use crate::arch::Protection;
 use crate::filemap::FileRef;
 use crate::limits::{FRAME_SHIFT, STACK_GUARD_BYTES};
 
+use super::moved::Moved;
 use super::policy::{FolioOverride, HugeAdvice};
 
 /// Properties of a mapping that are either there or not.
@@ -25,9 +26,6 @@ impl VmaFlags {
     pub const LOCK_ON_FAULT: Self = Self(1 << 3);
     /// `MAP_NORESERVE`.
     pub const NO_RESERVE: Self = Self(1 << 4);
-    /// Private pages may have been at other addresses before (`mremap`). No property of its own: mappings that differ in
-    /// nothing else merge.
-    pub const MOVED: Self = Self(1 << 5);
 
     /// Whether all of `other` are there.
     #[inline]
@@ -40,13 +38,6 @@ impl VmaFlags {
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
-    }
-
-    /// Those that are in both.
-    #[inline]
-    #[must_use]
-    pub const fn intersection(self, other: Self) -> Self {
-        Self(self.0 & other.0)
     }
 
     /// Without those of `other`.
@@ -91,6 +82,8 @@ pub struct VmaAttributes {
     pub advice: HugeAdvice,
     /// What the mapping says to each folio order.
     pub folios: FolioOverride,
+    /// How far private pages are from where they were first mapped.
+    pub moved: Moved,
     /// What stands behind it.
     pub backing: Backing,
 }
@@ -138,6 +131,7 @@ impl VmaAttributes {
             flags: VmaFlags::NONE,
             advice: HugeAdvice::None,
             folios: FolioOverride::INHERIT,
+            moved: Moved::NONE,
             backing: Backing::Anonymous,
         }
     }
@@ -153,7 +147,7 @@ impl VmaAttributes {
     pub fn merges_with(&self, next: &Self, pages: u64) -> bool {
         self.protection == next.protection
             && self.may == next.may
-            && self.flags.without(VmaFlags::MOVED) == next.flags.without(VmaFlags::MOVED)
+            && self.flags == next.flags
             && self.advice == next.advice
             && self.folios == next.folios
             && self.backing.continues(&next.backing, pages)
@@ -163,6 +157,12 @@ impl VmaAttributes {
     #[inline]
     pub const fn is_private(&self) -> bool {
         !self.flags.contains(VmaFlags::SHARED)
+    }
+
+    /// Where a private page that is first mapped now, at this address, says that it comes from.
+    #[inline]
+    pub const fn origin_of(&self, addr: VirtAddr) -> VirtAddr {
+        self.moved.origin_of(addr)
     }
 
     /// Whether the memory is the mapping's own, with nothing behind it.

@@ -7,6 +7,7 @@ mod descriptors;
 #[cfg(not(miri))]
 mod instructions;
 mod machine;
+mod mappings;
 mod zap;
 
 use common::{order, ranges_of};

@@ -4,7 +4,7 @@ use hosted::{FailurePlan, Hosted, HostedConfig};
 use quire::addr::{Frame, Order, VirtAddr};
 use quire::error::SplitError;
 use quire::stats::Stat;
-use quire::vm::{FolioPolicy, Remap};
+use quire::vm::{FolioPolicy, MapRequest, Remap};
 
 use crate::common::order;
 use crate::world::{MIB, Manager, Space, anonymous, load, run, store, with_manager};
@@ -98,6 +98,72 @@ fn a_folio_under_large_leaves_is_split_in_every_address_space() {
             child.exit();
             mm.munmap(VirtAddr(base), MIB).unwrap();
             assert_eq!(load(machine, mm, base + 300 * PAGE), Ok(0));
+        });
+    });
+}
+
+/// Mappings that were moved and moved back, touched afterwards, grown, merged and forked.
+#[test]
+fn pages_of_moved_mappings_are_found_wherever_they_come_from() {
+    small(|machine, manager| {
+        run(manager, |mm| {
+            mm.mmap(&anonymous(BASE, 8 * PAGE)).unwrap();
+            store(machine, mm, BASE, 1).unwrap();
+            let (first, second) = (BASE + 4 * MIB, BASE + 9 * MIB);
+            let to = |from: u64, pages, to| {
+                mm.mremap(VirtAddr(from), 8 * PAGE, pages * PAGE, Remap::Fixed(VirtAddr(to))).unwrap()
+            };
+            let is_found = |addr: u64| {
+                let frame = frame_at(machine, mm, addr);
+                assert_eq!(found(manager, &[mm], frame), [(0, addr)]);
+                mm.validate().unwrap();
+            };
+            to(BASE, 8, first);
+            store(machine, mm, first + 3 * PAGE, 2).unwrap();
+            [first, first + 3 * PAGE].into_iter().for_each(is_found);
+            // It grows while it moves, and its new end is touched.
+            to(first, 12, second);
+            store(machine, mm, second + 11 * PAGE, 3).unwrap();
+            [second, second + 3 * PAGE, second + 11 * PAGE].into_iter().for_each(is_found);
+            // Where the pages come from there are others now.
+            mm.mmap(&anonymous(BASE, 12 * PAGE)).unwrap();
+            (0..12).for_each(|page| store(machine, mm, BASE + page * PAGE, 4).unwrap());
+            [BASE, BASE + 3 * PAGE, second, second + 11 * PAGE].into_iter().for_each(is_found);
+            // A neighbour that was never moved becomes part of the mapping.
+            mm.mmap(&anonymous(second + 12 * PAGE, 4 * PAGE)).unwrap();
+            assert_eq!(mm.mappings(), 2);
+            store(machine, mm, second + 5 * PAGE, 5).unwrap();
+            store(machine, mm, second + 13 * PAGE, 6).unwrap();
+            [second, second + 5 * PAGE, second + 11 * PAGE, second + 13 * PAGE]
+                .into_iter()
+                .for_each(is_found);
+            let child = mm.fork().unwrap();
+            let frame = frame_at(machine, mm, second + 3 * PAGE);
+            assert_eq!(
+                found(manager, &[mm, &child], frame),
+                [(0, second + 3 * PAGE), (1, second + 3 * PAGE)]
+            );
+            child.exit();
+        });
+    });
+}
+
+/// A stack that was moved up by almost all of its address, and grows down by more than what is left.
+#[test]
+fn a_page_that_would_come_from_below_all_addresses_is_found() {
+    small(|machine, manager| {
+        run(manager, |mm| {
+            let (low, high) = (16 * PAGE, BASE + 40 * PAGE);
+            mm.mmap(&MapRequest { grows_down: true, ..anonymous(low, PAGE) }).unwrap();
+            store(machine, mm, low, 1).unwrap();
+            mm.mremap(VirtAddr(low), PAGE, PAGE, Remap::Fixed(VirtAddr(high))).unwrap();
+            for page in [1, 16, 17, 40] {
+                let addr = high - page * PAGE;
+                store(machine, mm, addr, page).unwrap();
+                assert_eq!(found(manager, &[mm], frame_at(machine, mm, addr)), [(0, addr)], "{page} down");
+            }
+            assert_eq!(mm.mappings(), 1);
+            mm.validate().unwrap();
         });
     });
 }

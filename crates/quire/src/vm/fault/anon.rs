@@ -71,7 +71,7 @@ impl<P: Platform> Mm<'_, P> {
         let start = addr.align_down(order.bytes());
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
         pages.platform().clear(frames, TouchHint::Soon);
-        pages.set_origin(frame, Origin::new(self.family, start));
+        pages.set_origin(frame, Origin::new(self.family, vma.attributes.origin_of(start)));
         let mut done = Ok(false);
         if order == Order::BLOCK && large {
             done = mapped(self.tables().map_large(start, frame, PageSize::Size2M, flags));

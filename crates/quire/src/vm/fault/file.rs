@@ -52,7 +52,7 @@ impl<P: Platform> Mm<'_, P> {
         let pages = self.memory.pages();
         let copy = pages.alloc(Gfp::USER, Order::FRAME)?;
         pages.platform().copy(from, copy);
-        pages.set_origin(copy, Origin::new(self.family, addr));
+        pages.set_origin(copy, Origin::new(self.family, vma.attributes.origin_of(addr)));
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
         let done = mapped(self.tables().map(addr, FrameRange::folio(copy, Order::FRAME), flags));
         if done != Ok(true) {

@@ -1,0 +1,45 @@
+//! Finding who maps a frame is a look or two at page tables, however much is mapped.
+
+use hosted::HostedConfig;
+use quire::addr::VirtAddr;
+use quire::arch::Protection;
+use quire::cpu::CpuId;
+use quire::manager::{Config, MemoryManager};
+use quire::vm::{Access, MapRequest, Placement, Remap};
+
+use crate::common::ranges_of;
+use crate::machine::Counting;
+
+const FROM: VirtAddr = VirtAddr(64 << 30);
+const TO: VirtAddr = VirtAddr(80 << 30);
+const LEN: u64 = 32 << 20;
+
+/// Each level of a table that is looked at asks the machine where it is; 16 tables of the lowest level map the memory.
+#[test]
+fn a_moved_frame_is_found_without_a_search() {
+    let machine = HostedConfig::new(128 << 20).build().unwrap();
+    machine.run_on(CpuId(0), || {
+        let counting = Counting::new(&machine);
+        let manager = MemoryManager::new(&counting, &ranges_of(&machine), &Config::default()).unwrap();
+        let mm = manager.new_mm().unwrap();
+        let prot = Protection::READ | Protection::WRITE;
+        let request =
+            MapRequest { addr: FROM, len: LEN, prot, placement: Placement::Fixed, ..MapRequest::default() };
+        mm.mmap(&request).unwrap();
+        (0..LEN).step_by(4096).for_each(|at| drop(mm.fault(FROM.add(at), Access::Write).unwrap()));
+        let last = LEN - 4096;
+        let frame = machine.probe(mm.root(), FROM.add(last)).unwrap().frame;
+        let looks = |at: VirtAddr| {
+            let mut found = Vec::new();
+            let (calls, ()) = counting.during(|| manager.mappings(frame, |_, addr| found.push(addr)));
+            assert_eq!(found, [at]);
+            calls.direct_maps
+        };
+        assert_eq!(looks(FROM.add(last)), 4);
+        mm.mremap(FROM, LEN, LEN, Remap::Fixed(TO)).unwrap();
+        // At its first address nothing is found at the third level any more.
+        let moved = looks(TO.add(last));
+        assert!(moved <= 8, "{moved} tables were looked at");
+        mm.exit();
+    });
+}

@@ -130,13 +130,13 @@ fn pages_of_moved_mappings_are_found_wherever_they_come_from() {
             (0..12).for_each(|page| store(machine, mm, BASE + page * PAGE, 4).unwrap());
             [BASE, BASE + 3 * PAGE, second, second + 11 * PAGE].into_iter().for_each(is_found);
             // A neighbour that was never moved becomes part of the mapping.
-            mm.mmap(&anonymous(second + 12 * PAGE, 4 * PAGE)).unwrap();
+            mm.mmap(&anonymous(second + 13 * PAGE, 3 * PAGE)).unwrap();
+            store(machine, mm, second + 15 * PAGE, 7).unwrap();
+            mm.mmap(&anonymous(second + 12 * PAGE, PAGE)).unwrap();
             assert_eq!(mm.mappings(), 2);
             store(machine, mm, second + 5 * PAGE, 5).unwrap();
             store(machine, mm, second + 13 * PAGE, 6).unwrap();
-            [second, second + 5 * PAGE, second + 11 * PAGE, second + 13 * PAGE]
-                .into_iter()
-                .for_each(is_found);
+            [0, 5, 11, 13, 15].map(|page| second + page * PAGE).into_iter().for_each(is_found);
             let child = mm.fork().unwrap();
             let frame = frame_at(machine, mm, second + 3 * PAGE);
             assert_eq!(

@@ -214,6 +214,17 @@ impl PageSize {
             Self::Size1G => Order::GIGANTIC,
         }
     }
+
+    /// The size of a leaf that maps a whole folio of this order, if there is one.
+    #[inline]
+    pub const fn of_order(order: Order) -> Option<Self> {
+        match order {
+            Order::FRAME => Some(Self::Size4K),
+            Order::BLOCK => Some(Self::Size2M),
+            Order::GIGANTIC => Some(Self::Size1G),
+            _ => None,
+        }
+    }
 }
 
 impl FrameRange {

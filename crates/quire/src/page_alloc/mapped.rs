@@ -49,9 +49,28 @@ impl<P: Platform> PageAllocator<'_, P> {
         let Some(block) = self.memmap.get(frame.block()) else { return false };
         block.lock(self.platform);
         let small = block.lanes(self.platform).is_some_and(|lanes| lanes.any());
-        let (held, large) = (!block.held.load().is_empty(), self.large_leaves(frame, block));
+        let head = match block.state() {
+            BlockState::FolioTail => {
+                self.memmap.block(head_of(frame.block(), block.order.load(Ordering::Relaxed)))
+            }
+            _ => block,
+        };
+        let (held, large) = (!head.held.load().is_empty(), self.large_leaves(frame, block));
         block.unlock(self.platform);
         large == 1 && !small && !held
+    }
+
+    /// Whether one leaf of 1 GiB maps the folio that starts at `frame`, no other leaf maps any part of it, and it is held by
+    /// nobody.
+    pub fn is_gigantic_mapped_once(&self, frame: Frame) -> bool {
+        let Some(block) = self.memmap.get(frame.block()) else { return false };
+        block.lock(self.platform);
+        let maps = block.folio_maps.load(Ordering::Acquire);
+        let large = u64::from(block.gigantic_maps.load(Ordering::Relaxed));
+        let folio = block.state() == BlockState::Folio && frame.is_aligned(Order::GIGANTIC);
+        let held = !block.held.load().is_empty();
+        block.unlock(self.platform);
+        folio && (maps, large) == (1, 1) && !held
     }
 
     /// How many leaves of more than 4 KiB map the frame. Under its block's lock.

@@ -8,6 +8,7 @@
 use core::sync::atomic::Ordering;
 
 use super::PageAllocator;
+use super::counts::head_of;
 use crate::addr::{Frame, VirtAddr};
 use crate::limits::FRAME_SHIFT;
 use crate::memmap::BlockState;
@@ -68,7 +69,11 @@ impl<P: Platform> PageAllocator<'_, P> {
                 .load()
                 .previous_set(index)
                 .map(|head| area.origin(head).load(Ordering::Relaxed).wrapping_add((index - head) as u64)),
-            (BlockState::Folio, _) => Some(block.folio().index.load(Ordering::Relaxed) + index as u64),
+            (BlockState::Folio | BlockState::FolioTail, _) => {
+                let head = head_of(frame.block(), block.order.load(Ordering::Relaxed));
+                let origin = self.memmap.block(head).folio().index.load(Ordering::Relaxed);
+                Some(origin.wrapping_add(frame.0 - head.first_frame().0))
+            }
             _ => None,
         };
         block.unlock(self.platform);

@@ -211,7 +211,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         }
         head.unlock(self.platform);
         for at in (0..blocks).rev() {
-            self.split_off(head, first.add(at / per_part * per_part), first.add(at), to);
+            self.split_off(first, first.add(at / per_part * per_part), first.add(at), to);
         }
         Ok((blocks, mapped))
     }
@@ -236,8 +236,8 @@ impl<P: Platform> PageAllocator<'_, P> {
     }
 
     /// Makes one block of a folio part of the folio of order `to` that starts at `start`: its leaves are counted there now.
-    fn split_off(&self, head: &Block, start: BlockNumber, number: BlockNumber, to: Order) {
-        let block = self.memmap.block(number);
+    fn split_off(&self, first: BlockNumber, start: BlockNumber, number: BlockNumber, to: Order) {
+        let (head, block) = (self.memmap.block(first), self.memmap.block(number));
         block.lock(self.platform);
         let small =
             |lanes: crate::memmap::Lanes<'_>| (0..BLOCK_FRAMES).map(|at| u64::from(lanes.get(at))).sum();
@@ -251,6 +251,9 @@ impl<P: Platform> PageAllocator<'_, P> {
         FrameState::UNKNOWN.put(block.folio_state_cell());
         if number == start {
             block.set_state(BlockState::Folio);
+            let pages = number.first_frame().0 - first.first_frame().0;
+            let origin = head.folio().index.load(Ordering::Relaxed).wrapping_add(pages);
+            block.folio().index.store(origin, Ordering::Relaxed);
         }
         block.unlock(self.platform);
     }

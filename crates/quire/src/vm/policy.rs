@@ -9,12 +9,14 @@ use core::fmt;
 use crate::addr::Order;
 use crate::limits::BLOCK_ORDER;
 
-const ORDERS: usize = BLOCK_ORDER as usize + 1;
-const ALL: u16 = (1 << ORDERS) - 1;
+/// One more than the largest order.
+const ORDERS: u32 = Order::GIGANTIC.get() as u32 + 1;
+/// Orders that a set can hold: those up to a block's, and 1 GiB.
+const ALL: u32 = (2 << BLOCK_ORDER) - 1 | 1 << Order::GIGANTIC.get();
 
-/// A set of folio orders, 0 (4 KiB) to 9 (2 MiB).
+/// A set of folio orders: 0 (4 KiB) to 9 (2 MiB), and 18 (1 GiB).
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
-pub struct OrderSet(u16);
+pub struct OrderSet(u32);
 
 /// Whether an order is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -33,7 +35,8 @@ pub enum OrderPolicy {
 pub struct FolioPolicy {
     always: OrderSet,
     madvise: OrderSet,
-    /// Folios of order 9 are mapped by one 2 MiB leaf where the address allows it, rather than by 512 leaves of 4 KiB.
+    /// Folios of order 9 are mapped by one 2 MiB leaf where the address allows it, rather than by 512 leaves of 4 KiB. Those
+    /// of order 18 are mapped by one leaf, or not used.
     pub pmd_mapped: bool,
 }
 
@@ -61,7 +64,7 @@ impl OrderSet {
     /// Whether the order is in the set.
     #[inline]
     pub const fn contains(self, order: Order) -> bool {
-        order.get() < 16 && self.0 >> order.get() & 1 == 1
+        self.0 >> order.get() & 1 == 1
     }
 
     /// Whether only single frames are left.
@@ -73,8 +76,7 @@ impl OrderSet {
     /// The largest order of the set that is at most `limit`.
     #[inline]
     pub const fn largest_up_to(self, limit: Order) -> Option<Order> {
-        let limit = if limit.get() < BLOCK_ORDER { limit.get() } else { BLOCK_ORDER };
-        let bits = self.0 & ((1 << (limit + 1)) - 1);
+        let bits = self.0 & ((2 << limit.get()) - 1);
         if bits == 0 { None } else { Order::new(bits.ilog2() as u8) }
     }
 
@@ -97,8 +99,8 @@ impl FolioPolicy {
         Self { always: OrderSet(1).with(order, true), madvise: OrderSet::EMPTY, pmd_mapped: true }
     }
 
-    /// The policy with another choice for one order. Orders above 9 are ignored; order 0 is always allowed, as the
-    /// last resort.
+    /// The policy with another choice for one order. Orders between 9 and 18 are ignored; order 0 is always allowed, as
+    /// the last resort.
     #[must_use]
     pub const fn with(self, order: Order, policy: OrderPolicy) -> Self {
         let always = self.always.with(order, matches!(policy, OrderPolicy::Always));
@@ -125,15 +127,15 @@ impl FolioPolicy {
 
     /// The policy as one word, for a cell that faults read while somebody sets it.
     pub const fn to_bits(self) -> u64 {
-        self.always.0 as u64 | (self.madvise.0 as u64) << 16 | (self.pmd_mapped as u64) << 32
+        self.always.0 as u64 | (self.madvise.0 as u64) << ORDERS | (self.pmd_mapped as u64) << (2 * ORDERS)
     }
 
     /// The inverse of [`Self::to_bits`].
     pub const fn from_bits(bits: u64) -> Self {
         Self {
-            always: OrderSet(bits as u16 & ALL | 1),
-            madvise: OrderSet((bits >> 16) as u16 & ALL),
-            pmd_mapped: bits >> 32 & 1 == 1,
+            always: OrderSet(bits as u32 & ALL | 1),
+            madvise: OrderSet((bits >> ORDERS) as u32 & ALL),
+            pmd_mapped: bits >> (2 * ORDERS) & 1 == 1,
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use crate::arch::EntryFlags;
 use crate::error::SplitError;
 use crate::filemap::FileNode;
-use crate::limits::{FRAME_SHIFT, FRAME_SIZE};
+use crate::limits::{BLOCK_FRAMES, FRAME_SHIFT};
 use crate::pgtable::PageTables;
 use crate::platform::Platform;
 
@@ -82,17 +82,28 @@ impl<P: Platform> Memory<'_, P> {
     /// # Errors
     /// As [`PageAllocator::split_folio`](crate::page_alloc::PageAllocator::split_folio).
     pub fn split_folio(&self, frame: Frame, to: Order) -> Result<u64, SplitError> {
-        let mut split = Ok(());
-        if to < Order::BLOCK {
-            self.each_anon_mapping(frame, |body, addr| {
-                let tables = PageTables::new(self.pages(), &body.context);
-                if addr.is_aligned(PageSize::Size2M.bytes()) && split.is_ok() {
-                    split = tables.split_at(addr.add(FRAME_SIZE));
-                }
-            });
+        let frames = self.pages().folio_rest(frame);
+        if frames == Order::GIGANTIC.frames() && to < Order::GIGANTIC {
+            self.split_leaves(frame, PageSize::Size1G)?;
         }
-        split.map_err(|_| SplitError::OutOfMemory)?;
+        if to < Order::BLOCK {
+            let blocks = (0..frames).step_by(BLOCK_FRAMES);
+            blocks.map(|at| frame.add(at)).try_for_each(|part| self.split_leaves(part, PageSize::Size2M))?;
+        }
         self.pages().split_folio(frame, to)
+    }
+
+    /// Splits every leaf of this size that maps memory from this frame on.
+    fn split_leaves(&self, frame: Frame, size: PageSize) -> Result<(), SplitError> {
+        let mut split = Ok(());
+        self.each_anon_mapping(frame, |body, addr| {
+            let tables = PageTables::new(self.pages(), &body.context);
+            if split.is_ok() && tables.lookup(addr).leaf_size() == Some(size) {
+                let part = if size == PageSize::Size1G { PageSize::Size2M } else { PageSize::Size4K };
+                split = tables.split_at(addr.align_down(size.bytes()).add(part.bytes()));
+            }
+        });
+        split.map_err(|_| SplitError::OutOfMemory)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Access, FaultKind, Step, is_vacant_above, leaf_flags, mapped};
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
-use crate::arch::EntryFlags;
+use crate::arch::{EntryFlags, Level};
 use crate::error::FaultError;
 use crate::page_alloc::{Gfp, Origin};
 use crate::pgtable::Lookup;
@@ -26,7 +26,9 @@ impl<P: Platform> Mm<'_, P> {
         let policy = self.memory.policy();
         let allowed = policy.allowed(vma.attributes.advice, vma.attributes.folios);
         let large = policy.pmd_mapped && is_vacant_above(&found);
-        let mut limit = Order::BLOCK;
+        // What is above a table of 2 MiB leaves is empty as a whole.
+        let vacant = large && found.level >= Level::of_leaf(PageSize::Size1G);
+        let mut limit = if vacant { Order::GIGANTIC } else { Order::BLOCK };
         loop {
             let order = self.fitting_order(vma, addr, allowed, limit);
             match self.memory.pages().alloc(Gfp::USER, order) {
@@ -73,10 +75,10 @@ impl<P: Platform> Mm<'_, P> {
         pages.platform().clear(frames, TouchHint::Soon);
         pages.set_origin(frame, Origin::new(self.family, vma.attributes.origin_of(start)));
         let mut done = Ok(false);
-        if order == Order::BLOCK && large {
-            done = mapped(self.tables().map_large(start, frame, PageSize::Size2M, flags));
+        if let Some(size) = PageSize::of_order(order).filter(|_| large && order >= Order::BLOCK) {
+            done = mapped(self.tables().map_large(start, frame, size, flags));
         }
-        if done == Ok(false) {
+        if done == Ok(false) && order <= Order::BLOCK {
             done = mapped(self.tables().map(start, frames, flags));
         }
         if done != Ok(true) {

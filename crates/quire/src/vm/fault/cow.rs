@@ -62,7 +62,11 @@ impl<P: Platform> Mm<'_, P> {
     /// alone could add a leaf to a page that only this address space maps.
     fn is_exclusive(&self, frame: Frame, size: PageSize) -> bool {
         let pages = self.memory.pages();
-        (0..size.frames()).all(|at| pages.mapcount(frame.add(at)) == 1) && !pages.is_held(frame)
+        match size {
+            PageSize::Size4K => pages.mapcount(frame) == 1 && !pages.is_held(frame),
+            PageSize::Size2M => pages.is_block_mapped_once(frame),
+            PageSize::Size1G => pages.is_gigantic_mapped_once(frame),
+        }
     }
 
     /// Page cache that is stored to is newer than its file from now on. The leaf that is there keeps the page in memory.

@@ -31,6 +31,9 @@ fn order_zero_cannot_be_refused() {
 fn largest_below_a_limit() {
     let set = OrderSet::of(&[0, 3, 9]);
     assert_eq!(set.largest_up_to(Order::GIGANTIC), Some(order(9)));
+    let gigantic = OrderSet::of(&[0, 3, 12, 18]);
+    assert_eq!(gigantic.largest_up_to(Order::GIGANTIC), Some(Order::GIGANTIC));
+    assert_eq!(gigantic.largest_up_to(order(17)), Some(order(3)));
     assert_eq!(set.largest_up_to(order(8)), Some(order(3)));
     assert_eq!(set.largest_up_to(order(2)), Some(order(0)));
     assert_eq!(OrderSet::EMPTY.largest_up_to(order(9)), None);
@@ -38,13 +41,13 @@ fn largest_below_a_limit() {
 
 #[test]
 fn a_word_holds_every_policy() {
-    for bits in 0..1 << 10 {
+    for bits in 0..1 << 11 {
         for pmd in [false, true] {
             let mut policy = FolioPolicy::FRAMES.with_pmd_mapped(pmd);
-            for at in 1..10 {
+            for at in 1..11 {
                 let choice =
                     [OrderPolicy::Never, OrderPolicy::Madvise, OrderPolicy::Always][(bits >> at) % 3];
-                policy = policy.with(order(at as u8), choice);
+                policy = policy.with(if at == 10 { Order::GIGANTIC } else { order(at as u8) }, choice);
             }
             assert_eq!(FolioPolicy::from_bits(policy.to_bits()), policy);
         }

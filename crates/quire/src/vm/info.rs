@@ -149,7 +149,7 @@ impl<P: Platform> Mm<'_, P> {
     /// Whether the reverse map finds anonymous frames where they are: the mapping leads there from where they come from,
     /// or it does not know.
     fn is_from_here(&self, vma: &Vma, run: &LeafRun) -> bool {
-        let unlike = vma.attributes.moved == Moved::Unlike;
+        let unlike = vma.attributes.moved == Moved::UNLIKE;
         (0..run.count * run.size.frames()).all(|at| {
             let origin = self.memory.pages().origin(run.first.frame().add(at));
             let here = vma.attributes.origin_of(run.addr.add(at << FRAME_SHIFT));

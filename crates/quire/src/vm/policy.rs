@@ -12,7 +12,7 @@ use crate::limits::BLOCK_ORDER;
 /// One more than the largest order.
 const ORDERS: u32 = Order::GIGANTIC.get() as u32 + 1;
 /// Orders that a set can hold: those up to a block's, and 1 GiB.
-const ALL: u32 = (2 << BLOCK_ORDER) - 1 | 1 << Order::GIGANTIC.get();
+const ALL: u32 = ((2 << BLOCK_ORDER) - 1) | (1 << Order::GIGANTIC.get());
 
 /// A set of folio orders: 0 (4 KiB) to 9 (2 MiB), and 18 (1 GiB).
 #[derive(Clone, Copy, PartialEq, Eq, Default)]

@@ -161,7 +161,7 @@ impl VmaAttributes {
 
     /// Where a private page that is first mapped now, at this address, says that it comes from.
     #[inline]
-    pub const fn origin_of(&self, addr: VirtAddr) -> VirtAddr {
+    pub fn origin_of(&self, addr: VirtAddr) -> VirtAddr {
         self.moved.origin_of(addr)
     }
 

@@ -26,7 +26,9 @@ fn a_moved_frame_is_found_without_a_search() {
         let request =
             MapRequest { addr: FROM, len: LEN, prot, placement: Placement::Fixed, ..MapRequest::default() };
         mm.mmap(&request).unwrap();
-        (0..LEN).step_by(4096).for_each(|at| drop(mm.fault(FROM.add(at), Access::Write).unwrap()));
+        for at in (0..LEN).step_by(4096) {
+            mm.fault(FROM.add(at), Access::Write).unwrap();
+        }
         let last = LEN - 4096;
         let frame = machine.probe(mm.root(), FROM.add(last)).unwrap().frame;
         let looks = |at: VirtAddr| {

@@ -294,14 +294,20 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
             }
             self.allocator.forget_deferred(number, block);
         } else {
+            let small = block.lanes(self.allocator.platform).is_some_and(Lanes::any);
+            let unmapped = !small && block.large_maps.load(Ordering::Relaxed) == 0;
             // The whole folio's count says it; only one CPU takes it to zero, and it works under the head's lock.
             let head = self.enter(number);
-            if head.state() != BlockState::Folio
-                || head.folio_maps.load(Ordering::Acquire) != 0
-                || head.held.contains(0)
-            {
+            if head.state() != BlockState::Folio || head.held.contains(0) {
                 return 0;
             }
+            if head.folio_maps.load(Ordering::Acquire) != 0 {
+                if unmapped && head.gigantic_maps.load(Ordering::Relaxed) == 0 {
+                    self.allocator.defer_split(number, head);
+                }
+                return 0;
+            }
+            self.allocator.forget_deferred(number, head);
         }
         self.allocator.memmap.block(number).set_state(BlockState::Listed);
         self.leave();

@@ -1,5 +1,5 @@
-//! Folios of order 9 that wait to be split: small leaves map some of their frames, nobody maps the others, and one record
-//! cannot say that those are free. (In Linux: the deferred split queue.)
+//! Folios of order 9 and more that wait to be split: smaller leaves map some of their frames, nobody maps the others, and
+//! one record cannot say that those are free. (In Linux: the deferred split queue.)
 //!
 //! They are linked through their folio descriptors. A folio joins and leaves the list under its block's lock, with the
 //! list's own taken inside.
@@ -36,7 +36,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         for _ in 0..DEFERRED_SPLITS {
             let first = self.deferred.lock(self.platform).first;
             let Some(number) = first.checked_sub(1).filter(|_| freed < wanted) else { break };
-            match self.split_block(BlockNumber(number as u32), Order::FRAME, false) {
+            match self.split_waiting(BlockNumber(number as u32)) {
                 Ok(more) => freed += more,
                 // It was freed, or mapped by a large leaf again, since we looked.
                 Err(SplitError::NotAFolio | SplitError::InUse) => {
@@ -48,7 +48,15 @@ impl<P: Platform> PageAllocator<'_, P> {
         freed
     }
 
-    /// Puts a folio of order 9 on the list. Under its lock.
+    /// Splits a folio that waits for it as far as it must be for what is not mapped to be free.
+    fn split_waiting(&self, number: BlockNumber) -> Result<u64, SplitError> {
+        if self.memmap.block(number).order.load(Ordering::Relaxed) > Order::BLOCK.get() {
+            return self.split_folio(number.first_frame(), Order::BLOCK);
+        }
+        self.split_block(number, Order::FRAME, false)
+    }
+
+    /// Puts a folio on the list. Under its lock.
     pub(super) fn defer_split(&self, number: BlockNumber, block: &Block) {
         let folio = block.folio();
         if folio.has(DescriptorFlags::DEFERRED) {
@@ -69,7 +77,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         self.count(Stat::ThpDeferredSplitPage, 1);
     }
 
-    /// Takes a folio of order 9 off the list, if it is on it. Under its lock.
+    /// Takes a folio off the list, if it is on it. Under its lock.
     pub(super) fn forget_deferred(&self, number: BlockNumber, block: &Block) {
         let folio = block.folio();
         if !folio.has(DescriptorFlags::DEFERRED) {
@@ -97,7 +105,7 @@ impl<P: Platform> PageAllocator<'_, P> {
     fn forget_if_deferred(&self, number: BlockNumber) {
         let block = self.memmap.block(number);
         block.lock(self.platform);
-        if block.state() == BlockState::Folio && block.order.load(Ordering::Relaxed) == Order::BLOCK.get() {
+        if block.state() == BlockState::Folio {
             self.forget_deferred(number, block);
         }
         block.unlock(self.platform);

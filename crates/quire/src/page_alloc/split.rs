@@ -204,6 +204,7 @@ impl<P: Platform> PageAllocator<'_, P> {
             head.unlock(self.platform);
             return Err(SplitError::InUse);
         }
+        self.forget_deferred(first, head);
         let blocks = 1 << (head.order.load(Ordering::Relaxed) - BLOCK_ORDER);
         let mapped = head.folio_maps.load(Ordering::Relaxed) != 0 && !head.held.contains(0);
         for at in (0..blocks).step_by(per_part as usize) {
@@ -222,11 +223,13 @@ impl<P: Platform> PageAllocator<'_, P> {
         let block = self.memmap.block(number);
         block.lock(self.platform);
         let left = block.folio_maps.fetch_sub(1, Ordering::AcqRel) - 1;
-        let small = block.lanes(self.platform).is_some_and(|lanes| !lanes.nonzero().is_empty());
-        let unmapped = left == 0 && !small && block.large_maps.load(Ordering::Relaxed) == 0;
-        let free = unmapped && mapped;
+        let small = block.lanes(self.platform).map_or(FrameMask::EMPTY, |lanes| lanes.nonzero());
+        let large = block.large_maps.load(Ordering::Relaxed) != 0;
+        let free = left == 0 && small.is_empty() && !large && mapped;
         if free {
             block.set_state(BlockState::Listed);
+        } else if mapped && !large && !small.is_empty() && small != FrameMask::ALL {
+            self.defer_split(number, block);
         }
         block.unlock(self.platform);
         if free {

@@ -2,7 +2,7 @@
 
 use hosted::{FailurePlan, Hosted, HostedConfig};
 use quire::addr::{Frame, Order, VirtAddr};
-use quire::limits::FRAME_SIZE;
+use quire::limits::{DESCRIPTOR_FRAMES, FRAME_SIZE};
 use quire::vm::{Access, FaultKind, FolioPolicy, Remap};
 
 use crate::common::order;
@@ -108,6 +108,34 @@ fn a_gigantic_folio_is_split_in_use() {
             mm.munmap(VirtAddr(BASE), 100 * MIB).unwrap();
             assert!(manager.meminfo().frames.used + 100 * MIB / FRAME_SIZE <= used);
             mm.validate().unwrap();
+        });
+    });
+}
+
+/// What is unmapped of a folio that others still map comes back when memory is wanted.
+#[test]
+fn a_gigantic_folio_of_which_a_part_is_gone_waits_to_be_split() {
+    with_gigantic(|machine, manager| {
+        run(manager, |mm| {
+            mm.mmap(&anonymous(BASE, GIB)).unwrap();
+            store(machine, mm, BASE + 300 * MIB, 3).unwrap();
+            let child = mm.fork().unwrap();
+            let (pages, used) = (manager.pages(), || manager.meminfo().frames.used);
+            // As long as somebody maps all of it, no part is free.
+            mm.munmap(VirtAddr(BASE + 512 * MIB), 512 * MIB).unwrap();
+            assert_eq!((pages.deferred_splits(), pages.split_deferred(1)), (0, 0));
+            child.munmap(VirtAddr(BASE + 513 * MIB), 511 * MIB).unwrap();
+            assert_eq!(pages.deferred_splits(), 1);
+            let before = used();
+            // 255 blocks, and half of one, less what its descriptors take.
+            let freed = pages.split_deferred(u64::MAX);
+            assert_eq!(freed, 510 * MIB / FRAME_SIZE + 256 - DESCRIPTOR_FRAMES as u64);
+            assert_eq!(before - used(), freed);
+            assert_eq!(pages.deferred_splits(), 0);
+            assert_eq!(load(machine, mm, BASE + 300 * MIB), Ok(3));
+            child.validate().unwrap();
+            child.exit();
+            manager.validate().unwrap();
         });
     });
 }

@@ -63,6 +63,8 @@ pub enum HostedError {
         errno: rustix::io::Errno,
     },
     /// Work that was to be looked at has an instruction that the decoder does not know.
-    #[error("an instruction of this work cannot be decoded: the processor has some that are newer than the crate `iced-x86`")]
+    #[error(
+        "an instruction of this work cannot be decoded: the processor has some that are newer than the crate `iced-x86`"
+    )]
     Unreadable,
 }

@@ -1,8 +1,8 @@
 //! What one machine instruction is about to do: which memory it reads and writes, and whether it is a locked one.
 
 use iced_x86::{
-    Decoder, DecoderError, DecoderOptions, Instruction, InstructionInfoFactory, InstructionInfoOptions, MemorySize,
-    Mnemonic, OpAccess, OpKind, Register, UsedMemory,
+    Decoder, DecoderError, DecoderOptions, Instruction, InstructionInfoFactory, InstructionInfoOptions,
+    MemorySize, Mnemonic, OpAccess, OpKind, Register, UsedMemory,
 };
 
 /// The longest instruction.
@@ -48,7 +48,8 @@ impl Reader {
     /// Whether the instruction that was read last is a locked one: with the prefix, or an exchange with memory, which
     /// needs none.
     pub(super) fn is_locked(&self) -> bool {
-        let with_memory = (0..self.instruction.op_count()).any(|at| self.instruction.op_kind(at) == OpKind::Memory);
+        let with_memory =
+            (0..self.instruction.op_count()).any(|at| self.instruction.op_kind(at) == OpKind::Memory);
         self.instruction.has_lock_prefix() || self.instruction.mnemonic() == Mnemonic::Xchg && with_memory
     }
 

@@ -25,6 +25,8 @@ pub struct Steps<R> {
     pub instructions: u64,
     /// Locked ones among them: read-modify-writes that no other processor comes in between.
     pub locked: u64,
+    /// The limit was reached, and what came after it was not looked at.
+    pub cut: bool,
 }
 
 /// Lives on the stack of the thread that it watches and is that thread's watch for as long.
@@ -34,14 +36,16 @@ pub(crate) struct Watch {
     /// Who is told of accesses, and what calls it as its own type.
     sink: *mut (),
     call: unsafe fn(*mut (), Access),
+    limit: u64,
     instructions: AtomicU64,
     locked: AtomicU64,
+    cut: AtomicBool,
     /// An instruction was met that cannot be read.
     unreadable: AtomicBool,
 }
 
 impl Watch {
-    fn new<S: FnMut(Access)>(sink: &mut S) -> Self {
+    fn new<S: FnMut(Access)>(limit: u64, sink: &mut S) -> Self {
         /// # Safety
         /// `sink` is an `S` that nobody else uses meanwhile.
         unsafe fn call<S: FnMut(Access)>(sink: *mut (), access: Access) {
@@ -53,8 +57,10 @@ impl Watch {
             reader: UnsafeCell::new(Reader::new()),
             sink: ptr::from_mut(sink).cast(),
             call: call::<S>,
+            limit,
             instructions: AtomicU64::new(0),
             locked: AtomicU64::new(0),
+            cut: AtomicBool::new(false),
             unreadable: AtomicBool::new(false),
         }
     }
@@ -131,8 +137,11 @@ fn value_of(registers: &Registers, register: Register) -> Option<u64> {
 pub(super) fn looked(task: &Task, registers: &Registers) -> bool {
     // SAFETY: a watch is the thread's from `Installed::new` until that guard is dropped, and the guard borrows it.
     let Some(watch) = (unsafe { task.watch.load(Ordering::Relaxed).as_ref() }) else { return false };
+    if watch.instructions.load(Ordering::Relaxed) == watch.limit {
+        watch.cut.store(true, Ordering::Relaxed);
+    }
     // Printing a trace step by step takes seconds.
-    let goes_on = !std::thread::panicking();
+    let goes_on = !watch.cut.load(Ordering::Relaxed) && !std::thread::panicking();
     if goes_on {
         watch.look(registers);
     }
@@ -164,7 +173,7 @@ fn put(watch: *mut Watch) {
 impl Hosted {
     /// Runs `body` one machine instruction at a time, counts what it executes, and tells `on_access` of all memory that it
     /// is about to read or write, in order. Other threads run as ever. An instruction takes microseconds, ten on a
-    /// virtual machine.
+    /// virtual machine; what comes after `limit` of them runs at full speed and unseen.
     ///
     /// Seen is all that the thread itself executes, the library, the platform and whatever else alike, but not what system
     /// calls and interrupts do, nor what runs in [`Self::unwatched`], nor the one instruction that follows a system call.
@@ -181,11 +190,12 @@ impl Hosted {
     /// that is not made for that, it must leave alone, the heap above all, and it must not panic.
     pub unsafe fn watch_steps<R>(
         &self,
+        limit: u64,
         mut on_access: impl FnMut(Access) + Send,
         body: impl FnOnce() -> R,
     ) -> Result<Steps<R>, HostedError> {
         signals::prepare()?;
-        let watch = Watch::new(&mut on_access);
+        let watch = Watch::new(limit, &mut on_access);
         let result = {
             let _installed = Installed::new(&watch);
             let _stepping = Stepping::start();
@@ -195,7 +205,12 @@ impl Hosted {
             return Err(HostedError::Unreadable);
         }
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        Ok(Steps { result, instructions: count(&watch.instructions), locked: count(&watch.locked) })
+        Ok(Steps {
+            result,
+            instructions: count(&watch.instructions),
+            locked: count(&watch.locked),
+            cut: watch.cut.load(Ordering::Relaxed),
+        })
     }
 
     /// Runs `action`, a part of work whose instructions are looked at or interrupted, at full speed and without that: what a

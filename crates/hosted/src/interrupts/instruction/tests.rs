@@ -22,7 +22,8 @@ fn look(bytes: &[u8]) -> (bool, Vec<(u64, usize, bool)>) {
     let mut reader = Reader::new();
     assert_eq!(reader.decode(bytes, 0x50_0000), Ok(()), "{bytes:x?}");
     let mut told = Vec::new();
-    let count = reader.accesses(value, &mut |access| told.push((access.at as u64, access.bytes, access.write)));
+    let count =
+        reader.accesses(value, &mut |access| told.push((access.at as u64, access.bytes, access.write)));
     assert_eq!(count, told.len());
     (reader.is_locked(), told)
 }

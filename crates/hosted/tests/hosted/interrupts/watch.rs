@@ -13,6 +13,16 @@ fn watched<T: Sync, R>(
     memory: &T,
     work: impl FnOnce() -> R,
 ) -> (Steps<R>, Vec<(usize, usize, bool)>) {
+    watched_to(u64::MAX, machine, memory, work)
+}
+
+/// The same for as many instructions.
+fn watched_to<T: Sync, R>(
+    limit: u64,
+    machine: &Hosted,
+    memory: &T,
+    work: impl FnOnce() -> R,
+) -> (Steps<R>, Vec<(usize, usize, bool)>) {
     let start = ptr::from_ref(memory).addr();
     let mut touched = Vec::with_capacity(1 << 16);
     let on_access = |access: Access| {
@@ -21,7 +31,7 @@ fn watched<T: Sync, R>(
         }
     };
     // SAFETY: pushes within the capacity take nothing of the heap, and nothing here panics.
-    let steps = unsafe { machine.watch_steps(on_access, work) }.expect("signals");
+    let steps = unsafe { machine.watch_steps(limit, on_access, work) }.expect("signals");
     (steps, touched)
 }
 
@@ -111,6 +121,23 @@ fn what_the_machine_does_is_left_out() {
     });
 }
 
+#[test]
+fn no_more_is_looked_at_than_was_asked_for() {
+    let machine = machine(1);
+    machine.run_on(CPU0, || {
+        let cell = AtomicU64::new(0);
+        let work = || (0..1000).for_each(|_| _ = cell.fetch_add(1, Ordering::Relaxed));
+        let (all, _) = watched(&machine, &cell, work);
+        assert_eq!((all.locked, all.cut), (1000, false));
+        let (same, _) = watched_to(all.instructions, &machine, &cell, work);
+        assert_eq!(same, all);
+        let (some, touched) = watched_to(100, &machine, &cell, work);
+        assert_eq!((some.instructions, some.cut), (100, true));
+        assert!((10..100).contains(&some.locked) && touched.len() as u64 == some.locked, "{some:?}");
+        assert_eq!(cell.load(Ordering::Relaxed), 3000, "the work is done to its end");
+    });
+}
+
 /// The heap is used by what is looked at, and not by whoever looks.
 #[test]
 fn work_that_uses_the_heap_can_be_watched() {
@@ -133,7 +160,9 @@ fn watched_work_may_be_interrupted_and_may_panic() {
             let handler = || add(&handled);
             // SAFETY: the handler touches an atomic alone.
             let ran = unsafe {
-                machine.interrupt_at_steps(InterruptPlan::Every(3), HARD, handler, || (0..20).for_each(|_| add(&cell)))
+                machine.interrupt_at_steps(InterruptPlan::Every(3), HARD, handler, || {
+                    (0..20).for_each(|_| add(&cell))
+                })
             };
             ran.expect("signals").delivered
         };

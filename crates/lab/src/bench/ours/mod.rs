@@ -4,6 +4,8 @@
 pub mod counted;
 pub mod counting;
 pub mod guards;
+pub mod instructions;
+mod looked_up;
 pub mod verbs;
 
 use std::time::Instant;

@@ -1,7 +1,5 @@
 //! Our own `munmap`, on a hosted machine.
 
-use std::time::Instant;
-
 use quire::platform::Platform;
 
 use super::Unmap;
@@ -24,13 +22,17 @@ impl Verb for Munmap {
         case.memory
     }
 
+    fn with_memory(case: &Unmap, memory: Memory) -> Unmap {
+        let each = if case.each == case.memory.bytes { memory.bytes } else { case.each };
+        Unmap { memory, each }
+    }
+
     fn work<P: Platform>(case: &Unmap, subject: Subject<'_, '_, P>) -> Result<Sample, Skip> {
         let counted = subject.counted();
-        let start = Instant::now();
-        let calls = (0..case.memory.bytes).step_by(case.each);
-        let outcome =
-            calls.map(|offset| subject.mm.munmap(at(offset), case.each as u64)).find(Result::is_err);
-        let time = start.elapsed().as_nanos() as f64;
+        let (outcome, time) = counted.timed(|| {
+            let calls = (0..case.memory.bytes).step_by(case.each);
+            calls.map(|offset| subject.mm.munmap(at(offset), case.each as u64)).find(Result::is_err)
+        })?;
         outcome.unwrap_or(Ok(())).map_err(|error| Skip::because("munmap", error))?;
         let sample = counted.sample(time, subject.pages);
         subject.expect_mapped(0)?;

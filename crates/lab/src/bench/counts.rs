@@ -50,8 +50,9 @@ fn by_instructions(rows: &[&Row]) -> Option<String> {
         text.add_row(cells);
     }
     let says = "counted one instruction at a time, for `stepped_bytes` of the case's memory (as much as takes few instructions; \
-                what takes many for the least is left out): instructions, locked ones (`atomics`), different page descriptors \
-                read or written. For each GiB: what two sizes of whole page tables say of each further one (a call's own share \
-                once), else `atomics` in proportion. What a bare machine does by itself is left out: flushes, clearing, copying";
+                cases that take many for the least are left out): instructions, locked ones (`atomics`), different page \
+                descriptors read or written. For each GiB: if the rest were as the last of those bytes are, which is \
+                said where they are whole page tables, and of atomics where all are in one. What a machine does by itself is left out: flushes, clearing, \
+                copying";
     (text.row_count() > 0).then(|| format!("{says}\n{text}"))
 }

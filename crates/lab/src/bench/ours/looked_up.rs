@@ -32,27 +32,23 @@ struct Stepped {
 /// The same for 1 GiB, as far as it can be told.
 #[derive(Clone, Copy)]
 struct PerGib {
-    atomics: u64,
+    atomics: Option<u64>,
     descriptors: Option<u64>,
 }
 
 /// The memory that verbs are looked at on: as much of it as they do in few instructions.
-const BYTES: [usize; 5] = [128 << 10, 512 << 10, 2 << 20, 8 << 20, 32 << 20];
+const BYTES: [usize; 6] = [64 << 10, 128 << 10, 2 << 20, 4 << 20, 8 << 20, 32 << 20];
 
 /// What a page table of the lowest level maps.
 const TABLE: u64 = 2 << 20;
 
 const GIB: u64 = 1 << 30;
 
-/// So many instructions are followed by a look at more memory, if that promises no more.
-const EXECUTED: u64 = 80_000;
-
-/// Instructions that are looked at in vain at most.
-const LIMIT: u64 = 150_000;
+/// Instructions that are looked at in one go, each of them 10 us: more memory as long as it promises no more.
+const LIMIT: u64 = 80_000;
 
 /// The memory that is looked at in a full run, and in a small one.
-const FOLIOS: (&[&str], &[&str]) =
-    (&["4KiB", "4KiB/shuffled", "64KiB", "2MiB-pte", "2MiB-pmd"], &["4KiB", "64KiB"]);
+const FOLIOS: (&[&str], &[&str]) = (&["4KiB", "4KiB/shuffled", "64KiB", "2MiB-pte", "2MiB-pmd"], &["4KiB"]);
 
 impl LookedUp {
     /// Does the verb on platforms that count.
@@ -64,7 +60,7 @@ impl LookedUp {
         machines: &Machines,
     ) -> Result<Self, Skip> {
         // SAFETY: `with_manager_of` makes, uses and drops the manager inside `run_on` of this machine; no verb knows
-        // another or hands the manager to another thread.
+        // another, and threads that take part in one are CPUs of this one meanwhile.
         let counting = Counting::locks_on(unsafe { machine.bare() });
         let (in_sequence, locks) = super::with_manager_of(machine, &counting, config, |manager| {
             let subject = Subject::populated::<V>(case, touches, manager, machine, Some(&counting))?;
@@ -84,8 +80,9 @@ impl LookedUp {
             .count("stepped_bytes", stepped.bytes)
             .count("instructions", stepped.executed)
             .count("atomics", stepped.atomics)
-            .count("descriptors", stepped.descriptors)
-            .count("atomics_per_gib", per_gib.atomics);
+            .count("descriptors", stepped.descriptors);
+        let sample =
+            per_gib.atomics.iter().fold(sample, |sample, count| sample.count("atomics_per_gib", *count));
         per_gib.descriptors.iter().fold(sample, |sample, count| sample.count("descriptors_per_gib", *count))
     }
 }
@@ -103,48 +100,45 @@ impl Stepped {
             return Ok(None);
         }
         let machine = machines.small(BYTES[BYTES.len() - 1], V::CLEARING)?;
-        let (mut best, mut before): (Option<Self>, Option<Self>) = (None, None);
+        let mut seen: Vec<Self> = Vec::new();
         for bytes in BYTES.into_iter().filter(|bytes| (memory.folio.bytes()..=memory.bytes).contains(bytes)) {
-            if best.is_some_and(|best| best.executed * (bytes as u64 / best.bytes) > EXECUTED) {
+            let expected = |count: fn(&Self) -> u64| Self::beyond(&seen, bytes as u64, count);
+            if expected(|seen| seen.executed).is_some_and(|expected| expected > LIMIT) {
                 break;
             }
-            match Self::on::<V>(case, Memory { bytes, ..memory }, config, machine)? {
-                Some(found) => before = best.replace(found),
+            let Some(case) = V::with_memory(case, Memory { bytes, ..memory }) else { break };
+            match Self::on::<V>(&case, config, machine)? {
+                Some(found) => seen.push(found),
                 None => break,
             }
         }
-        Ok(best.map(|best| (best, best.per_gib(before.as_ref()))))
+        let Some(last) = seen.last() else { return Ok(None) };
+        // What belongs to tables, most descriptors above all, is not seen between sizes of which one is none of whole tables.
+        let whole = seen.iter().rev().nth(1).is_some_and(|before| before.bytes >= TABLE);
+        let within = last.bytes < TABLE;
+        let per_gib = PerGib {
+            atomics: Self::beyond(&seen, GIB, |seen| seen.atomics).filter(|_| whole || within),
+            descriptors: Self::beyond(&seen, GIB, |seen| seen.descriptors).filter(|_| whole),
+        };
+        Ok(Some((*last, per_gib)))
     }
 
-    /// What it would be for 1 GiB: where whole tables were looked at twice, each further one as those that came last; else
-    /// in proportion, which says nothing of descriptors, as most belong to tables.
-    fn per_gib(&self, before: Option<&Self>) -> PerGib {
-        let Some(before) = before.filter(|before| before.bytes >= TABLE) else {
-            return PerGib { atomics: self.atomics * GIB / self.bytes, descriptors: None };
-        };
-        let beyond = |least: u64, most: u64| {
-            most + most.saturating_sub(least) * (GIB - self.bytes) / (self.bytes - before.bytes)
-        };
-        PerGib {
-            atomics: beyond(before.atomics, self.atomics),
-            descriptors: Some(beyond(before.descriptors, self.descriptors)),
-        }
+    /// What a count would be for `bytes`, if the rest of it were as what the largest of `seen` has beyond the one before.
+    fn beyond(seen: &[Self], bytes: u64, count: impl Fn(&Self) -> u64) -> Option<u64> {
+        let [.., before, last] = seen else { return None };
+        let more = count(last).saturating_sub(count(before)) * (bytes - last.bytes);
+        Some(count(last) + more / (last.bytes - before.bytes))
     }
 
     /// Looks at the verb on this memory; nothing, where it takes too many instructions.
-    fn on<V: Verb>(
-        case: &V::Case,
-        memory: Memory,
-        config: &Config,
-        machine: &Hosted,
-    ) -> Result<Option<Self>, Skip> {
-        let case = V::with_memory(case, memory);
+    fn on<V: Verb>(case: &V::Case, config: &Config, machine: &Hosted) -> Result<Option<Self>, Skip> {
+        let memory = V::memory(case);
         // SAFETY: as above.
         let counting = Counting::instructions_on(unsafe { machine.bare() }, LIMIT);
         super::with_manager_of(machine, &counting, config, |manager| {
             let touches = memory.touches();
-            let subject = Subject::populated::<V>(&case, &touches, manager, machine, Some(&counting))?;
-            V::work(&case, subject).map(drop)
+            let subject = Subject::populated::<V>(case, &touches, manager, machine, Some(&counting))?;
+            V::work(case, subject).map(drop)
         })?;
         let all = counting.instructions().filter(|seen| seen.are_all());
         Ok(all.map(|seen| Self {

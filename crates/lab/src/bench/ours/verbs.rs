@@ -33,17 +33,22 @@ pub trait Verb: 'static {
     /// The memory of a case.
     fn memory(case: &Self::Case) -> Memory;
 
-    /// The same case with other memory.
-    fn with_memory(case: &Self::Case, memory: Memory) -> Self::Case;
+    /// The same case with less memory, to be looked at instruction by instruction; `None` where nobody does.
+    fn with_memory(case: &Self::Case, memory: Memory) -> Option<Self::Case>;
 
-    /// Does the verb once and times that alone.
+    /// The CPUs that the machine of a case needs: 1 or 2.
+    fn cpus(_case: &Self::Case) -> usize {
+        1
+    }
+
+    /// Does the verb once and times that alone. Other threads that take part are CPUs of the subject's machine while they do.
     ///
     /// # Errors
     /// [`Skip`] when it turned out to be impossible.
     fn work<P: Platform>(case: &Self::Case, subject: Subject<'_, '_, P>) -> Result<Sample, Skip>;
 }
 
-/// An address space that CPU 0 runs.
+/// An address space that CPU 0 runs at first.
 pub struct Subject<'m, 'p, P: Platform> {
     /// The address space.
     pub mm: Mm<'m, P>,
@@ -148,34 +153,36 @@ pub const FORKS: &[Way] = &[
 /// The machines of an experiment, built when they are wanted first.
 #[derive(Default)]
 pub(super) struct Machines {
-    whole: OnceCell<Hosted>,
+    /// By the number of CPUs: one and two.
+    whole: [OnceCell<Hosted>; 2],
     small: OnceCell<Hosted>,
 }
 
 impl Machines {
-    /// One for memory of the whole size.
-    fn whole(&self, bytes: usize, clearing: bool) -> Result<&Hosted, Skip> {
-        Self::built(&self.whole, bytes, clearing)
+    /// One for memory of the whole size, with one or two CPUs.
+    fn whole(&self, bytes: usize, clearing: bool, cpus: usize) -> Result<&Hosted, Skip> {
+        Self::built(&self.whole[cpus - 1], bytes, clearing, cpus)
     }
 
     /// One for what is looked at instruction by instruction.
     pub(super) fn small(&self, bytes: usize, clearing: bool) -> Result<&Hosted, Skip> {
-        Self::built(&self.small, bytes, clearing)
+        Self::built(&self.small, bytes, clearing, 1)
     }
 
-    fn built(cell: &OnceCell<Hosted>, bytes: usize, clearing: bool) -> Result<&Hosted, Skip> {
+    fn built(cell: &OnceCell<Hosted>, bytes: usize, clearing: bool, cpus: usize) -> Result<&Hosted, Skip> {
         if let Some(machine) = cell.get() {
             return Ok(machine);
         }
-        let built = machine(bytes as u64, clearing)?;
+        let built = machine(bytes as u64, clearing, cpus)?;
         Ok(cell.get_or_init(|| built))
     }
 }
 
 /// Twice the memory of the case as everywhere, and once more for a child that copies all of it.
-fn machine(bytes: u64, clearing: bool) -> Result<Hosted, Skip> {
+fn machine(bytes: u64, clearing: bool, cpus: usize) -> Result<Hosted, Skip> {
     let bytes = if clearing { 3 * bytes } else { 2 * bytes };
     let machine = HostedConfig { clearing, ..HostedConfig::bench(bytes + SLACK) }
+        .with_cpus(cpus)
         .build()
         .map_err(|error| Skip(error.to_string()))?;
     super::keep_from_children(&machine)?;
@@ -212,7 +219,7 @@ impl<V: Verb> Arm<V::Case> for Ours<V> {
             case: case.clone(),
             touches: memory.touches(),
             config: super::with_folios((self.way.choose)(Config::default()), memory.folio)?,
-            machine: self.machines.whole(memory.bytes, V::CLEARING)?,
+            machine: self.machines.whole(memory.bytes, V::CLEARING, V::cpus(case))?,
             machines: &self.machines,
             other: Other::for_case(&memory),
             looked_up: None,
@@ -244,7 +251,7 @@ impl<V: Verb> Prepared for Ready<'_, V> {
             self.other.fill_caches();
             V::work(&self.case, subject)
         };
-        // SAFETY: no verb knows another machine or hands the manager to another thread.
+        // SAFETY: no verb knows another machine, and threads that take part in one are CPUs of this one meanwhile.
         let sample = unsafe { super::with_bare_manager_as(self.machine, self.config, work) }?;
         Ok(self.looked_up.iter().fold(sample, |sample, found| found.add_to(sample)))
     }

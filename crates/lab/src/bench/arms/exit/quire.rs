@@ -25,8 +25,8 @@ impl Verb for Exit {
         *memory
     }
 
-    fn with_memory(_: &Memory, memory: Memory) -> Memory {
-        memory
+    fn with_memory(_: &Memory, memory: Memory) -> Option<Memory> {
+        Some(memory)
     }
 
     fn work<P: Platform>(memory: &Memory, subject: Subject<'_, '_, P>) -> Result<Sample, Skip> {

@@ -28,8 +28,8 @@ impl Verb for Forking {
         case.memory
     }
 
-    fn with_memory(case: &Fork, memory: Memory) -> Fork {
-        Fork { memory, ..*case }
+    fn with_memory(case: &Fork, memory: Memory) -> Option<Fork> {
+        case.every.is_none().then_some(Fork { memory, ..*case })
     }
 
     fn work<P: Platform>(case: &Fork, subject: Subject<'_, '_, P>) -> Result<Sample, Skip> {

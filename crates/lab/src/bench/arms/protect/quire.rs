@@ -23,8 +23,8 @@ impl Verb for Protect {
         *memory
     }
 
-    fn with_memory(_: &Memory, memory: Memory) -> Memory {
-        memory
+    fn with_memory(_: &Memory, memory: Memory) -> Option<Memory> {
+        Some(memory)
     }
 
     fn work<P: Platform>(memory: &Memory, subject: Subject<'_, '_, P>) -> Result<Sample, Skip> {

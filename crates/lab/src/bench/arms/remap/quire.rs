@@ -26,8 +26,8 @@ impl Verb for Mremap {
         case.memory
     }
 
-    fn with_memory(case: &Move, memory: Memory) -> Move {
-        Move { memory, ..*case }
+    fn with_memory(case: &Move, memory: Memory) -> Option<Move> {
+        Some(Move { memory, ..*case })
     }
 
     fn work<P: Platform>(case: &Move, subject: Subject<'_, '_, P>) -> Result<Sample, Skip> {

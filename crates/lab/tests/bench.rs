@@ -11,6 +11,8 @@ use lab::bench::linux::thp::{Places, selected, sizes};
 use lab::bench::row::Row;
 use lab::bench::stats::Summary;
 
+mod counts;
+
 fn quire(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
     command.arg("bench").args(arguments);
@@ -108,7 +110,7 @@ fn check_taking_apart(rows: &[Row], cases: &impl Fn(&str) -> BTreeSet<String>, f
     let run_by = ["4KiB/2cpus", "4KiB/idle", "64KiB/2cpus", "64KiB/idle", "2MiB-pmd/2cpus", "2MiB-pmd/idle"];
     let more = and(and(folios.clone(), &["4KiB/shuffled", "4KiB/page-by-page"]), &run_by);
     assert_eq!(cases("unmap"), and(more, &cold));
-    check_flushes_and_instructions(rows);
+    counts::check(rows);
     assert_eq!(cases("protect"), *folios);
     assert_eq!(cases("move"), with(&["/alike-1GiB", "/alike-2MiB", "/alike-4KiB"]));
     let mut forks = folios.clone();
@@ -148,37 +150,6 @@ fn check_taking_apart(rows: &[Row], cases: &impl Fn(&str) -> BTreeSet<String>, f
         let alone = row.params["threads"] == 1;
         assert_eq!(row.counters["ipis"] == 0, alone, "{}: interrupts go to CPUs that run it", row.case);
         assert_eq!(row.counters["ipis"], row.counters["nr_tlb_remote_flush_received"], "{}", row.case);
-    }
-}
-
-/// Flushes go to the CPUs that run the address space and to no other; locked instructions and descriptors are counted.
-fn check_flushes_and_instructions(rows: &[Row]) {
-    let apart = ["unmap", "dontneed", "exit", "protect", "move", "fork"];
-    let ours = rows.iter().filter(|row| row.arm != "linux" && row.metric == "time");
-    for row in ours.filter(|row| apart.contains(&row.experiment.as_str())) {
-        let name = format!("{} {} {}", row.experiment, row.case, row.arm);
-        let count = |counter: &str| row.counters.get(counter).copied();
-        let flushes = |kind: &str| count(&format!("nr_tlb_{kind}")).unwrap();
-        let local = flushes("local_flush_all") + flushes("local_flush_one");
-        let remote = [flushes("remote_flush"), flushes("remote_flush_received"), count("ipis").unwrap()];
-        if row.case.ends_with("/2cpus") {
-            // 8 MiB fit into one gather.
-            assert_eq!((local, remote), (1, [1; 3]), "{name}");
-        } else {
-            assert_eq!(remote, [0; 3], "{name}");
-            assert!(!row.case.ends_with("/idle") || local == 0, "{name}: {local} flushes");
-        }
-        if row.case == "4KiB" {
-            let (bytes, atomics) = (count("stepped_bytes").unwrap(), count("atomics").unwrap());
-            let (instructions, descriptors) = (count("instructions").unwrap(), count("descriptors").unwrap());
-            let (pages, tables) = (bytes / PAGE as u64, bytes.div_ceil(2 << 20));
-            assert!(atomics > 0 && atomics < instructions, "{name}: {atomics} of {instructions}");
-            assert!((1..=3 * tables + 8).contains(&descriptors), "{name}: {descriptors} for {tables} tables");
-            if row.experiment == "unmap" {
-                let page_by_page = row.arm != "quire";
-                assert_eq!(atomics >= 2 * pages, page_by_page, "{name}: {atomics} for {pages} pages");
-            }
-        }
     }
 }
 

@@ -62,4 +62,9 @@ pub enum HostedError {
         /// What the host said.
         errno: rustix::io::Errno,
     },
+    /// Work that was to be looked at has an instruction that the decoder does not know.
+    #[error(
+        "an instruction of this work cannot be decoded: the processor has some that are newer than the crate `iced-x86`"
+    )]
+    Unreadable,
 }

@@ -43,6 +43,8 @@ pub use error::HostedError;
 pub use failures::FailurePlan;
 pub use files::{FileCounters, SyntheticFiles};
 pub use footprint::Footprint;
+#[cfg(not(miri))]
+pub use interrupts::{Access, Steps};
 pub use interrupts::{InterruptPlan, Interrupted};
 pub use machine::Hosted;
 pub use mmu::{FaultCause, PageFault, Translation};

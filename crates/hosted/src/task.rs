@@ -12,7 +12,7 @@ use std::sync::atomic::{
 use quire::cpu::CpuId;
 use quire::platform::Context;
 
-use crate::interrupts::Source;
+use crate::interrupts::{Source, Watch};
 use crate::ranks::HeldRanks;
 
 /// Set in [`Task::machine`] while the platform's calls are counted, so that the comparison in `pin` fails.
@@ -43,6 +43,8 @@ pub(crate) struct Task {
     pub(crate) flags: AtomicU64,
     /// What interrupts this thread, the newest first; each lives until it takes itself off.
     pub(crate) sources: AtomicPtr<Source>,
+    /// Who looks at each instruction of this thread; it lives until it takes itself off.
+    pub(crate) watch: AtomicPtr<Watch>,
 }
 
 thread_local! {
@@ -60,6 +62,7 @@ thread_local! {
             turns: AtomicU32::new(0),
             flags: AtomicU64::new(0),
             sources: AtomicPtr::new(ptr::null_mut()),
+            watch: AtomicPtr::new(ptr::null_mut()),
         }
     };
 }

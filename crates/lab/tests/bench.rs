@@ -11,6 +11,8 @@ use lab::bench::linux::thp::{Places, selected, sizes};
 use lab::bench::row::Row;
 use lab::bench::stats::Summary;
 
+mod counts;
+
 fn quire(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
     command.arg("bench").args(arguments);
@@ -105,7 +107,10 @@ fn check_taking_apart(rows: &[Row], cases: &impl Fn(&str) -> BTreeSet<String>, f
         assert_eq!(cases(experiment), and(folios.clone(), &["4KiB/shuffled"]), "{experiment}");
     }
     let cold = ["4KiB/cold", "4KiB/shuffled/cold", "64KiB/cold", "2MiB-pte/cold"];
-    assert_eq!(cases("unmap"), and(and(folios.clone(), &["4KiB/shuffled", "4KiB/page-by-page"]), &cold));
+    let run_by = ["4KiB/2cpus", "4KiB/idle", "64KiB/2cpus", "64KiB/idle", "2MiB-pmd/2cpus", "2MiB-pmd/idle"];
+    let more = and(and(folios.clone(), &["4KiB/shuffled", "4KiB/page-by-page"]), &run_by);
+    assert_eq!(cases("unmap"), and(more, &cold));
+    counts::check(rows);
     assert_eq!(cases("protect"), *folios);
     assert_eq!(cases("move"), with(&["/alike-1GiB", "/alike-2MiB", "/alike-4KiB"]));
     let mut forks = folios.clone();
@@ -120,7 +125,7 @@ fn check_taking_apart(rows: &[Row], cases: &impl Fn(&str) -> BTreeSet<String>, f
     for row in rows.iter().filter(|row| apart.contains(&row.experiment.as_str())) {
         let name = format!("{} {} {}", row.experiment, row.case, row.arm);
         // The kernel may lack a folio size or refuse to choose one; our own arms and its single frames have no excuse.
-        if row.arm != "linux" || row.case.starts_with("4KiB") {
+        if row.arm != "linux" || row.case.starts_with("4KiB") && !row.case.ends_with("/idle") {
             assert_eq!(row.skipped, None, "{name}");
         }
         if let (true, Some(locks)) = (row.metric == "time", row.counters.get("locks")) {

@@ -9,8 +9,12 @@
 #![allow(unsafe_code)]
 
 #[cfg(not(miri))]
+mod instruction;
+#[cfg(not(miri))]
 mod signals;
 mod source;
+#[cfg(not(miri))]
+mod watch;
 
 #[cfg(not(miri))]
 use std::time::Duration;
@@ -27,6 +31,14 @@ use crate::task::Task;
 pub(crate) use signals::{restore_flags, save_flags};
 use source::Events;
 pub(crate) use source::{Source, called, deliver_waiting};
+#[cfg(not(miri))]
+pub(crate) use watch::Watch;
+#[cfg(not(miri))]
+pub use watch::{Access, Steps};
+
+/// Under Miri nobody looks at instructions.
+#[cfg(miri)]
+pub(crate) struct Watch;
 
 /// Under Miri there are no flags to keep.
 #[cfg(miri)]

@@ -15,7 +15,7 @@ use nix::sys::signal::{
 use nix::sys::time::TimeSpec;
 use rustix::io::Errno;
 
-use super::source;
+use super::{source, watch};
 use crate::error::HostedError;
 use crate::task::Task;
 
@@ -76,11 +76,16 @@ extern "C" fn on_step(_signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     if unsafe { (*info).si_code } != libc::TRAP_TRACE {
         return die_of_foreign_trap();
     }
-    let goes_on = keeping_errno(|| Task::with(source::stepped));
+    // SAFETY: the host gives a handler with `SA_SIGINFO` the context that it will put back, for it to change.
+    let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+    let goes_on = keeping_errno(|| {
+        Task::with(|task| {
+            let counted = source::stepped(task);
+            watch::looked(task, registers) || counted
+        })
+    });
     if !goes_on {
-        // SAFETY: the host gives a handler with `SA_SIGINFO` the context that it will put back, for it to change.
-        let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
-        context.uc_mcontext.gregs[libc::REG_EFL as usize] &= !TRAP_FLAG;
+        registers[libc::REG_EFL as usize] &= !TRAP_FLAG;
     }
 }
 
@@ -108,9 +113,8 @@ pub(super) struct Stepping {
 
 impl Stepping {
     pub(super) fn start() -> Self {
-        let before = save_flags() & TRAP_FLAG as u64 != 0;
-        // SAFETY: changes the trap flag alone. The block may use the stack, as it does not promise otherwise.
-        unsafe { asm!("pushfq", "or qword ptr [rsp], {flag}", "popfq", flag = const TRAP_FLAG) };
+        let before = is_stepping();
+        set_trap_flag();
         Self { before }
     }
 }
@@ -118,10 +122,47 @@ impl Stepping {
 impl Drop for Stepping {
     fn drop(&mut self) {
         if !self.before {
-            // SAFETY: as for `start`.
-            unsafe { asm!("pushfq", "and qword ptr [rsp], {rest}", "popfq", rest = const !TRAP_FLAG) };
+            clear_trap_flag();
         }
     }
+}
+
+/// This thread runs at full speed until this is dropped.
+pub(super) struct Running {
+    stepped: bool,
+}
+
+impl Running {
+    pub(super) fn start() -> Self {
+        let stepped = is_stepping();
+        if stepped {
+            clear_trap_flag();
+        }
+        Self { stepped }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.stepped {
+            set_trap_flag();
+        }
+    }
+}
+
+fn is_stepping() -> bool {
+    save_flags() & TRAP_FLAG as u64 != 0
+}
+
+/// The first trap comes after the instruction that follows `popfq`; a `nop`, so that none of anybody else's is missed.
+fn set_trap_flag() {
+    // SAFETY: changes the trap flag alone. The block may use the stack, as it does not promise otherwise.
+    unsafe { asm!("pushfq", "or qword ptr [rsp], {flag}", "popfq", "nop", flag = const TRAP_FLAG) };
+}
+
+fn clear_trap_flag() {
+    // SAFETY: as for `set_trap_flag`.
+    unsafe { asm!("pushfq", "and qword ptr [rsp], {rest}", "popfq", rest = const !TRAP_FLAG) };
 }
 
 /// What a kernel does when it turns interrupts off, as far as a process may: it keeps the processor's flags. The `cli`

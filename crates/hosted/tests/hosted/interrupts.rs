@@ -177,3 +177,5 @@ fn the_price_of_interrupts_changes_nothing_else() {
 
 #[cfg(not(miri))]
 mod signals;
+#[cfg(not(miri))]
+mod watch;

@@ -3,6 +3,11 @@
 use super::row::Row;
 use super::table;
 
+/// On how much memory a verb ran one instruction at a time, what was counted there, and what that is for 1 GiB. Has a table of
+/// its own.
+const STEPPED: [&str; 6] =
+    ["stepped_bytes", "instructions", "atomics", "descriptors", "atomics_per_gib", "descriptors_per_gib"];
+
 /// Counts of one repetition, scaled to 1 GiB where the case says how many bytes it is about. Counters that are 0
 /// everywhere are left out.
 pub fn per_gib(rows: &[Row]) -> String {
@@ -10,7 +15,8 @@ pub fn per_gib(rows: &[Row]) -> String {
     let counted =
         |name: &&str| rows.iter().any(|row| row.counters.get(*name).is_some_and(|count| *count > 0));
     let all = table::distinct(rows.iter().flat_map(|row| row.counters.keys().map(String::as_str)));
-    let names: Vec<&str> = all.into_iter().filter(counted).collect();
+    let apart = |name: &&str| !STEPPED.contains(name);
+    let names: Vec<&str> = all.into_iter().filter(apart).filter(counted).collect();
     let mut header = vec!["case".to_owned(), "arm".to_owned()];
     header.extend(names.iter().map(|name| (*name).to_owned()));
     let mut text = table::new(&header, 2);
@@ -26,5 +32,27 @@ pub fn per_gib(rows: &[Row]) -> String {
     }
     let says = "counted in one repetition, for each GiB (an empty cell: this arm does not count it; `locks`, of every kind: in \
                 a repetition of its own, on a platform that counts them)";
-    format!("{says}\n{text}")
+    match by_instructions(&rows) {
+        Some(stepped) => format!("{says}\n{text}\n{stepped}"),
+        None => format!("{says}\n{text}"),
+    }
+}
+
+/// What was counted one instruction at a time; `None` where nobody did.
+fn by_instructions(rows: &[&Row]) -> Option<String> {
+    let header = ["case".to_owned(), "arm".to_owned()];
+    let header: Vec<String> = header.into_iter().chain(STEPPED.map(str::to_owned)).collect();
+    let mut text = table::new(&header, 2);
+    for row in rows.iter().filter(|row| row.counters.contains_key(STEPPED[0])) {
+        let mut cells = vec![row.case.clone(), row.arm.clone()];
+        let count = |name: &&str| row.counters.get(*name).map(u64::to_string).unwrap_or_default();
+        cells.extend(STEPPED.iter().map(count));
+        text.add_row(cells);
+    }
+    let says = "counted one instruction at a time, for `stepped_bytes` of the case's memory (as much as takes few instructions; \
+                cases that take many for the least are left out): instructions, locked ones (`atomics`), different page \
+                descriptors read or written. For each GiB: if the rest were as the last of those bytes are, which is \
+                said where they are whole page tables, and of atomics where all are in one. What a machine does by itself is left out: flushes, clearing, \
+                copying";
+    (text.row_count() > 0).then(|| format!("{says}\n{text}"))
 }

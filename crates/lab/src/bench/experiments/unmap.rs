@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::bench::arms::unmap::{self, Unmap};
+use crate::bench::arms::unmap::{self, RunBy, Unmap};
 use crate::bench::beside::{self, relative};
 use crate::bench::counts;
 use crate::bench::experiment::{Case, Experiment, Measured};
@@ -28,6 +28,8 @@ pub const EXPERIMENT: Experiment = Experiment {
         "`/cold`: 128 MiB of other memory were written right before the call. Without that, quire's page tables and \
          counts may still be in the cache, since its memory is populated without being touched; linux has gone through \
          1 GiB since.",
+        "`/2cpus`: a second CPU runs the address space and spins, so that flushes have to reach it, by an interrupt. `/idle`: no CPU \
+         runs it, so that nothing has to be flushed.",
         "`/page-by-page`: one call for each page, in order of address; the time is that of all of them.",
     ],
     run,
@@ -37,6 +39,9 @@ pub const EXPERIMENT: Experiment = Experiment {
 /// The cases that are measured with cold caches too.
 const COLD: [&str; 4] = ["4KiB", "4KiB/shuffled", "64KiB", "2MiB-pte"];
 
+/// The cases that are measured with another number of CPUs that run the address space, too.
+const RUN_BY_OTHERS: [&str; 3] = ["4KiB", "64KiB", "2MiB-pmd"];
+
 fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
     let bytes = Memory::bytes_at(&runner.scale);
     let memories: Vec<Memory> = Memory::of_every_folio_and_shuffled(bytes).collect();
@@ -45,11 +50,26 @@ fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
     let all = memories.iter().copied().chain(cold);
     let mut cases: Vec<Case<Unmap>> = all.map(|memory| case(memory, "", bytes)).collect();
     cases.extend(memories.first().map(|memory| case(*memory, "/page-by-page", PAGE)));
+    let other = runner.cpus[1 % runner.cpus.len()];
+    for memory in memories.iter().filter(|memory| RUN_BY_OTHERS.contains(&memory.name().as_str())) {
+        let by = |name, run_by| run_by_others(*memory, name, run_by, runner.cpus.len());
+        cases.extend([by("/2cpus", RunBy::Two(other)), by("/idle", RunBy::Nobody)]);
+    }
     runner.measure(experiment, &cases, &mut unmap::all())
 }
 
 fn case(memory: Memory, modifier: &str, each: usize) -> Case<Unmap> {
-    memory.case(modifier, &[("each", json!(each))], Unmap { memory, each })
+    memory.case(modifier, &[("each", json!(each))], Unmap { memory, each, run_by: RunBy::One })
+}
+
+fn run_by_others(memory: Memory, modifier: &str, run_by: RunBy, processors: usize) -> Case<Unmap> {
+    let each = memory.bytes;
+    let params = [
+        ("each", json!(each)),
+        ("run_by_cpus", json!(run_by.cpus())),
+        ("oversubscribed", json!(run_by.cpus() > processors)),
+    ];
+    memory.case(modifier, &params, Unmap { memory, each, run_by })
 }
 
 fn appendix(rows: &[Row]) -> anyhow::Result<String> {

@@ -1,12 +1,14 @@
 //! Exact counts of what the library and the machine below it did, from one moment on.
 
+use std::time::Instant;
+
 use hosted::Hosted;
 use quire::manager::MemoryManager;
 use quire::platform::Platform;
 use quire::stats::Stat;
 
 use super::counting::Counting;
-use crate::bench::experiment::Sample;
+use crate::bench::experiment::{Sample, Skip};
 
 /// What the library counts of taking address spaces apart.
 const COUNTED: &[Stat] = &[
@@ -25,19 +27,35 @@ const COUNTED: &[Stat] = &[
 pub struct Counted<'a, 'p, P: Platform> {
     manager: &'a MemoryManager<'p, P>,
     machine: &'a Hosted,
-    locks: Option<&'a Counting<'a>>,
+    counting: Option<&'a Counting<'a>>,
     before: Vec<(&'static str, u64)>,
 }
 
 impl<'a, 'p, P: Platform> Counted<'a, 'p, P> {
-    /// From now on. Locks where somebody counts them.
+    /// From now on. Locks and instructions where somebody counts them.
     pub fn start(
         manager: &'a MemoryManager<'p, P>,
         machine: &'a Hosted,
-        locks: Option<&'a Counting<'a>>,
+        counting: Option<&'a Counting<'a>>,
     ) -> Self {
-        let before = read(manager, machine, locks);
-        Self { manager, machine, locks, before }
+        let before = read(manager, machine, counting);
+        Self { manager, machine, counting, before }
+    }
+
+    /// Does the verb, or one part of it, and gives the nanoseconds that it took. Where somebody looks at instructions, at
+    /// these.
+    ///
+    /// # Errors
+    /// [`Skip`] when they cannot be looked at.
+    pub fn timed<R>(&self, verb: impl FnOnce() -> R) -> Result<(R, f64), Skip> {
+        let Some(instructions) = self.counting.and_then(Counting::instructions) else {
+            let start = Instant::now();
+            let result = verb();
+            return Ok((result, start.elapsed().as_nanos() as f64));
+        };
+        let start = Instant::now();
+        let result = instructions.follow(self.machine, self.manager.pages().memmap(), verb)?;
+        Ok((result, start.elapsed().as_nanos() as f64))
     }
 
     /// A repetition that took `nanoseconds`, with how often each event happened since the start. Read once, here.
@@ -47,7 +65,7 @@ impl<'a, 'p, P: Platform> Counted<'a, 'p, P> {
 
     /// The same for a repetition that has its times already.
     pub fn add_to(&self, sample: Sample) -> Sample {
-        let now = read(self.manager, self.machine, self.locks);
+        let now = read(self.manager, self.machine, self.counting);
         let gone = now.iter().zip(&self.before).map(|((name, now), (_, before))| (*name, now - before));
         gone.fold(sample, |sample, (name, count)| sample.count(name, count))
     }
@@ -56,10 +74,10 @@ impl<'a, 'p, P: Platform> Counted<'a, 'p, P> {
 fn read<P: Platform>(
     manager: &MemoryManager<'_, P>,
     machine: &Hosted,
-    locks: Option<&Counting<'_>>,
+    counting: Option<&Counting<'_>>,
 ) -> Vec<(&'static str, u64)> {
     let counters = machine.counters();
     let of_machine = [("ipis", counters.ipis), ("pages_flushed", counters.pages_flushed)];
-    let locks = locks.map(|counting| ("locks", counting.locks()));
+    let locks = counting.map(|counting| ("locks", counting.locks()));
     COUNTED.iter().map(|&stat| (stat.name(), manager.stat(stat))).chain(of_machine).chain(locks).collect()
 }

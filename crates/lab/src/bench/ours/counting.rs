@@ -1,4 +1,5 @@
-//! A platform that counts locks, for repetitions that are not timed.
+//! A platform that counts locks, for repetitions that are not timed. What a machine does by itself is left out of what
+//! is looked at instruction by instruction.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,21 +9,39 @@ use quire::cpu::{CpuId, CpuSet};
 use quire::platform::{Context, FlushRequest, InterruptState, Platform, TouchHint};
 use quire::rank::Rank;
 
-/// The bare machine, with a count of the locks that were taken.
+use super::instructions::Instructions;
+
+/// The bare machine, with a count of the locks that were taken, all by one thread at a time.
 pub struct Counting<'a> {
     bare: &'a Bare,
     locks: AtomicU64,
+    instructions: Option<Instructions>,
 }
 
 impl<'a> Counting<'a> {
     /// No lock yet.
-    pub fn new(bare: &'a Bare) -> Self {
-        Self { bare, locks: AtomicU64::new(0) }
+    pub fn locks_on(bare: &'a Bare) -> Self {
+        Self { bare, locks: AtomicU64::new(0), instructions: None }
+    }
+
+    /// The verb is looked at instruction by instruction, too, up to so many of them.
+    pub fn instructions_on(bare: &'a Bare, limit: u64) -> Self {
+        Self { instructions: Some(Instructions::at_most(limit)), ..Self::locks_on(bare) }
     }
 
     /// Locks taken so far, of every kind.
     pub fn locks(&self) -> u64 {
         self.locks.load(Ordering::Relaxed)
+    }
+
+    /// Who looks at the verb instruction by instruction, if somebody does.
+    pub fn instructions(&self) -> Option<&Instructions> {
+        self.instructions.as_ref()
+    }
+
+    /// What the machine does by itself.
+    fn by_itself<R>(&self, action: impl FnOnce(&'a Bare) -> R) -> R {
+        self.bare.hosted().unwatched(|| action(self.bare))
     }
 }
 
@@ -71,15 +90,15 @@ unsafe impl Platform for Counting<'_> {
     }
 
     fn fence_cpus(&self, targets: &CpuSet) {
-        self.bare.fence_cpus(targets);
+        self.by_itself(|bare| bare.fence_cpus(targets));
     }
 
     fn relax(&self) {
-        self.bare.relax();
+        self.by_itself(|bare| bare.relax());
     }
 
     fn reschedule_point(&self) {
-        self.bare.reschedule_point();
+        self.by_itself(|bare| bare.reschedule_point());
     }
 
     fn direct_map(&self, addr: PhysAddr) -> *mut u8 {
@@ -87,38 +106,39 @@ unsafe impl Platform for Counting<'_> {
     }
 
     fn load_root(&self, root: Option<Frame>) {
-        self.bare.load_root(root);
+        self.by_itself(|bare| bare.load_root(root));
     }
 
     fn flush_local(&self, request: &FlushRequest) {
-        self.bare.flush_local(request);
+        self.by_itself(|bare| bare.flush_local(request));
     }
 
     fn flush_remote_start(&self, targets: &CpuSet, request: &FlushRequest) {
-        self.bare.flush_remote_start(targets, request);
+        self.by_itself(|bare| bare.flush_remote_start(targets, request));
     }
 
     fn flush_remote_wait(&self, targets: &CpuSet, request: &FlushRequest) {
-        self.bare.flush_remote_wait(targets, request);
+        self.by_itself(|bare| bare.flush_remote_wait(targets, request));
     }
 
     fn clear(&self, frames: FrameRange, hint: TouchHint) {
-        self.bare.clear(frames, hint);
+        self.by_itself(|bare| bare.clear(frames, hint));
     }
 
     fn copy(&self, from: Frame, to: Frame) {
-        self.bare.copy(from, to);
+        self.by_itself(|bare| bare.copy(from, to));
     }
 
     fn now_ns(&self) -> u64 {
-        self.bare.now_ns()
+        self.by_itself(|bare| bare.now_ns())
     }
 
     fn invalidate_secondary(&self, root: Frame, range: VirtRange) {
-        self.bare.invalidate_secondary(root, range);
+        self.by_itself(|bare| bare.invalidate_secondary(root, range));
     }
 
     fn lock_taken(&self, _rank: Rank) {
-        self.locks.fetch_add(1, Ordering::Relaxed);
+        // No locked instruction: those of the library are counted.
+        self.locks.store(self.locks() + 1, Ordering::Relaxed);
     }
 }

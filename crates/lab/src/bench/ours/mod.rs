@@ -4,6 +4,8 @@
 pub mod counted;
 pub mod counting;
 pub mod guards;
+pub mod instructions;
+mod looked_up;
 pub mod verbs;
 
 use std::time::Instant;
@@ -67,7 +69,7 @@ pub fn with_manager<R>(
 /// The same on the bare machine: the platform that a kernel would have, which watches nothing.
 ///
 /// # Safety
-/// `work` runs no other machine, and hands the manager to no other thread.
+/// `work` runs no other machine, and threads to which it hands the manager are CPUs of this machine while they have it.
 pub unsafe fn with_bare_manager<R>(
     machine: &Hosted,
     folio: Folio,

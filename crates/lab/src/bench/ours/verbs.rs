@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::rc::Rc;
 
 use hosted::{Bare, Hosted, HostedConfig};
-use quire::addr::{Frame, VirtAddr};
+use quire::addr::VirtAddr;
 use quire::manager::{Config, MemoryManager};
 use quire::platform::Platform;
 use quire::tlb::ZapStrategy;
@@ -14,9 +14,10 @@ use quire::vm::{Access, ForkStrategy, Mm};
 
 use super::counted::Counted;
 use super::counting::Counting;
+use super::looked_up::LookedUp;
 use super::{SLACK, START};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
-use crate::bench::memory::{Memory, Other, neighbours};
+use crate::bench::memory::{Memory, Other};
 
 /// What an arm of ours does to an address space whose memory is populated.
 pub trait Verb: 'static {
@@ -32,14 +33,22 @@ pub trait Verb: 'static {
     /// The memory of a case.
     fn memory(case: &Self::Case) -> Memory;
 
-    /// Does the verb once and times that alone.
+    /// The same case with less memory, to be looked at instruction by instruction; `None` where nobody does.
+    fn with_memory(case: &Self::Case, memory: Memory) -> Option<Self::Case>;
+
+    /// The CPUs that the machine of a case needs: 1 or 2.
+    fn cpus(_case: &Self::Case) -> usize {
+        1
+    }
+
+    /// Does the verb once and times that alone. Other threads that take part are CPUs of the subject's machine while they do.
     ///
     /// # Errors
     /// [`Skip`] when it turned out to be impossible.
     fn work<P: Platform>(case: &Self::Case, subject: Subject<'_, '_, P>) -> Result<Sample, Skip>;
 }
 
-/// An address space that CPU 0 runs.
+/// An address space that CPU 0 runs at first.
 pub struct Subject<'m, 'p, P: Platform> {
     /// The address space.
     pub mm: Mm<'m, P>,
@@ -49,14 +58,30 @@ pub struct Subject<'m, 'p, P: Platform> {
     pub machine: &'m Hosted,
     /// Pages that are mapped.
     pub pages: u64,
-    /// Who counts locks, in the repetition that does.
-    locks: Option<&'m Counting<'m>>,
+    /// Who counts locks or instructions, in the repetitions that do.
+    counting: Option<&'m Counting<'m>>,
 }
 
 impl<'m, 'p, P: Platform> Subject<'m, 'p, P> {
+    /// The populated address space of `case`, whose folios are touched in the order of `touches`.
+    pub(super) fn populated<V: Verb>(
+        case: &V::Case,
+        touches: &[u32],
+        manager: &'m MemoryManager<'p, P>,
+        machine: &'m Hosted,
+        counting: Option<&'m Counting<'m>>,
+    ) -> Result<Self, Skip> {
+        let memory = V::memory(case);
+        let mm = manager.new_mm().map_err(|error| Skip(error.to_string()))?;
+        mm.switch_in();
+        super::map(&mm, memory.bytes)?;
+        let pages = touch(&mm, &memory, touches)?;
+        Ok(Self { mm, manager, machine, pages, counting })
+    }
+
     /// Counts from now on.
     pub fn counted(&self) -> Counted<'m, 'p, P> {
-        Counted::start(self.manager, self.machine, self.locks)
+        Counted::start(self.manager, self.machine, self.counting)
     }
 
     /// Says so when the address space does not map `pages` pages.
@@ -125,18 +150,57 @@ pub const FORKS: &[Way] = &[
     },
 ];
 
-/// An arm for each of `ways`. They share one machine, so that all of them get the same frames.
+/// The machines of an experiment, built when they are wanted first.
+#[derive(Default)]
+pub(super) struct Machines {
+    /// By the number of CPUs: one and two.
+    whole: [OnceCell<Hosted>; 2],
+    small: OnceCell<Hosted>,
+}
+
+impl Machines {
+    /// One for memory of the whole size, with one or two CPUs.
+    fn whole(&self, bytes: usize, clearing: bool, cpus: usize) -> Result<&Hosted, Skip> {
+        Self::built(&self.whole[cpus - 1], bytes, clearing, cpus)
+    }
+
+    /// One for what is looked at instruction by instruction.
+    pub(super) fn small(&self, bytes: usize, clearing: bool) -> Result<&Hosted, Skip> {
+        Self::built(&self.small, bytes, clearing, 1)
+    }
+
+    fn built(cell: &OnceCell<Hosted>, bytes: usize, clearing: bool, cpus: usize) -> Result<&Hosted, Skip> {
+        if let Some(machine) = cell.get() {
+            return Ok(machine);
+        }
+        let built = machine(bytes as u64, clearing, cpus)?;
+        Ok(cell.get_or_init(|| built))
+    }
+}
+
+/// Twice the memory of the case as everywhere, and once more for a child that copies all of it.
+fn machine(bytes: u64, clearing: bool, cpus: usize) -> Result<Hosted, Skip> {
+    let bytes = if clearing { 3 * bytes } else { 2 * bytes };
+    let machine = HostedConfig { clearing, ..HostedConfig::bench(bytes + SLACK) }
+        .with_cpus(cpus)
+        .build()
+        .map_err(|error| Skip(error.to_string()))?;
+    super::keep_from_children(&machine)?;
+    Ok(machine)
+}
+
+/// An arm for each of `ways`. They share their machines, so that all of them get the same frames.
 pub fn arms<V: Verb>(ways: &[Way]) -> Vec<Box<dyn Arm<V::Case>>> {
-    let machine = Rc::new(OnceCell::new());
+    let machines = Rc::new(Machines::default());
     let arm = |way: &Way| -> Box<dyn Arm<V::Case>> {
-        Box::new(Ours::<V> { way: *way, machine: machine.clone(), verb: PhantomData })
+        Box::new(Ours::<V> { way: *way, machines: machines.clone(), verb: PhantomData })
     };
     ways.iter().map(arm).collect()
 }
 
 struct Ours<V> {
     way: Way,
-    machine: Rc<OnceCell<Hosted>>,
+    machines: Rc<Machines>,
     verb: PhantomData<V>,
 }
 
@@ -151,19 +215,12 @@ impl<V: Verb> Arm<V::Case> for Ours<V> {
 
     fn setup(&mut self, case: &V::Case) -> Result<Box<dyn Prepared + '_>, Skip> {
         let memory = V::memory(case);
-        let machine = match self.machine.get() {
-            Some(machine) => machine,
-            None => {
-                let built = machine(memory.bytes as u64, V::CLEARING)?;
-                self.machine.get_or_init(|| built)
-            }
-        };
         let ready = Ready::<V> {
             case: case.clone(),
-            memory,
             touches: memory.touches(),
             config: super::with_folios((self.way.choose)(Config::default()), memory.folio)?,
-            machine,
+            machine: self.machines.whole(memory.bytes, V::CLEARING, V::cpus(case))?,
+            machines: &self.machines,
             other: Other::for_case(&memory),
             looked_up: None,
         };
@@ -171,83 +228,32 @@ impl<V: Verb> Arm<V::Case> for Ours<V> {
     }
 }
 
-/// Twice the memory of the case as everywhere, and once more for a child that copies all of it.
-fn machine(bytes: u64, clearing: bool) -> Result<Hosted, Skip> {
-    let bytes = if clearing { 3 * bytes } else { 2 * bytes };
-    let machine = HostedConfig { clearing, ..HostedConfig::bench(bytes + SLACK) }
-        .build()
-        .map_err(|error| Skip(error.to_string()))?;
-    super::keep_from_children(&machine)?;
-    Ok(machine)
-}
-
 struct Ready<'a, V: Verb> {
     case: V::Case,
-    memory: Memory,
     touches: Vec<u32>,
     config: Config,
     machine: &'a Hosted,
+    machines: &'a Machines,
     other: Other,
     /// What is looked up once, before the first warm-up.
     looked_up: Option<LookedUp>,
 }
 
-/// What the timed repetitions are too hurried to count.
-#[derive(Clone, Copy)]
-struct LookedUp {
-    /// Pages whose frame follows that of the page before.
-    in_sequence: u64,
-    /// Locks that the verb takes, of every kind.
-    locks: u64,
-}
-
 impl<V: Verb> Prepared for Ready<'_, V> {
     fn run(&mut self) -> Result<Sample, Skip> {
-        let (machine, config) = (self.machine, self.config);
-        let found = match self.looked_up {
-            Some(found) => found,
-            None => *self.looked_up.insert(self.look_up()?),
-        };
+        if self.looked_up.is_none() {
+            let found =
+                LookedUp::of::<V>(&self.case, &self.touches, &self.config, self.machine, self.machines)?;
+            self.looked_up = Some(found);
+        }
         let work = |manager: &MemoryManager<'_, Bare>| {
-            let subject = self.subject(manager, None)?;
+            let subject = Subject::populated::<V>(&self.case, &self.touches, manager, self.machine, None)?;
             self.other.fill_caches();
             V::work(&self.case, subject)
         };
-        // SAFETY: no verb knows another machine or hands the manager to another thread.
-        let sample = unsafe { super::with_bare_manager_as(machine, config, work) }?;
-        Ok(sample.count("frames_in_sequence", found.in_sequence).count("locks", found.locks))
-    }
-}
-
-impl<V: Verb> Ready<'_, V> {
-    /// The populated address space of the case.
-    fn subject<'m, 'p, P: Platform>(
-        &self,
-        manager: &'m MemoryManager<'p, P>,
-        locks: Option<&'m Counting<'m>>,
-    ) -> Result<Subject<'m, 'p, P>, Skip>
-    where
-        Self: 'm,
-    {
-        let mm = manager.new_mm().map_err(|error| Skip(error.to_string()))?;
-        mm.switch_in();
-        super::map(&mm, self.memory.bytes)?;
-        let pages = touch(&mm, &self.memory, &self.touches)?;
-        Ok(Subject { mm, manager, machine: self.machine, pages, locks })
-    }
-
-    /// A repetition on a platform that counts.
-    fn look_up(&self) -> Result<LookedUp, Skip> {
-        // SAFETY: `with_manager_of` makes, uses and drops the manager inside `run_on` of this machine; no verb knows
-        // another or hands the manager to another thread.
-        let counting = Counting::new(unsafe { self.machine.bare() });
-        super::with_manager_of(self.machine, &counting, &self.config, |manager| {
-            let subject = self.subject(manager, Some(&counting))?;
-            let in_sequence = scatter(self.machine, subject.mm.root(), &self.memory)?;
-            let sample = V::work(&self.case, subject)?;
-            let locks = sample.counters.get("locks").copied().unwrap_or_default();
-            Ok(LookedUp { in_sequence, locks })
-        })
+        // SAFETY: no verb knows another machine, and threads that take part in one are CPUs of this one meanwhile.
+        let sample = unsafe { super::with_bare_manager_as(self.machine, self.config, work) }?;
+        Ok(self.looked_up.iter().fold(sample, |sample, found| found.add_to(sample)))
     }
 }
 
@@ -266,18 +272,4 @@ fn touch<P: Platform>(mm: &Mm<'_, P>, memory: &Memory, touches: &[u32]) -> Resul
 /// The address `offset` bytes into the populated memory.
 pub fn at(offset: usize) -> VirtAddr {
     START.add(offset as u64)
-}
-
-/// Pages whose frame follows that of the page before, by the machine's reading of the page table.
-///
-/// # Errors
-/// [`Skip`] when shuffled memory has frames in sequence after all.
-fn scatter(machine: &Hosted, root: Frame, memory: &Memory) -> Result<u64, Skip> {
-    let leaves = machine.leaves(root).into_iter();
-    let frames = leaves.flat_map(|leaf| leaf.frame.0..leaf.frame.0 + leaf.frames);
-    let found = neighbours(frames);
-    if memory.shuffled && found > memory.pages() as u64 / 20 {
-        return Err(Skip(format!("{found} of {} frames are in sequence: not shuffled", memory.pages())));
-    }
-    Ok(found)
 }

@@ -1,7 +1,5 @@
 //! Our own `MADV_DONTNEED`, on a hosted machine.
 
-use std::time::Instant;
-
 use quire::platform::Platform;
 use quire::vm::Advice;
 
@@ -23,11 +21,14 @@ impl Verb for DontNeed {
         *memory
     }
 
+    fn with_memory(_: &Memory, memory: Memory) -> Option<Memory> {
+        Some(memory)
+    }
+
     fn work<P: Platform>(memory: &Memory, subject: Subject<'_, '_, P>) -> Result<Sample, Skip> {
         let counted = subject.counted();
-        let start = Instant::now();
-        let outcome = subject.mm.madvise(START, memory.bytes as u64, Advice::DontNeed);
-        let time = start.elapsed().as_nanos() as f64;
+        let verb = || subject.mm.madvise(START, memory.bytes as u64, Advice::DontNeed);
+        let (outcome, time) = counted.timed(verb)?;
         outcome.map_err(|error| Skip::because("madvise", error))?;
         let sample = counted.sample(time, subject.pages);
         subject.expect_mapped(0)?;

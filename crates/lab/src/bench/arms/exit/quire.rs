@@ -25,10 +25,14 @@ impl Verb for Exit {
         *memory
     }
 
+    fn with_memory(_: &Memory, memory: Memory) -> Option<Memory> {
+        Some(memory)
+    }
+
     fn work<P: Platform>(memory: &Memory, subject: Subject<'_, '_, P>) -> Result<Sample, Skip> {
         let counted = subject.counted();
         let Subject { mm, manager, pages, .. } = subject;
-        let time = exit(mm);
+        let ((), time) = counted.timed(|| mm.exit())?;
         let sample = counted.sample(time, pages);
         match manager.meminfo() {
             left if left.anon + left.page_tables == 0 => {}

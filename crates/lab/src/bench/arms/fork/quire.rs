@@ -28,10 +28,23 @@ impl Verb for Forking {
         case.memory
     }
 
+    fn with_memory(case: &Fork, memory: Memory) -> Option<Fork> {
+        case.every.is_none().then_some(Fork { memory, ..*case })
+    }
+
     fn work<P: Platform>(case: &Fork, subject: Subject<'_, '_, P>) -> Result<Sample, Skip> {
         let counted = subject.counted();
-        let (child, forked) = fork(&subject.mm)?;
-        let writes = if case.every.is_some() { first_writes(case, &subject.mm, &child)? } else { 0.0 };
+        let (child, forked) = counted.timed(|| subject.mm.fork())?;
+        let child = child.map_err(|error| Skip::because("fork", error))?;
+        let writes = match case.every {
+            Some(_) => {
+                subject.mm.switch_out();
+                child.switch_in();
+                let (written, time) = counted.timed(|| first_writes(case, &child))?;
+                written.map(|()| time)?
+            }
+            None => 0.0,
+        };
         let written = case.written().count() as u64;
         let sample = counted.sample(forked + writes, subject.pages + written);
         let pages = subject.pages;
@@ -48,27 +61,19 @@ impl Verb for Forking {
         let mm = manager.new_mm().map_err(|error| Skip(error.to_string()))?;
         mm.switch_in();
         ours::map(&mm, case.memory.bytes)?;
-        let (_child, empty) = fork(&mm)?;
+        let start = Instant::now();
+        let child = mm.fork();
+        let empty = start.elapsed().as_nanos() as f64;
+        child.map_err(|error| Skip::because("fork of nothing", error))?;
         Ok(case.metrics(sample, forked, writes, empty))
     }
 }
 
-/// The child, and nanoseconds.
-fn fork<'m, P: Platform>(mm: &Mm<'m, P>) -> Result<(Mm<'m, P>, f64), Skip> {
-    let start = Instant::now();
-    let child = mm.fork();
-    let time = start.elapsed().as_nanos() as f64;
-    child.map(|child| (child, time)).map_err(|error| Skip::because("fork", error))
-}
-
-/// Lets the child run and write to its pages; nanoseconds of the faults.
-fn first_writes<P: Platform>(case: &Fork, parent: &Mm<'_, P>, child: &Mm<'_, P>) -> Result<f64, Skip> {
-    parent.switch_out();
-    child.switch_in();
-    let start = Instant::now();
+/// Lets the child write to its pages.
+fn first_writes<P: Platform>(case: &Fork, child: &Mm<'_, P>) -> Result<(), Skip> {
     for page in case.written() {
         let outcome = child.fault(at(page * PAGE), Access::Write);
         outcome.map_err(|error| Skip(format!("fault of page {page} in the child: {error}")))?;
     }
-    Ok(start.elapsed().as_nanos() as f64)
+    Ok(())
 }

@@ -1,7 +1,5 @@
 //! Our own `mprotect`, on a hosted machine.
 
-use std::time::Instant;
-
 use quire::arch::Protection;
 use quire::platform::Platform;
 
@@ -9,6 +7,7 @@ use super::{BACK, READ_ONLY};
 use crate::bench::experiment::{Sample, Skip};
 use crate::bench::memory::Memory;
 use crate::bench::ours::START;
+use crate::bench::ours::counted::Counted;
 use crate::bench::ours::verbs::{Subject, Verb};
 
 /// `Mm::mprotect` of an address space that one CPU runs, read-only and back.
@@ -24,11 +23,15 @@ impl Verb for Protect {
         *memory
     }
 
+    fn with_memory(_: &Memory, memory: Memory) -> Option<Memory> {
+        Some(memory)
+    }
+
     fn work<P: Platform>(memory: &Memory, subject: Subject<'_, '_, P>) -> Result<Sample, Skip> {
         let counted = subject.counted();
-        let read_only = protect(&subject, memory, Protection::READ)?;
+        let read_only = protect(&counted, &subject, memory, Protection::READ)?;
         let writable = subject.machine.leaves(subject.mm.root()).iter().any(|leaf| leaf.write);
-        let back = protect(&subject, memory, Protection::READ | Protection::WRITE)?;
+        let back = protect(&counted, &subject, memory, Protection::READ | Protection::WRITE)?;
         if writable {
             return Err(Skip("a page can be written while it is read-only".to_owned()));
         }
@@ -42,12 +45,11 @@ impl Verb for Protect {
 }
 
 fn protect<P: Platform>(
+    counted: &Counted<'_, '_, P>,
     subject: &Subject<'_, '_, P>,
     memory: &Memory,
     prot: Protection,
 ) -> Result<f64, Skip> {
-    let start = Instant::now();
-    let outcome = subject.mm.mprotect(START, memory.bytes as u64, prot);
-    let time = start.elapsed().as_nanos() as f64;
+    let (outcome, time) = counted.timed(|| subject.mm.mprotect(START, memory.bytes as u64, prot))?;
     outcome.map_err(|error| Skip::because("mprotect", error)).map(|()| time)
 }

@@ -1,7 +1,5 @@
 //! Our own `mremap`, on a hosted machine.
 
-use std::time::Instant;
-
 use quire::arch::Protection;
 use quire::platform::Platform;
 use quire::vm::{MapRequest, Placement, Remap};
@@ -28,6 +26,10 @@ impl Verb for Mremap {
         case.memory
     }
 
+    fn with_memory(case: &Move, memory: Memory) -> Option<Move> {
+        Some(Move { memory, ..*case })
+    }
+
     fn work<P: Platform>(case: &Move, subject: Subject<'_, '_, P>) -> Result<Sample, Skip> {
         let (bytes, to) = (case.memory.bytes as u64, START.add(DISTANCE + case.beyond as u64));
         let place = MapRequest {
@@ -42,9 +44,7 @@ impl Verb for Mremap {
         let last = bytes - 4096;
         let before = [probe(START), probe(START.add(last))];
         let counted = subject.counted();
-        let start = Instant::now();
-        let moved = subject.mm.mremap(START, bytes, bytes, Remap::Fixed(to));
-        let time = start.elapsed().as_nanos() as f64;
+        let (moved, time) = counted.timed(|| subject.mm.mremap(START, bytes, bytes, Remap::Fixed(to)))?;
         let at = moved.map_err(|error| Skip::because("mremap", error))?;
         let sample = counted.sample(time, subject.pages);
         subject.expect_mapped(subject.pages)?;

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::Unmap;
+use super::{RunBy, Unmap, beside};
 use crate::bench::experiment::{Sample, Skip};
 use crate::bench::linux::verbs::{Subject, Verb};
 
@@ -10,15 +10,24 @@ use crate::bench::linux::verbs::{Subject, Verb};
 pub(super) static UNMAP: Verb<Unmap> = Verb {
     about: "one munmap call: system call, VMA, zap, reverse map, flush, cgroup uncharge, LRU, frames and page tables. \
             Folio sizes are forced in /sys and verified in /proc/kpageflags; `2MiB-pte` is a huge page whose PMD was \
-            split by advice on one of its pages. One thread: no other CPU has to flush.",
+            split by advice on one of its pages. One thread: no other CPU has to flush, save where the case has two.",
     memory: |case| case.memory,
     work,
 };
 
 fn work(case: &Unmap, mut subject: Subject) -> Result<Sample, Skip> {
-    let start = Instant::now();
-    let outcome = subject.region.unmap_each(case.each);
-    let time = start.elapsed().as_nanos() as f64;
+    let mut unmap = || {
+        let start = Instant::now();
+        let outcome = subject.region.unmap_each(case.each);
+        (outcome, start.elapsed().as_nanos() as f64)
+    };
+    let (outcome, time) = match case.run_by {
+        RunBy::One => unmap(),
+        RunBy::Two(processor) => beside(processor, |spin| spin(), unmap),
+        RunBy::Nobody => {
+            return Err(Skip("munmap is of the caller's own address space, which a CPU runs".to_owned()));
+        }
+    };
     outcome.map_err(|error| Skip::because("munmap", error))?;
     Ok(Sample::new(time, subject.pages))
 }

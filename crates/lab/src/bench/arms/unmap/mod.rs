@@ -3,10 +3,35 @@
 mod linux;
 mod quire;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::bench::experiment::Arm;
 use crate::bench::linux::verbs::Linux;
 use crate::bench::memory::Memory;
 use crate::bench::ours::verbs::{self, ZAPS};
+use crate::bench::threads::{Meeting, Pinned};
+
+/// Who runs the address space while memory is unmapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunBy {
+    /// The CPU that unmaps.
+    One,
+    /// A second CPU as well, whose thread is bound to this processor.
+    Two(usize),
+    /// No CPU.
+    Nobody,
+}
+
+impl RunBy {
+    /// How many CPUs that are.
+    pub fn cpus(self) -> usize {
+        match self {
+            Self::One => 1,
+            Self::Two(_) => 2,
+            Self::Nobody => 0,
+        }
+    }
+}
 
 /// Unmap populated memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +40,36 @@ pub struct Unmap {
     pub memory: Memory,
     /// Bytes that each call unmaps, a divisor of the memory's; all of them, for one call.
     pub each: usize,
+    /// Who runs the address space.
+    pub run_by: RunBy,
+}
+
+/// Does `work` while another thread, bound to `processor`, spins: in the function that it gives to `spin`.
+fn beside<R>(processor: usize, spin: impl FnOnce(&dyn Fn()) + Send, work: impl FnOnce() -> R) -> R {
+    let (meeting, over) = (Meeting::of(2), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let _pinned = Pinned::to(processor);
+            spin(&|| {
+                meeting.wait();
+                while !over.load(Ordering::Acquire) {
+                    std::hint::spin_loop();
+                }
+            });
+        });
+        let _over = Over(&over);
+        meeting.wait();
+        work()
+    })
+}
+
+/// Says that it is over, also when something went wrong.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
 }
 
 /// Every arm. The checksum of a repetition is the number of pages that were mapped, written, and then unmapped.

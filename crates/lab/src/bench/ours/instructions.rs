@@ -1,0 +1,111 @@
+//! Looks at a verb instruction by instruction: how many are locked, and which page descriptors they touch.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use hosted::{Access, Hosted};
+use quire::limits::BLOCK_FRAMES;
+use quire::memmap::{BlockState, Descriptor, MemMap};
+
+use crate::bench::experiment::Skip;
+
+/// Rows of a block: those of its frames, and that of the folio which the whole block may be.
+const ROWS: usize = BLOCK_FRAMES + 1;
+
+/// What was seen so far.
+pub struct Instructions {
+    limit: u64,
+    executed: AtomicU64,
+    locked: AtomicU64,
+    /// A bit for each row of each block.
+    touched: Mutex<Vec<u64>>,
+}
+
+impl Instructions {
+    /// Nothing yet. At most `limit` instructions are looked at.
+    pub fn at_most(limit: u64) -> Self {
+        let [executed, locked] = [0, 0].map(AtomicU64::new);
+        Self { limit, executed, locked, touched: Mutex::default() }
+    }
+
+    /// Does `verb` one instruction at a time and looks at what it touches. `map` is that of the memory on `machine`.
+    ///
+    /// # Errors
+    /// [`Skip`] when the host does not let it.
+    pub fn follow<R>(&self, machine: &Hosted, map: &MemMap, verb: impl FnOnce() -> R) -> Result<R, Skip> {
+        let mut touched = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
+        touched.resize((map.blocks().count() * ROWS).div_ceil(64), 0);
+        let bits = touched.as_mut_slice();
+        let memory = memory(machine);
+        let note = |access: Access| {
+            let bytes = access.at..access.at + access.bytes;
+            if overlap(&bytes, &memory) {
+                rows(map, &bytes, |row| bits[row / 64] |= 1 << (row % 64));
+            }
+        };
+        // SAFETY: the note is taken in memory that is there already, by plain reads of records that are all atomics; the
+        // map has no row beyond those that there is a bit for.
+        let steps = unsafe { machine.watch_steps(self.limit - self.executed(), note, verb) };
+        let steps = steps.map_err(|error| Skip(error.to_string()))?;
+        self.executed.fetch_add(steps.instructions, Ordering::Relaxed);
+        self.locked.fetch_add(steps.locked, Ordering::Relaxed);
+        Ok(steps.result)
+    }
+
+    /// Whether that was all of the verb.
+    pub fn are_all(&self) -> bool {
+        self.executed() < self.limit
+    }
+
+    /// Instructions executed, those of the platform that counts among them.
+    pub fn executed(&self) -> u64 {
+        self.executed.load(Ordering::Relaxed)
+    }
+
+    /// Locked instructions executed.
+    pub fn locked(&self) -> u64 {
+        self.locked.load(Ordering::Relaxed)
+    }
+
+    /// Different page descriptors that were read or written: rows of frames, and folios of whole blocks. Map counts, states
+    /// and origins stand beside the rows and are none.
+    pub fn descriptors(&self) -> u64 {
+        let touched = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
+        touched.iter().map(|word| u64::from(word.count_ones())).sum()
+    }
+}
+
+/// Where the machine's memory stands.
+fn memory(machine: &Hosted) -> Range<usize> {
+    let (first, last) = (machine.ranges()[0], machine.ranges()[machine.ranges().len() - 1]);
+    let start = machine.arena().direct_map(first.start).addr();
+    start..start + (last.end().0 - first.start.0) as usize
+}
+
+fn overlap(one: &Range<usize>, other: &Range<usize>) -> bool {
+    one.start < other.end && other.start < one.end
+}
+
+/// Tells of each descriptor that has one of `bytes`, as things are now.
+fn rows(map: &MemMap, bytes: &Range<usize>, mut tell: impl FnMut(usize)) {
+    for (nth, (_, block)) in map.blocks().enumerate() {
+        if let Some(area) = block.area() {
+            let start = std::ptr::from_ref(area).addr();
+            let rows = start..start + BLOCK_FRAMES * size_of::<Descriptor>();
+            if overlap(bytes, &rows) {
+                let first = bytes.start.saturating_sub(start) / size_of::<Descriptor>();
+                let last = (bytes.end.min(rows.end) - 1 - start) / size_of::<Descriptor>();
+                (first..=last).for_each(|row| tell(nth * ROWS + row));
+            }
+        } else if matches!(block.state(), BlockState::Folio | BlockState::Listed) {
+            let start = std::ptr::from_ref(block.folio()).addr();
+            if overlap(bytes, &(start..start + size_of::<Descriptor>())) {
+                tell(nth * ROWS + BLOCK_FRAMES);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,107 @@
+use hosted::HostedConfig;
+use quire::addr::{Frame, Order};
+use quire::cpu::CpuId;
+use quire::limits::BLOCK_FRAMES;
+use quire::manager::{Config, MemoryManager};
+use quire::memmap::DescriptorFlags;
+use quire::tlb::ZapStrategy;
+use quire::vm::{FolioPolicy, Mm};
+
+use super::*;
+use crate::bench::folio::{Folio, PAGE};
+use crate::bench::ours;
+use crate::bench::ours::counting::Counting;
+
+const TABLE: usize = 2 << 20;
+
+/// What `verb` was seen to do to an address space with so many tables full of pages, on a machine of its own: different
+/// descriptors, and locked instructions. It is given the frames that are mapped.
+fn seen(
+    config: Config,
+    folio: Folio,
+    tables: usize,
+    verb: impl FnOnce(&MemoryManager<'_, Counting<'_>>, &Mm<'_, Counting<'_>>, &[Frame]),
+) -> (u64, u64) {
+    let machine = HostedConfig { prefault: false, ..HostedConfig::bench(64 << 20) }.build().unwrap();
+    // SAFETY: used inside `run_on` of this machine alone.
+    let counting = Counting::instructions_on(unsafe { machine.bare() }, u64::MAX);
+    machine.run_on(CpuId(0), || {
+        let policy = FolioPolicy::only(Order::new(folio.order).unwrap()).with_pmd_mapped(folio.pmd);
+        let config = Config { folios: policy, ..config };
+        let manager = MemoryManager::new(&counting, &ours::ranges(&machine, false), &config).unwrap();
+        let mm = manager.new_mm().unwrap();
+        mm.switch_in();
+        ours::map(&mm, tables * TABLE).unwrap();
+        ours::populate(&mm, tables * TABLE, folio).unwrap();
+        let leaves = machine.leaves(mm.root());
+        let frames: Vec<Frame> =
+            leaves.iter().flat_map(|leaf| (0..leaf.frames).map(|at| Frame(leaf.frame.0 + at))).collect();
+        assert_eq!(frames.len(), tables * TABLE / PAGE);
+        let instructions = counting.instructions().unwrap();
+        let map = manager.pages().memmap();
+        instructions.follow(&machine, map, || verb(&manager, &mm, &frames)).unwrap();
+        assert!(instructions.are_all() && instructions.executed() > 1000);
+        mm.switch_out();
+        drop(mm);
+        (instructions.descriptors(), instructions.locked())
+    })
+}
+
+fn unmap(mm: &Mm<'_, Counting<'_>>, tables: usize) {
+    mm.munmap(ours::START, (tables * TABLE) as u64).unwrap();
+}
+
+const PAGES: Folio = Folio { order: 0, pmd: false };
+
+/// Beside the tables of the lowest level: those of the three levels above, and the slab that the mapping's record goes back to.
+const ALWAYS: u64 = 4;
+
+#[test]
+fn an_unmap_touches_the_descriptors_of_page_tables_alone() {
+    for tables in [1, 4] {
+        let (descriptors, locked) = seen(Config::default(), PAGES, tables, |_, mm, _| unmap(mm, tables));
+        assert_eq!(descriptors, tables as u64 + ALWAYS, "{tables} tables");
+        assert!(locked > 0 && locked < 40, "{locked} locked instructions for {tables} tables");
+    }
+    let large = |pmd| Folio { order: 9, pmd };
+    // A leaf of the level above leaves its table behind, made beforehand and kept beside it; a folio of a whole block is a
+    // descriptor of its own when it was mapped in small pieces.
+    let (descriptors, _) = seen(Config::default(), large(true), 4, |_, mm, _| unmap(mm, 4));
+    assert_eq!(descriptors, 4 + ALWAYS);
+    let (descriptors, _) = seen(Config::default(), large(false), 4, |_, mm, _| unmap(mm, 4));
+    assert_eq!(descriptors, 2 * 4 + ALWAYS);
+}
+
+/// The count above would show it.
+#[test]
+fn a_look_at_the_descriptor_of_each_frame_is_found() {
+    let (descriptors, _) = seen(Config::default(), PAGES, 2, |manager, mm, frames| {
+        for frame in frames {
+            assert!(!manager.pages().descriptor(*frame).has(DescriptorFlags::TABLE));
+        }
+        unmap(mm, 2);
+    });
+    assert_eq!(descriptors, 2 * BLOCK_FRAMES as u64 + 2 + ALWAYS);
+    let (descriptors, _) = seen(Config::default(), PAGES, 2, |manager, mm, frames| {
+        manager.pages().descriptor(frames[77]).word.store(0, Ordering::Relaxed);
+        unmap(mm, 2);
+    });
+    assert_eq!(descriptors, 1 + 2 + ALWAYS);
+}
+
+/// Page by page each entry is exchanged, and the lock of its block is taken and given back.
+#[test]
+fn locked_instructions_of_each_page_are_counted() {
+    let config = Config { zap: ZapStrategy::PerPage, ..Config::default() };
+    let unmap = |mm: &Mm<'_, Counting<'_>>, pages: u64| mm.munmap(ours::START, pages * PAGE as u64).unwrap();
+    let (_, of_16) = seen(config, PAGES, 1, |_, mm, _| unmap(mm, 16));
+    let (_, of_48) = seen(config, PAGES, 1, |_, mm, _| unmap(mm, 48));
+    assert!(of_48 - of_16 >= 2 * 32 && of_48 - of_16 <= 5 * 32, "{of_16} {of_48}");
+    // One that nobody needs is found.
+    let one_more = AtomicU64::new(0);
+    let (_, more) = seen(config, PAGES, 1, |_, mm, _| {
+        unmap(mm, 16);
+        one_more.fetch_add(1, Ordering::Relaxed);
+    });
+    assert_eq!(more, of_16 + 1);
+}

@@ -1,0 +1,165 @@
+//! What the timed repetitions of a verb are too hurried to count: found in repetitions of its own.
+
+use hosted::Hosted;
+use quire::addr::Frame;
+use quire::manager::Config;
+
+use super::counting::Counting;
+use super::verbs::{Machines, Subject, Verb};
+use crate::bench::experiment::{Sample, Skip};
+use crate::bench::memory::{Memory, neighbours};
+
+/// Counted once for a case.
+#[derive(Clone, Copy)]
+pub(super) struct LookedUp {
+    /// Pages whose frame follows that of the page before.
+    in_sequence: u64,
+    /// Locks that the verb takes, of every kind.
+    locks: u64,
+    stepped: Option<(Stepped, PerGib)>,
+}
+
+/// Counted where the verb ran one instruction at a time.
+#[derive(Clone, Copy)]
+struct Stepped {
+    /// The memory that it was done to; less than is timed, since an instruction takes microseconds then.
+    bytes: u64,
+    executed: u64,
+    atomics: u64,
+    descriptors: u64,
+}
+
+/// The same for 1 GiB, as far as it can be told.
+#[derive(Clone, Copy)]
+struct PerGib {
+    atomics: Option<u64>,
+    descriptors: Option<u64>,
+}
+
+/// The memory that verbs are looked at on: as much of it as they do in few instructions.
+const BYTES: [usize; 6] = [64 << 10, 128 << 10, 2 << 20, 4 << 20, 8 << 20, 32 << 20];
+
+/// What a page table of the lowest level maps.
+const TABLE: u64 = 2 << 20;
+
+const GIB: u64 = 1 << 30;
+
+/// Instructions that are looked at in one go, each of them 10 us: more memory as long as it promises no more.
+const LIMIT: u64 = 80_000;
+
+/// The memory that is looked at in a full run, and in a small one.
+const FOLIOS: (&[&str], &[&str]) = (&["4KiB", "4KiB/shuffled", "64KiB", "2MiB-pte", "2MiB-pmd"], &["4KiB"]);
+
+impl LookedUp {
+    /// Does the verb on platforms that count.
+    pub(super) fn of<V: Verb>(
+        case: &V::Case,
+        touches: &[u32],
+        config: &Config,
+        machine: &Hosted,
+        machines: &Machines,
+    ) -> Result<Self, Skip> {
+        // SAFETY: `with_manager_of` makes, uses and drops the manager inside `run_on` of this machine; no verb knows
+        // another, and threads that take part in one are CPUs of this one meanwhile.
+        let counting = Counting::locks_on(unsafe { machine.bare() });
+        let (in_sequence, locks) = super::with_manager_of(machine, &counting, config, |manager| {
+            let subject = Subject::populated::<V>(case, touches, manager, machine, Some(&counting))?;
+            let in_sequence = scatter(machine, subject.mm.root(), &V::memory(case))?;
+            let sample = V::work(case, subject)?;
+            Ok((in_sequence, sample.counters.get("locks").copied().unwrap_or_default()))
+        })?;
+        let stepped = Stepped::look::<V>(case, config, machines)?;
+        Ok(Self { in_sequence, locks, stepped })
+    }
+
+    /// Adds it to a repetition.
+    pub(super) fn add_to(&self, sample: Sample) -> Sample {
+        let sample = sample.count("frames_in_sequence", self.in_sequence).count("locks", self.locks);
+        let Some((stepped, per_gib)) = self.stepped else { return sample };
+        let sample = sample
+            .count("stepped_bytes", stepped.bytes)
+            .count("instructions", stepped.executed)
+            .count("atomics", stepped.atomics)
+            .count("descriptors", stepped.descriptors);
+        let sample =
+            per_gib.atomics.iter().fold(sample, |sample, count| sample.count("atomics_per_gib", *count));
+        per_gib.descriptors.iter().fold(sample, |sample, count| sample.count("descriptors_per_gib", *count))
+    }
+}
+
+impl Stepped {
+    /// Looks at the verb on as much memory as it does in few instructions; nothing, where it takes many for the least.
+    fn look<V: Verb>(
+        case: &V::Case,
+        config: &Config,
+        machines: &Machines,
+    ) -> Result<Option<(Self, PerGib)>, Skip> {
+        let memory = V::memory(case);
+        let folios = if memory.bytes < 1 << 30 { FOLIOS.1 } else { FOLIOS.0 };
+        if !folios.contains(&memory.name().as_str()) {
+            return Ok(None);
+        }
+        let machine = machines.small(BYTES[BYTES.len() - 1], V::CLEARING)?;
+        let mut seen: Vec<Self> = Vec::new();
+        for bytes in BYTES.into_iter().filter(|bytes| (memory.folio.bytes()..=memory.bytes).contains(bytes)) {
+            let expected = |count: fn(&Self) -> u64| Self::beyond(&seen, bytes as u64, count);
+            if expected(|seen| seen.executed).is_some_and(|expected| expected > LIMIT) {
+                break;
+            }
+            let Some(case) = V::with_memory(case, Memory { bytes, ..memory }) else { break };
+            match Self::on::<V>(&case, config, machine)? {
+                Some(found) => seen.push(found),
+                None => break,
+            }
+        }
+        let Some(last) = seen.last() else { return Ok(None) };
+        // What belongs to tables, most descriptors above all, is not seen between sizes of which one is none of whole tables.
+        let whole = seen.iter().rev().nth(1).is_some_and(|before| before.bytes >= TABLE);
+        let within = last.bytes < TABLE;
+        let per_gib = PerGib {
+            atomics: Self::beyond(&seen, GIB, |seen| seen.atomics).filter(|_| whole || within),
+            descriptors: Self::beyond(&seen, GIB, |seen| seen.descriptors).filter(|_| whole),
+        };
+        Ok(Some((*last, per_gib)))
+    }
+
+    /// What a count would be for `bytes`, if the rest of it were as what the largest of `seen` has beyond the one before.
+    fn beyond(seen: &[Self], bytes: u64, count: impl Fn(&Self) -> u64) -> Option<u64> {
+        let [.., before, last] = seen else { return None };
+        let more = count(last).saturating_sub(count(before)) * (bytes - last.bytes);
+        Some(count(last) + more / (last.bytes - before.bytes))
+    }
+
+    /// Looks at the verb on this memory; nothing, where it takes too many instructions.
+    fn on<V: Verb>(case: &V::Case, config: &Config, machine: &Hosted) -> Result<Option<Self>, Skip> {
+        let memory = V::memory(case);
+        // SAFETY: as above.
+        let counting = Counting::instructions_on(unsafe { machine.bare() }, LIMIT);
+        super::with_manager_of(machine, &counting, config, |manager| {
+            let touches = memory.touches();
+            let subject = Subject::populated::<V>(case, &touches, manager, machine, Some(&counting))?;
+            V::work(case, subject).map(drop)
+        })?;
+        let all = counting.instructions().filter(|seen| seen.are_all());
+        Ok(all.map(|seen| Self {
+            bytes: memory.bytes as u64,
+            executed: seen.executed(),
+            atomics: seen.locked(),
+            descriptors: seen.descriptors(),
+        }))
+    }
+}
+
+/// Pages whose frame follows that of the page before, by the machine's reading of the page table.
+///
+/// # Errors
+/// [`Skip`] when shuffled memory has frames in sequence after all.
+fn scatter(machine: &Hosted, root: Frame, memory: &Memory) -> Result<u64, Skip> {
+    let leaves = machine.leaves(root).into_iter();
+    let frames = leaves.flat_map(|leaf| leaf.frame.0..leaf.frame.0 + leaf.frames);
+    let found = neighbours(frames);
+    if memory.shuffled && found > memory.pages() as u64 / 20 {
+        return Err(Skip(format!("{found} of {} frames are in sequence: not shuffled", memory.pages())));
+    }
+    Ok(found)
+}

@@ -14,6 +14,7 @@ const ALL: [Rank; Rank::Parked as usize] = [
     Rank::FileTable,
     Rank::File,
     Rank::FileViews,
+    Rank::Forming,
     Rank::PageTable,
     Rank::PageTableSecond,
     Rank::Slab,

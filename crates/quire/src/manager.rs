@@ -126,6 +126,12 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         self.memory.pages()
     }
 
+    /// Clears one piece of a gigantic folio that somebody waits for or may touch later; whether there was one. For CPUs that
+    /// have nothing else to do, which call it until it says no. The caller holds no lock.
+    pub fn clear_ahead(&self) -> bool {
+        self.memory.clear_ahead()
+    }
+
     /// How often an event happened, on all CPUs together. The names are those of `/proc/vmstat`.
     pub fn stat(&self, stat: Stat) -> u64 {
         self.memory.pages().stat(stat)

@@ -14,6 +14,8 @@ pub enum Rank {
     File,
     /// Who maps one file.
     FileViews,
+    /// One gigantic folio that is being cleared.
+    Forming,
     /// The entries of one page-table page.
     PageTable,
     /// The entries of a second page-table page: the child's in `fork`, the target's in `mremap`.

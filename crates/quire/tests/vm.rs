@@ -8,6 +8,8 @@ mod basic;
 mod batches;
 #[path = "vm/failures.rs"]
 mod failures;
+#[path = "vm/forming.rs"]
+mod forming;
 #[path = "vm/gigantic.rs"]
 mod gigantic;
 #[path = "vm/mappings.rs"]

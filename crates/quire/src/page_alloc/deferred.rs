@@ -8,7 +8,7 @@
 use core::sync::atomic::Ordering;
 
 use super::PageAllocator;
-use crate::addr::{BlockNumber, Order};
+use crate::addr::{BlockNumber, Frame, Order};
 use crate::error::SplitError;
 use crate::limits::DEFERRED_SPLITS;
 use crate::memmap::{Block, BlockState, DescriptorFlags};
@@ -54,6 +54,22 @@ impl<P: Platform> PageAllocator<'_, P> {
             return self.split_folio(number.first_frame(), Order::BLOCK);
         }
         self.split_block(number, Order::FRAME, false)
+    }
+
+    /// Puts a folio of more than a block on the list if some of its blocks are mapped, by leaves of 2 MiB, and others not.
+    pub(crate) fn defer_if_partly_mapped(&self, frame: Frame) {
+        let (number, block) = (frame.block(), self.memmap.block(frame.block()));
+        block.lock(self.platform);
+        let maps = block.folio_maps.load(Ordering::Relaxed);
+        if block.state() == BlockState::Folio
+            && block.order.load(Ordering::Relaxed) > Order::BLOCK.get()
+            && !block.held.contains(0)
+            && block.gigantic_maps.load(Ordering::Relaxed) == 0
+            && (1..1 << (block.order.load(Ordering::Relaxed) - Order::BLOCK.get())).contains(&maps)
+        {
+            self.defer_split(number, block);
+        }
+        block.unlock(self.platform);
     }
 
     /// Puts a folio on the list. Under its lock.

@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use super::PageTables;
-use crate::addr::{FrameRange, Order, PageSize, VirtAddr, VirtRange};
+use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags, Level};
 use crate::error::MapError;
 use crate::limits::TABLE_ENTRIES;
@@ -20,21 +20,34 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
     /// # Errors
     /// [`MapError::Unaligned`], [`MapError::BadAddress`], [`MapError::OutOfMemory`].
     pub fn collapse(&self, addr: VirtAddr) -> Result<bool, MapError> {
-        let size = PageSize::Size2M;
+        self.collapse_to(addr, PageSize::Size2M)
+    }
+
+    /// The same one level up: a 1 GiB leaf in the place of 512 leaves of 2 MiB that map a gigantic folio.
+    ///
+    /// # Errors
+    /// As [`Self::collapse`].
+    pub fn collapse_gigantic(&self, addr: VirtAddr) -> Result<bool, MapError> {
+        self.collapse_to(addr, PageSize::Size1G)
+    }
+
+    fn collapse_to(&self, addr: VirtAddr, size: PageSize) -> Result<bool, MapError> {
         if !addr.is_aligned(size.bytes()) {
             return Err(MapError::Unaligned);
         }
-        let extent = VirtRange::from_len(addr, size.bytes());
+        let (level, extent) = (Level::of_leaf(size), VirtRange::from_len(addr, size.bytes()));
         self.check(extent)?;
-        self.unshare(extent)?;
-        let Some(parent) = self.find(addr, Level::PMD) else { return Ok(false) };
+        if size == PageSize::Size2M {
+            self.unshare(extent)?;
+        }
+        let Some(parent) = self.find(addr, level) else { return Ok(false) };
         let index = parent.index(addr);
         let pointer = parent.load(index);
-        if !pointer.is_table(Level::PMD) {
+        if !pointer.is_table(level) {
             return Ok(false);
         }
         let table = parent.child(self.platform(), pointer);
-        let Some(first) = one_folio(table) else { return Ok(false) };
+        let Some(first) = one_folio(table, size) else { return Ok(false) };
         if !self.allocator.counter().try_map_large(first.frame(), size) {
             return Ok(false);
         }
@@ -42,11 +55,23 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         let mut owed = FlushBatch::new();
         owed.add_tables(parent.extent(addr));
         owed.flush(self.allocator, self.context);
-        let leaf = large_leaf(table, first);
-        self.allocator.counter().unmap(FrameRange::folio(leaf.frame(), size.order()));
+        let leaf = large_leaf(table, first, size);
+        self.uncount_parts(leaf.frame(), size);
         self.lock(parent).fill(index, leaf);
         self.free_table(table);
         Ok(true)
+    }
+
+    /// Drops the counts of the 512 leaves in whose place one of `size` comes, which is counted already.
+    fn uncount_parts(&self, frame: Frame, size: PageSize) {
+        let mut counter = self.allocator.counter();
+        if size == PageSize::Size2M {
+            counter.unmap(FrameRange::folio(frame, size.order()));
+            return;
+        }
+        for part in (0..size.frames()).step_by(TABLE_ENTRIES) {
+            counter.unmap_large(frame.add(part), PageSize::Size2M);
+        }
     }
 
     /// Frees a table that was taken out and flushed.
@@ -61,21 +86,26 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
     }
 }
 
-/// The first of 512 leaves that map one block in order, if that is what the table holds.
-fn one_folio(table: Table<'_>) -> Option<Entry> {
-    let first = table.load(0);
-    let whole = first.is_present()
-        && first.frame().is_aligned(Order::BLOCK)
+/// The first of 512 leaves that map one folio in order, if that is what the table holds.
+fn one_folio(table: Table<'_>, size: PageSize) -> Option<Entry> {
+    let (first, step) = (table.load(0), size.frames() / TABLE_ENTRIES as u64);
+    let whole = first.is_leaf(table.level())
+        && first.frame().is_aligned(size.order())
         && !first.has(EntryFlags::SPECIAL)
-        && table.run_length(0, TABLE_ENTRIES, first) == TABLE_ENTRIES;
+        && (1..TABLE_ENTRIES).all(|at| {
+            let leaf = table.load(at);
+            leaf.is_leaf(table.level())
+                && leaf.frame() == first.frame().add(at as u64 * step)
+                && leaf.flags().without(EntryFlags::HISTORY) == first.flags().without(EntryFlags::HISTORY)
+        });
     whole.then_some(first)
 }
 
-/// The large leaf with all that hardware recorded in the small ones of a table that nobody reaches any more.
-fn large_leaf(table: Table<'_>, first: Entry) -> Entry {
+/// The large leaf with all that hardware recorded in the smaller ones of a table that nobody reaches any more.
+fn large_leaf(table: Table<'_>, first: Entry, size: PageSize) -> Entry {
     let history = (0..TABLE_ENTRIES)
         .map(|index| table.load_private(index).flags().intersection(EntryFlags::HISTORY))
         .fold(EntryFlags::NONE, EntryFlags::union);
     let flags = first.flags().without(EntryFlags::HISTORY).union(history);
-    Entry::leaf(first.frame(), PageSize::Size2M, flags)
+    Entry::leaf(first.frame(), size, flags)
 }

@@ -44,6 +44,13 @@ unsafe impl Send for BodyBox {}
 unsafe impl Sync for BodyBox {}
 
 impl MmBody {
+    /// Counts pages of private memory that came.
+    #[inline]
+    pub(super) fn add_anon<P: Platform>(&self, pages: &PageAllocator<'_, P>, count: i64) {
+        self.rss.add_anon(pages.platform(), count);
+        pages.change(Stat::NrAnonPages, count);
+    }
+
     /// Applies what a gather found. The page table does not know files from nameless memory; the caller does.
     pub(super) fn add_rss<P: Platform>(
         &self,

@@ -24,6 +24,7 @@ impl<P: Platform> Drop for Mm<'_, P> {
         drop(cpu);
         // From here on nobody finds the address space.
         self.leave_files();
+        memory.stop_forming(self.mapper.number());
         // SAFETY: the value is being dropped, so nobody uses the context after this.
         let context = unsafe { ManuallyDrop::take(&mut self.context) };
         // Leaves first: the frames of a file may go only once nobody maps them.

@@ -7,6 +7,7 @@ use super::body::{BodyBox, MmBody};
 use super::edit::Spares;
 use super::family::Families;
 use super::fork::ForkStrategy;
+use super::forming::Forming;
 use super::policy::FolioPolicy;
 use super::tree::{VmaBox, VmaList, VmaRecord};
 use super::vma::{Backing, Vma, VmaAttributes};
@@ -37,6 +38,7 @@ pub struct Memory<'p, P: Platform> {
     policy: AtomicU64,
     zero: Frame,
     fork: ForkStrategy,
+    forming: Forming,
 }
 
 impl<'p, P: Platform> Memory<'p, P> {
@@ -64,7 +66,14 @@ impl<'p, P: Platform> Memory<'p, P> {
             policy,
             zero,
             fork,
+            forming: Forming::new(),
         })
+    }
+
+    /// The gigantic folios that are being cleared.
+    #[inline]
+    pub(super) fn forming(&self) -> &Forming {
+        &self.forming
     }
 
     /// The machine.

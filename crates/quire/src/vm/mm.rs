@@ -183,8 +183,7 @@ impl<'m, P: Platform> Mm<'m, P> {
 
     #[inline]
     pub(super) fn add_anon(&self, pages: i64) {
-        self.rss.add_anon(self.memory.platform(), pages);
-        self.memory.pages().change(Stat::NrAnonPages, pages);
+        self.body.add_anon(self.memory.pages(), pages);
     }
 
     #[inline]

@@ -11,6 +11,7 @@ mod family;
 mod fault;
 mod file;
 mod fork;
+mod forming;
 mod info;
 pub mod layout;
 mod madvise;

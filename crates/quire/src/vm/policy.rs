@@ -38,6 +38,8 @@ pub struct FolioPolicy {
     /// Folios of order 9 are mapped by one 2 MiB leaf where the address allows it, rather than by 512 leaves of 4 KiB. Those
     /// of order 18 are mapped by one leaf, or not used.
     pub pmd_mapped: bool,
+    /// Folios of order 18 are cleared piece by piece, the one that is touched first, and mapped as the pieces are ready.
+    pub on_demand: bool,
 }
 
 /// What one mapping says to each order beyond the machine-wide policy. The default inherits every order.
@@ -88,15 +90,21 @@ impl OrderSet {
 
 impl FolioPolicy {
     /// Single frames only, everywhere.
-    pub const FRAMES: Self = Self { always: OrderSet(1), madvise: OrderSet::EMPTY, pmd_mapped: true };
+    pub const FRAMES: Self =
+        Self { always: OrderSet(1), madvise: OrderSet::EMPTY, pmd_mapped: true, on_demand: true };
 
     /// What Linux distributions ship: 2 MiB by one leaf for mappings that ask, 4 KiB otherwise.
     pub const LINUX: Self =
-        Self { always: OrderSet(1), madvise: OrderSet(1 << BLOCK_ORDER), pmd_mapped: true };
+        Self { always: OrderSet(1), madvise: OrderSet(1 << BLOCK_ORDER), pmd_mapped: true, on_demand: true };
 
     /// One folio size for every mapping (and 4 KiB where it does not fit).
     pub const fn only(order: Order) -> Self {
-        Self { always: OrderSet(1).with(order, true), madvise: OrderSet::EMPTY, pmd_mapped: true }
+        Self {
+            always: OrderSet(1).with(order, true),
+            madvise: OrderSet::EMPTY,
+            pmd_mapped: true,
+            on_demand: true,
+        }
     }
 
     /// The policy with another choice for one order. Orders between 9 and 18 are ignored; order 0 is always allowed, as
@@ -105,13 +113,19 @@ impl FolioPolicy {
     pub const fn with(self, order: Order, policy: OrderPolicy) -> Self {
         let always = self.always.with(order, matches!(policy, OrderPolicy::Always));
         let madvise = self.madvise.with(order, matches!(policy, OrderPolicy::Madvise));
-        Self { always: always.with(Order::FRAME, true), madvise, pmd_mapped: self.pmd_mapped }
+        Self { always: always.with(Order::FRAME, true), madvise, ..self }
     }
 
     /// The policy with another way to map folios of order 9.
     #[must_use]
     pub const fn with_pmd_mapped(self, pmd_mapped: bool) -> Self {
         Self { pmd_mapped, ..self }
+    }
+
+    /// The policy with another way to clear folios of order 18.
+    #[must_use]
+    pub const fn with_on_demand(self, on_demand: bool) -> Self {
+        Self { on_demand, ..self }
     }
 
     /// The orders that a mapping may use. Order 0 is always among them.
@@ -127,7 +141,8 @@ impl FolioPolicy {
 
     /// The policy as one word, for a cell that faults read while somebody sets it.
     pub const fn to_bits(self) -> u64 {
-        self.always.0 as u64 | (self.madvise.0 as u64) << ORDERS | (self.pmd_mapped as u64) << (2 * ORDERS)
+        let ways = self.pmd_mapped as u64 | (self.on_demand as u64) << 1;
+        self.always.0 as u64 | (self.madvise.0 as u64) << ORDERS | ways << (2 * ORDERS)
     }
 
     /// The inverse of [`Self::to_bits`].
@@ -136,6 +151,7 @@ impl FolioPolicy {
             always: OrderSet(bits as u32 & ALL | 1),
             madvise: OrderSet((bits >> ORDERS) as u32 & ALL),
             pmd_mapped: bits >> (2 * ORDERS) & 1 == 1,
+            on_demand: bits >> (2 * ORDERS + 1) & 1 == 1,
         }
     }
 }

@@ -75,6 +75,11 @@ impl<P: Platform> Mm<'_, P> {
             match self.fault_in(vma, at, access).map_err(|error| (at, error))? {
                 Step::Done(outcome) => at = at.align_down(outcome.order.bytes()).add(outcome.order.bytes()),
                 Step::Again => self.memory.platform().relax(),
+                Step::Formed(formed) => {
+                    drop(space);
+                    self.end_forming(&formed);
+                    return Ok(at);
+                }
                 Step::Shared => {
                     drop(space);
                     self.unshare_at(at).map_err(|error| (at, error))?;

@@ -8,6 +8,7 @@ use crate::page_alloc::{Gfp, Origin};
 use crate::pgtable::Lookup;
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
+use crate::vm::forming::{Found, Piece};
 use crate::vm::mm::Mm;
 use crate::vm::policy::OrderSet;
 use crate::vm::vma::Vma;
@@ -20,6 +21,13 @@ impl<P: Platform> Mm<'_, P> {
         access: Access,
         found: Lookup,
     ) -> Result<Step, FaultError> {
+        if self.memory.forming().any() && found.level == Level::PMD {
+            match self.find_piece(addr) {
+                Found::Nothing => {}
+                Found::Busy => return Ok(Step::Again),
+                Found::Claimed(piece) => return Ok(self.bring_piece(vma, &piece)),
+            }
+        }
         if access != Access::Write {
             return self.map_zero(vma, addr);
         }
@@ -32,7 +40,13 @@ impl<P: Platform> Mm<'_, P> {
         loop {
             let order = self.fitting_order(vma, addr, allowed, limit);
             match self.memory.pages().alloc(Gfp::USER, order) {
-                Ok(frame) => return self.map_folio(vma, addr, frame, order, large),
+                Ok(frame) => {
+                    let forms = order == Order::GIGANTIC && policy.on_demand;
+                    if let Some(piece) = forms.then(|| self.begin_forming(vma, frame, addr)).flatten() {
+                        return Ok(self.bring_piece(vma, &piece));
+                    }
+                    return self.map_folio(vma, addr, frame, order, large);
+                }
                 Err(error) => {
                     let Some(below) = order.get().checked_sub(1).and_then(Order::new) else {
                         return Err(error.into());
@@ -90,6 +104,15 @@ impl<P: Platform> Mm<'_, P> {
             pages.count(Stat::ThpFaultAlloc, 1);
         }
         Ok(Step::done(order, FaultKind::Anon))
+    }
+
+    /// Brings a piece of a gigantic folio in.
+    fn bring_piece(&self, vma: &Vma, piece: &Piece) -> Step {
+        match self.form(vma, piece) {
+            (_, Some(formed)) => Step::Formed(formed),
+            (true, None) => Step::done(Order::BLOCK, FaultKind::Anon),
+            (false, None) => Step::Again,
+        }
     }
 
     /// Maps the shared frame of zeroes for reading. It has no counts, so it can be mapped any number of times.

@@ -6,6 +6,7 @@ mod cow;
 mod file;
 mod stack;
 
+use super::forming::Formed;
 use super::mm::Mm;
 use super::vma::{Vma, VmaAttributes};
 use crate::addr::{Order, VirtAddr, VirtRange};
@@ -61,6 +62,8 @@ pub(super) enum Step {
     Done(FaultOutcome),
     /// Something changed meanwhile: look again.
     Again,
+    /// The last piece of a gigantic folio is done: call [`Mm::end_forming`], holding no lock, and look again.
+    Formed(Formed),
     /// The table is shared with another address space: call [`Mm::unshare_at`], holding no lock, and look again.
     Shared,
 }
@@ -116,6 +119,7 @@ impl<P: Platform> Mm<'_, P> {
                 Ok(Step::Done(outcome)) => return Ok(outcome),
                 Ok(Step::Again) => self.memory.platform().relax(),
                 Ok(Step::Shared) => self.unshare_at(addr)?,
+                Ok(Step::Formed(formed)) => self.end_forming(&formed),
                 Err(FaultError::OutOfMemory) if rounds < RECLAIM_ROUNDS && self.make_room() > 0 => {
                     rounds += 1
                 }

@@ -43,7 +43,7 @@ fn largest_below_a_limit() {
 fn a_word_holds_every_policy() {
     for bits in 0..1 << 11 {
         for pmd in [false, true] {
-            let mut policy = FolioPolicy::FRAMES.with_pmd_mapped(pmd);
+            let mut policy = FolioPolicy::FRAMES.with_pmd_mapped(pmd).with_on_demand(bits % 2 == 1);
             for at in 1..11 {
                 let choice =
                     [OrderPolicy::Never, OrderPolicy::Madvise, OrderPolicy::Always][(bits >> at) % 3];

@@ -115,7 +115,9 @@ impl Stepped {
         let Some(last) = seen.last() else { return Ok(None) };
         // What belongs to tables, most descriptors above all, is not seen between sizes of which one is none of whole tables.
         let whole = seen.iter().rev().nth(1).is_some_and(|before| before.bytes >= TABLE);
-        let within = last.bytes < TABLE;
+        // Within one table only what grows with its pages says anything of more of them.
+        let grew = seen.iter().rev().nth(1).is_some_and(|before| last.atomics > before.atomics);
+        let within = last.bytes < TABLE && grew;
         let per_gib = PerGib {
             atomics: Self::beyond(&seen, GIB, |seen| seen.atomics).filter(|_| whole || within),
             descriptors: Self::beyond(&seen, GIB, |seen| seen.descriptors).filter(|_| whole),

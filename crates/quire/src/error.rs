@@ -117,6 +117,36 @@ pub enum FaultError {
     OutOfMemory,
 }
 
+/// Why a way to clear or copy memory cannot be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KernelError {
+    /// The processor lacks a feature, or the system has not enabled it.
+    Missing {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// The feature's.
+        feature: &'static str,
+    },
+    /// No kernel has that name.
+    Unknown,
+}
+
+impl fmt::Display for KernelError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing { kernel, feature } => {
+                write!(
+                    f,
+                    "this processor cannot run kernel `{kernel}`, which needs `{feature}`: choose another one"
+                )
+            }
+            Self::Unknown => f.write_str("no kernel has that name: `quire calibrate` lists them"),
+        }
+    }
+}
+
+impl core::error::Error for KernelError {}
+
 macro_rules! say {
     ($($type:ident { $($variant:ident => $text:literal),* $(,)? })*) => {$(
         impl fmt::Display for $type {

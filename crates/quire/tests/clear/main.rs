@@ -5,6 +5,10 @@ mod common;
 
 #[cfg(not(miri))]
 mod emulated;
+mod faults;
 mod kernels;
+mod machine;
+mod policy;
+mod stretches;
 mod support;
 mod visible;

@@ -7,8 +7,9 @@
 #![allow(unsafe_code)]
 
 use quire::addr::{Frame, FrameRange, PhysAddr, VirtRange};
+use quire::arch::{Caches, CpuFeatures, ReadyClear, ReadyCopy};
 use quire::cpu::{CpuId, CpuSet};
-use quire::platform::{Context, FlushRequest, InterruptState, Platform, TouchHint};
+use quire::platform::{Context, FlushRequest, InterruptState, Platform};
 
 use crate::files::SyntheticFiles;
 use crate::machine::Hosted;
@@ -118,12 +119,25 @@ unsafe impl Platform for Bare {
         self.0.flush_remote_wait(targets, request);
     }
 
-    fn clear(&self, frames: FrameRange, hint: TouchHint) {
-        self.0.clear(frames, hint);
+    fn features(&self) -> CpuFeatures {
+        self.0.features()
     }
 
-    fn copy(&self, from: Frame, to: Frame) {
-        self.0.copy(from, to);
+    fn caches(&self) -> Caches {
+        self.0.caches()
+    }
+
+    #[inline(always)]
+    fn vectors_begin(&self) -> bool {
+        true
+    }
+
+    fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
+        self.0.clear(frames, kernel);
+    }
+
+    fn copy(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {
+        self.0.copy(from, to, kernel);
     }
 
     fn now_ns(&self) -> u64 {

@@ -2,13 +2,14 @@
 
 #![allow(unsafe_code)]
 
-use std::ptr;
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 use quire::addr::{Frame, FrameRange, PhysAddr};
+use quire::arch::{Caches, CpuFeatures, ReadyClear, ReadyCopy};
 use quire::cpu::{CpuId, CpuSet};
 use quire::limits::FRAME_SIZE;
-use quire::platform::{Context, FlushExtent, FlushRequest, InterruptState, Platform, TouchHint};
+use quire::platform::{Context, FlushExtent, FlushRequest, InterruptState, Platform};
 use quire::rank::Rank;
 use rustix::thread::{MembarrierCommand, membarrier, sched_yield};
 
@@ -20,6 +21,10 @@ use crate::task::Task;
 
 /// Turns of a spin loop between two offers of the processor to somebody else.
 const TURNS_PER_YIELD: u32 = 16;
+
+/// What the host's processor said: asking it costs a process on a virtual machine some microseconds each time.
+static FEATURES: OnceLock<CpuFeatures> = OnceLock::new();
+static CACHES: OnceLock<Caches> = OnceLock::new();
 
 /// Tells the host that this process will ask for expedited barriers.
 pub(crate) fn register_barriers() -> Result<(), HostedError> {
@@ -219,24 +224,39 @@ unsafe impl Platform for Hosted {
         }
     }
 
-    fn clear(&self, frames: FrameRange, _hint: TouchHint) {
+    /// All that the host has: a process's registers are its own.
+    fn features(&self) -> CpuFeatures {
+        *FEATURES.get_or_init(CpuFeatures::detect)
+    }
+
+    fn caches(&self) -> Caches {
+        *CACHES.get_or_init(Caches::detect)
+    }
+
+    #[inline]
+    fn vectors_begin(&self) -> bool {
+        true
+    }
+
+    fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
         let bytes = frames.count * FRAME_SIZE;
         self.own_counters().bytes_cleared.add(bytes);
         if self.config.clearing && bytes > 0 {
             debug_assert!(self.arena.contains(PhysAddr(frames.end().addr().0 - 1)));
             // SAFETY: the frames belong to the caller, who gives nobody else access to them meanwhile, and lie in one
-            // range, which is mapped to its end (H1).
-            unsafe { ptr::write_bytes(self.direct_map(frames.start.addr()), 0, bytes as usize) };
+            // range, which is mapped to its end (H1). A process's vector registers hold the compiler's values alone.
+            unsafe { kernel.zero(self.direct_map(frames.start.addr()), bytes as usize) };
         }
     }
 
-    fn copy(&self, from: Frame, to: Frame) {
-        self.own_counters().bytes_copied.add(FRAME_SIZE);
-        if self.config.clearing {
-            let (from, to) = (self.direct_map(from.addr()), self.direct_map(to.addr()));
-            // SAFETY: two different frames do not overlap; both lie in a range (H1), and `to` belongs to the caller.
-            // That nobody stores to `from` meanwhile is the caller's part, as it write-protects what it copies.
-            unsafe { ptr::copy_nonoverlapping(from, to, FRAME_SIZE as usize) };
+    fn copy(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {
+        let bytes = from.count * FRAME_SIZE;
+        self.own_counters().bytes_copied.add(bytes);
+        if self.config.clearing && bytes > 0 {
+            let (from, to) = (self.direct_map(from.start.addr()), self.direct_map(to.addr()));
+            // SAFETY: the runs do not overlap; each lies in a range (H1), and `to` belongs to the caller. That nobody
+            // stores to `from` meanwhile is the caller's part, as it write-protects what it copies. Registers as above.
+            unsafe { kernel.copy(from, to, bytes as usize) };
         }
     }
 

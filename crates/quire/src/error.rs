@@ -19,6 +19,8 @@ pub enum InitError {
     BadNode,
     /// The platform names no CPU, or more than [`crate::limits::MAX_CPUS`].
     BadCpuCount,
+    /// The clear policy names a kernel that the processor cannot run, or was made for another one.
+    BadKernel,
     /// The metadata do not fit into the memory that was given.
     TooSmall,
 }
@@ -115,7 +117,51 @@ pub enum FaultError {
     Marked,
     /// No memory. The caller decides whom to kill.
     OutOfMemory,
+    /// The task is being killed, and what it waited for was left half done; nothing of it can be seen.
+    Dying,
 }
+
+/// A clear was left before its end, since whoever asked for it does not need it any more. What the memory holds is not known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cancelled;
+
+impl fmt::Display for Cancelled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the clear was cancelled: the memory must be cleared anew before anybody sees it")
+    }
+}
+
+impl core::error::Error for Cancelled {}
+
+/// Why a way to clear or copy memory cannot be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KernelError {
+    /// The processor lacks a feature, or the system has not enabled it.
+    Missing {
+        /// The kernel's name.
+        kernel: &'static str,
+        /// The feature's.
+        feature: &'static str,
+    },
+    /// No kernel has that name.
+    Unknown,
+}
+
+impl fmt::Display for KernelError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing { kernel, feature } => {
+                write!(
+                    f,
+                    "this processor cannot run kernel `{kernel}`, which needs `{feature}`: choose another one"
+                )
+            }
+            Self::Unknown => f.write_str("no kernel has that name: `quire calibrate` lists them"),
+        }
+    }
+}
+
+impl core::error::Error for KernelError {}
 
 macro_rules! say {
     ($($type:ident { $($variant:ident => $text:literal),* $(,)? })*) => {$(
@@ -137,6 +183,7 @@ say! {
         BeyondPhysical => "a physical range ends beyond 64 TiB",
         BadNode => "a node number is too large",
         BadCpuCount => "the platform's number of CPUs is zero or too large",
+        BadKernel => "the clear policy names a kernel that this processor cannot run: calibrate anew",
         TooSmall => "the metadata do not fit into the physical memory",
     }
     AllocError {
@@ -176,6 +223,7 @@ say! {
         Io => "the pager failed",
         Marked => "the page is marked for a handler",
         OutOfMemory => "out of memory",
+        Dying => "the task is being killed",
     }
 }
 
@@ -188,6 +236,12 @@ impl From<AllocError> for MapError {
 impl From<AllocError> for MmError {
     fn from(_: AllocError) -> Self {
         Self::NoMemory
+    }
+}
+
+impl From<Cancelled> for FaultError {
+    fn from(_: Cancelled) -> Self {
+        Self::Dying
     }
 }
 

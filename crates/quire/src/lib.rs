@@ -5,8 +5,8 @@
 //! [`page_alloc::PageAllocator`] for frames, [`pgtable::PageTables`] with [`tlb::MmuGather`] for page tables,
 //! [`slab::Cache`] for small objects. No `alloc`, no globals; every failure is a value of [`error`].
 //!
-//! Modules stand in strict layers, and a module uses only those before it: `limits addr error rank cpu platform sync stats
-//! arch memmap page_alloc slab tlb pgtable filemap vm manager`. `docs/architecture.md` says what each owns, and a test
+//! Modules stand in strict layers, and a module uses only those before it: `limits addr error rank cpu arch platform sync
+//! stats clear memmap page_alloc slab tlb pgtable filemap vm manager`. `docs/architecture.md` says what each owns, and a test
 //! keeps it so.
 #![no_std]
 
@@ -17,6 +17,7 @@ pub mod addr;
 pub mod arch;
 mod atomic;
 pub mod avl;
+pub mod clear;
 pub mod cpu;
 pub mod error;
 pub mod filemap;

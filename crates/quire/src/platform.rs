@@ -7,6 +7,7 @@
 //! "May block" in a contract means: may wait for something other than another CPU's short critical section.
 
 use crate::addr::{Frame, FrameRange, PhysAddr, VirtRange};
+use crate::arch::{Caches, CpuFeatures, ReadyClear, ReadyCopy};
 use crate::cpu::{CpuId, CpuSet};
 use crate::limits::FRAME_SIZE;
 use crate::rank::Rank;
@@ -51,8 +52,9 @@ pub struct FlushRequest {
     pub tables: bool,
 }
 
-/// How a platform should bring zeroes into memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+/// What the caller knows of when memory is used that it clears or copies.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(u8)]
 pub enum TouchHint {
     /// The caller will use the memory at once: leave it in the cache.
     Soon,
@@ -61,6 +63,20 @@ pub enum TouchHint {
     /// Nothing is known.
     #[default]
     Unknown,
+}
+
+impl TouchHint {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Soon, Self::Later, Self::Unknown];
+
+    /// Its name in tables and options.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Soon => "soon",
+            Self::Later => "later",
+            Self::Unknown => "unknown",
+        }
+    }
 }
 
 /// A machine, as far as a memory manager must know it.
@@ -162,13 +178,62 @@ pub unsafe trait Platform: Sync {
     /// the extent that was cached before the start. Precondition: pinned.
     fn flush_remote_wait(&self, targets: &CpuSet, request: &FlushRequest);
 
-    /// Fills frames with zeroes; they must be visible as such to every CPU that sees a store made after the call.
-    ///
-    /// Precondition: the frames belong to the caller. Does not block; the caller bounds the extent.
-    fn clear(&self, frames: FrameRange, hint: TouchHint);
+    /// What the processor has for clearing and copying, as far as the library may use it. Constant. A kernel that never
+    /// gives its vector registers away leaves the default; one that does says `CpuFeatures::detect()`, and has
+    /// [`Self::vectors_begin`]. All CPUs of a machine must have them.
+    fn features(&self) -> CpuFeatures {
+        CpuFeatures::detect().without_vectors()
+    }
 
-    /// Copies one frame onto another, visible as for [`Self::clear`]. The frames differ and `to` belongs to the caller.
-    fn copy(&self, from: Frame, to: Frame);
+    /// How large the caches are. Constant.
+    fn caches(&self) -> Caches {
+        Caches::detect()
+    }
+
+    /// Asks for the vector registers of this CPU: until [`Self::vectors_end`] nobody's values stand in them but those of the
+    /// code between the two calls, because a kernel has saved what the task had there. `false` where they cannot be had,
+    /// now (in an interrupt, say) or ever; the library then uses a kernel without vectors, and does not call `vectors_end`.
+    ///
+    /// What stands between is one stretch, under [`crate::limits::CLEAR_STRETCH_BYTES`], and a kernel may keep the task
+    /// on its CPU meanwhile. Calls do not nest. Does not block. Any context.
+    #[inline]
+    fn vectors_begin(&self) -> bool {
+        false
+    }
+
+    /// Gives back what [`Self::vectors_begin`] gave.
+    #[inline]
+    fn vectors_end(&self) {}
+
+    /// Whether the running task is about to be killed, so that what it waits for is of no use any more. Asked where
+    /// [`Self::reschedule_point`] is called in the middle of a long clear. Does not block.
+    #[inline]
+    fn is_dying(&self) -> bool {
+        false
+    }
+
+    /// Fills frames with zeroes by the kernel that the library chose; they must be visible as such to every CPU that sees a
+    /// store made after the call. A platform that wants to count, or not to clear at all, does so in its own; all others leave
+    /// the default.
+    ///
+    /// Precondition: the frames belong to the caller and lie in one range; where the kernel uses vectors, the call stands
+    /// between [`Self::vectors_begin`] and [`Self::vectors_end`]. Does not block; the caller bounds the extent.
+    #[inline]
+    fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
+        let start = self.direct_map(frames.start.addr());
+        // SAFETY: the direct map reaches to the end of the range that the frames lie in, and they are the caller's; so are the
+        // registers, by the precondition.
+        unsafe { kernel.zero(start, (frames.count * FRAME_SIZE) as usize) };
+    }
+
+    /// Copies frames onto as many others from `to` on, visible as for [`Self::clear`] and with its preconditions. They do not
+    /// overlap, and nobody stores to `from` meanwhile.
+    #[inline]
+    fn copy(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {
+        let (source, target) = (self.direct_map(from.start.addr()), self.direct_map(to.addr()));
+        // SAFETY: as for `clear`; both runs lie in a range each.
+        unsafe { kernel.copy(source, target, (from.count * FRAME_SIZE) as usize) };
+    }
 
     /// Monotonic time in nanoseconds.
     fn now_ns(&self) -> u64;

@@ -2,8 +2,9 @@
 
 use hosted::{Backing, FailurePlan, HostedConfig, HostedError, MemoryRange};
 use quire::addr::{Frame, FrameRange, PhysAddr};
+use quire::arch::{ReadyClear, ReadyCopy};
 use quire::cpu::{CpuId, CpuSet};
-use quire::platform::{Context, FlushExtent, FlushRequest, Platform, TouchHint};
+use quire::platform::{Context, FlushExtent, FlushRequest, Platform};
 use quire::rank::Rank;
 use quire::sync::{Pinned, SpinLock};
 
@@ -21,8 +22,8 @@ fn clearing_and_copying_reach_the_frames_and_no_other() {
             // SAFETY: frames 0 to 3 are memory of the machine (H1) and nobody else uses them.
             unsafe { byte(frame).write_bytes(frame as u8 + 1, 4096) };
         }
-        machine.clear(FrameRange::new(Frame(1), 1), TouchHint::Soon);
-        machine.copy(Frame(3), Frame(2));
+        machine.clear(FrameRange::new(Frame(1), 1), ReadyClear::STRING);
+        machine.copy(FrameRange::new(Frame(3), 1), Frame(2), ReadyCopy::STRING);
         // SAFETY: as above.
         let seen = (0..4).map(|frame| unsafe { (*byte(frame), *byte(frame).add(4095)) }).collect::<Vec<_>>();
         assert_eq!(seen, [(1, 1), (0, 0), (4, 4), (4, 4)]);
@@ -241,7 +242,7 @@ fn the_host_holds_what_is_used_and_guards_the_holes() {
         let config = HostedConfig { backing, ..HostedConfig::new(0).with_ranges(ranges.clone()) };
         let machine = config.clone().build().unwrap();
         assert_eq!(machine.arena().footprint().unwrap().resident, 0);
-        machine.run_on(CPU0, || machine.clear(FrameRange::new(Frame(512), 3), TouchHint::Soon));
+        machine.run_on(CPU0, || machine.clear(FrameRange::new(Frame(512), 3), ReadyClear::STRING));
         assert_eq!(machine.arena().footprint().unwrap().resident, 3 * 4096);
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let end = machine.direct_map(PhysAddr(4 * MIB - 1)) as u64 + 1;

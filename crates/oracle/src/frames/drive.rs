@@ -72,6 +72,7 @@ impl<'p> FrameLockstep<'p> {
             movable_percent: shape.movable_percent,
             lists: shape.lists,
             group_by_mobility: shape.grouped,
+            ..AllocatorConfig::default()
         };
         let new = || PageAllocator::new(&machine, &shape.ranges, config);
         // The first of two allocators, one after the other, shows what there is to be had.

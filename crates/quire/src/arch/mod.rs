@@ -1,5 +1,8 @@
-//! What differs between processors. Everything above speaks of levels, entries and protections only.
+//! What differs between processors. Everything above speaks of levels, entries, protections, and of kernels and features by name only.
 
 pub mod x86_64;
 
-pub use x86_64::{Entry, EntryFlags, Level, PagingMode, Protection, expect_changes};
+pub use x86_64::{
+    Caches, ClearKernel, CopyKernel, CpuFeatures, Entry, EntryFlags, Feature, Level, PagingMode, Protection,
+    ReadyClear, ReadyCopy, expect_changes,
+};

@@ -70,7 +70,7 @@ impl FileTable {
                 return Err(error);
             }
         }
-        let read = read_page(pages.platform(), node.kind(), index, frame);
+        let read = read_page(pages, node.kind(), index, frame);
         let mut cached = node.pages.lock(pages.platform());
         if read.is_ok() {
             cached.set_busy(index, false);
@@ -120,9 +120,15 @@ fn check_size<P: Platform>(platform: &P, node: &FileNode, index: u64) -> Result<
     }
 }
 
-fn read_page<P: Platform>(platform: &P, kind: FileKind, index: u64, frame: Frame) -> Result<(), FaultError> {
+fn read_page<P: Platform>(
+    pages: &PageAllocator<'_, P>,
+    kind: FileKind,
+    index: u64,
+    frame: Frame,
+) -> Result<(), FaultError> {
+    let platform = pages.platform();
     let FileKind::Paged(file) = kind else {
-        platform.clear(FrameRange::folio(frame, Order::FRAME), TouchHint::Soon);
+        pages.clear(FrameRange::folio(frame, Order::FRAME), TouchHint::Soon);
         return Ok(());
     };
     // SAFETY: the direct map gives the frame's 4096 bytes; the busy mark makes them this task's alone (protocol in the

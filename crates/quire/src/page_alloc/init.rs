@@ -14,6 +14,7 @@ use super::shard::Shard;
 use super::store::SMALL_CAPACITY;
 use super::zone::{OwnLine, Watermarks, Zone};
 use crate::addr::{BlockNumber, Frame, FrameRange};
+use crate::clear::{ClearPolicy, Clearer};
 use crate::cpu::CpuId;
 use crate::error::InitError;
 use crate::limits::{
@@ -60,11 +61,13 @@ pub struct AllocatorConfig {
     pub lists: ListGuard,
     /// Whether frames of one mobility group share blocks, so that whole blocks stay whole.
     pub group_by_mobility: bool,
+    /// Which kernel clears and copies what; `None` for what the processor suggests.
+    pub clear: Option<ClearPolicy>,
 }
 
 impl Default for AllocatorConfig {
     fn default() -> Self {
-        Self { movable_percent: 0, lists: ListGuard::default(), group_by_mobility: true }
+        Self { movable_percent: 0, lists: ListGuard::default(), group_by_mobility: true, clear: None }
     }
 }
 
@@ -76,6 +79,7 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
     /// [`InitError`].
     pub fn new(platform: &'p P, ranges: &[MemoryRange], config: AllocatorConfig) -> Result<Self, InitError> {
         let nodes = check(platform, ranges)?;
+        let clearer = Clearer::new(platform, config.clear.as_ref()).map_err(|_| InitError::BadKernel)?;
         let mut boot = BootMemory::new(platform);
         for range in ranges {
             boot.add(range.frames, range.node, range.zeroed)?;
@@ -94,6 +98,7 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
         let mut allocator = Self {
             platform,
             memmap,
+            clearer,
             zones,
             placement,
             group_by_mobility: config.group_by_mobility,

@@ -5,6 +5,7 @@
 //! tables map come back through [`Counter`] without anybody looking at their descriptors (`counts`).
 
 mod bulk;
+mod contents;
 mod contig;
 mod counts;
 mod deferred;
@@ -47,6 +48,7 @@ pub use validate::Violation;
 pub use zone::Watermarks;
 
 use crate::addr::{Frame, Order};
+use crate::clear::Clearer;
 use crate::cpu::CpuId;
 use crate::error::{AllocError, FreeError};
 use crate::memmap::{BlockState, BootSlice, Descriptor, MemMap};
@@ -64,6 +66,7 @@ use zone::Zone;
 pub struct PageAllocator<'p, P: Platform> {
     platform: &'p P,
     memmap: MemMap,
+    clearer: Clearer,
     zones: BootSlice<Zone>,
     placement: Placement,
     group_by_mobility: bool,

@@ -19,6 +19,7 @@ use super::mm::Mm;
 use super::vma::Vma;
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use crate::arch::EntryFlags;
+use crate::clear::Extent;
 use crate::limits::{BLOCK_FRAMES, BLOCK_SIZE, FORMING_FOLIOS, TABLE_ENTRIES};
 use crate::page_alloc::Origin;
 use crate::pgtable::PageTables;
@@ -173,7 +174,9 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     fn clear_piece(&self, piece: &Piece) {
-        self.platform().clear(piece.frames(), TouchHint::Unknown);
+        let extent = Extent::new(piece.frames(), TouchHint::Unknown).part_of(PageSize::Size1G.bytes());
+        let done = self.pages().clearer().clear_extent(self.platform(), &extent, || false);
+        debug_assert_eq!(done, Ok(()), "nobody cancels it");
     }
 
     /// Maps a piece that was cleared, if there is nothing where it goes and the mapping is what it was made for; whether it

@@ -153,7 +153,7 @@ impl<P: Platform> Mm<'_, P> {
         let how =
             |vma: &VmaAttributes| if vma.protection.contains(right) { How::As(access) } else { How::Refuse };
         self.populate_as(range, how).map_err(|error| match error {
-            FaultError::NotMapped | FaultError::OutOfMemory => MmError::NoMemory,
+            FaultError::NotMapped | FaultError::OutOfMemory | FaultError::Dying => MmError::NoMemory,
             FaultError::Protection => MmError::Invalid,
             FaultError::BeyondEnd | FaultError::Marked => MmError::Fault,
             FaultError::Io => MmError::Io,

@@ -54,7 +54,7 @@ impl<'p, P: Platform> Memory<'p, P> {
         let zero = pages.alloc(Gfp::KERNEL, Order::FRAME).map_err(|_| InitError::TooSmall)?;
         let frames = FrameRange::folio(zero, Order::FRAME);
         pages.hold(frames);
-        pages.platform().clear(frames, TouchHint::Later);
+        pages.clear(frames, TouchHint::Later);
         let policy = AtomicU64::new(policy.to_bits());
         Ok(Self {
             pages,

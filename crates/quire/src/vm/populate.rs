@@ -1,7 +1,7 @@
 //! Bringing pages in before they are touched.
 #![forbid(unsafe_code)]
 
-use super::fault::{Access, Step};
+use super::fault::{Access, Caller, Step};
 use super::mm::Mm;
 use super::vma::{VmaAttributes, VmaFlags};
 use crate::addr::{VirtAddr, VirtRange};
@@ -40,8 +40,9 @@ impl<P: Platform> Mm<'_, P> {
         choose: impl Fn(&VmaAttributes) -> How,
     ) -> Result<(), FaultError> {
         let (mut at, mut rounds) = (range.start, 0);
+        let caller = Caller::Populate { bytes: range.len() };
         while at < range.end {
-            match self.populate_some(VirtRange { start: at, end: range.end }, &choose) {
+            match self.populate_some(VirtRange { start: at, end: range.end }, &choose, caller) {
                 Ok(next) => at = next,
                 Err((next, FaultError::OutOfMemory)) if rounds < RECLAIM_ROUNDS && self.make_room() > 0 => {
                     rounds = if next > at { 0 } else { rounds + 1 };
@@ -58,6 +59,7 @@ impl<P: Platform> Mm<'_, P> {
         &self,
         range: VirtRange,
         choose: &impl Fn(&VmaAttributes) -> How,
+        caller: Caller,
     ) -> Result<VirtAddr, (VirtAddr, FaultError)> {
         let mut at = range.start;
         let space = self.space.read(self.memory.platform());
@@ -72,7 +74,7 @@ impl<P: Platform> Mm<'_, P> {
             if at >= end {
                 break;
             }
-            match self.fault_in(vma, at, access).map_err(|error| (at, error))? {
+            match self.fault_in(vma, at, access, caller).map_err(|error| (at, error))? {
                 Step::Done(outcome) => at = at.align_down(outcome.order.bytes()).add(outcome.order.bytes()),
                 Step::Again => self.memory.platform().relax(),
                 Step::Formed(formed) => {

@@ -2,8 +2,9 @@
 //! and leases ask for.
 
 use quire::addr::{Frame, FrameRange, PhysAddr};
+use quire::arch::{ReadyClear, ReadyCopy};
 use quire::cpu::{CpuId, CpuSet};
-use quire::platform::{Context, FlushRequest, InterruptState, NoFiles, Platform, TouchHint};
+use quire::platform::{Context, FlushRequest, InterruptState, NoFiles, Platform};
 
 /// One thread's view of the machine: it is this CPU.
 pub(crate) struct Cpu(pub(crate) u32);
@@ -76,11 +77,11 @@ unsafe impl Platform for Cpu {
         no_lock_asks()
     }
 
-    fn clear(&self, _frames: FrameRange, _hint: TouchHint) {
+    fn clear(&self, _frames: FrameRange, _kernel: ReadyClear) {
         no_lock_asks()
     }
 
-    fn copy(&self, _from: Frame, _to: Frame) {
+    fn copy(&self, _from: FrameRange, _to: Frame, _kernel: ReadyCopy) {
         no_lock_asks()
     }
 

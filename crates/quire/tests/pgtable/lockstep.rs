@@ -9,7 +9,7 @@ use quire::arch::{Entry, EntryFlags, Level};
 use quire::cpu::CpuId;
 use quire::error::MapError;
 use quire::pgtable::{GrantWrite, Zap};
-use quire::platform::Platform;
+
 use quire::tlb::{FlushBatch, MmuGather};
 
 use crate::common::{order, seed, with_allocator};
@@ -272,8 +272,9 @@ impl World<'_, '_> {
         let size = found.leaf_size().unwrap();
         let Some(frame) = self.new_folio(size.order()) else { return };
         let (old, addr) = (found.entry.frame(), addr.align_down(size.bytes()));
+        let hint = quire::platform::TouchHint::Soon;
+        self.allocator.copy_extent(FrameRange::folio(old, size.order()), frame, hint).unwrap();
         for at in 0..size.frames() {
-            self.machine.copy(old.add(at), frame.add(at));
             self.bytes.insert(frame.0 + at, self.bytes[&(old.0 + at)]);
         }
         let flags = self.any_flags();

@@ -2,6 +2,7 @@
 
 use hosted::{Hosted, HostedConfig, Translation};
 use quire::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
+use quire::arch::ReadyClear;
 use quire::arch::{EntryFlags, PagingMode, Protection};
 use quire::cpu::CpuId;
 use quire::page_alloc::{Gfp, PageAllocator};
@@ -60,7 +61,7 @@ pub fn check(allocator: &Allocator<'_>, context: &MmContext) -> TableCensus {
 /// A user folio, cleared.
 pub fn folio(machine: &Hosted, allocator: &Allocator<'_>, order: Order) -> Option<Frame> {
     let frame = allocator.alloc(Gfp::USER, order).ok()?;
-    quire::platform::Platform::clear(machine, FrameRange::folio(frame, order), Default::default());
+    quire::platform::Platform::clear(machine, FrameRange::folio(frame, order), ReadyClear::STRING);
     Some(frame)
 }
 

@@ -7,7 +7,7 @@ use hosted::{Hosted, HostedConfig};
 use quire::addr::{FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use quire::arch::{Entry, EntryFlags, Protection};
 use quire::pgtable::{CopyMode, GrantWrite, Zap};
-use quire::platform::Platform;
+
 use quire::sync::{Rank, RwLock};
 use quire::tlb::{FlushBatch, MmContext, MmuGather, RssChange, ZapStrategy};
 
@@ -65,7 +65,7 @@ impl Shared<'_, '_> {
                 };
                 // The old frame stays while the address-space lock is held only if it is still mapped; a copy of what
                 // came after is thrown away.
-                self.machine.clear(FrameRange::new(frame, 1), Default::default());
+                self.allocator.clear(FrameRange::new(frame, 1), Default::default());
                 let new = Entry::leaf(frame, size, written());
                 let mut gather = MmuGather::new(self.allocator, self.context);
                 let replaced = self.tables().replace(addr, size, found.entry, new, &mut gather);

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use hosted::Hosted;
 use quire::addr::{Frame, FrameRange, PhysAddr};
+use quire::arch::{Caches, CpuFeatures, ReadyClear, ReadyCopy};
 use quire::cpu::{CpuId, CpuSet};
-use quire::platform::{Context, FlushRequest, InterruptState, Platform, TouchHint};
+use quire::platform::{Context, FlushRequest, InterruptState, Platform};
 use quire::rank::Rank;
 
 macro_rules! calls {
@@ -175,14 +176,26 @@ unsafe impl<const WATCHES: bool> Platform for Machine<'_, WATCHES> {
         self.machine.flush_remote_wait(targets, request);
     }
 
-    fn clear(&self, frames: FrameRange, hint: TouchHint) {
-        one(&self.counts.clears);
-        self.machine.clear(frames, hint);
+    fn features(&self) -> CpuFeatures {
+        self.machine.features()
     }
 
-    fn copy(&self, from: Frame, to: Frame) {
+    fn caches(&self) -> Caches {
+        self.machine.caches()
+    }
+
+    fn vectors_begin(&self) -> bool {
+        true
+    }
+
+    fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
+        one(&self.counts.clears);
+        self.machine.clear(frames, kernel);
+    }
+
+    fn copy(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {
         one(&self.counts.copies);
-        self.machine.copy(from, to);
+        self.machine.copy(from, to, kernel);
     }
 
     fn now_ns(&self) -> u64 {

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use hosted::{Bare, SyntheticFiles};
 use quire::addr::{Frame, FrameRange, PhysAddr, VirtRange};
+use quire::arch::{Caches, CpuFeatures, ReadyClear, ReadyCopy};
 use quire::cpu::{CpuId, CpuSet};
-use quire::platform::{Context, FlushRequest, InterruptState, Platform, TouchHint};
+use quire::platform::{Context, FlushRequest, InterruptState, Platform};
 use quire::rank::Rank;
 
 use super::instructions::Instructions;
@@ -121,12 +122,24 @@ unsafe impl Platform for Counting<'_> {
         self.by_itself(|bare| bare.flush_remote_wait(targets, request));
     }
 
-    fn clear(&self, frames: FrameRange, hint: TouchHint) {
-        self.by_itself(|bare| bare.clear(frames, hint));
+    fn features(&self) -> CpuFeatures {
+        self.bare.features()
     }
 
-    fn copy(&self, from: Frame, to: Frame) {
-        self.by_itself(|bare| bare.copy(from, to));
+    fn caches(&self) -> Caches {
+        self.bare.caches()
+    }
+
+    fn vectors_begin(&self) -> bool {
+        self.bare.vectors_begin()
+    }
+
+    fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
+        self.by_itself(|bare| bare.clear(frames, kernel));
+    }
+
+    fn copy(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {
+        self.by_itself(|bare| bare.copy(from, to, kernel));
     }
 
     fn now_ns(&self) -> u64 {

@@ -1,10 +1,16 @@
-//! x86-64 paging: Intel SDM volume 3A chapter 4 ("Paging"), AMD64 APM volume 2 chapter 5.
+//! x86-64: paging (Intel SDM volume 3A chapter 4, AMD64 APM volume 2 chapter 5), and instructions that clear, copy and fetch.
 
+mod clear;
+mod copy;
 mod entry;
+mod features;
 mod level;
 mod prefetch;
 
+pub use clear::{ClearKernel, ReadyClear};
+pub use copy::{CopyKernel, ReadyCopy};
 pub use entry::{Entry, EntryFlags};
+pub use features::{Caches, CpuFeatures, Feature};
 pub use level::{Level, PagingMode};
 pub use prefetch::expect_changes;
 

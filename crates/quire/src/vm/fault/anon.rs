@@ -1,9 +1,11 @@
 //! Faults on anonymous memory that is not there yet.
 
-use super::{Access, FaultKind, Step, is_vacant_above, leaf_flags, mapped};
+use super::{Access, Caller, FaultKind, Step, is_vacant_above, leaf_flags, mapped};
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use crate::arch::{EntryFlags, Level};
+use crate::clear::Extent;
 use crate::error::FaultError;
+use crate::limits::FRAME_SIZE;
 use crate::page_alloc::{Gfp, Origin};
 use crate::pgtable::Lookup;
 use crate::platform::{Platform, TouchHint};
@@ -20,6 +22,7 @@ impl<P: Platform> Mm<'_, P> {
         addr: VirtAddr,
         access: Access,
         found: Lookup,
+        caller: Caller,
     ) -> Result<Step, FaultError> {
         if self.memory.forming().any() && found.level == Level::PMD {
             match self.find_piece(addr) {
@@ -45,6 +48,7 @@ impl<P: Platform> Mm<'_, P> {
                     if let Some(piece) = forms.then(|| self.begin_forming(vma, frame, addr)).flatten() {
                         return Ok(self.bring_piece(vma, &piece));
                     }
+                    self.clear_folio(addr, frame, order, caller)?;
                     return self.map_folio(vma, addr, frame, order, large);
                 }
                 Err(error) => {
@@ -74,7 +78,34 @@ impl<P: Platform> Mm<'_, P> {
         }
     }
 
-    /// Clears and maps a folio that was just allocated; it is freed again when somebody else was faster.
+    /// Clears a folio that was just allocated; it is freed again when the task dies meanwhile.
+    fn clear_folio(
+        &self,
+        addr: VirtAddr,
+        frame: Frame,
+        order: Order,
+        caller: Caller,
+    ) -> Result<(), FaultError> {
+        let pages = self.memory.pages();
+        let frames = FrameRange::folio(frame, order);
+        if order == Order::FRAME {
+            pages.clear(frames, TouchHint::Soon);
+            return Ok(());
+        }
+        let extent = match caller {
+            Caller::Access => {
+                let touched = (addr.0 - addr.align_down(order.bytes()).0) / FRAME_SIZE;
+                Extent::new(frames, TouchHint::Soon).near(frame.add(touched))
+            }
+            Caller::Populate { bytes } => Extent::new(frames, TouchHint::Unknown).part_of(bytes),
+        };
+        pages.clear_extent(&extent).map_err(|cancelled| {
+            self.memory.give_up(frame, order);
+            cancelled.into()
+        })
+    }
+
+    /// Maps a folio that was just cleared; it is freed again when somebody else was faster.
     fn map_folio(
         &self,
         vma: &Vma,
@@ -86,7 +117,6 @@ impl<P: Platform> Mm<'_, P> {
         let (pages, frames) = (self.memory.pages(), FrameRange::folio(frame, order));
         let start = addr.align_down(order.bytes());
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
-        pages.platform().clear(frames, TouchHint::Soon);
         pages.set_origin(frame, Origin::new(self.family, vma.attributes.origin_of(start)));
         let mut done = Ok(false);
         if let Some(size) = PageSize::of_order(order).filter(|_| large && order >= Order::BLOCK) {

@@ -100,9 +100,9 @@ impl<P: Platform> Mm<'_, P> {
         let pages = self.memory.pages();
         let copy = pages.alloc(Gfp::USER, Order::FRAME)?;
         if leaf.has(EntryFlags::SPECIAL) {
-            pages.platform().clear(FrameRange::folio(copy, Order::FRAME), TouchHint::Soon);
+            pages.clear(FrameRange::folio(copy, Order::FRAME), TouchHint::Soon);
         } else {
-            pages.platform().copy(leaf.frame(), copy);
+            pages.copy(FrameRange::folio(leaf.frame(), Order::FRAME), copy, TouchHint::Soon);
         }
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
         let new = Entry::leaf(copy, PageSize::Size4K, flags);

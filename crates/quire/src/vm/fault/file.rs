@@ -7,7 +7,7 @@ use crate::error::FaultError;
 use crate::filemap::{FileKind, FileUse};
 use crate::limits::{FAULT_AROUND_PAGES, FRAME_SIZE};
 use crate::page_alloc::{Gfp, Origin};
-use crate::platform::Platform;
+use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
 use crate::vm::mm::Mm;
 use crate::vm::vma::{Backing, Vma};
@@ -51,7 +51,7 @@ impl<P: Platform> Mm<'_, P> {
     fn copy_file_page(&self, vma: &Vma, addr: VirtAddr, from: Frame) -> Result<Step, FaultError> {
         let pages = self.memory.pages();
         let copy = pages.alloc(Gfp::USER, Order::FRAME)?;
-        pages.platform().copy(from, copy);
+        pages.copy(FrameRange::folio(from, Order::FRAME), copy, TouchHint::Soon);
         pages.set_origin(copy, Origin::new(self.family, vma.attributes.origin_of(addr)));
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
         let done = mapped(self.tables().map(addr, FrameRange::folio(copy, Order::FRAME), flags));

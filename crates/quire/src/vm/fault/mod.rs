@@ -28,6 +28,18 @@ pub enum Access {
     Exec,
 }
 
+/// Who wants memory to be there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Caller {
+    /// An access, which goes on at once.
+    Access,
+    /// Somebody who brings in this many bytes, and may use them or not.
+    Populate {
+        /// All that is brought in together.
+        bytes: u64,
+    },
+}
+
 /// How a fault was made good.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FaultKind {
@@ -107,7 +119,7 @@ impl<P: Platform> Mm<'_, P> {
         loop {
             let space = self.space.read(self.memory.platform());
             let step = match space.tree.find(addr) {
-                Some(vma) => self.fault_in(vma, addr, access),
+                Some(vma) => self.fault_in(vma, addr, access, Caller::Access),
                 None => {
                     drop(space);
                     self.grow_down(addr)?;
@@ -129,7 +141,13 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     /// One attempt in a mapping that holds the address. The caller holds the lock for reading.
-    pub(super) fn fault_in(&self, vma: &Vma, addr: VirtAddr, access: Access) -> Result<Step, FaultError> {
+    pub(super) fn fault_in(
+        &self,
+        vma: &Vma,
+        addr: VirtAddr,
+        access: Access,
+        caller: Caller,
+    ) -> Result<Step, FaultError> {
         if !access.is_allowed(vma.attributes.protection) {
             return Err(FaultError::Protection);
         }
@@ -140,7 +158,7 @@ impl<P: Platform> Mm<'_, P> {
         }
         if found.entry.is_empty() {
             return if vma.attributes.is_anonymous() {
-                self.fault_anonymous(vma, addr, access, found)
+                self.fault_anonymous(vma, addr, access, found, caller)
             } else {
                 self.fault_file(vma, addr, access)
             };

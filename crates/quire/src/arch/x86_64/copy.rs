@@ -1,0 +1,232 @@
+//! Ways to copy memory, as [`clear`](super::clear) has ways to clear it. Loads always go through the caches.
+
+use core::arch::asm;
+
+use super::clear::store_fence;
+use super::features::{CpuFeatures, Feature};
+use crate::error::KernelError;
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// A way to copy memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+pub enum CopyKernel {
+    /// One `rep movsb` over the whole extent.
+    String,
+    /// Stores of 64 bytes through the caches, or of 32 where the processor has no more.
+    Cached,
+    /// Stores of 8 bytes past the caches, which every x86-64 processor has.
+    Movnti,
+    /// Stores of 16 bytes past the caches.
+    Nt16,
+    /// Stores of 64 bytes past the caches.
+    Nt64,
+}
+
+impl CopyKernel {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::String, Self::Cached, Self::Movnti, Self::Nt16, Self::Nt64];
+
+    /// Its name in tables and options.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::String => "string",
+            Self::Cached => "cached",
+            Self::Movnti => "movnti",
+            Self::Nt16 => "nt16",
+            Self::Nt64 => "nt64",
+        }
+    }
+
+    /// The kernel with this name.
+    ///
+    /// # Errors
+    /// [`KernelError::Unknown`].
+    pub fn from_name(name: &str) -> Result<Self, KernelError> {
+        Self::ALL.into_iter().find(|kernel| kernel.name() == name).ok_or(KernelError::Unknown)
+    }
+
+    /// What the processor must have for it, if anything beyond what all have.
+    pub const fn needs(self) -> Option<Feature> {
+        match self {
+            Self::String | Self::Movnti => None,
+            Self::Cached => Some(Feature::Avx),
+            Self::Nt16 => Some(Feature::Sse2),
+            Self::Nt64 => Some(Feature::Avx512),
+        }
+    }
+
+    /// Whether the copy goes past the caches.
+    pub const fn is_streaming(self) -> bool {
+        !matches!(self, Self::String | Self::Cached)
+    }
+
+    /// Whether it uses vector registers, which a kernel must save first.
+    pub const fn uses_vectors(self) -> bool {
+        matches!(self, Self::Cached | Self::Nt16 | Self::Nt64)
+    }
+
+    /// The kernel as it can be run on a processor with these features.
+    ///
+    /// # Errors
+    /// [`KernelError::Missing`] names the kernel and the feature that it lacks.
+    pub const fn on(self, features: CpuFeatures) -> Result<ReadyCopy, KernelError> {
+        match self.needs() {
+            Some(feature) if !features.has(feature) => {
+                Err(KernelError::Missing { kernel: self.name(), feature: feature.name() })
+            }
+            _ => Ok(ReadyCopy { kernel: self, wide: features.has(Feature::Avx512) }),
+        }
+    }
+}
+
+/// A kernel whose instructions the processor has: made by [`CopyKernel::on`] alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReadyCopy {
+    kernel: CopyKernel,
+    /// There are registers of 64 bytes.
+    wide: bool,
+}
+
+impl ReadyCopy {
+    /// The kernel that every x86-64 processor can run.
+    pub const STRING: Self = Self { kernel: CopyKernel::String, wide: false };
+
+    /// Which one it is.
+    #[inline]
+    pub const fn kernel(self) -> CopyKernel {
+        self.kernel
+    }
+
+    /// Copies `bytes` bytes, at any addresses and of any number. Whoever sees a store that the caller makes afterwards sees
+    /// the copy.
+    ///
+    /// # Safety
+    /// `to` is the caller's to write, `from` to read, and they do not overlap. Where the kernel
+    /// [uses vectors](CopyKernel::uses_vectors), nobody's values stand in vector registers but the compiler's.
+    pub unsafe fn copy(self, from: *const u8, to: *mut u8, bytes: usize) {
+        if cfg!(miri) || self.kernel == CopyKernel::String {
+            // SAFETY: the caller's promise.
+            return unsafe { string(from, to, bytes) };
+        }
+        let head = (to.addr().wrapping_neg() % LINE).min(bytes);
+        let (lines, tail) = ((bytes - head) / LINE, (bytes - head) % LINE);
+        let done = head + lines * LINE;
+        // SAFETY: head, lines and tail are the caller's bytes, one after the other; the feature is there, since nothing
+        // else makes a value of this type.
+        unsafe {
+            if head > 0 {
+                string(from, to, head);
+            }
+            if lines > 0 {
+                self.copy_lines(from.add(head), to.add(head), lines);
+            }
+            if tail > 0 {
+                string(from.add(done), to.add(done), tail);
+            }
+        }
+        if self.kernel.is_streaming() {
+            store_fence();
+        }
+    }
+
+    /// `to` is a multiple of a line, `lines` not zero.
+    unsafe fn copy_lines(self, from: *const u8, to: *mut u8, lines: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.kernel {
+                CopyKernel::String => string(from, to, lines * LINE),
+                CopyKernel::Cached if self.wide => cached_64(from, to, lines),
+                CopyKernel::Cached => cached_32(from, to, lines),
+                CopyKernel::Movnti => movnti(from, to, lines),
+                CopyKernel::Nt16 => nt16(from, to, lines),
+                CopyKernel::Nt64 => nt64(from, to, lines),
+            }
+        }
+    }
+}
+
+/// `rep movsb`.
+#[inline]
+unsafe fn string(from: *const u8, to: *mut u8, bytes: usize) {
+    #[cfg(miri)]
+    // SAFETY: the caller's bytes.
+    unsafe {
+        to.copy_from_nonoverlapping(from, bytes);
+    }
+    #[cfg(not(miri))]
+    // SAFETY: the caller's bytes; the direction flag is clear between any two functions.
+    unsafe {
+        asm!(
+            "rep movsb",
+            inout("rdi") to => _,
+            inout("rsi") from => _,
+            inout("rcx") bytes => _,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// As in [`clear`](super::clear); `rsi` is the address to load from.
+macro_rules! by_lines {
+    ($(#[$doc:meta])* $name:ident, [$($line:literal),+], [$($last:literal),*]) => {
+        $(#[$doc])*
+        unsafe fn $name(from: *const u8, to: *mut u8, lines: usize) {
+            // SAFETY: the caller's lines, of which there is at least one; that the processor has the instructions is the
+            // caller's promise too.
+            unsafe {
+                asm!(
+                    "2:",
+                    $($line,)+
+                    "add rsi, 64",
+                    "add rdi, 64",
+                    "dec rcx",
+                    "jnz 2b",
+                    $($last,)*
+                    inout("rdi") to => _,
+                    inout("rsi") from => _,
+                    inout("rcx") lines => _,
+                    clobber_abi("sysv64"),
+                    options(nostack),
+                );
+            }
+        }
+    };
+}
+
+by_lines! {
+    /// 32 bytes at once through the caches.
+    cached_32,
+    ["vmovdqu ymm0, [rsi]", "vmovdqu ymm1, [rsi + 32]", "vmovdqa [rdi], ymm0", "vmovdqa [rdi + 32], ymm1"],
+    ["vzeroupper"]
+}
+by_lines! {
+    /// 64 bytes at once through the caches.
+    cached_64, ["vmovdqu64 zmm0, [rsi]", "vmovdqa64 [rdi], zmm0"], ["vzeroupper"]
+}
+by_lines! {
+    /// Stores of 8 bytes past the caches.
+    movnti,
+    [
+        "mov rax, [rsi]", "mov rdx, [rsi + 8]", "mov r8, [rsi + 16]", "mov r9, [rsi + 24]",
+        "movnti [rdi], rax", "movnti [rdi + 8], rdx", "movnti [rdi + 16], r8", "movnti [rdi + 24], r9",
+        "mov rax, [rsi + 32]", "mov rdx, [rsi + 40]", "mov r8, [rsi + 48]", "mov r9, [rsi + 56]",
+        "movnti [rdi + 32], rax", "movnti [rdi + 40], rdx", "movnti [rdi + 48], r8", "movnti [rdi + 56], r9"
+    ],
+    []
+}
+by_lines! {
+    /// Stores of 16 bytes past the caches.
+    nt16,
+    [
+        "movdqu xmm0, [rsi]", "movdqu xmm1, [rsi + 16]", "movdqu xmm2, [rsi + 32]", "movdqu xmm3, [rsi + 48]",
+        "movntdq [rdi], xmm0", "movntdq [rdi + 16], xmm1", "movntdq [rdi + 32], xmm2", "movntdq [rdi + 48], xmm3"
+    ],
+    []
+}
+by_lines! {
+    /// Stores of 64 bytes past the caches.
+    nt64, ["vmovdqu64 zmm0, [rsi]", "vmovntdq [rdi], zmm0"], ["vzeroupper"]
+}

@@ -1,0 +1,199 @@
+//! What the running processor has that clearing and copying can use, and how large its caches are: CPUID and XGETBV (Intel
+//! SDM volume 2A; AMD64 manual, volume 3, appendix E).
+
+use core::arch::x86_64::{__cpuid_count, CpuidResult};
+use core::fmt;
+
+/// What a clear or copy kernel may need.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Feature {
+    /// `rep movsb` and `rep stosb` work in units larger than a byte.
+    Erms,
+    /// They are fast for a few bytes too.
+    Fsrm,
+    /// 16-byte registers, enabled by the system.
+    Sse2,
+    /// 32-byte registers, enabled by the system.
+    Avx,
+    /// 64-byte registers, enabled by the system.
+    Avx512,
+    /// `movdir64b`, which stores 64 bytes past the caches.
+    Movdir64b,
+    /// `clzero`, which clears a line of 64 bytes past the caches.
+    Clzero,
+}
+
+impl Feature {
+    /// All of them.
+    pub const ALL: [Self; 7] =
+        [Self::Erms, Self::Fsrm, Self::Sse2, Self::Avx, Self::Avx512, Self::Movdir64b, Self::Clzero];
+
+    /// The name that Linux gives it in `/proc/cpuinfo`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Erms => "erms",
+            Self::Fsrm => "fsrm",
+            Self::Sse2 => "sse2",
+            Self::Avx => "avx",
+            Self::Avx512 => "avx512f",
+            Self::Movdir64b => "movdir64b",
+            Self::Clzero => "clzero",
+        }
+    }
+}
+
+/// Features that can be used. Only what the processor said comes into one without a promise, so that safe code cannot run
+/// an instruction that there is not.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct CpuFeatures(u8);
+
+/// State of the extended registers that the system has enabled (XCR0): 16-byte, 32-byte and 64-byte registers.
+const SSE_STATE: u64 = 1 << 1;
+const AVX_STATE: u64 = SSE_STATE | 1 << 2;
+const AVX512_STATE: u64 = AVX_STATE | 0b111 << 5;
+
+/// Bytes of a cache line, the only size that `clzero` is used with.
+const LINE: u32 = 64;
+
+/// An answer to one leaf; all zeroes where the processor does not know the leaf.
+fn leaf(number: u32, part: u32) -> CpuidResult {
+    let none = CpuidResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
+    // Miri has no processor to ask.
+    if cfg!(miri) || number > __cpuid_count(number & 0x8000_0000, 0).eax {
+        return none;
+    }
+    __cpuid_count(number, part)
+}
+
+const fn bit(word: u32, at: u32) -> bool {
+    word >> at & 1 == 1
+}
+
+/// What the system has enabled, or nothing where it has not made XGETBV available.
+fn enabled_state(basic: &CpuidResult) -> u64 {
+    const OSXSAVE: u32 = 27;
+    if !bit(basic.ecx, OSXSAVE) {
+        return 0;
+    }
+    let (low, high): (u32, u32);
+    // SAFETY: OSXSAVE says that the system has enabled the instruction; register 0 exists then.
+    unsafe {
+        core::arch::asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") high, options(nomem, nostack, preserves_flags));
+    }
+    u64::from(high) << 32 | u64::from(low)
+}
+
+impl CpuFeatures {
+    /// None: only what every x86-64 processor has remains.
+    pub const NONE: Self = Self(0);
+
+    /// What the running processor has and the system has enabled. Vector registers count only where XCR0 says that the
+    /// system saves their state, or where the compiler uses them already. Whether they may be used here and now is for
+    /// the platform to say.
+    pub fn detect() -> Self {
+        let (basic, more, amd) = (leaf(1, 0), leaf(7, 0), leaf(0x8000_0008, 0));
+        let state = enabled_state(&basic);
+        let has = |wanted: u64| state & wanted == wanted;
+        let compiled = cfg!(all(target_feature = "sse2", not(miri)));
+        let line = leaf(0x8000_0005, 0).ecx & 0xff;
+        let found = [
+            (Feature::Erms, bit(more.ebx, 9)),
+            (Feature::Fsrm, bit(more.edx, 4)),
+            (Feature::Sse2, bit(basic.edx, 26) && (has(SSE_STATE) || compiled)),
+            (Feature::Avx, bit(basic.ecx, 28) && has(AVX_STATE)),
+            (Feature::Avx512, bit(more.ebx, 16) && has(AVX512_STATE)),
+            (Feature::Movdir64b, bit(more.ecx, 28)),
+            (Feature::Clzero, bit(amd.ebx, 0) && line == LINE),
+        ];
+        found
+            .into_iter()
+            .filter(|(_, present)| *present)
+            .fold(Self::NONE, |all, (feature, _)| all.and(feature))
+    }
+
+    /// These features, whatever the processor says.
+    ///
+    /// # Safety
+    /// Each of them is there and enabled, or its instructions are trapped and done in its place.
+    pub unsafe fn assume(features: &[Feature]) -> Self {
+        features.iter().fold(Self::NONE, |all, &feature| all.and(feature))
+    }
+
+    /// Whether the feature can be used.
+    #[inline]
+    pub const fn has(self, feature: Feature) -> bool {
+        self.0 >> feature as u8 & 1 == 1
+    }
+
+    /// All but this one.
+    #[must_use]
+    pub const fn without(self, feature: Feature) -> Self {
+        Self(self.0 & !(1 << feature as u8))
+    }
+
+    /// All but those that need vector registers.
+    #[must_use]
+    pub const fn without_vectors(self) -> Self {
+        self.without(Feature::Sse2).without(Feature::Avx).without(Feature::Avx512)
+    }
+
+    const fn and(self, feature: Feature) -> Self {
+        Self(self.0 | 1 << feature as u8)
+    }
+}
+
+impl fmt::Debug for CpuFeatures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut names = f.debug_set();
+        for feature in Feature::ALL.into_iter().filter(|&feature| self.has(feature)) {
+            names.entry(&format_args!("{}", feature.name()));
+        }
+        names.finish()
+    }
+}
+
+/// The caches of data that the running CPU sees, in bytes; zero where the processor does not say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Caches {
+    /// The first level.
+    pub first: u64,
+    /// The second level.
+    pub second: u64,
+    /// The last level, which may be the second.
+    pub last: u64,
+}
+
+impl Caches {
+    /// What the processor says: leaf 4 (Intel), or leaf 8000_001D (AMD), which has the same form.
+    pub fn detect() -> Self {
+        const TOPOLOGY_EXTENSIONS: u32 = 22;
+        let amd = bit(leaf(0x8000_0001, 0).ecx, TOPOLOGY_EXTENSIONS);
+        let number = if amd { 0x8000_001d } else { 4 };
+        Self::from_leaves((0..16).map(|part| leaf(number, part)))
+    }
+
+    /// From the answers to the parts of a leaf, up to the first that names no cache.
+    fn from_leaves(parts: impl Iterator<Item = CpuidResult>) -> Self {
+        const NONE: u32 = 0;
+        const INSTRUCTIONS: u32 = 2;
+        let mut caches = Self::default();
+        for part in parts.take_while(|part| part.eax & 0x1f != NONE) {
+            if part.eax & 0x1f == INSTRUCTIONS {
+                continue;
+            }
+            let field = |shift: u32, bits: u32| u64::from(part.ebx >> shift & ((1 << bits) - 1)) + 1;
+            let bytes = field(0, 12) * field(12, 10) * field(22, 10) * (u64::from(part.ecx) + 1);
+            match part.eax >> 5 & 7 {
+                1 => caches.first = bytes,
+                2 => caches.second = bytes,
+                _ => {}
+            }
+            caches.last = caches.last.max(bytes);
+        }
+        caches
+    }
+}
+
+#[cfg(test)]
+mod tests;

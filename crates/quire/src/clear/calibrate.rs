@@ -1,0 +1,213 @@
+//! What each kernel costs on the machine that this runs on, and the policy that follows from it.
+
+#![allow(unsafe_code)]
+
+use super::Clearer;
+use super::policy::{CLASSES, ClearPolicy, THREADS, Table, bytes_of, stays_cached, table};
+use crate::addr::{Frame, FrameRange};
+use crate::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures};
+use crate::error::KernelError;
+use crate::limits::{CLEAR_STRETCH_BYTES, FRAME_SIZE};
+use crate::platform::{Platform, TouchHint};
+
+/// Bytes that one reading of the clock stands for, at least: smaller extents are measured several at a time.
+const BATCH_BYTES: u64 = 64 << 10;
+/// Rounds whose median counts, at most.
+const ROUNDS: usize = 101;
+/// Rounds that are run whatever they take.
+const FEWEST_ROUNDS: usize = 3;
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// What a kernel costs for one extent. Zero: not measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Cost {
+    /// Nanoseconds for each MiB that is cleared or copied.
+    pub fill: u32,
+    /// Nanoseconds for each MiB that is then read, once, in order.
+    pub read: u32,
+}
+
+impl Cost {
+    /// Whether there is a figure.
+    pub const fn is_known(self) -> bool {
+        self.fill > 0
+    }
+
+    /// How fast it filled, in MiB/s.
+    pub const fn mib_per_second(self) -> u64 {
+        if self.fill == 0 { 0 } else { 1_000_000_000 / self.fill as u64 }
+    }
+
+    /// What counts: filling alone where memory is used later, all where it is used soon, and between them when nobody knows.
+    const fn weighed(self, hint: TouchHint) -> u64 {
+        let (fill, read) = (self.fill as u64 * 2, self.read as u64);
+        match hint {
+            TouchHint::Soon => fill + read * 2,
+            TouchHint::Later => fill,
+            TouchHint::Unknown => fill + read,
+        }
+    }
+}
+
+/// The cost of each of `N` kernels, by class of threads and of extent: `measured[threads][kernel as usize][class]`.
+pub type Measured<const N: usize> = [[[Cost; CLASSES]; N]; THREADS];
+
+/// What was measured on one machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Calibration {
+    /// [`CLEAR_STRETCH_BYTES`] when it was measured: string stores choose by the length of one instruction.
+    pub stretch_bytes: u64,
+    /// Bytes of the last cache.
+    pub last_cache: u64,
+    /// What clearing costs.
+    pub clear: Measured<{ ClearKernel::ALL.len() }>,
+    /// What copying costs.
+    pub copy: Measured<{ CopyKernel::ALL.len() }>,
+}
+
+impl Calibration {
+    /// Nothing measured yet.
+    pub const fn empty(caches: Caches) -> Self {
+        const NONE: Cost = Cost { fill: 0, read: 0 };
+        Self {
+            stretch_bytes: CLEAR_STRETCH_BYTES,
+            last_cache: caches.last,
+            clear: [[[NONE; CLASSES]; ClearKernel::ALL.len()]; THREADS],
+            copy: [[[NONE; CLASSES]; CopyKernel::ALL.len()]; THREADS],
+        }
+    }
+
+    /// The cheapest kernel for each hint, number of CPUs and extent, among those that the processor has. What may stay in the
+    /// caches (see [`crate::limits::CLEAR_SOON_SHARE`] and its neighbours) may take any kernel, small extents one that stays there,
+    /// and all others one that goes past them. Where nothing was measured for so many CPUs, what was for fewer counts; where
+    /// nothing was at all, or with stretches of another length, the [suggestion](ClearPolicy::suggested) stands.
+    pub fn policy(&self, features: CpuFeatures) -> ClearPolicy {
+        let caches = Caches { last: self.last_cache, ..Caches::default() };
+        let suggested = ClearPolicy::suggested(features, caches);
+        if self.stretch_bytes != CLEAR_STRETCH_BYTES {
+            return suggested;
+        }
+        let runs =
+            ClearKernel::ALL.map(|kernel| (kernel, kernel.on(features).is_ok(), kernel.is_streaming()));
+        let clear = best(&self.clear, &runs, &suggested.clear, self.last_cache);
+        let runs = CopyKernel::ALL.map(|kernel| (kernel, kernel.on(features).is_ok(), kernel.is_streaming()));
+        ClearPolicy { clear, copy: best(&self.copy, &runs, &suggested.copy, self.last_cache) }
+    }
+}
+
+/// The table of the cheapest; `kernels` says of each whether the processor has it, and whether it goes past the caches.
+fn best<K: Copy, const N: usize>(
+    measured: &Measured<N>,
+    kernels: &[(K, bool, bool); N],
+    otherwise: &Table<K>,
+    last_cache: u64,
+) -> Table<K> {
+    table(|hint, threads, class| {
+        let cached = stays_cached(hint, threads, class, last_cache);
+        let small = bytes_of(class) <= crate::limits::CLEAR_CACHED_BYTES;
+        let may = |streams: bool| if small { !streams } else { cached || streams };
+        for threads in (0..=threads).rev() {
+            let known = kernels.iter().zip(&measured[threads]);
+            let known =
+                known.filter(|((_, runs, streams), costs)| *runs && may(*streams) && costs[class].is_known());
+            if let Some((kernel, _)) = known.min_by_key(|(_, costs)| costs[class].weighed(hint)) {
+                return kernel.0;
+            }
+        }
+        otherwise[hint as usize][threads][class]
+    })
+}
+
+/// What it takes to clear extents of a class by one kernel, in stretches as every clear is, and to read them once. Places
+/// rotate through `scratch`, whose contents are lost, so that what is cleared is in no cache if that is several times as large.
+/// Runs for about `budget_ns`, and for three rounds at least.
+///
+/// Several CPUs may do so at once, each with frames of its own.
+///
+/// Precondition: as for [`Platform::reschedule_point`].
+///
+/// # Errors
+/// [`KernelError::Missing`].
+pub fn measure_clear<P: Platform>(
+    platform: &P,
+    clearer: &Clearer,
+    kernel: ClearKernel,
+    class: usize,
+    scratch: FrameRange,
+    budget_ns: u64,
+) -> Result<Cost, KernelError> {
+    kernel.on(clearer.features())?;
+    Ok(measure(platform, class, scratch, budget_ns, |frames| clearer.clear_all_by(platform, frames, kernel)))
+}
+
+/// The same for copies, from one half of `scratch` to the other.
+///
+/// # Errors
+/// [`KernelError::Missing`].
+pub fn measure_copy<P: Platform>(
+    platform: &P,
+    clearer: &Clearer,
+    kernel: CopyKernel,
+    class: usize,
+    scratch: FrameRange,
+    budget_ns: u64,
+) -> Result<Cost, KernelError> {
+    kernel.on(clearer.features())?;
+    let half = FrameRange::new(scratch.start, scratch.count / 2);
+    let source = |frames: FrameRange| FrameRange::new(frames.start.add(half.count), frames.count);
+    Ok(measure(platform, class, half, budget_ns, |frames| {
+        clearer.copy_all_by(platform, source(frames), frames.start, kernel);
+    }))
+}
+
+/// Rounds of filling and reading, and their medians.
+fn measure<P: Platform>(
+    platform: &P,
+    class: usize,
+    scratch: FrameRange,
+    budget_ns: u64,
+    fill: impl Fn(FrameRange),
+) -> Cost {
+    let frames = (bytes_of(class) / FRAME_SIZE).min(scratch.count);
+    let together = (BATCH_BYTES / FRAME_SIZE).div_ceil(frames).min(scratch.count / frames.max(1));
+    if frames == 0 || together == 0 {
+        return Cost::default();
+    }
+    let (mut fills, mut reads) = ([0; ROUNDS], [0; ROUNDS]);
+    let (mut at, mut round) = (scratch.start, 0);
+    let begun = platform.now_ns();
+    while round < ROUNDS && (round < FEWEST_ROUNDS || platform.now_ns() - begun < budget_ns) {
+        if scratch.end().0 - at.0 < frames * together {
+            at = scratch.start;
+        }
+        let each = || (0..together).map(|step| FrameRange::new(at.add(step * frames), frames));
+        let start = platform.now_ns();
+        each().for_each(&fill);
+        let filled = platform.now_ns();
+        each().for_each(|extent| read_once(platform, extent));
+        fills[round] = filled - start;
+        reads[round] = platform.now_ns() - filled;
+        at = at.add(frames * together);
+        round += 1;
+    }
+    let bytes = frames * together * FRAME_SIZE;
+    Cost { fill: per_mib(&mut fills[..round], bytes).max(1), read: per_mib(&mut reads[..round], bytes) }
+}
+
+/// The median, in nanoseconds for each MiB.
+fn per_mib(times: &mut [u64], bytes: u64) -> u32 {
+    times.sort_unstable();
+    let per_mib = (times[times.len() / 2] << 20) / bytes;
+    u32::try_from(per_mib).unwrap_or(u32::MAX)
+}
+
+/// Loads a word of each line, in order.
+fn read_once<P: Platform>(platform: &P, frames: FrameRange) {
+    let start: Frame = frames.start;
+    let base = platform.direct_map(start.addr());
+    for line in (0..(frames.count * FRAME_SIZE) as usize).step_by(LINE) {
+        // SAFETY: the frames are the caller's, and the direct map reaches to their end.
+        unsafe { base.add(line).cast::<u64>().read_volatile() };
+    }
+}

@@ -1,0 +1,77 @@
+//! The verb: copies frames.
+#![forbid(unsafe_code)]
+
+use super::Clearer;
+use super::extent::Stretches;
+use crate::addr::{Frame, FrameRange};
+use crate::arch::{CopyKernel, ReadyCopy};
+use crate::error::Cancelled;
+use crate::limits::{CLEAR_STRETCH_BYTES, FRAME_SIZE};
+use crate::platform::{Platform, TouchHint};
+
+impl Clearer {
+    /// Copies frames that are one stretch at most onto as many others from `to` on. They do not overlap.
+    #[inline]
+    pub fn copy<P: Platform>(&self, platform: &P, from: FrameRange, to: Frame, hint: TouchHint) {
+        let bytes = from.count * FRAME_SIZE;
+        debug_assert!(bytes <= CLEAR_STRETCH_BYTES, "longer ones need reschedule points: copy_extent");
+        let busy = self.busy(bytes);
+        self.copy_by(platform, from, to, self.copy.get(hint, busy.cpus(), bytes));
+    }
+
+    /// Copies a run of any length, with a reschedule point after each stretch, where `cancel` is asked.
+    ///
+    /// Precondition: as for [`Platform::reschedule_point`], when there is more than a stretch.
+    ///
+    /// # Errors
+    /// [`Cancelled`]; some frames are copied then.
+    pub fn copy_extent<P: Platform>(
+        &self,
+        platform: &P,
+        from: FrameRange,
+        to: Frame,
+        hint: TouchHint,
+        cancel: impl FnMut() -> bool,
+    ) -> Result<(), Cancelled> {
+        let bytes = from.count * FRAME_SIZE;
+        let busy = self.busy(bytes);
+        Stretches { platform, cancel, since: 0 }.over(from, |frames| {
+            let kernel = self.copy.get(hint, busy.cpus(), bytes);
+            self.copy_by(platform, frames, to.add(frames.start.0 - from.start.0), kernel);
+        })
+    }
+
+    /// Copies in stretches by one kernel, whatever the table says: for measurements.
+    pub(super) fn copy_all_by<P: Platform>(
+        &self,
+        platform: &P,
+        from: FrameRange,
+        to: Frame,
+        kernel: CopyKernel,
+    ) {
+        let mut stretches = Stretches { platform, cancel: || false, since: 0 };
+        let done = stretches.over(from, |frames| {
+            self.copy_by(platform, frames, to.add(frames.start.0 - from.start.0), kernel);
+        });
+        debug_assert_eq!(done, Ok(()), "nobody cancels it");
+    }
+
+    /// One stretch by one kernel, or by one of its kind without vectors where these cannot be had.
+    #[inline]
+    fn copy_by<P: Platform>(&self, platform: &P, from: FrameRange, to: Frame, kernel: CopyKernel) {
+        if !kernel.uses_vectors() {
+            platform.copy(from, to, self.ready_copy(kernel));
+        } else if platform.vectors_begin() {
+            platform.copy(from, to, self.ready_copy(kernel));
+            platform.vectors_end();
+        } else {
+            let plain = if kernel.is_streaming() { CopyKernel::Movnti } else { CopyKernel::String };
+            platform.copy(from, to, self.ready_copy(plain));
+        }
+    }
+
+    #[inline]
+    fn ready_copy(&self, kernel: CopyKernel) -> ReadyCopy {
+        kernel.on(self.features).unwrap_or(ReadyCopy::STRING)
+    }
+}

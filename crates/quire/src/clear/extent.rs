@@ -1,0 +1,172 @@
+//! The verb: clears an extent.
+#![forbid(unsafe_code)]
+
+use super::Clearer;
+use crate::addr::{Frame, FrameRange};
+use crate::arch::{ClearKernel, ReadyClear};
+use crate::error::Cancelled;
+use crate::limits::{CLEAR_CACHED_BYTES, CLEAR_NEAR_BYTES, CLEAR_STRETCH_BYTES, FRAME_SIZE};
+use crate::platform::{Platform, TouchHint};
+
+const NEAR_FRAMES: u64 = CLEAR_NEAR_BYTES / FRAME_SIZE;
+const STRETCH_FRAMES: u64 = CLEAR_STRETCH_BYTES / FRAME_SIZE;
+
+/// What is to be cleared, and what is known of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extent {
+    /// The frames, which lie in one range of the machine.
+    pub frames: FrameRange,
+    /// Bytes of all that is cleared together, of which the frames may be a part: the kernel is chosen by it, unless the
+    /// frames are so few that they [stay cached](CLEAR_CACHED_BYTES) in any case.
+    pub whole: u64,
+    /// When they are used.
+    pub hint: TouchHint,
+    /// The frame that somebody waits for.
+    pub near: Option<Frame>,
+}
+
+impl Extent {
+    /// All of an extent.
+    #[inline]
+    pub const fn new(frames: FrameRange, hint: TouchHint) -> Self {
+        Self { frames, whole: frames.count * FRAME_SIZE, hint, near: None }
+    }
+
+    /// The same as a part of a larger one of `bytes` bytes.
+    #[must_use]
+    pub const fn part_of(self, bytes: u64) -> Self {
+        Self { whole: bytes, ..self }
+    }
+
+    /// The same when somebody waits for one of its frames: the neighbourhood of it is cleared last and stays cached.
+    #[inline]
+    #[must_use]
+    pub const fn near(self, frame: Frame) -> Self {
+        Self { near: Some(frame), ..self }
+    }
+
+    /// The bytes by which the kernel is chosen.
+    fn chosen_by(&self) -> u64 {
+        let own = self.frames.count * FRAME_SIZE;
+        if own <= CLEAR_CACHED_BYTES { own } else { self.whole.max(own) }
+    }
+
+    /// What is cleared after everything else: the aligned neighbourhood of the frame that somebody waits for, as far as it lies
+    /// in the extent. Empty when nobody waits.
+    pub fn neighbourhood(&self) -> FrameRange {
+        let (start, end) = (self.frames.start, self.frames.end());
+        match self.near {
+            Some(near) if self.frames.contains(near) => {
+                let first = Frame(near.0 - near.0 % NEAR_FRAMES);
+                let (first, last) = (first.max(start), first.add(NEAR_FRAMES).min(end));
+                FrameRange::new(first, last.0 - first.0)
+            }
+            _ => FrameRange::new(end, 0),
+        }
+    }
+}
+
+impl Clearer {
+    /// Clears frames that are one stretch at most, so that no reschedule point is needed.
+    #[inline]
+    pub fn clear<P: Platform>(&self, platform: &P, frames: FrameRange, hint: TouchHint) {
+        debug_assert!(frames.count <= STRETCH_FRAMES, "longer ones need reschedule points: clear_extent");
+        let busy = self.busy(frames.count * FRAME_SIZE);
+        let kernel = self.clear.get(hint, busy.cpus(), frames.count * FRAME_SIZE);
+        self.clear_by(platform, frames, kernel);
+    }
+
+    /// Clears an extent of any length: what is far from the frame that somebody waits for first, and its neighbourhood last.
+    /// Passes a [`Platform::reschedule_point`] before more than a stretch is done without one, and asks `cancel` there.
+    ///
+    /// Precondition: as for [`Platform::reschedule_point`], when there is more than a stretch.
+    ///
+    /// # Errors
+    /// [`Cancelled`]; some frames are cleared then, and nobody knows which.
+    pub fn clear_extent<P: Platform>(
+        &self,
+        platform: &P,
+        extent: &Extent,
+        cancel: impl FnMut() -> bool,
+    ) -> Result<(), Cancelled> {
+        let (busy, bytes) = (self.busy(extent.whole), extent.chosen_by());
+        let near = extent.neighbourhood();
+        let before = FrameRange::new(extent.frames.start, near.start.0 - extent.frames.start.0);
+        let after = FrameRange::new(near.end(), extent.frames.end().0 - near.end().0);
+        let mut stretches = Stretches { platform, cancel, since: 0 };
+        for part in [before, after] {
+            stretches.over(part, |frames| {
+                let kernel = self.clear.get(extent.hint, busy.cpus(), bytes);
+                self.clear_by(platform, frames, kernel);
+            })?;
+        }
+        stretches.over(near, |frames| {
+            let kernel = self.clear.get(TouchHint::Soon, 1, CLEAR_NEAR_BYTES);
+            self.clear_by(platform, frames, kernel);
+        })
+    }
+
+    /// Clears an extent in stretches by one kernel, whatever the table says: for measurements.
+    pub(super) fn clear_all_by<P: Platform>(&self, platform: &P, frames: FrameRange, kernel: ClearKernel) {
+        let mut stretches = Stretches { platform, cancel: || false, since: 0 };
+        let done = stretches.over(frames, |frames| self.clear_by(platform, frames, kernel));
+        debug_assert_eq!(done, Ok(()), "nobody cancels it");
+    }
+
+    /// One stretch by one kernel, or by one of its kind without vectors where these cannot be had.
+    #[inline]
+    fn clear_by<P: Platform>(&self, platform: &P, frames: FrameRange, kernel: ClearKernel) {
+        if !kernel.uses_vectors() {
+            platform.clear(frames, self.ready(kernel));
+        } else if platform.vectors_begin() {
+            platform.clear(frames, self.ready(kernel));
+            platform.vectors_end();
+        } else {
+            let plain = if kernel.is_streaming() {
+                super::policy::streaming_clear(self.features.without_vectors())
+            } else {
+                ClearKernel::String
+            };
+            platform.clear(frames, self.ready(plain));
+        }
+    }
+
+    /// The table holds no kernel that the machine lacks; should it, then the one that all have does it as well.
+    #[inline]
+    fn ready(&self, kernel: ClearKernel) -> ReadyClear {
+        kernel.on(self.features).unwrap_or(ReadyClear::STRING)
+    }
+}
+
+/// Work that is done a stretch at a time.
+pub(super) struct Stretches<'a, P, C> {
+    pub(super) platform: &'a P,
+    pub(super) cancel: C,
+    /// Frames since the last reschedule point.
+    pub(super) since: u64,
+}
+
+impl<P: Platform, C: FnMut() -> bool> Stretches<'_, P, C> {
+    /// Gives all frames to `work`, so many at a time that what came since the last reschedule point is a stretch at most.
+    pub(super) fn over(
+        &mut self,
+        frames: FrameRange,
+        mut work: impl FnMut(FrameRange),
+    ) -> Result<(), Cancelled> {
+        let mut at = frames.start;
+        while at < frames.end() {
+            let count = (frames.end().0 - at.0).min(STRETCH_FRAMES);
+            if self.since + count > STRETCH_FRAMES {
+                if (self.cancel)() {
+                    return Err(Cancelled);
+                }
+                self.platform.reschedule_point();
+                self.since = 0;
+            }
+            work(FrameRange::new(at, count));
+            self.since += count;
+            at = at.add(count);
+        }
+        Ok(())
+    }
+}

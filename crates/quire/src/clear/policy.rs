@@ -1,0 +1,190 @@
+//! The table: which kernel for which extent.
+#![forbid(unsafe_code)]
+
+use core::fmt;
+
+use crate::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures, Feature};
+use crate::error::KernelError;
+use crate::limits::{
+    CLEAR_CACHED_BYTES, CLEAR_SOON_SHARE, CLEAR_UNKNOWN_SHARE, FRAME_SHIFT, FRAME_SIZE, MAX_ORDER,
+};
+use crate::platform::TouchHint;
+
+/// Extents by power of two, 4 KiB to 1 GiB and what is larger.
+pub const CLASSES: usize = MAX_ORDER as usize + 1;
+/// Numbers of CPUs that clear at once: the classes are 1, 2 to 3, and 4 or more.
+pub const THREADS: usize = 3;
+
+/// A kernel for each hint, number of CPUs and extent: `table[hint as usize][threads_class(cpus)][class_of(bytes)]`.
+pub type Table<K> = [[[K; CLASSES]; THREADS]; TouchHint::ALL.len()];
+
+/// What a last cache is taken for whose size the processor does not say.
+const UNKNOWN_CACHE: u64 = 1 << 20;
+
+/// The class of an extent of so many bytes.
+#[inline]
+pub const fn class_of(bytes: u64) -> usize {
+    let order = if bytes < FRAME_SIZE { 0 } else { (bytes >> FRAME_SHIFT).ilog2() };
+    if order > MAX_ORDER as u32 { MAX_ORDER as usize } else { order as usize }
+}
+
+/// The class of a number of CPUs.
+#[inline]
+pub const fn threads_class(cpus: u32) -> usize {
+    match cpus {
+        0 | 1 => 0,
+        2 | 3 => 1,
+        _ => 2,
+    }
+}
+
+/// Bytes of the smallest extent of a class.
+pub const fn bytes_of(class: usize) -> u64 {
+    FRAME_SIZE << class
+}
+
+/// The CPUs that a class of threads begins with.
+pub const fn cpus_of(threads: usize) -> u64 {
+    1 << threads
+}
+
+/// Whether an extent should be left in the caches: by its class, the CPUs that clear at once, and what the caller knows.
+pub(super) const fn stays_cached(hint: TouchHint, threads: usize, class: usize, last_cache: u64) -> bool {
+    let cache = if last_cache == 0 { UNKNOWN_CACHE } else { last_cache } / cpus_of(threads);
+    let limit = match hint {
+        TouchHint::Soon => cache / CLEAR_SOON_SHARE,
+        TouchHint::Unknown => cache / CLEAR_UNKNOWN_SHARE,
+        TouchHint::Later => 0,
+    };
+    let bytes = bytes_of(class);
+    bytes <= limit || bytes <= CLEAR_CACHED_BYTES
+}
+
+/// Which kernel clears, and which copies, what extent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct ClearPolicy {
+    /// Kernels that clear.
+    pub clear: Table<ClearKernel>,
+    /// Kernels that copy.
+    pub copy: Table<CopyKernel>,
+}
+
+/// A table filled by a function of hint, class of threads and class of extent.
+pub(super) fn table<K: Copy>(kernel: impl Fn(TouchHint, usize, usize) -> K) -> Table<K> {
+    TouchHint::ALL.map(|hint| {
+        core::array::from_fn(|threads| core::array::from_fn(|class| kernel(hint, threads, class)))
+    })
+}
+
+impl ClearPolicy {
+    /// What the processor says of itself, and nobody measured: string stores where they are fast, the widest stores past the
+    /// caches, and the shares of the last cache that [`crate::limits`] names.
+    pub fn suggested(features: CpuFeatures, caches: Caches) -> Self {
+        let cached = if features.has(Feature::Erms) || !features.has(Feature::Avx) {
+            (ClearKernel::String, CopyKernel::String)
+        } else {
+            (ClearKernel::Cached, CopyKernel::Cached)
+        };
+        let past = (streaming_clear(features), streaming_copy(features));
+        let choose = |hint, threads, class| stays_cached(hint, threads, class, caches.last);
+        Self {
+            clear: table(|hint, threads, class| if choose(hint, threads, class) { cached.0 } else { past.0 }),
+            copy: table(|hint, threads, class| if choose(hint, threads, class) { cached.1 } else { past.1 }),
+        }
+    }
+
+    /// One kernel for everything, and one that copies: to compare with.
+    pub const fn only(clear: ClearKernel, copy: CopyKernel) -> Self {
+        Self {
+            clear: [[[clear; CLASSES]; THREADS]; TouchHint::ALL.len()],
+            copy: [[[copy; CLASSES]; THREADS]; TouchHint::ALL.len()],
+        }
+    }
+
+    /// The kernel that clears an extent of `bytes` bytes while `cpus` CPUs clear.
+    #[inline]
+    pub const fn clear_kernel(&self, hint: TouchHint, cpus: u32, bytes: u64) -> ClearKernel {
+        self.clear[hint as usize][threads_class(cpus)][class_of(bytes)]
+    }
+
+    /// The kernel that copies one.
+    #[inline]
+    pub const fn copy_kernel(&self, hint: TouchHint, cpus: u32, bytes: u64) -> CopyKernel {
+        self.copy[hint as usize][threads_class(cpus)][class_of(bytes)]
+    }
+
+    /// Whether a processor with these features can run every kernel of it.
+    ///
+    /// # Errors
+    /// [`KernelError::Missing`] for the first that it cannot.
+    pub fn check(&self, features: CpuFeatures) -> Result<(), KernelError> {
+        self.clear
+            .as_flattened()
+            .as_flattened()
+            .iter()
+            .try_for_each(|kernel| kernel.on(features).map(|_| ()))?;
+        self.copy.as_flattened().as_flattened().iter().try_for_each(|kernel| kernel.on(features).map(|_| ()))
+    }
+}
+
+/// The widest way past the caches that there is.
+pub(super) fn streaming_clear(features: CpuFeatures) -> ClearKernel {
+    use ClearKernel::{Clzero, Movdir64b, Movnti, Nt16, Nt64};
+    [Nt64, Nt16, Movdir64b, Clzero].into_iter().find(|kernel| kernel.on(features).is_ok()).unwrap_or(Movnti)
+}
+
+/// The same for copies.
+pub(super) fn streaming_copy(features: CpuFeatures) -> CopyKernel {
+    use CopyKernel::{Movnti, Nt16, Nt64};
+    [Nt64, Nt16].into_iter().find(|kernel| kernel.on(features).is_ok()).unwrap_or(Movnti)
+}
+
+/// An extent in words: `4 KiB`.
+struct Bytes(u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            bytes if bytes >> 30 > 0 => write!(f, "{}GiB", bytes >> 30),
+            bytes if bytes >> 20 > 0 => write!(f, "{}MiB", bytes >> 20),
+            bytes => write!(f, "{}KiB", bytes >> 10),
+        }
+    }
+}
+
+/// One line for each verb, hint and class of threads: where a kernel begins to be the one. For example
+/// `clear soon 1: string from 4KiB, nt64 from 32MiB`.
+impl fmt::Display for ClearPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        rows(f, "clear", &self.clear, |kernel| kernel.name())?;
+        rows(f, "copy", &self.copy, |kernel| kernel.name())
+    }
+}
+
+fn rows<K: Copy + PartialEq>(
+    f: &mut fmt::Formatter<'_>,
+    verb: &str,
+    table: &Table<K>,
+    name: impl Fn(K) -> &'static str,
+) -> fmt::Result {
+    for (hint, by_threads) in TouchHint::ALL.into_iter().zip(table) {
+        for (threads, row) in by_threads.iter().enumerate() {
+            write!(f, "{verb} {} {}", hint.name(), cpus_of(threads))?;
+            let mut mark = ": ";
+            for (class, &kernel) in row.iter().enumerate() {
+                if class == 0 || row[class - 1] != kernel {
+                    write!(f, "{mark}{} from {}", name(kernel), Bytes(bytes_of(class)))?;
+                    mark = ", ";
+                }
+            }
+            writeln!(f)?;
+        }
+    }
+    Ok(())
+}
+
+impl fmt::Debug for ClearPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

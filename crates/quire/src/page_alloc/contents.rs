@@ -1,0 +1,46 @@
+//! What stands in frames: zeroes and copies, by the machine's policy.
+#![forbid(unsafe_code)]
+
+use super::PageAllocator;
+use crate::addr::{Frame, FrameRange};
+use crate::clear::{Clearer, Extent};
+use crate::error::Cancelled;
+use crate::platform::{Platform, TouchHint};
+
+impl<P: Platform> PageAllocator<'_, P> {
+    /// How this machine clears and copies.
+    #[inline]
+    pub fn clearer(&self) -> &Clearer {
+        &self.clearer
+    }
+
+    /// Fills frames of the caller's with zeroes: one stretch at most ([`crate::limits::CLEAR_STRETCH_BYTES`]).
+    #[inline]
+    pub fn clear(&self, frames: FrameRange, hint: TouchHint) {
+        self.clearer.clear(self.platform, frames, hint);
+    }
+
+    /// Fills an extent of the caller's with zeroes, however long, with reschedule points; gives up when the task is dying.
+    ///
+    /// Precondition: as for [`Platform::reschedule_point`], when there is more than a stretch.
+    ///
+    /// # Errors
+    /// [`Cancelled`]: nobody may see the frames before they are cleared anew.
+    pub fn clear_extent(&self, extent: &Extent) -> Result<(), Cancelled> {
+        self.clearer.clear_extent(self.platform, extent, || self.platform.is_dying())
+    }
+
+    /// Copies frames onto as many others of the caller's, one stretch at most. They do not overlap.
+    #[inline]
+    pub fn copy(&self, from: FrameRange, to: Frame, hint: TouchHint) {
+        self.clearer.copy(self.platform, from, to, hint);
+    }
+
+    /// Copies a run, however long, as [`Self::clear_extent`] clears one.
+    ///
+    /// # Errors
+    /// [`Cancelled`].
+    pub fn copy_extent(&self, from: FrameRange, to: Frame, hint: TouchHint) -> Result<(), Cancelled> {
+        self.clearer.copy_extent(self.platform, from, to, hint, || self.platform.is_dying())
+    }
+}

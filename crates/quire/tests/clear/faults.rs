@@ -1,0 +1,152 @@
+//! Faults bring memory in by the machine's policy: the neighbourhood of the access last, in stretches, and not at all for a
+//! task that dies.
+
+use hosted::{Hosted, HostedConfig};
+use quire::addr::{FrameRange, Order, VirtAddr};
+use quire::arch::{ClearKernel, CopyKernel, Protection};
+use quire::clear::ClearPolicy;
+use quire::cpu::CpuId;
+use quire::error::FaultError;
+use quire::limits::{CLEAR_NEAR_BYTES, CLEAR_STRETCH_BYTES};
+use quire::manager::{Config, MemoryManager};
+use quire::page_alloc::AllocatorConfig;
+use quire::vm::{Access, FolioPolicy, MapRequest, Mm, Placement};
+
+use crate::common::{order, ranges_of};
+use crate::machine::{Event, Watched};
+
+const MIB: u64 = 1 << 20;
+const BASE: u64 = 64 * MIB;
+
+type Space<'a, 'm> = Mm<'a, Watched<'m>>;
+
+/// Runs `test` in an address space of a machine that writes down what it does, with folios of this order.
+fn with_folios(
+    folios: Order,
+    policy: Option<ClearPolicy>,
+    test: impl FnOnce(&Hosted, &Watched<'_>, &Space<'_, '_>),
+) {
+    let machine = HostedConfig::new(32 * MIB).build().unwrap();
+    let watched = Watched::new(&machine);
+    machine.run_on(CpuId(0), || {
+        let allocator = AllocatorConfig { clear: policy, ..AllocatorConfig::default() };
+        let config = Config { folios: FolioPolicy::only(folios), allocator, ..Config::default() };
+        let manager = MemoryManager::new(&watched, &ranges_of(&machine), &config).unwrap();
+        manager.pages().drain_local();
+        let before = manager.meminfo().frames;
+        let mm = manager.new_mm().unwrap();
+        mm.switch_in();
+        watched.events();
+        test(&machine, &watched, &mm);
+        mm.validate().unwrap();
+        mm.switch_out();
+        mm.exit();
+        manager.validate().unwrap();
+        manager.pages().drain_local();
+        assert_eq!(manager.meminfo().frames.used, before.used, "frames were lost");
+    });
+}
+
+fn anonymous(len: u64) -> MapRequest<'static> {
+    let prot = Protection::READ | Protection::WRITE;
+    MapRequest { addr: VirtAddr(BASE), len, prot, placement: Placement::Fixed, ..MapRequest::default() }
+}
+
+fn clears(events: &[Event]) -> Vec<(FrameRange, ClearKernel)> {
+    let clears = events.iter().filter_map(|event| match *event {
+        Event::Clear(frames, kernel) => Some((frames, kernel)),
+        _ => None,
+    });
+    clears.collect()
+}
+
+#[test]
+fn a_fault_clears_what_is_touched_last() {
+    for folios in [4, 5, 9] {
+        with_folios(order(folios), None, |machine, watched, mm| {
+            let bytes = order(folios).bytes();
+            mm.mmap(&anonymous(2 * MIB)).unwrap();
+            let touched = BASE + bytes / 2 + 4096;
+            mm.fault(VirtAddr(touched), Access::Write).unwrap();
+            let events = watched.events();
+            let clears = clears(&events);
+            let frames: u64 = clears.iter().map(|(frames, _)| frames.count).sum();
+            assert_eq!(frames, order(folios).frames(), "each frame once");
+            let first = clears.iter().map(|(frames, _)| frames.start).min().unwrap();
+            let last = clears.last().unwrap().0;
+            let near = first.add((touched - BASE) / CLEAR_NEAR_BYTES * (CLEAR_NEAR_BYTES / 4096));
+            assert_eq!((last.start, last.count), (near, 16), "order {folios}");
+            let points = events.iter().filter(|event| **event == Event::Point).count() as u64;
+            assert_eq!(points, (bytes / CLEAR_STRETCH_BYTES).saturating_sub(1), "order {folios}");
+            let mut byte = [1];
+            machine.read(VirtAddr(touched), &mut byte).unwrap();
+            assert_eq!(byte, [0]);
+        });
+    }
+}
+
+#[test]
+fn a_task_that_dies_brings_nothing_in() {
+    with_folios(Order::BLOCK, None, |machine, watched, mm| {
+        mm.mmap(&anonymous(4 * MIB)).unwrap();
+        for lives in 0..3 {
+            watched.dies_after(Some(lives));
+            assert_eq!(mm.fault(VirtAddr(BASE + 4096), Access::Write), Err(FaultError::Dying));
+            assert_eq!(mm.rss().anon, 0, "nothing of it can be seen");
+            assert!(machine.read(VirtAddr(BASE), &mut [0]).is_err());
+        }
+        // A place in the second folio at which it dies: the first one stays.
+        watched.dies_after(Some(4));
+        assert!(mm.mlock(VirtAddr(BASE), 4 * MIB, false).is_err());
+        assert_eq!(mm.rss().anon, 512);
+        watched.dies_after(None);
+        mm.fault(VirtAddr(BASE + 3 * MIB), Access::Write).unwrap();
+        assert_eq!(mm.rss().anon, 1024);
+    });
+}
+
+/// Memory that is brought in by the hundreds of MiB goes past the caches, folio by folio; what is brought in by one access
+/// does not.
+#[test]
+fn populating_is_one_large_extent() {
+    let mut policy = ClearPolicy::only(ClearKernel::String, CopyKernel::String);
+    policy.clear.as_flattened_mut().iter_mut().for_each(|row| row[10..].fill(ClearKernel::Movnti));
+    with_folios(Order::BLOCK, Some(policy), |_, watched, mm| {
+        let request = anonymous(4 * MIB);
+        mm.mmap(&MapRequest { populate: true, ..request }).unwrap();
+        let populated = clears(&watched.events());
+        assert!(populated.iter().all(|(_, kernel)| *kernel == ClearKernel::Movnti), "{populated:?}");
+        assert_eq!(populated.iter().map(|(frames, _)| frames.count).sum::<u64>(), 1024);
+        mm.munmap(VirtAddr(BASE), 4 * MIB).unwrap();
+        mm.mmap(&request).unwrap();
+        mm.fault(VirtAddr(BASE), Access::Write).unwrap();
+        let faulted = clears(&watched.events());
+        assert!(faulted.iter().all(|(_, kernel)| *kernel == ClearKernel::String), "{faulted:?}");
+    });
+}
+
+/// A page that is copied on write is copied by the policy's kernel.
+#[test]
+fn copies_go_by_the_policy() {
+    for kernel in [CopyKernel::String, CopyKernel::Movnti] {
+        let policy = ClearPolicy::only(ClearKernel::String, kernel);
+        with_folios(Order::FRAME, Some(policy), |machine, watched, mm| {
+            mm.mmap(&anonymous(MIB)).unwrap();
+            mm.fault(VirtAddr(BASE), Access::Write).unwrap();
+            machine.write(VirtAddr(BASE), b"before").unwrap();
+            let child = mm.fork().unwrap();
+            watched.events();
+            mm.fault(VirtAddr(BASE), Access::Write).unwrap();
+            let events = watched.events();
+            let copied = events.iter().filter(|event| matches!(event, Event::Copy(..))).collect::<Vec<_>>();
+            assert!(
+                matches!(copied[..], [Event::Copy(from, _, used)] if from.count == 1 && *used == kernel),
+                "{events:?}"
+            );
+            let mut bytes = [0; 6];
+            machine.read(VirtAddr(BASE), &mut bytes).unwrap();
+            assert_eq!(&bytes, b"before");
+            child.exit();
+        });
+    }
+}

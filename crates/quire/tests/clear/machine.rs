@@ -1,0 +1,146 @@
+//! A machine that writes down what it is asked to clear and copy, where others could run, and when vectors were taken; its
+//! task can be made to die, and its vectors be refused.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use hosted::Hosted;
+use quire::addr::{Frame, FrameRange, PhysAddr};
+use quire::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures, ReadyClear, ReadyCopy};
+use quire::cpu::{CpuId, CpuSet};
+use quire::platform::{Context, FlushRequest, InterruptState, Platform};
+
+/// What the library did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Event {
+    Clear(FrameRange, ClearKernel),
+    Copy(FrameRange, Frame, CopyKernel),
+    Point,
+    VectorsBegin,
+    VectorsEnd,
+}
+
+/// The machine.
+pub(crate) struct Watched<'m> {
+    machine: &'m Hosted,
+    events: Mutex<Vec<Event>>,
+    /// How often the task says that it lives before it dies.
+    lives: AtomicU64,
+    vectors: AtomicBool,
+}
+
+impl<'m> Watched<'m> {
+    pub(crate) fn new(machine: &'m Hosted) -> Self {
+        Self {
+            machine,
+            events: Mutex::default(),
+            lives: AtomicU64::new(u64::MAX),
+            vectors: AtomicBool::new(true),
+        }
+    }
+
+    /// What happened since the last call.
+    pub(crate) fn events(&self) -> Vec<Event> {
+        std::mem::take(&mut self.events.lock().unwrap())
+    }
+
+    /// The task dies when it is asked after it has lived so often; `None`: never.
+    pub(crate) fn dies_after(&self, lives: Option<u64>) {
+        self.lives.store(lives.unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Whether vectors can be had from now on.
+    pub(crate) fn give_vectors(&self, give: bool) {
+        self.vectors.store(give, Ordering::Relaxed);
+    }
+
+    fn note(&self, event: Event) {
+        self.events.lock().unwrap().push(event);
+    }
+}
+
+// SAFETY: every method is the hosted machine's, which keeps the contracts.
+unsafe impl Platform for Watched<'_> {
+    type Pager = <Hosted as Platform>::Pager;
+
+    fn pager(&self) -> &Self::Pager {
+        self.machine.pager()
+    }
+    fn pin(&self) -> CpuId {
+        self.machine.pin()
+    }
+    fn unpin(&self) {
+        self.machine.unpin();
+    }
+    fn interrupts_off(&self) -> InterruptState {
+        self.machine.interrupts_off()
+    }
+    fn interrupts_restore(&self, state: InterruptState) {
+        self.machine.interrupts_restore(state);
+    }
+    fn context(&self) -> Context {
+        self.machine.context()
+    }
+    fn cpu_count(&self) -> usize {
+        self.machine.cpu_count()
+    }
+    fn online_cpus(&self) -> CpuSet {
+        self.machine.online_cpus()
+    }
+    fn fence_cpus(&self, targets: &CpuSet) {
+        self.machine.fence_cpus(targets);
+    }
+    fn relax(&self) {
+        self.machine.relax();
+    }
+    fn reschedule_point(&self) {
+        self.machine.reschedule_point();
+        self.note(Event::Point);
+    }
+    fn direct_map(&self, addr: PhysAddr) -> *mut u8 {
+        self.machine.direct_map(addr)
+    }
+    fn load_root(&self, root: Option<Frame>) {
+        self.machine.load_root(root);
+    }
+    fn flush_local(&self, request: &FlushRequest) {
+        self.machine.flush_local(request);
+    }
+    fn flush_remote_start(&self, targets: &CpuSet, request: &FlushRequest) {
+        self.machine.flush_remote_start(targets, request);
+    }
+    fn flush_remote_wait(&self, targets: &CpuSet, request: &FlushRequest) {
+        self.machine.flush_remote_wait(targets, request);
+    }
+    fn features(&self) -> CpuFeatures {
+        self.machine.features()
+    }
+    fn caches(&self) -> Caches {
+        Caches { first: 32 << 10, second: 1 << 20, last: 32 << 20 }
+    }
+    fn vectors_begin(&self) -> bool {
+        let given = self.vectors.load(Ordering::Relaxed);
+        if given {
+            self.note(Event::VectorsBegin);
+        }
+        given
+    }
+    fn vectors_end(&self) {
+        self.note(Event::VectorsEnd);
+    }
+    fn is_dying(&self) -> bool {
+        let lived = |lives: u64| lives.checked_sub(u64::from(lives != u64::MAX));
+        self.lives.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lived).is_err()
+    }
+    fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
+        self.note(Event::Clear(frames, kernel.kernel()));
+        self.machine.clear(frames, kernel);
+    }
+    fn copy(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {
+        self.note(Event::Copy(from, to, kernel.kernel()));
+        self.machine.copy(from, to, kernel);
+    }
+    fn now_ns(&self) -> u64 {
+        self.machine.now_ns()
+    }
+}

@@ -1,0 +1,228 @@
+//! The table of kernels: what it suggests, what follows from measurements, and what it refuses.
+
+use hosted::HostedConfig;
+use quire::addr::{Frame, FrameRange};
+use quire::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures, Feature};
+use quire::clear::{
+    CLASSES, Calibration, ClearPolicy, Clearer, Cost, THREADS, bytes_of, class_of, cpus_of, measure_clear,
+    measure_copy, threads_class,
+};
+use quire::cpu::CpuId;
+use quire::error::{InitError, KernelError};
+use quire::limits::CLEAR_CACHED_BYTES;
+use quire::page_alloc::{AllocatorConfig, PageAllocator};
+use quire::platform::{Platform, TouchHint};
+
+use crate::common::ranges_of;
+
+const MIB: u64 = 1 << 20;
+const CACHES: Caches = Caches { first: 32 << 10, second: MIB, last: 32 * MIB };
+
+fn features(with: &[Feature]) -> CpuFeatures {
+    // SAFETY: nothing is run.
+    unsafe { CpuFeatures::assume(with) }
+}
+
+#[test]
+fn extents_and_cpus_fall_into_classes() {
+    assert_eq!([0, 1, 4096, 8191, 8192].map(class_of), [0, 0, 0, 0, 1]);
+    assert_eq!((class_of(1 << 30), class_of(5 << 30)), (18, 18));
+    assert!((0..CLASSES).all(|class| class_of(bytes_of(class)) == class));
+    assert_eq!([0, 1, 2, 3, 4, 99].map(threads_class), [0, 0, 1, 1, 2, 2]);
+    assert!((0..THREADS).all(|class| threads_class(cpus_of(class) as u32) == class));
+}
+
+/// Small extents stay cached whatever is said, large ones never; between them the hint and the cache decide.
+#[test]
+fn the_suggestion_goes_by_hint_extent_and_cpus() {
+    let policy = ClearPolicy::suggested(features(&Feature::ALL), CACHES);
+    let streams = |hint, cpus, bytes| policy.clear_kernel(hint, cpus, bytes).is_streaming();
+    for (hint, limit) in
+        [(TouchHint::Soon, 16 * MIB), (TouchHint::Unknown, 4 * MIB), (TouchHint::Later, CLEAR_CACHED_BYTES)]
+    {
+        for class in 0..CLASSES {
+            let bytes = bytes_of(class);
+            assert_eq!(streams(hint, 1, bytes), bytes > limit, "{hint:?} {bytes}");
+            let shared = (limit / 2).max(CLEAR_CACHED_BYTES);
+            assert_eq!(streams(hint, 2, bytes), bytes > shared, "{hint:?} {bytes} by two");
+            assert_eq!(policy.copy_kernel(hint, 1, bytes).is_streaming(), bytes > limit);
+        }
+    }
+}
+
+#[test]
+fn the_suggestion_falls_to_what_there_is() {
+    let far = |with: &[Feature]| {
+        ClearPolicy::suggested(features(with), CACHES).clear_kernel(TouchHint::Later, 1, 1 << 30)
+    };
+    use Feature::{Avx, Avx512, Clzero, Movdir64b, Sse2};
+    assert_eq!(far(&Feature::ALL), ClearKernel::Nt64);
+    assert_eq!(far(&[Sse2, Avx, Movdir64b]), ClearKernel::Nt16);
+    assert_eq!(far(&[Movdir64b, Clzero]), ClearKernel::Movdir64b);
+    assert_eq!(far(&[Clzero]), ClearKernel::Clzero);
+    assert_eq!(far(&[]), ClearKernel::Movnti);
+    let near = |with: &[Feature]| {
+        ClearPolicy::suggested(features(with), CACHES).clear_kernel(TouchHint::Soon, 1, 4096)
+    };
+    assert_eq!(near(&[Avx, Avx512]), ClearKernel::Cached);
+    assert_eq!(near(&[Avx, Feature::Erms]), ClearKernel::String);
+    assert_eq!(near(&[]), ClearKernel::String);
+    for with in [&[][..], &[Clzero], &[Sse2], &[Sse2, Avx], &Feature::ALL] {
+        assert_eq!(ClearPolicy::suggested(features(with), CACHES).check(features(with)), Ok(()));
+        let unknown = ClearPolicy::suggested(features(with), Caches::default());
+        assert!(
+            unknown.clear_kernel(TouchHint::Soon, 1, 64 * MIB).is_streaming(),
+            "a cache that nobody knows is small"
+        );
+    }
+}
+
+#[test]
+fn a_policy_that_the_processor_cannot_run_is_refused_by_name() {
+    let machine = HostedConfig::new(4 * MIB).build().unwrap();
+    machine.run_on(CpuId(0), || {
+        let clearer = Clearer::new(&machine, None).unwrap();
+        let before = clearer.policy();
+        let lacking = ClearKernel::ALL.into_iter().find(|kernel| kernel.on(machine.features()).is_err());
+        let Some(lacking) = lacking else { return };
+        let feature = lacking.needs().unwrap().name();
+        let mut policy = before;
+        policy.clear[1][2][7] = lacking;
+        let refused = KernelError::Missing { kernel: lacking.name(), feature };
+        assert_eq!(clearer.set_policy(&policy), Err(refused));
+        assert_eq!(clearer.policy(), before);
+        assert_eq!(Clearer::new(&machine, Some(&policy)).map(|_| ()), Err(refused));
+        let config = AllocatorConfig { clear: Some(policy), ..AllocatorConfig::default() };
+        let refused = PageAllocator::new(&machine, &ranges_of(&machine), config).map(|_| ());
+        assert_eq!(refused, Err(InitError::BadKernel));
+        let scratch = FrameRange::new(Frame(0), 64);
+        assert!(measure_clear(&machine, &clearer, lacking, 0, scratch, 0).is_err());
+    });
+}
+
+#[test]
+fn a_policy_that_was_set_is_the_one_that_is_used() {
+    let machine = HostedConfig::new(4 * MIB).build().unwrap();
+    machine.run_on(CpuId(0), || {
+        let wanted = ClearPolicy::only(ClearKernel::Movnti, CopyKernel::Movnti);
+        let config = AllocatorConfig { clear: Some(wanted), ..AllocatorConfig::default() };
+        let allocator = PageAllocator::new(&machine, &ranges_of(&machine), config).unwrap();
+        assert_eq!(allocator.clearer().policy(), wanted);
+        let mut other = wanted;
+        other.copy[2][1][18] = CopyKernel::String;
+        other.clear[0][2][0] = ClearKernel::String;
+        allocator.clearer().set_policy(&other).unwrap();
+        assert_eq!(allocator.clearer().policy(), other);
+    });
+}
+
+/// A calibration in which every kernel costs the same, to be changed.
+fn flat() -> Calibration {
+    let mut flat = Calibration::empty(CACHES);
+    flat.clear.as_flattened_mut().as_flattened_mut().fill(Cost { fill: 1000, read: 1000 });
+    flat.copy.as_flattened_mut().as_flattened_mut().fill(Cost { fill: 1000, read: 1000 });
+    flat
+}
+
+#[test]
+fn what_was_measured_decides() {
+    let all = features(&Feature::ALL);
+    let mut measured = flat();
+    let class = class_of(8 * MIB);
+    // Fast to fill and slow to read afterwards, and the other way round.
+    measured.clear[0][ClearKernel::Clzero as usize][class] = Cost { fill: 400, read: 2000 };
+    measured.clear[0][ClearKernel::Cached as usize][class] = Cost { fill: 900, read: 200 };
+    let policy = measured.policy(all);
+    assert_eq!(policy.clear_kernel(TouchHint::Soon, 1, 8 * MIB), ClearKernel::Cached);
+    assert_eq!(policy.clear_kernel(TouchHint::Later, 1, 8 * MIB), ClearKernel::Clzero);
+    // For two CPUs it was measured too, and is flat.
+    assert_ne!(policy.clear_kernel(TouchHint::Later, 2, 8 * MIB), ClearKernel::Clzero);
+    // Without the feature the next best.
+    let without = measured.policy(all.without(Feature::Clzero));
+    assert_ne!(without.clear_kernel(TouchHint::Later, 1, 8 * MIB), ClearKernel::Clzero);
+    assert_eq!(without.check(all.without(Feature::Clzero)), Ok(()));
+}
+
+#[test]
+fn measurements_do_not_undo_the_bounds() {
+    let mut measured = flat();
+    for threads in 0..THREADS {
+        for class in 0..CLASSES {
+            // Streaming is far ahead for small extents, cached stores for large ones.
+            let (fast, slow) = (Cost { fill: 1, read: 1 }, Cost { fill: 5000, read: 5000 });
+            let small = bytes_of(class) <= CLEAR_CACHED_BYTES;
+            measured.clear[threads][ClearKernel::Nt64 as usize][class] = if small { fast } else { slow };
+            measured.clear[threads][ClearKernel::Cached as usize][class] = if small { slow } else { fast };
+        }
+    }
+    let policy = measured.policy(features(&Feature::ALL));
+    for hint in TouchHint::ALL {
+        for class in 0..CLASSES {
+            let kernel = policy.clear_kernel(hint, 1, bytes_of(class));
+            let small = bytes_of(class) <= CLEAR_CACHED_BYTES;
+            assert!(!small || !kernel.is_streaming(), "{hint:?} {class}: a small extent streams");
+            let large = bytes_of(class) > CACHES.last / 2;
+            assert!(!large || kernel.is_streaming(), "{hint:?} {class}: a large extent does not");
+        }
+    }
+}
+
+#[test]
+fn what_was_not_measured_is_as_for_fewer_cpus_or_as_suggested() {
+    let all = features(&Feature::ALL);
+    let suggested = ClearPolicy::suggested(all, CACHES);
+    assert_eq!(Calibration::empty(CACHES).policy(all), suggested);
+    let mut measured = Calibration::empty(CACHES);
+    let class = class_of(1 << 30);
+    measured.clear[0][ClearKernel::Movnti as usize][class] = Cost { fill: 10, read: 10 };
+    let policy = measured.policy(all);
+    for cpus in [1, 2, 4] {
+        assert_eq!(policy.clear_kernel(TouchHint::Later, cpus, 1 << 30), ClearKernel::Movnti);
+    }
+    assert_eq!(
+        policy.clear_kernel(TouchHint::Later, 1, 512 * MIB),
+        suggested.clear_kernel(TouchHint::Later, 1, 512 * MIB)
+    );
+    // Figures for stretches of another length say nothing.
+    measured.stretch_bytes *= 2;
+    assert_eq!(measured.policy(all), suggested);
+}
+
+#[test]
+fn the_table_is_printed_where_it_changes() {
+    let mut policy = ClearPolicy::only(ClearKernel::String, CopyKernel::String);
+    policy.clear[TouchHint::Later as usize][0][5..].fill(ClearKernel::Nt16);
+    let text = policy.to_string();
+    assert!(text.contains("clear later 1: string from 4KiB, nt16 from 128KiB\n"), "{text}");
+    assert!(text.contains("copy unknown 4: string from 4KiB\n"), "{text}");
+    assert_eq!(text.lines().count(), 18);
+}
+
+/// The machine is really measured: costs are there, and of a size that memory can have; memory outside is untouched.
+#[test]
+#[cfg(not(miri))]
+fn measuring_gives_costs() {
+    let machine = HostedConfig::new(8 * MIB).build().unwrap();
+    machine.run_on(CpuId(0), || {
+        let clearer = Clearer::new(&machine, None).unwrap();
+        // SAFETY: the machine's memory, which nobody else uses.
+        unsafe { machine.direct_map(Frame(0).addr()).write_bytes(0xff, 8 * MIB as usize) };
+        let scratch = FrameRange::new(Frame(10), 1000);
+        for kernel in [ClearKernel::String, ClearKernel::Movnti] {
+            for class in [0, class_of(64 << 10), class_of(2 * MIB), class_of(1 << 30)] {
+                let cost = measure_clear(&machine, &clearer, kernel, class, scratch, 1_000_000).unwrap();
+                let rate = cost.mib_per_second();
+                assert!(
+                    cost.is_known() && (50..4_000_000).contains(&rate),
+                    "{kernel:?} {class}: {rate} MiB/s"
+                );
+            }
+        }
+        let cost = measure_copy(&machine, &clearer, CopyKernel::String, 9, scratch, 1_000_000).unwrap();
+        assert!(cost.is_known());
+        // SAFETY: as above.
+        let byte = |frame: u64| unsafe { *machine.direct_map(Frame(frame).addr()) };
+        assert_eq!([9, 1010, 2047].map(byte), [0xff; 3]);
+        assert_eq!([10, 509].map(byte), [0; 2]);
+    });
+}

@@ -15,6 +15,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Bench(crate::bench::BenchArgs),
+    Calibrate(crate::calibrate::Args),
     Record(crate::record::Args),
     Replay(crate::replay::Args),
 }
@@ -23,6 +24,7 @@ enum Command {
 pub fn main() -> ExitCode {
     let outcome: anyhow::Result<ExitCode> = match Cli::parse().command {
         Command::Bench(args) => crate::bench::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Calibrate(args) => crate::calibrate::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Record(args) => crate::record::run(&args),
         Command::Replay(args) => crate::replay::run(&args),
     };

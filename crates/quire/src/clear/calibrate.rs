@@ -3,16 +3,16 @@
 #![allow(unsafe_code)]
 
 use super::Clearer;
-use super::policy::{CLASSES, ClearPolicy, THREADS, Table, bytes_of, stays_cached, table};
+use super::policy::{CLASSES, ClearPolicy, THREADS, Table, bytes_of, stays_cached};
 use crate::addr::{Frame, FrameRange};
 use crate::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures};
 use crate::error::KernelError;
-use crate::limits::{CLEAR_STRETCH_BYTES, FRAME_SIZE};
+use crate::limits::{CLEAR_CACHED_BYTES, CLEAR_STRETCH_BYTES, FRAME_SIZE};
 use crate::platform::{Platform, TouchHint};
 
 /// Bytes that one reading of the clock stands for, at least: smaller extents are measured several at a time.
 const BATCH_BYTES: u64 = 64 << 10;
-/// Rounds whose median counts, at most.
+/// Rounds, at most.
 const ROUNDS: usize = 101;
 /// Rounds that are run whatever they take.
 const FEWEST_ROUNDS: usize = 3;
@@ -80,8 +80,8 @@ impl Calibration {
 
     /// The cheapest kernel for each hint, number of CPUs and extent, among those that the processor has. What may stay in the
     /// caches (see [`crate::limits::CLEAR_SOON_SHARE`] and its neighbours) may take any kernel, small extents one that stays there,
-    /// and all others one that goes past them. Where nothing was measured for so many CPUs, what was for fewer counts; where
-    /// nothing was at all, or with stretches of another length, the [suggestion](ClearPolicy::suggested) stands.
+    /// and all others one that goes past them. Where nothing was measured for an extent, the next smaller one
+    /// counts, and for so many CPUs, fewer; where nothing was at all, or with stretches of another length, the [suggestion](ClearPolicy::suggested) stands.
     pub fn policy(&self, features: CpuFeatures) -> ClearPolicy {
         let caches = Caches { last: self.last_cache, ..Caches::default() };
         let suggested = ClearPolicy::suggested(features, caches);
@@ -96,27 +96,50 @@ impl Calibration {
     }
 }
 
-/// The table of the cheapest; `kernels` says of each whether the processor has it, and whether it goes past the caches.
+/// The table of the cheapest; `kernels` says of each whether the processor has it, and whether it goes past the caches. The
+/// kernel of the next smaller extent stays while it costs no more than 3 % more, so that figures which differ by chance do
+/// not make a table that nobody can read.
 fn best<K: Copy, const N: usize>(
     measured: &Measured<N>,
     kernels: &[(K, bool, bool); N],
     otherwise: &Table<K>,
     last_cache: u64,
 ) -> Table<K> {
-    table(|hint, threads, class| {
-        let cached = stays_cached(hint, threads, class, last_cache);
-        let small = bytes_of(class) <= crate::limits::CLEAR_CACHED_BYTES;
-        let may = |streams: bool| if small { !streams } else { cached || streams };
-        for threads in (0..=threads).rev() {
-            let known = kernels.iter().zip(&measured[threads]);
-            let known =
-                known.filter(|((_, runs, streams), costs)| *runs && may(*streams) && costs[class].is_known());
-            if let Some((kernel, _)) = known.min_by_key(|(_, costs)| costs[class].weighed(hint)) {
-                return kernel.0;
+    let mut table = *otherwise;
+    for (hint, rows) in TouchHint::ALL.into_iter().zip(&mut table) {
+        for (threads, row) in rows.iter_mut().enumerate() {
+            let mut before = None;
+            for (class, cell) in row.iter_mut().enumerate() {
+                let cached = stays_cached(hint, threads, class, last_cache);
+                let small = bytes_of(class) <= CLEAR_CACHED_BYTES;
+                let may = |kernel: usize| {
+                    let (_, runs, streams) = kernels[kernel];
+                    runs && if small { !streams } else { cached || streams }
+                };
+                let places =
+                    (0..=threads).rev().flat_map(|threads| (0..=class).rev().map(move |at| (threads, at)));
+                let costs = places.map(|(threads, at)| {
+                    (0..N).filter_map(move |kernel| {
+                        let cost = measured[threads][kernel][at];
+                        cost.is_known().then(|| (kernel, cost.weighed(hint)))
+                    })
+                });
+                before = costs
+                    .filter_map(|costs| cheapest(costs.filter(|(kernel, _)| may(*kernel)), before))
+                    .next();
+                *cell = before.map_or(*cell, |kernel| kernels[kernel].0);
             }
         }
-        otherwise[hint as usize][threads][class]
-    })
+    }
+    table
+}
+
+/// The kernel that costs least, or the one `before` if it costs hardly more.
+fn cheapest(costs: impl Iterator<Item = (usize, u64)> + Clone, before: Option<usize>) -> Option<usize> {
+    let (kernel, least) = costs.clone().min_by_key(|(_, cost)| *cost)?;
+    let mut costs = costs;
+    let kept = costs.find(|(kernel, cost)| Some(*kernel) == before && *cost <= least + least / 32);
+    Some(kept.map_or(kernel, |(kernel, _)| kernel))
 }
 
 /// What it takes to clear extents of a class by one kernel, in stretches as every clear is, and to read them once. Places
@@ -161,7 +184,7 @@ pub fn measure_copy<P: Platform>(
     }))
 }
 
-/// Rounds of filling and reading, and their medians.
+/// Rounds of filling and reading, and their lower quartiles.
 fn measure<P: Platform>(
     platform: &P,
     class: usize,
@@ -175,30 +198,31 @@ fn measure<P: Platform>(
         return Cost::default();
     }
     let (mut fills, mut reads) = ([0; ROUNDS], [0; ROUNDS]);
-    let (mut at, mut round) = (scratch.start, 0);
     let begun = platform.now_ns();
+    // Places of this size, how far apart two rounds stand, and where the first one stands.
+    let places = scratch.count / (frames * together);
+    let apart = places.div_ceil(ROUNDS as u64);
+    let (mut at, mut round) = (begun % places, 0);
     while round < ROUNDS && (round < FEWEST_ROUNDS || platform.now_ns() - begun < budget_ns) {
-        if scratch.end().0 - at.0 < frames * together {
-            at = scratch.start;
-        }
-        let each = || (0..together).map(|step| FrameRange::new(at.add(step * frames), frames));
+        let first = scratch.start.add(at * frames * together);
+        let each = || (0..together).map(|step| FrameRange::new(first.add(step * frames), frames));
         let start = platform.now_ns();
         each().for_each(&fill);
         let filled = platform.now_ns();
         each().for_each(|extent| read_once(platform, extent));
         fills[round] = filled - start;
         reads[round] = platform.now_ns() - filled;
-        at = at.add(frames * together);
+        at = (at + apart) % places;
         round += 1;
     }
     let bytes = frames * together * FRAME_SIZE;
     Cost { fill: per_mib(&mut fills[..round], bytes).max(1), read: per_mib(&mut reads[..round], bytes) }
 }
 
-/// The median, in nanoseconds for each MiB.
+/// The lower quartile, in nanoseconds for each MiB: what disturbs a round only makes it longer.
 fn per_mib(times: &mut [u64], bytes: u64) -> u32 {
     times.sort_unstable();
-    let per_mib = (times[times.len() / 2] << 20) / bytes;
+    let per_mib = (times[times.len() / 4] << 20) / bytes;
     u32::try_from(per_mib).unwrap_or(u32::MAX)
 }
 

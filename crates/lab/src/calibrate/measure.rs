@@ -1,0 +1,147 @@
+//! The measuring: every kernel, extent and number of threads, on a machine inside this process.
+
+use anyhow::{Result, anyhow};
+use hosted::{Hosted, HostedConfig};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use quire::addr::FrameRange;
+use quire::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures};
+use quire::clear::{
+    CLASSES, Calibration, Clearer, Cost, THREADS, bytes_of, cpus_of, measure_clear, measure_copy,
+};
+use quire::cpu::CpuId;
+use quire::error::KernelError;
+
+use crate::bench::threads::{Meeting, allowed_cpus};
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effort {
+    /// Memory of each thread: places rotate through it.
+    scratch_bytes: u64,
+    /// For each kernel, extent and number of threads.
+    budget_ns: u64,
+    /// Each so many-th power of two of the extents.
+    every: usize,
+    /// How often everything is measured; the least counts, since what disturbs one pass need not disturb the next.
+    passes: usize,
+}
+
+impl Effort {
+    /// Shows that everything works.
+    pub const SMOKE: Self = Self { scratch_bytes: 16 << 20, budget_ns: 300_000, every: 3, passes: 1 };
+    /// What a policy is made of: 1 GiB a thread.
+    pub const FULL: Self = Self { scratch_bytes: 1 << 30, budget_ns: 12_000_000, every: 1, passes: 2 };
+
+    /// The extents that fit.
+    fn classes(self) -> impl Iterator<Item = usize> {
+        (0..CLASSES).step_by(self.every).filter(move |&class| bytes_of(class) <= self.scratch_bytes)
+    }
+}
+
+/// Measures this machine.
+///
+/// # Errors
+/// Too little memory.
+pub fn measure(effort: Effort) -> Result<Calibration> {
+    let threads = allowed_cpus().len().min(cpus_of(THREADS - 1) as usize);
+    let machine = HostedConfig::bench(effort.scratch_bytes * threads as u64)
+        .with_cpus(threads)
+        .build()
+        .map_err(|error| anyhow!("no memory to measure in: {error}"))?;
+    let clearer = machine.run_on(CpuId(0), || Clearer::new(&machine, None))?;
+    let mut calibration = Calibration::empty(Caches::detect());
+    let classes: Vec<usize> = effort.classes().collect();
+    let groups: Vec<usize> = (0..THREADS).filter(|&group| cpus_of(group) as usize <= threads).collect();
+    let kernels = clears().len() + copies().len();
+    let bar = progress(effort.passes * groups.len() * kernels * classes.len());
+    let bench = Bench { machine: &machine, clearer: &clearer, effort, bar: &bar };
+    for _ in 0..effort.passes {
+        for &group in &groups {
+            for &class in &classes {
+                bar.set_message(format!("{} threads, {} KiB", cpus_of(group), bytes_of(class) >> 10));
+                bench.extent(group, class, &mut calibration)?;
+            }
+        }
+    }
+    bar.finish_and_clear();
+    Ok(calibration)
+}
+
+/// The kernels that this processor has.
+fn clears() -> Vec<ClearKernel> {
+    let features = CpuFeatures::detect();
+    ClearKernel::ALL.into_iter().filter(|kernel| kernel.on(features).is_ok()).collect()
+}
+
+fn copies() -> Vec<CopyKernel> {
+    let features = CpuFeatures::detect();
+    CopyKernel::ALL.into_iter().filter(|kernel| kernel.on(features).is_ok()).collect()
+}
+
+struct Bench<'a> {
+    machine: &'a Hosted,
+    clearer: &'a Clearer,
+    effort: Effort,
+    bar: &'a ProgressBar,
+}
+
+impl Bench<'_> {
+    /// Every kernel for one extent and number of threads.
+    fn extent(&self, group: usize, class: usize, calibration: &mut Calibration) -> Result<()> {
+        let (cpus, budget) = (cpus_of(group) as usize, self.effort.budget_ns);
+        for kernel in clears() {
+            let cost = self.together(cpus, |scratch| {
+                measure_clear(self.machine, self.clearer, kernel, class, scratch, budget)
+            })?;
+            keep_less(&mut calibration.clear[group][kernel as usize][class], cost);
+            self.bar.inc(1);
+        }
+        for kernel in copies() {
+            // Half of the memory is the source.
+            if bytes_of(class) * 2 <= self.effort.scratch_bytes {
+                let cost = self.together(cpus, |scratch| {
+                    measure_copy(self.machine, self.clearer, kernel, class, scratch, budget)
+                })?;
+                keep_less(&mut calibration.copy[group][kernel as usize][class], cost);
+            }
+            self.bar.inc(1);
+        }
+        Ok(())
+    }
+
+    /// What it costs each of so many CPUs that begin at the same moment, each in memory of its own: the mean.
+    fn together(
+        &self,
+        cpus: usize,
+        measured: impl Fn(FrameRange) -> Result<Cost, KernelError> + Sync,
+    ) -> Result<Cost> {
+        let frames = self.effort.scratch_bytes / 4096;
+        let first = self.machine.ranges()[0].start.frame();
+        let meeting = Meeting::of(cpus);
+        let costs = self.machine.spawn_pinned_cpus(cpus, |cpu| {
+            let scratch = FrameRange::new(first.add(cpu.index() as u64 * frames), frames);
+            meeting.wait();
+            measured(scratch)
+        });
+        let costs = costs.into_iter().collect::<Result<Vec<Cost>, _>>()?;
+        let mean = |part: fn(&Cost) -> u32| {
+            (costs.iter().map(|cost| u64::from(part(cost))).sum::<u64>() / costs.len() as u64) as u32
+        };
+        Ok(Cost { fill: mean(|cost| cost.fill), read: mean(|cost| cost.read) })
+    }
+}
+
+/// The lesser of what is known and what was measured now.
+fn keep_less(known: &mut Cost, now: Cost) {
+    let before = if known.is_known() { *known } else { now };
+    *known = Cost { fill: before.fill.min(now.fill), read: before.read.min(now.read) };
+}
+
+fn progress(steps: usize) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(steps as u64), ProgressDrawTarget::stderr());
+    if let Ok(style) = ProgressStyle::with_template("{prefix} {wide_bar} {pos}/{len} {eta} {msg:32}") {
+        bar.set_style(style);
+    }
+    bar.set_prefix("calibrate");
+    bar
+}

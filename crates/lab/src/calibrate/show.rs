@@ -1,0 +1,100 @@
+//! The calibration as tables: an extent a row, a kernel a column, the chosen ones marked.
+
+use std::fmt::Write;
+
+use comfy_table::Table;
+use quire::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures};
+use quire::clear::{CLASSES, Calibration, ClearPolicy, Cost, THREADS, bytes_of, cpus_of};
+use quire::platform::TouchHint;
+
+use crate::bench::table;
+
+/// Everything that was measured, and the policy that follows.
+pub(super) fn text(calibration: &Calibration, features: CpuFeatures) -> String {
+    let policy = calibration.policy(features);
+    let caches = Caches::detect();
+    let mut text = format!(
+        "features: {features:?}\ncaches: {} KiB, {} KiB, {} KiB; stretches of {} KiB\n",
+        caches.first >> 10,
+        caches.second >> 10,
+        caches.last >> 10,
+        calibration.stretch_bytes >> 10
+    );
+    let lacking = ClearKernel::ALL.into_iter().filter_map(|kernel| kernel.on(features).err());
+    for error in lacking {
+        let _ = writeln!(text, "{error}");
+    }
+    let _ = writeln!(
+        text,
+        "GiB/s of all threads together; in brackets with one reading of it afterwards. Chosen: s when it is used soon, l later, u when \
+         nothing is known."
+    );
+    for threads in 0..THREADS {
+        let clear = sheet(
+            &calibration.clear[threads],
+            threads,
+            ClearKernel::ALL.map(ClearKernel::name),
+            |class, kernel| chosen(|hint| policy.clear[hint as usize][threads][class] as usize == kernel),
+        );
+        let copy = sheet(
+            &calibration.copy[threads],
+            threads,
+            CopyKernel::ALL.map(CopyKernel::name),
+            |class, kernel| chosen(|hint| policy.copy[hint as usize][threads][class] as usize == kernel),
+        );
+        for (verb, sheet) in [("clear", clear), ("copy", copy)] {
+            if let Some(sheet) = sheet {
+                let _ = writeln!(text, "{verb}, {} threads\n{sheet}", cpus_of(threads));
+            }
+        }
+    }
+    let _ = write!(text, "{}", policy_text(&policy));
+    text
+}
+
+/// The policy in its own words, under a line that says what it is.
+fn policy_text(policy: &ClearPolicy) -> String {
+    format!("policy (verb, hint, threads: kernel from which extent on)\n{policy}")
+}
+
+/// The letters of the hints under which a kernel is the chosen one.
+fn chosen(by: impl Fn(TouchHint) -> bool) -> String {
+    TouchHint::ALL.into_iter().filter(|&hint| by(hint)).map(|hint| &hint.name()[..1]).collect()
+}
+
+/// One number of threads; nothing where none was measured.
+fn sheet<const N: usize>(
+    measured: &[[Cost; CLASSES]; N],
+    threads: usize,
+    names: [&str; N],
+    marks: impl Fn(usize, usize) -> String,
+) -> Option<Table> {
+    let measured_kernels: Vec<usize> =
+        (0..N).filter(|&kernel| measured[kernel].iter().any(|cost| cost.is_known())).collect();
+    let known = |class: usize| measured_kernels.iter().any(|&kernel| measured[kernel][class].is_known());
+    let header: Vec<String> = std::iter::once("extent".to_owned())
+        .chain(measured_kernels.iter().map(|&kernel| names[kernel].to_owned()))
+        .collect();
+    let mut sheet = table::new(&header, 1);
+    for class in (0..CLASSES).filter(|&class| known(class)) {
+        let mut cells = vec![extent(bytes_of(class))];
+        cells.extend(measured_kernels.iter().map(|&kernel| {
+            let cost = measured[kernel][class];
+            let rate = |ns: u64| cpus_of(threads) as f64 * 1e9 / 1024.0 / ns.max(1) as f64;
+            let (fill, both) = (u64::from(cost.fill), u64::from(cost.fill) + u64::from(cost.read));
+            let figure = format!("{:.1} ({:.1})", rate(fill), rate(both));
+            format!("{:>3} {figure}", marks(class, kernel))
+        }));
+        sheet.add_row(cells);
+    }
+    (!measured_kernels.is_empty()).then_some(sheet)
+}
+
+/// `4KiB`, `2MiB`, `1GiB`.
+pub(super) fn extent(bytes: u64) -> String {
+    match bytes {
+        bytes if bytes >= 1 << 30 => format!("{}GiB", bytes >> 30),
+        bytes if bytes >= 1 << 20 => format!("{}MiB", bytes >> 20),
+        bytes => format!("{}KiB", bytes >> 10),
+    }
+}

@@ -11,6 +11,7 @@ use lab::bench::linux::thp::{Places, selected, sizes};
 use lab::bench::row::Row;
 use lab::bench::stats::Summary;
 
+mod clears;
 mod counts;
 
 fn quire(arguments: &[&str]) -> Command {
@@ -90,6 +91,7 @@ fn a_smoke_run_of_everything_writes_whole_lines_and_restores_the_machine() {
     check_taking_apart(&rows, &cases, &folios);
     check_page_alloc(&rows, &cases("page-alloc"));
     check_other_allocator_experiments(&rows);
+    clears::check(&rows);
     assert!(table.contains("published, before") && table.contains("published, batched"), "{table}");
 }
 
@@ -237,7 +239,7 @@ fn check_other_allocator_experiments(rows: &[Row]) {
     }
 }
 
-const NAMES: [&str; 15] = [
+const NAMES: [&str; 18] = [
     "boot",
     "page-alloc",
     "time-bench",
@@ -253,6 +255,9 @@ const NAMES: [&str; 15] = [
     "protect",
     "move",
     "churn",
+    "clear",
+    "clear-cache",
+    "clear-then-use",
 ];
 
 /// Our own arms of the experiments on the page allocator.
@@ -278,7 +283,11 @@ fn check(row: &Row) {
             assert!(!row.counters.is_empty(), "{name}");
         }
     }
-    assert!(["ns", "cycles", "ops/s", "blocks"].contains(&row.unit.as_str()), "{name}: {}", row.unit);
+    assert!(
+        ["ns", "cycles", "ops/s", "blocks", "GiB/s"].contains(&row.unit.as_str()),
+        "{name}: {}",
+        row.unit
+    );
     assert!(!row.commit.is_empty(), "{name}");
     for key in ["cpu", "cpus", "kernel", "memory_bytes", "rustc", "thp", "tsc_hertz"] {
         assert!(!row.machine[key].is_null(), "{name}: machine has no {key}");

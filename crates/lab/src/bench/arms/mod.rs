@@ -2,6 +2,7 @@
 
 pub mod boot;
 pub mod churn;
+pub mod clear;
 pub mod dontneed;
 pub mod exit;
 pub mod fault;

@@ -3,6 +3,9 @@
 pub mod boot;
 pub mod brk_test;
 pub mod churn;
+pub mod clear;
+pub mod clear_cache;
+pub mod clear_then_use;
 pub mod dontneed;
 pub mod exit;
 pub mod fault;
@@ -35,6 +38,9 @@ pub const ALL: &[&Experiment] = &[
     &protect::EXPERIMENT,
     &remap::EXPERIMENT,
     &churn::EXPERIMENT,
+    &clear::EXPERIMENT,
+    &clear_cache::EXPERIMENT,
+    &clear_then_use::EXPERIMENT,
 ];
 
 #[cfg(test)]

@@ -27,10 +27,19 @@ impl FolioChooser {
         if folio.order == 0 {
             return Ok(());
         }
-        if self.settings.is_none() {
-            self.settings = Some(ThpSettings::acquire(&Places::of_this_machine())?);
-        }
-        self.settings.as_ref().map_or(Ok(()), |settings| settings.only(folio.bytes() / 1024))
+        self.settings()?.only(folio.bytes() / 1024)
+    }
+
+    /// The right to change settings, which one process has at a time.
+    ///
+    /// # Errors
+    /// [`Skip`] when this user may not change them.
+    pub fn settings(&mut self) -> Result<&ThpSettings, Skip> {
+        let held = match self.settings.take() {
+            Some(held) => held,
+            None => ThpSettings::acquire(&Places::of_this_machine())?,
+        };
+        Ok(self.settings.insert(held))
     }
 
     /// A region of `bytes`, not populated, whose faults are to be served with folios like `folio`.

@@ -164,6 +164,31 @@ impl ThpSettings {
         Ok(())
     }
 
+    /// Gives another setting of the kernel's a value; what it was is put back with the others. What it is then, since the kernel
+    /// may take a part of what is asked for.
+    ///
+    /// # Errors
+    /// [`Skip`] when there is no such setting or the kernel refuses the value.
+    pub fn set(&self, path: &Path, value: &str) -> Result<String, Skip> {
+        let refused = |error: &dyn std::fmt::Display| Skip(format!("cannot set {}: {error}", path.display()));
+        let mut changed = changed();
+        let Some(found) = changed.as_mut() else { return Err(refused(&"the settings were put back")) };
+        if !found.values.contains_key(path) {
+            let before = selected(path).ok_or_else(|| refused(&"it cannot be read"))?;
+            found.values.insert(path.to_owned(), before);
+            // Noted before it is changed, for whoever comes after a process that was killed.
+            let text = serde_json::to_vec(&*found).map_err(|error| refused(&error))?;
+            write_atomically(&found.note, &text).map_err(|error| refused(&error))?;
+        }
+        fs::write(path, value).map_err(|error| refused(&error))?;
+        selected(path).ok_or_else(|| refused(&"it cannot be read back"))
+    }
+
+    /// The value that a setting had before the first change here.
+    pub fn before(&self, path: &Path) -> Option<String> {
+        changed().as_ref().and_then(|found| found.values.get(path).cloned())
+    }
+
     /// How often a fault has got a folio of `kib` KiB since the start of the machine, in the whole system.
     pub fn allocated(&self, kib: usize) -> Option<u64> {
         let directory = self.sizes.get(&kib)?.parent()?;

@@ -74,6 +74,27 @@ fn settings_come_back_when_the_guard_goes() {
 }
 
 #[test]
+fn other_settings_come_back_with_them() {
+    let Copy { places, .. } = &copy();
+    let pool = places.settings.join("nr_hugepages");
+    fs::write(&pool, "3\n").unwrap();
+    let settings = ThpSettings::acquire(places).unwrap();
+    assert_eq!(settings.before(&pool), None);
+    for wanted in ["7", "9"] {
+        assert_eq!(settings.set(&pool, wanted).unwrap(), wanted);
+        assert_eq!(settings.before(&pool).as_deref(), Some("3"), "what was there first counts");
+    }
+    assert!(
+        fs::read_to_string(places.note()).unwrap().contains("nr_hugepages"),
+        "a killed process leaves a note of it"
+    );
+    assert!(settings.set(&places.settings.join("missing"), "1").is_err());
+    drop(settings);
+    assert_eq!(selected(&pool).as_deref(), Some("3"));
+    assert_eq!(values(places), original());
+}
+
+#[test]
 fn settings_come_back_after_a_panic() {
     let copy = copy();
     let places = copy.places.clone();

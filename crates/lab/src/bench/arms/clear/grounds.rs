@@ -1,0 +1,132 @@
+//! The memory that is cleared: one machine for all arms of an experiment, and the policy of this run.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use hosted::{Hosted, HostedConfig};
+use quire::addr::{Frame, FrameRange};
+use quire::arch::ReadyClear;
+use quire::clear::{ClearPolicy, Clearer, Extent};
+use quire::cpu::CpuId;
+use quire::platform::Platform;
+
+use super::{Setting, Way};
+use crate::bench::experiment::Skip;
+
+/// Bytes between two marks.
+const MARKED: usize = 256 << 10;
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// The machine, built by the first arm that needs it.
+pub(super) struct Shared {
+    policy: ClearPolicy,
+    cpus: usize,
+    grounds: RefCell<Option<Rc<Grounds>>>,
+}
+
+/// A machine and its clearer.
+pub(super) struct Grounds {
+    machine: Hosted,
+    clearer: Clearer,
+    bytes: u64,
+}
+
+impl Shared {
+    pub(super) fn new(setting: &Setting) -> Self {
+        Self { policy: setting.policy, cpus: setting.cpus.len(), grounds: RefCell::new(None) }
+    }
+
+    /// At least `bytes` bytes for each CPU.
+    pub(super) fn grounds(&self, bytes: u64) -> Result<Rc<Grounds>, Skip> {
+        let mut kept = self.grounds.borrow_mut();
+        if let Some(grounds) = kept.as_ref().filter(|grounds| grounds.bytes >= bytes) {
+            return Ok(grounds.clone());
+        }
+        // What is there goes before there is more.
+        *kept = None;
+        let grounds = Rc::new(Grounds::new(bytes, self.cpus, &self.policy)?);
+        *kept = Some(grounds.clone());
+        Ok(grounds)
+    }
+}
+
+impl Grounds {
+    fn new(bytes: u64, cpus: usize, policy: &ClearPolicy) -> Result<Self, Skip> {
+        let failed = |error: &dyn std::fmt::Display| Skip(format!("no memory to clear: {error}"));
+        let machine = HostedConfig::bench(bytes * cpus as u64)
+            .with_cpus(cpus)
+            .build()
+            .map_err(|error| failed(&error))?;
+        let clearer = machine.run_on(CpuId(0), || Clearer::new(&machine, Some(policy)));
+        let clearer = clearer.map_err(|error| failed(&error))?;
+        Ok(Self { machine, clearer, bytes })
+    }
+
+    pub(super) fn machine(&self) -> &Hosted {
+        &self.machine
+    }
+
+    /// The memory of one CPU.
+    pub(super) fn of(&self, cpu: CpuId) -> FrameRange {
+        let frames = self.bytes / 4096;
+        let first = self.machine.ranges()[0].start.frame();
+        FrameRange::new(first.add(cpu.index() as u64 * frames), frames)
+    }
+
+    /// Clears an extent; `near` is what somebody waits for.
+    pub(super) fn clear(&self, way: Way, frames: FrameRange, near: Option<Frame>) {
+        match way {
+            Way::Kernel(kernel) => {
+                let ready = kernel.on(self.clearer.features()).unwrap_or(ReadyClear::STRING);
+                self.machine.clear(frames, ready);
+            }
+            Way::Memset => {
+                // SAFETY: memory of the machine, which the arm that runs has to itself.
+                unsafe { self.start(frames).write_bytes(0, (frames.count * 4096) as usize) };
+            }
+            Way::Policy(hint) => {
+                let extent = Extent { near, ..Extent::new(frames, hint) };
+                let done = self.clearer.clear_extent(&self.machine, &extent, || false);
+                debug_assert!(done.is_ok(), "nobody cancels it");
+            }
+            Way::Nothing => {}
+        }
+    }
+
+    /// Puts a mark into every 256 KiB, or into the extent if it is smaller.
+    pub(super) fn mark(&self, frames: FrameRange) {
+        self.marks(frames).for_each(|at| {
+            // SAFETY: as above.
+            unsafe { at.write_volatile(u64::MAX) }
+        });
+    }
+
+    /// How many of the marks are zero now.
+    pub(super) fn zeroes(&self, frames: FrameRange) -> u64 {
+        // SAFETY: as above.
+        self.marks(frames).filter(|at| unsafe { at.read_volatile() } == 0).count() as u64
+    }
+
+    /// How many lines read as zero, each read once and in order.
+    pub(super) fn read(&self, frames: FrameRange) -> u64 {
+        let start = self.start(frames);
+        let line = |at: usize| {
+            // SAFETY: as above; the line lies in the extent.
+            let word = unsafe { start.add(at).cast::<u64>().read_volatile() };
+            u64::from(word == 0)
+        };
+        (0..(frames.count * 4096) as usize).step_by(LINE).map(line).sum()
+    }
+
+    /// Where frames begin in this process.
+    pub(super) fn start(&self, frames: FrameRange) -> *mut u8 {
+        self.machine.direct_map(frames.start.addr())
+    }
+
+    fn marks(&self, frames: FrameRange) -> impl Iterator<Item = *mut u64> {
+        let (start, bytes) = (self.start(frames), (frames.count * 4096) as usize);
+        let last = move |at: usize| at + MARKED.min(bytes - at) - size_of::<u64>();
+        (0..bytes).step_by(MARKED).map(move |at| start.wrapping_add(last(at)).cast())
+    }
+}

@@ -1,0 +1,103 @@
+//! Huge pages of the running kernel: a pool of one size, and a mapping of it.
+
+use std::cell::RefCell;
+use std::fs;
+use std::path::PathBuf;
+use std::ptr::null_mut;
+use std::rc::Rc;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+use crate::bench::experiment::Skip;
+use crate::bench::linux::populate::FolioChooser;
+
+/// The settings of this machine, for all arms of the running kernel.
+pub(super) type Chooser = Rc<RefCell<FolioChooser>>;
+
+/// A pool of pages of one size, as large as asked for; dropping it makes it as large as it was.
+pub(super) struct Pool {
+    page: usize,
+    files: PathBuf,
+    chooser: Chooser,
+}
+
+impl Pool {
+    /// Makes the kernel keep `count` pages of `page` bytes.
+    ///
+    /// # Errors
+    /// [`Skip`] where the kernel has no such size, or not so much memory in one piece, or this user may not ask.
+    pub(super) fn of(chooser: &Chooser, page: usize, count: usize) -> Result<Self, Skip> {
+        let files = PathBuf::from(format!("/sys/kernel/mm/hugepages/hugepages-{}kB", page >> 10));
+        let pool = Self { page, files, chooser: chooser.clone() };
+        let got = chooser.borrow_mut().settings()?.set(&pool.wanted(), &count.to_string())?;
+        if got != count.to_string() {
+            return Err(Skip(format!(
+                "the kernel found {got} of {count} pages of {} MiB: free or compact memory (/proc/sys/vm/compact_memory)",
+                page >> 20
+            )));
+        }
+        Ok(pool)
+    }
+
+    fn wanted(&self) -> PathBuf {
+        self.files.join("nr_hugepages")
+    }
+
+    /// Pages of the pool that nobody has.
+    pub(super) fn free(&self) -> u64 {
+        let text = fs::read_to_string(self.files.join("free_hugepages")).ok();
+        text.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    }
+
+    /// Private memory of `bytes` bytes from the pool; nothing is populated.
+    ///
+    /// # Errors
+    /// [`Skip`] when the kernel refuses.
+    pub(super) fn map(&self, bytes: usize) -> Result<Mapping, Skip> {
+        let size = if self.page == 1 << 30 { MapFlags::HUGE_1GB } else { MapFlags::HUGE_2MB };
+        let flags = MapFlags::PRIVATE | MapFlags::HUGETLB | size;
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory that exists.
+        let start = unsafe { mmap_anonymous(null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags) };
+        let start = start.map_err(|error| Skip::because("the kernel maps no huge pages", error))?;
+        Ok(Mapping { start: start as usize, bytes })
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let path = self.wanted();
+        let mut chooser = self.chooser.borrow_mut();
+        let Ok(settings) = chooser.settings() else { return };
+        // What fails here is tried again, and said, when the settings are put back.
+        let _ = settings.before(&path).map(|before| settings.set(&path, &before));
+    }
+}
+
+/// Memory of huge pages.
+pub(super) struct Mapping {
+    start: usize,
+    bytes: usize,
+}
+
+impl Mapping {
+    /// Populates one of `parts` equal parts in one call.
+    ///
+    /// # Errors
+    /// [`Skip`] when the kernel refuses.
+    pub(super) fn populate(&self, part: usize, parts: usize) -> Result<(), Skip> {
+        let bytes = self.bytes / parts;
+        let start = (self.start + part * bytes) as *mut std::ffi::c_void;
+        // SAFETY: the part lies in the mapping, which is this value's alone, and populating changes no contents.
+        unsafe { madvise(start, bytes, Advice::LinuxPopulateWrite) }
+            .map_err(|error| Skip::because("MADV_POPULATE_WRITE (needs Linux 5.14 and free memory)", error))
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's alone, and no reference into it exists.
+        if let Err(error) = unsafe { munmap(self.start as *mut std::ffi::c_void, self.bytes) } {
+            eprintln!("quire: cannot unmap {} bytes: {error}", self.bytes);
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Populates memory by large pages: ours, the running kernel's huge pages, and its transparent ones.
+
+use std::time::Instant;
+
+use hosted::{Hosted, HostedConfig};
+use quire::addr::Order;
+use quire::clear::ClearPolicy;
+use quire::manager::{Config, MemoryManager};
+use quire::page_alloc::AllocatorConfig;
+use quire::vm::{Advice, FolioPolicy};
+use rustix::mm::Advice as Linux;
+
+use super::fill::rate;
+use super::huge::{Chooser, Pool};
+use super::{RATE, Setting};
+use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
+use crate::bench::folio::{Folio, PAGE};
+use crate::bench::linux::populate::verify;
+use crate::bench::ours;
+use crate::bench::threads::{Meeting, together};
+
+/// Populate memory by pages of one size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Populating {
+    /// Bytes of a page: 2 MiB or 1 GiB.
+    pub page: usize,
+    /// Bytes that each thread populates, by one call.
+    pub bytes: usize,
+    /// Threads that do so at once, in one address space.
+    pub threads: usize,
+}
+
+impl Populating {
+    fn total(&self) -> usize {
+        self.bytes * self.threads
+    }
+
+    /// What came of it.
+    fn sample(&self, nanoseconds: f64, pages: u64) -> Sample {
+        Sample::new(nanoseconds, pages)
+            .metric(RATE, rate(self.total() as u64, nanoseconds))
+            .count("pages", (self.total() / self.page) as u64)
+    }
+}
+
+pub(super) fn all(setting: &Setting) -> Vec<Box<dyn Arm<Populating>>> {
+    let chooser = Chooser::default();
+    let cpus = setting.cpus.clone();
+    vec![
+        Box::new(Ours { policy: setting.policy, machine: None }),
+        Box::new(HugeTlb { chooser: chooser.clone(), cpus: cpus.clone() }),
+        Box::new(Thp { chooser, cpus }),
+    ]
+}
+
+struct Ours {
+    policy: ClearPolicy,
+    machine: Option<Hosted>,
+}
+
+impl Arm<Populating> for Ours {
+    fn name(&self) -> &'static str {
+        "quire"
+    }
+
+    fn about(&self) -> &'static str {
+        "`quire` where memory is populated: Mm::madvise(PopulateWrite) by each thread on a hosted machine with the measured policy, pages from the allocator; \
+         no trap, no system call, no cgroup."
+    }
+
+    fn setup(&mut self, case: &Populating) -> Result<Box<dyn Prepared + '_>, Skip> {
+        // A GiB more, so that as many are whole and aligned wherever the tables stand.
+        let bytes = (case.total() + case.page.max(64 << 20)) as u64;
+        if self
+            .machine
+            .as_ref()
+            .is_none_or(|machine| machine.ranges()[0].bytes != bytes || machine.config().cpus != case.threads)
+        {
+            self.machine = None;
+            let built = HostedConfig::bench(bytes).with_cpus(case.threads).build();
+            self.machine = Some(built.map_err(|error| Skip(error.to_string()))?);
+        }
+        let Some(machine) = &self.machine else { return Err(Skip("no machine".to_owned())) };
+        let order =
+            Order::new((case.page / PAGE).ilog2() as u8).ok_or_else(|| Skip("no order".to_owned()))?;
+        let config = Config {
+            folios: FolioPolicy::only(order).with_on_demand(false),
+            allocator: AllocatorConfig { clear: Some(self.policy), ..AllocatorConfig::default() },
+            ..Config::default()
+        };
+        Ok(Box::new(OursReady { case: *case, machine, config }))
+    }
+}
+
+struct OursReady<'a> {
+    case: Populating,
+    machine: &'a Hosted,
+    config: Config,
+}
+
+impl Prepared for OursReady<'_> {
+    fn run(&mut self) -> Result<Sample, Skip> {
+        let case = self.case;
+        let said = |error: &dyn std::fmt::Display| Skip(error.to_string());
+        self.machine.run_on(quire::cpu::CpuId(0), || {
+            let manager = MemoryManager::new(self.machine, &ours::ranges(self.machine, false), &self.config)
+                .map_err(|error| said(&error))?;
+            let mm = manager.new_mm().map_err(|error| said(&error))?;
+            ours::map(&mm, case.total())?;
+            let meeting = Meeting::of(case.threads);
+            let spans = self.machine.spawn_pinned_cpus(case.threads, |cpu| {
+                mm.switch_in();
+                let start = ours::START.add((cpu.index() * case.bytes) as u64);
+                meeting.wait();
+                let begun = Instant::now();
+                let done = mm.madvise(start, case.bytes as u64, Advice::PopulateWrite);
+                let ended = Instant::now();
+                mm.switch_out();
+                done.map(|()| (begun, ended)).map_err(|error| Skip(format!("madvise: {error}")))
+            });
+            let spans = spans.into_iter().collect::<Result<Vec<_>, Skip>>()?;
+            let sample = case.sample(length(&spans), mm.rss().anon);
+            mm.switch_in();
+            ours::unmap(&mm, case.total())?;
+            mm.switch_out();
+            mm.exit();
+            Ok(sample)
+        })
+    }
+}
+
+/// Nanoseconds from the first beginning to the last end.
+fn length(spans: &[(Instant, Instant)]) -> f64 {
+    let begun = spans.iter().map(|span| span.0).min();
+    let ended = spans.iter().map(|span| span.1).max();
+    begun.zip(ended).map_or(0.0, |(begun, ended)| (ended - begun).as_nanos() as f64)
+}
+
+/// Lets each thread populate its part; nanoseconds.
+fn populate(
+    threads: usize,
+    cpus: &[usize],
+    part: impl Fn(usize) -> Result<(), Skip> + Sync,
+) -> Result<f64, Skip> {
+    let mut parts: Vec<usize> = (0..threads).collect();
+    let spans = together(&mut parts, cpus, |at, meeting| {
+        meeting.wait();
+        let begun = Instant::now();
+        part(*at).map(|()| (begun, Instant::now()))
+    });
+    Ok(length(&spans.into_iter().collect::<Result<Vec<_>, Skip>>()?))
+}
+
+/// Huge pages of a pool.
+struct HugeTlb {
+    chooser: Chooser,
+    cpus: Vec<usize>,
+}
+
+impl Arm<Populating> for HugeTlb {
+    fn name(&self) -> &'static str {
+        "linux"
+    }
+
+    fn about(&self) -> &'static str {
+        "MADV_POPULATE_WRITE of private hugetlb memory by each thread: system call, reservation, page from the pool, clearing, entry. The pool is made for \
+         the case and verified, and put back after it."
+    }
+
+    fn setup(&mut self, case: &Populating) -> Result<Box<dyn Prepared + '_>, Skip> {
+        let pool = Pool::of(&self.chooser, case.page, case.total() / case.page)?;
+        Ok(Box::new(HugeReady { case: *case, pool, cpus: self.cpus.clone() }))
+    }
+}
+
+struct HugeReady {
+    case: Populating,
+    cpus: Vec<usize>,
+    pool: Pool,
+}
+
+impl Prepared for HugeReady {
+    fn run(&mut self) -> Result<Sample, Skip> {
+        let case = self.case;
+        let mapping = self.pool.map(case.total())?;
+        let nanoseconds = populate(case.threads, &self.cpus, |part| mapping.populate(part, case.threads))?;
+        match self.pool.free() {
+            0 => Ok(case.sample(nanoseconds, (case.total() / PAGE) as u64)),
+            left => Err(Skip(format!("{left} pages of the pool were not used"))),
+        }
+    }
+}
+
+/// Transparent huge pages.
+struct Thp {
+    chooser: Chooser,
+    cpus: Vec<usize>,
+}
+
+impl Arm<Populating> for Thp {
+    fn name(&self) -> &'static str {
+        "linux-thp"
+    }
+
+    fn about(&self) -> &'static str {
+        "the same of anonymous memory in transparent huge pages of 2 MiB, forced in /sys and verified in /proc/kpageflags: charge, LRU and reverse map besides."
+    }
+
+    fn setup(&mut self, case: &Populating) -> Result<Box<dyn Prepared + '_>, Skip> {
+        if case.page != 2 << 20 {
+            return Err(Skip("Linux has no transparent huge pages of 1 GiB for anonymous memory".to_owned()));
+        }
+        self.chooser.borrow_mut().choose(HUGE)?;
+        Ok(Box::new(ThpReady { case: *case, chooser: self.chooser.clone(), cpus: self.cpus.clone() }))
+    }
+}
+
+const HUGE: Folio = Folio { order: 9, pmd: true };
+
+struct ThpReady {
+    case: Populating,
+    cpus: Vec<usize>,
+    chooser: Chooser,
+}
+
+impl Prepared for ThpReady {
+    fn run(&mut self) -> Result<Sample, Skip> {
+        let case = self.case;
+        let region = self.chooser.borrow().map(case.total(), HUGE)?;
+        let pages = case.bytes / PAGE;
+        let nanoseconds = populate(case.threads, &self.cpus, |part| {
+            region.advise_pages(part * pages, pages, Linux::LinuxPopulateWrite).map_err(|error| {
+                Skip::because("MADV_POPULATE_WRITE (needs Linux 5.14 and free memory)", error)
+            })
+        })?;
+        verify("self", &region, HUGE)?;
+        Ok(case.sample(nanoseconds, (case.total() / PAGE) as u64))
+    }
+}

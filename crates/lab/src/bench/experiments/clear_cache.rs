@@ -1,0 +1,61 @@
+//! What does a clear leave of somebody's working set in the caches?
+
+use serde_json::json;
+
+use super::clear::extent_name;
+use crate::bench::arms::clear::{self, Cache, Reread, Setting};
+use crate::bench::beside;
+use crate::bench::experiment::{Case, Experiment, Measured};
+use crate::bench::row::Row;
+use crate::bench::runner::Runner;
+use crate::bench::table;
+
+/// See the module.
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "clear-cache",
+    question: "How long does it take to read a working set of 1 MiB again after 2 MiB, 32 MiB or 1 GiB were cleared beside it?",
+    expectation: "After stores past the caches as without any clear, within 15 %; after stores through them several times as long from 32 MiB on, most of all \
+                  where each load waits for the one before.",
+    baseline: &["none"],
+    per: "call",
+    notes: &[
+        "The working set is read eight times, the extent is cleared, and the working set is read once more, which is the time: in order of address, or each line \
+         at the place that the one before says (`/chase`). One load a line of 64 bytes.",
+        "The arms `quire...` clear by the policy under each hint; under `quire` nothing is known, and 2 MiB may stay cached.",
+    ],
+    run,
+    appendix: Some(goals),
+};
+
+fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
+    let extents: &[u64] = runner.scale.pick(&[2 << 20], &[2 << 20, 32 << 20, 1 << 30]);
+    let both = |&extent| {
+        let case = move |reread| case(Cache { extent, working_set: 1 << 20, reread });
+        [Reread::InOrder, Reread::Chase].map(case)
+    };
+    let cases: Vec<_> = extents.iter().flat_map(both).collect();
+    runner.measure(experiment, &cases, &mut clear::caches(&Setting::of(runner)?))
+}
+
+fn case(spec: Cache) -> Case<Cache> {
+    let modifier = match spec.reread {
+        Reread::InOrder => "",
+        Reread::Chase => "/chase",
+    };
+    let params = [("extent_bytes", spec.extent), ("working_set_bytes", spec.working_set as u64)];
+    let params = params.map(|(name, value)| (name.to_owned(), json!(value))).into_iter().collect();
+    Case { name: format!("{}{modifier}", extent_name(spec.extent)), params, spec }
+}
+
+/// Each arm over no clear at all.
+fn goals(rows: &[Row]) -> anyhow::Result<String> {
+    let arms = table::distinct(rows.iter().map(|row| row.arm.as_str()));
+    let header = std::iter::once("case".to_owned()).chain(arms.iter().map(|arm| (*arm).to_owned()));
+    let mut text = table::new(&header.collect::<Vec<_>>(), 1);
+    for case in table::distinct(rows.iter().map(|row| row.case.as_str())) {
+        let none = beside::median(rows, "none", case);
+        let ratio = |arm: &&str| beside::relative(beside::median(rows, arm, case), none);
+        text.add_row(std::iter::once(case.to_owned()).chain(arms.iter().map(ratio)).collect::<Vec<_>>());
+    }
+    Ok(format!("time over that of no clear (wanted for quire: at most 1.15 after 32 MiB)\n{text}"))
+}

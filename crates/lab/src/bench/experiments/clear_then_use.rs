@@ -1,0 +1,75 @@
+//! What do a clear and the use of what was cleared take together?
+
+use serde_json::json;
+
+use super::clear::extent_name;
+use crate::bench::arms::clear::{self, Setting, Use, Used};
+use crate::bench::beside;
+use crate::bench::experiment::{Case, Experiment, Measured};
+use crate::bench::row::Row;
+use crate::bench::runner::Runner;
+use crate::bench::table;
+
+/// See the module.
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "clear-then-use",
+    question: "How long does it take to clear an extent and then to use nothing of it, the 64 KiB that the fault was for, or all of it once?",
+    expectation: "Through the caches is fastest where all is used and the caches hold it; past them where nothing is used, or more than the caches hold. The \
+                  policy within 5 % of the best arm where all is used.",
+    baseline: &["string"],
+    per: "call",
+    notes: &[
+        "A call clears one extent and uses it: one load for each line of 64 bytes, in order. The extents of a repetition lie one after the other in memory that is \
+         in no cache, and those of the next repetition elsewhere.",
+        "The arms `quire...` know what is waited for, and clear it last; `quire-soon` is what a fault says, `quire` what a populate says, `quire-later` that nobody uses it soon.",
+    ],
+    run,
+    appendix: Some(goals),
+};
+
+fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
+    let extents: &[u64] = runner.scale.pick(
+        &[64 << 10, 2 << 20],
+        &[64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20, 32 << 20],
+    );
+    let (bytes, among) = runner.scale.pick((4 << 20, 16 << 20), (64 << 20, 1 << 30));
+    let every = |&extent| {
+        let case = move |used| case(Used { extent, bytes, among, used });
+        [Use::Nothing, Use::Near, Use::All].map(case)
+    };
+    let cases: Vec<_> = extents.iter().flat_map(every).collect();
+    runner.measure(experiment, &cases, &mut clear::uses(&Setting::of(runner)?))
+}
+
+fn case(spec: Used) -> Case<Used> {
+    let modifier = match spec.used {
+        Use::Nothing => "none",
+        Use::Near => "near",
+        Use::All => "all",
+    };
+    let params = [("extent_bytes", spec.extent), ("bytes", spec.bytes), ("among_bytes", spec.among)];
+    let params = params.map(|(name, value)| (name.to_owned(), json!(value))).into_iter().collect();
+    Case { name: format!("{}/{modifier}", extent_name(spec.extent)), params, spec }
+}
+
+/// The policy beside the best of all arms.
+fn goals(rows: &[Row]) -> anyhow::Result<String> {
+    let arms = table::distinct(rows.iter().map(|row| row.arm.as_str()));
+    let header = ["case", "best arm", "quire-soon / best", "quire / best", "quire-later / best", "to reach"];
+    let mut text = table::new(&header.map(str::to_owned), 1);
+    for case in table::distinct(rows.iter().map(|row| row.case.as_str())) {
+        let times = arms.iter().filter_map(|arm| Some((*arm, beside::median(rows, arm, case)?)));
+        let best = times.min_by(|one, other| one.1.total_cmp(&other.1));
+        let over = |arm: &str| beside::relative(beside::median(rows, arm, case), best.map(|best| best.1));
+        let wanted = if case.ends_with("/all") { "quire-soon 1.05" } else { "" };
+        text.add_row([
+            case.to_owned(),
+            best.map(|best| best.0.to_owned()).unwrap_or_default(),
+            over("quire-soon"),
+            over("quire"),
+            over("quire-later"),
+            wanted.to_owned(),
+        ]);
+    }
+    Ok(format!("time over that of the best arm\n{text}"))
+}

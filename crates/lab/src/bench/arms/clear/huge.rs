@@ -11,6 +11,9 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use crate::bench::experiment::Skip;
 use crate::bench::linux::populate::FolioChooser;
 
+/// Times that memory is compacted for a pool that came out too small.
+const ATTEMPTS: usize = 3;
+
 /// The settings of this machine, for all arms of the running kernel.
 pub(super) type Chooser = Rc<RefCell<FolioChooser>>;
 
@@ -29,7 +32,17 @@ impl Pool {
     pub(super) fn of(chooser: &Chooser, page: usize, count: usize) -> Result<Self, Skip> {
         let files = PathBuf::from(format!("/sys/kernel/mm/hugepages/hugepages-{}kB", page >> 10));
         let pool = Self { page, files, chooser: chooser.clone() };
-        let got = chooser.borrow_mut().settings()?.set(&pool.wanted(), &count.to_string())?;
+        let ask = || chooser.borrow_mut().settings()?.set(&pool.wanted(), &count.to_string());
+        let mut got = ask()?;
+        for _ in 0..ATTEMPTS {
+            if got == count.to_string() {
+                break;
+            }
+            // What is free may be scattered: the kernel is asked to move things together. Where it may not, asking again
+            // is all that is left.
+            let _ = fs::write("/proc/sys/vm/compact_memory", "1");
+            got = ask()?;
+        }
         if got != count.to_string() {
             return Err(Skip(format!(
                 "the kernel found {got} of {count} pages of {} MiB: free or compact memory (/proc/sys/vm/compact_memory)",

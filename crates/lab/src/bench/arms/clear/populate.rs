@@ -47,8 +47,9 @@ pub(super) fn all(setting: &Setting) -> Vec<Box<dyn Arm<Populating>>> {
     let chooser = Chooser::default();
     let cpus = setting.cpus.clone();
     vec![
-        Box::new(Ours { policy: setting.policy, machine: None }),
+        // First, while there is most memory in large pieces.
         Box::new(HugeTlb { chooser: chooser.clone(), cpus: cpus.clone() }),
+        Box::new(Ours { policy: setting.policy, machine: None }),
         Box::new(Thp { chooser, cpus }),
     ]
 }

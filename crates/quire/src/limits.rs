@@ -60,6 +60,11 @@ pub const DRAIN_MAGAZINES: u32 = 64;
 pub const SCRAPE_FRAMES: u64 = 32;
 /// Blocks of a shard at which one search for an entirely free one looks, for each mobility group.
 pub const FREE_BLOCKS_LOOKED_AT: usize = 32;
+/// Frames of the pieces that are cleared ahead in blocks in small pieces: 64 KiB, as smaller ones are cleared within the caches
+/// of whoever uses them.
+pub const ZERO_AHEAD_FRAMES: usize = 16;
+/// Words of 64 blocks in which a pool looks for a block that is known to be zero, or for one that is not, before it takes any.
+pub const POOL_WORDS_LOOKED_AT: usize = 16;
 /// Blocks by which folios are sorted on their way into the store before any of them is given back.
 pub const SORTER_BLOCKS: usize = 64;
 /// Frames handled under one hold of a block's or a page table's lock, at most.

@@ -46,6 +46,10 @@ stats! {
     NumaLocal = "numa_local",
     /// Frames handed out from another one.
     NumaOther = "numa_other",
+    /// Frames handed out as known to be zero to those who would have cleared them.
+    PgzeroKnown = "pgzero_known",
+    /// Frames cleared ahead by idle CPUs.
+    PgzeroAhead = "pgzero_ahead",
     /// Requests that no zone could serve.
     AllocFailed = "alloc_failed",
     /// Refills of a per-CPU list.

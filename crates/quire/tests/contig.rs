@@ -9,7 +9,7 @@ use hosted::{Hosted, HostedConfig, MemoryRange as Range};
 use quire::addr::{Frame, Order, PageSize};
 use quire::cpu::CpuId;
 use quire::error::{AllocError, FreeError};
-use quire::page_alloc::{AllocatorConfig, Gfp, PageAllocator, Urgency};
+use quire::page_alloc::{AllocatorConfig, Contents, Gfp, PageAllocator, Urgency};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -151,7 +151,7 @@ fn blocks_of_a_range_are_folios_of_their_own() {
         assert_eq!(allocator.free_contig(range.add(1), 2), Err(FreeError::WrongOrder));
         assert_eq!(allocator.free_contig(range, 0), Ok(()));
         assert_eq!(allocator.memory_info().used, used, "a refusal changes nothing");
-        assert_eq!(allocator.counter().unmap_large(block(3), PageSize::Size2M), 512);
+        assert_eq!(allocator.counter().unmap_large(block(3), PageSize::Size2M, Contents::Unknown), 512);
         allocator.free(block(0), Order::BLOCK).unwrap();
         assert_eq!(allocator.free_contig(range, 3), Err(FreeError::DoubleFree));
         assert_eq!(allocator.free_contig(block(1), 3), Err(FreeError::DoubleFree), "its last is free");

@@ -9,7 +9,7 @@ use hosted::{HostedConfig, MemoryRange as Range};
 use quire::addr::{Frame, FrameRange, Order, PageSize};
 use quire::cpu::CpuId;
 use quire::error::{AllocError, FreeError};
-use quire::page_alloc::{AllocatorConfig, CountError, Gfp, PageAllocator, Urgency, ZoneKind};
+use quire::page_alloc::{AllocatorConfig, Contents, CountError, Gfp, PageAllocator, Urgency, ZoneKind};
 use quire::platform::{Context, Platform};
 use quire::stats::Stat;
 
@@ -251,7 +251,7 @@ fn a_whole_folio_counts_leaves_of_every_size() {
         allocator.prepare_counts(huge).unwrap();
         allocator.counter().map(run).unwrap();
         assert_eq!(allocator.mapcount(huge.add(77)), 2);
-        assert_eq!(allocator.counter().unmap_large(huge, PageSize::Size2M), 0);
+        assert_eq!(allocator.counter().unmap_large(huge, PageSize::Size2M, Contents::Unknown), 0);
         assert_eq!(allocator.counter().unmap(FrameRange::new(huge, 511)), 0);
         assert_eq!(allocator.counter().unmap(FrameRange::new(huge.add(511), 1)), 512);
         let gigantic = allocator.alloc(Gfp::USER, Order::GIGANTIC).unwrap();
@@ -261,8 +261,11 @@ fn a_whole_folio_counts_leaves_of_every_size() {
         drop(counter);
         assert_eq!(allocator.mapcount(gigantic.add(513)), 2);
         assert_eq!(allocator.mapcount(gigantic.add(5)), 1);
-        assert_eq!(allocator.counter().unmap_large(gigantic, PageSize::Size1G), 0);
-        assert_eq!(allocator.counter().unmap_large(gigantic.add(512), PageSize::Size2M), 1 << 18);
+        assert_eq!(allocator.counter().unmap_large(gigantic, PageSize::Size1G, Contents::Unknown), 0);
+        assert_eq!(
+            allocator.counter().unmap_large(gigantic.add(512), PageSize::Size2M, Contents::Unknown),
+            1 << 18
+        );
         allocator.drain_local();
         assert_eq!(allocator.memory_info(), before);
     });

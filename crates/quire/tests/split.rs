@@ -8,7 +8,7 @@ use hosted::{FailurePlan, Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange, Order, PageSize};
 use quire::cpu::CpuId;
 use quire::error::SplitError;
-use quire::page_alloc::{CountError, Gfp, PageAllocator};
+use quire::page_alloc::{Contents, CountError, Gfp, PageAllocator};
 use quire::stats::Stat;
 
 const MIB: u64 = 1 << 20;
@@ -206,7 +206,7 @@ fn large_leaves_and_missing_memory_are_refused_without_a_trace() {
         allocator.counter().map_large(folio, PageSize::Size2M);
         assert_eq!(allocator.split_folio(folio, order(4)), Err(SplitError::InUse));
         map(allocator, FrameRange::folio(folio, Order::BLOCK));
-        allocator.counter().unmap_large(folio, PageSize::Size2M);
+        allocator.counter().unmap_large(folio, PageSize::Size2M, Contents::Unknown);
         machine.set_failures(FailurePlan::From(0));
         assert_eq!(allocator.split_folio(folio, order(4)), Err(SplitError::OutOfMemory));
         // Seven frames in a row are not enough for descriptors; eight are.

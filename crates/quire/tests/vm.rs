@@ -24,3 +24,5 @@ mod track;
 mod truncate;
 #[path = "vm/world.rs"]
 mod world;
+#[path = "vm/zeroes.rs"]
+mod zeroes;

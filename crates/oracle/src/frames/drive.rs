@@ -5,7 +5,9 @@ mod many;
 use quire::addr::{Frame, FrameRange, Order, PageSize};
 use quire::cpu::CpuId;
 use quire::error::AllocError;
-use quire::page_alloc::{AllocatorConfig, CountError, Gfp, NodePolicy, NodeSet, PageAllocator, Urgency};
+use quire::page_alloc::{
+    AllocatorConfig, Contents, CountError, Gfp, NodePolicy, NodeSet, PageAllocator, Urgency,
+};
 
 use hosted::{Hosted, HostedConfig};
 
@@ -354,7 +356,7 @@ impl<'p> FrameLockstep<'p> {
     }
 
     fn unmap_large(&mut self, frame: Frame) -> Outcome {
-        let got = self.allocator.counter().unmap_large(frame, PageSize::Size2M);
+        let got = self.allocator.counter().unmap_large(frame, PageSize::Size2M, Contents::Unknown);
         let want = self.model.unmap(FrameRange::folio(frame, Order::BLOCK));
         self.freed(got, want)
     }

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange, Order};
+use quire::arch::ReadyClear;
 use quire::page_alloc::{AllocatorConfig, Gfp, ListGuard, MemoryInfo, MemoryRange, PageAllocator};
+use quire::platform::Platform;
 
 pub(crate) const FRAMES: u64 = 24 << 8;
 
@@ -159,6 +161,8 @@ pub(crate) struct World<'m> {
 
 impl<'m> World<'m> {
     pub(crate) fn new(machine: &'m Hosted, lists: ListGuard) -> Self {
+        // What a world before this one left there, so that the promise holds.
+        machine.clear(FrameRange::new(Frame(0), FRAMES), ReadyClear::STRING);
         let ranges = [MemoryRange { frames: FrameRange::new(Frame(0), FRAMES), node: 0, zeroed: true }];
         let config = AllocatorConfig { lists, ..AllocatorConfig::default() };
         let allocator = PageAllocator::new(machine, &ranges, config).expect("24 MiB are enough");

@@ -8,7 +8,7 @@ use crate::addr::{Frame, FrameRange, Order};
 use crate::error::FaultError;
 use crate::limits::FRAME_SIZE;
 use crate::page_alloc::{Gfp, PageAllocator};
-use crate::platform::{Pager, PagerError, Platform, TouchHint};
+use crate::platform::{Pager, PagerError, Platform};
 
 /// A page that is in the cache and not busy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,7 +58,10 @@ impl FileTable {
         index: u64,
     ) -> Result<Option<Frame>, FaultError> {
         check_size(pages.platform(), node, index)?;
-        let frame = pages.alloc(Gfp::USER, Order::FRAME)?;
+        let frame = match node.kind() {
+            FileKind::Paged(_) => pages.alloc(Gfp::USER, Order::FRAME)?,
+            FileKind::Nameless { .. } => pages.alloc_zero_page(Gfp::USER)?,
+        };
         match self.publish(pages, node, index, frame) {
             Ok(true) => {}
             Ok(false) => {
@@ -127,10 +130,8 @@ fn read_page<P: Platform>(
     frame: Frame,
 ) -> Result<(), FaultError> {
     let platform = pages.platform();
-    let FileKind::Paged(file) = kind else {
-        pages.clear(FrameRange::folio(frame, Order::FRAME), TouchHint::Soon);
-        return Ok(());
-    };
+    // A nameless file's page was taken as zeroes.
+    let FileKind::Paged(file) = kind else { return Ok(()) };
     // SAFETY: the direct map gives the frame's 4096 bytes; the busy mark makes them this task's alone (protocol in the
     // module's head), and nothing maps them yet.
     let bytes = unsafe { &mut *platform.direct_map(frame.addr()).cast::<[u8; FRAME_SIZE as usize]>() };

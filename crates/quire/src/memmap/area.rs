@@ -7,6 +7,7 @@
 
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
+use super::bitmap::Bitmap;
 use super::descriptor::Descriptor;
 use super::lanes::Lanes;
 use crate::addr::Order;
@@ -14,7 +15,7 @@ use crate::limits::{BLOCK_FRAMES, DESCRIPTOR_FRAMES, DESCRIPTOR_SIZE, FRAME_SIZE
 
 /// Bytes of a frame's row.
 const ROW_BYTES: usize = size_of::<Descriptor>();
-/// Bytes of a frame in columns: a count, a state, a wide count, an origin. Two more are nobody's yet.
+/// Bytes of a frame in columns: a count, a state, a wide count, an origin. Two more hold the map of zeroes, and else nothing yet.
 const COLUMN_BYTES: usize = 1 + 1 + 4 + 8;
 
 /// The descriptors of the frames of one block.
@@ -23,33 +24,58 @@ pub struct Area {
     rows: [Descriptor; BLOCK_FRAMES],
     counts: [AtomicU64; BLOCK_FRAMES / 8],
     states: [AtomicU8; BLOCK_FRAMES],
+    zeroed: Bitmap,
     wide_counts: [AtomicU32; BLOCK_FRAMES],
     origins: [AtomicU64; BLOCK_FRAMES],
-    _room: [u8; BLOCK_FRAMES * (DESCRIPTOR_SIZE - ROW_BYTES - COLUMN_BYTES)],
+    _room: [u8; BLOCK_FRAMES * (DESCRIPTOR_SIZE - ROW_BYTES - COLUMN_BYTES) - size_of::<Bitmap>()],
 }
 
 const _: () = assert!(size_of::<Area>() as u64 == DESCRIPTOR_FRAMES as u64 * FRAME_SIZE);
 /// Where the columns begin that must be zero in a block that has just been split, and how long they are.
-pub(crate) const COLUMNS: (usize, usize) = (BLOCK_FRAMES * ROW_BYTES, BLOCK_FRAMES * 2);
+pub(crate) const COLUMNS: (usize, usize) = (BLOCK_FRAMES * ROW_BYTES, BLOCK_FRAMES * 2 + size_of::<Bitmap>());
+const _: () = assert!(COLUMNS.0 + COLUMNS.1 == core::mem::offset_of!(Area, wide_counts));
 
 /// Where the narrow counts begin.
 pub(crate) const COUNTS_AT: usize = COLUMNS.0;
 
-/// What a free of the folio that starts at a frame has to check.
+/// What a free of the folio that starts at a frame has to check; and, while nobody uses the folio, whether all of it is known
+/// to be zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameState(u8);
+
+/// The bit of a state that says that the folio's memory is known to be zero.
+const ZEROED: u8 = 1 << 6;
 
 impl FrameState {
     /// The block's maps must be asked.
     pub const UNKNOWN: Self = Self(0);
     /// On a per-CPU list, or on its way back; or free since it was there last.
-    pub const FREE: Self = Self(0xff);
+    pub const FREE: Self = Self(1 << 7);
 
     /// A folio of this order, below a block's, is in use, and nobody has mapped or held any of it since it was handed
     /// out: freeing it needs no other check.
     #[inline(always)]
     pub const fn in_use(order: Order) -> Self {
         Self(order.get() + 1)
+    }
+
+    /// The same, and whether the folio is known to be zero.
+    #[inline(always)]
+    #[must_use]
+    pub const fn with_zeroes(self, zeroed: bool) -> Self {
+        Self(if zeroed { self.0 | ZEROED } else { self.0 & !ZEROED })
+    }
+
+    /// Whether the folio is known to be zero.
+    #[inline(always)]
+    pub const fn is_zeroed(self) -> bool {
+        self.0 & ZEROED != 0
+    }
+
+    /// Whether it is [`Self::FREE`], zero or not.
+    #[inline(always)]
+    pub const fn is_free(self) -> bool {
+        self.0 & !ZEROED == Self::FREE.0
     }
 
     /// The state that stands in a cell.
@@ -97,6 +123,13 @@ impl Area {
     #[inline]
     pub fn set_states(&self, start: usize, count: usize, state: FrameState) {
         self.states[start..start + count].iter().for_each(|cell| cell.store(state.0, Ordering::Relaxed));
+    }
+
+    /// The free frames of the block that are known to be zero. Under the block's lock; meant while the record says that there
+    /// are some ([`Block::has_zeroed`](super::Block::has_zeroed)).
+    #[inline]
+    pub fn zeroed(&self) -> &Bitmap {
+        &self.zeroed
     }
 
     /// Where the origin of the anonymous folio that starts at a frame stands; whatever was there before it had one.

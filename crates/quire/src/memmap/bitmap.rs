@@ -123,6 +123,11 @@ impl FrameMask {
         BLOCK_FRAMES
     }
 
+    /// The first aligned group of `order`, below a block's, in the set.
+    pub fn find_group(&self, order: Order) -> Option<usize> {
+        find_group(|at| self.0[at], order)
+    }
+
     /// One more than the largest order at which an aligned group lies wholly in the set; 0 when it is empty. At most
     /// the order of a block, which is answered as 1 + 9.
     pub fn largest_group(&self) -> u8 {
@@ -151,6 +156,21 @@ impl FrameMask {
             7
         }
     }
+}
+
+/// The first aligned group of `order`, below a block's, in the set with these words.
+#[inline]
+fn find_group(word: impl Fn(usize) -> u64, order: Order) -> Option<usize> {
+    let order = usize::from(order.get());
+    if order < 6 {
+        return (0..WORDS).find_map(|at| {
+            let groups = groups_in_word(word(at), order);
+            (groups != 0).then(|| at * 64 + groups.trailing_zeros() as usize)
+        });
+    }
+    let words = 1 << (order - 6);
+    let full = |from: &usize| (*from..*from + words).all(|at| word(at) == u64::MAX);
+    (0..WORDS).step_by(words).find(full).map(|at| at * 64)
 }
 
 /// The positions in a word at which an aligned group of `order`, below 6, lies wholly in it.
@@ -220,16 +240,7 @@ impl Bitmap {
     /// The first aligned group of `order`, below a block's, wholly outside the set.
     #[inline]
     pub fn find_outside(&self, order: Order) -> Option<usize> {
-        let order = usize::from(order.get());
-        if order < 6 {
-            return (0..WORDS).find_map(|at| {
-                let groups = groups_in_word(!self.word(at), order);
-                (groups != 0).then(|| at * 64 + groups.trailing_zeros() as usize)
-            });
-        }
-        let words = 1 << (order - 6);
-        let empty = |from: &usize| (*from..*from + words).all(|at| self.word(at) == 0);
-        (0..WORDS).step_by(words).find(empty).map(|at| at * 64)
+        find_group(|at| !self.word(at), order)
     }
 
     /// One more than the largest order of a group outside the set, which is at most `known`: quick where it is that, or one

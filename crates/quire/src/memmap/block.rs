@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use super::area::Area;
-use super::bitmap::Bitmap;
+use super::bitmap::{Bitmap, FrameMask};
 use super::descriptor::Descriptor;
 use super::lanes::Lanes;
 use crate::addr::{Frame, PhysAddr};
@@ -51,6 +51,8 @@ pub struct Block {
     wide: AtomicU8,
     /// The state of the folio of order 9 that starts here, as [`super::FrameState`].
     folio_state: AtomicU8,
+    /// 1 when free frames of a block in small pieces are known to be zero ([`Area::zeroed`]).
+    has_zeroed: AtomicU8,
     /// The shard that the block belongs to.
     pub shard: AtomicU16,
     /// Free frames.
@@ -189,6 +191,29 @@ impl Block {
         &self.folio_state
     }
 
+    /// Whether some free frames of a block in small pieces may be known to be zero. Under the block's lock.
+    #[inline(always)]
+    pub fn has_zeroed(&self) -> bool {
+        self.has_zeroed.load(Ordering::Relaxed) != 0
+    }
+
+    /// The free frames that are known to be zero, of a block in small pieces. Under the block's lock.
+    pub fn zeroed(&self) -> FrameMask {
+        match self.area() {
+            Some(area) if self.has_zeroed() => area.zeroed().load(),
+            _ => FrameMask::EMPTY,
+        }
+    }
+
+    /// Says which free frames of a block in small pieces are known to be zero. Under the block's lock.
+    pub fn set_zeroed(&self, frames: FrameMask) {
+        debug_assert!(frames.intersection(self.used.load()).is_empty());
+        self.has_zeroed.store((!frames.is_empty()).into(), Ordering::Relaxed);
+        if let Some(area) = self.area() {
+            area.zeroed().store(frames);
+        }
+    }
+
     /// Where the lanes of map counts of a folio of whole blocks stand and whether they are wide, if it has any. In a block in
     /// small pieces: where its area stands, if not in the block.
     #[inline]
@@ -299,8 +324,10 @@ impl Block {
 
     /// Makes the record all zero again, save for the lock, which the caller holds.
     pub fn reset(&self) {
-        for field in [&self.state, &self.order, &self.free_order, &self.listed, &self.wide, &self.folio_state]
-        {
+        for field in [&self.state, &self.order, &self.free_order, &self.listed] {
+            field.store(0, Ordering::Relaxed);
+        }
+        for field in [&self.wide, &self.folio_state, &self.has_zeroed] {
             field.store(0, Ordering::Relaxed);
         }
         for field in [&self.shard, &self.free, &self.capacity, &self.group] {
@@ -315,7 +342,7 @@ impl Block {
         self.area.store(core::ptr::null_mut(), Ordering::Release);
         self.states.store(core::ptr::null_mut(), Ordering::Release);
         for map in [&self.used, &self.heads, &self.held] {
-            map.store(super::FrameMask::EMPTY);
+            map.store(FrameMask::EMPTY);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Many folios in one call: one lock for all that one block gives or takes, and no per-CPU list in between.
 
 use super::PageAllocator;
-use super::gfp::Gfp;
+use super::gfp::{Contents, Gfp};
 use super::sorter::{SortEntry, Sorting, add_folio};
 use super::turn::Turn;
 use crate::addr::{Frame, FrameRange, Order};
@@ -138,7 +138,7 @@ impl<P: Platform> PageAllocator<'_, P> {
     fn free_each(&self, turn: &Turn<'_>, order: Order, frames: &[Frame]) -> Result<(), (usize, FreeError)> {
         frames.iter().enumerate().try_for_each(|(at, &frame)| {
             let freed = if turn.wait {
-                self.store_free(frame, order)
+                self.store_free(frame, order, Contents::Unknown)
             } else {
                 self.free_without_waiting(turn.lists, frame, order)
             };

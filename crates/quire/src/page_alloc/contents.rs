@@ -2,9 +2,10 @@
 #![forbid(unsafe_code)]
 
 use super::PageAllocator;
-use crate::addr::{Frame, FrameRange};
+use super::gfp::{Contents, Gfp};
+use crate::addr::{Frame, FrameRange, Order};
 use crate::clear::{Clearer, Extent};
-use crate::error::Cancelled;
+use crate::error::{AllocError, Cancelled};
 use crate::platform::{Platform, TouchHint};
 
 impl<P: Platform> PageAllocator<'_, P> {
@@ -18,6 +19,19 @@ impl<P: Platform> PageAllocator<'_, P> {
     #[inline]
     pub fn clear(&self, frames: FrameRange, hint: TouchHint) {
         self.clearer.clear(self.platform, frames, hint);
+    }
+
+    /// Takes a frame and sees to it that it is zero: it will be used at once.
+    ///
+    /// # Errors
+    /// As [`Self::alloc`].
+    #[inline]
+    pub fn alloc_zero_page(&self, gfp: Gfp) -> Result<Frame, AllocError> {
+        let (frame, contents) = self.alloc_known(gfp, Order::FRAME)?;
+        if contents == Contents::Unknown {
+            self.clear(FrameRange::folio(frame, Order::FRAME), TouchHint::Soon);
+        }
+        Ok(frame)
     }
 
     /// Fills an extent of the caller's with zeroes, however long, with reschedule points; gives up when the task is dying.

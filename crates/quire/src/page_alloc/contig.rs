@@ -1,8 +1,9 @@
 //! Ranges of whole blocks: gigantic pages and any other number of blocks in a row, from memory that is free.
 
 use super::PageAllocator;
-use super::gfp::Gfp;
+use super::gfp::{Contents, Gfp};
 use super::placement::ZoneOrder;
+use super::zone::Wanted;
 use crate::addr::{BlockNumber, Frame, FrameRange, Order};
 use crate::cpu::CpuId;
 use crate::error::{AllocError, FreeError};
@@ -65,9 +66,12 @@ impl<P: Platform> PageAllocator<'_, P> {
             if zone.allowance(gfp.urgency, gfp.zone) < frames {
                 return None;
             }
-            let first = self.take_run(zone, blocks, align, wait)?;
+            let contents = gfp.contents;
+            let (first, zeroed) = self.take_run(zone, Wanted { blocks, align, contents, wait })?;
             for at in 0..blocks {
-                self.claim(zone, self.memmap.block(first.add(at)), Order::BLOCK, BlockState::Folio);
+                let (block, marked) =
+                    (self.memmap.block(first.add(at)), zeroed && contents == Contents::Zeroed);
+                self.claim(zone, block, Order::BLOCK, BlockState::Folio, marked);
             }
             zone.add_free(-(frames as i64));
             self.count_alloc(cpu, usize::from(number), frames);
@@ -99,7 +103,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         while at < end {
             let zone = &self.zones[self.memmap.block(at).zone()];
             let here = zone.region_from(self.platform, at).min(end.0 - at.0);
-            self.put_run(zone, at, here);
+            self.put_run(zone, at, here, false);
             at = at.add(here);
         }
         self.count(Stat::Pgfree, u64::from(blocks) * BLOCK_FRAMES as u64);

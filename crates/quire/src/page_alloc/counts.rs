@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use super::PageAllocator;
+use super::gfp::Contents;
 use crate::addr::{BlockNumber, Frame, FrameRange, Order, PageSize, PhysAddr};
 use crate::arch::expect_changes;
 use crate::error::AllocError;
@@ -201,7 +202,7 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
             return self.add_freed(block, zeroed);
         }
         self.count_folio(frame, block, -(leaves as i64));
-        if zeroed.is_empty() { 0 } else { self.free_folio_if_unmapped(frame, block) }
+        if zeroed.is_empty() { 0 } else { self.free_folio_if_unmapped(frame, block, Contents::Unknown) }
     }
 
     /// Counts one more leaf of 2 MiB or 1 GiB onto the folio at `frame`.
@@ -224,11 +225,12 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
         whole
     }
 
-    /// Counts one leaf of 2 MiB or 1 GiB less, after it was flushed everywhere. How many frames became free.
+    /// Counts one leaf of 2 MiB or 1 GiB less, after it was flushed everywhere. How many frames became free. `contents` is
+    /// what is known of what it mapped: it goes with the folio if this was the last leaf.
     ///
     /// # Panics
     /// As [`Self::unmap`].
-    pub fn unmap_large(&mut self, frame: Frame, size: PageSize) -> u64 {
+    pub fn unmap_large(&mut self, frame: Frame, size: PageSize, contents: Contents) -> u64 {
         let block = self.enter(frame.block());
         let maps = if size == PageSize::Size1G { &block.gigantic_maps } else { &block.large_maps };
         if maps.load(Ordering::Relaxed) == 0 {
@@ -237,7 +239,8 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
         }
         maps.fetch_sub(1, Ordering::Relaxed);
         self.count_folio(frame, block, -1);
-        self.free_folio_if_unmapped(frame, block)
+        let whole = block.order.load(Ordering::Relaxed) == size.order().get();
+        self.free_folio_if_unmapped(frame, block, if whole { contents } else { Contents::Unknown })
     }
 
     /// Gives up the holding of frames in one block.
@@ -251,7 +254,7 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
                 block.lanes(self.allocator.platform).map_or(FrameMask::EMPTY, |lanes| lanes.nonzero());
             return self.add_freed(block, FrameMask::run(start, count).without(mapped));
         }
-        self.free_folio_if_unmapped(piece.start, block)
+        self.free_folio_if_unmapped(piece.start, block, Contents::Unknown)
     }
 
     /// Notes frames of the current block that nobody maps any more; those that are held stay.
@@ -275,9 +278,9 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
         }
     }
 
-    /// Frees the folio of whole blocks around `frame` if no leaf maps it and nothing holds it. Gives the lock back when
-    /// it does.
-    fn free_folio_if_unmapped(&mut self, frame: Frame, block: &Block) -> u64 {
+    /// Frees the folio of whole blocks around `frame`, of whose contents this is known, if no leaf maps it and nothing holds
+    /// it. Gives the lock back when it does.
+    fn free_folio_if_unmapped(&mut self, frame: Frame, block: &Block, contents: Contents) -> u64 {
         let order = Order::new(block.order.load(Ordering::Relaxed)).unwrap_or(Order::BLOCK);
         let number = head_of(frame.block(), order.get());
         if order == Order::BLOCK {
@@ -309,7 +312,10 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
             }
             self.allocator.forget_deferred(number, head);
         }
-        self.allocator.memmap.block(number).set_state(BlockState::Listed);
+        let head = self.allocator.memmap.block(number);
+        head.set_state(BlockState::Listed);
+        let zeroed = contents == Contents::Zeroed && self.allocator.zeroes.remember;
+        FrameState::FREE.with_zeroes(zeroed).put(head.folio_state_cell());
         self.leave();
         self.allocator.put_whole(number, order);
         order.frames()

@@ -81,6 +81,18 @@ pub struct Gfp {
     pub urgency: Urgency,
     /// The nodes, and in what order.
     pub nodes: NodePolicy,
+    /// What the caller would rather have: a preference, no promise.
+    pub contents: Contents,
+}
+
+/// What is known of the memory of a folio that is free.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Contents {
+    /// Nothing.
+    #[default]
+    Unknown,
+    /// All of it is zero.
+    Zeroed,
 }
 
 impl Gfp {
@@ -90,6 +102,7 @@ impl Gfp {
         mobility: Mobility::Unmovable,
         urgency: Urgency::Ordinary,
         nodes: NodePolicy::Local,
+        contents: Contents::Unknown,
     };
     /// User memory (Linux: `GFP_HIGHUSER_MOVABLE`).
     pub const USER: Self = Self { zone: ZoneKind::Movable, mobility: Mobility::Movable, ..Self::KERNEL };
@@ -104,6 +117,13 @@ impl Gfp {
     #[must_use]
     pub const fn on_node(self, node: u8) -> Self {
         self.from_nodes(NodePolicy::Preferred(node))
+    }
+
+    /// The same request for memory that will have to be zero: what is known to be is taken first, and stays with others
+    /// otherwise. Whether it is says [`PageAllocator::alloc_known`](super::PageAllocator::alloc_known).
+    #[must_use]
+    pub const fn for_zeroes(self) -> Self {
+        Self { contents: Contents::Zeroed, ..self }
     }
 
     /// The same request under another policy.

@@ -2,7 +2,7 @@
 //! used with interrupts off or by tasks alone. Nothing else stands in front of it, so that what it costs is the guard.
 
 use super::PageAllocator;
-use super::gfp::{Gfp, NodePolicy};
+use super::gfp::{Contents, Gfp, NodePolicy};
 use super::init::ListGuard;
 use super::list::add_own;
 use super::pcp::{Level, list_of, order_of};
@@ -23,7 +23,8 @@ impl<P: Platform> PageAllocator<'_, P> {
             add_own(&list.allocated, 1);
             Some(popped)
         })?;
-        self.mark_in_use(popped.0, popped.1, order_of(number));
+        let zeroed = gfp.contents == Contents::Zeroed && FrameState::of(popped.1).is_zeroed();
+        self.mark_in_use(popped.0, popped.1, order_of(number), zeroed);
         Some(popped.0)
     }
 

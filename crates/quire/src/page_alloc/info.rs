@@ -24,6 +24,8 @@ pub struct ZoneInfo {
     pub descriptors: u64,
     /// Blocks that are whole and free.
     pub whole_blocks: u64,
+    /// Frames of the store that are known to be zero.
+    pub zeroed: u64,
     /// The zone's marks.
     pub marks: Watermarks,
 }
@@ -61,6 +63,7 @@ impl<P: Platform> PageAllocator<'_, P> {
             cached: self.cached_in(usize::from(zone.number)),
             descriptors: zone.descriptor_frames.load(Ordering::Relaxed),
             whole_blocks: zone.whole_blocks(self.platform),
+            zeroed: self.zeroed_frames(zone),
             marks: zone.marks,
         })
     }

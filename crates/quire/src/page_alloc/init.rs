@@ -12,6 +12,7 @@ use super::pcp::{CpuLists, LEVELS, LISTS, ListSizes};
 use super::pool::{Pool, pool_words};
 use super::shard::Shard;
 use super::store::SMALL_CAPACITY;
+use super::zeroes::Zeroes;
 use super::zone::{OwnLine, Watermarks, Zone};
 use crate::addr::{BlockNumber, Frame, FrameRange};
 use crate::clear::{ClearPolicy, Clearer};
@@ -63,11 +64,19 @@ pub struct AllocatorConfig {
     pub group_by_mobility: bool,
     /// Which kernel clears and copies what; `None` for what the processor suggests.
     pub clear: Option<ClearPolicy>,
+    /// What is known to be zero, and what becomes so while nobody has anything better to do.
+    pub zeroes: Zeroes,
 }
 
 impl Default for AllocatorConfig {
     fn default() -> Self {
-        Self { movable_percent: 0, lists: ListGuard::default(), group_by_mobility: true, clear: None }
+        Self {
+            movable_percent: 0,
+            lists: ListGuard::default(),
+            group_by_mobility: true,
+            clear: None,
+            zeroes: Zeroes::default(),
+        }
     }
 }
 
@@ -102,6 +111,7 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
             zones,
             placement,
             group_by_mobility: config.group_by_mobility,
+            zeroes: config.zeroes,
             cpus: lists,
             deferred: SpinLock::new(Rank::DeferredSplits, DeferredSplits::default()),
             guard: config.lists,
@@ -171,7 +181,7 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
             count
         } else {
             let missing = FrameMask::ALL.without(FrameMask::run(start, count));
-            self.make_small(zone, number, block, start, missing);
+            self.make_small(zone, number, block, start, missing, false);
             count - DESCRIPTOR_FRAMES
         };
         self.relist(zone, number, block);
@@ -191,6 +201,12 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
 }
 
 impl Layout<'_> {
+    /// Whether the range of a block was promised to be zero, and that is to be remembered.
+    fn is_zeroed(&self, block: BlockNumber) -> bool {
+        let holds = |range: &&MemoryRange| range.frames.contains(block.first_frame());
+        self.remember_zeroes && self.ranges.iter().find(holds).is_some_and(|range| range.zeroed)
+    }
+
     fn build_zone<P: Platform>(
         &self,
         boot: &mut BootMemory<'_, P>,
@@ -205,9 +221,11 @@ impl Layout<'_> {
             let (first, end) = whole().nth(index).unwrap_or_default();
             let (words, summary) = pool_words(first, end.0 - first.0);
             // SAFETY: M1: zero bytes are a valid `AtomicU64`.
-            let (taken, full) =
-                unsafe { (boot.zeroed_table(node, words)?, boot.zeroed_table(node, summary)?) };
-            Ok(SpinLock::new(Rank::Pool, Pool::new(first, end.0 - first.0, taken, full)))
+            let tables = unsafe {
+                let [taken, full] = [boot.zeroed_table(node, words)?, boot.zeroed_table(node, summary)?];
+                [taken, full, boot.zeroed_table(node, words)?]
+            };
+            Ok(SpinLock::new(Rank::Pool, Pool::new(first, end.0 - first.0, tables, self.is_zeroed(first))))
         })?;
         let shards = if self.frames_in(number) == 0 { 0 } else { platform.cpu_count() };
         let shards = boot.table(node, shards, |_, _| Ok(Shard::new()))?;
@@ -224,6 +242,7 @@ impl Layout<'_> {
             shards,
             free: OwnLine::default(),
             booked: OwnLine::default(),
+            pieces_zeroed: OwnLine::default(),
             descriptor_frames: AtomicU64::new(0),
         };
         zone.add_free(managed as i64);

@@ -21,13 +21,20 @@ const DMA32_END: Frame = Frame((4 << 30) / FRAME_SIZE);
 pub(super) struct Layout<'r> {
     pub(super) ranges: &'r [MemoryRange],
     pub(super) nodes: usize,
+    /// Whether zeroes that were promised are remembered.
+    pub(super) remember_zeroes: bool,
     /// The first frame of each node's Movable zone, a multiple of a block.
     movable: [Frame; MAX_NODES],
 }
 
 impl<'r> Layout<'r> {
     pub(super) fn new(ranges: &'r [MemoryRange], nodes: usize, config: AllocatorConfig) -> Self {
-        let mut layout = Self { ranges, nodes, movable: [Frame(u64::MAX); MAX_NODES] };
+        let mut layout = Self {
+            ranges,
+            nodes,
+            remember_zeroes: config.zeroes.remember,
+            movable: [Frame(u64::MAX); MAX_NODES],
+        };
         for node in 0..nodes {
             layout.movable[node] = layout.movable_start(node as u8, config.movable_percent.min(100));
         }

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicU8, Ordering};
 
 use super::PageAllocator;
-use super::gfp::Gfp;
+use super::gfp::{Contents, Gfp};
 use super::list::{FrameList, Other, add_own};
 use super::magazine::Parked;
 use super::pcp::{HUGE, LEVELS, LISTS, order_of};
@@ -14,7 +14,7 @@ use super::zone::Zone;
 use crate::addr::{Frame, FrameRange, Order};
 use crate::error::FreeError;
 use crate::limits::{NESTED_BATCH, PCP_BATCH};
-use crate::memmap::Block;
+use crate::memmap::{Block, FrameState};
 use crate::platform::Platform;
 use crate::stats::Stat;
 
@@ -60,7 +60,8 @@ impl<P: Platform> PageAllocator<'_, P> {
         let own = self.own_list(turn, zone * LISTS + number)?;
         let popped = self.pop_loading(own).or_else(|| self.refill(turn, own, gfp));
         let (frame, state) = popped.or_else(|| self.pop_last(own.list))?;
-        self.mark_in_use(frame, state, order_of(number));
+        let zeroed = FrameState::of(state).is_zeroed() && gfp.contents == Contents::Zeroed;
+        self.mark_in_use(frame, state, order_of(number), zeroed);
         add_own(&own.list.allocated, 1);
         Some(frame)
     }
@@ -125,8 +126,8 @@ impl<P: Platform> PageAllocator<'_, P> {
         }
         let mut got = 0;
         for slot in out {
-            let Some(frame) = self.take_whole(zone, order, turn.wait) else { break };
-            self.mark_free(self.memmap.block(frame.block()), frame, order);
+            let Some((frame, zeroed)) = self.take_whole(zone, order, gfp.contents, turn.wait) else { break };
+            self.mark_free(self.memmap.block(frame.block()), frame, order, zeroed);
             *slot = frame;
             got += 1;
         }
@@ -156,7 +157,7 @@ impl<P: Platform> PageAllocator<'_, P> {
             .filter(|_| number != HUGE || block.lanes_at().is_none());
         let Some(own) = own.filter(|own| self.has_room(*own)) else { return Ok(false) };
         self.note_freed(FrameRange::folio(frame, order));
-        self.mark_free(block, frame, order);
+        self.mark_free(block, frame, order, false);
         self.push_loading(own, block, frame);
         Ok(true)
     }

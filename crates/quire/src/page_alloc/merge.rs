@@ -6,10 +6,11 @@ use super::PageAllocator;
 use super::shard::Shard;
 use super::split::AREA;
 use super::store::SMALL_CAPACITY;
+use super::zeroes;
 use super::zone::Zone;
 use crate::addr::{BlockNumber, Frame, FrameRange};
 use crate::limits::DESCRIPTOR_FRAMES;
-use crate::memmap::{Block, BlockState};
+use crate::memmap::{Block, BlockState, FrameMask};
 use crate::platform::Platform;
 use crate::stats::Stat;
 
@@ -32,7 +33,8 @@ impl<P: Platform> PageAllocator<'_, P> {
                 self.release(FrameRange::folio(area, AREA));
             }
         }
-        zone.put_blocks(self.platform, number, 1);
+        // Its descriptors stood in it, or nobody knows what.
+        zone.put_blocks(self.platform, number, 1, false);
         self.count(Stat::BlockMerge, 1);
     }
 
@@ -64,6 +66,7 @@ impl<P: Platform> PageAllocator<'_, P> {
     fn forget_small(&self, zone: &Zone, block: &Block) -> Merged {
         zone.descriptor_frames.fetch_sub(DESCRIPTOR_FRAMES as u64, Ordering::Relaxed);
         let merged = Merged { area: block.area_elsewhere() };
+        zeroes::change(zone, block, FrameMask::EMPTY);
         block.reset();
         merged
     }

@@ -6,13 +6,14 @@
 use core::sync::atomic::Ordering;
 
 use super::PageAllocator;
-use super::gfp::{Gfp, NodePolicy};
+use super::gfp::{Contents, Gfp, NodePolicy};
 use super::init::ListGuard;
-use super::store::take_group;
+use super::search::Search;
+use super::store::{count_taken, take_group};
 use crate::addr::{BlockNumber, Frame, Order};
 use crate::cpu::CpuId;
 use crate::error::{AllocError, FreeError};
-use crate::memmap::{BlockState, FrameState};
+use crate::memmap::BlockState;
 use crate::platform::{Context, Platform};
 use crate::stats::Stat;
 use crate::sync::Pinned;
@@ -46,7 +47,7 @@ impl<P: Platform> PageAllocator<'_, P> {
             return self.free_slow(frame, order);
         }
         let pinned = Pinned::new(self.platform);
-        self.in_store(|| self.store_free(frame, order))?;
+        self.in_store(|| self.store_free(frame, order, Contents::Unknown))?;
         self.cells(pinned.cpu()).add(Stat::Pgfree, order.frames());
         Ok(())
     }
@@ -67,15 +68,13 @@ impl<P: Platform> PageAllocator<'_, P> {
             return None;
         }
         block.lock(self.platform);
-        let known = block.free_order.load(Ordering::Relaxed);
         let serves = block.state() == BlockState::Small
             && (block.zone(), block.mobility()) == (zone.number.into(), gfp.mobility as u8)
-            && known > order.get();
-        let index = serves.then(|| take_group(block, order, FrameState::in_use(order))).flatten();
+            && block.free_order.load(Ordering::Relaxed) > order.get();
+        let search = Search { contents: gfp.contents, ..Search::within(order) };
+        let index = serves.then(|| take_group(zone, block, &search)).flatten();
         if index.is_some() {
-            let free = block.free.load(Ordering::Relaxed) - order.frames() as u16;
-            block.free.store(free, Ordering::Relaxed);
-            block.free_order.store(block.used.shrunk_group(known), Ordering::Relaxed);
+            count_taken(block, 1, order);
         }
         block.unlock(self.platform);
         let Some(index) = index else {

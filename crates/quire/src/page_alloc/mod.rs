@@ -35,16 +35,19 @@ mod store;
 mod turn;
 mod validate;
 mod whole;
+mod zero_ahead;
+mod zeroes;
 mod zone;
 
 pub use counts::{CountError, Counter};
 pub use drain::Drained;
-pub use gfp::{Gfp, Mobility, NodePolicy, Urgency, ZoneKind};
+pub use gfp::{Contents, Gfp, Mobility, NodePolicy, Urgency, ZoneKind};
 pub use info::{MemoryInfo, ZoneInfo};
 pub use init::{AllocatorConfig, ListGuard, MemoryRange};
 pub use node_set::NodeSet;
 pub use origins::Origin;
 pub use validate::Violation;
+pub use zeroes::Zeroes;
 pub use zone::Watermarks;
 
 use crate::addr::{Frame, Order};
@@ -70,6 +73,7 @@ pub struct PageAllocator<'p, P: Platform> {
     zones: BootSlice<Zone>,
     placement: Placement,
     group_by_mobility: bool,
+    zeroes: Zeroes,
     cpus: BootSlice<CpuLists>,
     /// Folios of order 9 parts of which could be freed if they were split.
     deferred: SpinLock<DeferredSplits>,
@@ -120,8 +124,10 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
         let pinned = Pinned::new(self.platform);
         if let Some(list) = pcp::list_of(order, gfp.mobility)
             && gfp.nodes == NodePolicy::Local
-            && let Some(frame) = self.take_listed(pinned.cpu(), list, gfp.zone)
+            && let Some((frame, state)) = self.take_listed(pinned.cpu(), list, gfp.zone)
         {
+            // Behind the lease: the frame is ours, and what depends on its number need not hold up what follows.
+            self.mark_in_use(frame, state, order, false);
             return Ok(frame);
         }
         // The long way asks for the CPU again, so that its number need not be kept for it.
@@ -224,7 +230,7 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
         let listed = self.list_put(&turn, frame, order);
         let freed = match listed {
             Ok(true) => Ok(()),
-            Ok(false) if turn.wait => self.in_store(|| self.store_free(frame, order)),
+            Ok(false) if turn.wait => self.in_store(|| self.store_free(frame, order, Contents::Unknown)),
             Ok(false) => self.free_without_waiting(turn.lists, frame, order),
             Err(error) => Err(error),
         };
@@ -334,8 +340,8 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
         if order < Order::BLOCK {
             return self.store_take(zone, search::Search::new(zone, cpu, gfp, order, wait), out);
         }
-        let taken = self.take_whole(zone, order, wait);
-        taken.inspect(|&frame| *first = frame).map_or(0, |_| 1)
+        let taken = self.take_whole(zone, order, gfp.contents, wait);
+        taken.inspect(|&(frame, _)| *first = frame).map_or(0, |_| 1)
     }
 }
 

@@ -224,9 +224,14 @@ impl<P: Platform> PageAllocator<'_, P> {
     }
 
     /// The common case of an allocation, and all that is inlined into callers: the list of the CPU's first zone has a
-    /// folio. `None` means that the long way must be gone.
+    /// folio. `None` means that the long way must be gone. The folio's state is what it was on the list.
     #[inline(always)]
-    pub(super) fn take_listed(&self, cpu: CpuId, number: usize, kind: ZoneKind) -> Option<Frame> {
+    pub(super) fn take_listed(
+        &self,
+        cpu: CpuId,
+        number: usize,
+        kind: ZoneKind,
+    ) -> Option<(Frame, &AtomicU8)> {
         let level = &self.lists_of(cpu).levels[0];
         let list = level.first_list(kind, number);
         if !level.lease.enter_open() {
@@ -237,11 +242,7 @@ impl<P: Platform> PageAllocator<'_, P> {
             add_own(&list.allocated, 1);
         }
         level.lease.leave();
-        // Behind the lease: the frame is ours, and what depends on its number need not hold up what follows.
-        popped.map(|(frame, state)| {
-            self.mark_in_use(frame, state, order_of(number));
-            frame
-        })
+        popped
     }
 
     /// The common case of a free: a folio that was never mapped or held, and room on its list. `false` means that the
@@ -304,20 +305,20 @@ impl<P: Platform> PageAllocator<'_, P> {
         (FrameState::of(state) == FrameState::in_use(order)).then_some((list_at, state))
     }
 
-    /// A folio leaves a list for its owner. `state` is its own.
+    /// A folio leaves a list for its owner, who wants to know that it is zero or does not. `state` is its own.
     #[inline(always)]
-    pub(super) fn mark_in_use(&self, frame: Frame, state: &AtomicU8, order: Order) {
+    pub(super) fn mark_in_use(&self, frame: Frame, state: &AtomicU8, order: Order, zeroed: bool) {
         if order == Order::BLOCK
             && let Some(block) = self.memmap.get(frame.block())
         {
             block.set_state(BlockState::Folio);
         }
-        FrameState::in_use(order).put(state);
+        FrameState::in_use(order).with_zeroes(zeroed).put(state);
     }
 
-    /// A folio comes to a list, or goes back to the store: freeing it again is refused.
-    pub(super) fn mark_free(&self, block: &Block, frame: Frame, order: Order) {
-        FrameState::FREE.put(self.state_cell(block, frame));
+    /// A folio comes to a list, or goes back to the store, known to be zero or not: freeing it again is refused.
+    pub(super) fn mark_free(&self, block: &Block, frame: Frame, order: Order, zeroed: bool) {
+        FrameState::FREE.with_zeroes(zeroed).put(self.state_cell(block, frame));
         if order >= Order::BLOCK {
             block.set_state(BlockState::Listed);
         }

@@ -10,6 +10,8 @@ pub(super) struct PoolBits<'a> {
     pub(super) taken: &'a [AtomicU64],
     /// One bit a word of `taken`: 1 when the word is all ones, or there is no such word.
     pub(super) full: &'a [AtomicU64],
+    /// One bit a block: 1 when the block will not do although it is free. Empty when all will.
+    pub(super) stale: &'a [AtomicU64],
 }
 
 /// A run that is looked for.
@@ -62,6 +64,12 @@ impl PoolBits<'_> {
         Some(at * 64 + room.trailing_zeros() as usize)
     }
 
+    /// The free blocks of a word that will do.
+    fn fitting(&self, word: usize) -> u64 {
+        let stale = self.stale.get(word).map_or(0, |word| word.load(Ordering::Relaxed));
+        !self.taken[word].load(Ordering::Relaxed) & !stale
+    }
+
     /// The lowest run of free bits in the words from `from` on, and how many words were looked at.
     pub(super) fn find_run(&self, from: usize, run: Run) -> (Option<usize>, usize) {
         let mut looked = 0;
@@ -70,7 +78,7 @@ impl PoolBits<'_> {
         let mut next = self.next_with_room(from);
         while let Some(word) = next {
             looked += 1;
-            let (free, base) = (!self.taken[word].load(Ordering::Relaxed), word * 64);
+            let (free, base) = (self.fitting(word), word * 64);
             let start = run.start_from(reaching.unwrap_or(base));
             if start + run.blocks <= base + free.trailing_ones() as usize {
                 return (Some(start), looked);

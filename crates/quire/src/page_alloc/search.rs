@@ -20,7 +20,7 @@ use core::cmp::Reverse;
 use core::sync::atomic::Ordering;
 
 use super::PageAllocator;
-use super::gfp::{Gfp, Mobility};
+use super::gfp::{Contents, Gfp, Mobility};
 use super::shard::ShardIndex;
 use super::zone::Zone;
 use crate::addr::{BlockNumber, Order};
@@ -42,19 +42,34 @@ pub(super) struct Search {
     pub(super) wait: bool,
     /// Whether the folios go onto a list first.
     pub(super) listed: bool,
+    /// What they had better hold.
+    pub(super) contents: Contents,
 }
 
 impl Search {
     /// The search for a request by the task or interrupt on a CPU, which may `wait` for locks or not.
     pub(super) fn new(zone: &Zone, cpu: CpuId, gfp: Gfp, order: Order, wait: bool) -> Self {
         let home = cpu.index() % zone.shards.len();
-        Self { mobility: gfp.mobility, order, home, wait, listed: false }
+        Self { mobility: gfp.mobility, order, home, wait, listed: false, contents: gfp.contents }
+    }
+
+    /// The search within one block whose lock is held.
+    #[inline]
+    pub(super) fn within(order: Order) -> Self {
+        let (mobility, contents) = (Mobility::Movable, Contents::Unknown);
+        Self { mobility, order, home: 0, wait: true, listed: false, contents }
     }
 
     /// The state of the folios that are found.
     #[inline]
     pub(super) fn state(&self) -> FrameState {
         if self.listed { FrameState::FREE } else { FrameState::in_use(self.order) }
+    }
+
+    /// Whether the state of a folio that is found says that it is known to be zero: on a list, and for whoever wants to know.
+    #[inline]
+    pub(super) fn keeps_mark(&self) -> bool {
+        self.listed || self.contents == Contents::Zeroed
     }
 }
 
@@ -155,14 +170,14 @@ impl<P: Platform> PageAllocator<'_, P> {
     /// Makes a whole block of the pool ready for small pieces, as a member of the searcher's shard. `spares_last`: none of
     /// those that are taken only when everything else is used.
     fn split_whole(&self, zone: &Zone, search: Search, spares_last: bool) -> Option<BlockNumber> {
-        let number = zone.take_block(self.platform, search.wait, spares_last)?;
+        let (number, zeroed) = zone.take_block(self.platform, search.contents, search.wait, spares_last)?;
         let (block, shard) = (self.memmap.block(number), &zone.shards[search.home].0);
         // Either lock may be held by what this code has interrupted; then the block goes back.
         let Some(mut index) = self.lock_both(block, shard, search.wait) else {
-            zone.put_blocks(self.platform, number, 1);
+            zone.put_blocks(self.platform, number, 1, zeroed);
             return None;
         };
-        self.make_small(zone, number, block, 0, FrameMask::EMPTY);
+        self.make_small(zone, number, block, 0, FrameMask::EMPTY, zeroed);
         block.shard.store(search.home as u16, Ordering::Relaxed);
         block.set_group(zone.number, search.mobility as u8);
         index.relist(&self.memmap, number, block);

@@ -78,16 +78,20 @@ impl ShardIndex {
 
     /// An entirely free block of the lists, among the first few that could be one.
     pub(super) fn entirely_free(&self, memmap: &MemMap) -> Option<BlockNumber> {
-        self.heads.iter().find_map(|lists| {
-            let mut next = lists[ORDERS - 1];
-            let mut walk = core::iter::from_fn(|| {
-                let number = next.checked_sub(1).map(BlockNumber)?;
-                next = memmap.block(number).next.load(Ordering::Relaxed);
-                Some(number)
-            });
-            let mut first = walk.by_ref().take(FREE_BLOCKS_LOOKED_AT);
-            first.find(|&number| could_be_whole(memmap.block(number)))
-        })
+        self.heads.iter().find_map(|lists| find_on(lists[ORDERS - 1], memmap, could_be_whole))
+    }
+
+    /// A block with a free group of `least` or more that will do, among the first few of each list, the largest first.
+    pub(super) fn find_large(
+        &self,
+        memmap: &MemMap,
+        least: Order,
+        will_do: impl Fn(&Block) -> bool,
+    ) -> Option<BlockNumber> {
+        let orders = (usize::from(least.get())..ORDERS).rev();
+        orders
+            .flat_map(|order| self.heads.iter().map(move |lists| lists[order]))
+            .find_map(|head| find_on(head, memmap, &will_do))
     }
 
     /// Brings the block onto the list that its free order and mobility ask for. Under the block's lock as well.
@@ -153,6 +157,17 @@ impl ShardIndex {
         self.occupied[mobility] |= 1 << order;
         block.listed.store(list, Ordering::Relaxed);
     }
+}
+
+/// A block that will do, among the first few of a list.
+fn find_on(head: u32, memmap: &MemMap, will_do: impl Fn(&Block) -> bool) -> Option<BlockNumber> {
+    let mut next = head;
+    let walk = core::iter::from_fn(|| {
+        let number = next.checked_sub(1).map(BlockNumber)?;
+        next = memmap.block(number).next.load(Ordering::Relaxed);
+        Some(number)
+    });
+    walk.take(FREE_BLOCKS_LOOKED_AT).find(|&number| will_do(memmap.block(number)))
 }
 
 /// The mobility group and the order of the list with this number.

@@ -13,13 +13,15 @@
 use core::sync::atomic::Ordering;
 
 use super::PageAllocator;
+use super::gfp::Contents;
 use super::merge::could_be_whole;
 use super::search::Search;
 use super::shard::ShardIndex;
+use super::zeroes;
 use super::zone::Zone;
 use crate::addr::{BlockNumber, Frame, FrameRange, Order, PhysAddr};
 use crate::error::FreeError;
-use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER, DESCRIPTOR_FRAMES, VISIT_BLOCKS};
+use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER, DESCRIPTOR_FRAMES, FRAME_SIZE, VISIT_BLOCKS};
 use crate::memmap::{Block, BlockState, COLUMNS, FrameMask, FrameState};
 use crate::platform::Platform;
 use crate::stats::Stat;
@@ -44,7 +46,7 @@ impl<P: Platform> PageAllocator<'_, P> {
     }
 
     /// Writes the record and the descriptors of a block in small pieces: descriptors in the eight frames from index
-    /// `first`, everything else free save `missing`. Under the block's lock; nobody else uses any of its frames.
+    /// `first`, everything else free save `missing`, and known to be zero or not. Under the block's lock; nobody else uses any of its frames.
     pub(super) fn make_small(
         &self,
         zone: &Zone,
@@ -52,6 +54,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         block: &Block,
         first: usize,
         missing: FrameMask,
+        zeroed: bool,
     ) {
         let base = number.first_frame().add(first as u64).addr();
         self.zero(PhysAddr(base.0 + COLUMNS.0 as u64), COLUMNS.1);
@@ -67,6 +70,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         block.set_group(zone.number, 0);
         // SAFETY: M2, M4: the eight frames are the allocator's own from now on, and their columns were just zeroed.
         unsafe { block.set_area(self.platform.direct_map(base).cast(), number.first_frame()) };
+        zeroes::change(zone, block, if zeroed { FrameMask::ALL.without(used) } else { FrameMask::EMPTY });
         block.set_state(BlockState::Small);
         zone.descriptor_frames.fetch_add(DESCRIPTOR_FRAMES as u64, Ordering::Relaxed);
     }
@@ -131,6 +135,15 @@ impl<P: Platform> PageAllocator<'_, P> {
         self.finish_put(number, block, order.frames() as u16, grown);
     }
 
+    /// As [`Self::store_put_one`] for a folio that is known to be zero.
+    #[cold]
+    fn put_zeroed(&self, number: BlockNumber, block: &Block, index: usize, order: Order) {
+        let grown = clear_folio(block, index, order);
+        let folio = FrameMask::run(index, order.frames() as usize);
+        zeroes::change(&self.zones[block.zone()], block, block.zeroed().union(folio));
+        self.finish_put(number, block, order.frames() as u16, grown);
+    }
+
     /// Counts frames of a block that were just marked free, of which the largest free order is `order`, less one; lists the
     /// block anew, and gives its lock back.
     #[inline]
@@ -186,20 +199,24 @@ impl<P: Platform> PageAllocator<'_, P> {
     }
 
     /// Takes back one folio of any order, straight into the store.
-    pub(super) fn store_free(&self, frame: Frame, order: Order) -> Result<(), FreeError> {
+    pub(super) fn store_free(&self, frame: Frame, order: Order, contents: Contents) -> Result<(), FreeError> {
         let number = frame.block();
         let block = self.memmap.get(number).ok_or(FreeError::NotMemory)?;
         if order >= Order::BLOCK {
-            return self.free_blocks(frame, order);
+            return self.free_blocks(frame, order, contents);
         }
         block.lock(self.platform);
         if let Err(error) = self.check_listable(block, frame, order) {
             block.unlock(self.platform);
             return Err(error);
         }
-        self.mark_free(block, frame, order);
+        self.mark_free(block, frame, order, false);
         self.note_freed(FrameRange::folio(frame, order));
-        self.store_put_one(number, block, frame.index_in_block(), order);
+        if contents == Contents::Zeroed {
+            self.put_zeroed(number, block, frame.index_in_block(), order);
+        } else {
+            self.store_put_one(number, block, frame.index_in_block(), order);
+        }
         Ok(())
     }
 
@@ -227,8 +244,8 @@ impl<P: Platform> PageAllocator<'_, P> {
     /// As [`Self::check_small`], and that the folio is on no list.
     pub(super) fn check_listable(&self, block: &Block, frame: Frame, order: Order) -> Result<(), FreeError> {
         match block.area().map(|area| area.state(frame.index_in_block())) {
-            Some(state) if state == FrameState::in_use(order) => Ok(()),
-            Some(FrameState::FREE) => Err(FreeError::DoubleFree),
+            Some(state) if state.with_zeroes(false) == FrameState::in_use(order) => Ok(()),
+            Some(state) if state.is_free() => Err(FreeError::DoubleFree),
             _ => self.check_small(block, frame, order),
         }
     }
@@ -250,6 +267,19 @@ impl<P: Platform> PageAllocator<'_, P> {
         unsafe { self.platform.direct_map(at).write_bytes(0, bytes) };
     }
 
+    /// Where the first byte is that is not zero, of frames that nobody writes meanwhile.
+    #[cold]
+    pub(super) fn first_nonzero(&self, frames: FrameRange) -> Option<PhysAddr> {
+        let words = FRAME_SIZE as usize / size_of::<u64>();
+        (0..frames.count).find_map(|at| {
+            let frame = frames.start.add(at);
+            let memory: *const u64 = self.platform.direct_map(frame.addr()).cast_const().cast();
+            // SAFETY: M5: the frame is free or was just handed out, and all of it is words.
+            let is_other = |&at: &usize| unsafe { memory.add(at).read_volatile() } != 0;
+            (0..words).find(is_other).map(|at| PhysAddr(frame.addr().0 + (at * size_of::<u64>()) as u64))
+        })
+    }
+
     /// The frames of a run, told to a checking machine before they can be handed out again.
     #[inline]
     pub(super) fn note_freed(&self, frames: FrameRange) {
@@ -259,18 +289,24 @@ impl<P: Platform> PageAllocator<'_, P> {
 
 /// Takes folios from a block in small pieces, if it has any that fit; how many. Under the block's lock.
 fn take_fitting(zone: &Zone, number: BlockNumber, block: &Block, search: Search, out: &mut [Frame]) -> usize {
-    let known = block.free_order.load(Ordering::Relaxed);
-    if known <= search.order.get() {
+    if block.free_order.load(Ordering::Relaxed) <= search.order.get() {
         return 0;
     }
     if block.free.load(Ordering::Relaxed) == block.capacity.load(Ordering::Relaxed) {
         block.set_group(zone.number, search.mobility as u8);
     }
-    let got = take_groups(block, number, search, out);
-    let free = block.free.load(Ordering::Relaxed) - (got << search.order.get()) as u16;
+    let got = take_groups(zone, block, number, search, out);
+    count_taken(block, got, search.order);
+    got
+}
+
+/// Counts folios that were just marked used. Under the block's lock.
+#[inline]
+pub(super) fn count_taken(block: &Block, folios: usize, order: Order) {
+    let known = block.free_order.load(Ordering::Relaxed);
+    let free = block.free.load(Ordering::Relaxed) - (folios << order.get()) as u16;
     block.free.store(free, Ordering::Relaxed);
     block.free_order.store(block.used.shrunk_group(known), Ordering::Relaxed);
-    got
 }
 
 /// Marks the frames of a folio free; one more than the largest order of a free group now. Under the block's lock.
@@ -299,22 +335,30 @@ fn count_free(block: &Block, count: u16, order: u8) -> bool {
 
 /// Marks one aligned free group as a used folio; where it starts. Under the block's lock.
 #[inline]
-pub(super) fn take_group(block: &Block, order: Order, state: FrameState) -> Option<usize> {
-    let index = block.used.find_outside(order)?;
+pub(super) fn take_group(zone: &Zone, block: &Block, search: &Search) -> Option<usize> {
+    let (index, state) = if block.has_zeroed() {
+        zeroes::take_group(zone, block, search)?
+    } else {
+        (block.used.find_outside(search.order)?, search.state())
+    };
     block.heads.insert_group(index, Order::FRAME);
-    block.used.insert_group(index, order);
+    block.used.insert_group(index, search.order);
     block.area().inspect(|area| area.set_state(index, state));
     Some(index)
 }
 
 /// Marks aligned free groups as used folios and writes their first frames to `out`; how many there were.
-fn take_groups(block: &Block, number: BlockNumber, search: Search, out: &mut [Frame]) -> usize {
+fn take_groups(zone: &Zone, block: &Block, number: BlockNumber, search: Search, out: &mut [Frame]) -> usize {
     if search.order == Order::FRAME {
-        return take_frames(block, number, search, out);
+        let got = take_frames(block, number, search, out);
+        if block.has_zeroed() {
+            zeroes::take_frames(zone, block, &search, &out[..got]);
+        }
+        return got;
     }
     let mut got = 0;
     for slot in out {
-        let Some(index) = take_group(block, search.order, search.state()) else { break };
+        let Some(index) = take_group(zone, block, &search) else { break };
         *slot = number.first_frame().add(index as u64);
         got += 1;
     }

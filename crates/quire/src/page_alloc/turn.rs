@@ -18,7 +18,7 @@ use super::pcp::{CpuLists, Level};
 use crate::addr::{Frame, Order};
 use crate::cpu::CpuId;
 use crate::error::FreeError;
-use crate::memmap::{Descriptor, FrameState};
+use crate::memmap::Descriptor;
 use crate::platform::{Context, InterruptState, Platform};
 
 /// What the running context may use.
@@ -99,12 +99,12 @@ impl<P: Platform> PageAllocator<'_, P> {
         if order >= Order::BLOCK {
             self.check_whole(block, frame, order)?;
             let descriptor = block.folio();
-            self.mark_free(block, frame, order);
+            self.mark_free(block, frame, order, false);
             self.defer(lists, frame, order, descriptor);
             return Ok(());
         }
         self.check_listable(block, frame, order)?;
-        self.mark_free(block, frame, order);
+        self.mark_free(block, frame, order, false);
         self.note_freed(crate::addr::FrameRange::folio(frame, order));
         if !self.try_put_one(frame, order) {
             self.defer(lists, frame, order, self.memmap.descriptor(frame));
@@ -157,6 +157,6 @@ impl<P: Platform> PageAllocator<'_, P> {
     /// Whether the state says that the frame is on a list, on its way back, or free.
     pub(super) fn is_marked_free(&self, frame: Frame) -> bool {
         let area = self.memmap.get(frame.block()).and_then(crate::memmap::Block::area);
-        area.is_some_and(|area| area.state(frame.index_in_block()) == FrameState::FREE)
+        area.is_some_and(|area| area.state(frame.index_in_block()).is_free())
     }
 }

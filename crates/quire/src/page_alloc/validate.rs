@@ -4,9 +4,10 @@ use core::sync::atomic::Ordering;
 
 use super::PageAllocator;
 use super::pcp::{LISTS, order_of};
+use super::pool::Pool;
 use super::shard::ShardIndex;
 use super::zone::Zone;
-use crate::addr::{BlockNumber, Frame, Order};
+use crate::addr::{BlockNumber, Frame, FrameRange, Order};
 use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER};
 use crate::memmap::{Block, BlockState, FrameMask, FrameState};
 use crate::platform::Platform;
@@ -40,6 +41,15 @@ pub enum Violation {
         /// Free frames as found.
         found: u64,
     },
+    /// A frame of the block is known to be zero and in use, or a folio in use is marked.
+    Zeroed(BlockNumber),
+    /// What a zone counts as known to be zero is not what its blocks and pools say.
+    ZeroedCount {
+        /// The zone's index.
+        zone: u8,
+    },
+    /// A frame that is free and known to be zero is not.
+    NotZero(Frame),
     /// The room that a zone's lists have booked is not what the zone says, or a list has parked more than it booked.
     Booked {
         /// The zone's index.
@@ -81,6 +91,9 @@ impl<P: Platform> PageAllocator<'_, P> {
         let in_use = block.heads.load().union(block.held.load()).union(mapped);
         ensure(free.intersection(in_use).is_empty(), Violation::FreeInUse(number))?;
         let Some(area) = block.area() else { return Err(Violation::State(number)) };
+        let marked = |index| area.state(index).is_zeroed() && !area.state(index).is_free();
+        let zeroed = block.zeroed().intersection(block.used.load()).is_empty();
+        ensure(zeroed && !(0..BLOCK_FRAMES).any(marked), Violation::Zeroed(number))?;
         let right = |index: usize| match (0..9).find_map(|order| {
             let order = Order::new(order)?;
             (area.state(index) == FrameState::in_use(order)).then_some(order)
@@ -141,8 +154,7 @@ impl<P: Platform> PageAllocator<'_, P> {
     fn is_listable(&self, frame: Frame, order: Order) -> bool {
         let block = self.memmap.block(frame.block());
         if order == Order::BLOCK {
-            block.state() == BlockState::Listed
-                && FrameState::of(block.folio_state_cell()) == FrameState::FREE
+            block.state() == BlockState::Listed && FrameState::of(block.folio_state_cell()).is_free()
         } else {
             self.check_small(block, frame, order).is_ok() && self.is_marked_free(frame)
         }
@@ -161,16 +173,57 @@ impl<P: Platform> PageAllocator<'_, P> {
         if agrees && covered { Ok(()) } else { Err(Violation::Booked { zone: zone.number }) }
     }
 
+    fn validate_zeroed(&self, zone: &Zone) -> Result<(), Violation> {
+        let pieces: usize = self.small_blocks(zone).map(|block| block.zeroed().count()).sum();
+        let agrees = |pool: &Pool| pool.zeroed as usize == pool.zeroed_blocks().count();
+        let pools = zone.pools.iter().all(|pool| agrees(&pool.lock(self.platform)));
+        let counted = zone.zeroed_pieces() == pieces as u64;
+        if counted && pools { Ok(()) } else { Err(Violation::ZeroedCount { zone: zone.number }) }
+    }
+
+    /// Reads all memory that is free and known to be zero, while nothing is under way.
+    ///
+    /// # Errors
+    /// [`Violation::NotZero`]: the first frame that is not.
+    pub fn verify_zeroes(&self) -> Result<(), Violation> {
+        let check = |frames: FrameRange| match self.first_nonzero(frames) {
+            Some(at) => Err(Violation::NotZero(at.frame())),
+            None => Ok(()),
+        };
+        for pool in self.zones.iter().flat_map(|zone| zone.pools.iter()) {
+            let folio = |number: BlockNumber| FrameRange::folio(number.first_frame(), Order::BLOCK);
+            pool.lock(self.platform).zeroed_blocks().map(folio).try_for_each(check)?;
+        }
+        let small = self.memmap.blocks().filter(|(_, block)| block.state() == BlockState::Small);
+        for (number, block) in small {
+            let first = number.first_frame();
+            let run = |(start, count)| FrameRange::new(first.add(start as u64), count as u64);
+            block.zeroed().runs().map(run).try_for_each(check)?;
+        }
+        for level in self.cpus.iter().flat_map(|cpu| &cpu.levels) {
+            for (at, list) in level.indexed() {
+                let zeroed = |&frame: &Frame| {
+                    let block = self.memmap.block(frame.block());
+                    FrameState::of(self.state_cell(block, frame)).is_zeroed()
+                };
+                let folio = |frame| FrameRange::folio(frame, order_of(at % LISTS));
+                list.frames().filter(zeroed).map(folio).try_for_each(check)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn small_blocks(&self, zone: &Zone) -> impl Iterator<Item = &Block> {
+        let number = usize::from(zone.number);
+        let ours = move |block: &&Block| block.state() == BlockState::Small && block.zone() == number;
+        self.memmap.blocks().map(|(_, block)| block).filter(ours)
+    }
+
     fn validate_zone(&self, zone: &Zone) -> Result<(), Violation> {
         self.validate_booked(zone)?;
-        let small: u64 = self
-            .memmap
-            .blocks()
-            .filter(|(_, block)| {
-                block.state() == BlockState::Small && block.zone() == usize::from(zone.number)
-            })
-            .map(|(_, block)| u64::from(block.free.load(Ordering::Relaxed)))
-            .sum();
+        self.validate_zeroed(zone)?;
+        let free = |block: &Block| u64::from(block.free.load(Ordering::Relaxed));
+        let small: u64 = self.small_blocks(zone).map(free).sum();
         let mut whole = 0;
         for pool in zone.pools.iter() {
             let pool = pool.lock(self.platform);

@@ -3,7 +3,8 @@
 use core::sync::atomic::Ordering;
 
 use super::PageAllocator;
-use super::zone::Zone;
+use super::gfp::Contents;
+use super::zone::{Wanted, Zone};
 use crate::addr::{BlockNumber, Frame, Order};
 use crate::error::FreeError;
 use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER};
@@ -16,40 +17,51 @@ pub(super) fn blocks_of(order: Order) -> u32 {
 }
 
 impl<P: Platform> PageAllocator<'_, P> {
-    /// Takes an aligned folio of order 9 or more from a zone.
-    pub(super) fn take_whole(&self, zone: &Zone, order: Order, wait: bool) -> Option<Frame> {
+    /// Takes an aligned folio of order 9 or more from a zone; whether all of it is known to be zero. Its state says so, too, if
+    /// the caller wants to know.
+    pub(super) fn take_whole(
+        &self,
+        zone: &Zone,
+        order: Order,
+        contents: Contents,
+        wait: bool,
+    ) -> Option<(Frame, bool)> {
         let blocks = blocks_of(order);
-        let number = self.take_run(zone, blocks, blocks, wait)?;
+        let (number, zeroed) = self.take_run(zone, Wanted { blocks, align: blocks, contents, wait })?;
         for tail in (0..blocks).rev() {
             let block = self.memmap.block(number.add(tail));
             let state = if tail == 0 { BlockState::Folio } else { BlockState::FolioTail };
-            self.claim(zone, block, order, state);
+            self.claim(zone, block, order, state, zeroed && contents == Contents::Zeroed);
         }
         zone.add_free(-(order.frames() as i64));
-        Some(number.first_frame())
+        Some((number.first_frame(), zeroed))
     }
 
-    /// Takes a run of whole blocks off the pools of a zone, after spare blocks were made whole if need be.
-    pub(super) fn take_run(&self, zone: &Zone, blocks: u32, align: u32, wait: bool) -> Option<BlockNumber> {
-        zone.take_blocks(self.platform, blocks, align, wait).or_else(|| {
-            let merged = wait && self.merge_spares(zone) > 0;
-            merged.then(|| zone.take_blocks(self.platform, blocks, align, wait)).flatten()
+    /// Takes a run of whole blocks off the pools of a zone, after spare blocks were made whole if need be; whether all of it
+    /// is known to be zero.
+    pub(super) fn take_run(&self, zone: &Zone, wanted: Wanted) -> Option<(BlockNumber, bool)> {
+        zone.take_blocks(self.platform, wanted).or_else(|| {
+            let merged = wanted.wait && self.merge_spares(zone) > 0;
+            merged.then(|| zone.take_blocks(self.platform, wanted)).flatten()
         })
     }
 
     /// Writes the record of a block that has just left the pool. Nobody else does before it has an owner, so no lock is
     /// needed, which an interrupt could not wait for; whoever looks meanwhile sees a block that is not in small pieces.
-    pub(super) fn claim(&self, zone: &Zone, block: &Block, order: Order, state: BlockState) {
+    pub(super) fn claim(&self, zone: &Zone, block: &Block, order: Order, state: BlockState, zeroed: bool) {
         block.order.store(order.get(), Ordering::Relaxed);
         block.set_group(zone.number, 0);
-        if order == Order::BLOCK {
-            FrameState::in_use(order).put(block.folio_state_cell());
-        }
+        FrameState::in_use(order).with_zeroes(zeroed).put(block.folio_state_cell());
         block.set_state(state);
     }
 
-    /// Takes back a folio of order 9 or more.
-    pub(super) fn free_blocks(&self, frame: Frame, order: Order) -> Result<(), FreeError> {
+    /// Takes back a folio of order 9 or more, known to be zero or not.
+    pub(super) fn free_blocks(
+        &self,
+        frame: Frame,
+        order: Order,
+        contents: Contents,
+    ) -> Result<(), FreeError> {
         let number = frame.block();
         let block = self.memmap.get(number).ok_or(FreeError::NotMemory)?;
         block.lock(self.platform);
@@ -57,7 +69,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         if checked.is_ok() {
             // From here on a second free of the same folio finds it listed.
             block.set_state(BlockState::Listed);
-            FrameState::FREE.put(block.folio_state_cell());
+            FrameState::FREE.with_zeroes(contents == Contents::Zeroed).put(block.folio_state_cell());
         }
         block.unlock(self.platform);
         checked?;
@@ -86,14 +98,17 @@ impl<P: Platform> PageAllocator<'_, P> {
     }
 
     /// Puts the blocks of a folio that is out of use back into their pool. The caller has marked the first one listed
-    /// under its lock, so nobody else touches them.
+    /// under its lock, so nobody else touches them. Its state says whether all of it is known to be zero.
     pub(super) fn put_whole(&self, number: BlockNumber, order: Order) {
         self.note_freed(crate::addr::FrameRange::folio(number.first_frame(), order));
-        self.put_run(&self.zones[self.memmap.block(number).zone()], number, blocks_of(order));
+        let block = self.memmap.block(number);
+        let zeroed = FrameState::of(block.folio_state_cell()).is_zeroed();
+        self.put_run(&self.zones[block.zone()], number, blocks_of(order), zeroed);
     }
 
-    /// Puts blocks that are out of use, and that nobody else touches, back into the pool of their region.
-    pub(super) fn put_run(&self, zone: &Zone, number: BlockNumber, blocks: u32) {
+    /// Puts blocks that are out of use, and that nobody else touches, back into the pool of their region; all of them zero, or
+    /// none known to be.
+    pub(super) fn put_run(&self, zone: &Zone, number: BlockNumber, blocks: u32, zeroed: bool) {
         for tail in (0..blocks).rev() {
             let block = self.memmap.block(number.add(tail));
             block.lock(self.platform);
@@ -102,11 +117,11 @@ impl<P: Platform> PageAllocator<'_, P> {
             block.unlock(self.platform);
             if let Some(lanes) = lanes {
                 // The lanes of a whole block stand in a frame of their own; it was ours, so this cannot be refused.
-                let freed = self.store_free(lanes, Order::FRAME);
+                let freed = self.store_free(lanes, Order::FRAME, Contents::Unknown);
                 debug_assert_eq!(freed, Ok(()));
             }
         }
-        zone.put_blocks(self.platform, number, blocks);
+        zone.put_blocks(self.platform, number, blocks, zeroed);
         zone.add_free(i64::from(blocks) * BLOCK_FRAMES as i64);
     }
 }

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use super::gfp::{Urgency, ZoneKind};
+use super::gfp::{Contents, Urgency, ZoneKind};
 use super::layout::KINDS;
 use super::pool::Pool;
 use super::shard::Shard;
@@ -32,6 +32,18 @@ impl Watermarks {
     }
 }
 
+/// A run of whole blocks that is wanted.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    pub(super) blocks: u32,
+    /// Its first block has a number that is a multiple of this power of two.
+    pub(super) align: u32,
+    /// What it had better hold.
+    pub(super) contents: Contents,
+    /// Whether locks may be waited for.
+    pub(super) wait: bool,
+}
+
 /// A value on a cache line of its own.
 #[repr(align(64))]
 #[derive(Default)]
@@ -56,6 +68,8 @@ pub(super) struct Zone {
     /// Frames in magazines for which lists have booked room to park them. A list keeps what it booked while it goes to and
     /// fro, so that this changes only when one parks more than ever, or after a time of parking less.
     pub(super) booked: OwnLine<AtomicI64>,
+    /// Free frames of blocks in small pieces that are known to be zero. Changed once per batch that comes across some.
+    pub(super) pieces_zeroed: OwnLine<AtomicI64>,
     /// Frames that hold descriptors of blocks in small pieces. Changed once per block.
     pub(super) descriptor_frames: AtomicU64,
 }
@@ -102,17 +116,16 @@ impl Zone {
         self.free_frames().saturating_sub(mark + reserve)
     }
 
-    /// Takes a run of whole blocks from any of the zone's regions, at a multiple of `align` blocks.
+    /// Takes a run of whole blocks from any of the zone's regions, rather one with the contents that are wanted; whether all of
+    /// it is known to be zero.
     pub(super) fn take_blocks<P: Platform>(
         &self,
         platform: &P,
-        blocks: u32,
-        align: u32,
-        wait: bool,
-    ) -> Option<BlockNumber> {
+        wanted: Wanted,
+    ) -> Option<(BlockNumber, bool)> {
         self.pools.iter().find_map(|pool| {
-            let mut pool = if wait { pool.lock(platform) } else { pool.try_lock(platform)? };
-            pool.take(blocks, align)
+            let mut pool = if wanted.wait { pool.lock(platform) } else { pool.try_lock(platform)? };
+            pool.take(wanted.blocks, wanted.align, wanted.contents)
         })
     }
 
@@ -121,21 +134,28 @@ impl Zone {
     pub(super) fn take_block<P: Platform>(
         &self,
         platform: &P,
+        contents: Contents,
         wait: bool,
         keep_some: bool,
-    ) -> Option<BlockNumber> {
+    ) -> Option<(BlockNumber, bool)> {
         self.pools.iter().find_map(|pool| {
             let mut pool = if wait { pool.lock(platform) } else { pool.try_lock(platform)? };
-            if keep_some && pool.is_short() { None } else { pool.take(1, 1) }
+            if keep_some && pool.is_short() { None } else { pool.take(1, 1, contents) }
         })
     }
 
-    /// Puts whole blocks back into their region's pool.
-    pub(super) fn put_blocks<P: Platform>(&self, platform: &P, first: BlockNumber, blocks: u32) {
+    /// Puts whole blocks back into their region's pool, all of them zero or none known to be.
+    pub(super) fn put_blocks<P: Platform>(
+        &self,
+        platform: &P,
+        first: BlockNumber,
+        blocks: u32,
+        zeroed: bool,
+    ) {
         for pool in self.pools.iter() {
             let mut pool = pool.lock(platform);
             if pool.spans(first) {
-                pool.put(first, blocks);
+                pool.put(first, blocks, zeroed);
                 return;
             }
         }
@@ -146,6 +166,21 @@ impl Zone {
     pub(super) fn region_from<P: Platform>(&self, platform: &P, block: BlockNumber) -> u32 {
         let mut pools = self.pools.iter().map(|pool| pool.lock(platform));
         pools.find(|pool| pool.spans(block)).map_or(1, |pool| pool.blocks_from(block))
+    }
+
+    /// Takes the lowest whole block of which nothing is known.
+    pub(super) fn take_stale_block<P: Platform>(&self, platform: &P) -> Option<BlockNumber> {
+        self.pools.iter().find_map(|pool| pool.lock(platform).take_stale())
+    }
+
+    /// Frames of blocks in small pieces that are free and known to be zero.
+    pub(super) fn zeroed_pieces(&self) -> u64 {
+        self.pieces_zeroed.0.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    /// Whole free blocks that are known to be zero.
+    pub(super) fn zeroed_blocks<P: Platform>(&self, platform: &P) -> u64 {
+        self.pools.iter().map(|pool| u64::from(pool.lock(platform).zeroed)).sum()
     }
 
     /// Whole free blocks.

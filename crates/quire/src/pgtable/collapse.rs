@@ -7,6 +7,7 @@ use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags, Level};
 use crate::error::MapError;
 use crate::limits::TABLE_ENTRIES;
+use crate::page_alloc::Contents;
 use crate::platform::Platform;
 use crate::stats::Stat;
 use crate::tlb::FlushBatch;
@@ -70,7 +71,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
             return;
         }
         for part in (0..size.frames()).step_by(TABLE_ENTRIES) {
-            counter.unmap_large(frame.add(part), PageSize::Size2M);
+            counter.unmap_large(frame.add(part), PageSize::Size2M, Contents::Unknown);
         }
     }
 
@@ -106,6 +107,7 @@ fn large_leaf(table: Table<'_>, first: Entry, size: PageSize) -> Entry {
     let history = (0..TABLE_ENTRIES)
         .map(|index| table.load_private(index).flags().intersection(EntryFlags::HISTORY))
         .fold(EntryFlags::NONE, EntryFlags::union);
-    let flags = first.flags().without(EntryFlags::HISTORY).union(history);
+    // What some of them map may have been stored to.
+    let flags = first.flags().without(EntryFlags::HISTORY).union(history.without(EntryFlags::ZEROED));
     Entry::leaf(first.frame(), size, flags)
 }

@@ -7,7 +7,7 @@ use crate::addr::{Frame, Order};
 use crate::arch::{Entry, EntryFlags, Level};
 use crate::error::AllocError;
 use crate::memmap::DescriptorFlags;
-use crate::page_alloc::{Gfp, PageAllocator};
+use crate::page_alloc::{Contents, Gfp, PageAllocator};
 use crate::platform::Platform;
 use crate::stats::Stat;
 use crate::tlb::words::{Table, clear_table};
@@ -23,9 +23,11 @@ pub(super) struct FreshTable<'a, 'p, P: Platform> {
 impl<'a, 'p, P: Platform> FreshTable<'a, 'p, P> {
     /// Takes a frame and empties it. Not under a page-table lock.
     pub(super) fn new(allocator: &'a PageAllocator<'p, P>, level: Level) -> Result<Self, AllocError> {
-        let frame = allocator.alloc(Gfp::KERNEL, Order::FRAME)?;
+        let (frame, contents) = allocator.alloc_known(Gfp::KERNEL, Order::FRAME)?;
         allocator.change(Stat::NrPageTablePages, 1);
-        clear_table(allocator.platform(), frame);
+        if contents == Contents::Unknown {
+            clear_table(allocator.platform(), frame);
+        }
         let descriptor = allocator.descriptor(frame);
         descriptor.reset();
         descriptor.set_flags(DescriptorFlags::TABLE);

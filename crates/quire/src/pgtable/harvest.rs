@@ -8,7 +8,7 @@ use crate::platform::Platform;
 use crate::tlb::FlushBatch;
 
 /// What a leaf loses: from now on hardware records anew whether it is stored through.
-const RECORDED: EntryFlags = EntryFlags::ACCESSED.union(EntryFlags::DIRTY);
+const RECORDED: EntryFlags = EntryFlags::ACCESSED.union(EntryFlags::DIRTY).union(EntryFlags::ZEROED);
 
 impl<P: Platform> PageTables<'_, '_, P> {
     /// Marks every anonymous leaf in the range [`EntryFlags::LAZY_FREE`] and clears its accessed and dirty bits: unless

@@ -5,7 +5,7 @@ use crate::addr::{Frame, FrameRange, PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags, Level};
 use crate::error::MapError;
 use crate::limits::{SPLIT_BATCH, TABLE_ENTRIES};
-use crate::page_alloc::CountError;
+use crate::page_alloc::{Contents, CountError};
 use crate::platform::Platform;
 use crate::stats::Stat;
 use crate::tlb::FlushBatch;
@@ -159,7 +159,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
                 counter.map_large(frame.add(part * PageSize::Size2M.frames()), PageSize::Size2M);
             }
         }
-        counter.unmap_large(frame, size);
+        counter.unmap_large(frame, size, Contents::Unknown);
         Ok(())
     }
 }

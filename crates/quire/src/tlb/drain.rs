@@ -7,6 +7,7 @@ use core::sync::atomic::Ordering;
 
 use super::release::Release;
 use super::scatter::{SHORT, Scattered, is_scattered};
+use super::unmapped::Leaves;
 use super::words::Table;
 use super::{MmContext, RssChange, ZapStrategy};
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr};
@@ -44,14 +45,14 @@ impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
 
     /// Drops the counts of leaves onto consecutive frames.
     #[inline]
-    pub(super) fn leaves(&mut self, frames: FrameRange, size: PageSize, anon: bool) {
-        self.release.leaves(frames, size);
+    pub(super) fn leaves(&mut self, leaves: Leaves) {
+        self.release.leaves(&leaves);
         if self.context.zap() != ZapStrategy::Tables {
             // A hold of the block's lock for each span, as the published ways have a reverse-map call for each.
             self.release.unlock();
         }
-        let pages = frames.count as i64;
-        if anon {
+        let pages = leaves.frames.count as i64;
+        if leaves.anon {
             self.rss.anon -= pages;
         } else {
             self.rss.file -= pages;
@@ -219,7 +220,13 @@ impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
                 mark_dirty(self.allocator, frames, size);
             }
         }
-        self.leaves(FrameRange::new(first.frame(), run as u64 * size.frames()), size, anon);
+        if size != PageSize::Size4K {
+            // What each of them maps is zero or not.
+            (index..index + run).for_each(|at| self.leaves(Leaves::one(table.load_private(at), size)));
+            return;
+        }
+        let frames = FrameRange::new(first.frame(), run as u64);
+        self.leaves(Leaves { frames, ..Leaves::one(first, size) });
     }
 
     /// Frees the tables that were read. The counter gives its lock back first: the store takes locks of that rank.

@@ -3,13 +3,13 @@
 use core::sync::atomic::Ordering;
 
 use super::drain::Drain;
-use super::unmapped::Kind;
+use super::unmapped::{Kind, Leaves};
 use super::words::words;
 use super::{FlushBatch, MmContext, RssChange, Unmapped, ZapStrategy};
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, Level};
 use crate::limits::{GATHER_PAGES, GATHER_SPANS, GATHER_TABLES, TABLE_ENTRIES};
-use crate::page_alloc::{Gfp, PageAllocator};
+use crate::page_alloc::{Contents, Gfp, PageAllocator};
 use crate::platform::Platform;
 use crate::rank::Rank;
 
@@ -42,13 +42,13 @@ pub struct MmuGather<'a, 'p, P: Platform> {
 
 /// A run of leaves, a detached table or a busy entry, in one word: the frame in bits 0 to 39; the number of leaves, the
 /// level or the index of the entry in bits 40 to 59; the leaf size in 60 to 61, or 3; in 62 whether the leaves are
-/// anonymous memory, or without a size whether it is a table.
+/// anonymous memory, or without a size whether it is a table; in 63 whether what they map is known to be zero.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Span(u64);
 
 /// What a span stands for.
 enum Content {
-    Leaves { frames: FrameRange, size: PageSize, anon: bool },
+    Leaves(Leaves),
     Table { frame: Frame, level: Level },
     Busy { table: Frame, index: usize },
 }
@@ -59,13 +59,16 @@ const SIZE_SHIFT: u32 = 60;
 const NO_SIZE: u64 = 3 << SIZE_SHIFT;
 const ANON: u64 = 1 << 62;
 const TABLE: u64 = 1 << 62;
+const ZEROED: u64 = 1 << 63;
 
 impl Span {
     #[inline]
-    fn leaves(frame: Frame, leaves: u64, size: PageSize, anon: bool) -> Self {
+    fn leaves(Leaves { frames, size, anon, contents }: Leaves) -> Self {
+        let leaves = frames.count >> size.order().get();
         debug_assert!(leaves <= COUNT_MAX);
         let anon = if anon { ANON } else { 0 };
-        Self(frame.0 | leaves << COUNT_SHIFT | (size as u64) << SIZE_SHIFT | anon)
+        let zeroed = if contents == Contents::Zeroed { ZEROED } else { 0 };
+        Self(frames.start.0 | leaves << COUNT_SHIFT | (size as u64) << SIZE_SHIFT | anon | zeroed)
     }
 
     fn busy(table: Frame, index: usize) -> Self {
@@ -102,11 +105,12 @@ impl Span {
     fn content(self) -> Content {
         let frame = self.frame();
         match self.size() {
-            Some(size) => Content::Leaves {
+            Some(size) => Content::Leaves(Leaves {
                 frames: FrameRange::new(frame, self.count() * size.frames()),
                 size,
                 anon: self.0 & ANON != 0,
-            },
+                contents: if self.0 & ZEROED != 0 { Contents::Zeroed } else { Contents::Unknown },
+            }),
             None if self.0 & TABLE != 0 => Content::Table { frame, level: level_from(self.count()) },
             None => Content::Busy { table: frame, index: self.count() as usize },
         }
@@ -187,11 +191,11 @@ impl<'a, 'p, P: Platform> MmuGather<'a, 'p, P> {
     #[inline]
     pub(crate) fn add(&mut self, unmapped: Unmapped) {
         match unmapped.into_kind() {
-            Kind::Leaves { frames, size, anon, dirty } => {
-                if dirty && !anon {
-                    super::drain::mark_dirty(self.allocator, frames, size);
+            Kind::Leaves { leaves, dirty } => {
+                if dirty && !leaves.anon {
+                    super::drain::mark_dirty(self.allocator, leaves.frames, leaves.size);
                 }
-                self.push(Span::leaves(frames.start, frames.count >> size.order().get(), size, anon));
+                self.push(Span::leaves(leaves));
             }
             Kind::Busy { table, index } => {
                 self.push(Span::busy(table, index));
@@ -272,7 +276,7 @@ impl<'a, 'p, P: Platform> MmuGather<'a, 'p, P> {
         let mut drain = Drain::new(self.allocator, self.context);
         for at in 0..self.span_count {
             match self.span(at).content() {
-                Content::Leaves { frames, size, anon } => drain.leaves(frames, size, anon),
+                Content::Leaves(leaves) => drain.leaves(leaves),
                 Content::Table { frame, level } => {
                     let first =
                         begins.filter(|&(table, _)| table == frame).map_or(VirtAddr(0), |(_, first)| first);

@@ -1,6 +1,7 @@
 //! Counting down, with a place to let others run now and then.
 
-use crate::addr::{BlockNumber, FrameRange, PageSize};
+use super::unmapped::Leaves;
+use crate::addr::{BlockNumber, PageSize};
 use crate::limits::{DRAIN_FRAMES, DRAIN_RUNS};
 use crate::memmap::FrameMask;
 use crate::page_alloc::{Counter, PageAllocator};
@@ -24,13 +25,13 @@ impl<'a, 'p, P: Platform> Release<'a, 'p, P> {
 
     /// Drops the counts of leaves onto consecutive frames.
     #[inline]
-    pub(super) fn leaves(&mut self, frames: FrameRange, size: PageSize) {
+    pub(super) fn leaves(&mut self, &Leaves { frames, size, contents, .. }: &Leaves) {
         if size == PageSize::Size4K {
             self.counter.unmap(frames);
             return self.spend(1, frames.count);
         }
         for leaf in (0..frames.count).step_by(size.frames() as usize) {
-            self.counter.unmap_large(frames.start.add(leaf), size);
+            self.counter.unmap_large(frames.start.add(leaf), size, contents);
             self.spend(1, size.frames());
         }
     }

@@ -2,17 +2,14 @@
 
 use crate::addr::{Frame, FrameRange, PageSize};
 use crate::arch::{Entry, EntryFlags, Level};
+use crate::page_alloc::Contents;
 
 /// What an [`Unmapped`] stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     /// Leaves of one size that mapped consecutive frames.
     Leaves {
-        /// The frames.
-        frames: FrameRange,
-        size: PageSize,
-        /// Anonymous memory, not page cache.
-        anon: bool,
+        leaves: Leaves,
         /// One of the leaves was stored through.
         dirty: bool,
     },
@@ -24,6 +21,27 @@ pub(super) enum Kind {
     },
     /// The entry at `index` of the table in `table` is marked busy, to be emptied after the flush.
     Busy { table: Frame, index: usize },
+}
+
+/// Leaves of one size that mapped consecutive frames.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Leaves {
+    pub(super) frames: FrameRange,
+    pub(super) size: PageSize,
+    /// Anonymous memory, not page cache.
+    pub(super) anon: bool,
+    /// What is known of large ones.
+    pub(super) contents: Contents,
+}
+
+impl Leaves {
+    /// The leaf that an entry was.
+    pub(super) fn one(leaf: Entry, size: PageSize) -> Self {
+        let frames = FrameRange::new(leaf.frame(), size.frames());
+        let zeroed = size != PageSize::Size4K && leaf.is_zeroed();
+        let contents = if zeroed { Contents::Zeroed } else { Contents::Unknown };
+        Self { frames, size, anon: leaf.has(EntryFlags::ANON), contents }
+    }
 }
 
 /// Translations that were taken out of a page table while CPUs may still use them (invariant 2).
@@ -39,8 +57,10 @@ impl Unmapped {
     #[inline]
     pub(crate) fn leaves(first: Entry, size: PageSize, leaves: u64, dirty: bool) -> Self {
         debug_assert!(!first.has(EntryFlags::SPECIAL));
-        let frames = FrameRange::new(first.frame(), leaves * size.frames());
-        Self(Kind::Leaves { frames, size, anon: first.has(EntryFlags::ANON), dirty })
+        debug_assert!(leaves == 1 || size == PageSize::Size4K);
+        let one = Leaves::one(first, size);
+        let frames = FrameRange::new(one.frames.start, leaves * one.frames.count);
+        Self(Kind::Leaves { leaves: Leaves { frames, ..one }, dirty })
     }
 
     /// The table to which an entry of a table of `level` pointed.

@@ -131,6 +131,12 @@ impl<'p, P: Platform> Memory<'p, P> {
         debug_assert_eq!(freed, Ok(()), "a folio that was just handed out");
     }
 
+    /// The same of one that is still zero.
+    pub(super) fn give_up_zeroed(&self, frame: Frame, order: Order) {
+        let freed = self.pages.free_zeroed(frame, order);
+        debug_assert_eq!(freed, Ok(()), "a folio that was just handed out");
+    }
+
     /// All address spaces by family.
     pub(super) fn families(&self) -> SpinGuard<'_, Families, P> {
         self.families.lock(self.platform())

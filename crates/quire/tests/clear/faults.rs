@@ -9,7 +9,7 @@ use quire::cpu::CpuId;
 use quire::error::FaultError;
 use quire::limits::{CLEAR_NEAR_BYTES, CLEAR_STRETCH_BYTES};
 use quire::manager::{Config, MemoryManager};
-use quire::page_alloc::AllocatorConfig;
+use quire::page_alloc::{AllocatorConfig, MemoryRange, PageAllocator, Zeroes};
 use quire::vm::{Access, FolioPolicy, MapRequest, Mm, Placement};
 
 use crate::common::{order, ranges_of};
@@ -29,7 +29,8 @@ fn with_folios(
     let machine = HostedConfig::new(32 * MIB).build().unwrap();
     let watched = Watched::new(&machine);
     machine.run_on(CpuId(0), || {
-        let allocator = AllocatorConfig { clear: policy, ..AllocatorConfig::default() };
+        let zeroes = Zeroes { remember: false, ..Zeroes::default() };
+        let allocator = AllocatorConfig { clear: policy, zeroes, ..AllocatorConfig::default() };
         let config = Config { folios: FolioPolicy::only(folios), allocator, ..Config::default() };
         let manager = MemoryManager::new(&watched, &ranges_of(&machine), &config).unwrap();
         manager.pages().drain_local();
@@ -102,6 +103,32 @@ fn a_task_that_dies_brings_nothing_in() {
         watched.dies_after(None);
         mm.fault(VirtAddr(BASE + 3 * MIB), Access::Write).unwrap();
         assert_eq!(mm.rss().anon, 1024);
+    });
+}
+
+#[test]
+fn a_task_that_dies_clears_nothing_ahead() {
+    let machine = HostedConfig::new(32 * MIB).build().unwrap();
+    let watched = Watched::new(&machine);
+    machine.run_on(CpuId(0), || {
+        let zeroes = Zeroes { blocks_ahead: 2 * 512, ..Zeroes::default() };
+        let allocator = AllocatorConfig { zeroes, ..AllocatorConfig::default() };
+        let ranges = ranges_of(&machine).into_iter().map(|range| MemoryRange { zeroed: false, ..range });
+        let pages = PageAllocator::new(&watched, &ranges.collect::<Vec<_>>(), allocator).unwrap();
+        let zeroed = || pages.zone_info().map(|zone| zone.zeroed).sum::<u64>();
+        for lives in 0..3 {
+            watched.dies_after(Some(lives));
+            assert!(!pages.zero_ahead());
+            assert_eq!(zeroed(), 0, "half a block is no block");
+            pages.validate().unwrap();
+        }
+        watched.dies_after(None);
+        watched.events();
+        assert!(pages.zero_ahead());
+        assert_eq!(zeroed(), 512);
+        let events = watched.events();
+        let points = events.iter().filter(|&event| *event == Event::Point).count();
+        assert!(points as u64 >= 2 * MIB / CLEAR_STRETCH_BYTES - 1, "{events:?}");
     });
 }
 

@@ -6,20 +6,25 @@ use hosted::{Hosted, HostedConfig};
 use quire::addr::{Order, VirtAddr};
 use quire::cpu::CpuId;
 use quire::limits::{FORMING_FOLIOS, FRAME_SIZE};
+use quire::manager::Config;
+use quire::page_alloc::{AllocatorConfig, Zeroes};
 use quire::vm::{Access, FaultKind, FolioPolicy, Remap};
 
-use crate::world::{MIB, Manager, R, Space, anonymous, load, run, store, with_manager};
+use crate::world::{MIB, Manager, R, Space, anonymous, load, run, store, with_config};
 
 const GIB: u64 = 1 << 30;
 const BASE: u64 = 64 * GIB;
 
 /// A machine with room for one folio of 1 GiB and some more.
 fn with_gigantic(test: impl FnOnce(&Hosted, &Manager<'_>)) {
-    let config = HostedConfig::new(2 * GIB + 256 * MIB).with_cpus(2);
-    with_manager(config, |machine, manager| {
-        manager.set_folio_policy(FolioPolicy::only(Order::GIGANTIC));
-        test(machine, manager);
-    });
+    with_config(HostedConfig::new(2 * GIB + 256 * MIB).with_cpus(2), stale(Order::GIGANTIC), test);
+}
+
+/// Folios of this order, of memory that is not known to be zero.
+fn stale(order: Order) -> Config {
+    let zeroes = Zeroes { remember: false, ..Zeroes::default() };
+    let allocator = AllocatorConfig { zeroes, ..AllocatorConfig::default() };
+    Config { allocator, folios: FolioPolicy::only(order), ..Config::default() }
 }
 
 fn leaf_bytes(machine: &Hosted, mm: &Space<'_>, addr: u64) -> Option<u64> {
@@ -135,8 +140,7 @@ fn an_address_space_may_end_while_a_folio_forms() {
 #[test]
 fn one_folio_too_many_comes_as_a_whole() {
     let config = HostedConfig { clearing: false, ..HostedConfig::new((FORMING_FOLIOS as u64 + 3) * GIB) };
-    with_manager(config, |machine, manager| {
-        manager.set_folio_policy(FolioPolicy::only(Order::GIGANTIC));
+    with_config(config, stale(Order::GIGANTIC), |machine, manager| {
         run(manager, |mm| {
             mm.mmap(&anonymous(BASE, (FORMING_FOLIOS as u64 + 1) * GIB)).unwrap();
             let order = |at: u64| mm.fault(VirtAddr(BASE + at), Access::Write).unwrap().order;

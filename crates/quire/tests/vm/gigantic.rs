@@ -3,20 +3,24 @@
 use hosted::{FailurePlan, Hosted, HostedConfig};
 use quire::addr::{Frame, Order, VirtAddr};
 use quire::limits::{DESCRIPTOR_FRAMES, FRAME_SIZE};
+use quire::manager::Config;
+use quire::page_alloc::{AllocatorConfig, Zeroes};
 use quire::vm::{Access, FaultKind, FolioPolicy, Remap};
 
 use crate::common::order;
-use crate::world::{MIB, Manager, R, RW, Space, anonymous, load, run, store, with_manager};
+use crate::world::{MIB, Manager, R, RW, Space, anonymous, load, run, store, with_config};
 
 const GIB: u64 = 1 << 30;
 const BASE: u64 = 64 * GIB;
 
 /// A machine with room for one folio of 1 GiB and some more.
 fn with_gigantic(test: impl FnOnce(&Hosted, &Manager<'_>)) {
-    with_manager(HostedConfig::new(2 * GIB + 256 * MIB), |machine, manager| {
-        manager.set_folio_policy(FolioPolicy::only(Order::GIGANTIC).with_on_demand(false));
-        test(machine, manager);
-    });
+    // Reading each folio that is known to be zero would take longer than all else.
+    let zeroes = Zeroes { verify: false, ..Zeroes::default() };
+    let allocator = AllocatorConfig { zeroes, ..AllocatorConfig::default() };
+    let folios = FolioPolicy::only(Order::GIGANTIC).with_on_demand(false);
+    let config = Config { allocator, folios, ..Config::default() };
+    with_config(HostedConfig::new(2 * GIB + 256 * MIB), config, test);
 }
 
 /// The bytes of the leaf at an address, and the frame behind it.

@@ -27,9 +27,13 @@ pub(crate) fn with_manager(config: HostedConfig, test: impl FnOnce(&Hosted, &Man
 
 /// The same with forks of this kind.
 pub(crate) fn with_forks(config: HostedConfig, fork: ForkStrategy, test: impl FnOnce(&Hosted, &Manager<'_>)) {
-    let machine = config.build().expect("the host refused a machine");
+    with_config(config, Config { fork, ..Config::default() }, test);
+}
+
+/// The same with any choices.
+pub(crate) fn with_config(machine: HostedConfig, config: Config, test: impl FnOnce(&Hosted, &Manager<'_>)) {
+    let machine = machine.build().expect("the host refused a machine");
     machine.run_on(CpuId(0), || {
-        let config = Config { fork, ..Config::default() };
         let manager = MemoryManager::new(&machine, &ranges_of(&machine), &config).expect("no manager");
         manager.pages().drain_local();
         let before = manager.meminfo().frames;

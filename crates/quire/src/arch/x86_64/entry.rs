@@ -43,11 +43,14 @@ impl EntryFlags {
     pub const ANON: Self = Self(1 << 52);
     /// Ours: the contents may be dropped as long as the dirty bit stays clear (`MADV_FREE`).
     pub const LAZY_FREE: Self = Self(1 << 53);
+    /// Ours: all that a large leaf of anonymous memory maps was zero when it was mapped, and is as long as the dirty bit stays
+    /// clear. Whoever clears that bit clears this one.
+    pub const ZEROED: Self = Self(1 << 54);
     /// Instruction fetches are refused.
     pub const NO_EXECUTE: Self = Self(1 << 63);
 
     /// What hardware may set, or only records history; two leaves that differ in nothing else are one run.
-    pub const HISTORY: Self = Self(Self::ACCESSED.0 | Self::DIRTY.0 | Self::SOFT_DIRTY.0);
+    pub const HISTORY: Self = Self(Self::ACCESSED.0 | Self::DIRTY.0 | Self::SOFT_DIRTY.0 | Self::ZEROED.0);
 
     /// The raw bits.
     #[inline]
@@ -166,6 +169,12 @@ impl Entry {
     #[inline]
     pub const fn is_busy(self) -> bool {
         self.0 == Self::BUSY.0
+    }
+
+    /// Whether what a large leaf maps is known to be zero: it was when it was mapped, and nobody has stored through it.
+    #[inline]
+    pub const fn is_zeroed(self) -> bool {
+        self.has(EntryFlags::ZEROED) && !self.has(EntryFlags::DIRTY)
     }
 
     /// Whether this leaf holds every bit that hardware could set in it: it was accessed, and it was stored through or

@@ -18,7 +18,7 @@ fn with_bits<R>(free: &[bool], test: impl FnOnce(PoolBits<'_>) -> R) -> R {
             .fold(0, |sum, bit| sum | 1u64 << bit)
     };
     let full: Vec<AtomicU64> = (0..words.div_ceil(64)).map(|at| AtomicU64::new(summary(at))).collect();
-    test(PoolBits { taken: &taken, full: &full })
+    test(PoolBits { taken: &taken, full: &full, stale: &[] })
 }
 
 fn naive(free: &[bool], run: Run) -> Option<usize> {

@@ -6,7 +6,7 @@ use crate::arch::{EntryFlags, Level};
 use crate::clear::Extent;
 use crate::error::FaultError;
 use crate::limits::FRAME_SIZE;
-use crate::page_alloc::{Gfp, Origin};
+use crate::page_alloc::{Contents, Gfp, Origin};
 use crate::pgtable::Lookup;
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
@@ -14,6 +14,12 @@ use crate::vm::forming::{Found, Piece};
 use crate::vm::mm::Mm;
 use crate::vm::policy::OrderSet;
 use crate::vm::vma::Vma;
+
+/// A folio that was just handed out, all of which is zero.
+struct Zeroed {
+    frame: Frame,
+    order: Order,
+}
 
 impl<P: Platform> Mm<'_, P> {
     pub(super) fn fault_anonymous(
@@ -42,14 +48,17 @@ impl<P: Platform> Mm<'_, P> {
         let mut limit = if vacant { Order::GIGANTIC } else { Order::BLOCK };
         loop {
             let order = self.fitting_order(vma, addr, allowed, limit);
-            match self.memory.pages().alloc(Gfp::USER, order) {
-                Ok(frame) => {
-                    let forms = order == Order::GIGANTIC && policy.on_demand;
+            match self.memory.pages().alloc_known(Gfp::USER, order) {
+                Ok((frame, contents)) => {
+                    let stale = contents == Contents::Unknown;
+                    let forms = stale && order == Order::GIGANTIC && policy.on_demand;
                     if let Some(piece) = forms.then(|| self.begin_forming(vma, frame, addr)).flatten() {
                         return Ok(self.bring_piece(vma, &piece));
                     }
-                    self.clear_folio(addr, frame, order, caller)?;
-                    return self.map_folio(vma, addr, frame, order, large);
+                    if stale {
+                        self.clear_folio(addr, frame, order, caller)?;
+                    }
+                    return self.map_folio(vma, addr, Zeroed { frame, order }, large, caller);
                 }
                 Err(error) => {
                     let Some(below) = order.get().checked_sub(1).and_then(Order::new) else {
@@ -105,14 +114,14 @@ impl<P: Platform> Mm<'_, P> {
         })
     }
 
-    /// Maps a folio that was just cleared; it is freed again when somebody else was faster.
+    /// Maps a folio all of which is zero; it is freed again when somebody else was faster.
     fn map_folio(
         &self,
         vma: &Vma,
         addr: VirtAddr,
-        frame: Frame,
-        order: Order,
+        Zeroed { frame, order }: Zeroed,
         large: bool,
+        caller: Caller,
     ) -> Result<Step, FaultError> {
         let (pages, frames) = (self.memory.pages(), FrameRange::folio(frame, order));
         let start = addr.align_down(order.bytes());
@@ -120,13 +129,17 @@ impl<P: Platform> Mm<'_, P> {
         pages.set_origin(frame, Origin::new(self.family, vma.attributes.origin_of(start)));
         let mut done = Ok(false);
         if let Some(size) = PageSize::of_order(order).filter(|_| large && order >= Order::BLOCK) {
+            // Nobody may ever touch what is populated. That is worth knowing of a large leaf; for a small one, having hardware
+            // set the dirty bit would cost more than clearing.
+            let untouched = flags.without(EntryFlags::DIRTY).union(EntryFlags::ZEROED);
+            let flags = if caller == Caller::Access { flags } else { untouched };
             done = mapped(self.tables().map_large(start, frame, size, flags));
         }
         if done == Ok(false) && order <= Order::BLOCK {
             done = mapped(self.tables().map(start, frames, flags));
         }
         if done != Ok(true) {
-            self.memory.give_up(frame, order);
+            self.memory.give_up_zeroed(frame, order);
             return done.map(|_| Step::Again);
         }
         self.add_anon(order.frames() as i64);

@@ -98,12 +98,13 @@ impl<P: Platform> Mm<'_, P> {
     /// away: only verbs that take the lock for writing could bring that leaf back.
     fn copy_page(&self, vma: &Vma, addr: VirtAddr, leaf: Entry) -> Result<Step, FaultError> {
         let pages = self.memory.pages();
-        let copy = pages.alloc(Gfp::USER, Order::FRAME)?;
-        if leaf.has(EntryFlags::SPECIAL) {
-            pages.clear(FrameRange::folio(copy, Order::FRAME), TouchHint::Soon);
+        let copy = if leaf.has(EntryFlags::SPECIAL) {
+            pages.alloc_zero_page(Gfp::USER)?
         } else {
+            let copy = pages.alloc(Gfp::USER, Order::FRAME)?;
             pages.copy(FrameRange::folio(leaf.frame(), Order::FRAME), copy, TouchHint::Soon);
-        }
+            copy
+        };
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
         let new = Entry::leaf(copy, PageSize::Size4K, flags);
         let page = addr.align_down(PageSize::Size4K.bytes());

@@ -132,6 +132,13 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         self.memory.clear_ahead()
     }
 
+    /// Clears some free memory ahead of its use, as much as [`Zeroes`](crate::page_alloc::Zeroes) asks for; whether there was
+    /// anything to do. For CPUs that have nothing else to do, after [`Self::clear_ahead`], for which somebody may wait. The
+    /// caller holds no lock.
+    pub fn zero_ahead(&self) -> bool {
+        self.memory.pages().zero_ahead()
+    }
+
     /// How often an event happened, on all CPUs together. The names are those of `/proc/vmstat`.
     pub fn stat(&self, stat: Stat) -> u64 {
         self.memory.pages().stat(stat)
@@ -153,8 +160,10 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// The lines of `/proc/vmstat` that apply: name and value, amounts in 4 KiB pages.
     pub fn vmstat(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         let info = self.meminfo();
+        let zeroed = self.memory.pages().zone_info().map(|zone| zone.zeroed).sum();
         let amounts = [
             ("nr_free_pages", info.frames.free + info.frames.cached),
+            ("nr_zeroed_pages", zeroed),
             ("nr_file_pages", info.cached + info.shmem),
             ("nr_shmem", info.shmem),
             ("nr_memmap", info.frames.metadata),

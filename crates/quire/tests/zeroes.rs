@@ -42,7 +42,7 @@ fn check(pages: &Pages<'_>) {
 }
 
 /// A word of a frame that the test has.
-fn word<'m>(machine: &'m Hosted, frame: Frame, index: usize) -> &'m AtomicU64 {
+fn word(machine: &Hosted, frame: Frame, index: usize) -> &AtomicU64 {
     assert!(index < 512);
     // SAFETY: the machine maps every frame for as long as it lives, and the test looks at frames that it was given.
     unsafe { &*machine.direct_map(frame.addr()).cast::<AtomicU64>().add(index) }
@@ -162,6 +162,7 @@ fn the_last_leaf_speaks_for_what_it_maps() {
     });
 }
 
+/// Invariant M5: what is read is nobody's.
 #[test]
 fn a_wrong_mark_is_found() {
     let quiet = Zeroes { verify: false, ..Zeroes::default() };
@@ -224,6 +225,7 @@ fn step(machine: &Hosted, pages: &Pages<'_>, rng: &mut Rng, held: &mut Vec<(Fram
     }
 }
 
+/// Invariant 9.
 #[test]
 fn marks_survive_nothing_that_they_should_not() {
     for seed in seed(1)..seed(1) + 6 {
@@ -242,6 +244,7 @@ fn marks_survive_nothing_that_they_should_not() {
     }
 }
 
+/// Invariant 9, with several CPUs.
 #[test]
 fn idle_cpus_and_others_share_a_machine() {
     let zeroes = Zeroes { blocks_ahead: 4096, pieces_ahead: 4096, ..Zeroes::default() };

@@ -69,8 +69,10 @@ const CASES: [Case; 9] = [
 
 fn populated(folio: Order, fork: ForkStrategy, zap: ZapStrategy, cases: &[Case]) {
     let len = 4 * folio.bytes();
-    let config =
-        Config { folios: FolioPolicy::only(folio).with_on_demand(false), fork, zap, ..Config::default() };
+    let folios = FolioPolicy::only(folio).with_on_demand(false);
+    let zeroes = Zeroes { verify: folio == Order::BLOCK, ..Zeroes::default() };
+    let allocator = AllocatorConfig { zeroes, ..AllocatorConfig::default() };
+    let config = Config { allocator, folios, fork, zap, ..Config::default() };
     with_config(HostedConfig::new(2 * len + 64 * MIB), config, |machine, manager| {
         for &(kept, what, case) in cases {
             let mm = manager.new_mm().unwrap();
@@ -92,6 +94,7 @@ fn populated(folio: Order, fork: ForkStrategy, zap: ZapStrategy, cases: &[Case])
     });
 }
 
+/// Invariant 9, of large leaves.
 #[test]
 fn only_what_nobody_stored_to_comes_back_as_zeroes() {
     for zap in [ZapStrategy::Tables, ZapStrategy::Runs, ZapStrategy::PerPage] {

@@ -143,9 +143,11 @@ pub(super) fn take_group(zone: &Zone, block: &Block, search: &Search) -> Option<
     };
     let index = rather.find_group(search.order).or_else(|| free.find_group(search.order))?;
     let group = FrameMask::run(index, search.order.frames() as usize);
-    change(zone, block, zeroed.without(group));
-    let known = group.without(zeroed).is_empty();
-    Some((index, search.state().with_zeroes(known && search.keeps_mark())))
+    let marked = zeroed.intersection(group);
+    if !marked.is_empty() {
+        change(zone, block, zeroed.without(group));
+    }
+    Some((index, search.state().with_zeroes(marked == group && search.keeps_mark())))
 }
 
 /// Takes the marks off frames that were just marked used one by one, and puts them into their states where they are to be

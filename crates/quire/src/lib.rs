@@ -6,7 +6,7 @@
 //! [`slab::Cache`] for small objects. No `alloc`, no globals; every failure is a value of [`error`].
 //!
 //! Modules stand in strict layers, and a module uses only those before it: `limits addr error rank cpu arch platform sync
-//! stats clear memmap page_alloc slab tlb pgtable filemap vm manager`. `docs/architecture.md` says what each owns, and a test
+//! stats clear memmap page_alloc slab tlb pgtable filemap hugetlb vm manager`. `docs/architecture.md` says what each owns, and a test
 //! keeps it so.
 #![no_std]
 
@@ -21,6 +21,7 @@ pub mod clear;
 pub mod cpu;
 pub mod error;
 pub mod filemap;
+pub mod hugetlb;
 pub mod limits;
 pub mod manager;
 pub mod memmap;

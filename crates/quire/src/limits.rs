@@ -16,6 +16,9 @@ pub const MAX_ORDER: u8 = 18;
 /// Entries in one page-table page.
 pub const TABLE_ENTRIES: usize = 512;
 
+/// Huge pages that a resize of their pool moves between two reschedule points, and under one hold of the pool's lock, at most.
+pub const HUGE_BATCH: usize = 128;
+
 /// Frames at the start of a block that hold its page descriptors while it is used in small pieces.
 pub const DESCRIPTOR_FRAMES: usize = 8;
 /// Bytes that describe one frame: a row and columns.

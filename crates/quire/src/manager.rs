@@ -4,6 +4,7 @@
 use crate::addr::{Frame, Order, VirtAddr};
 use crate::arch::PagingMode;
 use crate::error::{InitError, MmError, SplitError};
+use crate::hugetlb::HugePools;
 use crate::limits::FRAME_SIZE;
 use crate::page_alloc::{AllocatorConfig, MemoryInfo, PageAllocator, Violation};
 use crate::platform::{FileId, Platform};
@@ -31,6 +32,7 @@ pub struct Config {
 /// Manages the memory of one machine: frames, page cache, address spaces.
 pub struct MemoryManager<'p, P: Platform> {
     memory: Memory<'p, P>,
+    huge: HugePools,
     paging: PagingMode,
     zap: ZapStrategy,
 }
@@ -84,7 +86,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     pub fn new(platform: &'p P, ranges: &[MemoryRange], config: &Config) -> Result<Self, InitError> {
         let pages = PageAllocator::new(platform, ranges, config.allocator)?;
         let memory = Memory::new(pages, config.folios, config.fork)?;
-        Ok(Self { memory, paging: config.paging, zap: config.zap })
+        Ok(Self { memory, huge: HugePools::new(), paging: config.paging, zap: config.zap })
     }
 
     /// An empty address space.
@@ -124,6 +126,11 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// The frames.
     pub fn pages(&self) -> &PageAllocator<'p, P> {
         self.memory.pages()
+    }
+
+    /// The pools of huge pages; their verbs take the frames ([`Self::pages`]) as well.
+    pub fn huge_pools(&self) -> &HugePools {
+        &self.huge
     }
 
     /// Clears one piece of a gigantic folio that somebody waits for or may touch later; whether there was one. For CPUs that

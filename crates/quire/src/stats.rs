@@ -66,6 +66,12 @@ stats! {
     MobilityChange = "mobility_change",
     /// Blocks' locks taken to change counts or bitmaps.
     BlockLock = "block_lock",
+    /// Huge pages that a pool took from the page allocator.
+    HtlbBuddyAllocSuccess = "htlb_buddy_alloc_success",
+    /// Times that it had fewer than a pool wanted.
+    HtlbBuddyAllocFail = "htlb_buddy_alloc_fail",
+    /// Holds of a pool's lock.
+    HugetlbLock = "hugetlb_lock",
     /// Page faults.
     Pgfault = "pgfault",
     /// Page faults that waited for a pager.

@@ -21,6 +21,8 @@ impl DescriptorFlags {
     pub const DIRTY: Self = Self(16);
     /// The folio of order 9 waits to be split.
     pub const DEFERRED: Self = Self(32);
+    /// The folio belongs to a pool of huge pages.
+    pub const HUGE: Self = Self(128);
     /// Page table: it holds, or held, leaves that do not map counted anonymous memory.
     pub const MIXED: Self = Self(64);
 }

@@ -12,6 +12,7 @@ mod deferred;
 mod drain;
 mod gfp;
 mod guarded;
+mod huge;
 mod info;
 mod init;
 mod layout;

@@ -42,6 +42,12 @@ impl NodeSet {
         if node as usize >= MAX_NODES { Self(self.0 | BEYOND) } else { Self(self.0 | 1 << node) }
     }
 
+    /// The set without this node.
+    #[must_use]
+    pub const fn without(self, node: u8) -> Self {
+        if node as usize >= MAX_NODES { self } else { Self(self.0 & !(1 << node)) }
+    }
+
     /// The nodes in both.
     #[must_use]
     pub const fn intersection(self, other: Self) -> Self {

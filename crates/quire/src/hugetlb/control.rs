@@ -1,0 +1,159 @@
+//! The files by which Linux shows and changes pools, as paths and text, so that a kernel can export them unchanged.
+//!
+//! | path | read | write |
+//! |---|---|---|
+//! | `hugepages-2048kB/nr_hugepages` | persistent and surplus pages | resizes the pool |
+//! | `.../nr_hugepages_mempolicy` | the same | the same on the nodes of the writer's policy |
+//! | `.../nr_overcommit_hugepages` | surplus pages that there may be | changes it |
+//! | `.../free_hugepages`, `resv_hugepages`, `surplus_hugepages` | numbers | |
+//! | `hugepages-1048576kB/demote` | | pages to demote |
+//! | `.../demote_size` | what they become, `2048kB` | |
+//! | `.../promote` | | pages to put together again; ours |
+//!
+//! With `node0/` in front, `nr_hugepages`, `free_hugepages`, `surplus_hugepages`, `demote` and `promote` are those of one
+//! node. (Linux: `/sys/kernel/mm/hugepages` and `/sys/devices/system/node/node0/hugepages`.)
+#![forbid(unsafe_code)]
+
+use core::fmt::Write;
+
+use super::{Demoted, HugePools, HugeSize, Resized};
+use crate::limits::MAX_NODES;
+use crate::page_alloc::{NodeSet, PageAllocator};
+use crate::platform::Platform;
+
+/// Why a control file was not read or written. Nothing has changed then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ControlError {
+    /// `ENOENT`: there is no such file, or the machine has no such node.
+    NoSuchFile,
+    /// `EACCES`: it can only be written, or only be read.
+    NotPermitted,
+    /// `EINVAL`: what was written is no number.
+    NotANumber,
+    /// What was read does not fit where it was to go.
+    NoRoom,
+}
+
+/// What a write did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "a resize may do less than was asked for"]
+pub enum Outcome {
+    /// It resized a pool.
+    Resized(Resized),
+    /// It demoted or promoted pages.
+    Demoted(Demoted),
+    /// It changed a limit.
+    Set,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Name {
+    Nr,
+    NrMempolicy,
+    Overcommit,
+    Free,
+    Reserved,
+    Surplus,
+    Demote,
+    DemoteSize,
+    Promote,
+}
+
+/// A control file.
+struct File {
+    node: Option<u8>,
+    size: HugeSize,
+    name: Name,
+}
+
+impl File {
+    fn parse(path: &str, nodes: usize) -> Option<Self> {
+        let mut parts = path.trim_matches('/').split('/');
+        let mut part = parts.next()?;
+        let mut node = None;
+        if let Some(number) = part.strip_prefix("node") {
+            node = Some(number.parse::<u8>().ok().filter(|&node| usize::from(node) < nodes)?);
+            part = parts.next()?;
+        }
+        let size = match part {
+            "hugepages-2048kB" => HugeSize::Size2M,
+            "hugepages-1048576kB" => HugeSize::Size1G,
+            _ => return None,
+        };
+        let name = match (parts.next()?, size) {
+            ("nr_hugepages", _) => Name::Nr,
+            ("free_hugepages", _) => Name::Free,
+            ("surplus_hugepages", _) => Name::Surplus,
+            ("nr_hugepages_mempolicy", _) if node.is_none() => Name::NrMempolicy,
+            ("nr_overcommit_hugepages", _) if node.is_none() => Name::Overcommit,
+            ("resv_hugepages", _) if node.is_none() => Name::Reserved,
+            ("demote", HugeSize::Size1G) => Name::Demote,
+            ("demote_size", HugeSize::Size1G) if node.is_none() => Name::DemoteSize,
+            ("promote", HugeSize::Size1G) => Name::Promote,
+            _ => return None,
+        };
+        parts.next().is_none().then_some(Self { node, size, name })
+    }
+}
+
+impl HugePools {
+    /// Reads a control file: a number and a line feed.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub fn read_file<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        path: &str,
+        out: &mut impl Write,
+    ) -> Result<(), ControlError> {
+        let file = File::parse(path, pages.node_count()).ok_or(ControlError::NoSuchFile)?;
+        let info = match file.node {
+            Some(node) => self.node_info(pages, file.size, node),
+            None => self.info(pages, file.size),
+        };
+        let number = match file.name {
+            Name::Nr | Name::NrMempolicy => info.total,
+            Name::Overcommit => self.overcommit(pages, file.size),
+            Name::Free => info.free,
+            Name::Reserved => info.reserved,
+            Name::Surplus => info.surplus,
+            Name::DemoteSize => return writeln!(out, "2048kB").map_err(|_| ControlError::NoRoom),
+            Name::Demote | Name::Promote => return Err(ControlError::NotPermitted),
+        };
+        writeln!(out, "{number}").map_err(|_| ControlError::NoRoom)
+    }
+
+    /// Writes a number to a control file. `nodes` are those of the writer's memory policy, for `nr_hugepages_mempolicy`.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub fn write_file<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        nodes: NodeSet,
+        path: &str,
+        text: &str,
+    ) -> Result<Outcome, ControlError> {
+        let file = File::parse(path, pages.node_count()).ok_or(ControlError::NoSuchFile)?;
+        let number = text.trim().parse::<u64>().map_err(|_| ControlError::NotANumber);
+        let all = NodeSet::first(pages.node_count().min(MAX_NODES));
+        let (size, here) = (file.size, file.node.map_or(all, NodeSet::one));
+        Ok(match file.name {
+            Name::Nr => Outcome::Resized(match file.node {
+                Some(node) => self.resize_node(pages, size, node, number?),
+                None => self.resize(pages, size, all, number?),
+            }),
+            Name::NrMempolicy => Outcome::Resized(self.resize(pages, size, nodes.intersection(all), number?)),
+            Name::Overcommit => {
+                self.set_overcommit(pages, size, number?);
+                Outcome::Set
+            }
+            Name::Demote => Outcome::Demoted(self.demote(pages, here, number?)),
+            Name::Promote => Outcome::Demoted(self.promote(pages, here, number?)),
+            Name::Free | Name::Reserved | Name::Surplus | Name::DemoteSize => {
+                return Err(ControlError::NotPermitted);
+            }
+        })
+    }
+}

@@ -1,0 +1,92 @@
+//! The verbs: makes 512 pages of 2 MiB out of one of 1 GiB, and one out of 512.
+#![forbid(unsafe_code)]
+
+use super::pool::Pool;
+use super::{HugePools, HugeSize, Stopped};
+use crate::addr::{Frame, Order};
+use crate::limits::SECTION_BLOCKS;
+use crate::page_alloc::{NodeSet, PageAllocator};
+use crate::platform::Platform;
+
+/// What came of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "fewer pages may have been changed than was asked for"]
+pub struct Demoted {
+    /// Pages of 1 GiB that were demoted, or promoted.
+    pub done: u64,
+    /// Pages of 1 GiB that were to be.
+    pub wanted: u64,
+    /// Why these are not the same.
+    pub stopped: Option<Stopped>,
+}
+
+impl HugePools {
+    /// Moves `count` free pages of 1 GiB that nobody was promised to the pool of 2 MiB, 512 for each (`demote`). Neither
+    /// allocates nor frees anything. Comes by a reschedule point after each page.
+    pub fn demote<P: Platform>(&self, pages: &PageAllocator<'_, P>, nodes: NodeSet, count: u64) -> Demoted {
+        self.each_gigantic(pages, count, || {
+            let mut from = self.lock(pages, HugeSize::Size1G);
+            let node = from.node_by(nodes, |node| node.spare()).filter(|_| from.unpromised() > 0)?;
+            let frame = from.leave(pages.memmap(), node)?;
+            drop(from);
+            pages.split_huge(frame);
+            let mut to = self.lock(pages, HugeSize::Size2M);
+            parts(frame).rev().for_each(|part| to.join(pages.memmap(), node, part));
+            Some(())
+        })
+    }
+
+    /// Moves 512 free pages of 2 MiB in a row that nobody was promised to the pool of 1 GiB, as one page, `count` times: the
+    /// way back from [`Self::demote`], which Linux has not. Neither allocates nor frees anything. Comes by a reschedule point
+    /// after each page.
+    pub fn promote<P: Platform>(&self, pages: &PageAllocator<'_, P>, nodes: NodeSet, count: u64) -> Demoted {
+        self.each_gigantic(pages, count, || {
+            let mut from = self.lock(pages, HugeSize::Size2M);
+            let (node, frame) = find_run(&from, pages, nodes)?;
+            parts(frame).for_each(|part| from.leave_from(pages.memmap(), node, part));
+            drop(from);
+            pages.join_huge(frame);
+            self.lock(pages, HugeSize::Size1G).join(pages.memmap(), node, frame);
+            Some(())
+        })
+    }
+
+    fn each_gigantic<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        wanted: u64,
+        mut one: impl FnMut() -> Option<()>,
+    ) -> Demoted {
+        let (mut done, mut stopped) = (0, None);
+        while done < wanted && stopped.is_none() {
+            match one() {
+                Some(()) => done += 1,
+                None => stopped = Some(Stopped::OutOfMemory),
+            }
+            if pages.platform().is_dying() {
+                stopped = stopped.or((done < wanted).then_some(Stopped::Interrupted));
+            }
+            pages.platform().reschedule_point();
+        }
+        Demoted { done, wanted, stopped }
+    }
+}
+
+/// The pages of 2 MiB of a page of 1 GiB.
+fn parts(frame: Frame) -> impl DoubleEndedIterator<Item = Frame> {
+    (0..SECTION_BLOCKS as u64).map(move |at| frame.add(at * Order::BLOCK.frames()))
+}
+
+/// A page of 1 GiB all of whose parts are free pages of the pool.
+fn find_run<P: Platform>(pool: &Pool, pages: &PageAllocator<'_, P>, nodes: NodeSet) -> Option<(u8, Frame)> {
+    if pool.unpromised() < SECTION_BLOCKS as u64 {
+        return None;
+    }
+    let is_free = |part| pool.is_free(pages.memmap(), part) && pages.is_huge(part, Order::BLOCK);
+    let in_node = |node| {
+        let starts = pool.free_pages(pages.memmap(), node).filter(|frame| frame.is_aligned(Order::GIGANTIC));
+        starts.filter(|&start| parts(start).all(is_free)).map(|start| (node, start)).next()
+    };
+    let has_some = |&node: &u8| nodes.contains(node) && pool.node(node).spare() >= SECTION_BLOCKS as u64;
+    (0..pages.node_count() as u8).filter(has_some).find_map(in_node)
+}

@@ -1,0 +1,105 @@
+//! Pools of huge pages (Linux: hugetlb): pages of 2 MiB and 1 GiB that are set aside, counted and promised.
+//!
+//! A pool is the huge pages of one size; each belongs to a node and is free or in use. Those that the administrator asked
+//! for are *persistent*; those beyond are *surplus*: taken while there were not enough, up to a limit, or left over when
+//! the pool was to be smaller than what was in use; they leave the pool when they become free. A *reservation* promises a
+//! page that is not chosen yet, so that a mapping cannot run short later.
+//!
+//! # What a huge page costs
+//!
+//! Nothing but its block's record (256 bytes for 2 MiB). There are no page descriptors to free when a page joins a pool,
+//! and none to bring back when it leaves: a block has some only while it is used in small pieces, and they stand in the
+//! block itself ([`crate::memmap`]). So a resize changes no mapping, needs no flush, and a pool can shrink when there is no
+//! free memory at all. In the words of Linux, `hugetlb_optimize_vmemmap` is always on and costs nothing.
+//!
+//! # Protocol
+//!
+//! Each pool has one lock, under which only numbers and links change: pages are taken from the page allocator before, and
+//! given back to it after, [`HUGE_BATCH`](crate::limits::HUGE_BATCH) at a time. What several CPUs are about to add is
+//! counted as *claimed*, so that they can grow one pool together without passing its size.
+//!
+//! The pool *holds* its pages, so that no count that falls to zero frees one. Free ones are linked through their records,
+//! the one freed last first, which is the one that is warm.
+//!
+//! Source: the semantics of `mm/hugetlb.c` and `Documentation/admin-guide/mm/hugetlbpage.rst`.
+#![forbid(unsafe_code)]
+
+mod control;
+mod demote;
+mod group;
+mod pool;
+mod resize;
+mod take;
+
+pub use control::{ControlError, Outcome};
+pub use demote::Demoted;
+pub use group::{Charge, GroupCounters, HugeGroup, LimitReached};
+pub use pool::{PoolInfo, PoolViolation};
+pub use resize::{Resized, Stopped};
+
+use crate::addr::Order;
+use crate::page_alloc::PageAllocator;
+use crate::platform::Platform;
+use crate::rank::Rank;
+use crate::stats::Stat;
+use crate::sync::{SpinGuard, SpinLock};
+use pool::Pool;
+
+/// The sizes of huge pages.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum HugeSize {
+    /// 2 MiB.
+    Size2M,
+    /// 1 GiB.
+    Size1G,
+}
+
+impl HugeSize {
+    /// Every size, the smaller one first.
+    pub const ALL: [Self; 2] = [Self::Size2M, Self::Size1G];
+
+    /// The order of a folio of this size.
+    #[inline]
+    pub const fn order(self) -> Order {
+        match self {
+            Self::Size2M => Order::BLOCK,
+            Self::Size1G => Order::GIGANTIC,
+        }
+    }
+}
+
+/// The pools of a machine, one for each size.
+pub struct HugePools {
+    large: SpinLock<Pool>,
+    gigantic: SpinLock<Pool>,
+}
+
+impl Default for HugePools {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl HugePools {
+    /// Empty pools.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            large: SpinLock::new(Rank::HugePool, Pool::new()),
+            gigantic: SpinLock::new(Rank::HugePool, Pool::new()),
+        }
+    }
+
+    fn lock<'a, P: Platform>(
+        &'a self,
+        pages: &'a PageAllocator<'_, P>,
+        size: HugeSize,
+    ) -> SpinGuard<'a, Pool, P> {
+        let pool = match size {
+            HugeSize::Size2M => &self.large,
+            HugeSize::Size1G => &self.gigantic,
+        };
+        pages.count(Stat::HugetlbLock, 1);
+        pool.lock(pages.platform())
+    }
+}

@@ -1,0 +1,242 @@
+//! The pool of one size: numbers, and the links of what is free.
+#![forbid(unsafe_code)]
+
+use core::sync::atomic::Ordering;
+
+use super::{HugePools, HugeSize};
+use crate::addr::{BlockNumber, Frame};
+use crate::limits::MAX_NODES;
+use crate::memmap::MemMap;
+use crate::page_alloc::{NodeSet, PageAllocator};
+use crate::platform::Platform;
+
+/// Pages of one size, of a node or of all of them.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct PoolInfo {
+    /// All, free and in use, surplus included (`nr_hugepages`).
+    pub total: u64,
+    /// Those that nobody uses (`free_hugepages`).
+    pub free: u64,
+    /// Those beyond what was asked for (`surplus_hugepages`).
+    pub surplus: u64,
+    /// Free ones that are promised (`resv_hugepages`). Of a whole pool only: what is promised has no node yet.
+    pub reserved: u64,
+}
+
+impl PoolInfo {
+    /// Those that were asked for.
+    pub fn persistent(&self) -> u64 {
+        self.total - self.surplus
+    }
+
+    /// Free ones that can be spared without making surplus ones of those in use.
+    pub(super) fn spare(&self) -> u64 {
+        self.free.min(self.persistent())
+    }
+}
+
+/// Stands for the predecessor of a list's first page.
+const FIRST: u32 = u32::MAX;
+
+/// The pages of one node.
+#[derive(Clone, Copy)]
+struct Node {
+    counts: PoolInfo,
+    /// The page that was freed last, as block number plus one; the others follow through their records.
+    top: u32,
+}
+
+/// The pool of one size. Under its lock.
+pub(super) struct Pool {
+    nodes: [Node; MAX_NODES],
+    all: PoolInfo,
+    /// Surplus pages that there may be (`nr_overcommit_hugepages`).
+    pub(super) overcommit: u64,
+    /// Pages that CPUs are about to add.
+    pub(super) claimed: u64,
+}
+
+/// What [`HugePools::validate`] found broken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PoolViolation {
+    /// A node has another number of free pages than it says.
+    Free(HugeSize, u8),
+    /// The numbers of the nodes do not add up, or contradict each other.
+    Counts(HugeSize),
+    /// A page of the pool is no folio of its size, is not held, or belongs to another node.
+    Page(HugeSize, Frame),
+}
+
+impl Pool {
+    pub(super) const fn new() -> Self {
+        let counts = PoolInfo { total: 0, free: 0, surplus: 0, reserved: 0 };
+        Self { nodes: [Node { counts, top: 0 }; MAX_NODES], all: counts, overcommit: 0, claimed: 0 }
+    }
+
+    /// The numbers of all nodes together.
+    #[inline]
+    pub(super) fn all(&self) -> PoolInfo {
+        self.all
+    }
+
+    /// The numbers of one node.
+    #[inline]
+    pub(super) fn node(&self, node: u8) -> PoolInfo {
+        self.nodes[usize::from(node) % MAX_NODES].counts
+    }
+
+    /// The numbers of some nodes together.
+    pub(super) fn sum(&self, nodes: NodeSet) -> PoolInfo {
+        let of = (0..MAX_NODES as u8).filter(|&node| nodes.contains(node)).map(|node| self.node(node));
+        of.fold(PoolInfo::default(), |sum, node| PoolInfo {
+            total: sum.total + node.total,
+            free: sum.free + node.free,
+            surplus: sum.surplus + node.surplus,
+            reserved: 0,
+        })
+    }
+
+    /// Free pages that are not promised to anybody.
+    pub(super) fn unpromised(&self) -> u64 {
+        self.all.free - self.all.reserved
+    }
+
+    /// Promises more free pages, or fewer.
+    pub(super) fn promise(&mut self, pages: i64) {
+        self.all.reserved = self.all.reserved.wrapping_add_signed(pages);
+        debug_assert!(self.all.reserved <= self.all.free);
+    }
+
+    /// A page joins the pool, free.
+    pub(super) fn join(&mut self, memmap: &MemMap, node: u8, frame: Frame) {
+        self.count(node, |counts| counts.total += 1);
+        self.push(memmap, node, frame);
+    }
+
+    /// A free page of a node leaves the pool.
+    pub(super) fn leave(&mut self, memmap: &MemMap, node: u8) -> Option<Frame> {
+        let frame = self.pop(memmap, node)?;
+        self.count(node, |counts| counts.total -= 1);
+        Some(frame)
+    }
+
+    /// A page in use leaves the pool.
+    pub(super) fn forget(&mut self, node: u8) {
+        self.count(node, |counts| counts.total -= 1);
+    }
+
+    /// Pages of a node become surplus, or no longer are.
+    pub(super) fn change_surplus(&mut self, node: u8, pages: i64) {
+        self.count(node, |counts| counts.surplus = counts.surplus.wrapping_add_signed(pages));
+    }
+
+    /// A page of the pool that nobody uses any more.
+    pub(super) fn push(&mut self, memmap: &MemMap, node: u8, frame: Frame) {
+        let (number, top) = (frame.block(), &mut self.nodes[usize::from(node)].top);
+        let block = memmap.block(number);
+        block.next.store(*top, Ordering::Relaxed);
+        block.previous.store(FIRST, Ordering::Relaxed);
+        if let Some(next) = top.checked_sub(1) {
+            memmap.block(BlockNumber(next)).previous.store(number.0 + 1, Ordering::Relaxed);
+        }
+        *top = number.0 + 1;
+        self.count(node, |counts| counts.free += 1);
+    }
+
+    /// The page of a node that was freed last.
+    pub(super) fn pop(&mut self, memmap: &MemMap, node: u8) -> Option<Frame> {
+        let number = BlockNumber(self.nodes[usize::from(node)].top.checked_sub(1)?);
+        self.unlink(memmap, node, number);
+        Some(number.first_frame())
+    }
+
+    /// A free page of a node leaves the pool, wherever it stands in the list.
+    pub(super) fn leave_from(&mut self, memmap: &MemMap, node: u8, frame: Frame) {
+        self.unlink(memmap, node, frame.block());
+        self.forget(node);
+    }
+
+    /// Whether a folio is one of the pool's free pages.
+    pub(super) fn is_free(&self, memmap: &MemMap, frame: Frame) -> bool {
+        memmap.get(frame.block()).is_some_and(|block| block.previous.load(Ordering::Relaxed) != 0)
+    }
+
+    fn unlink(&mut self, memmap: &MemMap, node: u8, number: BlockNumber) {
+        let block = memmap.block(number);
+        let (next, previous) = (block.next.load(Ordering::Relaxed), block.previous.load(Ordering::Relaxed));
+        if let Some(next) = next.checked_sub(1) {
+            memmap.block(BlockNumber(next)).previous.store(previous, Ordering::Relaxed);
+        }
+        match previous {
+            FIRST => self.nodes[usize::from(node)].top = next,
+            _ => memmap.block(BlockNumber(previous - 1)).next.store(next, Ordering::Relaxed),
+        }
+        block.next.store(0, Ordering::Relaxed);
+        block.previous.store(0, Ordering::Relaxed);
+        self.count(node, |counts| counts.free -= 1);
+    }
+
+    fn count(&mut self, node: u8, change: impl Fn(&mut PoolInfo)) {
+        change(&mut self.nodes[usize::from(node)].counts);
+        change(&mut self.all);
+    }
+
+    /// The node of the set that has most, or least, by some measure, if any has more than none of it.
+    pub(super) fn node_by(&self, nodes: NodeSet, measure: impl Fn(PoolInfo) -> u64) -> Option<u8> {
+        let measured = (0..MAX_NODES as u8).filter(|&node| nodes.contains(node));
+        let measured = measured.map(|node| (measure(self.node(node)), core::cmp::Reverse(node)));
+        measured.filter(|&(amount, _)| amount > 0).max().map(|(_, node)| node.0)
+    }
+
+    /// Every free page of a node.
+    pub(super) fn free_pages<'m>(&self, memmap: &'m MemMap, node: u8) -> impl Iterator<Item = Frame> + 'm {
+        let mut top = self.nodes[usize::from(node)].top;
+        core::iter::from_fn(move || {
+            let number = BlockNumber(top.checked_sub(1)?);
+            top = memmap.block(number).next.load(Ordering::Relaxed);
+            Some(number.first_frame())
+        })
+    }
+}
+
+impl HugePools {
+    /// The numbers of a pool.
+    pub fn info<P: Platform>(&self, pages: &PageAllocator<'_, P>, size: HugeSize) -> PoolInfo {
+        self.lock(pages, size).all()
+    }
+
+    /// The numbers of a node's part of a pool.
+    pub fn node_info<P: Platform>(&self, pages: &PageAllocator<'_, P>, size: HugeSize, node: u8) -> PoolInfo {
+        self.lock(pages, size).node(node)
+    }
+
+    /// Checks the pools while nothing is under way.
+    ///
+    /// # Errors
+    /// The first [`PoolViolation`] found.
+    pub fn validate<P: Platform>(&self, pages: &PageAllocator<'_, P>) -> Result<(), PoolViolation> {
+        for size in HugeSize::ALL {
+            let pool = self.lock(pages, size);
+            let (all, sum) = (pool.all(), pool.sum(NodeSet::ALL));
+            let sound = |one: PoolInfo| one.free <= one.total && one.surplus <= one.total;
+            let nodes = (0..MAX_NODES as u8).all(|node| sound(pool.node(node)));
+            let summed = PoolInfo { reserved: all.reserved, ..sum } == all;
+            if !(nodes && summed && all.reserved <= all.free && pool.claimed == 0) {
+                return Err(PoolViolation::Counts(size));
+            }
+            for node in 0..MAX_NODES as u8 {
+                let mut found = 0;
+                for frame in pool.free_pages(pages.memmap(), node) {
+                    if !pages.is_huge(frame, size.order()) || pages.node_of_frame(frame) != node {
+                        return Err(PoolViolation::Page(size, frame));
+                    }
+                    found += 1;
+                }
+                if found != pool.node(node).free {
+                    return Err(PoolViolation::Free(size, node));
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,205 @@
+//! The verb: makes a pool larger or smaller.
+//!
+//! The order of steps is Linux's (`set_max_huge_pages`): surplus pages become persistent before others are allocated; a
+//! pool shrinks by its free pages that nobody was promised, and what is in use beyond that becomes surplus.
+#![forbid(unsafe_code)]
+
+use super::pool::Pool;
+use super::{HugePools, HugeSize};
+use crate::addr::{Frame, FrameRange, Order};
+use crate::limits::HUGE_BATCH;
+use crate::page_alloc::{Gfp, NodePolicy, NodeSet, PageAllocator};
+use crate::platform::Platform;
+use crate::stats::Stat;
+
+/// What came of a resize. Less than was asked for is an ordinary answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "a resize may do less than was asked for"]
+pub struct Resized {
+    /// Persistent pages before.
+    pub before: u64,
+    /// Persistent pages after.
+    pub after: u64,
+    /// Persistent pages that were asked for.
+    pub wanted: u64,
+    /// Why these are not the same.
+    pub stopped: Option<Stopped>,
+}
+
+/// Why a resize ended early.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stopped {
+    /// No more memory in such pieces on the nodes that are allowed.
+    OutOfMemory,
+    /// So many pages are in use or promised beyond what was asked for: they are surplus now, and leave the pool when they
+    /// become free.
+    InUse(u64),
+    /// The task is being killed; what was done stays.
+    Interrupted,
+}
+
+impl HugePools {
+    /// Makes a pool have `wanted` persistent pages, from and to these nodes, evenly (`nr_hugepages`; of one node: its own
+    /// `nr_hugepages`, counted over all nodes as everywhere here). Several CPUs may do so at once with the same goal: they
+    /// share the work. Comes by a reschedule point after each [`HUGE_BATCH`] pages, and ends there when the task is dying.
+    ///
+    /// Growing takes pages that are free and in one piece already, without moving anything; shrinking needs no memory.
+    pub fn resize<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        size: HugeSize,
+        nodes: NodeSet,
+        wanted: u64,
+    ) -> Resized {
+        let before = self.info(pages, size).persistent();
+        let mut stopped = None;
+        let mut nodes = nodes.intersection(NodeSet::first(pages.node_count()));
+        while stopped.is_none() {
+            let step = if wanted > before {
+                self.grow_some(pages, size, &mut nodes, wanted)
+            } else {
+                self.shrink_some(pages, size, nodes, wanted)
+            };
+            match step {
+                Step::Done => break,
+                Step::Stopped(why) => stopped = Some(why),
+                Step::More if pages.platform().is_dying() => stopped = Some(Stopped::Interrupted),
+                Step::More => pages.platform().reschedule_point(),
+            }
+        }
+        let after = self.info(pages, size);
+        Resized { before, after: after.persistent(), wanted, stopped }
+    }
+
+    /// The same for one node's share, the others keeping theirs (`node0/.../nr_hugepages`).
+    pub fn resize_node<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        size: HugeSize,
+        node: u8,
+        wanted: u64,
+    ) -> Resized {
+        let others = {
+            let pool = self.lock(pages, size);
+            pool.all().persistent() - pool.node(node).persistent()
+        };
+        let done = self.resize(pages, size, NodeSet::one(node), others + wanted);
+        let own = |all: u64| all.saturating_sub(others);
+        Resized { before: own(done.before), after: own(done.after), wanted, ..done }
+    }
+
+    /// One batch more.
+    fn grow_some<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        size: HugeSize,
+        nodes: &mut NodeSet,
+        wanted: u64,
+    ) -> Step {
+        let mut pool = self.lock(pages, size);
+        let missing = wanted.saturating_sub(pool.all().persistent() + pool.claimed);
+        if missing == 0 {
+            return if pool.claimed > 0 { Step::More } else { Step::Done };
+        }
+        if let Some(node) = pool.node_by(*nodes, |node| node.surplus) {
+            let kept = missing.min(pool.node(node).surplus);
+            pool.change_surplus(node, -(kept as i64));
+            return Step::More;
+        }
+        let Some(node) = pool.node_by(*nodes, |node| u64::MAX - node.total) else {
+            return Step::Stopped(Stopped::OutOfMemory);
+        };
+        let count = (missing.div_ceil(nodes.len().max(1) as u64) as usize).min(batch_of(size));
+        pool.claimed += count as u64;
+        drop(pool);
+        let mut frames = [Frame(0); HUGE_BATCH];
+        let got = take_from_node(pages, node, size.order(), &mut frames[..count]);
+        let mut pool = self.lock(pages, size);
+        pool.claimed -= count as u64;
+        frames[..got].iter().for_each(|&frame| pool.join(pages.memmap(), node, frame));
+        if got < count {
+            *nodes = nodes.without(node);
+        }
+        Step::More
+    }
+
+    /// One batch less.
+    fn shrink_some<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        size: HugeSize,
+        nodes: NodeSet,
+        wanted: u64,
+    ) -> Step {
+        let mut frames = [Frame(0); HUGE_BATCH];
+        let mut count = 0;
+        let mut pool = self.lock(pages, size);
+        let spare = pool.all().persistent().saturating_sub(wanted).min(pool.unpromised());
+        let most = spare.min(batch_of(size) as u64) as usize;
+        let node = pool.node_by(nodes, |node| node.spare());
+        let most = node.map_or(0, |node| most.min(pool.node(node).spare() as usize));
+        while let Some(node) = node.filter(|_| count < most)
+            && let Some(frame) = pool.leave(pages.memmap(), node)
+        {
+            frames[count] = frame;
+            count += 1;
+        }
+        if count == 0 {
+            return make_surplus(&mut pool, nodes, wanted);
+        }
+        drop(pool);
+        give_back(pages, size.order(), &frames[..count]);
+        Step::More
+    }
+}
+
+/// How far a resize got with one batch.
+enum Step {
+    Done,
+    More,
+    Stopped(Stopped),
+}
+
+/// Makes what is in use beyond `wanted` surplus.
+fn make_surplus(pool: &mut Pool, nodes: NodeSet, wanted: u64) -> Step {
+    let beyond = pool.all().persistent().saturating_sub(wanted);
+    let mut left = beyond;
+    while left > 0 {
+        let Some(node) = pool.node_by(nodes, |node| node.persistent()) else { break };
+        let some = left.min(pool.node(node).persistent());
+        pool.change_surplus(node, some as i64);
+        left -= some;
+    }
+    if beyond == 0 { Step::Done } else { Step::Stopped(Stopped::InUse(beyond)) }
+}
+
+/// Pages that one step moves: as much memory in either size, but one at least.
+fn batch_of(size: HugeSize) -> usize {
+    match size {
+        HugeSize::Size2M => HUGE_BATCH,
+        HugeSize::Size1G => 1,
+    }
+}
+
+/// Takes folios from one node alone, as the pool's; how many.
+pub(super) fn take_from_node<P: Platform>(
+    pages: &PageAllocator<'_, P>,
+    node: u8,
+    order: Order,
+    out: &mut [Frame],
+) -> usize {
+    let gfp = Gfp::USER.from_nodes(NodePolicy::Bind(NodeSet::one(node)));
+    let got = pages.alloc_bulk(gfp, order, out);
+    out[..got].iter().for_each(|&frame| pages.make_huge(frame));
+    pages.count(Stat::HtlbBuddyAllocSuccess, got as u64);
+    pages.count(Stat::HtlbBuddyAllocFail, u64::from(got < out.len()));
+    got
+}
+
+/// Gives folios of the pool back to the page allocator.
+pub(super) fn give_back<P: Platform>(pages: &PageAllocator<'_, P>, order: Order, frames: &[Frame]) {
+    for &frame in frames {
+        let freed = pages.release(FrameRange::folio(frame, Order::FRAME));
+        debug_assert_eq!(freed, order.frames(), "nobody maps a free huge page");
+    }
+}

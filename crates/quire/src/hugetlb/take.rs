@@ -1,0 +1,166 @@
+//! The verbs of those who use huge pages: promise, take, give back.
+#![forbid(unsafe_code)]
+
+use super::pool::Pool;
+use super::resize::{give_back, take_from_node};
+use super::{HugePools, HugeSize};
+use crate::addr::Frame;
+use crate::error::AllocError;
+use crate::limits::HUGE_BATCH;
+use crate::page_alloc::{NodeSet, PageAllocator};
+use crate::platform::Platform;
+
+impl HugePools {
+    /// Promises `count` pages, taking surplus ones from the page allocator where there are too few (Linux:
+    /// `gather_surplus_pages`).
+    ///
+    /// # Errors
+    /// [`AllocError::OutOfMemory`]: too few are free, and no more may be surplus or can be had. Nothing was promised then.
+    pub fn reserve<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        size: HugeSize,
+        count: u64,
+    ) -> Result<(), AllocError> {
+        let mut gathered = 0;
+        loop {
+            let mut pool = self.lock(pages, size);
+            if pool.unpromised() >= count {
+                pool.promise(count as i64);
+                return Ok(());
+            }
+            let missing = count - pool.unpromised();
+            drop(pool);
+            let got = self.add_surplus(pages, size, NodeSet::ALL, missing);
+            gathered += got;
+            if got == 0 {
+                self.drop_surplus(pages, size, gathered);
+                return Err(AllocError::OutOfMemory);
+            }
+            pages.platform().reschedule_point();
+        }
+    }
+
+    /// Takes back promises; surplus pages that are no longer promised leave the pool (Linux: `return_unused_surplus_pages`).
+    ///
+    /// # Panics
+    /// In debug builds when more is taken back than was promised.
+    pub fn unreserve<P: Platform>(&self, pages: &PageAllocator<'_, P>, size: HugeSize, count: u64) {
+        self.lock(pages, size).promise(-(count as i64));
+        self.drop_surplus(pages, size, count);
+    }
+
+    /// Takes a page from these nodes, the one nearest to the running CPU first: one that was `promised` to the caller, whose
+    /// promise it redeems, or one that nobody was promised, if need be a new surplus one. The page is the caller's until
+    /// [`Self::give`]; what is in it, nobody knows.
+    ///
+    /// # Errors
+    /// [`AllocError::OutOfMemory`].
+    pub fn take<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        size: HugeSize,
+        nodes: NodeSet,
+        promised: bool,
+    ) -> Result<Frame, AllocError> {
+        loop {
+            let mut pool = self.lock(pages, size);
+            if (promised || pool.unpromised() > 0)
+                && let Some(frame) = pop_nearest(&mut pool, pages, nodes)
+            {
+                pool.promise(-i64::from(promised));
+                return Ok(frame);
+            }
+            drop(pool);
+            if self.add_surplus(pages, size, nodes, 1) == 0 {
+                return Err(AllocError::OutOfMemory);
+            }
+        }
+    }
+
+    /// Gives a page back that nobody maps. `promised`: the promise that it redeemed holds again. A surplus page leaves the
+    /// pool, another is free.
+    pub fn give<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        size: HugeSize,
+        frame: Frame,
+        promised: bool,
+    ) {
+        let node = pages.node_of_frame(frame);
+        let mut pool = self.lock(pages, size);
+        if !promised && pool.node(node).surplus > 0 {
+            pool.change_surplus(node, -1);
+            pool.forget(node);
+            drop(pool);
+            return give_back(pages, size.order(), &[frame]);
+        }
+        pool.push(pages.memmap(), node, frame);
+        pool.promise(i64::from(promised));
+    }
+
+    /// How many surplus pages there may be at a time (`nr_overcommit_hugepages`).
+    pub fn set_overcommit<P: Platform>(&self, pages: &PageAllocator<'_, P>, size: HugeSize, count: u64) {
+        self.lock(pages, size).overcommit = count;
+    }
+
+    /// As [`Self::set_overcommit`] says it.
+    pub fn overcommit<P: Platform>(&self, pages: &PageAllocator<'_, P>, size: HugeSize) -> u64 {
+        self.lock(pages, size).overcommit
+    }
+
+    /// Adds up to `wanted` surplus pages within the limit, a batch at most; how many.
+    fn add_surplus<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        size: HugeSize,
+        nodes: NodeSet,
+        wanted: u64,
+    ) -> u64 {
+        let mut pool = self.lock(pages, size);
+        let allowed = pool.overcommit.saturating_sub(pool.all().surplus + pool.claimed);
+        let count = wanted.min(allowed).min(HUGE_BATCH as u64);
+        pool.claimed += count;
+        drop(pool);
+        let mut frames = [Frame(0); HUGE_BATCH];
+        let mut got = 0;
+        for node in nearest_nodes(pages, nodes) {
+            let to = take_from_node(pages, node, size.order(), &mut frames[got..count as usize]);
+            got += to;
+        }
+        let mut pool = self.lock(pages, size);
+        pool.claimed -= count;
+        for &frame in &frames[..got] {
+            let node = pages.node_of_frame(frame);
+            pool.join(pages.memmap(), node, frame);
+            pool.change_surplus(node, 1);
+        }
+        got as u64
+    }
+
+    /// Lets up to `count` surplus pages leave the pool that are free and not promised.
+    fn drop_surplus<P: Platform>(&self, pages: &PageAllocator<'_, P>, size: HugeSize, count: u64) {
+        let mut left = count;
+        while left > 0 {
+            let mut pool = self.lock(pages, size);
+            let both = |node: super::PoolInfo| node.free.min(node.surplus);
+            let Some(node) = pool.node_by(NodeSet::ALL, both).filter(|_| pool.unpromised() > 0) else {
+                return;
+            };
+            let Some(frame) = pool.leave(pages.memmap(), node) else { return };
+            pool.change_surplus(node, -1);
+            drop(pool);
+            give_back(pages, size.order(), &[frame]);
+            left -= 1;
+        }
+    }
+}
+
+/// The nodes of a set that exist, the one nearest to the running CPU first.
+fn nearest_nodes<P: Platform>(pages: &PageAllocator<'_, P>, nodes: NodeSet) -> impl Iterator<Item = u8> {
+    pages.nodes_by_distance().filter(move |&node| nodes.contains(node))
+}
+
+fn pop_nearest<P: Platform>(pool: &mut Pool, pages: &PageAllocator<'_, P>, nodes: NodeSet) -> Option<Frame> {
+    nearest_nodes(pages, nodes).find_map(|node| pool.pop(pages.memmap(), node))
+}

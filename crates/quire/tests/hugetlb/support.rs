@@ -1,0 +1,61 @@
+//! Machines of several nodes, and what every test looks at in the end.
+
+use hosted::{Hosted, HostedConfig, MemoryRange};
+use quire::cpu::CpuId;
+use quire::hugetlb::{HugePools, HugeSize, PoolInfo};
+use quire::page_alloc::{AllocatorConfig, NodeSet, PageAllocator};
+
+use crate::common::ranges_of;
+
+pub(crate) const MIB: u64 = 1 << 20;
+pub(crate) const GIB: u64 = 1 << 30;
+pub(crate) const BOTH: NodeSet = NodeSet::first(2);
+
+pub(crate) type Pages<'m> = PageAllocator<'m, Hosted>;
+
+/// Pools, and what they take pages from.
+pub(crate) struct World<'w, 'm> {
+    pub(crate) machine: &'m Hosted,
+    pub(crate) pages: &'w Pages<'m>,
+    pub(crate) pools: &'w HugePools,
+}
+
+impl World<'_, '_> {
+    pub(crate) fn info(&self, size: HugeSize) -> PoolInfo {
+        self.pools.info(self.pages, size)
+    }
+
+    pub(crate) fn check(&self) {
+        self.pools.validate(self.pages).unwrap();
+        self.pages.validate().unwrap();
+        let in_pools = |size: HugeSize| self.info(size).total * size.order().frames();
+        let info = self.pages.memory_info();
+        let used: u64 = HugeSize::ALL.map(in_pools).iter().sum();
+        assert_eq!(info.used, used, "what is not in a pool is free: invariant 8");
+    }
+}
+
+/// A machine of two nodes with this much memory each, and two CPUs, one on each node.
+pub(crate) fn two_nodes(bytes: u64) -> HostedConfig {
+    let range = |node: u8| MemoryRange::new(u64::from(node) * bytes, bytes).on_node(node);
+    let config = HostedConfig { ranges: vec![range(0), range(1)], ..HostedConfig::new(0) };
+    config.with_cpus(2).with_nodes(vec![0, 1])
+}
+
+/// Runs `test` as CPU 0, and empties the pools at the end.
+pub(crate) fn with_pools(config: HostedConfig, test: impl FnOnce(&World<'_, '_>)) {
+    let machine = config.build().expect("the host refused a machine");
+    machine.run_on(CpuId(0), || {
+        let pages = PageAllocator::new(&machine, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
+        let pools = HugePools::new();
+        let world = World { machine: &machine, pages: &pages, pools: &pools };
+        world.check();
+        test(&world);
+        world.check();
+        for size in HugeSize::ALL {
+            let _ = pools.resize(&pages, size, NodeSet::ALL, 0);
+        }
+        pages.drain_all();
+        world.check();
+    });
+}

@@ -194,7 +194,7 @@ pub unsafe trait Platform: Sync {
     /// code between the two calls, because a kernel has saved what the task had there. `false` where they cannot be had,
     /// now (in an interrupt, say) or ever; the library then uses a kernel without vectors, and does not call `vectors_end`.
     ///
-    /// What stands between is one stretch, under [`crate::limits::CLEAR_STRETCH_BYTES`], and a kernel may keep the task
+    /// What stands between is one [stretch](crate::clear::Stretch) of the clear policy, or less, and a kernel may keep the task
     /// on its CPU meanwhile. Calls do not nest. Does not block. Any context.
     #[inline]
     fn vectors_begin(&self) -> bool {

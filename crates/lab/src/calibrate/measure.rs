@@ -6,12 +6,16 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use quire::addr::FrameRange;
 use quire::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures};
 use quire::clear::{
-    CLASSES, Calibration, Clearer, Cost, THREADS, bytes_of, cpus_of, measure_clear, measure_copy,
+    CLASSES, Calibration, Clearer, Cost, STRETCHES, THREADS, bytes_of, cpus_of, measure_clear, measure_copy,
 };
 use quire::cpu::CpuId;
 use quire::error::KernelError;
+use quire::platform::TouchHint;
 
 use crate::bench::threads::{Meeting, allowed_cpus};
+
+/// Budgets that one stretch gets: differences are of a few per cent.
+const STRETCH_BUDGETS: u64 = 8;
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +35,11 @@ impl Effort {
     pub const SMOKE: Self = Self { scratch_bytes: 16 << 20, budget_ns: 300_000, every: 3, passes: 1 };
     /// What a policy is made of: 1 GiB a thread.
     pub const FULL: Self = Self { scratch_bytes: 1 << 30, budget_ns: 12_000_000, every: 1, passes: 2 };
+
+    /// The largest extent that fits.
+    fn largest(self) -> usize {
+        (0..CLASSES).rev().find(|&class| bytes_of(class) <= self.scratch_bytes).unwrap_or(0)
+    }
 
     /// The extents that fit.
     fn classes(self) -> impl Iterator<Item = usize> {
@@ -53,7 +62,8 @@ pub fn measure(effort: Effort) -> Result<Calibration> {
     let classes: Vec<usize> = effort.classes().collect();
     let groups: Vec<usize> = (0..THREADS).filter(|&group| cpus_of(group) as usize <= threads).collect();
     let kernels = clears().len() + copies().len();
-    let bar = progress(effort.passes * groups.len() * kernels * classes.len());
+    let steps = kernels * classes.len() + STRETCHES.len();
+    let bar = progress(effort.passes * groups.len() * steps);
     let bench = Bench { machine: &machine, clearer: &clearer, effort, bar: &bar };
     for _ in 0..effort.passes {
         for &group in &groups {
@@ -61,6 +71,11 @@ pub fn measure(effort: Effort) -> Result<Calibration> {
                 bar.set_message(format!("{} threads, {} KiB", cpus_of(group), bytes_of(class) >> 10));
                 bench.extent(group, class, &mut calibration)?;
             }
+        }
+    }
+    for _ in 0..effort.passes {
+        for &group in &groups {
+            bench.stretches(group, &mut calibration)?;
         }
     }
     bar.finish_and_clear();
@@ -104,6 +119,25 @@ impl Bench<'_> {
                 })?;
                 keep_less(&mut calibration.copy[group][kernel as usize][class], cost);
             }
+            self.bar.inc(1);
+        }
+        Ok(())
+    }
+
+    /// Every stretch for the largest extent, by the kernel that the figures so far choose for it.
+    fn stretches(&self, group: usize, calibration: &mut Calibration) -> Result<()> {
+        let (cpus, class) = (cpus_of(group), self.effort.largest());
+        let policy = calibration.policy(self.clearer.features());
+        let kernel = policy.clear_kernel(TouchHint::Unknown, cpus as u32, bytes_of(class));
+        for (at, stretch) in STRETCHES.into_iter().enumerate() {
+            self.bar.set_message(format!("{cpus} threads, stretches of {stretch}"));
+            self.clearer.set_policy(&policy.with_stretch(stretch))?;
+            let cost = self.together(cpus as usize, |scratch| {
+                let budget = self.effort.budget_ns * STRETCH_BUDGETS;
+                measure_clear(self.machine, self.clearer, kernel, class, scratch, budget)
+            })?;
+            let known = &mut calibration.stretches[group][at];
+            *known = if *known == 0 { cost.fill } else { cost.fill.min(*known) };
             self.bar.inc(1);
         }
         Ok(())

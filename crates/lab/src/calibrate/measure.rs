@@ -52,7 +52,8 @@ impl Effort {
 /// # Errors
 /// Too little memory.
 pub fn measure(effort: Effort) -> Result<Calibration> {
-    let threads = allowed_cpus().len().min(cpus_of(THREADS - 1) as usize);
+    let processors = allowed_cpus();
+    let threads = processors.len().min(cpus_of(THREADS - 1) as usize);
     let machine = HostedConfig::bench(effort.scratch_bytes * threads as u64)
         .with_cpus(threads)
         .build()
@@ -64,7 +65,7 @@ pub fn measure(effort: Effort) -> Result<Calibration> {
     let kernels = clears().len() + copies().len();
     let steps = kernels * classes.len() + STRETCHES.len();
     let bar = progress(effort.passes * groups.len() * steps);
-    let bench = Bench { machine: &machine, clearer: &clearer, effort, bar: &bar };
+    let bench = Bench { machine: &machine, clearer: &clearer, processors, effort, bar: &bar };
     for _ in 0..effort.passes {
         for &group in &groups {
             for &class in &classes {
@@ -96,6 +97,7 @@ fn copies() -> Vec<CopyKernel> {
 struct Bench<'a> {
     machine: &'a Hosted,
     clearer: &'a Clearer,
+    processors: Vec<usize>,
     effort: Effort,
     bar: &'a ProgressBar,
 }
@@ -152,7 +154,7 @@ impl Bench<'_> {
         let frames = self.effort.scratch_bytes / 4096;
         let first = self.machine.ranges()[0].start.frame();
         let meeting = Meeting::of(cpus);
-        let costs = self.machine.spawn_pinned_cpus(cpus, |cpu| {
+        let costs = self.machine.spawn_pinned_cpus(cpus, &self.processors, |cpu| {
             let scratch = FrameRange::new(first.add(cpu.index() as u64 * frames), frames);
             meeting.wait();
             measured(scratch)

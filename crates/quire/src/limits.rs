@@ -106,6 +106,8 @@ pub const CLEAR_STRETCH_MOST: u64 = 128 << 20;
 pub const CLEAR_POINT_NS: u64 = 100_000;
 /// A stretch may take one in so many of them when it is measured undisturbed: others share the memory at other times.
 pub const CLEAR_POINT_SHARE: u64 = 3;
+/// Pages that populating brings in between two reschedule points, at most, and [`CLEAR_STRETCH_BYTES`] of larger folios.
+pub const POPULATE_FAULTS: u32 = 64;
 /// Bytes around a faulting address that are cleared last and stay cached.
 pub const CLEAR_NEAR_BYTES: u64 = 64 << 10;
 /// Extents up to this stay cached, whatever the caller says: they are what one core's own caches hold easily.

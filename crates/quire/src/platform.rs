@@ -143,7 +143,8 @@ pub unsafe trait Platform: Sync {
     fn relax(&self);
 
     /// A place at which a long call lets others run: a kernel that does not preempt its tasks calls its scheduler if this
-    /// task has had its turn. Verbs that walk a range pass one with each page table, and the gather one at least every
+    /// task has had its turn. Verbs that walk a range pass one with each page table, populating at least every
+    /// [`crate::limits::POPULATE_FAULTS`] pages, and the gather one at least every
     /// [`crate::limits::DRAIN_RUNS`] runs and [`crate::limits::DRAIN_FRAMES`] frames that it counts down.
     ///
     /// Precondition: a task, not pinned by the library, which holds no lock but that of an address space, perhaps for

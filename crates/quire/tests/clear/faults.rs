@@ -133,7 +133,7 @@ fn a_task_that_dies_clears_nothing_ahead() {
 }
 
 /// Others get their turn while memory is populated, whatever the folios: between two reschedule points there is a stretch, or a
-/// handful of pages, and what tables it took.
+/// handful of pages, and what tables it took. Whoever wants the lock for writing waits for 2 MiB at most.
 #[test]
 fn populating_lets_others_run() {
     const STRETCH: u64 = CLEAR_STRETCH_BYTES / 4096;
@@ -141,14 +141,18 @@ fn populating_lets_others_run() {
         with_folios(order(folios), None, |_, watched, mm| {
             mm.mmap(&anonymous(8 * MIB)).unwrap();
             mm.mlock(VirtAddr(BASE), 8 * MIB, false).unwrap();
-            let (mut since, mut longest, mut all) = (0, 0, 0);
+            let (mut since, mut longest, mut all, mut held) = (0, 0, 0, 0);
             for event in watched.events() {
                 match event {
-                    Event::Clear(frames, _) => (since, all) = (since + frames.count, all + frames.count),
+                    Event::Clear(frames, _) => {
+                        (since, all, held) = (since + frames.count, all + frames.count, held + frames.count);
+                    }
                     Event::Point => since = 0,
+                    Event::Locked => held = 0,
                     _ => {}
                 }
                 longest = longest.max(since);
+                assert!(held <= 512 + 4, "order {folios}: {held} frames under one hold of the lock");
             }
             assert!(all >= 8 * MIB / 4096);
             assert!(

@@ -184,16 +184,26 @@ impl Hosted {
     /// # Panics
     /// When the machine has fewer CPUs, when one of them is offline or taken by another thread, or when the caller is pinned.
     pub fn spawn_cpus<R: Send>(&self, count: usize, action: impl Fn(CpuId) -> R + Sync) -> Vec<R> {
-        self.spawn(count, false, action)
+        self.spawn(count, &[], action)
     }
 
-    /// As [`Self::spawn_cpus`], each thread bound to one of the host's processors in turn; best effort, as the host may
-    /// forbid it.
-    pub fn spawn_pinned_cpus<R: Send>(&self, count: usize, action: impl Fn(CpuId) -> R + Sync) -> Vec<R> {
-        self.spawn(count, true, action)
+    /// As [`Self::spawn_cpus`], each thread bound to one of these processors of the host in turn, whatever the calling thread
+    /// is bound to; best effort, as the host may forbid it.
+    pub fn spawn_pinned_cpus<R: Send>(
+        &self,
+        count: usize,
+        processors: &[usize],
+        action: impl Fn(CpuId) -> R + Sync,
+    ) -> Vec<R> {
+        self.spawn(count, processors, action)
     }
 
-    fn spawn<R: Send>(&self, count: usize, bind: bool, action: impl Fn(CpuId) -> R + Sync) -> Vec<R> {
+    fn spawn<R: Send>(
+        &self,
+        count: usize,
+        processors: &[usize],
+        action: impl Fn(CpuId) -> R + Sync,
+    ) -> Vec<R> {
         let caller = Task::with(|task| {
             assert!(task.pins() == 0, "a pinned task cannot wait for other CPUs");
             task.cpu_of(self.identity())
@@ -206,8 +216,8 @@ impl Hosted {
             let action = &action;
             let threads = (0..count).map(|index| {
                 scope.spawn(move || {
-                    if bind {
-                        bind_to_processor(index);
+                    if let Some(&processor) = processors.get(index % processors.len().max(1)) {
+                        bind_to_processor(processor);
                     }
                     let cpu = CpuId(index as u32);
                     self.run_on(cpu, || action(cpu))
@@ -305,20 +315,16 @@ impl Drop for Aside<'_> {
     }
 }
 
-/// Binds the running thread to one of the processors that it may run on.
-fn bind_to_processor(index: usize) {
+/// Binds the running thread to a processor.
+fn bind_to_processor(processor: usize) {
     #[cfg(not(miri))]
     {
-        use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-        let Ok(allowed) = sched_getaffinity(None) else { return };
-        let processors = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect::<Vec<_>>();
-        if let Some(&processor) = processors.get(index % processors.len().max(1)) {
-            let mut one = CpuSet::new();
-            one.set(processor);
-            // A sandbox that forbids it makes timings noisier and nothing else.
-            let _ = sched_setaffinity(None, &one);
-        }
+        use rustix::thread::{CpuSet, sched_setaffinity};
+        let mut one = CpuSet::new();
+        one.set(processor);
+        // A sandbox that forbids it makes timings noisier and nothing else.
+        let _ = sched_setaffinity(None, &one);
     }
     #[cfg(miri)]
-    let _ = index;
+    let _ = processor;
 }

@@ -13,6 +13,7 @@ use lab::bench::stats::Summary;
 
 mod clears;
 mod counts;
+mod gigantic;
 
 fn quire(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
@@ -92,6 +93,7 @@ fn a_smoke_run_of_everything_writes_whole_lines_and_restores_the_machine() {
     check_page_alloc(&rows, &cases("page-alloc"));
     check_other_allocator_experiments(&rows);
     clears::check(&rows);
+    gigantic::check(&rows);
     assert!(table.contains("published, before") && table.contains("published, batched"), "{table}");
 }
 
@@ -239,7 +241,7 @@ fn check_other_allocator_experiments(rows: &[Row]) {
     }
 }
 
-const NAMES: [&str; 18] = [
+const NAMES: [&str; 20] = [
     "boot",
     "page-alloc",
     "time-bench",
@@ -258,6 +260,8 @@ const NAMES: [&str; 18] = [
     "clear",
     "clear-cache",
     "clear-then-use",
+    "first-touch",
+    "mlock-gigantic",
 ];
 
 /// Our own arms of the experiments on the page allocator.

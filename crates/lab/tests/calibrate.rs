@@ -26,7 +26,23 @@ fn what_is_measured_is_shown_saved_and_loaded() {
     let loaded = calibrate(&["--load", file, "--json"]);
     assert!(loaded.status.success(), "{}", text(&loaded.stderr));
     assert_eq!(text(&loaded.stderr), shown, "the same figures give the same tables");
-    assert_eq!(text(&loaded.stdout), std::fs::read_to_string(file).unwrap());
+    let saved = std::fs::read_to_string(file).unwrap();
+    assert_eq!(text(&loaded.stdout), saved);
+    check_stretches(shown, &saved);
+}
+
+/// Every stretch was measured, on every number of threads; one of them is marked, and is the policy's.
+fn check_stretches(shown: &str, saved: &str) {
+    let saved: serde_json::Value = serde_json::from_str(saved).unwrap();
+    let figures = saved["stretches"].as_array().unwrap();
+    let lengths = ["512KiB", "1MiB", "2MiB", "4MiB", "8MiB"];
+    let threads = figures.iter().map(|figure| figure["threads"].as_u64().unwrap()).max().unwrap();
+    assert_eq!(figures.len() as u32, lengths.len() as u32 * (threads.ilog2() + 1));
+    assert!(figures.iter().all(|figure| figure["fill_ns_per_mib"].as_u64().unwrap() > 0));
+    let marked: Vec<&str> =
+        lengths.into_iter().filter(|length| shown.contains(&format!("* {length} "))).collect();
+    let [chosen] = marked[..] else { panic!("{marked:?} are marked in\n{shown}") };
+    assert!(shown.contains(&format!("\nstretch: {chosen}\n")), "{chosen} is marked in\n{shown}");
 }
 
 #[test]

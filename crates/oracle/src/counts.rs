@@ -84,7 +84,7 @@ impl Mapped {
 pub struct Owners {
     /// Frames in use, as the allocator counts them.
     pub used: u64,
-    /// Mapped by a leaf, or part of a 2 MiB folio of which a part is.
+    /// Mapped by a leaf, or part of a folio of 2 MiB or 1 GiB of which a part is, or will be.
     pub mapped: u64,
     /// Held by something besides leaves and mapped by none: page cache, the zero frame; descriptors not counted.
     pub held: u64,
@@ -104,7 +104,7 @@ impl Owners {
         let mut owners = Self { used: info.used, tables, objects, ..Self::default() };
         for piece in memory.by_block() {
             let block = allocator.memmap().block(piece.start.block());
-            if block.state() == BlockState::Folio {
+            if matches!(block.state(), BlockState::Folio | BlockState::FolioTail) {
                 owners.mapped += piece.count;
                 owners.counts += u64::from(block.lanes_at().is_some());
                 continue;

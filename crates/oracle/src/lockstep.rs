@@ -138,14 +138,7 @@ impl<S: Subject> Lockstep<S> {
                 |m| m.mlockall(id, current, future, on_fault),
                 |s| s.mlockall(who, current, future, on_fault),
             ),
-            Op::Munlockall => self.verb(
-                who,
-                |m| {
-                    m.munlockall(id);
-                    Ok(())
-                },
-                |s| s.munlockall(who),
-            ),
+            Op::Munlockall => self.munlockall(who),
             Op::Brk(at) => self.brk(who, self.at(at)),
             Op::Fork => self.fork(who),
             Op::Exit => self.exit(who),
@@ -156,6 +149,7 @@ impl<S: Subject> Lockstep<S> {
                 (0..u64::from(pages)).try_for_each(|page| self.store(who, addr + page * PAGE, 0))
             }
             Op::Access(at, kind) => self.access(who, self.at(at), kind),
+            Op::ClearAhead(pieces) => self.clear_ahead(who, pieces),
             Op::Truncate(file, bytes) => self.verb(
                 who,
                 |m| {
@@ -165,6 +159,20 @@ impl<S: Subject> Lockstep<S> {
                 |s| s.truncate(who, file, bytes),
             ),
         }
+    }
+
+    fn munlockall(&mut self, who: Who) -> Outcome {
+        let model = |m: &mut Family| {
+            m.munlockall(who.space);
+            Ok(())
+        };
+        self.verb(who, model, |s| s.munlockall(who))
+    }
+
+    /// What is done before anybody asks for it changes nothing that the model knows.
+    fn clear_ahead(&mut self, who: Who, pieces: u16) -> Outcome {
+        self.subject.clear_ahead(who, pieces);
+        Ok(())
     }
 
     /// A verb that is done wholly or not at all.

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use hosted::Hosted;
-use quire::addr::{Frame, FrameRange, VirtAddr};
+use quire::addr::{Frame, FrameRange, Order, VirtAddr};
 use quire::cpu::CpuId;
 use quire::error::{FaultError, MmError};
 use quire::manager::MemoryManager;
@@ -40,6 +40,8 @@ pub struct Quire<'p> {
     single_pages: bool,
     /// Failed allocations before the last operation.
     failed_before: u64,
+    /// Leaves of 1 GiB that were there after a CPU had cleared ahead.
+    gigantic: u64,
     /// Owners of frames before there was an address space.
     owners_before: Owners,
 }
@@ -64,6 +66,7 @@ impl<'p> Quire<'p> {
             tight: false,
             single_pages: false,
             failed_before: 0,
+            gigantic: 0,
             owners_before: Owners::default(),
         };
         quire.owners_before = machine.run_on(CpuId(0), || quire.owners(&Mapped::default()));
@@ -94,6 +97,11 @@ impl<'p> Quire<'p> {
     pub fn single(mut self, single_pages: bool) -> Self {
         self.single_pages = single_pages;
         self
+    }
+
+    /// Leaves of 1 GiB that were there when a CPU had cleared ahead, each time that one did.
+    pub fn gigantic(&self) -> u64 {
+        self.gigantic
     }
 
     /// Closes all files. All address spaces have exited.
@@ -255,6 +263,15 @@ impl Subject for Quire<'_> {
 
     fn munlockall(&mut self, who: Who) -> Result<(), MmError> {
         self.on(who, Mm::munlockall)
+    }
+
+    fn clear_ahead(&mut self, who: Who, pieces: u16) {
+        let (machine, manager) = (self.machine, self.manager);
+        self.gigantic += self.on(who, |mm| {
+            let _cleared = (0..pieces).take_while(|_| manager.clear_ahead()).count();
+            let leaves = machine.leaves(mm.root()).into_iter();
+            leaves.filter(|leaf| leaf.frames == Order::GIGANTIC.frames()).count() as u64
+        });
     }
 
     fn truncate(&mut self, who: Who, file: u64, bytes: u64) -> Result<(), MmError> {

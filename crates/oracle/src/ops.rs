@@ -13,8 +13,8 @@ use crate::space::{Advice, Kind, PAGE, Placement, Prot};
 pub mod prelude {
     pub use super::At::{Heap, Null, Returned, Window};
     pub use super::Op::{
-        Access, Brk, Exit, Fork, Load, Madvise, Mlock, Mlockall, Mmap, Mprotect, Mremap, Munlock, Munlockall,
-        Munmap, Store, Touch, Truncate,
+        Access, Brk, ClearAhead, Exit, Fork, Load, Madvise, Mlock, Mlockall, Mmap, Mprotect, Mremap, Munlock,
+        Munlockall, Munmap, Store, Touch, Truncate,
     };
     pub use super::To::{DontUnmap, FixedDontUnmap, FixedTo, InPlace, MayMove};
     pub use super::What::{Anonymous, File, SharedAnonymous};
@@ -138,6 +138,8 @@ pub enum Op {
     Access(At, Kind),
     /// Gives a file another size in bytes, a multiple of eight.
     Truncate(u64, u64),
+    /// The CPU has nothing else to do, and clears so many pieces of what may be touched later.
+    ClearAhead(u16),
 }
 
 /// An operation, the CPU that does it and the address space it is done to (modulo the number of live ones).

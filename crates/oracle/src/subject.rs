@@ -36,6 +36,10 @@ pub trait Subject {
     fn mlockall(&mut self, who: Who, current: bool, future: bool, on_fault: bool) -> Result<(), MmError>;
     fn munlockall(&mut self, who: Who) -> Result<(), MmError>;
 
+    /// The CPU has nothing else to do, and brings in so many pieces of memory that nobody has touched yet, where the subject does
+    /// such a thing. Nothing of it shows but in how much is resident.
+    fn clear_ahead(&mut self, _who: Who, _pieces: u16) {}
+
     /// Gives a file another size.
     fn truncate(&mut self, who: Who, file: u64, bytes: u64) -> Result<(), MmError>;
 

@@ -1,11 +1,12 @@
 //! Address spaces and their model in lockstep, on several CPUs, under every folio policy.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use fastrand::Rng;
-use oracle::lockstep::{check_seed, in_time, seeds};
-use oracle::machine::{MachineShape, check_machine};
-use oracle::ops::{Draw, draw};
+use oracle::lockstep::{check_seed, in_time, long, seeds};
+use oracle::machine::{MachineShape, RunCounts, check_machine};
+use oracle::ops::{Draw, Step, draw};
 
 #[test]
 fn address_spaces_and_model_agree() {
@@ -16,6 +17,34 @@ fn address_spaces_and_model_agree() {
 #[test]
 fn families_and_model_agree() {
     agree(Duration::from_secs(5), Draw::families);
+}
+
+/// Folios of 1 GiB, which come piece by piece while mappings change, and as one leaf in the end.
+#[test]
+fn gigantic_folios_and_model_agree() {
+    let (mut runs, mut formed) = (0, 0);
+    // Each has GiB to make dirty and to clear.
+    let most = if long() { usize::MAX } else { 5 };
+    for seed in seeds(Duration::from_secs(4)).take(most) {
+        let mut rng = Rng::with_seed(seed);
+        let machine = MachineShape::gigantic(&mut rng);
+        let mut shape = Draw::new(&mut rng, 120, 2);
+        shape.gigantic();
+        let steps = draw(&mut rng, &shape);
+        let counted = Cell::new(RunCounts::default());
+        let run = |steps: &[Step]| {
+            check_machine(&machine, &shape.files, seed, steps).map(|counts| counted.set(counts))
+        };
+        let checked = in_time(&format!("QUIRE_SEED={seed}"), || check_seed(seed, &steps, &run));
+        if let Err(report) = checked {
+            panic!("{machine:?}, files {:?}\n{report}", shape.files);
+        }
+        runs += 1;
+        formed += counted.get().gigantic;
+    }
+    // One seed alone may have none.
+    assert!(formed > 0 || runs < most.min(5), "no folio became one leaf");
+    println!("{runs} machines of 120 operations agreed, with {formed} leaves of 1 GiB");
 }
 
 fn agree(limit: Duration, form: impl Fn(&mut Draw)) {

@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use crate::limits::{CLEAR_STRETCH_MOST, FRAME_SIZE};
+
 /// Why a machine's memory could not be taken over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InitError {
@@ -145,6 +147,11 @@ pub enum KernelError {
     },
     /// No kernel has that name.
     Unknown,
+    /// Reschedule points cannot stand so many bytes apart.
+    BadStretch {
+        /// How many.
+        bytes: u64,
+    },
 }
 
 impl fmt::Display for KernelError {
@@ -157,6 +164,10 @@ impl fmt::Display for KernelError {
                 )
             }
             Self::Unknown => f.write_str("no kernel has that name: `quire calibrate` lists them"),
+            Self::BadStretch { bytes } => write!(
+                f,
+                "reschedule points cannot stand {bytes} bytes apart: choose a multiple of {FRAME_SIZE} up to {CLEAR_STRETCH_MOST}"
+            ),
         }
     }
 }

@@ -98,10 +98,19 @@ pub const FORMING_FOLIOS: usize = 8;
 /// Folios of order 9 that one call splits of those that wait for it, at most.
 pub const DEFERRED_SPLITS: usize = 32;
 
-/// Bytes that are cleared or copied between two reschedule points, at most: under 100 us at 5.5 GB/s, the slowest that the
-/// published systems saw. The table of kernels is measured with it, since string stores choose by the length of one
-/// instruction.
+/// Bytes that are cleared or copied between two reschedule points where nobody measured which stretch is worth it, and in calls
+/// that have no reschedule point at all: under 100 us at 5.5 GB/s, the slowest that the published systems saw. The
+/// table of kernels is measured with it, since string stores choose by the length of one instruction.
 pub const CLEAR_STRETCH_BYTES: u64 = 512 << 10;
+/// Bytes between two reschedule points that a policy may name, at most; it may also name none: the published sweep goes to
+/// 32768 pages.
+pub const CLEAR_STRETCH_MOST: u64 = 128 << 20;
+/// Nanoseconds that nobody should wait longer for a reschedule point.
+pub const CLEAR_POINT_NS: u64 = 100_000;
+/// A stretch may take one in so many of them when it is measured undisturbed: others share the memory at other times.
+pub const CLEAR_POINT_SHARE: u64 = 3;
+/// Pages that populating brings in between two reschedule points, at most, and [`CLEAR_STRETCH_BYTES`] of larger folios.
+pub const POPULATE_FAULTS: u32 = 64;
 /// Bytes around a faulting address that are cleared last and stay cached.
 pub const CLEAR_NEAR_BYTES: u64 = 64 << 10;
 /// Extents up to this stay cached, whatever the caller says: they are what one core's own caches hold easily.
@@ -128,5 +137,7 @@ const _: () = assert!(DESCRIPTOR_FRAMES as u64 * FRAME_SIZE == (BLOCK_FRAMES * D
 const _: () = assert!(PCP_BATCH <= LOCK_HOLD_FRAMES && PCP_BATCH <= PCP_CAPACITY);
 const _: () = assert!(CLEAR_NEAR_BYTES.is_power_of_two() && CLEAR_NEAR_BYTES <= CLEAR_STRETCH_BYTES);
 const _: () = assert!(CLEAR_STRETCH_BYTES.is_multiple_of(FRAME_SIZE) && CLEAR_NEAR_BYTES >= FRAME_SIZE);
+const _: () =
+    assert!(CLEAR_STRETCH_BYTES <= CLEAR_STRETCH_MOST && CLEAR_STRETCH_MOST.is_multiple_of(FRAME_SIZE));
 const _: () = assert!(SPLIT_BATCH as u64 <= FLUSH_PAGES_CEILING);
 const _: () = assert!(MAX_PHYS_BYTES / BLOCK_SIZE <= u32::MAX as u64);

@@ -143,7 +143,8 @@ pub unsafe trait Platform: Sync {
     fn relax(&self);
 
     /// A place at which a long call lets others run: a kernel that does not preempt its tasks calls its scheduler if this
-    /// task has had its turn. Verbs that walk a range pass one with each page table, and the gather one at least every
+    /// task has had its turn. Verbs that walk a range pass one with each page table, populating at least every
+    /// [`crate::limits::POPULATE_FAULTS`] pages, and the gather one at least every
     /// [`crate::limits::DRAIN_RUNS`] runs and [`crate::limits::DRAIN_FRAMES`] frames that it counts down.
     ///
     /// Precondition: a task, not pinned by the library, which holds no lock but that of an address space, perhaps for
@@ -194,7 +195,7 @@ pub unsafe trait Platform: Sync {
     /// code between the two calls, because a kernel has saved what the task had there. `false` where they cannot be had,
     /// now (in an interrupt, say) or ever; the library then uses a kernel without vectors, and does not call `vectors_end`.
     ///
-    /// What stands between is one stretch, under [`crate::limits::CLEAR_STRETCH_BYTES`], and a kernel may keep the task
+    /// What stands between is one [stretch](crate::clear::Stretch) of the clear policy, or less, and a kernel may keep the task
     /// on its CPU meanwhile. Calls do not nest. Does not block. Any context.
     #[inline]
     fn vectors_begin(&self) -> bool {

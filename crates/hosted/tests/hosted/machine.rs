@@ -109,7 +109,7 @@ fn machines_know_their_own_threads_only() {
 fn spawned_cpus_are_all_there_and_their_caller_comes_back() {
     let machine = machine(3);
     machine.run_on(CpuId(1), || {
-        let cpus = machine.spawn_pinned_cpus(3, |cpu| {
+        let cpus = machine.spawn_cpus(3, |cpu| {
             let pinned = Pinned::new(&machine);
             assert_eq!(pinned.cpu(), cpu);
             cpu.0
@@ -121,6 +121,26 @@ fn spawned_cpus_are_all_there_and_their_caller_comes_back() {
         assert_eq!(machine.this_cpu(), CpuId(1));
     });
     assert!(panic_message(|| machine.this_cpu()).contains("no CPU"));
+}
+
+/// The processors that a caller names count, not those that it was bound to before: threads inherit these.
+#[test]
+#[cfg(not(miri))]
+fn spawned_cpus_run_on_the_processors_that_are_named() {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    let processors = || {
+        let set = sched_getaffinity(None).unwrap();
+        (0..CpuSet::MAX_CPU).filter(|&processor| set.is_set(processor)).collect::<Vec<_>>()
+    };
+    let all = processors();
+    let mut first = CpuSet::new();
+    first.set(all[0]);
+    sched_setaffinity(None, &first).unwrap();
+    let machine = machine(3);
+    let seen = machine.spawn_pinned_cpus(3, &all, |_| processors());
+    let wanted: Vec<_> = (0..3).map(|cpu| vec![all[cpu % all.len()]]).collect();
+    assert_eq!(seen, wanted);
+    assert_eq!(processors(), [all[0]], "the caller stays where it was");
 }
 
 #[test]

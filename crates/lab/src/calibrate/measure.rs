@@ -6,12 +6,16 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use quire::addr::FrameRange;
 use quire::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures};
 use quire::clear::{
-    CLASSES, Calibration, Clearer, Cost, THREADS, bytes_of, cpus_of, measure_clear, measure_copy,
+    CLASSES, Calibration, Clearer, Cost, STRETCHES, THREADS, bytes_of, cpus_of, measure_clear, measure_copy,
 };
 use quire::cpu::CpuId;
 use quire::error::KernelError;
+use quire::platform::TouchHint;
 
 use crate::bench::threads::{Meeting, allowed_cpus};
+
+/// Budgets that one stretch gets: differences are of a few per cent.
+const STRETCH_BUDGETS: u64 = 8;
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +36,11 @@ impl Effort {
     /// What a policy is made of: 1 GiB a thread.
     pub const FULL: Self = Self { scratch_bytes: 1 << 30, budget_ns: 12_000_000, every: 1, passes: 2 };
 
+    /// The largest extent that fits.
+    fn largest(self) -> usize {
+        (0..CLASSES).rev().find(|&class| bytes_of(class) <= self.scratch_bytes).unwrap_or(0)
+    }
+
     /// The extents that fit.
     fn classes(self) -> impl Iterator<Item = usize> {
         (0..CLASSES).step_by(self.every).filter(move |&class| bytes_of(class) <= self.scratch_bytes)
@@ -43,7 +52,8 @@ impl Effort {
 /// # Errors
 /// Too little memory.
 pub fn measure(effort: Effort) -> Result<Calibration> {
-    let threads = allowed_cpus().len().min(cpus_of(THREADS - 1) as usize);
+    let processors = allowed_cpus();
+    let threads = processors.len().min(cpus_of(THREADS - 1) as usize);
     let machine = HostedConfig::bench(effort.scratch_bytes * threads as u64)
         .with_cpus(threads)
         .build()
@@ -53,14 +63,20 @@ pub fn measure(effort: Effort) -> Result<Calibration> {
     let classes: Vec<usize> = effort.classes().collect();
     let groups: Vec<usize> = (0..THREADS).filter(|&group| cpus_of(group) as usize <= threads).collect();
     let kernels = clears().len() + copies().len();
-    let bar = progress(effort.passes * groups.len() * kernels * classes.len());
-    let bench = Bench { machine: &machine, clearer: &clearer, effort, bar: &bar };
+    let steps = kernels * classes.len() + STRETCHES.len();
+    let bar = progress(effort.passes * groups.len() * steps);
+    let bench = Bench { machine: &machine, clearer: &clearer, processors, effort, bar: &bar };
     for _ in 0..effort.passes {
         for &group in &groups {
             for &class in &classes {
                 bar.set_message(format!("{} threads, {} KiB", cpus_of(group), bytes_of(class) >> 10));
                 bench.extent(group, class, &mut calibration)?;
             }
+        }
+    }
+    for _ in 0..effort.passes {
+        for &group in &groups {
+            bench.stretches(group, &mut calibration)?;
         }
     }
     bar.finish_and_clear();
@@ -81,6 +97,7 @@ fn copies() -> Vec<CopyKernel> {
 struct Bench<'a> {
     machine: &'a Hosted,
     clearer: &'a Clearer,
+    processors: Vec<usize>,
     effort: Effort,
     bar: &'a ProgressBar,
 }
@@ -109,6 +126,25 @@ impl Bench<'_> {
         Ok(())
     }
 
+    /// Every stretch for the largest extent, by the kernel that the figures so far choose for it.
+    fn stretches(&self, group: usize, calibration: &mut Calibration) -> Result<()> {
+        let (cpus, class) = (cpus_of(group), self.effort.largest());
+        let policy = calibration.policy(self.clearer.features());
+        let kernel = policy.clear_kernel(TouchHint::Unknown, cpus as u32, bytes_of(class));
+        for (at, stretch) in STRETCHES.into_iter().enumerate() {
+            self.bar.set_message(format!("{cpus} threads, stretches of {stretch}"));
+            self.clearer.set_policy(&policy.with_stretch(stretch))?;
+            let cost = self.together(cpus as usize, |scratch| {
+                let budget = self.effort.budget_ns * STRETCH_BUDGETS;
+                measure_clear(self.machine, self.clearer, kernel, class, scratch, budget)
+            })?;
+            let known = &mut calibration.stretches[group][at];
+            *known = if *known == 0 { cost.fill } else { cost.fill.min(*known) };
+            self.bar.inc(1);
+        }
+        Ok(())
+    }
+
     /// What it costs each of so many CPUs that begin at the same moment, each in memory of its own: the mean.
     fn together(
         &self,
@@ -118,7 +154,7 @@ impl Bench<'_> {
         let frames = self.effort.scratch_bytes / 4096;
         let first = self.machine.ranges()[0].start.frame();
         let meeting = Meeting::of(cpus);
-        let costs = self.machine.spawn_pinned_cpus(cpus, |cpu| {
+        let costs = self.machine.spawn_pinned_cpus(cpus, &self.processors, |cpu| {
             let scratch = FrameRange::new(first.add(cpu.index() as u64 * frames), frames);
             meeting.wait();
             measured(scratch)

@@ -5,12 +5,12 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use procfs::Current;
 use quire::arch::{Caches, ClearKernel, CopyKernel};
-use quire::clear::{Calibration, Cost, Measured, THREADS, bytes_of, class_of, cpus_of};
+use quire::clear::{Calibration, Cost, Measured, STRETCHES, Stretch, THREADS, bytes_of, class_of, cpus_of};
 use serde::{Deserialize, Serialize};
 
 use crate::bench::row::write_atomically;
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// What is saved.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +23,7 @@ pub struct Saved {
     last_cache_bytes: u64,
     clear: Vec<Figure>,
     copy: Vec<Figure>,
+    stretches: Vec<StretchFigure>,
 }
 
 /// What one kernel costs for one extent.
@@ -37,6 +38,15 @@ struct Figure {
     read_ns_per_mib: u32,
 }
 
+/// What clearing a large extent costs in stretches of one length.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct StretchFigure {
+    threads: u64,
+    stretch_bytes: u64,
+    /// Nanoseconds a thread takes for each MiB.
+    fill_ns_per_mib: u32,
+}
+
 /// The processor's name for itself.
 fn cpu() -> String {
     let found = procfs::CpuInfo::current().ok();
@@ -49,10 +59,11 @@ impl Saved {
         Self {
             version: VERSION,
             cpu: cpu(),
-            stretch_bytes: calibration.stretch_bytes,
+            stretch_bytes: calibration.stretch.bytes(),
             last_cache_bytes: calibration.last_cache,
             clear: figures(&calibration.clear, |at| ClearKernel::ALL[at].name()),
             copy: figures(&calibration.copy, |at| CopyKernel::ALL[at].name()),
+            stretches: stretches(calibration),
         }
     }
 
@@ -68,7 +79,7 @@ impl Saved {
             bail!("figures of `{}`, and this is `{}`: calibrate anew", self.cpu, cpu());
         }
         let mut calibration = Calibration::empty(Caches { last: self.last_cache_bytes, ..Caches::default() });
-        calibration.stretch_bytes = self.stretch_bytes;
+        calibration.stretch = Stretch::of(self.stretch_bytes)?;
         for figure in &self.clear {
             let kernel = ClearKernel::from_name(&figure.kernel).with_context(|| figure.kernel.clone())?;
             figure.enter(&mut calibration.clear, kernel as usize)?;
@@ -76,6 +87,9 @@ impl Saved {
         for figure in &self.copy {
             let kernel = CopyKernel::from_name(&figure.kernel).with_context(|| figure.kernel.clone())?;
             figure.enter(&mut calibration.copy, kernel as usize)?;
+        }
+        for figure in &self.stretches {
+            figure.enter(&mut calibration)?;
         }
         Ok(calibration)
     }
@@ -98,6 +112,35 @@ impl Figure {
             ),
         }
     }
+}
+
+impl StretchFigure {
+    fn enter(&self, calibration: &mut Calibration) -> Result<()> {
+        let threads = (0..THREADS).find(|&threads| cpus_of(threads) == self.threads);
+        let stretch = STRETCHES.iter().position(|stretch| stretch.bytes() == self.stretch_bytes);
+        let (Some(threads), Some(stretch)) = (threads, stretch) else {
+            bail!(
+                "{} threads and stretches of {} bytes are in no table: calibrate anew",
+                self.threads,
+                self.stretch_bytes
+            )
+        };
+        calibration.stretches[threads][stretch] = self.fill_ns_per_mib;
+        Ok(())
+    }
+}
+
+fn stretches(calibration: &Calibration) -> Vec<StretchFigure> {
+    let mut figures = Vec::new();
+    for (threads, costs) in calibration.stretches.iter().enumerate() {
+        let known = STRETCHES.iter().zip(costs).filter(|(_, cost)| **cost > 0);
+        figures.extend(known.map(|(stretch, &cost)| StretchFigure {
+            threads: cpus_of(threads),
+            stretch_bytes: stretch.bytes(),
+            fill_ns_per_mib: cost,
+        }));
+    }
+    figures
 }
 
 fn figures<const N: usize>(measured: &Measured<N>, name: impl Fn(usize) -> &'static str) -> Vec<Figure> {

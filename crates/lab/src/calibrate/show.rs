@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use comfy_table::Table;
 use quire::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures};
-use quire::clear::{CLASSES, Calibration, ClearPolicy, Cost, THREADS, bytes_of, cpus_of};
+use quire::clear::{CLASSES, Calibration, ClearPolicy, Cost, STRETCHES, THREADS, bytes_of, cpus_of};
 use quire::platform::TouchHint;
 
 use crate::bench::table;
@@ -18,7 +18,7 @@ pub(super) fn text(calibration: &Calibration, features: CpuFeatures) -> String {
         caches.first >> 10,
         caches.second >> 10,
         caches.last >> 10,
-        calibration.stretch_bytes >> 10
+        calibration.stretch.bytes() >> 10
     );
     let lacking = ClearKernel::ALL.into_iter().filter_map(|kernel| kernel.on(features).err());
     for error in lacking {
@@ -48,13 +48,47 @@ pub(super) fn text(calibration: &Calibration, features: CpuFeatures) -> String {
             }
         }
     }
+    if let Some(sheet) = stretches(calibration, &policy) {
+        let _ = writeln!(
+            text,
+            "stretches between reschedule points, of large extents: GiB/s of all threads together, microseconds of one; the chosen one is marked\n{sheet}"
+        );
+    }
     let _ = write!(text, "{}", policy_text(&policy));
     text
 }
 
+/// A length of stretches a row, a number of threads a column; nothing where none was measured.
+fn stretches(calibration: &Calibration, policy: &ClearPolicy) -> Option<Table> {
+    let measured: Vec<usize> =
+        (0..THREADS).filter(|&threads| calibration.stretches[threads].iter().any(|&cost| cost > 0)).collect();
+    let header: Vec<String> = std::iter::once("stretch".to_owned())
+        .chain(measured.iter().map(|&threads| format!("{} threads", cpus_of(threads))))
+        .collect();
+    let mut sheet = table::new(&header, 1);
+    for (at, stretch) in STRETCHES.into_iter().enumerate() {
+        let mark = if stretch == policy.stretch { "* " } else { "" };
+        let mut cells = vec![format!("{mark}{stretch}")];
+        cells.extend(measured.iter().map(|&threads| {
+            let ns_per_mib = calibration.stretches[threads][at];
+            let micros = f64::from(ns_per_mib) * stretch.bytes() as f64 / f64::from(1 << 20) / 1e3;
+            format!("{:.1} {micros:5.1}us", rate(threads, u64::from(ns_per_mib)))
+        }));
+        sheet.add_row(cells);
+    }
+    (!measured.is_empty()).then_some(sheet)
+}
+
+/// GiB/s of all threads together when each takes so many nanoseconds for a MiB.
+fn rate(threads: usize, ns_per_mib: u64) -> f64 {
+    cpus_of(threads) as f64 * 1e9 / 1024.0 / ns_per_mib.max(1) as f64
+}
+
 /// The policy in its own words, under a line that says what it is.
 fn policy_text(policy: &ClearPolicy) -> String {
-    format!("policy (verb, hint, threads: kernel from which extent on)\n{policy}")
+    format!(
+        "policy (stretch between reschedule points; verb, hint, threads: kernel from which extent on)\n{policy}"
+    )
 }
 
 /// The letters of the hints under which a kernel is the chosen one.
@@ -80,9 +114,8 @@ fn sheet<const N: usize>(
         let mut cells = vec![extent(bytes_of(class))];
         cells.extend(measured_kernels.iter().map(|&kernel| {
             let cost = measured[kernel][class];
-            let rate = |ns: u64| cpus_of(threads) as f64 * 1e9 / 1024.0 / ns.max(1) as f64;
             let (fill, both) = (u64::from(cost.fill), u64::from(cost.fill) + u64::from(cost.read));
-            let figure = format!("{:.1} ({:.1})", rate(fill), rate(both));
+            let figure = format!("{:.1} ({:.1})", rate(threads, fill), rate(threads, both));
             format!("{:>3} {figure}", marks(class, kernel))
         }));
         sheet.add_row(cells);

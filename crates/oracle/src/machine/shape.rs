@@ -1,11 +1,11 @@
 //! Machines drawn from a seed, and whole runs on them.
 
 use fastrand::Rng;
-use hosted::{FailurePlan, Hosted, HostedConfig, OnViolation};
-use quire::addr::{FrameRange, Order};
+use hosted::{Backing as Memory, FailurePlan, Hosted, HostedConfig, OnViolation};
+use quire::addr::{FrameRange, Order, PhysAddr};
 use quire::cpu::CpuId;
 use quire::manager::{Config, MemoryManager, MemoryRange};
-use quire::platform::FileId;
+use quire::platform::{FileId, Platform};
 use quire::tlb::ZapStrategy;
 use quire::vm::{FolioPolicy, ForkStrategy, OrderPolicy};
 
@@ -51,6 +51,16 @@ impl MachineShape {
         }
     }
 
+    /// A machine on which anonymous memory comes by the GiB: piece by piece, sometimes as a whole, and alone or beside folios of
+    /// 2 MiB.
+    pub fn gigantic(rng: &mut Rng) -> Self {
+        let alone = FolioPolicy::only(Order::GIGANTIC);
+        let both = FolioPolicy::LINUX.with(Order::GIGANTIC, OrderPolicy::Always);
+        let policy = if rng.bool() { alone } else { both };
+        let policy = policy.with_on_demand(rng.u32(..4) > 0);
+        Self { bytes: GIGANTIC_BYTES, cpus: rng.usize(1..3), policy, ..Self::new(rng) }
+    }
+
     /// The same machine with so little memory that it runs out.
     #[must_use]
     pub fn small(self, bytes: u64) -> Self {
@@ -69,6 +79,9 @@ impl MachineShape {
         Self { lost_flushes, ..self }
     }
 }
+
+/// Memory for as many folios of 1 GiB as such a run may have at a time, and for what does not come in them.
+const GIGANTIC_BYTES: u64 = (3 << 30) + (256 << 20);
 
 fn draw_policy(rng: &mut Rng) -> FolioPolicy {
     let policy = match rng.u32(..6) {
@@ -95,6 +108,8 @@ pub struct RunCounts {
     pub allocations: u64,
     /// Flushes, under any plan but [`FailurePlan::Off`].
     pub flushes: u64,
+    /// Leaves of 1 GiB, as [`Quire::gigantic`] counts them.
+    pub gigantic: u64,
 }
 
 /// Builds the machine, steps library and model through the operations, exits everything, closes all files and checks
@@ -110,12 +125,21 @@ pub fn check_machine(
 ) -> Result<RunCounts, String> {
     // Violations are kept and asked for: a panic may come where another is under way already.
     let machine = HostedConfig { on_violation: OnViolation::Record, ..HostedConfig::new(shape.bytes) };
+    // A GiB that is cleared would be a quarter of a million faults of the host.
+    let machine = match shape.bytes >= GIGANTIC_BYTES {
+        true => HostedConfig { backing: Memory::Anonymous, huge_pages: true, ..machine },
+        false => machine,
+    };
+    let dirty = shape.bytes >= GIGANTIC_BYTES;
     let machine = machine.with_cpus(shape.cpus).build().map_err(|error| error.to_string())?;
     let frames = |range: &hosted::MemoryRange| MemoryRange {
         frames: FrameRange::new(range.start.frame(), range.bytes / PAGE),
         node: range.node,
-        zeroed: true,
+        zeroed: !dirty,
     };
+    if dirty {
+        soil(&machine);
+    }
     let ranges: Vec<MemoryRange> = machine.ranges().iter().map(frames).collect();
     let config = Config { folios: shape.policy, fork: shape.fork, zap: shape.zap, ..Config::default() };
     let made = machine.run_on(CpuId(0), || MemoryManager::new(&machine, &ranges, &config));
@@ -131,7 +155,11 @@ pub fn check_machine(
         .run(steps)
         .map_err(|divergence| format!("after operation {}: {}", divergence.step, divergence.what))?;
     let Lockstep { model, subject, .. } = lockstep;
-    let counts = RunCounts { allocations: machine.allocations_asked(), flushes: machine.flushes_asked() };
+    let counts = RunCounts {
+        allocations: machine.allocations_asked(),
+        flushes: machine.flushes_asked(),
+        gigantic: subject.gigantic(),
+    };
     machine.set_failures(FailurePlan::Off);
     subject.close();
     check_written(&machine, &model)?;
@@ -140,6 +168,19 @@ pub fn check_machine(
         return Err(format!("{after} frames in use after the end, {before} before the start"));
     }
     Ok(counts)
+}
+
+/// Stores to every probe of all memory, before somebody manages it: what is not cleared is seen.
+fn soil(machine: &Hosted) {
+    for range in machine.ranges() {
+        for page in (range.start.0..range.end().0).step_by(PAGE as usize) {
+            let start = machine.direct_map(PhysAddr(page));
+            for offset in PROBE_OFFSETS {
+                // SAFETY: a word of a page of the machine's memory, which nobody manages yet and no reference points into.
+                unsafe { start.add(offset as usize).cast::<u64>().write_unaligned(u64::MAX) };
+            }
+        }
+    }
 }
 
 /// Frames in use once no list and no cache keeps any back.

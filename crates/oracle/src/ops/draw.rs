@@ -24,15 +24,23 @@ pub struct Draw {
     sharing: Option<bool>,
     /// Hardly anything but private anonymous memory is mapped.
     anonymous: bool,
+    /// Addresses and lengths are of the order of folios of 1 GiB.
+    gigantic: bool,
     /// Of a thousand arguments, how many are made odd on purpose.
     odd: u32,
 }
 
 /// Kinds of operations that are drawn.
-const KINDS: usize = 18;
+const KINDS: usize = 19;
 
-/// The last of them.
-const TRUNCATE: usize = KINDS - 1;
+/// The last of those that every run may have.
+const TRUNCATE: usize = 17;
+/// What idle CPUs do, which shows only where folios are cleared on demand.
+const CLEAR_AHEAD: usize = 18;
+
+/// Pages of a folio of 1 GiB, and of a piece that it is cleared in.
+const GIGANTIC: i32 = 1 << 18;
+const PIECE: i32 = 1 << 9;
 
 /// Accesses, which no run goes without.
 const ALWAYS: [usize; 3] = [0, 12, 13];
@@ -41,7 +49,7 @@ impl Draw {
     /// Draws the shape of a run of `steps` operations.
     pub fn new(rng: &mut Rng, steps: usize, cpus: u8) -> Self {
         let mut weights = [0; KINDS];
-        for (kind, weight) in weights.iter_mut().enumerate() {
+        for (kind, weight) in weights[..=TRUNCATE].iter_mut().enumerate() {
             if ALWAYS.contains(&kind) || rng.u32(..100) < 55 {
                 *weight = 1 << rng.u32(0..4);
             }
@@ -59,6 +67,7 @@ impl Draw {
             weights,
             sharing: None,
             anonymous: false,
+            gigantic: false,
             odd: *rng.choice(&[0, 20, 100]).expect("not empty"),
         }
     }
@@ -92,6 +101,16 @@ impl Draw {
         self.anonymous = true;
     }
 
+    /// Maps anonymous memory by the GiB, stores here and there, cuts it, moves it and forks, while idle CPUs clear ahead. Nothing
+    /// is brought in by the GiB: the model knows single pages.
+    pub fn gigantic(&mut self) {
+        self.weights = [0; KINDS];
+        let often =
+            [(0, 4), (1, 3), (2, 3), (3, 6), (4, 3), (10, 2), (11, 2), (12, 12), (13, 8), (14, 2), (15, 2)];
+        often.into_iter().chain([(CLEAR_AHEAD, 8)]).for_each(|(kind, weight)| self.weights[kind] = weight);
+        (self.anonymous, self.gigantic, self.longest) = (true, true, 8);
+    }
+
     /// Keeps addresses and lengths to this many pages, for a subject that is slow or shares the machine.
     pub fn narrow(&mut self, pages: u32) {
         self.span = self.span.min(pages as i32);
@@ -99,7 +118,44 @@ impl Draw {
         self.files.iter_mut().for_each(|(_, bytes)| *bytes = (*bytes).min(u64::from(pages) * PAGE));
     }
 
+    /// The first operation where addresses are of that order: all of it is mapped.
+    fn gigantic_map() -> Op {
+        Op::Mmap(MapOp {
+            at: At::Window(-GIGANTIC, 0),
+            len: 2 * GIGANTIC as u64 * PAGE,
+            prot: Prot::Rw,
+            placement: Placement::Fixed,
+            what: What::Anonymous,
+            grows_down: false,
+            populate: false,
+            locked: false,
+        })
+    }
+
+    /// A page of one of two GiB: at its edge, at the edge of a piece, or anywhere.
+    fn gigantic_page(rng: &mut Rng) -> i32 {
+        let base = if rng.bool() { 0 } else { -GIGANTIC };
+        base + match rng.u32(..4) {
+            0 => 0,
+            1 | 2 => rng.i32(0..GIGANTIC / PIECE) * PIECE,
+            _ => rng.i32(0..GIGANTIC),
+        }
+    }
+
+    fn gigantic_len(rng: &mut Rng) -> u64 {
+        let pages = match rng.u32(..8) {
+            0 | 1 => GIGANTIC,
+            2 | 3 => rng.i32(1..=GIGANTIC / PIECE) * PIECE,
+            4 | 5 => rng.i32(1..8) * PIECE,
+            _ => rng.i32(1..5),
+        };
+        pages as u64 * PAGE
+    }
+
     fn page(&self, rng: &mut Rng) -> i32 {
+        if self.gigantic {
+            return Self::gigantic_page(rng);
+        }
         // Half of the addresses lie on coarse boundaries, so that operations meet each other's edges.
         match rng.u32(..4) {
             0 => rng.i32(-self.span..self.span),
@@ -125,6 +181,9 @@ impl Draw {
     fn len(&self, rng: &mut Rng) -> u64 {
         if self.odd(rng) {
             return *rng.choice(&[0, 1, 4095, 4097, u64::MAX, 1 << 47, u64::MAX - 4095]).expect("not empty");
+        }
+        if self.gigantic {
+            return Self::gigantic_len(rng);
         }
         let pages = match rng.u32(..3) {
             0 => rng.u32(1..5),
@@ -166,7 +225,7 @@ impl Draw {
             placement,
             what,
             grows_down: rng.u32(..12) == 0,
-            populate: rng.u32(..12) == 0,
+            populate: rng.u32(..12) == 0 && !self.gigantic,
             locked: self.weights[6] > 0 && rng.u32(..16) == 0,
         }
     }
@@ -194,7 +253,11 @@ impl Draw {
             2 => Op::Mprotect(self.at(rng, false), self.len(rng), self.prot(rng)),
             3 => self.remap(rng),
             4 => {
-                Op::Madvise(self.at(rng, false), self.len(rng), *rng.choice(&Advice::ALL).expect("not empty"))
+                let (at, len) = (self.at(rng, false), self.len(rng));
+                let advice = *rng.choice(&Advice::ALL).expect("not empty");
+                let brings = matches!(advice, Advice::PopulateRead | Advice::PopulateWrite);
+                let some = brings && self.gigantic;
+                Op::Madvise(at, if some { len.min(2 * PIECE as u64 * PAGE) } else { len }, advice)
             }
             5 => Op::Brk(At::Heap(rng.i32(-1..self.longest as i32), rng.u16(..4096))),
             6 => Op::Mlock(self.at(rng, false), self.len(rng), rng.bool()),
@@ -208,6 +271,7 @@ impl Draw {
             14 => Op::Touch(self.at(rng, true), rng.u32(1..=self.longest)),
             15 => Op::Access(self.at(rng, true), *rng.choice(&[Kind::Read, Kind::Write]).expect("not empty")),
             16 => Op::Access(self.at(rng, true), Kind::Exec),
+            CLEAR_AHEAD => Op::ClearAhead(*rng.choice(&[3, 40, 512, 512]).expect("not empty")),
             _ => {
                 let (file, bytes) = *rng.choice(&self.files).expect("not empty");
                 let within = *rng.choice(&[0, 0, 8, 1032, 4088]).expect("not empty");
@@ -231,16 +295,16 @@ pub enum Left {
 /// The operations of a run.
 pub fn draw(rng: &mut Rng, shape: &Draw) -> Vec<Step> {
     let total: u32 = shape.weights.iter().sum();
-    (0..shape.steps)
-        .map(|_| {
-            let mut rest = rng.u32(..total);
-            let kind = shape.weights.iter().position(|&weight| {
-                let here = rest < weight;
-                rest = rest.wrapping_sub(weight);
-                here
-            });
-            let (cpu, space) = (rng.u8(..shape.cpus.max(1)), rng.u8(..8));
-            Step { cpu, space, op: shape.op(rng, kind.expect("weights add up")) }
-        })
-        .collect()
+    let first = shape.gigantic.then(|| Step { cpu: 0, space: 0, op: Draw::gigantic_map() });
+    let drawn = (0..shape.steps).map(|_| {
+        let mut rest = rng.u32(..total);
+        let kind = shape.weights.iter().position(|&weight| {
+            let here = rest < weight;
+            rest = rest.wrapping_sub(weight);
+            here
+        });
+        let (cpu, space) = (rng.u8(..shape.cpus.max(1)), rng.u8(..8));
+        Step { cpu, space, op: shape.op(rng, kind.expect("weights add up")) }
+    });
+    first.into_iter().chain(drawn).collect()
 }

@@ -4,10 +4,11 @@
 
 use super::Clearer;
 use super::policy::{CLASSES, ClearPolicy, THREADS, Table, bytes_of, stays_cached};
+use super::stretch::{MeasuredStretches, STRETCHES, Stretch, best_stretch};
 use crate::addr::{Frame, FrameRange};
 use crate::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures};
 use crate::error::KernelError;
-use crate::limits::{CLEAR_CACHED_BYTES, CLEAR_STRETCH_BYTES, FRAME_SIZE};
+use crate::limits::{CLEAR_CACHED_BYTES, FRAME_SIZE};
 use crate::platform::{Platform, TouchHint};
 
 /// Bytes that one reading of the clock stands for, at least: smaller extents are measured several at a time.
@@ -56,14 +57,16 @@ pub type Measured<const N: usize> = [[[Cost; CLASSES]; N]; THREADS];
 /// What was measured on one machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Calibration {
-    /// [`CLEAR_STRETCH_BYTES`] when it was measured: string stores choose by the length of one instruction.
-    pub stretch_bytes: u64,
+    /// The stretch with which `clear` and `copy` were measured: string stores choose by the length of one instruction.
+    pub stretch: Stretch,
     /// Bytes of the last cache.
     pub last_cache: u64,
     /// What clearing costs.
     pub clear: Measured<{ ClearKernel::ALL.len() }>,
     /// What copying costs.
     pub copy: Measured<{ CopyKernel::ALL.len() }>,
+    /// What clearing a large extent by its kernel costs in other stretches.
+    pub stretches: MeasuredStretches,
 }
 
 impl Calibration {
@@ -71,10 +74,11 @@ impl Calibration {
     pub const fn empty(caches: Caches) -> Self {
         const NONE: Cost = Cost { fill: 0, read: 0 };
         Self {
-            stretch_bytes: CLEAR_STRETCH_BYTES,
+            stretch: Stretch::SUGGESTED,
             last_cache: caches.last,
             clear: [[[NONE; CLASSES]; ClearKernel::ALL.len()]; THREADS],
             copy: [[[NONE; CLASSES]; CopyKernel::ALL.len()]; THREADS],
+            stretches: [[0; STRETCHES.len()]; THREADS],
         }
     }
 
@@ -82,17 +86,22 @@ impl Calibration {
     /// caches (see [`crate::limits::CLEAR_SOON_SHARE`] and its neighbours) may take any kernel, small extents one that stays there,
     /// and all others one that goes past them. Where nothing was measured for an extent, the next smaller one
     /// counts, and for so many CPUs, fewer; where nothing was at all, or with stretches of another length, the [suggestion](ClearPolicy::suggested) stands.
+    ///
+    /// The stretch is the shortest of the [`STRETCHES`] that is within 1 % of the best and takes little enough time
+    /// ([`crate::limits::CLEAR_POINT_NS`]).
     pub fn policy(&self, features: CpuFeatures) -> ClearPolicy {
         let caches = Caches { last: self.last_cache, ..Caches::default() };
         let suggested = ClearPolicy::suggested(features, caches);
-        if self.stretch_bytes != CLEAR_STRETCH_BYTES {
+        if self.stretch != Stretch::SUGGESTED {
             return suggested;
         }
         let runs =
             ClearKernel::ALL.map(|kernel| (kernel, kernel.on(features).is_ok(), kernel.is_streaming()));
         let clear = best(&self.clear, &runs, &suggested.clear, self.last_cache);
         let runs = CopyKernel::ALL.map(|kernel| (kernel, kernel.on(features).is_ok(), kernel.is_streaming()));
-        ClearPolicy { clear, copy: best(&self.copy, &runs, &suggested.copy, self.last_cache) }
+        let copy = best(&self.copy, &runs, &suggested.copy, self.last_cache);
+        let kernels = ClearPolicy { clear, copy, ..suggested };
+        kernels.with_stretch(best_stretch(self, &kernels))
     }
 }
 
@@ -142,7 +151,7 @@ fn cheapest(costs: impl Iterator<Item = (usize, u64)> + Clone, before: Option<us
     Some(kept.map_or(kernel, |(kernel, _)| kernel))
 }
 
-/// What it takes to clear extents of a class by one kernel, in stretches as every clear is, and to read them once. Places
+/// What it takes to clear extents of a class by one kernel, in the stretches of the clearer's policy, and to read them once. Places
 /// rotate through `scratch`, whose contents are lost, so that what is cleared is in no cache if that is several times as large.
 /// Runs for about `budget_ns`, and for three rounds at least.
 ///

@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 use super::Clearer;
-use super::extent::Stretches;
 use crate::addr::{Frame, FrameRange};
 use crate::arch::{CopyKernel, ReadyCopy};
 use crate::error::Cancelled;
@@ -10,7 +9,7 @@ use crate::limits::{CLEAR_STRETCH_BYTES, FRAME_SIZE};
 use crate::platform::{Platform, TouchHint};
 
 impl Clearer {
-    /// Copies frames that are one stretch at most onto as many others from `to` on. They do not overlap.
+    /// Copies frames that are [`CLEAR_STRETCH_BYTES`] at most onto as many others from `to` on. They do not overlap.
     #[inline]
     pub fn copy<P: Platform>(&self, platform: &P, from: FrameRange, to: Frame, hint: TouchHint) {
         let bytes = from.count * FRAME_SIZE;
@@ -35,7 +34,7 @@ impl Clearer {
     ) -> Result<(), Cancelled> {
         let bytes = from.count * FRAME_SIZE;
         let busy = self.busy(bytes);
-        Stretches { platform, cancel, since: 0 }.over(from, |frames| {
+        self.stretches(platform, cancel).over(from, |frames| {
             let kernel = self.copy.get(hint, busy.cpus(), bytes);
             self.copy_by(platform, frames, to.add(frames.start.0 - from.start.0), kernel);
         })
@@ -49,7 +48,7 @@ impl Clearer {
         to: Frame,
         kernel: CopyKernel,
     ) {
-        let mut stretches = Stretches { platform, cancel: || false, since: 0 };
+        let mut stretches = self.stretches(platform, || false);
         let done = stretches.over(from, |frames| {
             self.copy_by(platform, frames, to.add(frames.start.0 - from.start.0), kernel);
         });

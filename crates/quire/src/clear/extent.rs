@@ -9,6 +9,7 @@ use crate::limits::{CLEAR_CACHED_BYTES, CLEAR_NEAR_BYTES, CLEAR_STRETCH_BYTES, F
 use crate::platform::{Platform, TouchHint};
 
 const NEAR_FRAMES: u64 = CLEAR_NEAR_BYTES / FRAME_SIZE;
+/// What is cleared without a reschedule point, at most.
 const STRETCH_FRAMES: u64 = CLEAR_STRETCH_BYTES / FRAME_SIZE;
 
 /// What is to be cleared, and what is known of it.
@@ -67,7 +68,7 @@ impl Extent {
 }
 
 impl Clearer {
-    /// Clears frames that are one stretch at most, so that no reschedule point is needed.
+    /// Clears frames that are [`CLEAR_STRETCH_BYTES`] at most, so that no reschedule point is needed.
     #[inline]
     pub fn clear<P: Platform>(&self, platform: &P, frames: FrameRange, hint: TouchHint) {
         debug_assert!(frames.count <= STRETCH_FRAMES, "longer ones need reschedule points: clear_extent");
@@ -77,7 +78,7 @@ impl Clearer {
     }
 
     /// Clears an extent of any length: what is far from the frame that somebody waits for first, and its neighbourhood last.
-    /// Passes a [`Platform::reschedule_point`] before more than a stretch is done without one, and asks `cancel` there.
+    /// Passes a [`Platform::reschedule_point`] before more than the policy's stretch is done without one, and asks `cancel` there.
     ///
     /// Precondition: as for [`Platform::reschedule_point`], when there is more than a stretch.
     ///
@@ -93,7 +94,7 @@ impl Clearer {
         let near = extent.neighbourhood();
         let before = FrameRange::new(extent.frames.start, near.start.0 - extent.frames.start.0);
         let after = FrameRange::new(near.end(), extent.frames.end().0 - near.end().0);
-        let mut stretches = Stretches { platform, cancel, since: 0 };
+        let mut stretches = self.stretches(platform, cancel);
         for part in [before, after] {
             stretches.over(part, |frames| {
                 let kernel = self.clear.get(extent.hint, busy.cpus(), bytes);
@@ -108,9 +109,14 @@ impl Clearer {
 
     /// Clears an extent in stretches by one kernel, whatever the table says: for measurements.
     pub(super) fn clear_all_by<P: Platform>(&self, platform: &P, frames: FrameRange, kernel: ClearKernel) {
-        let mut stretches = Stretches { platform, cancel: || false, since: 0 };
+        let mut stretches = self.stretches(platform, || false);
         let done = stretches.over(frames, |frames| self.clear_by(platform, frames, kernel));
         debug_assert_eq!(done, Ok(()), "nobody cancels it");
+    }
+
+    /// Work in stretches of the policy in force.
+    pub(super) fn stretches<'a, P, C>(&self, platform: &'a P, cancel: C) -> Stretches<'a, P, C> {
+        Stretches { platform, cancel, most: self.stretch().frames(), since: 0 }
     }
 
     /// One stretch by one kernel, or by one of its kind without vectors where these cannot be had.
@@ -140,10 +146,12 @@ impl Clearer {
 
 /// Work that is done a stretch at a time.
 pub(super) struct Stretches<'a, P, C> {
-    pub(super) platform: &'a P,
-    pub(super) cancel: C,
+    platform: &'a P,
+    cancel: C,
+    /// Frames of a stretch.
+    most: u64,
     /// Frames since the last reschedule point.
-    pub(super) since: u64,
+    since: u64,
 }
 
 impl<P: Platform, C: FnMut() -> bool> Stretches<'_, P, C> {
@@ -155,8 +163,8 @@ impl<P: Platform, C: FnMut() -> bool> Stretches<'_, P, C> {
     ) -> Result<(), Cancelled> {
         let mut at = frames.start;
         while at < frames.end() {
-            let count = (frames.end().0 - at.0).min(STRETCH_FRAMES);
-            if self.since + count > STRETCH_FRAMES {
+            let count = (frames.end().0 - at.0).min(self.most);
+            if self.since + count > self.most {
                 if (self.cancel)() {
                     return Err(Cancelled);
                 }

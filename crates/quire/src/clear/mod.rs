@@ -5,9 +5,8 @@
 //! zeroes that are not had better leave the caches to others. So the choice is a table ([`ClearPolicy`]) by hint, CPUs and
 //! extent, made from what the processor says of itself, or from what was measured on it ([`Calibration`]).
 //!
-//! A [`Clearer`] holds the table and does the work for one machine. An extent is cleared in stretches of at most
-//! [`CLEAR_STRETCH_BYTES`](crate::limits::CLEAR_STRETCH_BYTES), with a place for others to run and a place to give up between
-//! them; the neighbourhood of an address that was touched comes last and stays cached (Huang: "mm: clear huge page: clear
+//! A [`Clearer`] holds the table and does the work for one machine. An extent is cleared in [stretches](Stretch), with a place
+//! for others to run and a place to give up between them; the neighbourhood of an address that was touched comes last and stays cached (Huang: "mm: clear huge page: clear
 //! target sub-page last", 2017).
 
 mod calibrate;
@@ -15,12 +14,14 @@ mod cells;
 mod copy;
 mod extent;
 mod policy;
+mod stretch;
 
 pub use calibrate::{Calibration, Cost, Measured, measure_clear, measure_copy};
 pub use extent::Extent;
 pub use policy::{CLASSES, ClearPolicy, THREADS, Table, bytes_of, class_of, cpus_of, threads_class};
+pub use stretch::{MeasuredStretches, STRETCHES, Stretch};
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::arch::{ClearKernel, CopyKernel, CpuFeatures};
 use crate::error::KernelError;
@@ -33,6 +34,8 @@ pub struct Clearer {
     features: CpuFeatures,
     clear: Cells<ClearKernel>,
     copy: Cells<CopyKernel>,
+    /// Frames between two reschedule points, at most.
+    stretch: AtomicU64,
     /// CPUs that are clearing or copying an extent that is counted.
     busy: AtomicU32,
 }
@@ -57,6 +60,7 @@ impl Clearer {
             features,
             clear: Cells::new(&policy.clear),
             copy: Cells::new(&policy.copy),
+            stretch: AtomicU64::new(policy.stretch.frames()),
             busy: AtomicU32::new(0),
         })
     }
@@ -69,7 +73,7 @@ impl Clearer {
 
     /// The policy in force.
     pub fn policy(&self) -> ClearPolicy {
-        ClearPolicy { clear: self.clear.load(), copy: self.copy.load() }
+        ClearPolicy { clear: self.clear.load(), copy: self.copy.load(), stretch: self.stretch() }
     }
 
     /// Chooses another policy from now on; clears that are under way may use either.
@@ -80,7 +84,13 @@ impl Clearer {
         policy.check(self.features)?;
         self.clear.store(&policy.clear);
         self.copy.store(&policy.copy);
+        self.stretch.store(policy.stretch.frames(), Ordering::Relaxed);
         Ok(())
+    }
+
+    #[inline]
+    fn stretch(&self) -> Stretch {
+        Stretch::of_frames(self.stretch.load(Ordering::Relaxed))
     }
 
     /// Counts this CPU among those that clear, where the extent is large enough to matter to others.

@@ -3,6 +3,7 @@
 
 use core::fmt;
 
+use super::stretch::Stretch;
 use crate::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures, Feature};
 use crate::error::KernelError;
 use crate::limits::{
@@ -60,13 +61,15 @@ pub(super) const fn stays_cached(hint: TouchHint, threads: usize, class: usize, 
     bytes <= limit || bytes <= CLEAR_CACHED_BYTES
 }
 
-/// Which kernel clears, and which copies, what extent.
+/// Which kernel clears, and which copies, what extent, and in which stretches.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ClearPolicy {
     /// Kernels that clear.
     pub clear: Table<ClearKernel>,
     /// Kernels that copy.
     pub copy: Table<CopyKernel>,
+    /// How much is cleared or copied between two reschedule points, at most.
+    pub stretch: Stretch,
 }
 
 /// A table filled by a function of hint, class of threads and class of extent.
@@ -90,6 +93,7 @@ impl ClearPolicy {
         Self {
             clear: table(|hint, threads, class| if choose(hint, threads, class) { cached.0 } else { past.0 }),
             copy: table(|hint, threads, class| if choose(hint, threads, class) { cached.1 } else { past.1 }),
+            stretch: Stretch::SUGGESTED,
         }
     }
 
@@ -98,7 +102,14 @@ impl ClearPolicy {
         Self {
             clear: [[[clear; CLASSES]; THREADS]; TouchHint::ALL.len()],
             copy: [[[copy; CLASSES]; THREADS]; TouchHint::ALL.len()],
+            stretch: Stretch::SUGGESTED,
         }
+    }
+
+    /// The same in other stretches.
+    #[must_use]
+    pub const fn with_stretch(self, stretch: Stretch) -> Self {
+        Self { stretch, ..self }
     }
 
     /// The kernel that clears an extent of `bytes` bytes while `cpus` CPUs clear.
@@ -140,7 +151,7 @@ pub(super) fn streaming_copy(features: CpuFeatures) -> CopyKernel {
 }
 
 /// An extent in words: `4 KiB`.
-struct Bytes(u64);
+pub(super) struct Bytes(pub(super) u64);
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -152,10 +163,11 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// One line for each verb, hint and class of threads: where a kernel begins to be the one. For example
+/// The stretch, and one line for each verb, hint and class of threads: where a kernel begins to be the one. For example
 /// `clear soon 1: string from 4KiB, nt64 from 32MiB`.
 impl fmt::Display for ClearPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "stretch: {}", self.stretch)?;
         rows(f, "clear", &self.clear, |kernel| kernel.name())?;
         rows(f, "copy", &self.copy, |kernel| kernel.name())
     }

@@ -15,7 +15,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         &self.clearer
     }
 
-    /// Fills frames of the caller's with zeroes: one stretch at most ([`crate::limits::CLEAR_STRETCH_BYTES`]).
+    /// Fills frames of the caller's with zeroes: at most [`crate::limits::CLEAR_STRETCH_BYTES`].
     #[inline]
     pub fn clear(&self, frames: FrameRange, hint: TouchHint) {
         self.clearer.clear(self.platform, frames, hint);
@@ -44,7 +44,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         self.clearer.clear_extent(self.platform, extent, || self.platform.is_dying())
     }
 
-    /// Copies frames onto as many others of the caller's, one stretch at most. They do not overlap.
+    /// Copies frames onto as many others of the caller's, as many at most. They do not overlap.
     #[inline]
     pub fn copy(&self, from: FrameRange, to: Frame, hint: TouchHint) {
         self.clearer.copy(self.platform, from, to, hint);

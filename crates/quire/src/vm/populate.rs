@@ -7,7 +7,7 @@ use super::vma::{VmaAttributes, VmaFlags};
 use crate::addr::{VirtAddr, VirtRange};
 use crate::arch::Protection;
 use crate::error::FaultError;
-use crate::limits::{LOCK_HOLD_FRAMES, RECLAIM_ROUNDS};
+use crate::limits::{CLEAR_STRETCH_BYTES, FRAME_SIZE, LOCK_HOLD_FRAMES, POPULATE_FAULTS, RECLAIM_ROUNDS};
 use crate::platform::Platform;
 
 /// How the pages of a mapping come.
@@ -70,12 +70,24 @@ impl<P: Platform> Mm<'_, P> {
             How::Refuse => return Err((at, FaultError::Protection)),
             How::As(access) => access,
         };
+        let (mut faults, mut frames, mut held) = (0, 0, 0);
+        // Turns are bounded besides: a piece that somebody else clears may wait for a lock that waits for this one.
         for _ in 0..LOCK_HOLD_FRAMES {
-            if at >= end {
+            if at >= end || held >= LOCK_HOLD_FRAMES as u64 {
                 break;
             }
             match self.fault_in(vma, at, access, caller).map_err(|error| (at, error))? {
-                Step::Done(outcome) => at = at.align_down(outcome.order.bytes()).add(outcome.order.bytes()),
+                Step::Done(outcome) => {
+                    at = at.align_down(outcome.order.bytes()).add(outcome.order.bytes());
+                    (faults, frames) = (faults + 1, frames + outcome.order.frames());
+                    held += outcome.order.frames();
+                    // Folios that are shorter than a stretch have no reschedule point of their own, and the last stretch of
+                    // a longer one none behind it.
+                    if faults >= POPULATE_FAULTS || frames >= CLEAR_STRETCH_BYTES / FRAME_SIZE {
+                        self.memory.platform().reschedule_point();
+                        (faults, frames) = (0, 0);
+                    }
+                }
                 Step::Again => self.memory.platform().relax(),
                 Step::Formed(formed) => {
                     drop(space);

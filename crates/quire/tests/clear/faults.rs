@@ -132,6 +132,37 @@ fn a_task_that_dies_clears_nothing_ahead() {
     });
 }
 
+/// Others get their turn while memory is populated, whatever the folios: between two reschedule points there is a stretch, or a
+/// handful of pages, and what tables it took. Whoever wants the lock for writing waits for 2 MiB at most.
+#[test]
+fn populating_lets_others_run() {
+    const STRETCH: u64 = CLEAR_STRETCH_BYTES / 4096;
+    for (folios, most) in [(0, 64), (4, STRETCH), (7, STRETCH), (8, STRETCH), (9, STRETCH)] {
+        with_folios(order(folios), None, |_, watched, mm| {
+            mm.mmap(&anonymous(8 * MIB)).unwrap();
+            mm.mlock(VirtAddr(BASE), 8 * MIB, false).unwrap();
+            let (mut since, mut longest, mut all, mut held) = (0, 0, 0, 0);
+            for event in watched.events() {
+                match event {
+                    Event::Clear(frames, _) => {
+                        (since, all, held) = (since + frames.count, all + frames.count, held + frames.count);
+                    }
+                    Event::Point => since = 0,
+                    Event::Locked => held = 0,
+                    _ => {}
+                }
+                longest = longest.max(since);
+                assert!(held <= 512 + 4, "order {folios}: {held} frames under one hold of the lock");
+            }
+            assert!(all >= 8 * MIB / 4096);
+            assert!(
+                longest <= most + 4 && since <= 4,
+                "order {folios}: {longest} at most, {since} at the end"
+            );
+        });
+    }
+}
+
 /// Memory that is brought in by the hundreds of MiB goes past the caches, folio by folio; what is brought in by one access
 /// does not.
 #[test]

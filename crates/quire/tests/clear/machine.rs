@@ -9,6 +9,7 @@ use quire::addr::{Frame, FrameRange, PhysAddr};
 use quire::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures, ReadyClear, ReadyCopy};
 use quire::cpu::{CpuId, CpuSet};
 use quire::platform::{Context, FlushRequest, InterruptState, Platform};
+use quire::rank::Rank;
 
 /// What the library did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,6 +19,8 @@ pub(crate) enum Event {
     Point,
     VectorsBegin,
     VectorsEnd,
+    /// The lock of an address space was taken.
+    Locked,
 }
 
 /// The machine.
@@ -127,6 +130,11 @@ unsafe impl Platform for Watched<'_> {
     }
     fn vectors_end(&self) {
         self.note(Event::VectorsEnd);
+    }
+    fn lock_taken(&self, rank: Rank) {
+        if rank == Rank::AddressSpace {
+            self.note(Event::Locked);
+        }
     }
     fn is_dying(&self) -> bool {
         let lived = |lives: u64| lives.checked_sub(u64::from(lives != u64::MAX));

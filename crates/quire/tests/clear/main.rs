@@ -7,6 +7,7 @@ mod common;
 mod emulated;
 mod faults;
 mod kernels;
+mod lengths;
 mod machine;
 mod policy;
 mod stretches;

@@ -4,8 +4,8 @@ use hosted::HostedConfig;
 use quire::addr::{Frame, FrameRange};
 use quire::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures, Feature};
 use quire::clear::{
-    CLASSES, Calibration, ClearPolicy, Clearer, Cost, THREADS, bytes_of, class_of, cpus_of, measure_clear,
-    measure_copy, threads_class,
+    CLASSES, Calibration, ClearPolicy, Clearer, Cost, Stretch, THREADS, bytes_of, class_of, cpus_of,
+    measure_clear, measure_copy, threads_class,
 };
 use quire::cpu::CpuId;
 use quire::error::{InitError, KernelError};
@@ -111,6 +111,7 @@ fn a_policy_that_was_set_is_the_one_that_is_used() {
         let mut other = wanted;
         other.copy[2][1][18] = CopyKernel::String;
         other.clear[0][2][0] = ClearKernel::String;
+        other.stretch = Stretch::of(3 * MIB).unwrap();
         allocator.clearer().set_policy(&other).unwrap();
         assert_eq!(allocator.clearer().policy(), other);
     });
@@ -199,7 +200,7 @@ fn what_was_not_measured_is_as_for_less_or_as_suggested() {
         suggested.clear_kernel(TouchHint::Later, 1, 256 * MIB)
     );
     // Figures for stretches of another length say nothing.
-    measured.stretch_bytes *= 2;
+    measured.stretch = Stretch::of(MIB).unwrap();
     assert_eq!(measured.policy(all), suggested);
 }
 
@@ -210,7 +211,9 @@ fn the_table_is_printed_where_it_changes() {
     let text = policy.to_string();
     assert!(text.contains("clear later 1: string from 4KiB, nt16 from 128KiB\n"), "{text}");
     assert!(text.contains("copy unknown 4: string from 4KiB\n"), "{text}");
-    assert_eq!(text.lines().count(), 18);
+    assert!(text.starts_with("stretch: 512KiB\n"), "{text}");
+    assert!(policy.with_stretch(Stretch::ENDLESS).to_string().starts_with("stretch: none\n"));
+    assert_eq!(text.lines().count(), 19);
 }
 
 /// The machine is really measured: costs are there, and of a size that memory can have; memory outside is untouched.

@@ -7,6 +7,7 @@ pub mod dontneed;
 pub mod exit;
 pub mod fault;
 pub mod fork;
+pub mod gigantic;
 pub mod heap;
 pub mod interrupts;
 pub mod mobility;

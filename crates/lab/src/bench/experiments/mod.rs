@@ -9,7 +9,9 @@ pub mod clear_then_use;
 pub mod dontneed;
 pub mod exit;
 pub mod fault;
+pub mod first_touch;
 pub mod fork;
+pub mod mlock_gigantic;
 pub mod mobility;
 pub mod page_alloc;
 pub mod page_test;
@@ -41,6 +43,8 @@ pub const ALL: &[&Experiment] = &[
     &clear::EXPERIMENT,
     &clear_cache::EXPERIMENT,
     &clear_then_use::EXPERIMENT,
+    &first_touch::EXPERIMENT,
+    &mlock_gigantic::EXPERIMENT,
 ];
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ fn some() -> Calibration {
     let mut some = Calibration::empty(Caches { first: 0, second: 0, last: 12 << 20 });
     some.clear[0][ClearKernel::Nt16 as usize][3] = Cost { fill: 70, read: 9 };
     some.clear[2][ClearKernel::String as usize][18] = Cost { fill: 71, read: 0 };
+    some.stretches[1][3] = 72;
     some.copy[1][CopyKernel::Movnti as usize][0] = Cost { fill: u32::MAX, read: 1 };
     some
 }
@@ -31,6 +32,9 @@ fn what_is_not_this_machines_is_refused() {
     assert!(refused(&|saved| saved.clear[0].kernel = "memset".to_owned()).contains("memset"));
     assert!(refused(&|saved| saved.clear[0].threads = 3).contains("no table"));
     assert!(refused(&|saved| saved.copy[0].extent_bytes = 5000).contains("no table"));
+    assert!(refused(&|saved| saved.stretches[0].threads = 3).contains("no table"));
+    assert!(refused(&|saved| saved.stretches[0].stretch_bytes = 4096).contains("no table"));
+    assert!(refused(&|saved| saved.stretch_bytes = 5000).contains("multiple of 4096"));
 }
 
 #[test]

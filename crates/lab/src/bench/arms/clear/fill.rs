@@ -57,7 +57,7 @@ impl Prepared for Ready {
     fn run(&mut self) -> Result<Sample, Skip> {
         let Fill { extent, bytes, threads } = self.case;
         let (meeting, grounds) = (Meeting::of(threads), &*self.grounds);
-        let spans = grounds.machine().spawn_pinned_cpus(threads, |cpu| {
+        let spans = grounds.machine().spawn_pinned_cpus(threads, grounds.processors(), |cpu| {
             let all = FrameRange::new(grounds.of(cpu).start, bytes / 4096);
             grounds.mark(all);
             meeting.wait();

@@ -21,7 +21,7 @@ const LINE: usize = 64;
 /// The machine, built by the first arm that needs it.
 pub(super) struct Shared {
     policy: ClearPolicy,
-    cpus: usize,
+    processors: Vec<usize>,
     grounds: RefCell<Option<Rc<Grounds>>>,
 }
 
@@ -29,12 +29,14 @@ pub(super) struct Shared {
 pub(super) struct Grounds {
     machine: Hosted,
     clearer: Clearer,
+    /// One for each CPU.
+    processors: Vec<usize>,
     bytes: u64,
 }
 
 impl Shared {
     pub(super) fn new(setting: &Setting) -> Self {
-        Self { policy: setting.policy, cpus: setting.cpus.len(), grounds: RefCell::new(None) }
+        Self { policy: setting.policy, processors: setting.cpus.clone(), grounds: RefCell::new(None) }
     }
 
     /// At least `bytes` bytes for each CPU.
@@ -45,14 +47,15 @@ impl Shared {
         }
         // What is there goes before there is more.
         *kept = None;
-        let grounds = Rc::new(Grounds::new(bytes, self.cpus, &self.policy)?);
+        let grounds = Rc::new(Grounds::new(bytes, &self.processors, &self.policy)?);
         *kept = Some(grounds.clone());
         Ok(grounds)
     }
 }
 
 impl Grounds {
-    fn new(bytes: u64, cpus: usize, policy: &ClearPolicy) -> Result<Self, Skip> {
+    fn new(bytes: u64, processors: &[usize], policy: &ClearPolicy) -> Result<Self, Skip> {
+        let cpus = processors.len();
         let failed = |error: &dyn std::fmt::Display| Skip(format!("no memory to clear: {error}"));
         let machine = HostedConfig::bench(bytes * cpus as u64)
             .with_cpus(cpus)
@@ -60,11 +63,16 @@ impl Grounds {
             .map_err(|error| failed(&error))?;
         let clearer = machine.run_on(CpuId(0), || Clearer::new(&machine, Some(policy)));
         let clearer = clearer.map_err(|error| failed(&error))?;
-        Ok(Self { machine, clearer, bytes })
+        Ok(Self { machine, clearer, processors: processors.to_vec(), bytes })
     }
 
     pub(super) fn machine(&self) -> &Hosted {
         &self.machine
+    }
+
+    /// The processors of the host on which its CPUs run.
+    pub(super) fn processors(&self) -> &[usize] {
+        &self.processors
     }
 
     /// The memory of one CPU.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::ptr::null_mut;
 use std::rc::Rc;
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap_anonymous, munmap};
 
 use crate::bench::experiment::Skip;
 use crate::bench::linux::populate::FolioChooser;
@@ -15,10 +15,10 @@ use crate::bench::linux::populate::FolioChooser;
 const ATTEMPTS: usize = 3;
 
 /// The settings of this machine, for all arms of the running kernel.
-pub(super) type Chooser = Rc<RefCell<FolioChooser>>;
+pub(in crate::bench::arms) type Chooser = Rc<RefCell<FolioChooser>>;
 
 /// A pool of pages of one size, as large as asked for; dropping it makes it as large as it was.
-pub(super) struct Pool {
+pub(in crate::bench::arms) struct Pool {
     page: usize,
     files: PathBuf,
     chooser: Chooser,
@@ -29,7 +29,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`Skip`] where the kernel has no such size, or not so much memory in one piece, or this user may not ask.
-    pub(super) fn of(chooser: &Chooser, page: usize, count: usize) -> Result<Self, Skip> {
+    pub(in crate::bench::arms) fn of(chooser: &Chooser, page: usize, count: usize) -> Result<Self, Skip> {
         let files = PathBuf::from(format!("/sys/kernel/mm/hugepages/hugepages-{}kB", page >> 10));
         let pool = Self { page, files, chooser: chooser.clone() };
         let ask = || chooser.borrow_mut().settings()?.set(&pool.wanted(), &count.to_string());
@@ -57,7 +57,7 @@ impl Pool {
     }
 
     /// Pages of the pool that nobody has.
-    pub(super) fn free(&self) -> u64 {
+    pub(in crate::bench::arms) fn free(&self) -> u64 {
         let text = fs::read_to_string(self.files.join("free_hugepages")).ok();
         text.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
     }
@@ -66,7 +66,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`Skip`] when the kernel refuses.
-    pub(super) fn map(&self, bytes: usize) -> Result<Mapping, Skip> {
+    pub(in crate::bench::arms) fn map(&self, bytes: usize) -> Result<Mapping, Skip> {
         let size = if self.page == 1 << 30 { MapFlags::HUGE_1GB } else { MapFlags::HUGE_2MB };
         let flags = MapFlags::PRIVATE | MapFlags::HUGETLB | size;
         // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory that exists.
@@ -87,7 +87,7 @@ impl Drop for Pool {
 }
 
 /// Memory of huge pages.
-pub(super) struct Mapping {
+pub(in crate::bench::arms) struct Mapping {
     start: usize,
     bytes: usize,
 }
@@ -97,12 +97,39 @@ impl Mapping {
     ///
     /// # Errors
     /// [`Skip`] when the kernel refuses.
-    pub(super) fn populate(&self, part: usize, parts: usize) -> Result<(), Skip> {
+    pub(in crate::bench::arms) fn populate(&self, part: usize, parts: usize) -> Result<(), Skip> {
         let bytes = self.bytes / parts;
         let start = (self.start + part * bytes) as *mut std::ffi::c_void;
         // SAFETY: the part lies in the mapping, which is this value's alone, and populating changes no contents.
         unsafe { madvise(start, bytes, Advice::LinuxPopulateWrite) }
             .map_err(|error| Skip::because("MADV_POPULATE_WRITE (needs Linux 5.14 and free memory)", error))
+    }
+}
+
+impl Mapping {
+    /// Locks one of `parts` equal parts in one call.
+    ///
+    /// # Errors
+    /// [`Skip`] when the kernel refuses.
+    pub(in crate::bench::arms) fn lock(&self, part: usize, parts: usize) -> Result<(), Skip> {
+        let bytes = self.bytes / parts;
+        let start = (self.start + part * bytes) as *mut std::ffi::c_void;
+        // SAFETY: the part lies in the mapping, which is this value's alone, and bringing pages in changes no contents.
+        unsafe { mlock(start, bytes) }.map_err(|error| Skip::because("mlock (see `ulimit -l`)", error))
+    }
+
+    /// Stores a byte.
+    pub(in crate::bench::arms) fn store(&self, at: usize) {
+        assert!(at < self.bytes, "a store beyond the mapping");
+        // SAFETY: inside the mapping (asserted), which is this value's alone, and into which no reference exists.
+        unsafe { ((self.start + at) as *mut u8).write_volatile(1) };
+    }
+
+    /// The word at a multiple of eight.
+    pub(in crate::bench::arms) fn word(&self, at: usize) -> u64 {
+        assert!(at.is_multiple_of(8) && at + 8 <= self.bytes, "a look beyond the mapping");
+        // SAFETY: as above.
+        unsafe { ((self.start + at) as *const u64).read_volatile() }
     }
 }
 

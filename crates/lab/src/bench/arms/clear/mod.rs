@@ -3,7 +3,7 @@
 mod cache;
 mod fill;
 mod grounds;
-mod huge;
+pub(in crate::bench::arms) mod huge;
 mod populate;
 mod used;
 
@@ -28,8 +28,8 @@ pub const RATE: Metric = Metric { name: "rate", unit: "GiB/s", better: Better::H
 
 /// What all arms of a run share.
 pub struct Setting {
-    policy: ClearPolicy,
-    cpus: Vec<usize>,
+    pub(in crate::bench::arms) policy: ClearPolicy,
+    pub(in crate::bench::arms) cpus: Vec<usize>,
 }
 
 impl Setting {

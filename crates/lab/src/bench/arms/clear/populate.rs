@@ -49,13 +49,14 @@ pub(super) fn all(setting: &Setting) -> Vec<Box<dyn Arm<Populating>>> {
     vec![
         // First, while there is most memory in large pieces.
         Box::new(HugeTlb { chooser: chooser.clone(), cpus: cpus.clone() }),
-        Box::new(Ours { policy: setting.policy, machine: None }),
+        Box::new(Ours { policy: setting.policy, cpus: cpus.clone(), machine: None }),
         Box::new(Thp { chooser, cpus }),
     ]
 }
 
 struct Ours {
     policy: ClearPolicy,
+    cpus: Vec<usize>,
     machine: Option<Hosted>,
 }
 
@@ -89,12 +90,13 @@ impl Arm<Populating> for Ours {
             allocator: AllocatorConfig { clear: Some(self.policy), ..AllocatorConfig::default() },
             ..Config::default()
         };
-        Ok(Box::new(OursReady { case: *case, machine, config }))
+        Ok(Box::new(OursReady { case: *case, cpus: &self.cpus, machine, config }))
     }
 }
 
 struct OursReady<'a> {
     case: Populating,
+    cpus: &'a [usize],
     machine: &'a Hosted,
     config: Config,
 }
@@ -109,7 +111,7 @@ impl Prepared for OursReady<'_> {
             let mm = manager.new_mm().map_err(|error| said(&error))?;
             ours::map(&mm, case.total())?;
             let meeting = Meeting::of(case.threads);
-            let spans = self.machine.spawn_pinned_cpus(case.threads, |cpu| {
+            let spans = self.machine.spawn_pinned_cpus(case.threads, self.cpus, |cpu| {
                 mm.switch_in();
                 let start = ours::START.add((cpu.index() * case.bytes) as u64);
                 meeting.wait();

@@ -1,0 +1,211 @@
+//! Touches a fresh folio of 1 GiB of ours: cleared as a whole by whoever touches it, or on demand.
+
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use hosted::Hosted;
+use quire::addr::{Order, VirtAddr};
+use quire::cpu::CpuId;
+use quire::limits::BLOCK_SIZE;
+use quire::manager::{Config, MemoryManager};
+use quire::page_alloc::AllocatorConfig;
+use quire::platform::Platform;
+use quire::vm::{FolioPolicy, Mm};
+
+use super::GIB;
+use super::ground::{Shared, all_zero, mark, store, word, zeroes};
+use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
+use crate::bench::folio::PAGE;
+use crate::bench::ours;
+use crate::bench::threads::Meeting;
+
+/// Bytes of a piece that is cleared on demand.
+pub(super) const PIECE: usize = BLOCK_SIZE as usize;
+/// The byte that is touched first: in the middle of a piece in the middle of the folio.
+pub(super) const TOUCHED: usize = 300 * PIECE + 77 * PAGE + 5;
+
+/// Touch a folio of 1 GiB that nobody has touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct First {
+    /// What is timed.
+    pub what: What,
+}
+
+/// What is timed, from the beginning of the first store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// Until that store is done.
+    Byte,
+    /// Until all of the folio is there as one leaf, with nothing else to do.
+    All,
+    /// Until a byte in each 2 MiB was stored, in order of address.
+    Each,
+}
+
+impl First {
+    /// The offsets between which memory is there afterwards.
+    pub(super) fn ready(self) -> (usize, usize) {
+        match self.what {
+            What::Byte => (TOUCHED / PIECE * PIECE, (TOUCHED / PIECE + 1) * PIECE),
+            What::All | What::Each => (0, GIB),
+        }
+    }
+
+    /// Where bytes are stored, in this order.
+    pub(super) fn stores(self) -> impl Iterator<Item = usize> {
+        let (first, last) = if self.what == What::Each { (0, GIB / PIECE - 1) } else { (300, 300) };
+        (first..=last).map(|piece| piece * PIECE + TOUCHED % PIECE)
+    }
+
+    /// What came of it.
+    ///
+    /// # Errors
+    /// [`Skip`] when not all of the marks are gone.
+    pub(super) fn sample(self, nanoseconds: f64, zeroes: u64) -> Result<Sample, Skip> {
+        let (start, end) = self.ready();
+        all_zero(zeroes, end - start)?;
+        Ok(Sample::new(nanoseconds, zeroes).count("pieces", ((end - start) / PIECE) as u64))
+    }
+}
+
+pub(super) fn all(shared: &Rc<Shared>) -> impl Iterator<Item = Box<dyn Arm<First>>> {
+    let arm = |way| Box::new(Ours { way, shared: shared.clone() }) as Box<dyn Arm<First>>;
+    [Way::OnDemand, Way::Helped, Way::Whole].map(arm).into_iter()
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Whole,
+    OnDemand,
+    Helped,
+}
+
+struct Ours {
+    way: Way,
+    shared: Rc<Shared>,
+}
+
+impl Arm<First> for Ours {
+    fn name(&self) -> &'static str {
+        match self.way {
+            Way::Whole => "whole",
+            Way::OnDemand => "quire",
+            Way::Helped => "quire-helped",
+        }
+    }
+
+    fn about(&self) -> &'static str {
+        match self.way {
+            Way::Whole => {
+                "the fault of the first store clears all of the folio (FolioPolicy::with_on_demand(false)); hosted machine with the measured policy, no trap."
+            }
+            Way::OnDemand => {
+                "the fault clears the piece of 2 MiB that was touched. The same CPU brings the rest by MemoryManager::clear_ahead where all is waited for."
+            }
+            Way::Helped => "the same, and a second CPU has nothing to do but clear_ahead from the beginning.",
+        }
+    }
+
+    fn setup(&mut self, case: &First) -> Result<Box<dyn Prepared + '_>, Skip> {
+        let cpus = if self.way == Way::Helped { 2 } else { 1 };
+        if self.shared.processors.len() < cpus {
+            return Err(Skip("one processor: nobody is there to help".to_owned()));
+        }
+        let machine = self.shared.machine(GIB)?;
+        let config = Config {
+            folios: FolioPolicy::only(Order::GIGANTIC).with_on_demand(self.way != Way::Whole),
+            allocator: AllocatorConfig { clear: Some(self.shared.policy), ..AllocatorConfig::default() },
+            ..Config::default()
+        };
+        Ok(Box::new(Ready { case: *case, cpus, processors: &self.shared.processors, machine, config }))
+    }
+}
+
+struct Ready<'a> {
+    case: First,
+    cpus: usize,
+    processors: &'a [usize],
+    machine: Rc<Hosted>,
+    config: Config,
+}
+
+impl Prepared for Ready<'_> {
+    fn run(&mut self) -> Result<Sample, Skip> {
+        let (case, machine) = (self.case, &*self.machine);
+        let said = |error: &dyn std::fmt::Display| Skip(error.to_string());
+        mark(machine);
+        machine.run_on(CpuId(0), || {
+            let manager = MemoryManager::new(machine, &ours::ranges(machine, false), &self.config)
+                .map_err(|error| said(&error))?;
+            let mm = manager.new_mm().map_err(|error| said(&error))?;
+            ours::map(&mm, GIB)?;
+            let (meeting, over) = (Meeting::of(self.cpus), AtomicBool::new(false));
+            let results = machine.spawn_pinned_cpus(self.cpus, self.processors, |cpu| {
+                meeting.wait();
+                if cpu != CpuId(0) {
+                    help(&manager, &over);
+                    return None;
+                }
+                mm.switch_in();
+                let sample = touch(case, machine, &manager, &mm);
+                over.store(true, Ordering::Release);
+                mm.switch_out();
+                Some(sample)
+            });
+            // What nobody has brought is taken back with the address space.
+            mm.exit();
+            results.into_iter().flatten().next().unwrap_or_else(|| Err(Skip("no thread".to_owned())))
+        })
+    }
+}
+
+/// What an idle loop does.
+fn help(manager: &MemoryManager<'_, Hosted>, over: &AtomicBool) {
+    while !over.load(Ordering::Acquire) {
+        if !manager.clear_ahead() {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// The case's stores and, where all is waited for, what is left to be brought; then a look at what is there.
+fn touch(
+    case: First,
+    machine: &Hosted,
+    manager: &MemoryManager<'_, Hosted>,
+    mm: &Mm<'_, Hosted>,
+) -> Result<Sample, Skip> {
+    let addr = |at: usize| ours::START.add(at as u64);
+    let begun = Instant::now();
+    case.stores().try_for_each(|at| store(machine, mm, addr(at)))?;
+    if case.what == What::All {
+        while manager.clear_ahead() {}
+        wait_for_leaf(machine, mm);
+    }
+    let nanoseconds = begun.elapsed().as_nanos() as f64;
+    if case.what == What::Each {
+        wait_for_leaf(machine, mm);
+    }
+    let (start, end) = case.ready();
+    let zeroes = zeroes(start, end, |at| word(machine, addr(at)));
+    let stored = case.stores().filter(|&at| read_byte(machine, addr(at)) == Some(1)).count();
+    if stored != case.stores().count() {
+        return Err(Skip(format!("{stored} stores are left")));
+    }
+    case.sample(nanoseconds, zeroes)
+}
+
+/// Waits for the one leaf that takes the place of the pieces': another CPU may have the last of them in hand, and while leaves
+/// are exchanged nothing can be read.
+fn wait_for_leaf(machine: &Hosted, mm: &Mm<'_, Hosted>) {
+    let whole = |frames: u64| frames == (GIB / PAGE) as u64;
+    while !machine.probe(mm.root(), ours::START).is_some_and(|leaf| whole(leaf.frames)) {
+        machine.relax();
+    }
+}
+
+fn read_byte(machine: &Hosted, addr: VirtAddr) -> Option<u8> {
+    let mut byte = [0];
+    machine.read(addr, &mut byte).ok().map(|()| byte[0])
+}

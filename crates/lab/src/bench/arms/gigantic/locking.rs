@@ -1,0 +1,219 @@
+//! Locks memory of ours in huge pages: each thread its part of one address space, in stretches of the case's length, alone or
+//! beside somebody who wants the same processors.
+
+use std::rc::Rc;
+use std::time::Instant;
+
+use hosted::Hosted;
+use quire::addr::{Order, VirtAddr};
+use quire::arch::{ClearKernel, CopyKernel, CpuFeatures};
+use quire::clear::{ClearPolicy, Stretch};
+use quire::cpu::CpuId;
+use quire::manager::{Config, MemoryManager};
+use quire::page_alloc::AllocatorConfig;
+use quire::vm::{FolioPolicy, Mm};
+
+use super::busy::{self, Busy};
+use super::ground::{Shared, all_zero, mark, word, zeroes};
+use crate::bench::experiment::{Arm, Better, Metric, Prepared, Sample, Skip};
+use crate::bench::folio::PAGE;
+use crate::bench::ours;
+use crate::bench::ours::scheduled::{Points, Scheduled};
+use crate::bench::threads::Meeting;
+
+/// Nanoseconds for each GiB.
+pub const PER_GIB: Metric = Metric { name: "per-GiB", unit: "ns", better: Better::Lower };
+/// The most that lay between two reschedule points.
+pub const LONGEST: Metric = Metric { name: "longest-stretch", unit: "ns", better: Better::Lower };
+/// The longest that somebody else who wanted the processor did not have it.
+pub const WAITED: Metric = Metric { name: "others-waited", unit: "ns", better: Better::Lower };
+
+/// Lock memory that is not there yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Locking {
+    /// Bytes of a page: 1 GiB, or 2 MiB in a small run.
+    pub page: usize,
+    /// Bytes that each thread locks by one call, a multiple of a page.
+    pub bytes: usize,
+    /// Threads that do so at once, in one address space.
+    pub threads: usize,
+    /// The bytes between two reschedule points; those of the policy where there are none.
+    pub stretch: Option<Stretch>,
+    /// Somebody else wants the same processors.
+    pub loaded: bool,
+}
+
+impl Locking {
+    pub(super) fn total(&self) -> usize {
+        self.bytes * self.threads
+    }
+
+    /// What came of it.
+    ///
+    /// # Errors
+    /// [`Skip`] when not all of it was cleared.
+    pub(super) fn sample(&self, nanoseconds: f64, zeroes: u64) -> Result<Sample, Skip> {
+        all_zero(zeroes, self.total())?;
+        let gib = self.total() as f64 / f64::from(1 << 30);
+        let pages = (self.total() / self.page) as u64;
+        Ok(Sample::new(nanoseconds, zeroes).metric(PER_GIB, nanoseconds / gib).count("pages", pages))
+    }
+}
+
+/// How our own arms clear.
+#[derive(Clone, Copy)]
+enum Way {
+    Policy,
+    /// The same policy, and a page of 1 GiB piece by piece.
+    OnDemand,
+    Only(ClearKernel),
+}
+
+impl Way {
+    fn policy(self, measured: ClearPolicy) -> ClearPolicy {
+        match self {
+            Self::Policy | Self::OnDemand => measured,
+            Self::Only(kernel) => {
+                ClearPolicy::only(kernel, CopyKernel::String).with_stretch(measured.stretch)
+            }
+        }
+    }
+}
+
+pub(super) fn all(shared: &Rc<Shared>, swept: bool) -> impl Iterator<Item = Box<dyn Arm<Locking>>> {
+    use ClearKernel::{Movnti, Nt16, Nt64, String};
+    let features = CpuFeatures::detect();
+    let streaming = [Nt64, Nt16].into_iter().find(|kernel| kernel.on(features).is_ok()).unwrap_or(Movnti);
+    // In pieces of 2 MiB there is nothing to sweep.
+    let more = (!swept).then_some(Way::OnDemand);
+    let ways = [Way::Policy].into_iter().chain(more).chain([Way::Only(String), Way::Only(streaming)]);
+    ways.map(|way| Box::new(Ours { way, shared: shared.clone() }) as Box<dyn Arm<Locking>>)
+}
+
+struct Ours {
+    way: Way,
+    shared: Rc<Shared>,
+}
+
+impl Arm<Locking> for Ours {
+    fn name(&self) -> &'static str {
+        match self.way {
+            Way::Policy => "quire",
+            Way::OnDemand => "quire-on-demand",
+            Way::Only(kernel) => kernel.name(),
+        }
+    }
+
+    fn about(&self) -> &'static str {
+        match self.way {
+            Way::Policy => {
+                "Mm::mlock by each thread on a hosted machine with the measured policy, pages from the allocator; no trap, no system call, no cgroup."
+            }
+            Way::OnDemand => {
+                "the same with pages of 1 GiB that are brought in piece by piece, so that nobody waits longer than for a piece for the address space's lock."
+            }
+            Way::Only(ClearKernel::String) => "the same by string stores alone, as Linux clears.",
+            Way::Only(_) => "the same by these stores past the caches alone, a fence after each stretch.",
+        }
+    }
+
+    fn setup(&mut self, case: &Locking) -> Result<Box<dyn Prepared + '_>, Skip> {
+        if self.shared.processors.len() < case.threads {
+            return Err(Skip(format!("fewer processors than {} threads", case.threads)));
+        }
+        let order =
+            Order::new((case.page / PAGE).ilog2() as u8).ok_or_else(|| Skip("no such order".to_owned()))?;
+        let policy = self.way.policy(self.shared.policy);
+        let policy = case.stretch.map_or(policy, |stretch| policy.with_stretch(stretch));
+        let config = Config {
+            folios: FolioPolicy::only(order).with_on_demand(matches!(self.way, Way::OnDemand)),
+            allocator: AllocatorConfig { clear: Some(policy), ..AllocatorConfig::default() },
+            ..Config::default()
+        };
+        let machine = self.shared.machine(case.total())?;
+        Ok(Box::new(Ready { case: *case, processors: &self.shared.processors, machine, config }))
+    }
+}
+
+struct Ready<'a> {
+    case: Locking,
+    processors: &'a [usize],
+    machine: Rc<Hosted>,
+    config: Config,
+}
+
+/// What one pass gave.
+struct Pass {
+    nanoseconds: f64,
+    zeroes: u64,
+    longest: Option<f64>,
+    points: u64,
+}
+
+impl Prepared for Ready<'_> {
+    fn run(&mut self) -> Result<Sample, Skip> {
+        if self.case.loaded {
+            let busy = Busy::on(&self.processors[..self.case.threads]);
+            let pass = self.pass(Points::Shared)?;
+            let waited = busy.waited();
+            return Ok(self.case.sample(pass.nanoseconds, pass.zeroes)?.metric(WAITED, waited));
+        }
+        let pass = self.pass(Points::Idle)?;
+        // Looking at the clock at each point would be most of the time where they are close together.
+        let watched = self.pass(Points::Watched)?;
+        let sample = self.case.sample(pass.nanoseconds, pass.zeroes)?;
+        Ok(sample.metric(LONGEST, watched.longest.unwrap_or_default()).count("points", watched.points))
+    }
+}
+
+impl Ready<'_> {
+    /// Locks everything once, on a machine that nobody has used before.
+    fn pass(&self, points: Points) -> Result<Pass, Skip> {
+        let (case, machine) = (self.case, &*self.machine);
+        let said = |error: &dyn std::fmt::Display| Skip(error.to_string());
+        mark(machine);
+        machine.run_on(CpuId(0), || {
+            // SAFETY: the manager lives inside `run_on`, and the threads that it is handed to are CPUs of this machine.
+            let scheduled = Scheduled::on(unsafe { machine.bare() }, points);
+            let manager = MemoryManager::new(&scheduled, &ours::ranges(machine, false), &self.config)
+                .map_err(|error| said(&error))?;
+            let mm = manager.new_mm().map_err(|error| said(&error))?;
+            ours::map(&mm, case.total())?;
+            let meeting = Meeting::of(case.threads);
+            let spans = machine.spawn_pinned_cpus(case.threads, self.processors, |cpu| {
+                lock(case, &scheduled, &mm, cpu, &meeting)
+            });
+            let spans = spans.into_iter().collect::<Result<Vec<_>, Skip>>()?;
+            // Before anything else passes a point.
+            let (longest, points) = (scheduled.longest(), scheduled.passed());
+            mm.switch_in();
+            let start = |at: usize| ours::START.add(at as u64);
+            let zeroes = zeroes(0, case.total(), |at| word(machine, start(at)));
+            ours::unmap(&mm, case.total())?;
+            mm.switch_out();
+            mm.exit();
+            let nanoseconds = busy::length(&spans);
+            Ok(Pass { nanoseconds, zeroes, longest, points })
+        })
+    }
+}
+
+/// Locks the part of one CPU; from when to when.
+fn lock(
+    case: Locking,
+    scheduled: &Scheduled<'_>,
+    mm: &Mm<'_, Scheduled<'_>>,
+    cpu: CpuId,
+    meeting: &Meeting,
+) -> Result<(Instant, Instant), Skip> {
+    mm.switch_in();
+    let start: VirtAddr = ours::START.add((cpu.index() * case.bytes) as u64);
+    meeting.wait();
+    scheduled.begin();
+    let begun = Instant::now();
+    let done = mm.mlock(start, case.bytes as u64, false);
+    let ended = Instant::now();
+    scheduled.end();
+    mm.switch_out();
+    done.map(|()| (begun, ended)).map_err(|error| Skip(format!("mlock: {error}")))
+}

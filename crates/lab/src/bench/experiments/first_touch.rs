@@ -1,0 +1,72 @@
+//! How long does the first byte of a fresh page of 1 GiB take?
+
+use serde_json::json;
+
+use crate::bench::arms::clear::Setting;
+use crate::bench::arms::gigantic::{self, First, What};
+use crate::bench::experiment::{Case, Experiment, Measured, TIME};
+use crate::bench::row::Row;
+use crate::bench::runner::Runner;
+use crate::bench::stats::Summary;
+use crate::bench::table::{self, duration};
+
+/// See the module.
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "first-touch",
+    question: "How long does the first store to a fresh GiB of anonymous memory take, how long until all of it is there, and how long to store a byte in each 2 MiB?",
+    expectation: "As long as clearing all of it where it is cleared as a whole (15 to 70 ms, linux as published 67 to 261 ms); under 200 us on demand. All of it on demand takes hardly longer than as a whole, and half as long with a second CPU.",
+    baseline: &["linux"],
+    per: "call",
+    notes: &[
+        "`byte`: from the beginning of the first store to its end. `all`: until all of the GiB is there. `each-2MiB`: until a byte in each 2 MiB was stored, in order of address. A fault of ours has no trap.",
+        "linux-thp gets pages of 2 MiB and touches each of them where all is asked for; the others end as one page of 1 GiB.",
+        "The policy was calibrated in this run, before the first case. All memory is dirty before.",
+    ],
+    run,
+    appendix: Some(goals),
+};
+
+/// What is to be reached, in nanoseconds.
+const FIRST_BYTE_NS: f64 = 200_000.0;
+
+fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
+    let case = |(name, what): (&str, What)| Case {
+        name: name.to_owned(),
+        params: [("bytes".to_owned(), json!(1_u64 << 30))].into_iter().collect(),
+        spec: First { what },
+    };
+    let cases = [("byte", What::Byte), ("all", What::All), ("each-2MiB", What::Each)].map(case);
+    runner.measure(experiment, &cases, &mut gigantic::firsts(&Setting::of(runner)?))
+}
+
+/// How far apart the latencies are, beside what is to be reached.
+fn goals(rows: &[Row]) -> anyhow::Result<String> {
+    let header = ["arm", "first byte: median", "least", "most", "to reach", "all of it", "each 2 MiB"];
+    let mut text = table::new(&header.map(str::to_owned), 1);
+    for arm in table::distinct(rows.iter().map(|row| row.arm.as_str())) {
+        let of = |case: &str| {
+            let wanted = |row: &&Row| row.arm == arm && row.case == case && row.metric == TIME.name;
+            rows.iter().find(wanted).and_then(|row| Summary::of(&row.samples))
+        };
+        let shown = |case: &str, part: fn(&Summary) -> f64| {
+            of(case).map(|summary| duration(part(&summary))).unwrap_or_default()
+        };
+        let wanted = match of("byte") {
+            Some(byte) if arm.starts_with("quire") => {
+                let reached = if byte.median < FIRST_BYTE_NS { "reached" } else { "missed" };
+                format!("{}: {reached}", duration(FIRST_BYTE_NS))
+            }
+            _ => String::new(),
+        };
+        text.add_row([
+            arm.to_owned(),
+            shown("byte", |byte| byte.median),
+            shown("byte", |byte| byte.min),
+            shown("byte", |byte| byte.max),
+            wanted,
+            shown("all", |all| all.median),
+            shown("each-2MiB", |each| each.median),
+        ]);
+    }
+    Ok(format!("the first byte, and all of them\n{text}"))
+}

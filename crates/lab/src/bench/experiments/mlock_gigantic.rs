@@ -1,0 +1,155 @@
+//! What does it cost to lock pages of 1 GiB, and how long do others wait meanwhile?
+
+use procfs::Current;
+use quire::clear::Stretch;
+use quire::limits::CLEAR_POINT_NS;
+use serde_json::json;
+
+use super::clear::extent_name;
+use crate::bench::arms::clear::Setting;
+use crate::bench::arms::gigantic::{self, LONGEST, Locking, PER_GIB, WAITED};
+use crate::bench::experiment::{Case, Experiment, Measured};
+use crate::bench::published;
+use crate::bench::row::Row;
+use crate::bench::runner::Runner;
+use crate::bench::table::{self, duration};
+
+const GIB: u64 = 1 << 30;
+/// Bytes that stay free beside the memory that is locked: by the running kernel and by us, each its own, and our tables.
+const LEFT_FREE: u64 = 5 * GIB;
+/// Pages of 4 KiB between two reschedule points, as published; then none at all.
+const SWEEP: [u64; 7] = [1, 16, 64, 512, 2048, 8192, 32768];
+
+/// See the module.
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "mlock-gigantic",
+    question: "How long does mlock of fresh pages of 1 GiB take, with how many 4 KiB between two reschedule points, alone and beside somebody busy on the same processors?",
+    expectation: "A GiB in the time that clearing it takes, half to a quarter of linux. Points far apart gain nothing beyond some dozen pages; close together they cost the fence of each stretch. Beside somebody busy twice as long, \
+                  and others wait as long as one turn and one stretch, with no points as long as the call.",
+    baseline: &["linux", "string"],
+    per: "call",
+    notes: &[
+        "`2GiB` locks that much by one call; `/2threads`: each of two threads as much, in one address space; `/loaded`: a thread on each of the same processors always has something to do, and takes turns of 1 ms.",
+        "`every64` and so on: a reschedule point after so many 4 KiB of 1 GiB, `none`: none within a page of 1 GiB. Other cases have the stretch of the calibrated policy, and the arms of one kernel the same.",
+        "In one address space the second call waits with its lock for writing until the first has cleared its page, as in linux: threads gain little there, unless pages come piece by piece.",
+        "Our reschedule points are real under `/loaded` (sched_yield, once the turn of 1 ms is over) and nothing but a test otherwise. Where nobody else runs on a processor but by its own will (`chrt -f`), they are all that lets others run.",
+        "`longest-stretch` is measured in a second pass, whose points look at the clock: the most that lay between two of them, whatever disturbed it. `others-waited` is the longest that the busy thread did not run.",
+    ],
+    run,
+    appendix: Some(beside_published),
+};
+
+fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
+    let setting = Setting::of(runner)?;
+    let threads = |count: &usize| *count <= runner.cpus.len();
+    let threads: Vec<usize> = [1, 2].into_iter().filter(threads).collect();
+    let (page, bytes) = runner.scale.pick((2 << 20, 16 << 20), (1 << 30, 1 << 30));
+    let case =
+        |bytes: usize, threads, stretch, loaded| case(Locking { page, bytes, threads, stretch, loaded });
+    let mut cases = Vec::new();
+    for bytes in runner.scale.pick(vec![bytes], sizes()?) {
+        cases.push(case(bytes, 1, None, false));
+    }
+    for &threads in &threads {
+        // Of one size alone with everything else, since a loaded run takes twice as long.
+        let more = [(threads, false), (threads, true)].into_iter().filter(|more| *more != (1, false));
+        cases.extend(more.map(|(threads, loaded)| case(bytes, threads, None, loaded)));
+    }
+    let mut measured = runner.measure(experiment, &cases, &mut gigantic::lockings(&setting, false))?;
+
+    let stretches = SWEEP.iter().map(|pages| Stretch::of(pages * 4096)).collect::<Result<Vec<_>, _>>()?;
+    let stretches: Vec<Stretch> = stretches.into_iter().chain([Stretch::ENDLESS]).collect();
+    let of_sweep = |&stretch: &Stretch| {
+        let of_threads =
+            |&threads: &usize| [false, true].map(|loaded| case(bytes, threads, Some(stretch), loaded));
+        threads.iter().flat_map(of_threads).collect::<Vec<_>>()
+    };
+    let kept = runner.scale.pick(vec![stretches[0], Stretch::ENDLESS], stretches.clone());
+    let cases: Vec<_> = kept.iter().flat_map(of_sweep).collect();
+    measured.rows.extend(runner.measure(experiment, &cases, &mut gigantic::lockings(&setting, true))?.rows);
+    Ok(measured)
+}
+
+/// Powers of two of GiB, up to 8, of which twice as much and [`LEFT_FREE`] is there; one GiB in any case.
+fn sizes() -> anyhow::Result<Vec<usize>> {
+    let available = procfs::Meminfo::current()?.mem_available.unwrap_or(0);
+    let fits = |gib: &u64| *gib == 1 || 2 * gib * GIB + LEFT_FREE <= available;
+    Ok([1, 2, 4, 8].into_iter().filter(fits).map(|gib| (gib * GIB) as usize).collect())
+}
+
+fn case(spec: Locking) -> Case<Locking> {
+    let mut name = match spec.stretch {
+        None => extent_name(spec.bytes as u64),
+        Some(Stretch::ENDLESS) => "none".to_owned(),
+        Some(stretch) => format!("every{}", stretch.bytes() / 4096),
+    };
+    if spec.threads > 1 {
+        name += &format!("/{}threads", spec.threads);
+    }
+    if spec.loaded {
+        name += "/loaded";
+    }
+    let pages =
+        spec.stretch.filter(|stretch| *stretch != Stretch::ENDLESS).map(|stretch| stretch.bytes() / 4096);
+    let params = [
+        ("page_bytes", json!(spec.page)),
+        ("bytes", json!(spec.bytes)),
+        ("threads", json!(spec.threads)),
+        ("loaded", json!(spec.loaded)),
+        ("reschedule_pages", json!(pages)),
+    ];
+    Case { name, params: params.map(|(name, value)| (name.to_owned(), value)).into_iter().collect(), spec }
+}
+
+/// The sweep beside the published one, and the longest stretches beside what is to be reached.
+fn beside_published(rows: &[Row]) -> anyhow::Result<String> {
+    let median = |case: &str, arm: &str, metric: &str| {
+        let wanted = |row: &&Row| row.case == case && row.arm == arm && row.metric == metric;
+        rows.iter().find(wanted).and_then(|row| row.median)
+    };
+    let arms = table::distinct(rows.iter().map(|row| row.arm.as_str()));
+    let cases = table::distinct(rows.iter().map(|row| row.case.as_str()));
+    let mut header = vec!["case".to_owned()];
+    header.extend(arms.iter().map(|arm| format!("{arm}, per GiB")));
+    header.push("published: nt, Broadwell, per GiB".to_owned());
+    header.extend(arms.iter().filter(|arm| **arm != "linux").map(|arm| format!("{arm}: longest stretch")));
+    header.push("to reach".to_owned());
+    header.extend(arms.iter().map(|arm| format!("{arm}: others waited")));
+    let mut text = table::new(&header, 1);
+    let published = published::figures("clear")?;
+    let goal = CLEAR_POINT_NS as f64;
+    for case in cases {
+        let shown = |arm: &&str, metric: &str| median(case, arm, metric).map(duration).unwrap_or_default();
+        let mut cells = vec![case.to_owned()];
+        cells.extend(arms.iter().map(|arm| shown(arm, PER_GIB.name)));
+        cells.push(published_per_gib(&published, case).map(duration).unwrap_or_default());
+        cells.extend(arms.iter().filter(|arm| **arm != "linux").map(|arm| shown(arm, LONGEST.name)));
+        let longest = ["quire", "quire-on-demand"].map(|arm| median(case, arm, LONGEST.name));
+        let own = longest.into_iter().flatten().reduce(f64::max).filter(|_| case.contains("iB"));
+        cells.push(own.map_or_else(String::new, |own| {
+            let reached = if own < goal { "reached" } else { "missed" };
+            format!("{}: {reached}", duration(goal))
+        }));
+        cells.extend(arms.iter().map(|arm| shown(arm, WAITED.name)));
+        text.add_row(cells);
+    }
+    let published = [("string", "clear_page_erms"), ("streaming", "clear_page_nt")].map(|(way, variant)| {
+        let figure = published.iter().find(|one| one.case == "per 1GiB page" && one.variant == variant);
+        figure.map_or_else(String::new, |figure| format!("{way} {} {} each", figure.value, figure.unit))
+    });
+    Ok(format!(
+        "nanoseconds by the GiB of all threads together; published (another machine: Broadwell, 512 GiB, one thread): {}\n{text}",
+        published.join(", ")
+    ))
+}
+
+/// The published time of a reschedule interval, in nanoseconds for each of its 512 GiB: one thread, other hardware.
+fn published_per_gib(figures: &[published::Published], case: &str) -> Option<f64> {
+    let (case, variant) = case.strip_suffix("/loaded").map_or((case, "idle"), |case| (case, "stress"));
+    let every = if case == "none" { "infinite" } else { case.strip_prefix("every")? };
+    let name = format!("mlock 512GiB reschedule every {every} pages");
+    let wanted = |figure: &&published::Published| {
+        figure.case == name && figure.variant == variant && figure.metric == "mean time"
+    };
+    figures.iter().find(wanted)?.number().map(|seconds| seconds * 1e9 / 512.0)
+}

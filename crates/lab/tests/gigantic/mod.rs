@@ -1,0 +1,102 @@
+//! What the experiments on folios of 1 GiB must give in a small run: every case and arm, the exact work, and differences that no
+//! disturbance can hide.
+
+use std::collections::BTreeSet;
+
+use lab::bench::row::Row;
+use lab::bench::threads::allowed_cpus;
+
+pub(crate) fn check(rows: &[Row]) {
+    let of = |experiment: &str| -> Vec<&Row> {
+        rows.iter().filter(|row| row.experiment == experiment && row.metric == "time").collect()
+    };
+    check_first_touch(&of("first-touch"));
+    check_mlock(rows, &of("mlock-gigantic"));
+}
+
+fn names(items: impl Iterator<Item = impl AsRef<str>>) -> BTreeSet<String> {
+    items.map(|item| item.as_ref().to_owned()).collect()
+}
+
+/// The median of an arm in a case.
+fn median(rows: &[&Row], case: &str, arm: &str) -> Option<f64> {
+    rows.iter().find(|row| row.case == case && row.arm == arm).and_then(|row| row.median)
+}
+
+/// The kernel may have no large page; a helper needs a processor.
+fn check_skips(rows: &[&Row]) {
+    for row in rows {
+        let helper =
+            row.arm == "quire-helped" || row.params.get("threads").is_some_and(|threads| threads == 2);
+        let may = row.arm.starts_with("linux") || helper && allowed_cpus().len() < 2;
+        assert!(
+            row.skipped.is_none() || may,
+            "{} {} {}: {:?}",
+            row.experiment,
+            row.case,
+            row.arm,
+            row.skipped
+        );
+    }
+}
+
+fn check_first_touch(rows: &[&Row]) {
+    assert_eq!(
+        names(rows.iter().map(|row| &row.arm)),
+        names(["linux", "linux-thp", "quire", "quire-helped", "whole"].iter())
+    );
+    assert_eq!(names(rows.iter().map(|row| &row.case)), names(["byte", "all", "each-2MiB"].iter()));
+    check_skips(rows);
+    for row in rows.iter().filter(|row| row.skipped.is_none()) {
+        let pieces = if row.case == "byte" { 1 } else { 512 };
+        assert_eq!(row.counters["pieces"], pieces, "{} {}", row.case, row.arm);
+    }
+    // A hundredth of the work comes before the first byte: a tenth of the time leaves room for whatever else runs here.
+    let (whole, byte) = (median(rows, "byte", "whole").unwrap(), median(rows, "byte", "quire").unwrap());
+    assert!(byte < whole / 10.0, "the first byte after {byte} ns, and all of the GiB after {whole}");
+    // What comes before the first byte comes besides the rest.
+    assert!(median(rows, "all", "quire").unwrap() > byte * 10.0);
+}
+
+fn check_mlock(all: &[Row], rows: &[&Row]) {
+    let arms = names(rows.iter().map(|row| &row.arm));
+    assert!(
+        arms.is_superset(&names(["linux", "quire", "quire-on-demand", "string"].iter())) && arms.len() == 5,
+        "{arms:?}"
+    );
+    let mut expected = BTreeSet::new();
+    for threads in [1, 2].into_iter().filter(|&threads| threads <= allowed_cpus().len()) {
+        let on = if threads == 1 { "" } else { "/2threads" };
+        for case in ["16MiB", "every1", "none"] {
+            expected.extend([format!("{case}{on}"), format!("{case}{on}/loaded")]);
+        }
+    }
+    assert_eq!(names(rows.iter().map(|row| &row.case)), expected);
+    check_skips(rows);
+    for row in rows.iter().filter(|row| row.skipped.is_none()) {
+        let (name, threads) = (format!("{} {}", row.case, row.arm), row.params["threads"].as_u64().unwrap());
+        assert_eq!(row.counters["pages"], threads * 8, "{name}");
+        let loaded = row.params["loaded"] == true;
+        assert_eq!(loaded || row.arm == "linux", !row.counters.contains_key("points"), "{name}");
+        // Eight pages of 2 MiB: one point behind each, and those within.
+        let wanted = match row.params["reschedule_pages"].as_u64() {
+            Some(pages) => Some(512 / pages),
+            None => row.case.starts_with("none").then_some(1),
+        };
+        if let (Some(points), Some(wanted)) = (row.counters.get("points"), wanted) {
+            assert_eq!(*points, threads * 8 * wanted, "{name}");
+        }
+        let has = |metric: &str| {
+            all.iter().any(|one| one.case == row.case && one.arm == row.arm && one.metric == metric)
+        };
+        assert_eq!(has("others-waited"), loaded, "{name}");
+        assert_eq!(has("longest-stretch"), !loaded && row.arm != "linux", "{name}");
+    }
+    let longest = |case: &str| {
+        let wanted = |row: &&Row| row.case == case && row.arm == "string" && row.metric == "longest-stretch";
+        all.iter().find(wanted).and_then(|row| row.samples.iter().copied().reduce(f64::min)).unwrap()
+    };
+    // Undisturbed in the best of three: 4 KiB between two points, and 2 MiB.
+    let (short, long) = (longest("every1"), longest("none"));
+    assert!(short < long, "{short} ns with a point after each frame, {long} ns with none");
+}

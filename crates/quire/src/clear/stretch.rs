@@ -1,0 +1,108 @@
+//! How much is cleared or copied between two reschedule points.
+#![forbid(unsafe_code)]
+
+use core::fmt;
+
+use super::calibrate::{Calibration, Cost, Measured};
+use super::policy::{Bytes, ClearPolicy, THREADS, Table, bytes_of};
+use crate::error::KernelError;
+use crate::limits::{CLEAR_POINT_NS, CLEAR_POINT_SHARE, CLEAR_STRETCH_BYTES, CLEAR_STRETCH_MOST, FRAME_SIZE};
+
+/// Bytes that are cleared or copied between two reschedule points, at most: a multiple of a frame.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Stretch(u64);
+
+/// The stretches that a calibration tries, each as [`Calibration::stretches`] counts them.
+pub const STRETCHES: [Stretch; 5] = {
+    const MIB: u64 = 1 << 20;
+    [Stretch::SUGGESTED, Stretch(MIB), Stretch(2 * MIB), Stretch(4 * MIB), Stretch(8 * MIB)]
+};
+
+/// Nanoseconds a thread takes for each MiB of a large extent, by class of threads and stretch. Zero: not measured.
+pub type MeasuredStretches = [[u32; STRETCHES.len()]; THREADS];
+
+impl Stretch {
+    /// What is taken where nobody measured: [`CLEAR_STRETCH_BYTES`].
+    pub const SUGGESTED: Self = Self(CLEAR_STRETCH_BYTES);
+    /// No reschedule point at all, and no place to give up: for measurements.
+    pub const ENDLESS: Self = Self(u64::MAX / FRAME_SIZE * FRAME_SIZE);
+
+    /// So many bytes.
+    ///
+    /// # Errors
+    /// [`KernelError::BadStretch`] for none, for what is no multiple of a frame, and for more than [`CLEAR_STRETCH_MOST`].
+    pub const fn of(bytes: u64) -> Result<Self, KernelError> {
+        if bytes == 0 || !bytes.is_multiple_of(FRAME_SIZE) || bytes > CLEAR_STRETCH_MOST {
+            return Err(KernelError::BadStretch { bytes });
+        }
+        Ok(Self(bytes))
+    }
+
+    /// Its bytes; more than there is memory when it is [endless](Self::ENDLESS).
+    pub const fn bytes(self) -> u64 {
+        self.0
+    }
+
+    /// Its frames.
+    #[inline]
+    pub(super) const fn frames(self) -> u64 {
+        self.0 / FRAME_SIZE
+    }
+
+    #[inline]
+    pub(super) const fn of_frames(frames: u64) -> Self {
+        Self(frames * FRAME_SIZE)
+    }
+
+    /// Nanoseconds of one at so many for each MiB.
+    const fn takes(self, ns_per_mib: u32) -> u64 {
+        (ns_per_mib as u64).saturating_mul(self.0 >> 10) >> 10
+    }
+}
+
+/// `512KiB`, or `none` where there are no reschedule points.
+impl fmt::Display for Stretch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Self::ENDLESS { f.write_str("none") } else { Bytes(self.0).fmt(f) }
+    }
+}
+
+/// The shortest stretch of those tried with which large extents are cleared within 1 % as fast as with the best. Only those count
+/// of which one takes so little time, on any number of CPUs that was measured, that nobody has to wait long for a
+/// reschedule point: for what the kernels of the policy clear and copy. The [suggested](Stretch::SUGGESTED) one where that
+/// leaves none.
+pub(super) fn best_stretch(calibration: &Calibration, policy: &ClearPolicy) -> Stretch {
+    let measured = || calibration.stretches.iter().filter(|costs| costs.iter().any(|&cost| cost > 0));
+    let slowest = slowest(&calibration.clear, &policy.clear, |kernel| kernel as usize).max(slowest(
+        &calibration.copy,
+        &policy.copy,
+        |kernel| kernel as usize,
+    ));
+    let may = |at: &usize| {
+        let stretch = STRETCHES[*at];
+        let short = |cost: u32| cost > 0 && stretch.takes(cost) <= CLEAR_POINT_NS / CLEAR_POINT_SHARE;
+        measured().all(|costs| short(costs[*at])) && stretch.takes(slowest) <= CLEAR_POINT_NS
+    };
+    let together = |at: usize| measured().map(|costs| u64::from(costs[at])).sum::<u64>();
+    let candidates = || (0..STRETCHES.len()).filter(may);
+    let least = candidates().map(together).min().unwrap_or(0);
+    let chosen = candidates().find(|&at| together(at) <= least + least / 100);
+    chosen.filter(|_| least > 0).map_or(Stretch::SUGGESTED, |at| STRETCHES[at])
+}
+
+/// What the slowest of the chosen kernels takes for each MiB, among extents of more than one stretch.
+fn slowest<K: Copy, const N: usize>(
+    measured: &Measured<N>,
+    table: &Table<K>,
+    number: impl Fn(K) -> usize,
+) -> u32 {
+    let mut slowest = 0;
+    for rows in table {
+        for (costs, row) in measured.iter().zip(rows) {
+            let cells = row.iter().enumerate().filter(|(class, _)| bytes_of(*class) > CLEAR_STRETCH_BYTES);
+            let costs = cells.map(|(class, &kernel)| costs[number(kernel)][class]);
+            slowest = costs.map(|cost: Cost| cost.fill).fold(slowest, u32::max);
+        }
+    }
+    slowest
+}

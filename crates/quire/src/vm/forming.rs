@@ -43,6 +43,8 @@ struct Folio {
     frame: Frame,
     claimed: Pieces,
     done: Pieces,
+    /// The piece that was touched last.
+    touched: usize,
 }
 
 /// A bit for each piece of 2 MiB.
@@ -89,13 +91,22 @@ impl Pieces {
         self.0[index / 64] |= 1 << (index % 64);
     }
 
-    fn first_missing(&self) -> Option<usize> {
-        let word = self.0.iter().position(|&word| word != u64::MAX)?;
+    /// The first piece that is missing, in rising order from a multiple of 64 on and then from the start.
+    fn first_missing_from(&self, start: usize) -> Option<usize> {
+        let words = self.0.len();
+        let word = (0..words).map(|at| (start / 64 + at) % words).find(|&at| self.0[at] != u64::MAX)?;
         Some(word * 64 + self.0[word].trailing_ones() as usize)
     }
 }
 
 impl Folio {
+    /// The piece that an idle CPU had better clear: half of the folio away from the one that was touched last. Whoever touches
+    /// one piece after another, in either direction, would wait for the neighbour that is just being cleared, and gains
+    /// nothing.
+    fn next_ahead(&self) -> Option<usize> {
+        self.claimed.first_missing_from((self.touched + TABLE_ENTRIES / 2) % TABLE_ENTRIES)
+    }
+
     fn claim(&mut self, slot: usize, index: usize) -> Piece {
         self.claimed.insert(index);
         let Self { owner, family, base, frame, .. } = *self;
@@ -148,8 +159,7 @@ impl<P: Platform> Memory<'_, P> {
         if !self.forming().any() {
             return false;
         }
-        let unclaimed =
-            |folio: &Option<Folio>| folio.as_ref().and_then(|folio| folio.claimed.first_missing());
+        let unclaimed = |folio: &Option<Folio>| folio.as_ref().and_then(Folio::next_ahead);
         let claimed = self.forming().each(self.platform()).find_map(|(slot, mut folio)| {
             let index = unclaimed(&folio)?;
             folio.as_mut().map(|folio| folio.claim(slot, index))
@@ -263,7 +273,10 @@ impl<P: Platform> Mm<'_, P> {
             return match (own.claimed.contains(index), own.done.contains(index)) {
                 (_, true) => Found::Nothing,
                 (true, false) => Found::Busy,
-                (false, false) => Found::Claimed(own.claim(slot, index)),
+                (false, false) => {
+                    own.touched = index;
+                    Found::Claimed(own.claim(slot, index))
+                }
             };
         }
         Found::Nothing
@@ -280,7 +293,8 @@ impl<P: Platform> Mm<'_, P> {
         pages.hold(FrameRange::folio(frame, Order::FRAME));
         pages.set_origin(frame, Origin::new(self.family, vma.attributes.origin_of(base)));
         let (owner, family) = (self.mapper.number(), self.family);
-        let mut folio = Folio { owner, family, base, frame, claimed: Pieces::NONE, done: Pieces::NONE };
+        let mut folio =
+            Folio { owner, family, base, frame, claimed: Pieces::NONE, done: Pieces::NONE, touched: index };
         let piece = folio.claim(slot, index);
         *place = Some(folio);
         self.memory.forming().count.fetch_add(1, Ordering::Relaxed);

@@ -136,6 +136,24 @@ fn an_address_space_may_end_while_a_folio_forms() {
     });
 }
 
+/// Whoever touches one piece after another would wait for an idle CPU that clears the next one.
+#[test]
+fn idle_cpus_stay_away_from_what_is_touched() {
+    with_gigantic(|machine, manager| {
+        run(manager, |mm| {
+            mm.mmap(&anonymous(BASE, GIB)).unwrap();
+            let is_there = |piece: u64| leaf_bytes(machine, mm, BASE + piece * 2 * MIB).is_some();
+            for (touched, ahead) in [(0, 256), (1, 257), (70, 320), (400, 128), (511, 192)] {
+                store(machine, mm, BASE + touched * 2 * MIB, 1).unwrap();
+                assert!(!is_there(ahead));
+                assert!(manager.clear_ahead());
+                assert!(is_there(ahead), "{touched}");
+            }
+            assert_eq!(idle(manager), 512 - 10);
+        });
+    });
+}
+
 /// As many at a time as there is room for; the next is cleared as a whole.
 #[test]
 fn one_folio_too_many_comes_as_a_whole() {

@@ -119,6 +119,9 @@ pub const CLEAR_CACHED_BYTES: u64 = 64 << 10;
 pub const CLEAR_SOON_SHARE: u64 = 2;
 /// An extent of which nothing is known stays cached up to one in so many of the last cache's bytes.
 pub const CLEAR_UNKNOWN_SHARE: u64 = 8;
+/// Above [`CLEAR_CACHED_BYTES`] a kernel that goes through the caches must cost less by one in so many to be chosen over one
+/// that goes past them, use included: what it drives out of the caches costs others.
+pub const CLEAR_CACHED_GAIN: u64 = 16;
 /// From this many bytes on it is counted how many CPUs clear at once.
 pub const CLEAR_COUNTED_BYTES: u64 = 256 << 10;
 

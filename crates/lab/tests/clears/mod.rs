@@ -21,7 +21,7 @@ pub(crate) fn check(rows: &[Row]) {
         kernels().iter().chain(more).map(|arm| (*arm).to_owned()).collect()
     };
     assert_eq!(arms(&clear), with(&["quire", "memset", "linux", "linux-thp"]));
-    assert_eq!(arms(&cache), with(&["none", "quire", "quire-soon", "quire-later"]));
+    assert_eq!(arms(&cache), with(&["none", "wait", "quire", "quire-soon", "quire-later"]));
     assert_eq!(arms(&used), with(&["quire", "quire-soon", "quire-later"]));
     let cases = |rows: &[&Row]| -> BTreeSet<String> { rows.iter().map(|row| row.case.clone()).collect() };
     for case in ["4KiB", "2MiB", "populate/2MiB"] {

@@ -159,6 +159,26 @@ fn chance_does_not_change_the_kernel() {
     assert_eq!(kernels, [ClearKernel::Nt16, ClearKernel::Nt16, ClearKernel::Nt64]);
 }
 
+/// Of two that cost the same, use included, the one that leaves the caches to others is chosen; one that is dearer by more
+/// than that is worth is not.
+#[test]
+fn caches_are_others_too() {
+    let mut measured = flat();
+    let only = |measured: &mut Calibration, bytes, cached, past| {
+        for kernel in ClearKernel::ALL {
+            let fill = if kernel.is_streaming() { past } else { cached };
+            measured.clear[0][kernel as usize][class_of(bytes)] = Cost { fill, read: 500 };
+        }
+    };
+    only(&mut measured, 64 << 10, 1000, 1000);
+    only(&mut measured, MIB, 1000, 1050);
+    only(&mut measured, 2 * MIB, 1000, 1300);
+    let policy = measured.policy(features(&Feature::ALL));
+    let streams =
+        [64 << 10, MIB, 2 * MIB].map(|bytes| policy.clear_kernel(TouchHint::Soon, 1, bytes).is_streaming());
+    assert_eq!(streams, [false, true, false]);
+}
+
 #[test]
 fn measurements_do_not_undo_the_bounds() {
     let mut measured = flat();

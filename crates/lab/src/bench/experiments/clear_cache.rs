@@ -20,7 +20,8 @@ pub const EXPERIMENT: Experiment = Experiment {
     per: "call",
     notes: &[
         "The working set is read eight times, the extent is cleared, and the working set is read once more, which is the time: in order of address, or each line \
-         at the place that the one before says (`/chase`). One load a line of 64 bytes.",
+         at the place that the one before says (`/chase`). One load a line of 64 bytes. It stands in a huge page, as a kernel's own memory does: small pages \
+         lose their translations as well, which takes half as long again.",
         "The arms `quire...` clear by the policy under each hint; under `quire` nothing is known, and 2 MiB may stay cached.",
     ],
     run,

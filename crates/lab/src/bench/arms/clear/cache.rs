@@ -5,10 +5,12 @@ use std::time::Instant;
 
 use quire::addr::FrameRange;
 use quire::cpu::CpuId;
+use rustix::mm::Advice;
 
 use super::Way;
 use super::grounds::{Grounds, Shared};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
+use crate::bench::linux::region::Region;
 
 /// Clear an extent beside a working set, and read that again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +32,10 @@ pub enum Reread {
     Chase,
 }
 
-/// Words of a line.
-const LINE: usize = 8;
+/// Bytes of a line.
+const LINE: usize = 64;
+/// Bytes of a huge page.
+const HUGE: usize = 2 << 20;
 /// Times that the working set is read before the clear, so that it is where it would be in use.
 const WARM: usize = 8;
 /// Decides the order of the chase.
@@ -59,40 +63,64 @@ impl Arm<Cache> for Beside {
 
     fn setup(&mut self, case: &Cache) -> Result<Box<dyn Prepared + '_>, Skip> {
         let grounds = self.shared.grounds(case.extent)?;
-        Ok(Box::new(Ready { way: self.way, case: *case, grounds, set: working_set(case.working_set) }))
+        let set = working_set(case.working_set)?;
+        Ok(Box::new(Ready { way: self.way, case: *case, grounds, set }))
     }
 }
 
 /// A ring through all lines in random order: the first word of a line is the number of the next one.
-fn working_set(bytes: usize) -> Vec<[u64; LINE]> {
-    let lines = bytes / size_of::<[u64; LINE]>();
+fn working_set(bytes: usize) -> Result<Set, Skip> {
+    let lines = bytes / LINE;
     let mut order: Vec<usize> = (0..lines).collect();
     fastrand::Rng::with_seed(SEED).shuffle(&mut order);
-    let mut set = vec![[0; LINE]; lines];
+    let region =
+        Region::map(bytes.next_multiple_of(HUGE)).map_err(|error| Skip::because("no memory", error))?;
+    region.advise(Advice::LinuxHugepage).map_err(|error| Skip::because("no huge pages", error))?;
+    let mut set = Set { region, lines };
     for (at, &line) in order.iter().enumerate() {
-        set[line][0] = order[(at + 1) % lines] as u64;
+        let next = (order[(at + 1) % lines] as u64).to_le_bytes();
+        set.region.as_bytes()[line * LINE..][..next.len()].copy_from_slice(&next);
     }
-    set
+    Ok(set)
+}
+
+/// The working set, in a huge page where the system has one: a clear shall not be blamed for translations of small pages
+/// that it drove out.
+struct Set {
+    region: Region,
+    lines: usize,
+}
+
+impl Set {
+    /// Its lines as words.
+    fn words(&mut self) -> &[[u64; LINE / 8]] {
+        let lines = self.lines;
+        // SAFETY: any eight bytes are a word.
+        let (_, words, _) = unsafe { self.region.as_bytes()[..lines * LINE].align_to() };
+        words
+    }
 }
 
 struct Ready {
     way: Way,
     case: Cache,
     grounds: Rc<Grounds>,
-    set: Vec<[u64; LINE]>,
+    set: Set,
 }
 
 impl Ready {
     /// The sum of the first words.
-    fn read(&self) -> u64 {
-        match self.case.reread {
-            Reread::InOrder => self.set.iter().map(|line| std::hint::black_box(line[0])).sum(),
+    fn read(&mut self) -> u64 {
+        let reread = self.case.reread;
+        let words = self.set.words();
+        match reread {
+            Reread::InOrder => words.iter().map(|line| std::hint::black_box(line[0])).sum(),
             Reread::Chase => {
                 let step = |(line, sum): (u64, u64), _: usize| {
-                    let next = self.set[line as usize][0];
+                    let next = words[line as usize][0];
                     (next, sum + next)
                 };
-                (0..self.set.len()).fold((0, 0), step).1
+                (0..words.len()).fold((0, 0), step).1
             }
         }
     }
@@ -110,7 +138,7 @@ impl Prepared for Ready {
             let begun = Instant::now();
             let sum = std::hint::black_box(self.read());
             let nanoseconds = begun.elapsed().as_nanos() as f64;
-            Ok(Sample::new(nanoseconds, sum).count("lines", self.set.len() as u64))
+            Ok(Sample::new(nanoseconds, sum).count("lines", self.set.lines as u64))
         })
     }
 }

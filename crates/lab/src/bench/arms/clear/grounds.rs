@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Instant;
 
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange};
@@ -15,6 +16,8 @@ use crate::bench::experiment::Skip;
 
 /// Bytes between two marks.
 const MARKED: usize = 256 << 10;
+/// 64 GiB/s.
+const WAITED_BYTES_PER_NS: u64 = 69;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
@@ -99,6 +102,13 @@ impl Grounds {
                 debug_assert!(done.is_ok(), "nobody cancels it");
             }
             Way::Nothing => {}
+            Way::Wait => {
+                let nanoseconds = frames.count * 4096 / WAITED_BYTES_PER_NS;
+                let begun = Instant::now();
+                while begun.elapsed().as_nanos() < u128::from(nanoseconds) {
+                    std::hint::spin_loop();
+                }
+            }
         }
     }
 

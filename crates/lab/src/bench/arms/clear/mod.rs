@@ -54,6 +54,8 @@ pub(super) enum Way {
     Policy(TouchHint),
     /// Nothing is cleared.
     Nothing,
+    /// Nothing is cleared, and the time passes that it would take at 64 GiB/s.
+    Wait,
 }
 
 impl Way {
@@ -66,6 +68,7 @@ impl Way {
             Self::Policy(TouchHint::Later) => "quire-later",
             Self::Policy(TouchHint::Unknown) => "quire",
             Self::Nothing => "none",
+            Self::Wait => "wait",
         }
     }
 
@@ -82,6 +85,9 @@ impl Way {
             Self::Policy(TouchHint::Soon) => "the same when the memory is used soon, as a fault says.",
             Self::Policy(TouchHint::Later) => "the same when it is used later.",
             Self::Nothing => "nothing is cleared.",
+            Self::Wait => {
+                "nothing is cleared, and as much time passes as it would take at 64 GiB/s: what time alone does."
+            }
         }
     }
 }
@@ -114,7 +120,7 @@ pub fn populates(setting: &Setting) -> Vec<Box<dyn Arm<Populating>>> {
 pub fn caches(setting: &Setting) -> Vec<Box<dyn Arm<Cache>>> {
     let shared = Rc::new(Shared::new(setting));
     let hints = [TouchHint::Unknown, TouchHint::Soon, TouchHint::Later].map(Way::Policy);
-    let ways = [Way::Nothing].into_iter().chain(hints).chain(kernels());
+    let ways = [Way::Nothing, Way::Wait].into_iter().chain(hints).chain(kernels());
     ways.map(|way| cache::Beside::arm(way, &shared)).collect()
 }
 

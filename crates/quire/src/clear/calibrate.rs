@@ -216,6 +216,15 @@ fn measure<P: Platform>(
     let places = scratch.count / (frames * together);
     let apart = places.div_ceil(ROUNDS as u64);
     let (mut at, mut round) = (begun % places, 0);
+    // What stays in a cache is written to memory when something else comes, by whoever brings that. So the caches are filled
+    // first with what is measured: only then does each extent pay for another one.
+    let bytes = frames * together * FRAME_SIZE;
+    for _ in 0..platform.caches().last.div_ceil(bytes).min(places) {
+        (0..together).map(|step| scratch.start.add((at * together + step) * frames)).for_each(|first| {
+            fill(FrameRange::new(first, frames));
+        });
+        at = (at + 1) % places;
+    }
     while round < ROUNDS && (round < FEWEST_ROUNDS || platform.now_ns() - begun < budget_ns) {
         let first = scratch.start.add(at * frames * together);
         let each = || (0..together).map(|step| FrameRange::new(first.add(step * frames), frames));
@@ -225,10 +234,9 @@ fn measure<P: Platform>(
         each().for_each(|extent| read_once(platform, extent));
         fills[round] = filled - start;
         reads[round] = platform.now_ns() - filled;
-        at = (at + apart) % places;
+        at = (at + apart.max(1)) % places;
         round += 1;
     }
-    let bytes = frames * together * FRAME_SIZE;
     Cost { fill: per_mib(&mut fills[..round], bytes).max(1), read: per_mib(&mut reads[..round], bytes) }
 }
 

@@ -9,7 +9,7 @@ use quire::addr::{Order, VirtAddr};
 use quire::cpu::CpuId;
 use quire::limits::BLOCK_SIZE;
 use quire::manager::{Config, MemoryManager};
-use quire::page_alloc::AllocatorConfig;
+use quire::page_alloc::{AllocatorConfig, Zeroes};
 use quire::platform::Platform;
 use quire::vm::{FolioPolicy, Mm};
 
@@ -71,7 +71,7 @@ impl First {
 
 pub(super) fn all(shared: &Rc<Shared>) -> impl Iterator<Item = Box<dyn Arm<First>>> {
     let arm = |way| Box::new(Ours { way, shared: shared.clone() }) as Box<dyn Arm<First>>;
-    [Way::OnDemand, Way::Helped, Way::Whole].map(arm).into_iter()
+    [Way::OnDemand, Way::Helped, Way::Ahead, Way::Whole].map(arm).into_iter()
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -79,6 +79,7 @@ enum Way {
     Whole,
     OnDemand,
     Helped,
+    Ahead,
 }
 
 struct Ours {
@@ -92,6 +93,7 @@ impl Arm<First> for Ours {
             Way::Whole => "whole",
             Way::OnDemand => "quire",
             Way::Helped => "quire-helped",
+            Way::Ahead => "quire-ahead",
         }
     }
 
@@ -103,6 +105,9 @@ impl Arm<First> for Ours {
             Way::OnDemand => {
                 "the fault clears the piece of 2 MiB that was touched. The same CPU brings the rest by MemoryManager::clear_ahead where all is waited for."
             }
+            Way::Ahead => {
+                "an idle CPU has cleared all free memory before (MemoryManager::zero_ahead, not timed): the fault finds a folio that is known to be zero."
+            }
             Way::Helped => "the same, and a second CPU has nothing to do but clear_ahead from the beginning.",
         }
     }
@@ -113,9 +118,15 @@ impl Arm<First> for Ours {
             return Err(Skip("one processor: nobody is there to help".to_owned()));
         }
         let machine = self.shared.machine(GIB)?;
+        let blocks_ahead = if self.way == Way::Ahead { u64::MAX } else { 0 };
+        let zeroes = Zeroes { blocks_ahead, ..Zeroes::default() };
         let config = Config {
             folios: FolioPolicy::only(Order::GIGANTIC).with_on_demand(self.way != Way::Whole),
-            allocator: AllocatorConfig { clear: Some(self.shared.policy), ..AllocatorConfig::default() },
+            allocator: AllocatorConfig {
+                clear: Some(self.shared.policy),
+                zeroes,
+                ..AllocatorConfig::default()
+            },
             ..Config::default()
         };
         Ok(Box::new(Ready { case: *case, cpus, processors: &self.shared.processors, machine, config }))
@@ -138,6 +149,7 @@ impl Prepared for Ready<'_> {
         machine.run_on(CpuId(0), || {
             let manager = MemoryManager::new(machine, &ours::ranges(machine, false), &self.config)
                 .map_err(|error| said(&error))?;
+            while manager.zero_ahead() {}
             let mm = manager.new_mm().map_err(|error| said(&error))?;
             ours::map(&mm, GIB)?;
             let (meeting, over) = (Meeting::of(self.cpus), AtomicBool::new(false));

@@ -63,12 +63,22 @@ pub fn run(args: &Args) -> Result<()> {
     args.save.as_deref().map_or(Ok(()), |path: &Path| save(&calibration, path))
 }
 
+/// What was measured of this machine in this process.
+static MEASURED: OnceLock<Calibration> = OnceLock::new();
+
+/// The policy of this run in words, once it was measured.
+pub fn words_of_this_run() -> String {
+    MEASURED
+        .get()
+        .map(|measured| show::policy_text(&measured.policy(CpuFeatures::detect())))
+        .unwrap_or_default()
+}
+
 /// The policy of this machine, measured the first time that it is asked for in this process.
 ///
 /// # Errors
 /// Too little memory to measure in.
 pub fn of_this_run(effort: Effort) -> Result<(ClearPolicy, &'static Calibration)> {
-    static MEASURED: OnceLock<Calibration> = OnceLock::new();
     let calibration = match MEASURED.get() {
         Some(measured) => measured,
         None => {

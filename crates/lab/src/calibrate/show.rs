@@ -85,7 +85,7 @@ fn rate(threads: usize, ns_per_mib: u64) -> f64 {
 }
 
 /// The policy in its own words, under a line that says what it is.
-fn policy_text(policy: &ClearPolicy) -> String {
+pub(super) fn policy_text(policy: &ClearPolicy) -> String {
     format!(
         "policy (stretch between reschedule points; verb, hint, threads: kernel from which extent on)\n{policy}"
     )

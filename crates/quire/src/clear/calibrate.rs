@@ -130,8 +130,10 @@ fn best<K: Copy, const N: usize>(
                 let places =
                     (0..=threads).rev().flat_map(|threads| (0..=class).rev().map(move |at| (threads, at)));
                 let costs = places.map(|(threads, at)| {
+                    let read = read_past(measured, kernels, threads, at);
                     (0..N).filter_map(move |kernel| {
-                        let cost = measured[threads][kernel][at];
+                        let own = measured[threads][kernel][at];
+                        let cost = if kernels[kernel].2 { Cost { read, ..own } } else { own };
                         let own = cost.weighed(hint);
                         let all = if others(kernel) { own + own / CLEAR_CACHED_GAIN } else { own };
                         cost.is_known().then_some((kernel, all))
@@ -145,6 +147,22 @@ fn best<K: Copy, const N: usize>(
         }
     }
     table
+}
+
+/// What one reading costs of what went past the caches: the same by whichever kernel it went, so the middle of what was
+/// measured.
+fn read_past<K: Copy, const N: usize>(
+    measured: &Measured<N>,
+    kernels: &[(K, bool, bool); N],
+    threads: usize,
+    class: usize,
+) -> u32 {
+    let mut reads = [0; N];
+    let past = (0..N).filter(|&kernel| kernels[kernel].2 && measured[threads][kernel][class].is_known());
+    let count =
+        past.zip(&mut reads).map(|(kernel, read)| *read = measured[threads][kernel][class].read).count();
+    reads[..count].sort_unstable();
+    reads[..count].get(count / 2).copied().unwrap_or(0)
 }
 
 /// The kernel that costs least, or the one `before` if it costs hardly more.

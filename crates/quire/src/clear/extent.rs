@@ -5,7 +5,9 @@ use super::Clearer;
 use crate::addr::{Frame, FrameRange};
 use crate::arch::{ClearKernel, ReadyClear};
 use crate::error::Cancelled;
-use crate::limits::{CLEAR_CACHED_BYTES, CLEAR_NEAR_BYTES, CLEAR_STRETCH_BYTES, FRAME_SIZE};
+use crate::limits::{
+    CLEAR_CACHED_BYTES, CLEAR_NEAR_BYTES, CLEAR_NEAR_SHARE, CLEAR_STRETCH_BYTES, FRAME_SIZE,
+};
 use crate::platform::{Platform, TouchHint};
 
 const NEAR_FRAMES: u64 = CLEAR_NEAR_BYTES / FRAME_SIZE;
@@ -58,8 +60,14 @@ impl Extent {
         let (start, end) = (self.frames.start, self.frames.end());
         match self.near {
             Some(near) if self.frames.contains(near) => {
-                let first = Frame(near.0 - near.0 % NEAR_FRAMES);
-                let (first, last) = (first.max(start), first.add(NEAR_FRAMES).min(end));
+                // In a small extent it is small as well: who uses all of it would pay for stores through the caches. What stays
+                // there in any case is one piece.
+                let cached = self.frames.count * FRAME_SIZE <= CLEAR_CACHED_BYTES;
+                let share = if cached { NEAR_FRAMES } else { self.frames.count / CLEAR_NEAR_SHARE };
+                let share = share.clamp(1, NEAR_FRAMES);
+                let count = 1 << share.ilog2();
+                let first = Frame(near.0 - near.0 % count);
+                let (first, last) = (first.max(start), first.add(count).min(end));
                 FrameRange::new(first, last.0 - first.0)
             }
             _ => FrameRange::new(end, 0),

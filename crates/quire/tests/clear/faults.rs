@@ -7,7 +7,7 @@ use quire::arch::{ClearKernel, CopyKernel, Protection};
 use quire::clear::ClearPolicy;
 use quire::cpu::CpuId;
 use quire::error::FaultError;
-use quire::limits::{CLEAR_NEAR_BYTES, CLEAR_STRETCH_BYTES};
+use quire::limits::CLEAR_STRETCH_BYTES;
 use quire::manager::{Config, MemoryManager};
 use quire::page_alloc::{AllocatorConfig, MemoryRange, PageAllocator, Zeroes};
 use quire::vm::{Access, FolioPolicy, MapRequest, Mm, Placement};
@@ -63,7 +63,7 @@ fn clears(events: &[Event]) -> Vec<(FrameRange, ClearKernel)> {
 
 #[test]
 fn a_fault_clears_what_is_touched_last() {
-    for folios in [4, 5, 9] {
+    for (folios, frames_near) in [(4, 16), (5, 2), (7, 8), (9, 16)] {
         with_folios(order(folios), None, |machine, watched, mm| {
             let bytes = order(folios).bytes();
             mm.mmap(&anonymous(2 * MIB)).unwrap();
@@ -75,8 +75,8 @@ fn a_fault_clears_what_is_touched_last() {
             assert_eq!(frames, order(folios).frames(), "each frame once");
             let first = clears.iter().map(|(frames, _)| frames.start).min().unwrap();
             let last = clears.last().unwrap().0;
-            let near = first.add((touched - BASE) / CLEAR_NEAR_BYTES * (CLEAR_NEAR_BYTES / 4096));
-            assert_eq!((last.start, last.count), (near, 16), "order {folios}");
+            let near = first.add((touched - BASE) / 4096 / frames_near * frames_near);
+            assert_eq!((last.start, last.count), (near, frames_near), "order {folios}");
             let points = events.iter().filter(|event| **event == Event::Point).count() as u64;
             assert_eq!(points, (bytes / CLEAR_STRETCH_BYTES).saturating_sub(1), "order {folios}");
             let mut byte = [1];

@@ -9,6 +9,7 @@ use crate::bench::experiment::{Case, Experiment, Measured};
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
 use crate::bench::table;
+use crate::calibrate;
 
 /// See the module.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -71,5 +72,5 @@ fn goals(rows: &[Row]) -> anyhow::Result<String> {
             wanted.to_owned(),
         ]);
     }
-    Ok(format!("time over that of the best arm\n{text}"))
+    Ok(format!("time over that of the best arm\n{text}\n{}", calibrate::words_of_this_run()))
 }

@@ -79,6 +79,23 @@ fn the_order_is_a_permutation_that_gives_every_arm_every_place() {
 }
 
 #[test]
+fn every_arm_follows_every_other_one_equally_often() {
+    for arms in 2..12 {
+        let rounds = if arms % 2 == 0 { arms } else { 2 * arms };
+        let mut follows = vec![vec![0; arms]; arms];
+        for round in 0..rounds {
+            for pair in order(arms, round, 3).windows(2) {
+                follows[pair[0]][pair[1]] += 1;
+            }
+        }
+        for (one, row) in follows.iter().enumerate() {
+            let right = |other: usize| row[other] == if one == other { 0 } else { rounds / arms };
+            assert!((0..arms).all(right), "{arms} arms: {follows:?}");
+        }
+    }
+}
+
+#[test]
 fn arms_take_turns_and_warm_ups_are_not_kept() {
     let (measured, log) = measure([("first", 1, usize::MAX), ("second", 1, usize::MAX)]);
     let rows = measured.unwrap().rows;

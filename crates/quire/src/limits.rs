@@ -124,6 +124,8 @@ pub const CLEAR_UNKNOWN_SHARE: u64 = 8;
 /// Above [`CLEAR_CACHED_BYTES`] a kernel that goes through the caches must cost less by one in so many to be chosen over one
 /// that goes past them, use included: what it drives out of the caches costs others.
 pub const CLEAR_CACHED_GAIN: u64 = 16;
+/// An extent of up to this that is used soon waits in the caches of the core that cleared it, beside what else is there.
+pub const CLEAR_OWN_BYTES: u64 = 256 << 10;
 /// From this many bytes on it is counted how many CPUs clear at once.
 pub const CLEAR_COUNTED_BYTES: u64 = 256 << 10;
 

@@ -8,7 +8,7 @@ use super::stretch::{MeasuredStretches, STRETCHES, Stretch, best_stretch};
 use crate::addr::{Frame, FrameRange};
 use crate::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures};
 use crate::error::KernelError;
-use crate::limits::{CLEAR_CACHED_BYTES, CLEAR_CACHED_GAIN, FRAME_SIZE};
+use crate::limits::{CLEAR_CACHED_BYTES, CLEAR_CACHED_GAIN, CLEAR_OWN_BYTES, FRAME_SIZE};
 use crate::platform::{Platform, TouchHint};
 
 /// Bytes that one reading of the clock stands for, at least: smaller extents are measured several at a time.
@@ -125,8 +125,9 @@ fn best<K: Copy, const N: usize>(
                     let (_, runs, streams) = kernels[kernel];
                     runs && if small { !streams } else { cached || streams }
                 };
-                // What goes through the caches costs others besides.
-                let others = |kernel: usize| !small && !kernels[kernel].2;
+                // What goes through the caches costs others besides, unless a core's own hold it until it is used.
+                let own = hint == TouchHint::Soon && bytes_of(class) <= CLEAR_OWN_BYTES;
+                let others = |kernel: usize| !small && !own && !kernels[kernel].2;
                 let places =
                     (0..=threads).rev().flat_map(|threads| (0..=class).rev().map(move |at| (threads, at)));
                 let costs = places.map(|(threads, at)| {

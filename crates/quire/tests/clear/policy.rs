@@ -171,12 +171,27 @@ fn caches_are_others_too() {
         }
     };
     only(&mut measured, 64 << 10, 1000, 1000);
+    only(&mut measured, 256 << 10, 1000, 1050);
     only(&mut measured, MIB, 1000, 1050);
     only(&mut measured, 2 * MIB, 1000, 1300);
     let policy = measured.policy(features(&Feature::ALL));
     let streams =
         [64 << 10, MIB, 2 * MIB].map(|bytes| policy.clear_kernel(TouchHint::Soon, 1, bytes).is_streaming());
     assert_eq!(streams, [false, true, false]);
+    // So much waits in the core's own caches until it is used.
+    assert!(!policy.clear_kernel(TouchHint::Soon, 1, 256 << 10).is_streaming());
+}
+
+/// Whichever way zeroes went past the caches, reading them comes from memory: what was measured of it decides nothing.
+#[test]
+fn one_way_past_the_caches_is_read_like_another() {
+    let mut measured = flat();
+    let class = class_of(64 * MIB);
+    for (kernel, fill, read) in [(ClearKernel::Nt16, 110, 100), (ClearKernel::Nt64, 100, 1000)] {
+        measured.clear[0][kernel as usize][class] = Cost { fill, read };
+    }
+    let policy = measured.policy(features(&Feature::ALL));
+    assert_eq!(policy.clear_kernel(TouchHint::Soon, 1, 64 * MIB), ClearKernel::Nt64);
 }
 
 #[test]

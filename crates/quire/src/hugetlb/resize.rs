@@ -83,7 +83,7 @@ impl HugePools {
             let pool = self.lock(pages, size);
             pool.all().persistent() - pool.node(node).persistent()
         };
-        let done = self.resize(pages, size, NodeSet::one(node), others + wanted);
+        let done = self.resize(pages, size, NodeSet::one(node), others.saturating_add(wanted));
         let own = |all: u64| all.saturating_sub(others);
         Resized { before: own(done.before), after: own(done.after), wanted, ..done }
     }

@@ -73,6 +73,14 @@ fn mistakes_are_named() {
             let wrote = write(world, "hugepages-2048kB/nr_hugepages", text);
             assert_eq!(wrote, Err(ControlError::NotANumber), "{text}");
         }
+        // The largest number there is asks for more than there is, of a node as well.
+        for path in ["hugepages-2048kB/nr_hugepages", "node1/hugepages-2048kB/nr_hugepages"] {
+            let Ok(Outcome::Resized(done)) = write(world, path, "18446744073709551615") else {
+                panic!("{path}")
+            };
+            assert_eq!(done.stopped, Some(Stopped::OutOfMemory), "{path}");
+            let _ = write(world, path, "0").unwrap();
+        }
         assert_eq!(read(world, "hugepages-1048576kB/demote"), Err(ControlError::NotPermitted));
         assert_eq!(write(world, "hugepages-2048kB/free_hugepages", "1"), Err(ControlError::NotPermitted));
         struct Full;

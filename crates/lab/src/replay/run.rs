@@ -6,6 +6,7 @@ use hosted::{Counters, Hosted, HostedConfig, OnViolation};
 use quire::addr::FrameRange;
 use quire::cpu::CpuId;
 use quire::manager::{Config, MemoryManager, MemoryRange};
+use quire::page_alloc::{AllocatorConfig, Zeroes};
 use quire::stats::Stat;
 
 use super::costs::{Costs, Stopwatch};
@@ -93,7 +94,10 @@ impl World {
         let machine = &self.machine;
         let full = || ReplayError::OutOfMemory { event: 0, memory: exact_bytes(self.bytes) };
         // Each event runs as the CPU of its thread, so the setup must not hold CPU 0 any longer.
-        let config = Config { folios: size.policy(), ..Config::default() };
+        // Each round clears what the recorded kernel had to clear, whatever the round before left.
+        let zeroes = Zeroes { remember: false, ..Zeroes::default() };
+        let allocator = AllocatorConfig { zeroes, ..AllocatorConfig::default() };
+        let config = Config { folios: size.policy(), allocator, ..Config::default() };
         let manager = machine
             .run_on(CpuId(0), || MemoryManager::new(machine, &ranges, &config))
             .map_err(|source| ReplayError::TooSmall { bytes: self.bytes, source })?;

@@ -103,15 +103,11 @@ impl Clearer {
         let before = FrameRange::new(extent.frames.start, near.start.0 - extent.frames.start.0);
         let after = FrameRange::new(near.end(), extent.frames.end().0 - near.end().0);
         let mut stretches = self.stretches(platform, cancel);
-        let kernel = || self.clear.get(extent.hint, busy.cpus(), bytes);
-        let far = before.count + after.count;
-        if before.count > 0 && after.count > 0 && far <= stretches.most {
-            self.clear_parts(platform, &[before, after], kernel());
-            stretches.since = far;
-        } else {
-            for part in [before, after] {
-                stretches.over(part, |frames| self.clear_by(platform, frames, kernel()))?;
-            }
+        for part in [before, after] {
+            stretches.over(part, |frames| {
+                let kernel = self.clear.get(extent.hint, busy.cpus(), bytes);
+                self.clear_by(platform, frames, kernel);
+            })?;
         }
         stretches.over(near, |frames| {
             let kernel = self.clear.get(TouchHint::Soon, 1, CLEAR_NEAR_BYTES);
@@ -134,26 +130,18 @@ impl Clearer {
     /// One stretch by one kernel, or by one of its kind without vectors where these cannot be had.
     #[inline]
     fn clear_by<P: Platform>(&self, platform: &P, frames: FrameRange, kernel: ClearKernel) {
-        self.clear_parts(platform, &[frames], kernel);
-    }
-
-    /// The same for parts of one stretch, with one fence behind the last of them.
-    fn clear_parts<P: Platform>(&self, platform: &P, parts: &[FrameRange], kernel: ClearKernel) {
-        let vectors = kernel.uses_vectors() && platform.vectors_begin();
-        let kernel = match kernel {
-            kernel if vectors || !kernel.uses_vectors() => kernel,
-            kernel if kernel.is_streaming() => {
-                super::policy::streaming_clear(self.features.without_vectors())
-            }
-            _ => ClearKernel::String,
-        };
-        let ready = self.ready(kernel);
-        if let Some((&last, before)) = parts.split_last() {
-            before.iter().for_each(|&frames| platform.clear(frames, ready.unfenced()));
-            platform.clear(last, ready);
-        }
-        if vectors {
+        if !kernel.uses_vectors() {
+            platform.clear(frames, self.ready(kernel));
+        } else if platform.vectors_begin() {
+            platform.clear(frames, self.ready(kernel));
             platform.vectors_end();
+        } else {
+            let plain = if kernel.is_streaming() {
+                super::policy::streaming_clear(self.features.without_vectors())
+            } else {
+                ClearKernel::String
+            };
+            platform.clear(frames, self.ready(plain));
         }
     }
 

@@ -112,15 +112,34 @@ impl HugePools {
         let count = (missing.div_ceil(nodes.len().max(1) as u64) as usize).min(batch_of(size));
         pool.claimed += count as u64;
         drop(pool);
-        let mut frames = [Frame(0); HUGE_BATCH];
-        let got = take_from_node(pages, node, size.order(), &mut frames[..count]);
-        let mut pool = self.lock(pages, size);
-        pool.claimed -= count as u64;
-        frames[..got].iter().for_each(|&frame| pool.join(pages.memmap(), node, frame));
-        if got < count {
+        if self.add_claimed(pages, size, core::iter::once(node), count, false) < count {
             *nodes = nodes.without(node);
         }
         Step::More
+    }
+
+    /// Adds pages that the caller has claimed, a batch at most, from these nodes in turn; how many there were.
+    pub(super) fn add_claimed<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        size: HugeSize,
+        nodes: impl Iterator<Item = u8>,
+        count: usize,
+        surplus: bool,
+    ) -> usize {
+        let mut frames = [Frame(0); HUGE_BATCH];
+        let mut got = 0;
+        for node in nodes {
+            got += take_from_node(pages, node, size.order(), &mut frames[got..count]);
+        }
+        let mut pool = self.lock(pages, size);
+        pool.claimed -= count as u64;
+        for &frame in &frames[..got] {
+            let node = pages.node_of_frame(frame);
+            pool.join(pages.memmap(), node, frame);
+            pool.change_surplus(node, i64::from(surplus));
+        }
+        got
     }
 
     /// One batch less.
@@ -182,7 +201,7 @@ fn batch_of(size: HugeSize) -> usize {
 }
 
 /// Takes folios from one node alone, as the pool's; how many.
-pub(super) fn take_from_node<P: Platform>(
+fn take_from_node<P: Platform>(
     pages: &PageAllocator<'_, P>,
     node: u8,
     order: Order,

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::pool::Pool;
-use super::resize::{give_back, take_from_node};
+use super::resize::give_back;
 use super::{HugePools, HugeSize};
 use crate::addr::Frame;
 use crate::error::AllocError;
@@ -120,22 +120,12 @@ impl HugePools {
         let mut pool = self.lock(pages, size);
         let allowed = pool.overcommit.saturating_sub(pool.all().surplus + pool.claimed);
         let count = wanted.min(allowed).min(HUGE_BATCH as u64);
+        if count == 0 {
+            return 0;
+        }
         pool.claimed += count;
         drop(pool);
-        let mut frames = [Frame(0); HUGE_BATCH];
-        let mut got = 0;
-        for node in nearest_nodes(pages, nodes) {
-            let to = take_from_node(pages, node, size.order(), &mut frames[got..count as usize]);
-            got += to;
-        }
-        let mut pool = self.lock(pages, size);
-        pool.claimed -= count;
-        for &frame in &frames[..got] {
-            let node = pages.node_of_frame(frame);
-            pool.join(pages.memmap(), node, frame);
-            pool.change_surplus(node, 1);
-        }
-        got as u64
+        self.add_claimed(pages, size, nearest_nodes(pages, nodes), count as usize, true) as u64
     }
 
     /// Lets up to `count` surplus pages leave the pool that are free and not promised.

@@ -71,18 +71,4 @@ impl<P: Platform> PageAllocator<'_, P> {
     pub fn node_of_frame(&self, frame: Frame) -> u8 {
         self.zones[self.memmap.block(frame.block()).zone()].node
     }
-
-    /// The nodes that have memory, the one nearest to the running CPU first.
-    pub fn nodes_by_distance(&self) -> impl Iterator<Item = u8> {
-        let here = self.platform.node_of(crate::sync::Pinned::new(self.platform).cpu());
-        let mut nodes = [u8::MAX; crate::limits::MAX_NODES];
-        let with_memory =
-            (0..self.node_count() as u8).filter(|&node| self.placement.with_memory.contains(node));
-        nodes.iter_mut().zip(with_memory).for_each(|(slot, node)| *slot = node);
-        nodes.sort_unstable_by_key(|&node| match node {
-            u8::MAX => (u8::MAX, node),
-            node => (self.platform.node_distance(here, node), node),
-        });
-        nodes.into_iter().filter(|&node| node != u8::MAX)
-    }
 }

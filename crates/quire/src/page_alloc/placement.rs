@@ -13,6 +13,7 @@ use crate::error::AllocError;
 use crate::memmap::BootSlice;
 use crate::platform::Platform;
 use crate::stats::Stat;
+use crate::sync::Pinned;
 
 /// The nodes of a machine, as seen from each of them.
 pub(super) struct Placement {
@@ -95,6 +96,15 @@ impl<P: Platform> PageAllocator<'_, P> {
     /// How many nodes the machine has, those without memory included.
     pub fn node_count(&self) -> usize {
         self.placement.nodes()
+    }
+
+    /// The nodes that have memory, the one nearest to the running CPU first.
+    pub fn nodes_by_distance(&self) -> impl Iterator<Item = u8> + '_ {
+        let local = self.platform.node_of(Pinned::new(self.platform).cpu());
+        let zones = self.placement.from(local, ZoneKind::Movable).unwrap_or(&[]);
+        // The zones of a node stand next to each other.
+        let mut last = None;
+        zones.iter().map(|&zone| node_of(zone)).filter(move |&node| last.replace(node) != Some(node))
     }
 
     /// The zones that may serve a request, in order. An interleaving request takes its turn.

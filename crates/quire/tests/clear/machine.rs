@@ -30,8 +30,6 @@ pub(crate) struct Watched<'m> {
     /// How often the task says that it lives before it dies.
     lives: AtomicU64,
     vectors: AtomicBool,
-    /// Stores that pass the caches were not fenced yet.
-    owes_fence: AtomicBool,
 }
 
 impl<'m> Watched<'m> {
@@ -41,13 +39,11 @@ impl<'m> Watched<'m> {
             events: Mutex::default(),
             lives: AtomicU64::new(u64::MAX),
             vectors: AtomicBool::new(true),
-            owes_fence: AtomicBool::new(false),
         }
     }
 
     /// What happened since the last call.
     pub(crate) fn events(&self) -> Vec<Event> {
-        assert!(!self.owes_fence.load(Ordering::Relaxed), "a fence is owed");
         std::mem::take(&mut self.events.lock().unwrap())
     }
 
@@ -101,7 +97,6 @@ unsafe impl Platform for Watched<'_> {
         self.machine.relax();
     }
     fn reschedule_point(&self) {
-        assert!(!self.owes_fence.load(Ordering::Relaxed), "a fence is owed");
         self.machine.reschedule_point();
         self.note(Event::Point);
     }
@@ -146,9 +141,6 @@ unsafe impl Platform for Watched<'_> {
         self.lives.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lived).is_err()
     }
     fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
-        // A fence of the same kernel follows before anything else does.
-        let owed = self.owes_fence.swap(!kernel.is_fenced(), Ordering::Relaxed);
-        assert!(!owed || kernel.is_fenced() && kernel.kernel().is_streaming(), "a fence is owed");
         self.note(Event::Clear(frames, kernel.kernel()));
         self.machine.clear(frames, kernel);
     }

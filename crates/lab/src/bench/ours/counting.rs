@@ -3,14 +3,15 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use hosted::{Bare, SyntheticFiles};
-use quire::addr::{Frame, FrameRange, PhysAddr, VirtRange};
-use quire::arch::{Caches, CpuFeatures, ReadyClear, ReadyCopy};
-use quire::cpu::{CpuId, CpuSet};
-use quire::platform::{Context, FlushRequest, InterruptState, Platform};
+use hosted::Bare;
+use quire::addr::{Frame, FrameRange, VirtRange};
+use quire::arch::{ReadyClear, ReadyCopy};
+use quire::cpu::CpuSet;
+use quire::platform::{FlushRequest, Platform};
 use quire::rank::Rank;
 
 use super::instructions::Instructions;
+use super::passed_on::passed_on;
 
 /// The bare machine, with a count of the locks that were taken, all by one thread at a time.
 pub struct Counting<'a> {
@@ -48,47 +49,7 @@ impl<'a> Counting<'a> {
 
 // SAFETY: every call that must keep a promise is passed on to a platform that keeps it.
 unsafe impl Platform for Counting<'_> {
-    type Pager = SyntheticFiles;
-
-    fn pager(&self) -> &SyntheticFiles {
-        self.bare.pager()
-    }
-
-    fn pin(&self) -> CpuId {
-        self.bare.pin()
-    }
-
-    fn unpin(&self) {
-        self.bare.unpin();
-    }
-
-    fn interrupts_off(&self) -> InterruptState {
-        self.bare.interrupts_off()
-    }
-
-    fn interrupts_restore(&self, state: InterruptState) {
-        self.bare.interrupts_restore(state);
-    }
-
-    fn context(&self) -> Context {
-        self.bare.context()
-    }
-
-    fn cpu_count(&self) -> usize {
-        self.bare.cpu_count()
-    }
-
-    fn node_of(&self, cpu: CpuId) -> u8 {
-        self.bare.node_of(cpu)
-    }
-
-    fn node_distance(&self, from: u8, to: u8) -> u8 {
-        self.bare.node_distance(from, to)
-    }
-
-    fn online_cpus(&self) -> CpuSet {
-        self.bare.online_cpus()
-    }
+    passed_on!();
 
     fn fence_cpus(&self, targets: &CpuSet) {
         self.by_itself(|bare| bare.fence_cpus(targets));
@@ -100,10 +61,6 @@ unsafe impl Platform for Counting<'_> {
 
     fn reschedule_point(&self) {
         self.by_itself(|bare| bare.reschedule_point());
-    }
-
-    fn direct_map(&self, addr: PhysAddr) -> *mut u8 {
-        self.bare.direct_map(addr)
     }
 
     fn load_root(&self, root: Option<Frame>) {
@@ -120,18 +77,6 @@ unsafe impl Platform for Counting<'_> {
 
     fn flush_remote_wait(&self, targets: &CpuSet, request: &FlushRequest) {
         self.by_itself(|bare| bare.flush_remote_wait(targets, request));
-    }
-
-    fn features(&self) -> CpuFeatures {
-        self.bare.features()
-    }
-
-    fn caches(&self) -> Caches {
-        self.bare.caches()
-    }
-
-    fn vectors_begin(&self) -> bool {
-        self.bare.vectors_begin()
     }
 
     fn clear(&self, frames: FrameRange, kernel: ReadyClear) {

@@ -6,6 +6,7 @@ pub mod counting;
 pub mod guards;
 pub mod instructions;
 mod looked_up;
+mod passed_on;
 pub mod scheduled;
 pub mod verbs;
 

@@ -3,13 +3,14 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use hosted::{Bare, SyntheticFiles};
-use quire::addr::{Frame, FrameRange, PhysAddr, VirtRange};
-use quire::arch::{Caches, CpuFeatures, ReadyClear, ReadyCopy};
-use quire::cpu::{CpuId, CpuSet};
-use quire::platform::{Context, FlushRequest, InterruptState, Platform};
+use hosted::Bare;
+use quire::addr::{Frame, FrameRange, VirtRange};
+use quire::arch::{ReadyClear, ReadyCopy};
+use quire::cpu::CpuSet;
+use quire::platform::{FlushRequest, Platform};
 use rustix::thread::sched_yield;
 
+use super::passed_on::passed_on;
 use crate::bench::cycles;
 
 /// How long a task has its processor before it gives it away at the next reschedule point.
@@ -100,7 +101,7 @@ impl<'a> Scheduled<'a> {
 
 // SAFETY: every call that must keep a promise is passed on to a platform that keeps it; a point may block.
 unsafe impl Platform for Scheduled<'_> {
-    type Pager = SyntheticFiles;
+    passed_on!();
 
     fn reschedule_point(&self) {
         match self.points {
@@ -114,46 +115,6 @@ unsafe impl Platform for Scheduled<'_> {
         }
     }
 
-    fn pager(&self) -> &SyntheticFiles {
-        self.bare.pager()
-    }
-
-    fn pin(&self) -> CpuId {
-        self.bare.pin()
-    }
-
-    fn unpin(&self) {
-        self.bare.unpin();
-    }
-
-    fn interrupts_off(&self) -> InterruptState {
-        self.bare.interrupts_off()
-    }
-
-    fn interrupts_restore(&self, state: InterruptState) {
-        self.bare.interrupts_restore(state);
-    }
-
-    fn context(&self) -> Context {
-        self.bare.context()
-    }
-
-    fn cpu_count(&self) -> usize {
-        self.bare.cpu_count()
-    }
-
-    fn node_of(&self, cpu: CpuId) -> u8 {
-        self.bare.node_of(cpu)
-    }
-
-    fn node_distance(&self, from: u8, to: u8) -> u8 {
-        self.bare.node_distance(from, to)
-    }
-
-    fn online_cpus(&self) -> CpuSet {
-        self.bare.online_cpus()
-    }
-
     fn fence_cpus(&self, targets: &CpuSet) {
         self.bare.fence_cpus(targets);
     }
@@ -164,10 +125,6 @@ unsafe impl Platform for Scheduled<'_> {
         if self.points == Points::Watched {
             self.begin();
         }
-    }
-
-    fn direct_map(&self, addr: PhysAddr) -> *mut u8 {
-        self.bare.direct_map(addr)
     }
 
     fn load_root(&self, root: Option<Frame>) {
@@ -184,18 +141,6 @@ unsafe impl Platform for Scheduled<'_> {
 
     fn flush_remote_wait(&self, targets: &CpuSet, request: &FlushRequest) {
         self.bare.flush_remote_wait(targets, request);
-    }
-
-    fn features(&self) -> CpuFeatures {
-        self.bare.features()
-    }
-
-    fn caches(&self) -> Caches {
-        self.bare.caches()
-    }
-
-    fn vectors_begin(&self) -> bool {
-        self.bare.vectors_begin()
     }
 
     fn clear(&self, frames: FrameRange, kernel: ReadyClear) {

@@ -91,7 +91,7 @@ impl ClearKernel {
             Some(feature) if !features.has(feature) => {
                 Err(KernelError::Missing { kernel: self.name(), feature: feature.name() })
             }
-            _ => Ok(ReadyClear { kernel: self, wide: features.has(Feature::Avx512), fenced: true }),
+            _ => Ok(ReadyClear { kernel: self, wide: features.has(Feature::Avx512) }),
         }
     }
 }
@@ -102,13 +102,11 @@ pub struct ReadyClear {
     kernel: ClearKernel,
     /// There are registers of 64 bytes.
     wide: bool,
-    /// What passes the caches is ordered before what follows.
-    fenced: bool,
 }
 
 impl ReadyClear {
     /// The kernel that every x86-64 processor can run.
-    pub const STRING: Self = Self { kernel: ClearKernel::String, wide: false, fenced: true };
+    pub const STRING: Self = Self { kernel: ClearKernel::String, wide: false };
 
     /// Which one it is.
     #[inline]
@@ -116,22 +114,8 @@ impl ReadyClear {
         self.kernel
     }
 
-    /// The same without the fence at its end. Before anyone may see the zeroes, the same CPU must clear something else by the
-    /// same kernel with its fence, which costs as much as a few KiB.
-    #[inline]
-    #[must_use]
-    pub const fn unfenced(self) -> Self {
-        Self { fenced: false, ..self }
-    }
-
-    /// Whether whoever sees a store that the caller makes afterwards sees the zeroes.
-    #[inline]
-    pub const fn is_fenced(self) -> bool {
-        self.fenced || !self.kernel.is_streaming()
-    }
-
     /// Fills `bytes` bytes from `start` on with zeroes, at any address and of any number. Whoever sees a store that the
-    /// caller makes afterwards sees the zeroes, unless it is [unfenced](Self::unfenced).
+    /// caller makes afterwards sees the zeroes.
     ///
     /// # Safety
     /// The bytes are the caller's to write. Where the kernel [uses vectors](ClearKernel::uses_vectors), nobody's values
@@ -156,7 +140,7 @@ impl ReadyClear {
                 string(start.add(head + lines * LINE), tail);
             }
         }
-        if self.fenced && self.kernel.is_streaming() {
+        if self.kernel.is_streaming() {
             store_fence();
         }
     }

@@ -1,0 +1,67 @@
+//! What every platform that stands on the bare machine passes on to it as it is.
+
+/// The methods of [`quire::platform::Platform`] that ask the machine something or touch what is the running CPU's alone, for a
+/// type with a field `bare`.
+macro_rules! passed_on {
+    () => {
+        type Pager = hosted::SyntheticFiles;
+
+        fn pager(&self) -> &hosted::SyntheticFiles {
+            self.bare.pager()
+        }
+
+        fn pin(&self) -> quire::cpu::CpuId {
+            self.bare.pin()
+        }
+
+        fn unpin(&self) {
+            self.bare.unpin();
+        }
+
+        fn interrupts_off(&self) -> quire::platform::InterruptState {
+            self.bare.interrupts_off()
+        }
+
+        fn interrupts_restore(&self, state: quire::platform::InterruptState) {
+            self.bare.interrupts_restore(state);
+        }
+
+        fn context(&self) -> quire::platform::Context {
+            self.bare.context()
+        }
+
+        fn cpu_count(&self) -> usize {
+            self.bare.cpu_count()
+        }
+
+        fn node_of(&self, cpu: quire::cpu::CpuId) -> u8 {
+            self.bare.node_of(cpu)
+        }
+
+        fn node_distance(&self, from: u8, to: u8) -> u8 {
+            self.bare.node_distance(from, to)
+        }
+
+        fn online_cpus(&self) -> quire::cpu::CpuSet {
+            self.bare.online_cpus()
+        }
+
+        fn direct_map(&self, addr: quire::addr::PhysAddr) -> *mut u8 {
+            self.bare.direct_map(addr)
+        }
+
+        fn features(&self) -> quire::arch::CpuFeatures {
+            self.bare.features()
+        }
+
+        fn caches(&self) -> quire::arch::Caches {
+            self.bare.caches()
+        }
+
+        fn vectors_begin(&self) -> bool {
+            self.bare.vectors_begin()
+        }
+    };
+}
+
+pub(super) use passed_on;

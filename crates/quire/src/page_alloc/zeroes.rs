@@ -57,6 +57,9 @@ impl<P: Platform> PageAllocator<'_, P> {
     /// As [`Self::alloc`], for memory that has to be zero before it is used: takes memory that is known to be so rather than
     /// other, and says whether it is.
     ///
+    /// It repeats the common case of [`Self::alloc`] on purpose: that does not look at the state which it overwrites, and
+    /// looking costs it a tenth (3.87 for 3.53 ns a pair).
+    ///
     /// # Errors
     /// As [`Self::alloc`].
     ///

@@ -139,9 +139,12 @@ fn several_cpus_grow_and_shrink_one_pool_together() {
     };
     let pages = machine.run_on(CpuId(0), make);
     let pools = quire::hugetlb::HugePools::new();
-    for _ in 0..20 {
+    for _ in 0..100 {
         for wanted in [300, 17, 450, 0] {
+            // Both at once: a pool grows in less time than a thread takes to start.
+            let start = std::sync::Barrier::new(2);
             machine.spawn_cpus(2, |_| {
+                start.wait();
                 let _ = pools.resize(&pages, Size2M, BOTH, wanted);
             });
             let info = machine.run_on(CpuId(0), || {

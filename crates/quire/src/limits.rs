@@ -114,7 +114,7 @@ pub const POPULATE_FAULTS: u32 = 64;
 /// Bytes around a faulting address that are cleared last and stay cached, at most.
 pub const CLEAR_NEAR_BYTES: u64 = 64 << 10;
 /// They are one in so many of the extent's, at most.
-pub const CLEAR_NEAR_SHARE: u64 = 16;
+pub const CLEAR_NEAR_SHARE: u64 = 32;
 /// Extents up to this stay cached, whatever the caller says: they are what one core's own caches hold easily.
 pub const CLEAR_CACHED_BYTES: u64 = 64 << 10;
 /// An extent that will be used soon stays cached up to one in so many of the last cache's bytes.
@@ -122,7 +122,8 @@ pub const CLEAR_SOON_SHARE: u64 = 2;
 /// An extent of which nothing is known stays cached up to one in so many of the last cache's bytes.
 pub const CLEAR_UNKNOWN_SHARE: u64 = 8;
 /// Above [`CLEAR_CACHED_BYTES`] a kernel that goes through the caches must cost less by one in so many to be chosen over one
-/// that goes past them, use included: what it drives out of the caches costs others.
+/// that goes past them, use included: what it drives out of the caches costs others. Up to [`CLEAR_OWN_BYTES`] of what is
+/// used soon it is the other way round: what goes past the caches is not there when it is used.
 pub const CLEAR_CACHED_GAIN: u64 = 16;
 /// An extent of up to this that is used soon waits in the caches of the core that cleared it, beside what else is there.
 pub const CLEAR_OWN_BYTES: u64 = 256 << 10;

@@ -125,9 +125,10 @@ fn best<K: Copy, const N: usize>(
                     let (_, runs, streams) = kernels[kernel];
                     runs && if small { !streams } else { cached || streams }
                 };
-                // What goes through the caches costs others besides, unless a core's own hold it until it is used.
+                // What goes through the caches costs others besides; but where a core's own hold it until it is used, what
+                // goes past them costs the user, in whatever way he uses it.
                 let own = hint == TouchHint::Soon && bytes_of(class) <= CLEAR_OWN_BYTES;
-                let others = |kernel: usize| !small && !own && !kernels[kernel].2;
+                let costs_more = |kernel: usize| !small && kernels[kernel].2 == own;
                 let places =
                     (0..=threads).rev().flat_map(|threads| (0..=class).rev().map(move |at| (threads, at)));
                 let costs = places.map(|(threads, at)| {
@@ -136,7 +137,7 @@ fn best<K: Copy, const N: usize>(
                         let own = measured[threads][kernel][at];
                         let cost = if kernels[kernel].2 { Cost { read, ..own } } else { own };
                         let own = cost.weighed(hint);
-                        let all = if others(kernel) { own + own / CLEAR_CACHED_GAIN } else { own };
+                        let all = if costs_more(kernel) { own + own / CLEAR_CACHED_GAIN } else { own };
                         cost.is_known().then_some((kernel, all))
                     })
                 });

@@ -49,6 +49,9 @@ pub struct BenchArgs {
     /// Decides the order in which the arms take turns.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Measured rounds of each arm; more of them tell arms apart that differ by little [default: 11, or 3 with --smoke].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(3..))]
+    rounds: Option<u16>,
 }
 
 /// Runs `quire bench`.
@@ -73,6 +76,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         eprintln!("quire: built without --release: these figures are not to be compared with anything");
     }
     let scale = if args.smoke { Scale::SMOKE } else { Scale::FULL };
+    let scale = args.rounds.map_or(scale, |rounds| Scale { rounds: rounds.into(), ..scale });
     let runner = Runner::new(scale, args.seed).only(&args.only);
     let mut rows = Vec::new();
     for experiment in chosen {

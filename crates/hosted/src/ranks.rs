@@ -17,6 +17,7 @@ const ALL: [Rank; Rank::Parked as usize] = [
     Rank::Forming,
     Rank::PageTable,
     Rank::PageTableSecond,
+    Rank::HugeFs,
     Rank::HugePool,
     Rank::Slab,
     Rank::ListDrain,

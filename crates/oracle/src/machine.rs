@@ -225,6 +225,7 @@ impl Subject for Quire<'_> {
             populate: map.populate,
             locked: map.locked,
             noreserve: false,
+            huge: None,
         };
         self.on(who, |mm| mm.mmap(&request).map(|addr| addr.0))
     }

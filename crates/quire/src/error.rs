@@ -117,6 +117,8 @@ pub enum FaultError {
     Io,
     /// The page is marked for a handler, which must be told of the store.
     Marked,
+    /// `SIGBUS`: no huge page is left that nobody else was promised, or a limit on them is reached.
+    NoHugePage,
     /// No memory. The caller decides whom to kill.
     OutOfMemory,
     /// The task is being killed, and what it waited for was left half done; nothing of it can be seen.
@@ -233,6 +235,7 @@ say! {
         BeyondEnd => "access behind the end of the file",
         Io => "the pager failed",
         Marked => "the page is marked for a handler",
+        NoHugePage => "no huge page is left: enlarge the pool, or map without MAP_NORESERVE",
         OutOfMemory => "out of memory",
         Dying => "the task is being killed",
     }

@@ -149,3 +149,9 @@ const _: () =
     assert!(CLEAR_STRETCH_BYTES <= CLEAR_STRETCH_MOST && CLEAR_STRETCH_MOST.is_multiple_of(FRAME_SIZE));
 const _: () = assert!(SPLIT_BATCH as u64 <= FLUSH_PAGES_CEILING);
 const _: () = assert!(MAX_PHYS_BYTES / BLOCK_SIZE <= u32::MAX as u64);
+/// Groups of processes that may have limits on huge pages at a time.
+pub const MAX_HUGE_GROUPS: usize = 64;
+/// File systems of huge pages that there may be at a time.
+pub const MAX_HUGE_FS: usize = 32;
+/// Faults on huge pages that are served at once, at most: whose pages hash to the same place take turns.
+pub const HUGE_FAULTS: usize = 64;

@@ -4,13 +4,13 @@
 use crate::addr::{Frame, Order, VirtAddr};
 use crate::arch::PagingMode;
 use crate::error::{InitError, MmError, SplitError};
-use crate::hugetlb::HugePools;
+use crate::hugetlb::{HugeFsError, HugeFsLimits, HugePools, HugeSize, PoolInfo};
 use crate::limits::FRAME_SIZE;
 use crate::page_alloc::{AllocatorConfig, MemoryInfo, PageAllocator, Violation};
 use crate::platform::{FileId, Platform};
 use crate::stats::Stat;
 use crate::tlb::ZapStrategy;
-use crate::vm::{File, FolioPolicy, ForkStrategy, Memory, Mm};
+use crate::vm::{File, FolioPolicy, ForkStrategy, HugeFs, Memory, Mm};
 
 pub use crate::page_alloc::MemoryRange;
 
@@ -32,7 +32,6 @@ pub struct Config {
 /// Manages the memory of one machine: frames, page cache, address spaces.
 pub struct MemoryManager<'p, P: Platform> {
     memory: Memory<'p, P>,
-    huge: HugePools,
     paging: PagingMode,
     zap: ZapStrategy,
 }
@@ -54,6 +53,10 @@ pub struct Meminfo {
     pub page_tables: u64,
     /// Frames that hold small objects (`Slab`).
     pub slab: u64,
+    /// The pool of 2 MiB pages, in those pages (`HugePages_Total`, `_Free`, `_Rsvd`, `_Surp`).
+    pub huge: PoolInfo,
+    /// All pools together (`Hugetlb`).
+    pub hugetlb: u64,
 }
 
 impl Meminfo {
@@ -71,9 +74,22 @@ impl Meminfo {
             ("Shmem", self.shmem),
             ("Slab", self.slab),
             ("PageTables", self.page_tables),
+            ("Hugetlb", self.hugetlb),
         ]
         .into_iter()
         .map(|(name, pages)| (name, pages * (FRAME_SIZE / 1024)))
+    }
+
+    /// The lines of `/proc/meminfo` that count huge pages of the default size, 2 MiB: name and number.
+    pub fn huge_lines(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let PoolInfo { total, free, reserved, surplus } = self.huge;
+        [
+            ("HugePages_Total", total),
+            ("HugePages_Free", free),
+            ("HugePages_Rsvd", reserved),
+            ("HugePages_Surp", surplus),
+        ]
+        .into_iter()
     }
 }
 
@@ -86,7 +102,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     pub fn new(platform: &'p P, ranges: &[MemoryRange], config: &Config) -> Result<Self, InitError> {
         let pages = PageAllocator::new(platform, ranges, config.allocator)?;
         let memory = Memory::new(pages, config.folios, config.fork)?;
-        Ok(Self { memory, huge: HugePools::new(), paging: config.paging, zap: config.zap })
+        Ok(Self { memory, paging: config.paging, zap: config.zap })
     }
 
     /// An empty address space.
@@ -113,6 +129,23 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         File::nameless(&self.memory, bytes)
     }
 
+    /// A file system of huge pages of this size, within these limits (Linux: a mount of `hugetlbfs`).
+    ///
+    /// # Errors
+    /// [`HugeFsError`].
+    pub fn huge_fs(&self, size: HugeSize, limits: HugeFsLimits) -> Result<HugeFs<'_, P>, HugeFsError> {
+        HugeFs::new(&self.memory, size, limits)
+    }
+
+    /// A new file of huge pages that is of no file system, `bytes` long, rounded up to them (Linux: `memfd_create` with
+    /// `MFD_HUGETLB`).
+    ///
+    /// # Errors
+    /// [`MmError::NoMemory`], [`MmError::Overflow`].
+    pub fn huge_file(&self, size: HugeSize, bytes: u64) -> Result<File<'_, P>, MmError> {
+        File::huge(&self.memory, size, 0, bytes)
+    }
+
     /// Chooses the folio sizes of anonymous memory from now on; what is mapped stays as it is.
     pub fn set_folio_policy(&self, policy: FolioPolicy) {
         self.memory.set_policy(policy);
@@ -130,7 +163,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
 
     /// The pools of huge pages; their verbs take the frames ([`Self::pages`]) as well.
     pub fn huge_pools(&self) -> &HugePools {
-        &self.huge
+        self.memory.huge()
     }
 
     /// Clears one piece of a gigantic folio that somebody waits for or may touch later; whether there was one. For CPUs that
@@ -153,6 +186,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
 
     /// How much memory there is of each kind.
     pub fn meminfo(&self) -> Meminfo {
+        let pool = |size| self.memory.huge().info(self.memory.pages(), size);
         Meminfo {
             frames: self.memory.pages().memory_info(),
             cached: self.memory.files().paged_frames(),
@@ -161,6 +195,8 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
             mapped: self.stat(Stat::NrMapped),
             page_tables: self.stat(Stat::NrPageTablePages),
             slab: self.stat(Stat::NrSlab),
+            huge: pool(HugeSize::Size2M),
+            hugetlb: HugeSize::ALL.map(|size| pool(size).total * size.order().frames()).iter().sum(),
         }
     }
 

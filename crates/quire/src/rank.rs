@@ -20,6 +20,8 @@ pub enum Rank {
     PageTable,
     /// The entries of a second page-table page: the child's in `fork`, the target's in `mremap`.
     PageTableSecond,
+    /// The limits of file systems of huge pages.
+    HugeFs,
     /// The pool of huge pages of one size.
     HugePool,
     /// A cache of small objects.

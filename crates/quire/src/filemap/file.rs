@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::pages::FilePages;
 use super::views::FileViews;
+use crate::addr::Order;
 use crate::platform::{FileId, Pager, Platform};
 use crate::rank::Rank;
 use crate::sync::{SpinGuard, SpinLock};
@@ -17,6 +18,15 @@ pub enum FileKind {
     /// Nothing: memory that starts as zeroes and goes with the last reference. Its size in bytes.
     Nameless {
         /// Accesses behind it are bus errors.
+        bytes: u64,
+    },
+    /// Huge pages from a pool, which start as zeroes and go with the last reference.
+    Huge {
+        /// The order of each page.
+        order: Order,
+        /// The file system that the file belongs to, by its number; 0 is none.
+        fs: u8,
+        /// As for nameless memory; a multiple of the pages' size.
         bytes: u64,
     },
 }
@@ -79,7 +89,7 @@ impl FileNode {
             users: AtomicU32::new(0),
             kind,
             bytes: AtomicU64::new(match kind {
-                FileKind::Nameless { bytes } => bytes,
+                FileKind::Nameless { bytes } | FileKind::Huge { bytes, .. } => bytes,
                 FileKind::Paged(_) => 0,
             }),
             end: AtomicU64::new(u64::MAX),
@@ -95,6 +105,9 @@ impl FileNode {
         match self.kind {
             FileKind::Paged(file) => FileKind::Paged(file),
             FileKind::Nameless { .. } => FileKind::Nameless { bytes: self.bytes.load(Ordering::Acquire) },
+            FileKind::Huge { order, fs, .. } => {
+                FileKind::Huge { order, fs, bytes: self.bytes.load(Ordering::Acquire) }
+            }
         }
     }
 
@@ -102,7 +115,16 @@ impl FileNode {
     pub fn size<P: Platform>(&self, platform: &P) -> u64 {
         match self.kind() {
             FileKind::Paged(file) => platform.pager().size(file),
-            FileKind::Nameless { bytes } => bytes,
+            FileKind::Nameless { bytes } | FileKind::Huge { bytes, .. } => bytes,
+        }
+    }
+
+    /// The order of its pages, if they are huge ones.
+    #[inline]
+    pub fn huge_order(&self) -> Option<Order> {
+        match self.kind {
+            FileKind::Huge { order, .. } => Some(order),
+            FileKind::Paged(_) | FileKind::Nameless { .. } => None,
         }
     }
 
@@ -113,7 +135,7 @@ impl FileNode {
 
     /// Whether nobody may use this page any more, since the file is being cut short.
     #[inline]
-    pub(super) fn is_cut_off(&self, index: u64) -> bool {
+    pub fn is_cut_off(&self, index: u64) -> bool {
         index >= self.end.load(Ordering::Acquire)
     }
 
@@ -172,8 +194,9 @@ impl FileClosed<'_> {
     }
 }
 
-impl FileResize<'_> {
-    pub(super) fn node(&self) -> &FileNode {
+impl<'a> FileResize<'a> {
+    /// The file.
+    pub const fn node(&self) -> &'a FileNode {
         self.0
     }
 
@@ -235,7 +258,10 @@ impl FileRef {
     }
 
     /// Gives the reference back unless it is the last one.
-    pub(super) fn give_back_unless_last(self) -> Result<(), Self> {
+    ///
+    /// # Errors
+    /// The reference, if it is.
+    pub fn give_back_unless_last(self) -> Result<(), Self> {
         let references = &self.node().references;
         let mut count = references.load(Ordering::Relaxed);
         while count > 1 {

@@ -33,6 +33,7 @@ impl FileTable {
         index: u64,
     ) -> Result<Filled, FaultError> {
         let (node, platform) = (file.node(), pages.platform());
+        debug_assert!(node.huge_order().is_none(), "huge pages come from their pool");
         loop {
             if node.is_cut_off(index) {
                 return Err(FaultError::BeyondEnd);
@@ -60,7 +61,7 @@ impl FileTable {
         check_size(pages.platform(), node, index)?;
         let frame = match node.kind() {
             FileKind::Paged(_) => pages.alloc(Gfp::USER, Order::FRAME)?,
-            FileKind::Nameless { .. } => pages.alloc_zero_page(Gfp::USER)?,
+            FileKind::Nameless { .. } | FileKind::Huge { .. } => pages.alloc_zero_page(Gfp::USER)?,
         };
         match self.publish(pages, node, index, frame) {
             Ok(true) => {}

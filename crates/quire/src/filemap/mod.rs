@@ -17,6 +17,7 @@
 
 mod file;
 mod fill;
+mod huge;
 mod lookup;
 mod pages;
 mod radix;
@@ -28,6 +29,7 @@ mod writeback;
 
 pub use file::{FileClosed, FileKind, FileNode, FileRef, FileResize, FileUse};
 pub use fill::Filled;
+pub use huge::HugePage;
 pub use radix::INDEX_END;
 pub use reclaim::PageRuns;
 pub use table::FileTable;

@@ -5,7 +5,11 @@ use super::radix::{NodeMemory, RadixTree};
 use crate::addr::Frame;
 use crate::limits::FRAME_SHIFT;
 
-/// A page of the cache: a frame and its marks, in one word that is never zero.
+/// Where the number of a group begins: frames have 40 bits.
+const GROUP_SHIFT: u32 = 52;
+
+/// A page of the cache: a frame and its marks, in one word that is never zero. Or, of a file of huge pages, a page that is
+/// promised; in either case with the number of the group that pays for the promise in the uppermost bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct CachedPage(u64);
 
@@ -13,6 +17,44 @@ impl CachedPage {
     const PRESENT: u64 = 1;
     const BUSY: u64 = 2;
     const DIRTY: u64 = 4;
+    const PROMISED: u64 = 8;
+    const FRESH: u64 = 16;
+    const REDEEMED: u64 = 32;
+    const FRAME: u64 = ((1 << GROUP_SHIFT) - 1) & !((1 << FRAME_SHIFT) - 1);
+
+    /// A page that is promised, for which this group pays, since a moment ago.
+    pub(super) const fn promised(group: u8) -> Self {
+        Self((group as u64) << GROUP_SHIFT | Self::PRESENT | Self::PROMISED | Self::FRESH)
+    }
+
+    /// A page that is there in the place of what was promised, or of nothing.
+    pub(super) const fn filled(frame: Frame, before: Option<Self>) -> Self {
+        let promise = match before {
+            Some(promise) => promise.0 >> GROUP_SHIFT << GROUP_SHIFT | Self::REDEEMED,
+            None => 0,
+        };
+        Self(promise | frame.0 << FRAME_SHIFT | Self::PRESENT)
+    }
+
+    /// Whether a page that is there was promised before.
+    pub(super) const fn was_promised(self) -> bool {
+        self.0 & Self::REDEEMED != 0
+    }
+
+    /// Whether the page is promised and not there.
+    pub(super) const fn is_promised(self) -> bool {
+        self.0 & Self::PROMISED != 0
+    }
+
+    /// Whether it is promised by whom has the right to change the file's size just now, and may yet be taken back.
+    pub(super) const fn is_fresh(self) -> bool {
+        self.0 & Self::FRESH != 0
+    }
+
+    /// The group that pays for the promise; 0 is none.
+    pub(super) const fn group(self) -> u8 {
+        (self.0 >> GROUP_SHIFT) as u8
+    }
 
     /// A frame that is being filled.
     pub(super) const fn busy(frame: Frame) -> Self {
@@ -22,7 +64,7 @@ impl CachedPage {
     /// The frame.
     #[inline]
     pub(super) const fn frame(self) -> Frame {
-        Frame(self.0 >> FRAME_SHIFT)
+        Frame((self.0 & Self::FRAME) >> FRAME_SHIFT)
     }
 
     /// Whether somebody reads or writes the page: its contents are not to be used.
@@ -109,6 +151,16 @@ impl FilePages {
         self.dirty = self.dirty - u64::from(page.is_dirty()) + u64::from(dirty);
         self.mark(index, CachedPage::DIRTY, dirty);
         true
+    }
+
+    /// Puts another page, or a page, in the place of what is there.
+    pub(super) fn replace(&mut self, index: u64, page: CachedPage) -> bool {
+        self.tree.set(index, page.0)
+    }
+
+    /// A promise is there to stay.
+    pub(super) fn settle(&mut self, index: u64) {
+        self.mark(index, CachedPage::FRESH, false);
     }
 
     fn mark(&mut self, index: u64, bit: u64, on: bool) {

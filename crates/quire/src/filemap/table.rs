@@ -98,6 +98,21 @@ impl FileTable {
         self.make(pages, FileKind::Nameless { bytes })
     }
 
+    /// A file of huge pages of this order, `bytes` long, of a file system or of none. Whoever gives the last reference back
+    /// has taken its pages out before ([`Self::take_huge_page`]).
+    ///
+    /// # Errors
+    /// [`AllocError::OutOfMemory`].
+    pub fn huge<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        order: Order,
+        fs: u8,
+        bytes: u64,
+    ) -> Result<FileRef, AllocError> {
+        self.make(pages, FileKind::Huge { order, fs, bytes })
+    }
+
     /// Gives a reference back. The last one writes dirty pages back and drops all pages.
     ///
     /// # Errors
@@ -186,6 +201,7 @@ impl FileTable {
         // SAFETY: the last reference gave the node to us alone (F1, F2).
         let node = unsafe { at.as_ref() };
         let mut cached = node.pages.lock(pages.platform());
+        debug_assert!(node.huge_order().is_none() || cached.len() == 0, "huge pages go back to their pool");
         self.count_cached(node.kind(), -(cached.len() as i64));
         while let Some((index, page)) = cached.next(0) {
             cached.remove(index, |memory| self.free_radix(pages, memory));
@@ -213,6 +229,8 @@ impl FileTable {
         let cell = match kind {
             FileKind::Paged(_) => &self.paged,
             FileKind::Nameless { .. } => &self.nameless,
+            // Their pools count them.
+            FileKind::Huge { .. } => return,
         };
         cell.fetch_add(frames, Ordering::Relaxed);
     }

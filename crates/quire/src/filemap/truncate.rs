@@ -1,11 +1,12 @@
 //! Takes the end of a file out of memory.
 #![forbid(unsafe_code)]
 
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 use super::FileTable;
 use super::file::FileResize;
-use crate::addr::{FrameRange, Order};
+use crate::addr::{Frame, FrameRange, Order};
 use crate::limits::{FRAME_SIZE, LOCK_HOLD_FRAMES};
 use crate::page_alloc::PageAllocator;
 use crate::platform::Platform;
@@ -57,11 +58,36 @@ impl FileTable {
                 }
             }
         };
-        // By atomics: programs that map the page may store to it at the same time.
-        let words = words(platform, frame);
-        let first = (from / 8) as usize;
-        words[first].fetch_and(u64::from_le((1 << (8 * (from % 8))) - 1), Ordering::Relaxed);
-        words[first + 1..].iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        clear_bytes(platform, frame, from..FRAME_SIZE);
         resize.node().pages.lock(platform).set_busy(index, false);
+    }
+}
+
+impl FileTable {
+    /// Clears a range of bytes of a huge page that the file keeps.
+    pub fn clear_in_huge_page<P: Platform>(&self, platform: &P, frame: Frame, bytes: Range<u64>) {
+        let mut at = bytes.start;
+        while at < bytes.end {
+            let start = at - at % FRAME_SIZE;
+            let end = bytes.end.min(start + FRAME_SIZE);
+            clear_bytes(platform, frame.add(at / FRAME_SIZE), at - start..end - start);
+            at = end;
+        }
+    }
+}
+
+/// Clears bytes of a frame, by atomics: programs that map it may store to it at the same time.
+fn clear_bytes<P: Platform>(platform: &P, frame: Frame, bytes: Range<u64>) {
+    let words = words(platform, frame);
+    // The bytes of a word that stay.
+    let kept = |word: u64| {
+        let stays = |byte: &u64| !bytes.contains(&(word * 8 + byte));
+        (0..8).filter(stays).fold(0, |mask, byte| mask | 0xff << (8 * byte))
+    };
+    for word in bytes.start / 8..bytes.end.div_ceil(8) {
+        match kept(word) {
+            0 => words[word as usize].store(0, Ordering::Relaxed),
+            mask => _ = words[word as usize].fetch_and(u64::from_le(mask), Ordering::Relaxed),
+        }
     }
 }

@@ -1,16 +1,21 @@
 //! Limits for groups of processes (Linux: the `hugetlb` controller of control groups).
+//!
+//! A group is part of another one, or of none; what is charged to it counts in all of them, or in none. The number of a
+//! group is noted with each page and each promise that it pays for. So a group that is removed stays until the last of
+//! them is given back, which its parents have counted all along.
 #![forbid(unsafe_code)]
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use super::HugeSize;
+use super::{HugePools, HugeSize};
+use crate::limits::MAX_HUGE_GROUPS;
 
 /// What is counted of one size, in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Charge {
     /// Pages that the group's processes use (`current`).
     Usage,
-    /// Pages that they were promised or use (`rsvd.current`).
+    /// Pages that they were promised (`rsvd.current`), whether they use them yet or not.
     Reservation,
 }
 
@@ -25,64 +30,154 @@ pub struct GroupCounters {
     pub failures: u64,
 }
 
+/// A group of processes, or none: [`HugeGroup::NONE`] is charged nothing and limited by nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct HugeGroup(u8);
+
+/// A charge would pass the limit of the group or of one that it is part of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LimitReached;
+
+/// There are [`MAX_HUGE_GROUPS`] already, those counted that were removed and of whose pages some are in use still.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TooManyGroups;
+
+impl HugeGroup {
+    /// No group.
+    pub const NONE: Self = Self(0);
+
+    /// Its number, to be noted with what it pays for.
+    pub(crate) const fn number(self) -> u8 {
+        self.0
+    }
+
+    /// The group with this number.
+    pub(crate) const fn from_number(number: u8) -> Self {
+        Self(number)
+    }
+}
+
+#[derive(Debug)]
 struct Counter {
     current: AtomicU64,
     max: AtomicU64,
     failures: AtomicU64,
 }
 
-/// A group of processes, with a group that it is part of, or none. A charge counts in all of them, or in none.
-pub struct HugeGroup<'g> {
-    parent: Option<&'g HugeGroup<'g>>,
+const FREE: u8 = 0;
+const LIVE: u8 = 1;
+const REMOVED: u8 = 2;
+/// Somebody is changing it.
+const TAKEN: u8 = 3;
+
+struct Slot {
+    state: AtomicU8,
+    parent: AtomicU8,
     counters: [[Counter; 2]; 2],
 }
 
-/// A charge would pass the limit of the group or of one that it is part of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LimitReached;
+/// All groups.
+pub(super) struct Groups([Slot; MAX_HUGE_GROUPS]);
 
-impl<'g> HugeGroup<'g> {
-    /// A group without limits of its own.
-    pub const fn new(parent: Option<&'g HugeGroup<'g>>) -> Self {
-        Self { parent, counters: [const { [const { Counter::new() }; 2] }; 2] }
+impl Groups {
+    pub(super) const fn new() -> Self {
+        Self([const { Slot::new() }; MAX_HUGE_GROUPS])
+    }
+
+    fn slot(&self, group: HugeGroup) -> Option<&Slot> {
+        self.0.get(usize::from(group.0).checked_sub(1)?)
+    }
+
+    /// The group and those that it is part of, outwards.
+    fn around(&self, group: HugeGroup) -> impl Iterator<Item = &Slot> {
+        let parent = |slot: &&Slot| self.slot(HugeGroup(slot.parent.load(Ordering::Relaxed)));
+        core::iter::successors(self.slot(group), parent)
+    }
+
+    /// Whether a group that was removed is in nobody's way any more.
+    fn is_over(&self, number: u8, slot: &Slot) -> bool {
+        let charged = slot.counters.iter().flatten().any(|counter| counter.current.load(Ordering::Relaxed) > 0);
+        let child = |slot: &Slot| {
+            slot.state.load(Ordering::Relaxed) != FREE && slot.parent.load(Ordering::Relaxed) == number
+        };
+        !charged && !self.0.iter().any(child)
+    }
+}
+
+impl HugePools {
+    /// A group without limits of its own, part of `parent`.
+    ///
+    /// # Errors
+    /// [`TooManyGroups`].
+    pub fn make_group(&self, parent: HugeGroup) -> Result<HugeGroup, TooManyGroups> {
+        for (number, slot) in (1..).zip(&self.groups.0) {
+            let state = slot.state.load(Ordering::Acquire);
+            let usable = state == FREE || state == REMOVED && self.groups.is_over(number, slot);
+            let order = (Ordering::AcqRel, Ordering::Relaxed);
+            if usable && slot.state.compare_exchange(state, TAKEN, order.0, order.1).is_ok() {
+                slot.counters.iter().flatten().for_each(Counter::reset);
+                slot.parent.store(parent.0, Ordering::Relaxed);
+                slot.state.store(LIVE, Ordering::Release);
+                return Ok(HugeGroup(number));
+            }
+        }
+        Err(TooManyGroups)
+    }
+
+    /// Removes a group without processes. What is charged to it stays charged to those that it is part of until it is given
+    /// back.
+    pub fn remove_group(&self, group: HugeGroup) {
+        if let Some(slot) = self.groups.slot(group) {
+            slot.state.store(REMOVED, Ordering::Release);
+        }
     }
 
     /// Charges pages.
     ///
     /// # Errors
     /// [`LimitReached`]; nothing was charged then.
-    pub fn charge(&self, size: HugeSize, kind: Charge, pages: u64) -> Result<(), LimitReached> {
-        let charged = self.groups().take_while(|group| group.counter(size, kind).add(pages)).count();
-        if charged == self.groups().count() {
+    pub fn charge(&self, group: HugeGroup, size: HugeSize, kind: Charge, pages: u64) -> Result<(), LimitReached> {
+        let counters = || self.groups.around(group).map(|slot| slot.counter(size, kind));
+        let charged = counters().take_while(|counter| counter.add(pages)).count();
+        if charged == counters().count() {
             return Ok(());
         }
-        self.groups().take(charged).for_each(|group| group.counter(size, kind).sub(pages));
+        counters().take(charged).for_each(|counter| counter.sub(pages));
         Err(LimitReached)
     }
 
     /// Takes a charge back.
-    pub fn uncharge(&self, size: HugeSize, kind: Charge, pages: u64) {
-        self.groups().for_each(|group| group.counter(size, kind).sub(pages));
+    pub fn uncharge(&self, group: HugeGroup, size: HugeSize, kind: Charge, pages: u64) {
+        self.groups.around(group).for_each(|slot| slot.counter(size, kind).sub(pages));
     }
 
-    /// Limits the group from now on; what is charged already stays.
-    pub fn set_max(&self, size: HugeSize, kind: Charge, max: u64) {
-        self.counter(size, kind).max.store(max, Ordering::Relaxed);
+    /// Limits a group from now on; what is charged already stays.
+    pub fn set_group_max(&self, group: HugeGroup, size: HugeSize, kind: Charge, max: u64) {
+        if let Some(slot) = self.groups.slot(group) {
+            slot.counter(size, kind).max.store(max, Ordering::Relaxed);
+        }
     }
 
-    /// The group's numbers.
-    pub fn counters(&self, size: HugeSize, kind: Charge) -> GroupCounters {
-        let counter = self.counter(size, kind);
+    /// A group's numbers.
+    pub fn group_counters(&self, group: HugeGroup, size: HugeSize, kind: Charge) -> GroupCounters {
+        let Some(counter) = self.groups.slot(group).map(|slot| slot.counter(size, kind)) else {
+            return GroupCounters { current: 0, max: u64::MAX, failures: 0 };
+        };
         GroupCounters {
             current: counter.current.load(Ordering::Relaxed),
             max: counter.max.load(Ordering::Relaxed),
             failures: counter.failures.load(Ordering::Relaxed),
         }
     }
+}
 
-    /// The group and those that it is part of, outwards.
-    fn groups(&self) -> impl Iterator<Item = &HugeGroup<'g>> {
-        core::iter::successors(Some(self), |group| group.parent)
+impl Slot {
+    const fn new() -> Self {
+        Self {
+            state: AtomicU8::new(FREE),
+            parent: AtomicU8::new(0),
+            counters: [const { [const { Counter::new() }; 2] }; 2],
+        }
     }
 
     fn counter(&self, size: HugeSize, kind: Charge) -> &Counter {
@@ -93,6 +188,11 @@ impl<'g> HugeGroup<'g> {
 impl Counter {
     const fn new() -> Self {
         Self { current: AtomicU64::new(0), max: AtomicU64::new(u64::MAX), failures: AtomicU64::new(0) }
+    }
+
+    fn reset(&self) {
+        self.max.store(u64::MAX, Ordering::Relaxed);
+        self.failures.store(0, Ordering::Relaxed);
     }
 
     /// Adds pages within the limit; whether it did.

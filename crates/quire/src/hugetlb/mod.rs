@@ -24,25 +24,36 @@
 //! Source: the semantics of `mm/hugetlb.c` and `Documentation/admin-guide/mm/hugetlbpage.rst`.
 #![forbid(unsafe_code)]
 
+mod account;
 mod control;
 mod demote;
+mod file;
+mod fs;
 mod group;
 mod pool;
 mod resize;
 mod take;
 
+pub use account::Account;
 pub use control::{ControlError, Outcome};
 pub use demote::Demoted;
-pub use group::{Charge, GroupCounters, HugeGroup, LimitReached};
+pub use fs::{HugeFsError, HugeFsInfo, HugeFsLimits};
+pub(crate) use file::Claim;
+pub use group::{Charge, GroupCounters, HugeGroup, LimitReached, TooManyGroups};
 pub use pool::{PoolInfo, PoolViolation};
 pub use resize::{Resized, Stopped};
 
-use crate::addr::Order;
+use core::sync::atomic::AtomicBool;
+
+use crate::addr::{Order, PageSize};
+use crate::limits::{HUGE_FAULTS, MAX_HUGE_FS};
 use crate::page_alloc::PageAllocator;
 use crate::platform::Platform;
 use crate::rank::Rank;
 use crate::stats::Stat;
 use crate::sync::{SpinGuard, SpinLock};
+use fs::Fs;
+use group::Groups;
 use pool::Pool;
 
 /// The sizes of huge pages.
@@ -66,12 +77,41 @@ impl HugeSize {
             Self::Size1G => Order::GIGANTIC,
         }
     }
+
+    /// The size of folios of this order.
+    #[inline]
+    pub const fn of_order(order: Order) -> Option<Self> {
+        match order {
+            Order::BLOCK => Some(Self::Size2M),
+            Order::GIGANTIC => Some(Self::Size1G),
+            _ => None,
+        }
+    }
+
+    /// The leaf that maps one.
+    #[inline]
+    pub const fn leaf(self) -> PageSize {
+        match self {
+            Self::Size2M => PageSize::Size2M,
+            Self::Size1G => PageSize::Size1G,
+        }
+    }
+
+    /// Bytes of a page.
+    #[inline]
+    pub const fn bytes(self) -> u64 {
+        self.leaf().bytes()
+    }
 }
 
 /// The pools of a machine, one for each size.
 pub struct HugePools {
     large: SpinLock<Pool>,
     gigantic: SpinLock<Pool>,
+    groups: Groups,
+    fs: SpinLock<[Fs; MAX_HUGE_FS]>,
+    /// Which pages are being filled in, by their hash.
+    faults: [AtomicBool; HUGE_FAULTS],
 }
 
 impl Default for HugePools {
@@ -87,6 +127,9 @@ impl HugePools {
         Self {
             large: SpinLock::new(Rank::HugePool, Pool::new()),
             gigantic: SpinLock::new(Rank::HugePool, Pool::new()),
+            groups: Groups::new(),
+            fs: SpinLock::new(Rank::HugeFs, [Fs::NONE; MAX_HUGE_FS]),
+            faults: [const { AtomicBool::new(false) }; HUGE_FAULTS],
         }
     }
 

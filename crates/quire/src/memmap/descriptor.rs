@@ -23,6 +23,10 @@ impl DescriptorFlags {
     pub const DEFERRED: Self = Self(32);
     /// The folio belongs to a pool of huge pages.
     pub const HUGE: Self = Self(128);
+    /// Huge page: it goes back to its pool when no leaf maps it any more.
+    pub const LENT: Self = Self(256);
+    /// Huge page: the promise that it redeemed holds again when it goes back.
+    pub const RENEWED: Self = Self(512);
     /// Page table: it holds, or held, leaves that do not map counted anonymous memory.
     pub const MIXED: Self = Self(64);
 }
@@ -78,6 +82,12 @@ impl Descriptor {
     #[inline]
     pub fn clear_flags(&self) {
         self.flags.store(0, Ordering::Relaxed);
+    }
+
+    /// Takes flags off beside others that may change at the same moment.
+    #[inline]
+    pub fn take_flags(&self, flags: DescriptorFlags) {
+        self.flags.fetch_and(!flags.0, Ordering::AcqRel);
     }
 
     /// Sets flags beside others that may change at the same moment.

@@ -290,7 +290,9 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
             let large =
                 block.large_maps.load(Ordering::Relaxed) + block.folio_maps.load(Ordering::Relaxed) as u32;
             if large != 0 || !small.is_empty() || block.held.contains(0) {
-                if large == 0 && small != FrameMask::ALL && !block.held.contains(0) {
+                if large == 0 && block.held.contains(0) && small.is_empty() {
+                    self.allocator.unmapped_while_held(number, block);
+                } else if large == 0 && small != FrameMask::ALL && !block.held.contains(0) {
                     self.allocator.defer_split(number, block);
                 }
                 return 0;
@@ -301,7 +303,13 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
             let unmapped = !small && block.large_maps.load(Ordering::Relaxed) == 0;
             // The whole folio's count says it; only one CPU takes it to zero, and it works under the head's lock.
             let head = self.enter(number);
-            if head.state() != BlockState::Folio || head.held.contains(0) {
+            if head.state() != BlockState::Folio {
+                return 0;
+            }
+            if head.held.contains(0) {
+                if head.folio_maps.load(Ordering::Acquire) == 0 {
+                    self.allocator.unmapped_while_held(number, head);
+                }
                 return 0;
             }
             if head.folio_maps.load(Ordering::Acquire) != 0 {

@@ -1,15 +1,16 @@
 //! Folios of whole blocks that belong to a pool of huge pages, whether somebody uses them or not.
 //!
-//! The pool *holds* them, so that no count that falls to zero frees one, and their descriptors say what they are.
+//! The pool *holds* them, so that no count that falls to zero frees one, and their descriptors say what they are. Those
+//! that leaves alone own are *lent*: when the last leaf goes, which may be anywhere, the page waits on a stack for the pool.
 #![forbid(unsafe_code)]
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::PageAllocator;
 use super::whole::blocks_of;
-use crate::addr::{Frame, Order};
+use crate::addr::{BlockNumber, Frame, Order};
 use crate::limits::BLOCK_FRAMES;
-use crate::memmap::{BlockState, DescriptorFlags, FrameState};
+use crate::memmap::{Block, BlockState, DescriptorFlags, FrameState};
 use crate::platform::Platform;
 
 impl<P: Platform> PageAllocator<'_, P> {
@@ -64,6 +65,55 @@ impl<P: Platform> PageAllocator<'_, P> {
             block.order.store(order.get(), Ordering::Relaxed);
             block.set_state(state);
             block.unlock(self.platform);
+        }
+    }
+
+    /// Gives a page of a pool that nobody maps to the leaves that will map it: when the last of them goes, it comes to
+    /// [`Self::returned_huge`].
+    pub fn lend_huge(&self, frame: Frame) {
+        self.memmap.block(frame.block()).folio().add_flags(DescriptorFlags::LENT);
+    }
+
+    /// Takes a page back that was lent and never mapped.
+    pub fn unlend_huge(&self, frame: Frame) {
+        self.memmap.block(frame.block()).folio().take_flags(DescriptorFlags::LENT);
+    }
+
+    /// What its user noted of a page of a pool.
+    pub fn huge_note(&self, frame: Frame) -> &AtomicU64 {
+        &self.memmap.block(frame.block()).folio().owner
+    }
+
+    /// Says that the promise which a page redeemed holds again when the page comes back. The caller's leaf maps it still.
+    pub fn renew_huge(&self, frame: Frame) {
+        self.memmap.block(frame.block()).folio().add_flags(DescriptorFlags::RENEWED);
+    }
+
+    /// Whether pages wait that were lent.
+    #[inline]
+    pub fn has_returned_huge(&self) -> bool {
+        !self.returned_huge.is_empty()
+    }
+
+    /// Takes all pages that were lent and that nobody maps any more: frame, order, and whether their promise holds again.
+    pub fn returned_huge(&self, mut take: impl FnMut(Frame, Order, bool)) {
+        let mut taken = self.returned_huge.take();
+        let folio = |number: u64| self.memmap.block(BlockNumber(number as u32)).folio();
+        while let Some(number) = taken.next(|number| &folio(number).next) {
+            let block = self.memmap.block(BlockNumber(number as u32));
+            let order = Order::new(block.order.load(Ordering::Relaxed)).unwrap_or(Order::BLOCK);
+            let renewed = block.folio().has(DescriptorFlags::RENEWED);
+            block.folio().take_flags(DescriptorFlags::RENEWED);
+            take(BlockNumber(number as u32).first_frame(), order, renewed);
+        }
+    }
+
+    /// Nobody maps a folio any more that is held. Under its block's lock.
+    pub(super) fn unmapped_while_held(&self, number: BlockNumber, block: &Block) {
+        let folio = block.folio();
+        if folio.has(DescriptorFlags::LENT) {
+            folio.take_flags(DescriptorFlags::LENT);
+            self.returned_huge.push(number.0.into(), &folio.next);
         }
     }
 

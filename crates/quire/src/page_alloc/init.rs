@@ -26,7 +26,7 @@ use crate::memmap::{Block, BlockState, BootMemory, BootSlice, FrameMask, MemMap,
 use crate::platform::Platform;
 use crate::rank::Rank;
 use crate::stats::StatCells;
-use crate::sync::SpinLock;
+use crate::sync::{SpinLock, Stack};
 
 /// A range of physical memory that the manager may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -114,6 +114,7 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
             zeroes: config.zeroes,
             cpus: lists,
             deferred: SpinLock::new(Rank::DeferredSplits, DeferredSplits::default()),
+            returned_huge: Stack::new(),
             guard: config.lists,
             stats,
             present,

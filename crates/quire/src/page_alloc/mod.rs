@@ -58,7 +58,7 @@ use crate::error::{AllocError, FreeError};
 use crate::memmap::{BlockState, BootSlice, Descriptor, MemMap};
 use crate::platform::Platform;
 use crate::stats::{Stat, StatCells};
-use crate::sync::{Pinned, SpinLock};
+use crate::sync::{Pinned, SpinLock, Stack};
 
 use deferred::DeferredSplits;
 use pcp::{CpuLists, LEVELS};
@@ -78,6 +78,8 @@ pub struct PageAllocator<'p, P: Platform> {
     cpus: BootSlice<CpuLists>,
     /// Folios of order 9 parts of which could be freed if they were split.
     deferred: SpinLock<DeferredSplits>,
+    /// Huge pages that were lent to leaves, the last of which is gone.
+    returned_huge: Stack,
     guard: ListGuard,
     /// For each CPU, one for each context, so that an interrupt does not disturb what it interrupted.
     stats: BootSlice<StatCells>,

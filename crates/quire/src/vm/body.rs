@@ -3,13 +3,15 @@
 use core::mem::{ManuallyDrop, MaybeUninit};
 use core::ops::{Deref, DerefMut, Range};
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU8, Ordering};
 
 use super::family::MemberCell;
 use super::memory::Memory;
 use super::mm::{Mm, Space};
-use super::rss::RssCells;
+use super::rss::{Counted, RssCells};
 use super::tree::VmaTree;
 use super::vma::{Backing, Vma};
+use crate::hugetlb::HugeGroup;
 use crate::filemap::{FileNode, Mapper, ViewPtr};
 use crate::page_alloc::PageAllocator;
 use crate::platform::Platform;
@@ -28,6 +30,8 @@ pub struct MmBody {
     /// The number of the family's first address space.
     pub(super) family: u64,
     pub(super) member: MemberCell,
+    /// The group that pays for huge pages.
+    pub(super) group: AtomicU8,
 }
 
 /// Ownership of a body at its place. It has no `Drop`: the memory goes back to where it came from.
@@ -44,6 +48,15 @@ unsafe impl Send for BodyBox {}
 unsafe impl Sync for BodyBox {}
 
 impl MmBody {
+    /// The group that pays for huge pages.
+    pub(super) fn group(&self) -> HugeGroup {
+        HugeGroup::from_number(self.group.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn set_group(&self, group: HugeGroup) {
+        self.group.store(group.number(), Ordering::Relaxed);
+    }
+
     /// Counts pages of private memory that came.
     #[inline]
     pub(super) fn add_anon<P: Platform>(&self, pages: &PageAllocator<'_, P>, count: i64) {
@@ -51,14 +64,17 @@ impl MmBody {
         pages.change(Stat::NrAnonPages, count);
     }
 
-    /// Applies what a gather found. The page table does not know files from nameless memory; the caller does.
+    /// Applies what a gather found. The page table does not know one kind of file from another; the caller does.
     pub(super) fn add_rss<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         change: RssChange,
-        nameless: bool,
+        counted: Counted,
     ) {
-        self.rss.add(pages.platform(), change, nameless);
+        self.rss.add(pages.platform(), change, counted);
+        if counted == Counted::Huge {
+            return;
+        }
         pages.change(Stat::NrAnonPages, change.anon);
         pages.change(Stat::NrMapped, change.file);
     }

@@ -22,6 +22,7 @@ impl<P: Platform> Drop for Mm<'_, P> {
             self.context.switch_out(memory.platform());
         }
         drop(cpu);
+        self.unmap_huge();
         // From here on nobody finds the address space.
         self.leave_files();
         memory.stop_forming(self.mapper.number());

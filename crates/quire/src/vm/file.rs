@@ -22,7 +22,7 @@ impl<'m, P: Platform> File<'m, P> {
     /// [`MmError::NoMemory`].
     pub fn open(memory: &'m Memory<'m, P>, file: FileId) -> Result<Self, MmError> {
         let file = memory.files().open(memory.pages(), file)?;
-        Ok(Self { memory, file: ManuallyDrop::new(file) })
+        Ok(Self::from_parts(memory, file))
     }
 
     /// A handle on fresh nameless memory of `bytes` bytes, for several address spaces to share.
@@ -31,7 +31,12 @@ impl<'m, P: Platform> File<'m, P> {
     /// [`MmError::NoMemory`].
     pub fn nameless(memory: &'m Memory<'m, P>, bytes: u64) -> Result<Self, MmError> {
         let file = memory.files().nameless(memory.pages(), bytes)?;
-        Ok(Self { memory, file: ManuallyDrop::new(file) })
+        Ok(Self::from_parts(memory, file))
+    }
+
+    /// A handle of this reference.
+    pub(super) fn from_parts(memory: &'m Memory<'m, P>, file: FileRef) -> Self {
+        Self { memory, file: ManuallyDrop::new(file) }
     }
 
     pub(super) fn memory(&self) -> &'m Memory<'m, P> {

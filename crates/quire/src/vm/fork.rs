@@ -2,15 +2,20 @@
 #![forbid(unsafe_code)]
 
 use super::edit;
-use super::mm::{LockMode, Mm, Space, is_nameless};
+use super::mm::{LockMode, Mm, Space, counted};
 use super::tree::{VmaList, VmaTree};
 use super::vma::{Vma, VmaFlags};
 use crate::addr::VirtRange;
 use crate::error::MmError;
+use crate::hugetlb::HugeGroup;
 use crate::limits::{BLOCK_SIZE, RECLAIM_ROUNDS};
 use crate::pgtable::CopyMode;
 use crate::platform::Platform;
 use crate::tlb::{FlushBatch, RssChange};
+
+/// What the child of a `fork` has not: locked pages, and promises of huge ones.
+const NOT_INHERITED: VmaFlags =
+    VmaFlags::LOCKED.union(VmaFlags::LOCK_ON_FAULT).union(VmaFlags::PROMISED);
 
 /// How the child of a `fork` comes by the leaves of private mappings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -42,6 +47,7 @@ impl<'m, P: Platform> Mm<'m, P> {
     fn try_fork(&self) -> Result<Self, MmError> {
         let context = self.context();
         let child = Self::unknown(self.memory, context.mode(), context.zap(), Some(self.family))?;
+        child.set_group(self.group());
         let mut fresh = child.lock_unknown();
         let space = self.lock();
         let mut gone = VmaList::new();
@@ -66,7 +72,8 @@ impl<'m, P: Platform> Mm<'m, P> {
         for vma in parent.tree.iter() {
             let mut node = self.memory.blank()?;
             let mut attributes = vma.attributes.again(0);
-            attributes.flags = attributes.flags.without(VmaFlags::LOCKED.union(VmaFlags::LOCK_ON_FAULT));
+            attributes.group = HugeGroup::NONE;
+            attributes.flags = attributes.flags.without(NOT_INHERITED);
             *node = Vma::new(vma.range, attributes);
             if let Err(node) = edit::insert(&mut child.tree, node, gone) {
                 debug_assert!(false, "the parent's mappings do not overlap");
@@ -85,7 +92,7 @@ impl<'m, P: Platform> Mm<'m, P> {
             } else {
                 self.tables().copy(&child.tables(), vma.range, CopyMode::Private, owed, &mut rss)
             };
-            child.add_rss(rss, is_nameless(vma));
+            child.add_rss(rss, counted(vma));
             copied.map_err(|_| MmError::NoMemory)?;
         }
         Ok(())

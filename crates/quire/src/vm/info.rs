@@ -72,6 +72,7 @@ impl<P: Platform> Mm<'_, P> {
             anon: resident.anon,
             file: resident.file,
             shmem: resident.shmem,
+            huge: resident.huge,
             page_tables: self.context.tables(),
             locked: locked.map(|vma| vma.range.pages()).sum(),
         }
@@ -105,7 +106,7 @@ impl<P: Platform> Mm<'_, P> {
             return Err(MmFault::Leaf(space.layout.user));
         }
         let resident = self.rss.sum();
-        let counted = resident.anon + resident.file + resident.shmem;
+        let counted = resident.anon + resident.file + resident.shmem + resident.huge;
         if counted == found { Ok(()) } else { Err(MmFault::Resident { counted, found }) }
     }
 
@@ -143,6 +144,9 @@ impl<P: Platform> Mm<'_, P> {
         let Backing::File { file, .. } = &vma.attributes.backing else { return false };
         let frames = FrameRange::new(run.first.frame(), run.count * run.size.frames());
         let index = vma.file_page(run.addr).unwrap_or(0);
+        if vma.attributes.huge_size().is_some() {
+            return self.memory.files().holds_huge(self.memory.platform(), file.node(), index, frames);
+        }
         self.memory.files().holds(self.memory.platform(), file.node(), index, frames)
     }
 

@@ -23,6 +23,33 @@ pub enum Placement {
     FixedNoReplace,
 }
 
+/// What a mapping needs of its address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Fit {
+    /// Nothing.
+    #[default]
+    Page,
+    /// It had better be one that 2 MiB folios can use.
+    Large,
+    /// It must be a multiple of so many bytes; so is the length.
+    Must(u64),
+}
+
+impl Fit {
+    /// [`Self::Large`], or nothing.
+    pub const fn large_if(large: bool) -> Self {
+        if large { Self::Large } else { Self::Page }
+    }
+
+    /// What the address must be a multiple of.
+    const fn unit(self) -> u64 {
+        match self {
+            Self::Must(bytes) => bytes,
+            Self::Page | Self::Large => FRAME_SIZE,
+        }
+    }
+}
+
 /// The borders between which mappings are placed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
@@ -47,15 +74,15 @@ impl Layout {
         Self { user: mode.user_range(), mmap_base: VirtAddr(top - STACK_ROOM), lowest: VirtAddr(LOWEST) }
     }
 
-    /// A length as a caller gives it, rounded up to pages.
+    /// A length as a caller gives it, rounded up to pages of `unit` bytes.
     ///
     /// # Errors
     /// [`MmError::Invalid`] for zero, [`MmError::NoMemory`] for more than any address space holds.
-    pub const fn length(&self, len: u64) -> Result<u64, MmError> {
+    pub const fn length(&self, len: u64, unit: u64) -> Result<u64, MmError> {
         if len == 0 {
             return Err(MmError::Invalid);
         }
-        match VirtAddr(len).align_up(FRAME_SIZE) {
+        match VirtAddr(len).align_up(unit) {
             Some(len) if len.0 <= self.user.len() => Ok(len.0),
             _ => Err(MmError::NoMemory),
         }
@@ -69,7 +96,7 @@ impl Layout {
         (addr.is_aligned(FRAME_SIZE) && end <= self.user.end.0).then(|| VirtRange::from_len(addr, len))
     }
 
-    /// Finds the place of `len` bytes (from [`Self::length`]). `large` wishes for an address that 2 MiB folios can use.
+    /// Finds the place of `len` bytes (from [`Self::length`]).
     ///
     /// # Errors
     /// [`MmError::NoMemory`] when there is no room or a fixed range leaves the user half, [`MmError::Invalid`] for an
@@ -81,15 +108,15 @@ impl Layout {
         addr: VirtAddr,
         len: u64,
         placement: Placement,
-        large: bool,
+        fit: Fit,
     ) -> Result<VirtRange, MmError> {
         if placement == Placement::Hint {
-            return self.place_by_hint(tree, addr, len, large).ok_or(MmError::NoMemory);
+            return self.place_by_hint(tree, addr, len, fit).ok_or(MmError::NoMemory);
         }
         if len > self.user.len() || addr.0 > self.user.end.0 - len {
             return Err(MmError::NoMemory);
         }
-        if !addr.is_aligned(FRAME_SIZE) {
+        if !addr.is_aligned(fit.unit()) {
             return Err(MmError::Invalid);
         }
         if addr < self.lowest {
@@ -102,10 +129,13 @@ impl Layout {
         Ok(range)
     }
 
-    fn place_by_hint(&self, tree: &VmaTree, hint: VirtAddr, len: u64, large: bool) -> Option<VirtRange> {
-        let mut hint = hint.align_down(FRAME_SIZE);
+    fn place_by_hint(&self, tree: &VmaTree, hint: VirtAddr, len: u64, fit: Fit) -> Option<VirtRange> {
+        let mut hint = match fit {
+            Fit::Must(bytes) => hint.align_up(bytes)?,
+            Fit::Page | Fit::Large => hint.align_down(FRAME_SIZE),
+        };
         if hint.0 != 0 {
-            hint = hint.max(self.lowest);
+            hint = hint.max(self.lowest.align_up(fit.unit())?);
             let end = hint.0.checked_add(len).filter(|&end| end <= self.window(hint).end.0);
             let free =
                 end.is_some_and(|end| tree.find_from(hint).is_none_or(|next| end <= next.guarded_start().0));
@@ -115,11 +145,11 @@ impl Layout {
         }
         let window = self.window(hint);
         let below_base = VirtRange::new(window.start, VirtAddr(self.mmap_base.0 + self.beyond_default(hint)));
-        let large = large && hint.0 == 0 && len.is_multiple_of(PageSize::Size2M.bytes());
+        let large = fit == Fit::Large && hint.0 == 0 && len.is_multiple_of(PageSize::Size2M.bytes());
         let aligned = large.then(|| tree.highest_gap(below_base, len, PageSize::Size2M.bytes())).flatten();
         aligned
-            .or_else(|| tree.highest_gap(below_base, len, FRAME_SIZE))
-            .or_else(|| tree.highest_gap(window, len, FRAME_SIZE))
+            .or_else(|| tree.highest_gap(below_base, len, fit.unit()))
+            .or_else(|| tree.highest_gap(window, len, fit.unit()))
             .map(|start| VirtRange::from_len(start, len))
     }
 

@@ -1,6 +1,7 @@
 //! `madvise`: what a program says about its use of a range, and the folio sizes of a range.
 #![forbid(unsafe_code)]
 
+use super::hugetlb::check_ends;
 use super::mlock::mapped_up_to;
 use super::mm::{Mm, Space};
 use super::policy::{FolioOverride, HugeAdvice};
@@ -40,7 +41,7 @@ impl<P: Platform> Mm<'_, P> {
     /// passed over and reported at the end.
     ///
     /// # Errors
-    /// [`MmError::Invalid`] for an unaligned address or an overflow, for [`Advice::DontNeed`] and [`Advice::Free`] of
+    /// [`MmError::Invalid`] for an unaligned address (in huge pages: one off their size) or an overflow, for [`Advice::DontNeed`] and [`Advice::Free`] of
     /// locked memory, for [`Advice::Free`] of what is not private anonymous memory, for populating what does not allow
     /// the access; [`MmError::NoMemory`] for a hole or when memory is out; [`MmError::Fault`] for populating behind the
     /// end of a file; [`MmError::Io`]. Mappings before the one that failed have been advised.
@@ -83,6 +84,7 @@ impl<P: Platform> Mm<'_, P> {
         let mut space = self.lock();
         let covered = covers(&space, range);
         let range = range.intersect(space.layout.user);
+        check_ends(&space.tree, range)?;
         let mut gone = VmaList::new();
         let changed = self.change_range(&mut space, range, &mut gone, change);
         drop(space);
@@ -94,9 +96,10 @@ impl<P: Platform> Mm<'_, P> {
     fn dont_need(&self, range: VirtRange) -> Result<(), MmError> {
         let space = self.lock();
         let covered = covers(&space, range);
-        let range = range.intersect(space.layout.user);
+        let range = space.whole_pages(range.intersect(space.layout.user))?;
         let (part, outcome) = prefix(&space, range, |vma| !vma.flags.contains(VmaFlags::LOCKED));
         self.cut(part)?;
+        self.renew_promises(&space, part)?;
         self.zap(space.tree.overlapping(part), part, part);
         outcome.and(covered)
     }
@@ -130,7 +133,9 @@ impl<P: Platform> Mm<'_, P> {
                 return covered;
             };
             let part = vma.range.intersect(VirtRange::new(at, range.end));
-            if let super::vma::Backing::File { file, .. } = &vma.attributes.backing {
+            if let super::vma::Backing::File { file, .. } = &vma.attributes.backing
+                && vma.attributes.huge_size().is_none()
+            {
                 let Some(file) = file.node().enter() else {
                     drop(space);
                     memory.platform().relax();
@@ -155,7 +160,7 @@ impl<P: Platform> Mm<'_, P> {
         self.populate_as(range, how).map_err(|error| match error {
             FaultError::NotMapped | FaultError::OutOfMemory | FaultError::Dying => MmError::NoMemory,
             FaultError::Protection => MmError::Invalid,
-            FaultError::BeyondEnd | FaultError::Marked => MmError::Fault,
+            FaultError::BeyondEnd | FaultError::Marked | FaultError::NoHugePage => MmError::Fault,
             FaultError::Io => MmError::Io,
         })
     }

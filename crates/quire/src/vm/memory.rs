@@ -15,6 +15,7 @@ use crate::addr::{Frame, FrameRange, Order, VirtAddr, VirtRange};
 use crate::arch::Protection;
 use crate::error::{AllocError, InitError, MmError};
 use crate::filemap::{FileRef, FileTable};
+use crate::hugetlb::HugePools;
 use crate::limits::FRAME_SIZE;
 use crate::page_alloc::{Gfp, PageAllocator};
 use crate::platform::{Platform, TouchHint};
@@ -39,6 +40,7 @@ pub struct Memory<'p, P: Platform> {
     zero: Frame,
     fork: ForkStrategy,
     forming: Forming,
+    huge: HugePools,
 }
 
 impl<'p, P: Platform> Memory<'p, P> {
@@ -67,6 +69,7 @@ impl<'p, P: Platform> Memory<'p, P> {
             zero,
             fork,
             forming: Forming::new(),
+            huge: HugePools::new(),
         })
     }
 
@@ -92,6 +95,12 @@ impl<'p, P: Platform> Memory<'p, P> {
     #[inline]
     pub fn files(&self) -> &FileTable {
         &self.files
+    }
+
+    /// The pools of huge pages.
+    #[inline]
+    pub fn huge(&self) -> &HugePools {
+        &self.huge
     }
 
     /// The frame of zeroes that reads of untouched memory see.
@@ -231,6 +240,9 @@ impl<'p, P: Platform> Memory<'p, P> {
     /// Gives a reference to a file back. What could not be written is lost, as with Linux when the last mapping of a
     /// file goes: only `msync` and `fsync` report it.
     pub(super) fn close(&self, file: FileRef) {
+        if file.node().huge_order().is_some() {
+            return self.close_huge(file);
+        }
         let _lost = self.files.close(&self.pages, file);
     }
 }

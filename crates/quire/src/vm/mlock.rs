@@ -3,7 +3,7 @@
 
 use super::mm::{LockMode, Mm, SpaceGuard};
 use super::tree::{VmaList, VmaTree};
-use super::vma::VmaFlags;
+use super::vma::{VmaAttributes, VmaFlags};
 use crate::addr::{VirtAddr, VirtRange};
 use crate::error::MmError;
 use crate::limits::FRAME_SIZE;
@@ -81,9 +81,7 @@ impl<P: Platform> Mm<'_, P> {
     fn lock_everything(&self, mut space: SpaceGuard<'_, P>, mode: LockMode) -> Result<(), MmError> {
         let all = space.layout.user;
         let mut gone = VmaList::new();
-        let changed = self.change_range(&mut space, all, &mut gone, |vma| {
-            vma.flags = vma.flags.without(LOCKS).union(mode.flags());
-        });
+        let changed = self.change_range(&mut space, all, &mut gone, |vma| set_lock(vma, mode));
         drop(space);
         self.memory.discard_list(gone);
         changed
@@ -100,14 +98,20 @@ impl<P: Platform> Mm<'_, P> {
         let mut gone = VmaList::new();
         let mut changed = Ok(());
         if stop > start {
-            changed = self.change_range(&mut space, VirtRange::new(start, stop), &mut gone, |vma| {
-                vma.flags = vma.flags.without(LOCKS).union(mode.flags());
-            });
+            let range = VirtRange::new(start, stop);
+            changed = self.change_range(&mut space, range, &mut gone, |vma| set_lock(vma, mode));
         }
         drop(space);
         self.memory.discard_list(gone);
         changed?;
         if stop == range.end { Ok(range) } else { Err(MmError::NoMemory) }
+    }
+}
+
+/// Locks a mapping or not. Huge pages are never given up, and never count as locked.
+fn set_lock(vma: &mut VmaAttributes, mode: LockMode) {
+    if vma.huge_size().is_none() {
+        vma.flags = vma.flags.without(LOCKS).union(mode.flags());
     }
 }
 

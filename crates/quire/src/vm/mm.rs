@@ -10,12 +10,14 @@
 
 use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};
+use core::sync::atomic::AtomicU8;
 
 use super::body::{BodyBox, MmBody};
 use super::family::MemberCell;
+use super::hugetlb::cuts;
 use super::layout::Layout;
 use super::memory::Memory;
-use super::rss::RssCells;
+use super::rss::{Counted, RssCells};
 use super::tree::VmaTree;
 use super::vma::{Backing, Vma, VmaFlags};
 use crate::addr::{Frame, VirtAddr, VirtRange};
@@ -63,6 +65,8 @@ pub struct Rss {
     pub file: u64,
     /// Pages of nameless shared memory.
     pub shmem: u64,
+    /// Huge pages, in pages of 4 KiB (`HugetlbPages`).
+    pub huge: u64,
     /// Page-table pages.
     pub page_tables: u64,
     /// Pages of mappings that are locked, resident or not.
@@ -124,6 +128,7 @@ impl<'m, P: Platform> Mm<'m, P> {
                 rss: RssCells::default(),
                 family: family.unwrap_or(number),
                 member: MemberCell::new(),
+                group: AtomicU8::new(0),
             })
         })?;
         Ok(Self { memory, body })
@@ -188,13 +193,13 @@ impl<'m, P: Platform> Mm<'m, P> {
 
     #[inline]
     pub(super) fn add_file(&self, kind: FileKind, pages: i64) {
-        self.rss.add_file(self.memory.platform(), kind, pages);
+        self.rss.add_as(self.memory.platform(), kind.into(), pages);
         self.memory.pages().change(Stat::NrMapped, pages);
     }
 
-    /// Applies what a gather found. The page table does not know files from nameless memory; the caller does.
-    pub(super) fn add_rss(&self, change: RssChange, nameless: bool) {
-        self.body.add_rss(self.memory.pages(), change, nameless);
+    /// Applies what a gather found. The page table does not know one kind of file from another; the caller does.
+    pub(super) fn add_rss(&self, change: RssChange, counted: Counted) {
+        self.body.add_rss(self.memory.pages(), change, counted);
     }
 
     /// Splits large leaves that reach over an end of the range, and unshares tables that do, so that unmapping it needs no
@@ -202,6 +207,14 @@ impl<'m, P: Platform> Mm<'m, P> {
     /// that can be dropped is, before memory counts as out.
     pub(super) fn cut(&self, range: VirtRange) -> Result<(), MmError> {
         for at in [range.start, range.end] {
+            self.retried(|| self.tables().split_at(at))?;
+        }
+        self.retried(|| self.tables().unshare_ends(range))
+    }
+
+    /// As [`Self::cut`], save that huge pages, which are mapped whole, are left alone.
+    pub(super) fn cut_small(&self, space: &Space, range: VirtRange) -> Result<(), MmError> {
+        for at in [range.start, range.end].into_iter().filter(|&at| cuts(&space.tree, at).is_none()) {
             self.retried(|| self.tables().split_at(at))?;
         }
         self.retried(|| self.tables().unshare_ends(range))
@@ -225,33 +238,36 @@ impl<'m, P: Platform> Mm<'m, P> {
     /// it: tables there go whole. The ends of `within` were [`Self::cut`]. The lock is held for writing.
     pub(super) fn zap<'v>(&self, vmas: impl Iterator<Item = &'v Vma>, within: VirtRange, limits: VirtRange) {
         // Neighbours that count alike go in one gather.
-        let mut open: Option<(VirtRange, bool)> = None;
+        let mut open: Option<(VirtRange, Counted)> = None;
         let mut floor = limits.start;
         for vma in vmas {
-            let (range, nameless) = (vma.range.intersect(within), is_nameless(vma));
+            let (range, counted) = (vma.range.intersect(within), counted(vma));
             match &mut open {
-                Some((sum, alike)) if *alike == nameless => sum.end = range.end,
+                Some((sum, alike)) if *alike == counted => sum.end = range.end,
                 _ => {
-                    if let Some((sum, nameless)) = open {
-                        self.zap_alike(Zap::tables(sum, VirtRange::new(floor, sum.end)), within, nameless);
+                    if let Some((sum, counted)) = open {
+                        self.zap_alike(Zap::tables(sum, VirtRange::new(floor, sum.end)), within, counted);
                         floor = range.start;
                     }
-                    open = Some((range, nameless));
+                    open = Some((range, counted));
                 }
             }
         }
-        if let Some((sum, nameless)) = open {
-            self.zap_alike(Zap::tables(sum, VirtRange::new(floor, limits.end)), within, nameless);
+        if let Some((sum, counted)) = open {
+            self.zap_alike(Zap::tables(sum, VirtRange::new(floor, limits.end)), within, counted);
         }
     }
 
-    fn zap_alike(&self, zap: Zap, within: VirtRange, nameless: bool) {
+    fn zap_alike(&self, zap: Zap, within: VirtRange, counted: Counted) {
         let mut gather = MmuGather::new(self.memory.pages(), &self.context);
         // A shared table may reach over the ends of what counts alike; all that it maps is anonymous memory.
         self.tables().let_go(&zap, within, &mut gather);
         let zapped = self.tables().unmap(&zap, &mut gather);
         debug_assert_eq!(zapped, Ok(()), "the ends of {:?} were cut before", zap.range);
-        self.add_rss(gather.finish(), nameless);
+        self.add_rss(gather.finish(), counted);
+        if counted == Counted::Huge {
+            self.memory.huge().take_returned(self.memory.pages());
+        }
     }
 
     /// Gives the leaves of a range, whose ends were [`Self::cut`], the rights of their mappings.
@@ -260,7 +276,7 @@ impl<'m, P: Platform> Mm<'m, P> {
         for vma in space.tree.overlapping(range) {
             let grant = match (&vma.attributes.backing, vma.attributes.is_private()) {
                 (_, true) => GrantWrite::Exclusive,
-                (_, false) if is_nameless(vma) => GrantWrite::Always,
+                (_, false) if counted(vma) != Counted::File => GrantWrite::Always,
                 // The first store to a page of a file must be noticed.
                 _ => GrantWrite::Never,
             };
@@ -326,10 +342,10 @@ impl<P: Platform> Drop for SpaceGuard<'_, P> {
     }
 }
 
-/// Whether the mapping shows nameless shared memory.
-pub(super) fn is_nameless(vma: &Vma) -> bool {
+/// As what the mapping's pages count that are not private pages of small folios.
+pub(super) fn counted(vma: &Vma) -> Counted {
     match &vma.attributes.backing {
-        Backing::File { file, .. } => matches!(file.node().kind(), FileKind::Nameless { .. }),
-        Backing::Anonymous => false,
+        Backing::File { file, .. } => file.node().kind().into(),
+        Backing::Anonymous => Counted::File,
     }
 }

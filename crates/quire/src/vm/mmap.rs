@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::edit;
-use super::layout::Placement;
+use super::layout::{Fit, Placement};
 use super::mm::{LockMode, Mm, Space};
 use super::tree::{VmaBox, VmaList};
 use super::vma::{Backing as Behind, Vma, VmaAttributes, VmaFlags};
@@ -10,7 +10,8 @@ use crate::addr::{VirtAddr, VirtRange};
 use crate::arch::Protection;
 use crate::error::MmError;
 use crate::filemap::FileRef;
-use crate::limits::{FRAME_SHIFT, MAX_MAPPINGS};
+use crate::hugetlb::HugeSize;
+use crate::limits::{FRAME_SHIFT, FRAME_SIZE, MAX_MAPPINGS};
 use crate::platform::Platform;
 
 /// File offsets end here, in pages: offsets are signed 64-bit numbers.
@@ -64,31 +65,49 @@ pub struct MapRequest<'a> {
     pub locked: bool,
     /// Reserve nothing (`MAP_NORESERVE`).
     pub noreserve: bool,
+    /// Anonymous memory of huge pages of this size (`MAP_HUGETLB`, `MAP_HUGE_2MB`, `MAP_HUGE_1GB`). Files know it of
+    /// themselves.
+    pub huge: Option<HugeSize>,
 }
 
 impl<P: Platform> Mm<'_, P> {
     /// Maps memory or a file and says where.
     ///
     /// # Errors
-    /// [`MmError::Invalid`] (no bytes, an unaligned fixed address, growing down on what is not private anonymous),
-    /// [`MmError::NoMemory`] (no memory, no room, too many mappings), [`MmError::Exists`], [`MmError::NotPermitted`]
+    /// [`MmError::Invalid`] (no bytes, an unaligned fixed address, growing down on what is not private anonymous; for huge
+    /// pages an address or offset off their size, or a file of others),
+    /// [`MmError::NoMemory`] (no memory, no room, too many mappings, too few huge pages to promise), [`MmError::Exists`], [`MmError::NotPermitted`]
     /// (below the lowest address), [`MmError::Overflow`] (behind the last file offset). Nothing has changed then. A
     /// mapping whose pages could not all be brought in is made all the same.
     pub fn mmap(&self, request: &MapRequest<'_>) -> Result<VirtAddr, MmError> {
-        let len = self.check_request(request)?;
-        let node = self.node_for(request, len)?;
+        let size = huge_size(request)?;
+        let len = self.check_request(request, size)?;
+        let node = self.node_for(request, len, size)?;
+        let (range, flags) = match size {
+            None => self.map_node(request, node)?,
+            Some(size) => self.map_huge_node(request, node, size)?,
+        };
+        let now = flags.contains(VmaFlags::LOCKED) && !flags.contains(VmaFlags::LOCK_ON_FAULT);
+        if request.populate || now {
+            // As Linux: the mapping stands, whatever becomes of this.
+            let _stopped = self.populate(range);
+        }
+        Ok(range.start)
+    }
+
+    /// Puts a node into its place, or discards it.
+    pub(super) fn map_node(
+        &self,
+        request: &MapRequest<'_>,
+        node: VmaBox,
+    ) -> Result<(VirtRange, VmaFlags), MmError> {
         let mut space = self.lock();
-        let made = self.map_locked(&mut space, request, len, node);
+        let made = self.map_locked(&mut space, request, node);
         drop(space);
         match made {
             Ok((range, flags, gone)) => {
                 self.memory.discard_list(gone);
-                let now = flags.contains(VmaFlags::LOCKED) && !flags.contains(VmaFlags::LOCK_ON_FAULT);
-                if request.populate || now {
-                    // As Linux: the mapping stands, whatever becomes of this.
-                    let _stopped = self.populate(range);
-                }
-                Ok(range.start)
+                Ok((range, flags))
             }
             Err((error, node)) => {
                 self.memory.discard(node);
@@ -98,7 +117,7 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     /// The length in whole pages, if nothing about the request is wrong that shows without the mappings.
-    fn check_request(&self, request: &MapRequest<'_>) -> Result<u64, MmError> {
+    fn check_request(&self, request: &MapRequest<'_>, size: Option<HugeSize>) -> Result<u64, MmError> {
         let first = match request.backing {
             Backing::Anonymous => 0,
             Backing::File { page_offset, .. } => page_offset,
@@ -107,21 +126,35 @@ impl<P: Platform> Mm<'_, P> {
         if request.len != 0 && first.checked_add(pages).is_none() {
             return Err(MmError::Overflow);
         }
-        self.layout().length(request.len)
+        let unit = size.map_or(FRAME_SIZE, HugeSize::bytes);
+        let fixed = request.placement != Placement::Hint;
+        if !(first << FRAME_SHIFT).is_multiple_of(unit) || fixed && !request.addr.is_aligned(unit) {
+            return Err(MmError::Invalid);
+        }
+        self.layout().length(request.len, unit)
     }
 
     /// A node with the attributes that the request asks for, and with its own count on a file.
-    fn node_for(&self, request: &MapRequest<'_>, len: u64) -> Result<VmaBox, MmError> {
+    fn node_for(
+        &self,
+        request: &MapRequest<'_>,
+        len: u64,
+        size: Option<HugeSize>,
+    ) -> Result<VmaBox, MmError> {
         let mut node = self.memory.blank()?;
         let backing = match (request.backing, request.sharing) {
             (Backing::File { file, page_offset }, _) => Behind::File { file: file.again(), page_offset },
-            (Backing::Anonymous, Sharing::Private) => Behind::Anonymous,
-            (Backing::Anonymous, Sharing::Shared) => {
-                match self.memory.files().nameless(self.memory.pages(), len) {
+            (Backing::Anonymous, Sharing::Private) if size.is_none() => Behind::Anonymous,
+            (Backing::Anonymous, _) => {
+                let made = match size {
+                    None => self.memory.files().nameless(self.memory.pages(), len).map_err(MmError::from),
+                    Some(size) => self.memory.huge_file(size, 0, len),
+                };
+                match made {
                     Ok(file) => Behind::File { file, page_offset: 0 },
                     Err(error) => {
                         self.memory.discard(node);
-                        return Err(error.into());
+                        return Err(error);
                     }
                 }
             }
@@ -139,10 +172,10 @@ impl<P: Platform> Mm<'_, P> {
         &self,
         space: &mut Space,
         request: &MapRequest<'_>,
-        len: u64,
         mut node: VmaBox,
     ) -> Result<(VirtRange, VmaFlags, VmaList), (MmError, VmaBox)> {
-        let range = match choose_place(space, request, len) {
+        let len = node.range.len();
+        let range = match choose_place(space, request, len, node.attributes.huge_size()) {
             Ok(range) => range,
             Err(error) => return Err((error, node)),
         };
@@ -156,7 +189,8 @@ impl<P: Platform> Mm<'_, P> {
             space.lock_future
         };
         let flags = node.attributes.flags.union(wanted.flags());
-        node.attributes.flags = flags;
+        // Huge pages never count as locked; but they are brought in.
+        node.attributes.flags = if node.attributes.huge_size().is_none() { flags } else { node.attributes.flags };
         node.range = range;
         match edit::insert(&mut space.tree, node, &mut gone) {
             Ok(()) => Ok((range, flags, gone)),
@@ -169,20 +203,36 @@ impl<P: Platform> Mm<'_, P> {
     }
 }
 
-fn choose_place(space: &Space, request: &MapRequest<'_>, len: u64) -> Result<VirtRange, MmError> {
+/// The size of the huge pages that a request asks for, by itself or by its file.
+fn huge_size(request: &MapRequest<'_>) -> Result<Option<HugeSize>, MmError> {
+    let Backing::File { file, .. } = request.backing else { return Ok(request.huge) };
+    let size = file.node().huge_order().and_then(HugeSize::of_order);
+    // A file has the pages that it has.
+    if request.huge.is_some_and(|asked| Some(asked) != size) { Err(MmError::Invalid) } else { Ok(size) }
+}
+
+fn choose_place(
+    space: &Space,
+    request: &MapRequest<'_>,
+    len: u64,
+    size: Option<HugeSize>,
+) -> Result<VirtRange, MmError> {
     if space.tree.len() >= MAX_MAPPINGS {
         return Err(MmError::NoMemory);
     }
     let anonymous = matches!(request.backing, Backing::Anonymous);
     let private = request.sharing == Sharing::Private;
-    let large = anonymous && private;
-    let range = space.layout.place(&space.tree, request.addr, len, request.placement, large)?;
+    let fit = match size {
+        Some(size) => Fit::Must(size.bytes()),
+        None => Fit::large_if(anonymous && private),
+    };
+    let range = space.layout.place(&space.tree, request.addr, len, request.placement, fit)?;
     if let Backing::File { page_offset, .. } = request.backing
         && page_offset.saturating_add(range.pages()) > OFFSET_END
     {
         return Err(MmError::Overflow);
     }
-    if request.grows_down && !(anonymous && private) {
+    if request.grows_down && !(anonymous && private && size.is_none()) {
         return Err(MmError::Invalid);
     }
     Ok(range)

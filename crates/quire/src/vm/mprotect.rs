@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::edit;
+use super::hugetlb::check_ends;
 use super::mm::{Mm, Space};
 use super::tree::{VmaList, VmaTree};
 use super::vma::{VmaAttributes, VmaFlags};
@@ -15,7 +16,7 @@ impl<P: Platform> Mm<'_, P> {
     /// Changes the protection of `len` bytes (rounded up to pages) from `addr`.
     ///
     /// # Errors
-    /// [`MmError::Invalid`] for an unaligned address; [`MmError::NoMemory`] for a hole, after everything before it was
+    /// [`MmError::Invalid`] for an unaligned address or an end inside a huge page; [`MmError::NoMemory`] for a hole, after everything before it was
     /// changed, or without any change when there is no memory; [`MmError::Access`] for a mapping that may not be
     /// accessed like that, after everything before it was changed.
     pub fn mprotect(&self, addr: VirtAddr, len: u64, prot: Protection) -> Result<(), MmError> {
@@ -34,6 +35,7 @@ impl<P: Platform> Mm<'_, P> {
         if range.is_empty() {
             return outcome;
         }
+        check_ends(&space.tree, range)?;
         let mut gone = VmaList::new();
         let due = copies_due(&space.tree, range, prot);
         let changed = self.protect_range(&mut space, range, prot, &mut gone);
@@ -73,7 +75,7 @@ impl<P: Platform> Mm<'_, P> {
             return Err(MmError::NoMemory);
         }
         let mut spares = self.memory.spares(need)?;
-        let cut = self.cut(range);
+        let cut = self.cut_small(space, range);
         let done = cut.is_ok() && edit::change(&mut space.tree, range, &mut spares, gone, change);
         self.memory.discard_spares(spares);
         cut?;

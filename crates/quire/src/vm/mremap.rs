@@ -2,7 +2,8 @@
 #![forbid(unsafe_code)]
 
 use super::edit;
-use super::layout::Placement;
+use super::hugetlb::check_ends;
+use super::layout::{Fit, Placement};
 use super::mm::{Mm, Space};
 use super::tree::VmaList;
 use super::vma::{Vma, VmaAttributes, VmaFlags};
@@ -70,7 +71,7 @@ impl<P: Platform> Mm<'_, P> {
     /// size stays.
     ///
     /// # Errors
-    /// [`MmError::Invalid`] (unaligned, empty, overlapping, a size that changes with an empty mapping left behind),
+    /// [`MmError::Invalid`] (unaligned, empty, overlapping, huge pages that would become more or leave a mapping behind, a size that changes with an empty mapping left behind),
     /// [`MmError::Fault`] (not mapped, or not by one mapping), [`MmError::NoMemory`] (no memory, no room, too many
     /// mappings). Nothing has changed then, save that a fixed target may have been unmapped and, where several mappings
     /// move, that the first of them may have moved: as with Linux, the mappings tell which.
@@ -78,6 +79,7 @@ impl<P: Platform> Mm<'_, P> {
         let mut done = Done::default();
         let mut space = self.lock();
         let outcome = check(&space, addr, old_len, new_len, to)
+            .and_then(|request| check_huge(&space, request))
             .and_then(|request| self.remap_locked(&mut space, request, &mut done));
         drop(space);
         self.memory.discard_list(done.gone);
@@ -132,8 +134,12 @@ impl<P: Platform> Mm<'_, P> {
         done.at = match to.target() {
             Some(dest) => dest,
             None => {
-                let large = space.tree.find(from).is_some_and(|vma| vma.attributes.is_anonymous());
-                space.layout.place(&space.tree, VirtAddr(0), new, Placement::Hint, large)?.start
+                let vma = space.tree.find(from);
+                let fit = match vma.and_then(|vma| vma.attributes.huge_size()) {
+                    Some(size) => Fit::Must(size.bytes()),
+                    None => Fit::large_if(vma.is_some_and(|vma| vma.attributes.is_anonymous())),
+                };
+                space.layout.place(&space.tree, VirtAddr(0), new, Placement::Hint, fit)?.start
             }
         };
         // Borders first, so that what the old range loses can go at the end without needing memory.
@@ -245,6 +251,26 @@ fn check(space: &Space, from: VirtAddr, old: u64, new: u64, to: Remap) -> Result
     }
     if from.0.checked_add(old).is_none_or(|stop| stop > end) {
         return Err(MmError::Fault);
+    }
+    Ok(Move { from, old, new, to })
+}
+
+/// Huge pages move whole and do not become more, as with Linux: lengths are rounded up to them.
+fn check_huge(space: &Space, request: Move) -> Result<Move, MmError> {
+    let Move { from, mut old, mut new, to } = request;
+    if let Some(size) = space.tree.find(from).and_then(|vma| vma.attributes.huge_size()) {
+        let up = |len: u64| len.checked_next_multiple_of(size.bytes()).ok_or(MmError::Invalid);
+        (old, new) = (up(old)?, up(new)?);
+        if new > old || to.leaves_mapping() {
+            return Err(MmError::Invalid);
+        }
+    }
+    let range = VirtRange::from_len(from, old);
+    check_ends(&space.tree, range)?;
+    let sizes = || space.tree.overlapping(range).filter_map(|vma| vma.attributes.huge_size());
+    let far = to.target().map_or(0, |dest| dest.0.abs_diff(from.0));
+    if sizes().any(|size| !far.is_multiple_of(size.bytes())) {
+        return Err(MmError::Invalid);
     }
     Ok(Move { from, old, new, to })
 }

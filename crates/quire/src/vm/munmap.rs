@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::edit;
+use super::hugetlb::check_ends;
 use super::mm::{Mm, Space};
 use super::tree::{VmaList, VmaTree};
 use crate::addr::{VirtAddr, VirtRange};
@@ -13,7 +14,7 @@ impl<P: Platform> Mm<'_, P> {
     /// Unmaps `len` bytes (rounded up to pages) from `addr`. Holes are fine.
     ///
     /// # Errors
-    /// [`MmError::Invalid`] for an unaligned address, no bytes, or a range that leaves the user half;
+    /// [`MmError::Invalid`] for an unaligned address, no bytes, a range that leaves the user half or that ends inside a huge page;
     /// [`MmError::NoMemory`] when a mapping would have to be split and there is no memory for it, or there are too many.
     /// Nothing has changed then.
     pub fn munmap(&self, addr: VirtAddr, len: u64) -> Result<(), MmError> {
@@ -30,6 +31,7 @@ impl<P: Platform> Mm<'_, P> {
     /// the list once it has given the lock back. On an error nothing has changed.
     pub(super) fn unmap_range(&self, space: &mut Space, range: VirtRange) -> Result<VmaList, MmError> {
         let Some(first) = space.tree.first_in(range) else { return Ok(VmaList::new()) };
+        check_ends(&space.tree, range)?;
         // A hole in the middle of one mapping leaves one more than there were.
         let hole = first.range.start < range.start && range.end < first.range.end;
         if hole && space.tree.len() >= MAX_MAPPINGS {
@@ -43,6 +45,7 @@ impl<P: Platform> Mm<'_, P> {
         let gone = edit::carve(&mut space.tree, range, &mut spares).ok_or(MmError::NoMemory);
         self.memory.discard_spares(spares);
         let gone = gone?;
+        gone.iter().for_each(|vma| self.break_promises(vma));
         self.zap(gone.iter(), range, free_around(&space.tree, range, space.layout.user));
         Ok(gone)
     }

@@ -4,6 +4,7 @@
 use super::memory::{Memory, RECLAIM_FRAMES};
 use super::mm::{Mm, Space};
 use super::rmap::FoundSpace;
+use super::rss::Counted;
 use super::vma::VmaFlags;
 use crate::addr::{PageSize, VirtAddr, VirtRange};
 use crate::arch::{EntryFlags, Protection};
@@ -73,7 +74,7 @@ impl<P: Platform> Memory<'_, P> {
                 });
             }
             let change = gather.finish();
-            found.body.add_rss(self.pages(), change, false);
+            found.body.add_rss(self.pages(), change, Counted::File);
             self.pages().count(Stat::PgscanFile, change.file.unsigned_abs());
         });
     }
@@ -130,7 +131,7 @@ impl<P: Platform> Mm<'_, P> {
             }
         }
         let change = gather.finish();
-        self.add_rss(change, false);
+        self.add_rss(change, Counted::File);
         let dropped = change.anon.unsigned_abs();
         self.memory.pages().count(Stat::Pglazyfreed, dropped);
         dropped

@@ -19,6 +19,38 @@ struct Slot {
     anon: AtomicI64,
     file: AtomicI64,
     shmem: AtomicI64,
+    huge: AtomicI64,
+}
+
+/// As what pages of a mapping count that are no private pages of small folios.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Counted {
+    /// Page cache.
+    File,
+    /// Nameless memory.
+    Shmem,
+    /// Huge pages of a pool, private ones too.
+    Huge,
+}
+
+impl From<FileKind> for Counted {
+    fn from(kind: FileKind) -> Self {
+        match kind {
+            FileKind::Paged(_) => Self::File,
+            FileKind::Nameless { .. } => Self::Shmem,
+            FileKind::Huge { .. } => Self::Huge,
+        }
+    }
+}
+
+impl Slot {
+    fn cell(&self, counted: Counted) -> &AtomicI64 {
+        match counted {
+            Counted::File => &self.file,
+            Counted::Shmem => &self.shmem,
+            Counted::Huge => &self.huge,
+        }
+    }
 }
 
 /// Resident pages of an address space, by kind.
@@ -31,6 +63,7 @@ pub(super) struct Resident {
     pub(super) anon: u64,
     pub(super) file: u64,
     pub(super) shmem: u64,
+    pub(super) huge: u64,
 }
 
 impl RssCells {
@@ -44,18 +77,16 @@ impl RssCells {
     }
 
     #[inline]
-    pub(super) fn add_file<P: Platform>(&self, platform: &P, kind: FileKind, pages: i64) {
-        let slot = self.slot(platform);
-        let cell = if matches!(kind, FileKind::Paged(_)) { &slot.file } else { &slot.shmem };
-        cell.fetch_add(pages, Ordering::Relaxed);
+    pub(super) fn add_as<P: Platform>(&self, platform: &P, counted: Counted, pages: i64) {
+        self.slot(platform).cell(counted).fetch_add(pages, Ordering::Relaxed);
     }
 
-    /// Applies what the page table counted. It does not know files from nameless memory; the caller does.
-    pub(super) fn add<P: Platform>(&self, platform: &P, change: RssChange, nameless: bool) {
+    /// Applies what the page table counted. It does not know one kind of file from another; the caller does.
+    pub(super) fn add<P: Platform>(&self, platform: &P, change: RssChange, counted: Counted) {
         let slot = self.slot(platform);
-        slot.anon.fetch_add(change.anon, Ordering::Relaxed);
-        let file = if nameless { &slot.shmem } else { &slot.file };
-        file.fetch_add(change.file, Ordering::Relaxed);
+        let private = if counted == Counted::Huge { &slot.huge } else { &slot.anon };
+        private.fetch_add(change.anon, Ordering::Relaxed);
+        slot.cell(counted).fetch_add(change.file, Ordering::Relaxed);
     }
 
     /// The sums; exact when nothing is under way.
@@ -67,6 +98,7 @@ impl RssCells {
             anon: sum(|slot| &slot.anon),
             file: sum(|slot| &slot.file),
             shmem: sum(|slot| &slot.shmem),
+            huge: sum(|slot| &slot.huge),
         }
     }
 }

@@ -20,7 +20,8 @@ impl<P: Platform> File<'_, P> {
     /// no lock; may block in the pager.
     ///
     /// # Errors
-    /// [`MmError::Io`] when the pager cannot; nothing has changed then.
+    /// [`MmError::Io`] when the pager cannot, [`MmError::Invalid`] when the file has huge pages and the size is no multiple of
+    /// theirs; nothing has changed then.
     pub fn truncate(&self, bytes: u64) -> Result<(), MmError> {
         self.memory().resize(self.node(), bytes)
     }
@@ -29,10 +30,13 @@ impl<P: Platform> File<'_, P> {
 impl<P: Platform> Memory<'_, P> {
     fn resize(&self, file: &FileNode, bytes: u64) -> Result<(), MmError> {
         let platform = self.platform();
+        if file.huge_order().is_some() {
+            return self.resize_huge(file, bytes);
+        }
         let resize = file.resize(platform);
         match file.kind() {
             FileKind::Paged(name) => platform.pager().resize(name, bytes).map_err(|_| MmError::Io)?,
-            FileKind::Nameless { .. } => resize.set_bytes(bytes),
+            FileKind::Nameless { .. } | FileKind::Huge { .. } => resize.set_bytes(bytes),
         }
         // Behind the end nobody has a page in hand after this, and nobody gets one: what is mapped now is all there is.
         let end = bytes.div_ceil(FRAME_SIZE);
@@ -47,14 +51,13 @@ impl<P: Platform> Memory<'_, P> {
 
     /// Unmaps these pages of a file, and private copies of them, in every address space: one flush for each that maps some.
     fn unmap_pages(&self, file: &FileNode, pages: &Range<u64>) {
-        let nameless = matches!(file.kind(), FileKind::Nameless { .. });
         self.each_mapper(file, pages, |found| {
             let mut gather = MmuGather::new(self.pages(), &found.body.context);
             found.each_part(pages, |_, range| {
                 let done = found.tables().unmap(&Zap::leaves(range), &mut gather);
                 debug_assert_eq!(done, Ok(()), "pages of files are mapped by small leaves");
             });
-            found.body.add_rss(self.pages(), gather.finish(), nameless);
+            found.body.add_rss(self.pages(), gather.finish(), file.kind().into());
         });
     }
 }

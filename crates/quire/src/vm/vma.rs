@@ -4,6 +4,7 @@
 use crate::addr::{VirtAddr, VirtRange};
 use crate::arch::Protection;
 use crate::filemap::FileRef;
+use crate::hugetlb::{HugeGroup, HugeSize};
 use crate::limits::{FRAME_SHIFT, STACK_GUARD_BYTES};
 
 use super::moved::Moved;
@@ -26,6 +27,8 @@ impl VmaFlags {
     pub const LOCK_ON_FAULT: Self = Self(1 << 3);
     /// `MAP_NORESERVE`.
     pub const NO_RESERVE: Self = Self(1 << 4);
+    /// Private huge pages: each of them that this address space has no page of its own for is promised by the pool.
+    pub const PROMISED: Self = Self(1 << 5);
 
     /// Whether all of `other` are there.
     #[inline]
@@ -84,6 +87,8 @@ pub struct VmaAttributes {
     pub folios: FolioOverride,
     /// How far private pages are from where they were first mapped.
     pub moved: Moved,
+    /// The group that pays for promised huge pages.
+    pub group: HugeGroup,
     /// What stands behind it.
     pub backing: Backing,
 }
@@ -132,6 +137,7 @@ impl VmaAttributes {
             advice: HugeAdvice::None,
             folios: FolioOverride::INHERIT,
             moved: Moved::NONE,
+            group: HugeGroup::NONE,
             backing: Backing::Anonymous,
         }
     }
@@ -150,6 +156,7 @@ impl VmaAttributes {
             && self.flags == next.flags
             && self.advice == next.advice
             && self.folios == next.folios
+            && self.group == next.group
             && self.backing.continues(&next.backing, pages)
     }
 
@@ -163,6 +170,15 @@ impl VmaAttributes {
     #[inline]
     pub fn origin_of(&self, addr: VirtAddr) -> VirtAddr {
         self.moved.origin_of(addr)
+    }
+
+    /// The size of its huge pages, if it is a mapping of such.
+    #[inline]
+    pub fn huge_size(&self) -> Option<HugeSize> {
+        match &self.backing {
+            Backing::File { file, .. } => file.node().huge_order().and_then(HugeSize::of_order),
+            Backing::Anonymous => None,
+        }
     }
 
     /// Whether the memory is the mapping's own, with nothing behind it.

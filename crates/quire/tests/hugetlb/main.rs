@@ -8,3 +8,6 @@ mod lockstep;
 mod resize;
 mod support;
 mod users;
+mod mappings;
+mod files;
+mod world;

@@ -45,7 +45,7 @@ fn as_model(vma: &VmaInfo) -> Vma {
     let (backing, page_offset) = match vma.file {
         None => (Backing::Anonymous, 0),
         Some((FileKind::Paged(FileId(number)), page)) => (Backing::File(number), page),
-        Some((FileKind::Nameless { .. }, page)) => (Backing::Shared(0), page),
+        Some((FileKind::Nameless { .. } | FileKind::Huge { .. }, page)) => (Backing::Shared(0), page),
     };
     let has = |flags| vma.flags.contains(flags);
     Vma {

@@ -11,7 +11,7 @@ use crate::pgtable::Lookup;
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
 use crate::tlb::MmuGather;
-use crate::vm::mm::{Mm, is_nameless};
+use crate::vm::mm::{Mm, counted};
 use crate::vm::vma::{Backing, Vma};
 
 const STORED: EntryFlags =
@@ -28,6 +28,9 @@ impl<P: Platform> Mm<'_, P> {
         let leaf = found.entry;
         if leaf.has(EntryFlags::UFFD_WP) {
             return Err(FaultError::Marked);
+        }
+        if vma.attributes.huge_size().is_some() {
+            return self.fault_protected_huge(vma, addr, leaf);
         }
         // A page of a file must neither be marked clean between this mark and the leaf, nor be dropped and come back at the
         // same place while it is copied.
@@ -114,7 +117,7 @@ impl<P: Platform> Mm<'_, P> {
         let change = gather.finish();
         match replaced {
             Ok(true) => {
-                self.add_rss(change, is_nameless(vma));
+                self.add_rss(change, counted(vma));
                 self.add_anon(1);
                 pages.count(Stat::CowCopy, 1);
                 Ok(Step::done(Order::FRAME, FaultKind::Cow))

@@ -4,6 +4,7 @@
 mod anon;
 mod cow;
 mod file;
+mod huge;
 mod stack;
 
 use super::forming::Formed;
@@ -159,6 +160,8 @@ impl<P: Platform> Mm<'_, P> {
         if found.entry.is_empty() {
             return if vma.attributes.is_anonymous() {
                 self.fault_anonymous(vma, addr, access, found, caller)
+            } else if vma.attributes.huge_size().is_some() {
+                self.fault_huge(vma, addr, access, caller)
             } else {
                 self.fault_file(vma, addr, access)
             };

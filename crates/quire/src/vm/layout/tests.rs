@@ -30,7 +30,7 @@ fn place(
     placement: Placement,
     large: bool,
 ) -> Result<u64, MmError> {
-    layout.place(tree, VirtAddr(addr), len, placement, large).map(|range| {
+    layout.place(tree, VirtAddr(addr), len, placement, Fit::large_if(large)).map(|range| {
         assert_eq!(range.len(), len);
         range.start.0
     })
@@ -89,10 +89,11 @@ fn fixed_addresses_are_checked() {
 #[test]
 fn lengths_are_rounded_and_bounded() {
     let layout = Layout::new(PagingMode::FourLevel);
-    assert_eq!(layout.length(0), Err(MmError::Invalid));
-    assert_eq!(layout.length(1), Ok(4096));
-    assert_eq!(layout.length(u64::MAX), Err(MmError::NoMemory));
-    assert_eq!(layout.length(layout.user.end.0 + 1), Err(MmError::NoMemory));
+    assert_eq!(layout.length(0, 4096), Err(MmError::Invalid));
+    assert_eq!(layout.length(1, 4096), Ok(4096));
+    assert_eq!(layout.length(MIB, 2 * MIB), Ok(2 * MIB), "whole huge pages");
+    assert_eq!(layout.length(u64::MAX, 4096), Err(MmError::NoMemory));
+    assert_eq!(layout.length(layout.user.end.0 + 1, 4096), Err(MmError::NoMemory));
 }
 
 #[test]

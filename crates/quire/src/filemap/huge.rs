@@ -1,0 +1,184 @@
+//! Files of huge pages: which of their pages there are, and which are only promised. By index of a huge page. The pages are
+//! taken from a pool, and go back to it, by whoever calls these (`hugetlb`).
+#![forbid(unsafe_code)]
+
+use core::ops::Range;
+
+use super::FileTable;
+use super::file::{FileNode, FileResize};
+use super::pages::CachedPage;
+use crate::addr::{Frame, FrameRange};
+use crate::error::AllocError;
+use crate::limits::LOCK_HOLD_FRAMES;
+use crate::page_alloc::PageAllocator;
+use crate::platform::Platform;
+
+/// What a file has of one of its huge pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HugePage {
+    /// It is promised: the pool keeps one for it, for which this group pays (0: none).
+    Promised {
+        /// The group's number.
+        group: u8,
+    },
+    /// It is there.
+    Present {
+        /// Its first frame.
+        frame: Frame,
+        /// The group that pays for the promise that it redeemed, if it was promised (0: none).
+        promise: Option<u8>,
+    },
+}
+
+impl From<CachedPage> for HugePage {
+    fn from(page: CachedPage) -> Self {
+        let group = page.group();
+        if page.is_promised() {
+            Self::Promised { group }
+        } else {
+            Self::Present { frame: page.frame(), promise: page.was_promised().then_some(group) }
+        }
+    }
+}
+
+impl FileTable {
+    /// What the file has of its huge page with this index, if anything.
+    pub fn huge_page<P: Platform>(&self, platform: &P, file: &FileNode, index: u64) -> Option<HugePage> {
+        file.pages.lock(platform).get(index).map(HugePage::from)
+    }
+
+    /// Whether the huge pages from page `from` of 4 KiB on are there, in these frames.
+    pub fn holds_huge<P: Platform>(&self, platform: &P, file: &FileNode, from: u64, frames: FrameRange) -> bool {
+        let Some(order) = file.huge_order() else { return false };
+        (0..frames.count).step_by(order.frames() as usize).all(|at| {
+            let page = self.huge_page(platform, file, (from + at) / order.frames());
+            matches!(page, Some(HugePage::Present { frame, .. }) if frame == frames.start.add(at))
+        })
+    }
+
+    /// How many huge pages the file has, and how many more are promised. Looks at each.
+    pub fn count_huge_pages<P: Platform>(&self, platform: &P, file: &FileNode) -> (u64, u64) {
+        let (mut there, mut promised, mut at) = (0, 0, 0);
+        while let Some((index, page)) = file.pages.lock(platform).next(at) {
+            *(if page.is_promised() { &mut promised } else { &mut there }) += 1;
+            at = index + 1;
+        }
+        (there, promised)
+    }
+
+    /// How many of these pages are neither there nor promised.
+    pub fn missing_huge_pages<P: Platform>(
+        &self,
+        platform: &P,
+        file: &FileNode,
+        indices: &Range<u64>,
+    ) -> u64 {
+        let (mut at, mut found) = (indices.start, 0);
+        while let Some((index, _)) = file.pages.lock(platform).next(at).filter(|(index, _)| *index < indices.end)
+        {
+            found += 1;
+            at = index + 1;
+        }
+        indices.end - indices.start - found
+    }
+
+    /// Notes that those of these pages are promised that are neither there nor promised yet, for `group`; how many these are,
+    /// and whether there was memory for all. They can be taken back until [`Self::keep_promises`].
+    pub fn promise_huge_pages<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        right: &FileResize<'_>,
+        indices: &Range<u64>,
+        group: u8,
+    ) -> (u64, bool) {
+        let (platform, mut promised, mut at) = (pages.platform(), 0, indices.start);
+        while at < indices.end {
+            let mut cached = right.node().pages.lock(platform);
+            let end = indices.end.min(at + LOCK_HOLD_FRAMES as u64);
+            while at < end {
+                if cached.get(at).is_none() {
+                    let allocate = || self.alloc_radix(pages);
+                    let free = |memory| self.free_radix(pages, memory);
+                    if !cached.insert(at, CachedPage::promised(group), allocate, free) {
+                        return (promised, false);
+                    }
+                    promised += 1;
+                }
+                at += 1;
+            }
+        }
+        (promised, true)
+    }
+
+    /// What was promised last is there to stay.
+    pub fn keep_promises<P: Platform>(&self, platform: &P, right: &FileResize<'_>, indices: &Range<u64>) {
+        let mut at = indices.start;
+        loop {
+            let mut cached = right.node().pages.lock(platform);
+            let Some((index, page)) = cached.next(at).filter(|(index, _)| *index < indices.end) else { return };
+            if page.is_fresh() {
+                cached.settle(index);
+            }
+            at = index + 1;
+        }
+    }
+
+    /// Takes back what was promised last, as far as it was not redeemed; how many pages.
+    pub fn drop_promises<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        right: &FileResize<'_>,
+        indices: &Range<u64>,
+    ) -> u64 {
+        let (mut at, mut dropped) = (indices.start, 0);
+        loop {
+            let mut cached = right.node().pages.lock(pages.platform());
+            let Some((index, page)) = cached.next(at).filter(|(index, _)| *index < indices.end) else {
+                return dropped;
+            };
+            if page.is_fresh() {
+                cached.remove(index, |memory| self.free_radix(pages, memory));
+                dropped += 1;
+            }
+            at = index + 1;
+        }
+    }
+
+    /// Enters a page that is not there. The caller keeps everybody else from doing the same.
+    ///
+    /// # Errors
+    /// [`AllocError::OutOfMemory`].
+    pub fn put_huge_page<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        file: &FileNode,
+        index: u64,
+        frame: Frame,
+    ) -> Result<(), AllocError> {
+        let mut cached = file.pages.lock(pages.platform());
+        let before = cached.get(index);
+        let page = CachedPage::filled(frame, before);
+        debug_assert!(before.is_none_or(CachedPage::is_promised));
+        if before.is_some() && cached.replace(index, page) {
+            return Ok(());
+        }
+        let free = |memory| self.free_radix(pages, memory);
+        if cached.insert(index, page, || self.alloc_radix(pages), free) {
+            Ok(())
+        } else {
+            Err(AllocError::OutOfMemory)
+        }
+    }
+
+    /// Takes the first of these pages out that is there or promised. Nobody uses it or will, and nobody maps it.
+    pub fn take_huge_page<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        file: &FileNode,
+        indices: &Range<u64>,
+    ) -> Option<HugePage> {
+        let mut cached = file.pages.lock(pages.platform());
+        let (index, _) = cached.next(indices.start).filter(|(index, _)| *index < indices.end)?;
+        cached.remove(index, |memory| self.free_radix(pages, memory)).map(HugePage::from)
+    }
+}

@@ -1,0 +1,237 @@
+//! Faults on mappings of huge pages.
+#![forbid(unsafe_code)]
+
+use super::{Access, Caller, FaultKind, Step, leaf_flags, mapped};
+use crate::addr::{Frame, FrameRange, VirtAddr};
+use crate::arch::{Entry, EntryFlags};
+use crate::clear::Extent;
+use crate::error::{Cancelled, FaultError};
+use crate::filemap::{FileUse, HugePage};
+use crate::hugetlb::{Claim, HugeSize};
+use crate::limits::FRAME_SIZE;
+use crate::page_alloc::{Origin, PageAllocator};
+use crate::platform::{Platform, TouchHint};
+use crate::stats::Stat;
+use crate::tlb::MmuGather;
+use crate::vm::mm::Mm;
+use crate::vm::rss::Counted;
+use crate::vm::vma::{Backing, Vma, VmaFlags};
+
+const STORED: EntryFlags =
+    EntryFlags::WRITE.union(EntryFlags::DIRTY).union(EntryFlags::ACCESSED).union(EntryFlags::SOFT_DIRTY);
+
+/// A page of the address space's own that is not mapped yet.
+struct Own {
+    frame: Frame,
+    /// It was promised to the mapping.
+    promised: bool,
+}
+
+/// A place for a huge page: nobody else fills it in, and its file keeps what it has.
+struct Place<'a> {
+    size: HugeSize,
+    /// The first address.
+    start: VirtAddr,
+    /// The page's number in its file.
+    index: u64,
+    file: FileUse<'a>,
+    _claim: Claim<'a>,
+}
+
+impl<P: Platform> Mm<'_, P> {
+    /// Nothing is mapped at the address.
+    pub(super) fn fault_huge(
+        &self,
+        vma: &Vma,
+        addr: VirtAddr,
+        access: Access,
+        caller: Caller,
+    ) -> Result<Step, FaultError> {
+        let Some(place) = self.place_of(vma, addr) else { return Ok(Step::Again) };
+        if !self.tables().lookup(addr).entry.is_empty() {
+            return Ok(Step::Again);
+        }
+        let (memory, node) = (self.memory, place.file.node());
+        let beyond = place.index * place.size.bytes() >= node.size(memory.platform());
+        if beyond || node.is_cut_off(place.index * place.size.order().frames()) {
+            return Err(FaultError::BeyondEnd);
+        }
+        let private = vma.attributes.is_private();
+        match memory.files().huge_page(memory.platform(), node, place.index) {
+            Some(HugePage::Present { frame, .. }) if private && access == Access::Write => {
+                self.map_copy(vma, &place, frame)
+            }
+            Some(HugePage::Present { frame, .. }) => {
+                self.map_huge(&place, frame, leaf_flags(&vma.attributes, !private), FaultKind::FileMinor)
+            }
+            _ if private => self.map_zeroes(vma, &place, addr, caller),
+            there => {
+                let extent = |frame| extent_of(&place, frame, addr, caller);
+                let frame = self.fill_file(vma, &place, there.is_some(), extent)?;
+                self.map_huge(&place, frame, leaf_flags(&vma.attributes, true), FaultKind::FileMinor)
+            }
+        }
+    }
+
+    /// A store to a huge page that is mapped without the right to store.
+    pub(super) fn fault_protected_huge(
+        &self,
+        vma: &Vma,
+        addr: VirtAddr,
+        leaf: Entry,
+    ) -> Result<Step, FaultError> {
+        let Some(place) = self.place_of(vma, addr) else { return Ok(Step::Again) };
+        let (pages, size) = (self.memory.pages(), place.size);
+        let own = leaf.has(EntryFlags::ANON);
+        if !vma.attributes.is_private() || own && pages.mapcount(leaf.frame()) == 1 {
+            if !self.tables().upgrade(place.start, size.leaf(), leaf, STORED) {
+                return Ok(Step::Again);
+            }
+            pages.count(Stat::CowReuse, 1);
+            return Ok(Step::done(size.order(), FaultKind::Reuse));
+        }
+        let copy = self.own_page(vma, &place, !own, |frame| copy_page(pages, &place, leaf.frame(), frame))?;
+        let new = Entry::leaf(copy.frame, size.leaf(), leaf_flags(&vma.attributes, true).union(EntryFlags::ANON));
+        let mut gather = MmuGather::new(pages, self.context());
+        let replaced = self.tables().replace(place.start, size.leaf(), leaf, new, &mut gather);
+        self.add_rss(gather.finish(), Counted::Huge);
+        self.memory.huge().take_returned(pages);
+        if replaced != Ok(true) {
+            self.give_up_own(size, &copy);
+            return replaced.map(|_| Step::Again).map_err(|_| FaultError::OutOfMemory);
+        }
+        self.count_huge(size);
+        pages.count(Stat::CowCopy, 1);
+        Ok(Step::done(size.order(), FaultKind::Cow))
+    }
+
+    /// Claims the place around an address; `None` while somebody else has it, or the file is closed.
+    fn place_of<'v>(&'v self, vma: &'v Vma, addr: VirtAddr) -> Option<Place<'v>> {
+        let Backing::File { file, .. } = &vma.attributes.backing else { return None };
+        let (node, size) = (file.node(), vma.attributes.huge_size()?);
+        let start = addr.align_down(size.bytes());
+        let index = vma.file_page(start)? / size.order().frames();
+        let used = node.enter()?;
+        let (object, number) = if vma.attributes.is_private() {
+            (self.mapper.number(), start.0 / size.bytes())
+        } else {
+            (core::ptr::from_ref(node).addr() as u64, index)
+        };
+        let claim = self.memory.huge().claim(object, number)?;
+        Some(Place { size, start, index, file: used, _claim: claim })
+    }
+
+    /// A page of the address space's own with contents: `first` if it has none for this place yet.
+    fn own_page(
+        &self,
+        vma: &Vma,
+        place: &Place<'_>,
+        first: bool,
+        fill: impl FnOnce(Frame) -> Result<(), Cancelled>,
+    ) -> Result<Own, FaultError> {
+        let promised = first && vma.attributes.flags.contains(VmaFlags::PROMISED);
+        let (pages, account) = (self.memory.pages(), self.account_of(&vma.attributes));
+        let taken = self.memory.huge().take_for(pages, place.size, account, promised);
+        let own = Own { frame: taken.map_err(|_| FaultError::NoHugePage)?, promised };
+        pages.lend_huge(own.frame);
+        pages.set_origin(own.frame, Origin::new(self.family, vma.attributes.origin_of(place.start)));
+        match fill(own.frame) {
+            Ok(()) => Ok(own),
+            Err(cancelled) => {
+                self.give_up_own(place.size, &own);
+                Err(cancelled.into())
+            }
+        }
+    }
+
+    /// Gives a page back that turned out not to be needed.
+    fn give_up_own(&self, size: HugeSize, own: &Own) {
+        self.memory.pages().unlend_huge(own.frame);
+        self.memory.huge().give_from(self.memory.pages(), size, own.frame, own.promised);
+    }
+
+    fn map_zeroes(
+        &self,
+        vma: &Vma,
+        place: &Place<'_>,
+        addr: VirtAddr,
+        caller: Caller,
+    ) -> Result<Step, FaultError> {
+        let pages = self.memory.pages();
+        let clear = |frame| pages.clear_extent(&extent_of(place, frame, addr, caller));
+        let own = self.own_page(vma, place, true, clear)?;
+        self.map_own(vma, place, &own, FaultKind::Anon)
+    }
+
+    /// A store to a private mapping where the file's page is not mapped: it is copied at once.
+    fn map_copy(&self, vma: &Vma, place: &Place<'_>, from: Frame) -> Result<Step, FaultError> {
+        let pages = self.memory.pages();
+        let own = self.own_page(vma, place, true, |frame| copy_page(pages, place, from, frame))?;
+        pages.count(Stat::CowCopy, 1);
+        self.map_own(vma, place, &own, FaultKind::Cow)
+    }
+
+    fn map_own(&self, vma: &Vma, place: &Place<'_>, own: &Own, kind: FaultKind) -> Result<Step, FaultError> {
+        let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
+        let step = self.map_huge(place, own.frame, flags, kind);
+        if !matches!(step, Ok(Step::Done(_))) {
+            self.give_up_own(place.size, own);
+        }
+        step
+    }
+
+    /// A page for the file, all of it zero, `promised` or not.
+    fn fill_file(
+        &self,
+        vma: &Vma,
+        place: &Place<'_>,
+        promised: bool,
+        extent: impl FnOnce(Frame) -> Extent,
+    ) -> Result<Frame, FaultError> {
+        let (memory, pages) = (self.memory, self.memory.pages());
+        let account = self.account_of(&vma.attributes);
+        memory.fill_huge(place.file.node(), (place.size, place.index), (account, promised), |frame| {
+            pages.clear_extent(&extent(frame))
+        })
+    }
+
+    fn map_huge(
+        &self,
+        place: &Place<'_>,
+        frame: Frame,
+        flags: EntryFlags,
+        kind: FaultKind,
+    ) -> Result<Step, FaultError> {
+        let done = mapped(self.tables().map_large(place.start, frame, place.size.leaf(), flags))?;
+        if !done {
+            return Ok(Step::Again);
+        }
+        self.count_huge(place.size);
+        Ok(Step::done(place.size.order(), kind))
+    }
+
+    /// One more huge page is mapped.
+    fn count_huge(&self, size: HugeSize) {
+        self.rss.add_as(self.memory.platform(), Counted::Huge, size.order().frames() as i64);
+    }
+}
+
+/// All of a page, cleared for who waits for a part of it, or for somebody who brings in more.
+fn extent_of(place: &Place<'_>, frame: Frame, addr: VirtAddr, caller: Caller) -> Extent {
+    let frames = FrameRange::folio(frame, place.size.order());
+    match caller {
+        Caller::Access => {
+            Extent::new(frames, TouchHint::Soon).near(frame.add((addr.0 - place.start.0) / FRAME_SIZE))
+        }
+        Caller::Populate { bytes } => Extent::new(frames, TouchHint::Unknown).part_of(bytes),
+    }
+}
+
+fn copy_page<P: Platform>(
+    pages: &PageAllocator<'_, P>,
+    place: &Place<'_>,
+    from: Frame,
+    to: Frame,
+) -> Result<(), Cancelled> {
+    pages.copy_extent(FrameRange::folio(from, place.size.order()), to, TouchHint::Soon)
+}

@@ -1,0 +1,148 @@
+//! Programs that map huge pages: a machine, its manager with pools, and accesses through the software MMU.
+
+use hosted::{FaultCause, Hosted, HostedConfig};
+use quire::addr::{VirtAddr, VirtRange};
+use quire::arch::Protection;
+use quire::cpu::CpuId;
+use quire::error::FaultError;
+use quire::hugetlb::{HugeSize, PoolInfo};
+use quire::manager::{Config, MemoryManager};
+use quire::page_alloc::NodeSet;
+use quire::vm::{Access, Backing, File, MapRequest, Mm, Placement, Sharing};
+
+use crate::common::ranges_of;
+
+pub(crate) const R: Protection = Protection::READ;
+pub(crate) const RW: Protection = Protection::from_bits(3);
+pub(crate) const HUGE: u64 = 2 << 20;
+/// Where most tests map: a multiple of 1 GiB.
+pub(crate) const BASE: u64 = 4 << 30;
+
+pub(crate) type Manager<'p> = MemoryManager<'p, Hosted>;
+pub(crate) type Space<'m> = Mm<'m, Hosted>;
+
+/// Runs `test` as CPU 0 of a machine with a pool of so many pages of 2 MiB, and looks at the end that the pool has all of
+/// them, that nothing is promised, and that all memory is back.
+pub(crate) fn with_huge(pages: u64, test: impl FnOnce(&Hosted, &Manager<'_>)) {
+    with_config(HostedConfig::new((pages * HUGE + (64 << 20)).next_power_of_two()), HugeSize::Size2M, pages, test);
+}
+
+/// The same on any machine, with pages of any size.
+pub(crate) fn with_config(
+    machine: HostedConfig,
+    size: HugeSize,
+    pages: u64,
+    test: impl FnOnce(&Hosted, &Manager<'_>),
+) {
+    let machine = machine.build().expect("the host refused a machine");
+    machine.run_on(CpuId(0), || {
+        let manager = MemoryManager::new(&machine, &ranges_of(&machine), &Config::default()).unwrap();
+        let pools = manager.huge_pools();
+        manager.pages().drain_local();
+        let before = manager.meminfo().frames;
+        let resized = pools.resize(manager.pages(), size, NodeSet::ALL, pages);
+        assert_eq!(resized.after, pages);
+        test(&machine, &manager);
+        assert_eq!(info(&manager, size), PoolInfo { total: pages, free: pages, ..PoolInfo::default() });
+        check(&manager);
+        let _ = pools.resize(manager.pages(), size, NodeSet::ALL, 0);
+        manager.pages().drain_local();
+        let after = manager.meminfo().frames;
+        assert_eq!(after.used, before.used, "frames were lost, or freed twice");
+        machine.assert_clean();
+    });
+}
+
+pub(crate) fn check(manager: &Manager<'_>) {
+    manager.huge_pools().validate(manager.pages()).unwrap();
+    manager.validate().unwrap();
+}
+
+pub(crate) fn info(manager: &Manager<'_>, size: HugeSize) -> PoolInfo {
+    manager.huge_pools().info(manager.pages(), size)
+}
+
+/// Free and promised pages of 2 MiB.
+pub(crate) fn free_and_promised(manager: &Manager<'_>) -> (u64, u64) {
+    let info = info(manager, HugeSize::Size2M);
+    (info.free, info.reserved)
+}
+
+/// An address space that this CPU runs for the length of `test`, checked at the end.
+pub(crate) fn run<'m>(manager: &'m Manager<'_>, test: impl FnOnce(&Space<'m>)) {
+    let mm = manager.new_mm().expect("no address space");
+    within(&mm, || test(&mm));
+}
+
+/// Runs an address space on this CPU for the length of `test`, and checks it.
+pub(crate) fn within<T>(mm: &Space<'_>, test: impl FnOnce() -> T) -> T {
+    mm.switch_in();
+    let done = test();
+    mm.validate().expect("broken address space");
+    mm.switch_out();
+    done
+}
+
+/// Private memory of 2 MiB pages at a fixed address.
+pub(crate) fn private(addr: u64, pages: u64) -> MapRequest<'static> {
+    MapRequest {
+        addr: VirtAddr(addr),
+        len: pages * HUGE,
+        prot: RW,
+        placement: Placement::Fixed,
+        huge: Some(HugeSize::Size2M),
+        ..MapRequest::default()
+    }
+}
+
+/// A part of a file, from its page `first` on.
+pub(crate) fn of_file<'f>(
+    file: &'f File<'_, Hosted>,
+    sharing: Sharing,
+    addr: u64,
+    (first, pages): (u64, u64),
+) -> MapRequest<'f> {
+    let backing = Backing::File { file, page_offset: first * (HUGE >> 12) };
+    MapRequest { sharing, backing, huge: None, ..private(addr, pages) }
+}
+
+/// A load by the program, with its faults.
+pub(crate) fn load(machine: &Hosted, mm: &Space<'_>, addr: u64) -> Result<u64, FaultError> {
+    let mut bytes = [0; 8];
+    for _ in 0..100 {
+        match machine.read(VirtAddr(addr), &mut bytes) {
+            Ok(()) => return Ok(u64::from_le_bytes(bytes)),
+            Err(fault) => {
+                assert!(matches!(fault.cause, FaultCause::NotPresent | FaultCause::Protection), "{fault:?}");
+                mm.fault(VirtAddr(addr), Access::Read)?;
+            }
+        }
+    }
+    panic!("the load of {addr:#x} faults for ever");
+}
+
+/// A store by the program, with its faults.
+pub(crate) fn store(machine: &Hosted, mm: &Space<'_>, addr: u64, word: u64) -> Result<(), FaultError> {
+    for _ in 0..100 {
+        match machine.write(VirtAddr(addr), &word.to_le_bytes()) {
+            Ok(()) => return Ok(()),
+            Err(fault) => {
+                assert!(matches!(fault.cause, FaultCause::NotPresent | FaultCause::Protection), "{fault:?}");
+                mm.fault(VirtAddr(addr), Access::Write)?;
+            }
+        }
+    }
+    panic!("the store to {addr:#x} faults for ever");
+}
+
+/// A child of an address space that runs.
+pub(crate) fn fork<'m>(mm: &Space<'m>) -> Space<'m> {
+    mm.fork().expect("no memory for a child")
+}
+
+/// The mappings, as addresses.
+pub(crate) fn ranges(mm: &Space<'_>) -> Vec<VirtRange> {
+    let mut all = Vec::new();
+    mm.vmas(|vma| all.push(vma.range));
+    all
+}

@@ -48,7 +48,13 @@ impl FileTable {
     }
 
     /// Whether the huge pages from page `from` of 4 KiB on are there, in these frames.
-    pub fn holds_huge<P: Platform>(&self, platform: &P, file: &FileNode, from: u64, frames: FrameRange) -> bool {
+    pub fn holds_huge<P: Platform>(
+        &self,
+        platform: &P,
+        file: &FileNode,
+        from: u64,
+        frames: FrameRange,
+    ) -> bool {
         let Some(order) = file.huge_order() else { return false };
         (0..frames.count).step_by(order.frames() as usize).all(|at| {
             let page = self.huge_page(platform, file, (from + at) / order.frames());
@@ -74,7 +80,8 @@ impl FileTable {
         indices: &Range<u64>,
     ) -> u64 {
         let (mut at, mut found) = (indices.start, 0);
-        while let Some((index, _)) = file.pages.lock(platform).next(at).filter(|(index, _)| *index < indices.end)
+        while let Some((index, _)) =
+            file.pages.lock(platform).next(at).filter(|(index, _)| *index < indices.end)
         {
             found += 1;
             at = index + 1;
@@ -115,7 +122,9 @@ impl FileTable {
         let mut at = indices.start;
         loop {
             let mut cached = right.node().pages.lock(platform);
-            let Some((index, page)) = cached.next(at).filter(|(index, _)| *index < indices.end) else { return };
+            let Some((index, page)) = cached.next(at).filter(|(index, _)| *index < indices.end) else {
+                return;
+            };
             if page.is_fresh() {
                 cached.settle(index);
             }

@@ -41,7 +41,10 @@ impl HugePools {
     pub(crate) fn claim(&self, object: u64, index: u64) -> Option<Claim<'_>> {
         let hash = (object ^ index.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let place = &self.faults[(hash >> 32) as usize % HUGE_FAULTS];
-        place.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok().then_some(Claim(place))
+        place
+            .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+            .then_some(Claim(place))
     }
 
     /// Promises those of a file's pages that are neither there nor promised yet. The caller holds no lock.

@@ -128,7 +128,12 @@ impl HugePools {
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`]: its files may not have so many; nothing was counted then.
-    pub(super) fn use_fs<P: Platform>(&self, platform: &P, number: u8, pages: u64) -> Result<u64, AllocError> {
+    pub(super) fn use_fs<P: Platform>(
+        &self,
+        platform: &P,
+        number: u8,
+        pages: u64,
+    ) -> Result<u64, AllocError> {
         if number == 0 {
             return Ok(pages);
         }

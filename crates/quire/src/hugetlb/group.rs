@@ -96,7 +96,8 @@ impl Groups {
 
     /// Whether a group that was removed is in nobody's way any more.
     fn is_over(&self, number: u8, slot: &Slot) -> bool {
-        let charged = slot.counters.iter().flatten().any(|counter| counter.current.load(Ordering::Relaxed) > 0);
+        let charged =
+            slot.counters.iter().flatten().any(|counter| counter.current.load(Ordering::Relaxed) > 0);
         let child = |slot: &Slot| {
             slot.state.load(Ordering::Relaxed) != FREE && slot.parent.load(Ordering::Relaxed) == number
         };
@@ -136,7 +137,13 @@ impl HugePools {
     ///
     /// # Errors
     /// [`LimitReached`]; nothing was charged then.
-    pub fn charge(&self, group: HugeGroup, size: HugeSize, kind: Charge, pages: u64) -> Result<(), LimitReached> {
+    pub fn charge(
+        &self,
+        group: HugeGroup,
+        size: HugeSize,
+        kind: Charge,
+        pages: u64,
+    ) -> Result<(), LimitReached> {
         let counters = || self.groups.around(group).map(|slot| slot.counter(size, kind));
         let charged = counters().take_while(|counter| counter.add(pages)).count();
         if charged == counters().count() {

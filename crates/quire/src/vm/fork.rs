@@ -14,8 +14,7 @@ use crate::platform::Platform;
 use crate::tlb::{FlushBatch, RssChange};
 
 /// What the child of a `fork` has not: locked pages, and promises of huge ones.
-const NOT_INHERITED: VmaFlags =
-    VmaFlags::LOCKED.union(VmaFlags::LOCK_ON_FAULT).union(VmaFlags::PROMISED);
+const NOT_INHERITED: VmaFlags = VmaFlags::LOCKED.union(VmaFlags::LOCK_ON_FAULT).union(VmaFlags::PROMISED);
 
 /// How the child of a `fork` comes by the leaves of private mappings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -58,7 +58,12 @@ impl<P: Platform> Drop for HugeFs<'_, P> {
 
 impl<'m, P: Platform> File<'m, P> {
     /// A new file of huge pages, of a file system or of none (Linux: `memfd_create` with `MFD_HUGETLB`).
-    pub(crate) fn huge(memory: &'m Memory<'m, P>, size: HugeSize, fs: u8, bytes: u64) -> Result<Self, MmError> {
+    pub(crate) fn huge(
+        memory: &'m Memory<'m, P>,
+        size: HugeSize,
+        fs: u8,
+        bytes: u64,
+    ) -> Result<Self, MmError> {
         memory.huge_file(size, fs, bytes).map(|file| Self::from_parts(memory, file))
     }
 }
@@ -228,6 +233,8 @@ impl<P: Platform> Memory<'_, P> {
             });
             let done = found.tables().unmap(&Zap::leaves(range), &mut gather);
             debug_assert_eq!(done, Ok(()), "huge pages are mapped whole");
+            // Large leaves leave busy entries behind, which the next part must not meet.
+            gather.flush();
         });
         found.body.add_rss(self.pages(), gather.finish(), Counted::Huge);
         self.huge().take_returned(self.pages());

@@ -190,7 +190,8 @@ impl<P: Platform> Mm<'_, P> {
         };
         let flags = node.attributes.flags.union(wanted.flags());
         // Huge pages never count as locked; but they are brought in.
-        node.attributes.flags = if node.attributes.huge_size().is_none() { flags } else { node.attributes.flags };
+        node.attributes.flags =
+            if node.attributes.huge_size().is_none() { flags } else { node.attributes.flags };
         node.range = range;
         match edit::insert(&mut space.tree, node, &mut gone) {
             Ok(()) => Ok((range, flags, gone)),

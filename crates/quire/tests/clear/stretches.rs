@@ -105,7 +105,11 @@ fn the_neighbourhood_comes_last_and_stays_cached() {
         }
         // At the edge of an odd extent the neighbourhood is what lies inside.
         let odd = Extent::new(FrameRange::new(Frame(10), 100), TouchHint::Soon).near(Frame(11));
-        assert_eq!(odd.neighbourhood(), FrameRange::new(Frame(10), 2), "a thirty-second, aligned to its size");
+        assert_eq!(
+            odd.neighbourhood(),
+            FrameRange::new(Frame(10), 2),
+            "a thirty-second, aligned to its size"
+        );
         let small = Extent::new(FrameRange::new(Frame(10), 15), TouchHint::Soon).near(Frame(12));
         assert_eq!(small.neighbourhood(), FrameRange::new(Frame(10), 6));
         // Nobody waits, or for something else: no neighbourhood.

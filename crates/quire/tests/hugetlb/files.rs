@@ -106,6 +106,24 @@ fn sizes_end_mappings_and_pages_behind_go_back() {
     });
 }
 
+/// Regression: two mappings of the pages that go, in one address space. Unmapping the second waited for the busy entries
+/// that unmapping the first had left to be flushed.
+#[test]
+fn pages_that_are_mapped_twice_go_as_well() {
+    with_huge(5, |machine, manager| {
+        let file = manager.huge_file(Size2M, 2 * HUGE).unwrap();
+        run(manager, |mm| {
+            for (at, sharing) in [(0, Private), (2, Private), (8, Shared)] {
+                mm.mmap(&of_file(&file, sharing, BASE + at * HUGE, (1, 1))).unwrap();
+                mm.mmap(&of_file(&file, sharing, BASE + (at + 1) * HUGE, (1, 1))).unwrap();
+                (at..at + 2).for_each(|place| store(machine, mm, BASE + place * HUGE, 1).unwrap());
+            }
+            file.truncate(HUGE).unwrap();
+            assert_eq!(free_and_promised(manager), (5, 4));
+        });
+    });
+}
+
 /// As on hugetlbfs, a mapping that can be stored to makes its file as long as it is.
 #[test]
 fn a_mapping_makes_its_file_longer() {
@@ -121,7 +139,10 @@ fn a_mapping_makes_its_file_longer() {
             let mut odd = of_file(&file, Shared, BASE + 12 * HUGE, (0, 1));
             odd.backing = quire::vm::Backing::File { file: &file, page_offset: 1 };
             assert_eq!(mm.mmap(&odd), Err(MmError::Invalid));
-            let other = MapRequest { huge: Some(quire::hugetlb::HugeSize::Size1G), ..of_file(&file, Shared, BASE, (0, 1)) };
+            let other = MapRequest {
+                huge: Some(quire::hugetlb::HugeSize::Size1G),
+                ..of_file(&file, Shared, BASE, (0, 1))
+            };
             assert_eq!(mm.mmap(&other), Err(MmError::Invalid), "a file has the pages that it has");
         });
     });
@@ -213,7 +234,11 @@ fn a_file_system_has_no_more_than_its_size_and_no_less_than_its_minimum() {
             assert_eq!((free_and_promised(manager), used_and_kept(&fs)), ((9, 3), (4, 0)));
             (0..3).for_each(|page| store(machine, mm, BASE + page * HUGE, 1).unwrap());
             file.truncate(HUGE).unwrap();
-            assert_eq!((free_and_promised(manager), used_and_kept(&fs)), ((9, 1), (1, 1)), "some are kept again");
+            assert_eq!(
+                (free_and_promised(manager), used_and_kept(&fs)),
+                ((9, 1), (1, 1)),
+                "some are kept again"
+            );
             // Private mappings count as well, used or not.
             mm.mmap(&of_file(&file, Private, BASE + 16 * HUGE, (0, 3))).unwrap();
             store(machine, mm, BASE + 16 * HUGE, 1).unwrap();
@@ -320,7 +345,8 @@ fn a_mapping_that_fails_has_promised_nothing() {
             let hint = MapRequest { placement: Placement::FixedNoReplace, ..private(BASE, 2) };
             mm.mmap(&hint).unwrap();
             assert_eq!(mm.mmap(&hint), Err(MmError::Exists));
-            let shared = MapRequest { placement: Placement::FixedNoReplace, ..of_file(&file, Shared, BASE, (0, 3)) };
+            let shared =
+                MapRequest { placement: Placement::FixedNoReplace, ..of_file(&file, Shared, BASE, (0, 3)) };
             assert_eq!(mm.mmap(&shared), Err(MmError::Exists));
             assert_eq!(free_and_promised(manager), (70, 2));
         });

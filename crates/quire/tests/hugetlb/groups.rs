@@ -80,7 +80,10 @@ fn a_removed_group_is_there_until_its_charges_are_not() {
     pools.set_group_max(child, Size2M, Usage, 1);
     let again = pools.make_group(HugeGroup::NONE).unwrap();
     assert_eq!(again, child);
-    assert_eq!(pools.group_counters(again, Size2M, Usage), GroupCounters { max: u64::MAX, ..Default::default() });
+    assert_eq!(
+        pools.group_counters(again, Size2M, Usage),
+        GroupCounters { max: u64::MAX, ..Default::default() }
+    );
     // A parent outlives its children.
     pools.remove_group(root);
     assert_eq!(pools.make_group(HugeGroup::NONE), Err(TooManyGroups));

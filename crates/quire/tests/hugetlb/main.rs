@@ -3,11 +3,12 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod control;
+mod files;
 mod groups;
 mod lockstep;
+mod mappings;
+mod model;
 mod resize;
 mod support;
 mod users;
-mod mappings;
-mod files;
 mod world;

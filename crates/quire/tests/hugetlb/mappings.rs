@@ -8,7 +8,8 @@ use quire::page_alloc::NodeSet;
 use quire::vm::{Advice, MapRequest, Placement, Remap, Sharing};
 
 use crate::world::{
-    BASE, HUGE, R, RW, fork, free_and_promised, info, load, private, ranges, run, store, with_config, with_huge, within,
+    BASE, HUGE, R, RW, fork, free_and_promised, info, load, private, ranges, run, store, with_config,
+    with_huge, within,
 };
 
 #[test]
@@ -22,7 +23,9 @@ fn what_is_stored_is_read_back() {
                 assert_eq!(load(machine, mm, at + word), Ok(0));
                 store(machine, mm, at + word, word + 1).unwrap();
             }
-            (0..3 * HUGE).step_by(64 << 10).for_each(|word| assert_eq!(load(machine, mm, at + word), Ok(word + 1)));
+            (0..3 * HUGE)
+                .step_by(64 << 10)
+                .for_each(|word| assert_eq!(load(machine, mm, at + word), Ok(word + 1)));
             assert_eq!(free_and_promised(manager), (1, 0));
             assert_eq!((mm.rss().huge, mm.rss().anon, mm.rss().file), (3 * 512, 0, 0));
             assert_eq!(manager.meminfo().anon, 0, "AnonPages has none of them");
@@ -93,14 +96,21 @@ fn ends_inside_huge_pages_are_refused() {
             assert_eq!(mm.madvise(inside, HUGE, Advice::DontNeed), Err(MmError::Invalid));
             assert_eq!(mm.madvise(VirtAddr(BASE), 4096, Advice::Free), Err(MmError::Invalid));
             assert_eq!(mm.madvise(VirtAddr(BASE), 4096, Advice::NoHugePage), Err(MmError::Invalid));
-            assert_eq!(mm.mmap(&MapRequest { huge: None, len: 4096, ..private(BASE, 1) }), Err(MmError::Invalid));
+            assert_eq!(
+                mm.mmap(&MapRequest { huge: None, len: 4096, ..private(BASE, 1) }),
+                Err(MmError::Invalid)
+            );
             let far = 16 * HUGE;
             assert_eq!(mm.mmap(&private(BASE + far + 4096, 1)), Err(MmError::Invalid));
             for to in [Remap::Fixed(VirtAddr(BASE + far + 4096)), Remap::DontUnmap] {
                 assert_eq!(mm.mremap(VirtAddr(BASE), HUGE, HUGE, to), Err(MmError::Invalid), "{to:?}");
             }
             assert_eq!(mm.mremap(inside, HUGE, HUGE, Remap::MayMove), Err(MmError::Invalid));
-            assert_eq!(mm.mremap(VirtAddr(BASE), HUGE, 2 * HUGE, Remap::MayMove), Err(MmError::Invalid), "no growing");
+            assert_eq!(
+                mm.mremap(VirtAddr(BASE), HUGE, 2 * HUGE, Remap::MayMove),
+                Err(MmError::Invalid),
+                "no growing"
+            );
             assert_eq!(mm.mremap(VirtAddr(BASE), 0, HUGE, Remap::MayMove), Err(MmError::Invalid));
             assert_eq!(load(machine, mm, BASE), Ok(5), "nothing has changed");
             assert_eq!(ranges(mm).len(), 1);
@@ -261,11 +271,17 @@ fn pages_of_one_gibibyte_are_mapped_by_one_leaf() {
     with_config(hosted::HostedConfig::new(6 * GIB), HugeSize::Size1G, 3, |machine, manager| {
         run(manager, |mm| {
             let request = MapRequest { len: 2 * GIB, huge: Some(HugeSize::Size1G), ..private(BASE, 1) };
-            assert_eq!(mm.mmap(&MapRequest { addr: VirtAddr(BASE + HUGE), ..request }), Err(MmError::Invalid));
+            assert_eq!(
+                mm.mmap(&MapRequest { addr: VirtAddr(BASE + HUGE), ..request }),
+                Err(MmError::Invalid)
+            );
             mm.mmap(&request).unwrap();
             store(machine, mm, BASE + GIB + 12345 * 8, 1).unwrap();
             assert_eq!(mm.rss().huge, GIB >> 12);
-            assert_eq!((info(manager, HugeSize::Size1G).free, info(manager, HugeSize::Size1G).reserved), (2, 1));
+            assert_eq!(
+                (info(manager, HugeSize::Size1G).free, info(manager, HugeSize::Size1G).reserved),
+                (2, 1)
+            );
             assert_eq!(mm.munmap(VirtAddr(BASE), HUGE), Err(MmError::Invalid));
             let child = fork(mm);
             store(machine, mm, BASE + GIB, 2).unwrap();
@@ -273,7 +289,10 @@ fn pages_of_one_gibibyte_are_mapped_by_one_leaf() {
             assert_eq!(info(manager, HugeSize::Size1G).free, 1);
             drop(child);
             mm.madvise(VirtAddr(BASE), 2 * GIB, Advice::DontNeed).unwrap();
-            assert_eq!((info(manager, HugeSize::Size1G).free, info(manager, HugeSize::Size1G).reserved), (3, 2));
+            assert_eq!(
+                (info(manager, HugeSize::Size1G).free, info(manager, HugeSize::Size1G).reserved),
+                (3, 2)
+            );
         });
     });
 }

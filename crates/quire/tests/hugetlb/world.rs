@@ -24,7 +24,12 @@ pub(crate) type Space<'m> = Mm<'m, Hosted>;
 /// Runs `test` as CPU 0 of a machine with a pool of so many pages of 2 MiB, and looks at the end that the pool has all of
 /// them, that nothing is promised, and that all memory is back.
 pub(crate) fn with_huge(pages: u64, test: impl FnOnce(&Hosted, &Manager<'_>)) {
-    with_config(HostedConfig::new((pages * HUGE + (64 << 20)).next_power_of_two()), HugeSize::Size2M, pages, test);
+    with_config(
+        HostedConfig::new((pages * HUGE + (64 << 20)).next_power_of_two()),
+        HugeSize::Size2M,
+        pages,
+        test,
+    );
 }
 
 /// The same on any machine, with pages of any size.

@@ -91,7 +91,8 @@ impl<P: Platform> Mm<'_, P> {
             return Ok(Step::done(size.order(), FaultKind::Reuse));
         }
         let copy = self.own_page(vma, &place, !own, |frame| copy_page(pages, &place, leaf.frame(), frame))?;
-        let new = Entry::leaf(copy.frame, size.leaf(), leaf_flags(&vma.attributes, true).union(EntryFlags::ANON));
+        let new =
+            Entry::leaf(copy.frame, size.leaf(), leaf_flags(&vma.attributes, true).union(EntryFlags::ANON));
         let mut gather = MmuGather::new(pages, self.context());
         let replaced = self.tables().replace(place.start, size.leaf(), leaf, new, &mut gather);
         self.add_rss(gather.finish(), Counted::Huge);

@@ -9,7 +9,6 @@ use super::file::{FileNode, FileResize};
 use super::pages::CachedPage;
 use crate::addr::{Frame, FrameRange};
 use crate::error::AllocError;
-use crate::limits::LOCK_HOLD_FRAMES;
 use crate::page_alloc::PageAllocator;
 use crate::platform::Platform;
 
@@ -89,32 +88,28 @@ impl FileTable {
         indices.end - indices.start - found
     }
 
-    /// Notes that those of these pages are promised that are neither there nor promised yet, for `group`; how many these are,
-    /// and whether there was memory for all. They can be taken back until [`Self::keep_promises`].
-    pub fn promise_huge_pages<P: Platform>(
+    /// Notes that a page is promised for which `group` pays, unless it is there or promised already; whether it was not. It
+    /// can be taken back until [`Self::keep_promises`]. The caller keeps everybody else from filling the page in.
+    ///
+    /// # Errors
+    /// [`AllocError::OutOfMemory`].
+    pub fn promise_huge_page<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         right: &FileResize<'_>,
-        indices: &Range<u64>,
+        index: u64,
         group: u8,
-    ) -> (u64, bool) {
-        let (platform, mut promised, mut at) = (pages.platform(), 0, indices.start);
-        while at < indices.end {
-            let mut cached = right.node().pages.lock(platform);
-            let end = indices.end.min(at + LOCK_HOLD_FRAMES as u64);
-            while at < end {
-                if cached.get(at).is_none() {
-                    let allocate = || self.alloc_radix(pages);
-                    let free = |memory| self.free_radix(pages, memory);
-                    if !cached.insert(at, CachedPage::promised(group), allocate, free) {
-                        return (promised, false);
-                    }
-                    promised += 1;
-                }
-                at += 1;
-            }
+    ) -> Result<bool, AllocError> {
+        let mut cached = right.node().pages.lock(pages.platform());
+        if cached.get(index).is_some() {
+            return Ok(false);
         }
-        (promised, true)
+        let free = |memory| self.free_radix(pages, memory);
+        if cached.insert(index, CachedPage::promised(group), || self.alloc_radix(pages), free) {
+            Ok(true)
+        } else {
+            Err(AllocError::OutOfMemory)
+        }
     }
 
     /// What was promised last is there to stay.
@@ -132,25 +127,38 @@ impl FileTable {
         }
     }
 
-    /// Takes back what was promised last, as far as it was not redeemed; how many pages.
-    pub fn drop_promises<P: Platform>(
+    /// The first of these pages that was promised last.
+    pub fn next_fresh_promise<P: Platform>(
         &self,
-        pages: &PageAllocator<'_, P>,
+        platform: &P,
         right: &FileResize<'_>,
-        indices: &Range<u64>,
-    ) -> u64 {
-        let (mut at, mut dropped) = (indices.start, 0);
+        indices: Range<u64>,
+    ) -> Option<u64> {
+        let mut at = indices.start;
         loop {
-            let mut cached = right.node().pages.lock(pages.platform());
-            let Some((index, page)) = cached.next(at).filter(|(index, _)| *index < indices.end) else {
-                return dropped;
-            };
+            let next = right.node().pages.lock(platform).next(at);
+            let (index, page) = next.filter(|(index, _)| *index < indices.end)?;
             if page.is_fresh() {
-                cached.remove(index, |memory| self.free_radix(pages, memory));
-                dropped += 1;
+                return Some(index);
             }
             at = index + 1;
         }
+    }
+
+    /// Takes a promise back that was made last, unless it was redeemed; whether it was not. The caller keeps everybody else
+    /// from filling the page in.
+    pub fn drop_promise<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        right: &FileResize<'_>,
+        index: u64,
+    ) -> bool {
+        let mut cached = right.node().pages.lock(pages.platform());
+        let fresh = cached.get(index).is_some_and(CachedPage::is_fresh);
+        if fresh {
+            cached.remove(index, |memory| self.free_radix(pages, memory));
+        }
+        fresh
     }
 
     /// Enters a page that is not there. The caller keeps everybody else from doing the same.

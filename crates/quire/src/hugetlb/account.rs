@@ -7,6 +7,7 @@
 
 use core::sync::atomic::Ordering;
 
+use super::file::Claim;
 use super::{Charge, HugeGroup, HugePools, HugeSize};
 use crate::addr::Frame;
 use crate::error::AllocError;
@@ -126,8 +127,10 @@ impl HugePools {
         self.give(pages, size, frame, promised || kept);
     }
 
-    /// Takes in the pages that were lent to leaves, the last of which is gone.
+    /// Takes in the pages that were lent to leaves, the last of which is gone. All that were gone before the call are in
+    /// their pool when it returns, whoever took them in: what they were promised counts.
     pub(crate) fn take_returned<P: Platform>(&self, pages: &PageAllocator<'_, P>) {
+        let _right = Claim::wait(&self.returning, pages.platform());
         if pages.has_returned_huge() {
             pages.returned_huge(|frame, order, promised| {
                 if let Some(size) = HugeSize::of_order(order) {

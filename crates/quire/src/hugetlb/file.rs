@@ -3,9 +3,10 @@
 //! # Protocol
 //!
 //! Who maps a file promises pages of it, and who changes its size takes some out, under one right
-//! ([`FileResize`]), so that no two do either at once. Faults fill pages in beside them: they *claim* the page first, so
-//! that no two take a page for the same place, of which one would redeem a promise that is somebody else's. A claim is not
-//! waited for: who finds it taken gives his locks back and tries again. (In Linux: `hugetlb_fault_mutex_table`.)
+//! ([`FileResize`]), so that no two do either at once. Faults fill pages in beside them. Whoever changes what a file, or a
+//! private mapping, has of one page *claims* that page first, so that no two take a page for the same place, and that a promise
+//! neither comes nor goes while its page is filled in. A fault does not wait for a claim: it gives its locks back and
+//! tries again. (In Linux: `hugetlb_fault_mutex_table`.)
 #![forbid(unsafe_code)]
 
 use core::ops::Range;
@@ -18,8 +19,26 @@ use crate::limits::HUGE_FAULTS;
 use crate::page_alloc::PageAllocator;
 use crate::platform::Platform;
 
-/// The right to fill one page in, for as long as it lives.
+/// The right to do something, such as to fill one page in, for as long as it lives. Whoever has it may block.
 pub(crate) struct Claim<'a>(&'a AtomicBool);
+
+impl<'a> Claim<'a> {
+    fn of(place: &'a AtomicBool) -> Option<Self> {
+        let claimed = place.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
+        // Not `then_some`: what is made and dropped again would end the claim of another.
+        claimed.is_ok().then(|| Self(place))
+    }
+
+    /// The right, once nobody else has it.
+    pub(super) fn wait<P: Platform>(place: &'a AtomicBool, platform: &P) -> Self {
+        loop {
+            match Self::of(place) {
+                Some(claim) => return claim,
+                None => platform.relax(),
+            }
+        }
+    }
+}
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
@@ -39,12 +58,17 @@ pub(crate) struct FilePromises<'f> {
 impl HugePools {
     /// Claims the page with this index of an object, whatever that number stands for, unless it is claimed.
     pub(crate) fn claim(&self, object: u64, index: u64) -> Option<Claim<'_>> {
+        Claim::of(self.place(object, index))
+    }
+
+    fn place(&self, object: u64, index: u64) -> &AtomicBool {
         let hash = (object ^ index.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let place = &self.faults[(hash >> 32) as usize % HUGE_FAULTS];
-        place
-            .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
-            .is_ok()
-            .then_some(Claim(place))
+        &self.faults[(hash >> 32) as usize % HUGE_FAULTS]
+    }
+
+    /// The same, once it is not claimed; who has claimed it needs nothing that the caller may have.
+    fn wait_for_claim<P: Platform>(&self, platform: &P, object: u64, index: u64) -> Claim<'_> {
+        Claim::wait(self.place(object, index), platform)
     }
 
     /// Promises those of a file's pages that are neither there nor promised yet. The caller holds no lock.
@@ -61,15 +85,33 @@ impl HugePools {
     ) -> Result<FilePromises<'f>, AllocError> {
         let missing = files.missing_huge_pages(pages.platform(), right.node(), &indices);
         self.promise(pages, size, account, missing)?;
-        let (noted, all) = files.promise_huge_pages(pages, &right, &indices, account.group.number());
-        // Others may have filled pages in meanwhile.
-        self.take_promises_back(pages, size, account, missing - noted);
         let promises = FilePromises { right, indices, size, account };
-        if all {
+        let noted = self.note_promises(pages, files, &promises);
+        // Others may have filled pages in meanwhile.
+        let in_vain = missing - noted.unwrap_or_else(|noted| noted);
+        self.take_promises_back(pages, size, account, in_vain);
+        if noted.is_ok() {
             return Ok(promises);
         }
         self.drop_promises(pages, files, promises);
         Err(AllocError::OutOfMemory)
+    }
+
+    /// Notes what is promised with the file; of how many pages, all or those before memory was out.
+    fn note_promises<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        files: &FileTable,
+        promises: &FilePromises<'_>,
+    ) -> Result<u64, u64> {
+        let mut noted = 0;
+        for index in promises.indices.clone() {
+            let _claim = self.wait_for_claim(pages.platform(), object_of(promises.right.node()), index);
+            let group = promises.account.group.number();
+            let new = files.promise_huge_page(pages, &promises.right, index, group);
+            noted += u64::from(new.map_err(|_| noted)?);
+        }
+        Ok(noted)
     }
 
     /// The promises stand.
@@ -89,8 +131,14 @@ impl HugePools {
         files: &FileTable,
         promises: FilePromises<'_>,
     ) {
-        let dropped = files.drop_promises(pages, &promises.right, &promises.indices);
-        self.take_promises_back(pages, promises.size, promises.account, dropped);
+        let FilePromises { right, indices: Range { start, end }, size, account } = promises;
+        let (mut at, mut dropped) = (start, 0);
+        while let Some(index) = files.next_fresh_promise(pages.platform(), &right, at..end) {
+            let _claim = self.wait_for_claim(pages.platform(), object_of(right.node()), index);
+            dropped += u64::from(files.drop_promise(pages, &right, index));
+            at = index + 1;
+        }
+        self.take_promises_back(pages, size, account, dropped);
     }
 
     fn take_promises_back<P: Platform>(
@@ -129,4 +177,9 @@ impl HugePools {
             }
         }
     }
+}
+
+/// A number that stands for a file among those whose pages are claimed.
+pub(crate) fn object_of(file: &FileNode) -> u64 {
+    core::ptr::from_ref(file).addr() as u64
 }

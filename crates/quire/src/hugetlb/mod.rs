@@ -37,7 +37,7 @@ mod take;
 pub use account::Account;
 pub use control::{ControlError, Outcome};
 pub use demote::Demoted;
-pub(crate) use file::Claim;
+pub(crate) use file::{Claim, object_of};
 pub use fs::{HugeFsError, HugeFsInfo, HugeFsLimits};
 pub use group::{Charge, GroupCounters, HugeGroup, LimitReached, TooManyGroups};
 pub use pool::{PoolInfo, PoolViolation};
@@ -112,6 +112,8 @@ pub struct HugePools {
     fs: SpinLock<[Fs; MAX_HUGE_FS]>,
     /// Which pages are being filled in, by their hash.
     faults: [AtomicBool; HUGE_FAULTS],
+    /// Whether somebody takes in pages that leaves have let go.
+    returning: AtomicBool,
 }
 
 impl Default for HugePools {
@@ -130,6 +132,7 @@ impl HugePools {
             groups: Groups::new(),
             fs: SpinLock::new(Rank::HugeFs, [Fs::NONE; MAX_HUGE_FS]),
             faults: [const { AtomicBool::new(false) }; HUGE_FAULTS],
+            returning: AtomicBool::new(false),
         }
     }
 

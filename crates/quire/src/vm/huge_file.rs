@@ -13,7 +13,7 @@ use crate::arch::EntryFlags;
 use crate::clear::Extent;
 use crate::error::{Cancelled, FaultError, MmError};
 use crate::filemap::{FileKind, FileNode, FileRef, HugePage};
-use crate::hugetlb::{Account, HugeFsError, HugeFsInfo, HugeFsLimits, HugeSize};
+use crate::hugetlb::{Account, HugeFsError, HugeFsInfo, HugeFsLimits, HugeSize, object_of};
 use crate::pgtable::Zap;
 use crate::platform::{Platform, TouchHint};
 use crate::tlb::MmuGather;
@@ -165,11 +165,10 @@ impl<P: Platform> Memory<'_, P> {
         file.huge_order().ok_or(MmError::Invalid)?;
         let (size, fs) = huge_kind(file);
         let end = bytes.end.checked_next_multiple_of(size.bytes()).ok_or(MmError::Overflow)?;
-        let object = core::ptr::from_ref(file).addr() as u64;
         for index in bytes.start / size.bytes()..end / size.bytes() {
             let (_used, _claim) = loop {
                 let used = file.enter();
-                let claim = self.huge().claim(object, index);
+                let claim = self.huge().claim(object_of(file), index);
                 match (used, claim) {
                     (Some(used), Some(claim)) => break (used, claim),
                     _ => self.platform().relax(),

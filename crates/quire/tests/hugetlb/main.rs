@@ -10,5 +10,6 @@ mod mappings;
 mod model;
 mod resize;
 mod support;
+mod threads;
 mod users;
 mod world;

@@ -7,7 +7,7 @@ use crate::arch::{Entry, EntryFlags};
 use crate::clear::Extent;
 use crate::error::{Cancelled, FaultError};
 use crate::filemap::{FileUse, HugePage};
-use crate::hugetlb::{Claim, HugeSize};
+use crate::hugetlb::{Claim, HugeSize, object_of};
 use crate::limits::FRAME_SIZE;
 use crate::page_alloc::{Origin, PageAllocator};
 use crate::platform::{Platform, TouchHint};
@@ -116,7 +116,7 @@ impl<P: Platform> Mm<'_, P> {
         let (object, number) = if vma.attributes.is_private() {
             (self.mapper.number(), start.0 / size.bytes())
         } else {
-            (core::ptr::from_ref(node).addr() as u64, index)
+            (object_of(node), index)
         };
         let claim = self.memory.huge().claim(object, number)?;
         Some(Place { size, start, index, file: used, _claim: claim })

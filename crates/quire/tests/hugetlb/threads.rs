@@ -39,6 +39,8 @@ fn parallel(action: impl Fn(&Hosted, &Manager<'_>, &Space<'_>, usize, &mut Rng) 
         });
         mm.validate().unwrap();
         check(manager);
+        // Whatever the last resize was.
+        let _ = manager.huge_pools().resize(manager.pages(), Size2M, NodeSet::ALL, PAGES);
     });
 }
 

@@ -11,4 +11,5 @@ mod model;
 mod resize;
 mod support;
 mod users;
+mod window;
 mod world;

@@ -13,3 +13,4 @@ mod support;
 mod users;
 mod window;
 mod world;
+mod window_failures;

@@ -14,3 +14,5 @@ mod users;
 mod window;
 mod world;
 mod window_failures;
+mod window_mixed;
+mod window_walkers;

@@ -1,4 +1,5 @@
-//! Sections and grace periods: who let a grace period pass after making something unreachable may use it alone.
+//! Sections and grace periods: who let a grace period pass after making something unreachable may use it alone
+//! (W4).
 
 use loom::sync::Arc;
 use loom::thread;

@@ -137,6 +137,15 @@ fn a_lost_flush_of_a_restored_page_is_noticed() {
     }
 }
 
+/// Says so when its thread is done, in whatever way: nobody waits for one that panicked.
+struct Done<'a>(&'a AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 /// Runs `change` on CPU 0 while CPU 1 does `walk`, which is told when the change is done; the walk begins first.
 fn beside(
     policy: DescriptorPolicy,
@@ -153,15 +162,15 @@ fn beside(
     let (begun, done) = (AtomicBool::new(false), AtomicBool::new(false));
     machine.spawn_cpus(2, |cpu| {
         if cpu == CpuId(1) {
+            let _begun = Done(&begun);
             return walk(&machine, &pools, &|| begun.store(true, Ordering::Release), &done);
         }
+        let _done = Done(&done);
         while !begun.load(Ordering::Acquire) {
             std::thread::yield_now();
         }
         change(&pools, &pages);
-        done.store(true, Ordering::Release);
     });
-    assert!(done.into_inner());
     machine.run_on(CpuId(0), || {
         pools.validate(&pages).unwrap();
         let _ = pools.resize(&pages, Size2M, BOTH, 0);
@@ -272,13 +281,16 @@ fn walkers_are_safe_at_every_moment() {
             let mut rng = Rng::with_seed(seed(5) + u64::from(cpu.0));
             let mut found = 0u64;
             if cpu == CpuId(1) {
+                let _walked = Done(&walks);
                 while !done.load(Ordering::Relaxed) {
                     found += u64::from(walk(&machine, &pools, &pages, &mut rng));
-                    walks.store(found > 0, Ordering::Relaxed);
+                    if found > 0 {
+                        walks.store(true, Ordering::Relaxed);
+                    }
                 }
                 return found;
             }
-            let (mut used, mut rounds) = (Vec::new(), 0);
+            let (_done, mut used, mut rounds) = (Done(&done), Vec::new(), 0);
             while rounds < 150 || !walks.load(Ordering::Relaxed) {
                 rounds += 1;
                 match rng.u8(..6) {
@@ -292,7 +304,6 @@ fn walkers_are_safe_at_every_moment() {
                 }
             }
             used.into_iter().for_each(|page| pools.give(&pages, Size2M, page, false));
-            done.store(true, Ordering::Relaxed);
             0
         });
         assert!(found[1] > 0, "{}: the walker met pages", policy.name());

@@ -4,6 +4,7 @@
 mod common;
 mod control;
 mod files;
+mod frames;
 mod groups;
 mod lockstep;
 mod mappings;

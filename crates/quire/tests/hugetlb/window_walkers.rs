@@ -1,14 +1,16 @@
 //! Walkers by frame number, while pages come, go, and change their size (W4).
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use hosted::{FailurePlan, FaultCause, Hosted, HostedConfig, OnViolation};
+use hosted::{FailurePlan, FaultCause, Hosted, HostedConfig, InterruptPlan, OnViolation};
 use quire::addr::{Frame, VirtAddr};
 use quire::cpu::CpuId;
 use quire::hugetlb::{DescriptorPolicy, HugePools, HugeSize, HugeSize::Size1G, HugeSize::Size2M};
 use quire::page_alloc::{FrameInfo, NodeSet, PageAllocator};
+use quire::platform::Context;
+use quire::stats::Stat;
 use quire::vmemmap::walker::{self, WindowAccess};
 use quire::vmemmap::{Window, descriptor_addr};
 
@@ -341,4 +343,54 @@ fn several_cpus_change_one_window() {
             }
         }
     }
+}
+
+/// One CPU is interrupted at each of its calls of the platform while it makes a leaf a table, and the other wants the same leaf
+/// to be one meanwhile. It waits, or is done before the first goes on; either way no translation is lost.
+#[test]
+fn a_leaf_is_split_once() {
+    let grow_interrupted = |plan: InterruptPlan| {
+        let machine = two_nodes(32 * MIB).build().unwrap();
+        let pages = machine.run_on(CpuId(0), || {
+            PageAllocator::new(&machine, &ranges_of(&machine), Default::default()).unwrap()
+        });
+        let pools =
+            machine.run_on(CpuId(0), || HugePools::with_policy(&pages, DescriptorPolicy::PerPage).unwrap());
+        machine.set_kernel_root(pools.window().map(Window::root));
+        machine.run_on(CpuId(0), || pools.set_overcommit(&pages, Size2M, 4));
+        let (go, done) = (AtomicBool::new(false), AtomicBool::new(false));
+        let calls = machine.spawn_cpus(2, |cpu| {
+            if cpu == CpuId(1) {
+                let _done = Done(&done);
+                while !go.load(Ordering::Acquire) {
+                    std::thread::yield_now();
+                }
+                let page = pools.take(&pages, Size2M, NodeSet::ALL, false).unwrap();
+                done.store(true, Ordering::Release);
+                pools.give(&pages, Size2M, page, false);
+                return 0;
+            }
+            let _go = Done(&go);
+            let handler = || {
+                go.store(true, Ordering::Release);
+                let begun = Instant::now();
+                while !done.load(Ordering::Acquire) && begun.elapsed() < Duration::from_millis(5) {
+                    std::thread::yield_now();
+                }
+            };
+            let work = || assert_eq!(pools.resize(&pages, Size2M, BOTH, 2).after, 2);
+            machine.interrupt_at_calls(plan, Context::SoftInterrupt, handler, work).events
+        })[0];
+        machine.run_on(CpuId(0), || {
+            pools.validate(&pages).unwrap();
+            pages.validate().unwrap();
+            assert_eq!(pages.stat(Stat::VmemmapSplit), 1, "all of this memory is one leaf's");
+            let _ = pools.resize(&pages, Size2M, BOTH, 0);
+            assert_eq!(pages.memory_info().used, pools.window().unwrap().frames());
+        });
+        calls
+    };
+    let calls = grow_interrupted(InterruptPlan::Count);
+    assert!(calls > 50);
+    (0..calls).for_each(|n| _ = grow_interrupted(InterruptPlan::Nth(n)));
 }

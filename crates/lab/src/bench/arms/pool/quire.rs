@@ -24,8 +24,7 @@ const LEFT_FREE: u64 = 3 << 30;
 const HALF: u8 = 8;
 
 /// What is counted of a request.
-const COUNTED: [(&str, Stat); 8] = [
-    ("window_flushes", Stat::VmemmapFlush),
+const COUNTED: [(&str, Stat); 7] = [
     ("grace_periods", Stat::VmemmapGrace),
     ("window_entries", Stat::VmemmapEntry),
     ("leaves_split", Stat::VmemmapSplit),

@@ -1,5 +1,7 @@
 //! Our own pools, under each descriptor policy.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Instant;
 
 use hosted::{Backing, Bare, Hosted, HostedConfig};
@@ -18,6 +20,8 @@ use crate::bench::ours;
 
 /// Bytes of the machine beside the pool and the window: the manager's tables, and blocks in pieces.
 const SLACK: u64 = 256 << 20;
+/// One in so many bytes is there for the page allocator's marks besides.
+const MARKS_SHARE: u64 = 256;
 /// Bytes of the host that stay free.
 const LEFT_FREE: u64 = 3 << 30;
 /// The largest order of which every block has room for one beside its descriptors: half a block.
@@ -35,14 +39,16 @@ const COUNTED: [(&str, Stat); 7] = [
 ];
 
 pub(super) fn all() -> Vec<Box<dyn Arm<Pools>>> {
+    let promised = Rc::new(Cell::new(0));
     DescriptorPolicy::ALL
-        .map(|policy| -> Box<dyn Arm<Pools>> { Box::new(Quire { policy, machine: None }) })
+        .map(|policy| -> Box<dyn Arm<Pools>> { Box::new(Quire { policy, promised: promised.clone() }) })
         .into()
 }
 
 struct Quire {
     policy: DescriptorPolicy,
-    machine: Option<Hosted>,
+    /// Bytes that the arms of a case will touch, of those that are set up already: none has touched any yet.
+    promised: Rc<Cell<u64>>,
 }
 
 impl Arm<Pools> for Quire {
@@ -66,52 +72,59 @@ impl Arm<Pools> for Quire {
     }
 
     fn setup(&mut self, case: &Pools) -> Result<Box<dyn Prepared + '_>, Skip> {
-        // What was there before goes first.
-        self.machine = None;
-        self.check_memory(case)?;
+        let touched = self.touched(case)?;
         let bytes = case.pages * PAGE_BYTES;
         let window = if self.policy == DescriptorPolicy::InBlock { 0 } else { bytes / 24 };
         let config = HostedConfig {
             prefault: false,
             huge_pages: false,
             backing: Backing::Memfd,
-            ..HostedConfig::bench((bytes + window + SLACK).next_multiple_of(PAGE_BYTES))
+            ..HostedConfig::bench((bytes + window + bytes / MARKS_SHARE + SLACK).next_multiple_of(PAGE_BYTES))
         };
         let machine = config.with_cpus(2).build().map_err(|error| Skip(error.to_string()))?;
-        Ok(Box::new(Ready { case: *case, policy: self.policy, machine: self.machine.insert(machine) }))
+        self.promised.set(self.promised.get() + touched);
+        Ok(Box::new(Ready { case: *case, policy: self.policy, machine, touched, promised: &self.promised }))
     }
 }
 
 impl Quire {
-    /// Whether the host has the memory that will be touched: the window and what comes back to it, records, descriptors of
+    /// Bytes of the host that will be touched, if it has them: the window and what comes back to it, records, descriptors of
     /// blocks that are broken up.
-    fn check_memory(&self, case: &Pools) -> Result<(), Skip> {
-        let bytes = case.pages * PAGE_BYTES;
+    fn touched(&self, case: &Pools) -> Result<u64, Skip> {
+        let window = case.pages * PAGE_BYTES / 64;
         let window = match self.policy {
             DescriptorPolicy::InBlock => 0,
-            DescriptorPolicy::Full => bytes / 64,
-            DescriptorPolicy::PerPage | DescriptorPolicy::Batched => bytes / 64 * 2,
+            DescriptorPolicy::Full => window,
+            DescriptorPolicy::PerPage | DescriptorPolicy::Batched => 2 * window,
         };
-        let pieces = if case.churned { case.pages * 8 * 4096 } else { 0 };
-        let needed = window + pieces + case.pages * 256 + LEFT_FREE;
+        let pieces = if case.churned { case.pages * 2 * 4096 } else { 0 };
+        let touched = window + pieces + case.pages * 256;
         let available = procfs::Meminfo::current().ok().and_then(|info| info.mem_available).unwrap_or(0);
-        if needed > available {
+        if touched + self.promised.get() + LEFT_FREE > available {
             let gib = |bytes: u64| bytes.div_ceil(1 << 30);
             return Err(Skip(format!(
-                "descriptors of {} pages take {} GiB of this machine's memory, of which {} are available",
-                case.pages,
-                gib(needed),
+                "{} GiB of this machine's memory would be touched beside {} of other arms, and {} are available",
+                gib(touched),
+                gib(self.promised.get()),
                 gib(available)
             )));
         }
-        Ok(())
+        Ok(touched)
     }
 }
 
 struct Ready<'a> {
     case: Pools,
     policy: DescriptorPolicy,
-    machine: &'a Hosted,
+    machine: Hosted,
+    touched: u64,
+    promised: &'a Cell<u64>,
+}
+
+impl Drop for Ready<'_> {
+    fn drop(&mut self) {
+        self.promised.set(self.promised.get() - self.touched);
+    }
 }
 
 impl Prepared for Ready<'_> {
@@ -128,7 +141,7 @@ impl Ready<'_> {
         let (case, said) = (self.case, |error: &dyn std::fmt::Display| Skip(error.to_string()));
         // SAFETY: the allocator and the pools live inside `run_on` of this machine, and no other machine runs in between.
         let bare = unsafe { self.machine.bare() };
-        let ranges = ours::ranges(self.machine, false);
+        let ranges = ours::ranges(&self.machine, false);
         let pages = PageAllocator::new(bare, &ranges, AllocatorConfig::default());
         let pages = pages.map_err(|error| said(&error))?;
         let pools = HugePools::with_policy(&pages, self.policy).map_err(|error| said(&error))?;

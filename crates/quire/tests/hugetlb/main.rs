@@ -13,7 +13,7 @@ mod resize;
 mod support;
 mod users;
 mod window;
-mod world;
 mod window_failures;
 mod window_mixed;
 mod window_walkers;
+mod world;

@@ -119,6 +119,10 @@ unsafe impl Platform for Bare {
         self.0.flush_remote_wait(targets, request);
     }
 
+    fn flush_kernel(&self, range: VirtRange) {
+        self.0.flush_kernel(range);
+    }
+
     fn features(&self) -> CpuFeatures {
         self.0.features()
     }

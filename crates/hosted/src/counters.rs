@@ -34,6 +34,8 @@ counters! {
     flushes_local,
     /// Flushes of other CPUs' TLBs, counted once however many CPUs they went to.
     flushes_remote,
+    /// Flushes of kernel translations on all CPUs, counted once however many there are.
+    flushes_kernel,
     /// Flushes, local or remote, of a range.
     flushes_range,
     /// Flushes, local or remote, of a whole address space.
@@ -42,7 +44,7 @@ counters! {
     flushes_tables,
     /// Pages named by flushes of ranges: extent divided by stride.
     pages_flushed,
-    /// CPUs that remote flushes were sent to, summed. With real interrupts, each is one that a kernel would send.
+    /// CPUs that remote flushes and flushes of kernel translations were sent to, summed. With real interrupts, each is one that a kernel would send.
     cpus_targeted,
     /// Barriers that really interrupted the host's processors (`membarrier` calls).
     ipis,

@@ -5,7 +5,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
-use quire::addr::{Frame, FrameRange, PhysAddr};
+use quire::addr::{Frame, FrameRange, PhysAddr, VirtRange};
 use quire::arch::{Caches, CpuFeatures, ReadyClear, ReadyCopy};
 use quire::cpu::{CpuId, CpuSet};
 use quire::limits::FRAME_SIZE;
@@ -221,6 +221,26 @@ unsafe impl Platform for Hosted {
         self.debug_assert_pinned();
         if !Task::with(|task| task.replace_flush_lost(false)) {
             targets.iter().for_each(|cpu| self.tlbs.flush(cpu, request));
+        }
+    }
+
+    /// The modelled TLBs of all CPUs lose it, those of CPUs that are offline as well.
+    fn flush_kernel(&self, range: VirtRange) {
+        debug_assert!(!Task::with(Task::interrupts_off), "a kernel flush was sent with interrupts off");
+        Task::with(|task| {
+            debug_assert_eq!(task.pins(), 0, "a pinned task cannot wait for all CPUs");
+            task.ranks.at_most(Rank::AddressSpace);
+        });
+        let counters = self.own_counters();
+        let others = self.online.snapshot().len() - 1;
+        counters.flushes_kernel.add(1);
+        counters.cpus_targeted.add(others as u64);
+        if self.config.real_ipis && others > 0 {
+            counters.ipis.add(1);
+            membarrier(MembarrierCommand::PrivateExpedited).expect("registered when the machine was built");
+        }
+        if !self.tlbs.losses.fail() {
+            self.tlbs.flush_kernel(range);
         }
     }
 

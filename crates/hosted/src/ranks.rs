@@ -19,6 +19,7 @@ const ALL: [Rank; Rank::Parked as usize] = [
     Rank::PageTableSecond,
     Rank::HugeFs,
     Rank::HugePool,
+    Rank::Sections,
     Rank::Slab,
     Rank::ListDrain,
     Rank::Block,

@@ -14,6 +14,7 @@ use lab::bench::stats::Summary;
 mod clears;
 mod counts;
 mod gigantic;
+mod pools;
 
 fn quire(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
@@ -94,6 +95,7 @@ fn a_smoke_run_of_everything_writes_whole_lines_and_restores_the_machine() {
     check_other_allocator_experiments(&rows);
     clears::check(&rows);
     gigantic::check(&rows);
+    pools::check(&rows);
     assert!(table.contains("published, before") && table.contains("published, batched"), "{table}");
 }
 

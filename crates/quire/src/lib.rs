@@ -6,7 +6,7 @@
 //! [`slab::Cache`] for small objects. No `alloc`, no globals; every failure is a value of [`error`].
 //!
 //! Modules stand in strict layers, and a module uses only those before it: `limits addr error rank cpu arch platform sync
-//! stats clear memmap page_alloc slab tlb pgtable filemap hugetlb vm manager`. `docs/architecture.md` says what each owns, and a test
+//! stats clear memmap page_alloc slab tlb vmemmap pgtable filemap hugetlb vm manager`. `docs/architecture.md` says what each owns, and a test
 //! keeps it so.
 #![no_std]
 
@@ -34,6 +34,7 @@ pub mod stats;
 pub mod sync;
 pub mod tlb;
 pub mod vm;
+pub mod vmemmap;
 
 /// The examples of the README are run as tests.
 #[cfg(doctest)]

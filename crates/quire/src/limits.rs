@@ -19,6 +19,14 @@ pub const TABLE_ENTRIES: usize = 512;
 /// Huge pages that a resize of their pool moves between two reschedule points, and under one hold of the pool's lock, at most.
 pub const HUGE_BATCH: usize = 128;
 
+/// Where the window of page descriptors begins: where Linux has its own on x86-64 with four levels. It is as long as the
+/// descriptors of [`MAX_PHYS_BYTES`] are, 1 TiB.
+pub const WINDOW_BASE: u64 = 0xffff_ea00_0000_0000;
+/// Page descriptors in a frame of the window.
+pub const WINDOW_DESCRIPTORS: u64 = FRAME_SIZE / DESCRIPTOR_SIZE as u64;
+/// Huge pages of 2 MiB of which a batch changes the window between two reschedule points.
+pub const WINDOW_STRIDE: u64 = 64;
+
 /// Frames at the start of a block that hold its page descriptors while it is used in small pieces.
 pub const DESCRIPTOR_FRAMES: usize = 8;
 /// Bytes that describe one frame: a row and columns.

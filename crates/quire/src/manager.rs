@@ -4,7 +4,7 @@
 use crate::addr::{Frame, Order, VirtAddr};
 use crate::arch::PagingMode;
 use crate::error::{InitError, MmError, SplitError};
-use crate::hugetlb::{HugeFsError, HugeFsLimits, HugePools, HugeSize, PoolInfo};
+use crate::hugetlb::{DescriptorPolicy, HugeFsError, HugeFsLimits, HugePools, HugeSize, PoolInfo};
 use crate::limits::FRAME_SIZE;
 use crate::page_alloc::{AllocatorConfig, MemoryInfo, PageAllocator, Violation};
 use crate::platform::{FileId, Platform};
@@ -27,6 +27,8 @@ pub struct Config {
     pub fork: ForkStrategy,
     /// How mapped memory is taken apart.
     pub zap: ZapStrategy,
+    /// What the descriptors of pages in pools of huge pages cost.
+    pub descriptors: DescriptorPolicy,
 }
 
 /// Manages the memory of one machine: frames, page cache, address spaces.
@@ -101,7 +103,8 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// [`InitError`].
     pub fn new(platform: &'p P, ranges: &[MemoryRange], config: &Config) -> Result<Self, InitError> {
         let pages = PageAllocator::new(platform, ranges, config.allocator)?;
-        let memory = Memory::new(pages, config.folios, config.fork)?;
+        let huge = HugePools::with_policy(&pages, config.descriptors)?;
+        let memory = Memory::with_huge(pages, config.folios, config.fork, huge)?;
         Ok(Self { memory, paging: config.paging, zap: config.zap })
     }
 

@@ -179,6 +179,16 @@ pub unsafe trait Platform: Sync {
     /// the extent that was cached before the start. Precondition: pinned.
     fn flush_remote_wait(&self, targets: &CpuSet, request: &FlushRequest);
 
+    /// Flushes the kernel's translations of `range` on all CPUs, the calling one among them, and waits: leaves of every size,
+    /// global ones too, and entries of paging-structure caches. Only the window of page descriptors ([`crate::vmemmap`]) asks
+    /// for it, so a machine whose descriptor policy has none is never asked. A CPU that is offline, or sleeps so deeply that it
+    /// takes no interrupt, may be passed over if it flushes all of this before it looks at the window again.
+    ///
+    /// Precondition: a task, interrupts on, not pinned by the library; no lock is held but that of an address space.
+    /// Postcondition: no CPU uses a translation of `range` that was cached before the call. May wait for other CPUs to take an
+    /// interrupt, and for nothing else.
+    fn flush_kernel(&self, range: VirtRange);
+
     /// What the processor has for clearing and copying, as far as the library may use it. Constant. A kernel that never
     /// gives its vector registers away leaves the default; one that does says `CpuFeatures::detect()`, and has
     /// [`Self::vectors_begin`]. All CPUs of a machine must have them.

@@ -24,6 +24,8 @@ pub enum Rank {
     HugeFs,
     /// The pool of huge pages of one size.
     HugePool,
+    /// The right to wait for those who are in a section.
+    Sections,
     /// A cache of small objects.
     Slab,
     /// The right to revoke one CPU's lists.

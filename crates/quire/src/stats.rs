@@ -72,6 +72,21 @@ stats! {
     HtlbBuddyAllocFail = "htlb_buddy_alloc_fail",
     /// Holds of a pool's lock.
     HugetlbLock = "hugetlb_lock",
+    /// Flushes of the window of page descriptors on all CPUs.
+    VmemmapFlush = "vmemmap_flush",
+    /// Grace periods that were let pass before frames of the window were taken from under walkers.
+    VmemmapGrace = "vmemmap_grace",
+    /// Entries of the window's page tables that were changed: leaves made tables, and leaves that lead elsewhere or lost or got
+    /// the right to store.
+    VmemmapEntry = "vmemmap_entry",
+    /// Leaves of 2 MiB of the window that became tables.
+    VmemmapSplit = "vmemmap_split",
+    /// Frames of the window that were freed.
+    VmemmapFree = "vmemmap_free",
+    /// Frames that were taken for the window after start-up: tables, fresh copies of retained frames, and frames that come back.
+    VmemmapAlloc = "vmemmap_alloc",
+    /// Page descriptors of the window that were written, 64 bytes each: one by one, or copied with the frame that they stand in.
+    VmemmapWrite = "vmemmap_write",
     /// Page faults.
     Pgfault = "pgfault",
     /// Page faults that waited for a pager.

@@ -42,10 +42,18 @@ pub(crate) enum Access {
     Read,
     Write,
     Fetch,
+    /// A load in kernel mode.
+    KernelRead,
+    /// A store in kernel mode: as with `CR0.WP`, only where all levels allow it.
+    KernelWrite,
 }
 
 impl Access {
     pub(super) fn fault(self, addr: u64, cause: FaultCause) -> PageFault {
-        PageFault { addr: VirtAddr(addr), write: self == Self::Write, exec: self == Self::Fetch, cause }
+        PageFault { addr: VirtAddr(addr), write: self.writes(), exec: self == Self::Fetch, cause }
+    }
+
+    pub(super) fn writes(self) -> bool {
+        matches!(self, Self::Write | Self::KernelWrite)
     }
 }

@@ -8,6 +8,7 @@
 //!   a cached entry, though the tables would allow the access by now, is reported: handlers must bear spurious faults.
 
 mod fault;
+mod kernel;
 mod layout;
 mod physical;
 mod walk;
@@ -23,7 +24,7 @@ pub use walk::Translation;
 pub(crate) use walk::leaf_frames;
 
 use crate::machine::Hosted;
-use crate::tlb::CpuTlb;
+use crate::tlb::{CpuTlb, Locked};
 use fault::Access;
 
 impl Hosted {
@@ -90,8 +91,18 @@ impl Hosted {
         access: Access,
         act: impl FnOnce(&Self, PhysAddr) -> R,
     ) -> Result<R, PageFault> {
+        let tlb = self.tlbs.cpu(self.this_cpu());
+        self.access_through(tlb, addr, access, act)
+    }
+
+    fn access_through<R>(
+        &self,
+        mut tlb: Locked<'_>,
+        addr: u64,
+        access: Access,
+        act: impl FnOnce(&Self, PhysAddr) -> R,
+    ) -> Result<R, PageFault> {
         let counters = self.own_counters();
-        let mut tlb = self.tlbs.cpu(self.this_cpu());
         match self.translate(&mut tlb, addr, access) {
             Ok(phys) => Ok(act(self, phys)),
             Err(fault) => {
@@ -108,7 +119,7 @@ impl Hosted {
             Some(leaf) if !walk::allows(leaf.rights, access) => {
                 return Err(access.fault(addr, FaultCause::Protection));
             }
-            Some(leaf) if leaf.dirty || access != Access::Write => {
+            Some(leaf) if leaf.dirty || !access.writes() => {
                 counters.tlb_hits.add(1);
                 leaf
             }

@@ -79,7 +79,7 @@ impl Hosted {
                     if !allows(rights, step.access) {
                         return Err(step.access.fault(step.address, FaultCause::Protection));
                     }
-                    let history = if step.access == Access::Write { ACCESSED | DIRTY } else { ACCESSED };
+                    let history = if step.access.writes() { ACCESSED | DIRTY } else { ACCESSED };
                     let dirty = (entry | history) & DIRTY != 0;
                     (Next::Leaf(Leaf { frame, level: step.level, rights, dirty }), history)
                 }
@@ -231,12 +231,13 @@ pub(crate) const fn leaf_frames(level: u32) -> u64 {
 }
 
 pub(super) fn allows(rights: Rights, access: Access) -> bool {
-    rights.user
-        && match access {
-            Access::Read => true,
-            Access::Write => rights.write,
-            Access::Fetch => rights.execute,
-        }
+    match access {
+        Access::Read => rights.user,
+        Access::Write => rights.user && rights.write,
+        Access::Fetch => rights.user && rights.execute,
+        Access::KernelRead => true,
+        Access::KernelWrite => rights.write,
+    }
 }
 
 /// Sets bits in an entry unless they are set; the entry as it is now if it is no longer `seen`.

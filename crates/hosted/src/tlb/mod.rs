@@ -6,9 +6,10 @@ mod reach;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use quire::addr::{Frame, FrameRange};
+use quire::addr::{Frame, FrameRange, VirtRange};
 use quire::cpu::CpuId;
-use quire::platform::FlushRequest;
+use quire::limits::FRAME_SIZE;
+use quire::platform::{FlushExtent, FlushRequest};
 
 use crate::config::HostedConfig;
 use crate::failures::Failures;
@@ -21,9 +22,11 @@ pub(crate) use reach::Reach;
 #[repr(align(128))]
 struct Slot(Mutex<CpuTlb>);
 
-/// The modelled TLBs of a machine.
+/// The modelled TLBs of a machine: for each CPU, what it has cached of the address space that is loaded, and of the kernel,
+/// which no load of another root touches.
 pub(crate) struct Tlbs {
     cpus: Box<[Slot]>,
+    kernel: Box<[Slot]>,
     pub(crate) reach: Reach,
     /// Which flushes are lost, so that tests can show that they would notice.
     pub(crate) losses: Failures,
@@ -53,17 +56,38 @@ impl DerefMut for Locked<'_> {
 impl Tlbs {
     pub(crate) fn new(config: &HostedConfig) -> Self {
         let last = config.ranges.last().map_or(0, |range| range.end().0);
+        let slots = || (0..config.cpus).map(|_| Slot(Mutex::new(CpuTlb::default()))).collect();
         Self {
-            cpus: (0..config.cpus).map(|_| Slot(Mutex::new(CpuTlb::default()))).collect(),
+            cpus: slots(),
+            kernel: slots(),
             reach: Reach::new(if config.tlb_model { last >> 12 } else { 0 }),
             losses: Failures::default(),
         }
     }
 
-    /// The TLB of `cpu`, locked. A thread that panicked meanwhile (a violation) left it whole.
+    /// What `cpu` has cached of its address space, locked. A thread that panicked meanwhile (a violation) left it whole.
     pub(crate) fn cpu(&self, cpu: CpuId) -> Locked<'_> {
-        let held = hold();
-        Locked { tlb: self.cpus[cpu.index()].0.lock().unwrap_or_else(PoisonError::into_inner), _held: held }
+        lock(&self.cpus[cpu.index()])
+    }
+
+    /// What `cpu` has cached of the kernel, locked in the same way.
+    pub(crate) fn kernel(&self, cpu: CpuId) -> Locked<'_> {
+        lock(&self.kernel[cpu.index()])
+    }
+
+    /// Makes `root` the page table of the kernel, on all CPUs.
+    pub(crate) fn load_kernel(&self, root: Option<Frame>) {
+        self.kernel.iter().for_each(|slot| lock(slot).load_root(&self.reach, root));
+    }
+
+    /// Carries out a flush of the kernel's translations on all CPUs.
+    pub(crate) fn flush_kernel(&self, range: VirtRange) {
+        for slot in &self.kernel {
+            let mut tlb = lock(slot);
+            let Some(root) = tlb.root() else { continue };
+            let extent = FlushExtent::Range { range, stride: FRAME_SIZE };
+            tlb.flush(&self.reach, &FlushRequest { root, extent, tables: true });
+        }
     }
 
     /// Makes `root` the page table of `cpu`.
@@ -85,7 +109,13 @@ impl Tlbs {
         for index in 0..self.cpus.len() {
             let cpu = CpuId(index as u32);
             self.cpu(cpu).reaching(cpu, frames, &mut found);
+            self.kernel(cpu).reaching(cpu, frames, &mut found);
         }
         found
     }
+}
+
+fn lock(slot: &Slot) -> Locked<'_> {
+    let held = hold();
+    Locked { tlb: slot.0.lock().unwrap_or_else(PoisonError::into_inner), _held: held }
 }

@@ -152,6 +152,7 @@ impl Mapping {
             populate: self.populate,
             locked: self.locked,
             noreserve: self.noreserve,
+            huge: None,
         })
     }
 }

@@ -116,6 +116,7 @@ impl Subject for View<'_, '_> {
             populate: map.populate,
             locked: map.locked,
             noreserve: false,
+            huge: None,
         };
         self.mm.mmap(&request).map(|addr| addr.0 - self.shift)
     }

@@ -9,9 +9,11 @@
 //! | `hugepages-1048576kB/demote` | | pages to demote |
 //! | `.../demote_size` | what they become, `2048kB` | |
 //! | `.../promote` | | pages to put together again; ours |
+//! | `vm/hugetlb_optimize_vmemmap` | 1: descriptors of pages that join a pool are saved | switches that, if the policy leaves the choice |
 //!
 //! With `node0/` in front, `nr_hugepages`, `free_hugepages`, `surplus_hugepages`, `demote` and `promote` are those of one
-//! node. (Linux: `/sys/kernel/mm/hugepages` and `/sys/devices/system/node/node0/hugepages`.)
+//! node. (Linux: `/sys/kernel/mm/hugepages` and `/sys/devices/system/node/node0/hugepages`, and
+//! `/proc/sys/vm`.)
 #![forbid(unsafe_code)]
 
 use core::fmt::Write;
@@ -28,7 +30,7 @@ pub enum ControlError {
     NoSuchFile,
     /// `EACCES`: it can only be written, or only be read.
     NotPermitted,
-    /// `EINVAL`: what was written is no number.
+    /// `EINVAL`: what was written is no number, or none that the file knows.
     NotANumber,
     /// What was read does not fit where it was to go.
     NoRoom,
@@ -42,7 +44,7 @@ pub enum Outcome {
     Resized(Resized),
     /// It demoted or promoted pages.
     Demoted(Demoted),
-    /// It changed a limit.
+    /// It changed a limit, or switched something.
     Set,
 }
 
@@ -107,6 +109,9 @@ impl HugePools {
         path: &str,
         out: &mut impl Write,
     ) -> Result<(), ControlError> {
+        if is_saving_file(path) {
+            return writeln!(out, "{}", u8::from(self.is_saving())).map_err(|_| ControlError::NoRoom);
+        }
         let file = File::parse(path, pages.node_count()).ok_or(ControlError::NoSuchFile)?;
         let info = match file.node {
             Some(node) => self.node_info(pages, file.size, node),
@@ -135,6 +140,9 @@ impl HugePools {
         path: &str,
         text: &str,
     ) -> Result<Outcome, ControlError> {
+        if is_saving_file(path) {
+            return self.write_saving(text);
+        }
         let file = File::parse(path, pages.node_count()).ok_or(ControlError::NoSuchFile)?;
         let number = text.trim().parse::<u64>().map_err(|_| ControlError::NotANumber);
         let all = NodeSet::first(pages.node_count().min(MAX_NODES));
@@ -156,4 +164,17 @@ impl HugePools {
             }
         })
     }
+    /// Switches the saving of descriptors, as Linux's file does: 0 and 1.
+    fn write_saving(&self, text: &str) -> Result<Outcome, ControlError> {
+        let saving = match text.trim() {
+            "0" => false,
+            "1" => true,
+            _ => return Err(ControlError::NotANumber),
+        };
+        if self.set_saving(saving) { Ok(Outcome::Set) } else { Err(ControlError::NotPermitted) }
+    }
+}
+
+fn is_saving_file(path: &str) -> bool {
+    path.trim_matches('/') == "vm/hugetlb_optimize_vmemmap"
 }

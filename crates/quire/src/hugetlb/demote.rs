@@ -22,32 +22,44 @@ pub struct Demoted {
 
 impl HugePools {
     /// Moves `count` free pages of 1 GiB that nobody was promised to the pool of 2 MiB, 512 for each (`demote`). Neither
-    /// allocates nor frees anything. Comes by a reschedule point after each page.
+    /// allocates nor frees anything, save for descriptors in a window. Comes by a reschedule point after each page.
     pub fn demote<P: Platform>(&self, pages: &PageAllocator<'_, P>, nodes: NodeSet, count: u64) -> Demoted {
         self.each_gigantic(pages, count, || {
             let mut from = self.lock(pages, HugeSize::Size1G);
-            let node = from.node_by(nodes, |node| node.spare()).filter(|_| from.unpromised() > 0)?;
-            let frame = from.leave(pages.memmap(), node)?;
+            let node = from.node_by(nodes, |node| node.spare()).filter(|_| from.unpromised() > 0);
+            let found = node.and_then(|node| Some((node, from.leave(pages.memmap(), node)?)));
+            let (node, frame) = found.ok_or(Stopped::OutOfMemory)?;
             drop(from);
+            if self.undescribe(pages, HugeSize::Size1G, core::iter::once(frame)).is_err() {
+                self.lock(pages, HugeSize::Size1G).join(pages.memmap(), node, frame);
+                return Err(Stopped::NoDescriptors(1));
+            }
             pages.split_huge(frame);
+            self.describe(pages, HugeSize::Size2M, parts(frame));
             let mut to = self.lock(pages, HugeSize::Size2M);
             parts(frame).rev().for_each(|part| to.join(pages.memmap(), node, part));
-            Some(())
+            Ok(())
         })
     }
 
     /// Moves 512 free pages of 2 MiB in a row that nobody was promised to the pool of 1 GiB, as one page, `count` times: the
-    /// way back from [`Self::demote`], which Linux has not. Neither allocates nor frees anything. Comes by a reschedule point
-    /// after each page.
+    /// way back from [`Self::demote`], which Linux has not. Neither allocates nor frees anything, save for descriptors in a
+    /// window. Comes by a reschedule point after each page.
     pub fn promote<P: Platform>(&self, pages: &PageAllocator<'_, P>, nodes: NodeSet, count: u64) -> Demoted {
         self.each_gigantic(pages, count, || {
             let mut from = self.lock(pages, HugeSize::Size2M);
-            let (node, frame) = find_run(&from, pages, nodes)?;
+            let (node, frame) = find_run(&from, pages, nodes).ok_or(Stopped::OutOfMemory)?;
             parts(frame).for_each(|part| from.leave_from(pages.memmap(), node, part));
             drop(from);
+            if self.undescribe(pages, HugeSize::Size2M, parts(frame)).is_err() {
+                let mut back = self.lock(pages, HugeSize::Size2M);
+                parts(frame).rev().for_each(|part| back.join(pages.memmap(), node, part));
+                return Err(Stopped::NoDescriptors(SECTION_BLOCKS as u64));
+            }
             pages.join_huge(frame);
+            self.describe(pages, HugeSize::Size1G, core::iter::once(frame));
             self.lock(pages, HugeSize::Size1G).join(pages.memmap(), node, frame);
-            Some(())
+            Ok(())
         })
     }
 
@@ -55,13 +67,13 @@ impl HugePools {
         &self,
         pages: &PageAllocator<'_, P>,
         wanted: u64,
-        mut one: impl FnMut() -> Option<()>,
+        mut one: impl FnMut() -> Result<(), Stopped>,
     ) -> Demoted {
         let (mut done, mut stopped) = (0, None);
         while done < wanted && stopped.is_none() {
             match one() {
-                Some(()) => done += 1,
-                None => stopped = Some(Stopped::OutOfMemory),
+                Ok(()) => done += 1,
+                Err(why) => stopped = Some(why),
             }
             if pages.platform().is_dying() {
                 stopped = stopped.or((done < wanted).then_some(Stopped::Interrupted));

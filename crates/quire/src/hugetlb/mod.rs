@@ -12,6 +12,9 @@
 //! block itself ([`crate::memmap`]). So a resize changes no mapping, needs no flush, and a pool can shrink when there is no
 //! free memory at all. In the words of Linux, `hugetlb_optimize_vmemmap` is always on and costs nothing.
 //!
+//! That is one of four policies, chosen at start-up ([`DescriptorPolicy`]); the others do what has been published, over a
+//! window of descriptors ([`crate::vmemmap`]), and are there to be compared.
+//!
 //! # Protocol
 //!
 //! Each pool has one lock, under which only numbers and links change: pages are taken from the page allocator before, and
@@ -27,6 +30,7 @@
 mod account;
 mod control;
 mod demote;
+mod descriptors;
 mod file;
 mod fs;
 mod group;
@@ -34,6 +38,7 @@ mod pool;
 mod resize;
 mod take;
 
+pub use crate::vmemmap::DescriptorPolicy;
 pub use account::Account;
 pub use control::{ControlError, Outcome};
 pub use demote::Demoted;
@@ -52,6 +57,7 @@ use crate::platform::Platform;
 use crate::rank::Rank;
 use crate::stats::Stat;
 use crate::sync::{SpinGuard, SpinLock};
+use crate::vmemmap::Window;
 use fs::Fs;
 use group::Groups;
 use pool::Pool;
@@ -106,6 +112,7 @@ impl HugeSize {
 
 /// The pools of a machine, one for each size.
 pub struct HugePools {
+    window: Option<Window>,
     large: SpinLock<Pool>,
     gigantic: SpinLock<Pool>,
     groups: Groups,
@@ -123,10 +130,11 @@ impl Default for HugePools {
 }
 
 impl HugePools {
-    /// Empty pools.
+    /// Empty pools whose pages have their descriptors in the block ([`DescriptorPolicy::InBlock`]).
     #[must_use]
     pub const fn new() -> Self {
         Self {
+            window: None,
             large: SpinLock::new(Rank::HugePool, Pool::new()),
             gigantic: SpinLock::new(Rank::HugePool, Pool::new()),
             groups: Groups::new(),

@@ -65,6 +65,8 @@ pub enum PoolViolation {
     Counts(HugeSize),
     /// A page of the pool is no folio of its size, is not held, or belongs to another node.
     Page(HugeSize, Frame),
+    /// The window of descriptors says something else of a free page than that it is one.
+    Descriptors(HugeSize, Frame),
 }
 
 impl Pool {
@@ -210,6 +212,18 @@ impl HugePools {
         self.lock(pages, size).node(node)
     }
 
+    /// Calls `show` with every free page of a pool, under its lock. While nothing is under way, to look at pages: whoever wants
+    /// one takes it.
+    pub fn each_free<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        size: HugeSize,
+        show: impl FnMut(Frame),
+    ) {
+        let pool = self.lock(pages, size);
+        (0..MAX_NODES as u8).flat_map(|node| pool.free_pages(pages.memmap(), node)).for_each(show);
+    }
+
     /// Checks the pools while nothing is under way.
     ///
     /// # Errors
@@ -229,6 +243,9 @@ impl HugePools {
                 for frame in pool.free_pages(pages.memmap(), node) {
                     if !pages.is_huge(frame, size.order()) || pages.node_of_frame(frame) != node {
                         return Err(PoolViolation::Page(size, frame));
+                    }
+                    if self.window().is_some_and(|window| !window.describes(pages, frame, size.order())) {
+                        return Err(PoolViolation::Descriptors(size, frame));
                     }
                     found += 1;
                 }

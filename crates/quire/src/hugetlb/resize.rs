@@ -5,12 +5,13 @@
 #![forbid(unsafe_code)]
 
 use super::pool::Pool;
-use super::{HugePools, HugeSize};
+use super::{HugePools, HugeSize, PoolInfo};
 use crate::addr::{Frame, FrameRange, Order};
 use crate::limits::HUGE_BATCH;
 use crate::page_alloc::{Gfp, NodePolicy, NodeSet, PageAllocator};
 use crate::platform::Platform;
 use crate::stats::Stat;
+use crate::vmemmap::PageChain;
 
 /// What came of a resize. Less than was asked for is an ordinary answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,6 +35,12 @@ pub enum Stopped {
     /// So many pages are in use or promised beyond what was asked for: they are surplus now, and leave the pool when they
     /// become free.
     InUse(u64),
+    /// There was no memory for the descriptors of so many pages, so they could not leave ([`DescriptorPolicy`] says when it takes
+    /// some). When a pool was to shrink they are surplus now, and asking for the same size again tries again; pages that were to
+    /// be demoted or promoted are as they were.
+    ///
+    /// [`DescriptorPolicy`]: super::DescriptorPolicy
+    NoDescriptors(u64),
     /// The task is being killed; what was done stays.
     Interrupted,
 }
@@ -51,21 +58,35 @@ impl HugePools {
         nodes: NodeSet,
         wanted: u64,
     ) -> Resized {
-        let before = self.info(pages, size).persistent();
+        let info = self.info(pages, size);
+        let before = info.persistent();
         let mut stopped = None;
         let mut nodes = nodes.intersection(NodeSet::first(pages.node_count()));
+        let mut moving = Moving { leftover: self.leftover(info), ..Moving::default() };
         while stopped.is_none() {
             let step = if wanted > before {
-                self.grow_some(pages, size, &mut nodes, wanted)
+                self.grow_some(pages, size, &mut nodes, wanted, &mut moving)
             } else {
-                self.shrink_some(pages, size, nodes, wanted)
+                self.shrink_some(pages, size, nodes, wanted, &mut moving)
             };
             match step {
+                // What other CPUs had claimed may be missing once this one's has joined.
+                Step::Done if wanted > before && !moving.gathered.is_empty() => {
+                    self.join_gathered(pages, size, core::mem::take(&mut moving.gathered));
+                }
                 Step::Done => break,
                 Step::Stopped(why) => stopped = Some(why),
                 Step::More if pages.platform().is_dying() => stopped = Some(Stopped::Interrupted),
                 Step::More => pages.platform().reschedule_point(),
             }
+        }
+        if wanted > before {
+            self.join_gathered(pages, size, moving.gathered);
+        } else {
+            moving.kept += self.let_go_all(pages, size, moving.gathered);
+        }
+        if moving.kept > 0 && stopped != Some(Stopped::Interrupted) {
+            stopped = Some(Stopped::NoDescriptors(moving.kept));
         }
         let after = self.info(pages, size);
         Resized { before, after: after.persistent(), wanted, stopped }
@@ -95,11 +116,13 @@ impl HugePools {
         size: HugeSize,
         nodes: &mut NodeSet,
         wanted: u64,
+        moving: &mut Moving,
     ) -> Step {
         let mut pool = self.lock(pages, size);
         let missing = wanted.saturating_sub(pool.all().persistent() + pool.claimed);
         if missing == 0 {
-            return if pool.claimed > 0 { Step::More } else { Step::Done };
+            let others_may_fail = pool.claimed > 0 && moving.gathered.is_empty();
+            return if others_may_fail { Step::More } else { Step::Done };
         }
         if let Some(node) = pool.node_by(*nodes, |node| node.surplus) {
             let kept = missing.min(pool.node(node).surplus);
@@ -112,10 +135,33 @@ impl HugePools {
         let count = (missing.div_ceil(nodes.len().max(1) as u64) as usize).min(batch_of(size));
         pool.claimed += count as u64;
         drop(pool);
-        if self.add_claimed(pages, size, core::iter::once(node), count, false) < count {
+        let got = if self.gathers() {
+            self.gather_claimed(pages, size, node, count, &mut moving.gathered)
+        } else {
+            self.add_claimed(pages, size, core::iter::once(node), count, false)
+        };
+        if got < count {
             *nodes = nodes.without(node);
         }
         Step::More
+    }
+
+    /// Takes pages that the caller has claimed, a batch at most, from a node, and keeps them for later; how many there were.
+    fn gather_claimed<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        size: HugeSize,
+        node: u8,
+        count: usize,
+        gathered: &mut PageChain,
+    ) -> usize {
+        let mut frames = [Frame(0); HUGE_BATCH];
+        let got = take_from_node(pages, node, size.order(), &mut frames[..count]);
+        frames[..got].iter().for_each(|&frame| gathered.push(pages.memmap(), frame));
+        if got < count {
+            self.lock(pages, size).claimed -= (count - got) as u64;
+        }
+        got
     }
 
     /// Adds pages that the caller has claimed, a batch at most, from these nodes in turn; how many there were.
@@ -132,6 +178,7 @@ impl HugePools {
         for node in nodes {
             got += take_from_node(pages, node, size.order(), &mut frames[got..count]);
         }
+        self.describe(pages, size, frames[..got].iter().copied());
         let mut pool = self.lock(pages, size);
         pool.claimed -= count as u64;
         for &frame in &frames[..got] {
@@ -149,6 +196,7 @@ impl HugePools {
         size: HugeSize,
         nodes: NodeSet,
         wanted: u64,
+        moving: &mut Moving,
     ) -> Step {
         let mut frames = [Frame(0); HUGE_BATCH];
         let mut count = 0;
@@ -163,13 +211,59 @@ impl HugePools {
             frames[count] = frame;
             count += 1;
         }
+        if count == 0 && moving.leftover > 0 {
+            count = take_leftover(&mut pool, pages, nodes, moving, &mut frames[..batch_of(size)]);
+        }
         if count == 0 {
             return make_surplus(&mut pool, nodes, wanted);
         }
         drop(pool);
-        give_back(pages, size.order(), &frames[..count]);
+        if self.gathers() {
+            frames[..count].iter().for_each(|&frame| moving.gathered.push(pages.memmap(), frame));
+        } else {
+            moving.kept += self.let_go(pages, size, &frames[..count]);
+        }
         Step::More
     }
+
+    /// Free surplus pages, which an earlier request may have left over for want of memory for their descriptors.
+    fn leftover(&self, info: PoolInfo) -> u64 {
+        if self.window().is_some() { info.surplus.min(info.free - info.reserved) } else { 0 }
+    }
+}
+
+/// What a resize has in hand.
+#[derive(Default)]
+struct Moving {
+    /// Pages that are in no pool, to be added or given back together.
+    gathered: PageChain,
+    /// Pages that could not be given back.
+    kept: u64,
+    /// Free surplus pages that were there at the beginning and were not tried yet.
+    leftover: u64,
+}
+
+/// Takes free surplus pages out of their pool; how many.
+fn take_leftover<P: Platform>(
+    pool: &mut Pool,
+    pages: &PageAllocator<'_, P>,
+    nodes: NodeSet,
+    moving: &mut Moving,
+    out: &mut [Frame],
+) -> usize {
+    let mut count = 0;
+    while count < out.len()
+        && moving.leftover > 0
+        && pool.unpromised() > 0
+        && let Some(node) = pool.node_by(nodes, |node| node.free.min(node.surplus))
+        && let Some(frame) = pool.leave(pages.memmap(), node)
+    {
+        pool.change_surplus(node, -1);
+        moving.leftover -= 1;
+        out[count] = frame;
+        count += 1;
+    }
+    count
 }
 
 /// How far a resize got with one batch.

@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 use super::pool::Pool;
-use super::resize::give_back;
 use super::{HugePools, HugeSize};
 use crate::addr::Frame;
 use crate::error::AllocError;
@@ -69,6 +68,8 @@ impl HugePools {
                 && let Some(frame) = pop_nearest(&mut pool, pages, nodes)
             {
                 pool.promise(-i64::from(promised));
+                drop(pool);
+                self.window().inspect(|window| window.thaw(pages, frame));
                 return Ok(frame);
             }
             drop(pool);
@@ -88,12 +89,15 @@ impl HugePools {
         promised: bool,
     ) {
         let node = pages.node_of_frame(frame);
+        self.window().inspect(|window| window.freeze(pages, frame));
         let mut pool = self.lock(pages, size);
         if !promised && pool.node(node).surplus > 0 {
             pool.change_surplus(node, -1);
             pool.forget(node);
             drop(pool);
-            return give_back(pages, size.order(), &[frame]);
+            // Where its descriptors cannot be had it stays, free and surplus.
+            self.let_go(pages, size, &[frame]);
+            return;
         }
         pool.push(pages.memmap(), node, frame);
         pool.promise(i64::from(promised));
@@ -140,7 +144,9 @@ impl HugePools {
             let Some(frame) = pool.leave(pages.memmap(), node) else { return };
             pool.change_surplus(node, -1);
             drop(pool);
-            give_back(pages, size.order(), &[frame]);
+            if self.let_go(pages, size, &[frame]) > 0 {
+                return;
+            }
             left -= 1;
         }
     }

@@ -8,6 +8,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::PageAllocator;
 use super::whole::blocks_of;
+use super::zone::Zone;
 use crate::addr::{BlockNumber, Frame, Order};
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{Block, BlockState, DescriptorFlags, FrameState};
@@ -115,6 +116,17 @@ impl<P: Platform> PageAllocator<'_, P> {
             folio.take_flags(DescriptorFlags::LENT);
             self.returned_huge.push(number.0.into(), &folio.next);
         }
+    }
+
+    /// The node of a block that is memory, whatever it is used for. Slow: it asks the zones' pools.
+    pub fn node_of_block(&self, number: BlockNumber) -> Option<u8> {
+        let spans = |zone: &&Zone| zone.pools.iter().any(|pool| pool.lock(self.platform).spans(number));
+        self.zones.iter().find(spans).map(|zone| zone.node)
+    }
+
+    /// The number of the zone that a frame in use belongs to.
+    pub fn zone_of_frame(&self, frame: Frame) -> u8 {
+        self.memmap.block(frame.block()).zone() as u8
     }
 
     /// The node that a frame belongs to.

@@ -10,6 +10,7 @@ mod contig;
 mod counts;
 mod deferred;
 mod drain;
+mod frame_info;
 mod gfp;
 mod guarded;
 mod huge;
@@ -42,6 +43,7 @@ mod zone;
 
 pub use counts::{CountError, Counter};
 pub use drain::Drained;
+pub use frame_info::FrameInfo;
 pub use gfp::{Contents, Gfp, Mobility, NodePolicy, Urgency, ZoneKind};
 pub use info::{MemoryInfo, ZoneInfo};
 pub use init::{AllocatorConfig, ListGuard, MemoryRange};

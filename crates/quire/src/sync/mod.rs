@@ -15,12 +15,14 @@
 mod lease;
 mod pinned;
 mod rwlock;
+mod sections;
 mod spin;
 mod stack;
 
 pub use lease::Lease;
 pub use pinned::Pinned;
 pub use rwlock::{ReadGuard, RwLock, WriteGuard};
+pub use sections::{Section, Sections};
 pub use spin::{RawLock, SpinGuard, SpinLock};
 pub use stack::{Stack, Taken};
 

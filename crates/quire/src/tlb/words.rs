@@ -3,8 +3,8 @@
 //!
 //! # Invariants
 //!
-//! W1. A frame that is named here is memory that the page allocator gave to the page tables of one address space or to
-//!     one gather. Until it is freed, everybody reaches it through the atomics below (hardware, or its model, included),
+//! W1. A frame that is named here is memory that the page allocator gave to the page tables of one address space, to
+//!     one gather, or to the window of page descriptors. Until it is freed, everybody reaches it through the atomics below (hardware, or its model, included),
 //!     save for [`clear_table`], before anybody else knows the frame. It is freed only when neither a walker nor a CPU
 //!     can reach it any more (invariant 4).
 

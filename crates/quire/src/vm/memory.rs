@@ -53,6 +53,19 @@ impl<'p, P: Platform> Memory<'p, P> {
         policy: FolioPolicy,
         fork: ForkStrategy,
     ) -> Result<Self, InitError> {
+        Self::with_huge(pages, policy, fork, HugePools::new())
+    }
+
+    /// The same with these pools of huge pages, which are empty.
+    ///
+    /// # Errors
+    /// [`InitError::TooSmall`].
+    pub fn with_huge(
+        pages: PageAllocator<'p, P>,
+        policy: FolioPolicy,
+        fork: ForkStrategy,
+        huge: HugePools,
+    ) -> Result<Self, InitError> {
         let zero = pages.alloc(Gfp::KERNEL, Order::FRAME).map_err(|_| InitError::TooSmall)?;
         let frames = FrameRange::folio(zero, Order::FRAME);
         pages.hold(frames);
@@ -69,7 +82,7 @@ impl<'p, P: Platform> Memory<'p, P> {
             zero,
             fork,
             forming: Forming::new(),
-            huge: HugePools::new(),
+            huge,
         })
     }
 

@@ -115,6 +115,9 @@ unsafe impl Platform for Watched<'_> {
     fn flush_remote_wait(&self, targets: &CpuSet, request: &FlushRequest) {
         self.machine.flush_remote_wait(targets, request);
     }
+    fn flush_kernel(&self, range: quire::addr::VirtRange) {
+        self.machine.flush_kernel(range);
+    }
     fn features(&self) -> CpuFeatures {
         self.machine.features()
     }

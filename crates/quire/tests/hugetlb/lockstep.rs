@@ -3,11 +3,11 @@
 use fastrand::Rng;
 use hosted::FailurePlan;
 use quire::addr::Frame;
-use quire::hugetlb::{HugeSize, PoolInfo};
+use quire::hugetlb::{DescriptorPolicy, HugeSize, PoolInfo};
 use quire::page_alloc::NodeSet;
 
 use crate::common::seed;
-use crate::support::{BOTH, GIB, MIB, World, two_nodes, with_pools};
+use crate::support::{BOTH, GIB, MIB, World, two_nodes, with_policy};
 
 use HugeSize::{Size1G, Size2M};
 
@@ -93,8 +93,27 @@ fn step(world: &World<'_, '_>, model: &mut [Model; 2], rng: &mut Rng) {
 
 #[test]
 fn pools_and_model_agree() {
+    agree(DescriptorPolicy::InBlock);
+}
+
+#[test]
+fn pools_and_model_agree_over_a_window() {
+    agree(DescriptorPolicy::Full);
+}
+
+#[test]
+fn pools_and_model_agree_over_a_window_page_by_page() {
+    agree(DescriptorPolicy::PerPage);
+}
+
+#[test]
+fn pools_and_model_agree_over_a_window_in_batches() {
+    agree(DescriptorPolicy::Batched);
+}
+
+fn agree(policy: DescriptorPolicy) {
     for (number, plan) in [FailurePlan::Off, FailurePlan::Every(7)].into_iter().enumerate() {
-        with_pools(two_nodes(2 * GIB + 64 * MIB), |world| {
+        with_policy(policy, two_nodes(2 * GIB + 64 * MIB), |world| {
             let (mut rng, mut model) = (Rng::with_seed(seed(3) + number as u64), <[Model; 2]>::default());
             world.machine.set_failures(plan);
             for round in 0..3000 {

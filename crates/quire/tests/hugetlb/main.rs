@@ -4,6 +4,7 @@
 mod common;
 mod control;
 mod files;
+mod frames;
 mod groups;
 mod lockstep;
 mod mappings;
@@ -12,4 +13,8 @@ mod resize;
 mod support;
 mod threads;
 mod users;
+mod window;
+mod window_failures;
+mod window_mixed;
+mod window_walkers;
 mod world;

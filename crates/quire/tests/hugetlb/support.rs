@@ -2,7 +2,7 @@
 
 use hosted::{Hosted, HostedConfig, MemoryRange};
 use quire::cpu::CpuId;
-use quire::hugetlb::{HugePools, HugeSize, PoolInfo};
+use quire::hugetlb::{DescriptorPolicy, HugePools, HugeSize, PoolInfo};
 use quire::page_alloc::{AllocatorConfig, NodeSet, PageAllocator};
 
 use crate::common::ranges_of;
@@ -30,8 +30,9 @@ impl World<'_, '_> {
         self.pages.validate().unwrap();
         let in_pools = |size: HugeSize| self.info(size).total * size.order().frames();
         let info = self.pages.memory_info();
-        let used: u64 = HugeSize::ALL.map(in_pools).iter().sum();
-        assert_eq!(info.used, used, "what is not in a pool is free: invariant 8");
+        let window = self.pools.window().map_or(0, |window| window.frames());
+        let used = HugeSize::ALL.map(in_pools).iter().sum::<u64>() + window;
+        assert_eq!(info.used, used, "what is not in a pool or the window is free: invariant 8");
     }
 }
 
@@ -44,10 +45,16 @@ pub(crate) fn two_nodes(bytes: u64) -> HostedConfig {
 
 /// Runs `test` as CPU 0, and empties the pools at the end.
 pub(crate) fn with_pools(config: HostedConfig, test: impl FnOnce(&World<'_, '_>)) {
+    with_policy(DescriptorPolicy::InBlock, config, test);
+}
+
+/// The same under a descriptor policy. The kernel half of the machine is the window.
+pub(crate) fn with_policy(policy: DescriptorPolicy, config: HostedConfig, test: impl FnOnce(&World<'_, '_>)) {
     let machine = config.build().expect("the host refused a machine");
     machine.run_on(CpuId(0), || {
         let pages = PageAllocator::new(&machine, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
-        let pools = HugePools::new();
+        let pools = HugePools::with_policy(&pages, policy).unwrap();
+        machine.set_kernel_root(pools.window().map(|window| window.root()));
         let world = World { machine: &machine, pages: &pages, pools: &pools };
         world.check();
         test(&world);

@@ -5,7 +5,7 @@ use quire::addr::{VirtAddr, VirtRange};
 use quire::arch::Protection;
 use quire::cpu::CpuId;
 use quire::error::FaultError;
-use quire::hugetlb::{HugeSize, PoolInfo};
+use quire::hugetlb::{DescriptorPolicy, HugeSize, PoolInfo};
 use quire::manager::{Config, MemoryManager};
 use quire::page_alloc::NodeSet;
 use quire::vm::{Access, Backing, File, MapRequest, Mm, Placement, Sharing};
@@ -23,7 +23,7 @@ pub(crate) type Space<'m> = Mm<'m, Hosted>;
 
 /// Runs `test` as CPU 0 of a machine with a pool of so many pages of 2 MiB, and looks at the end that the pool has all of
 /// them, that nothing is promised, and that all memory is back.
-pub(crate) fn with_huge(pages: u64, test: impl FnOnce(&Hosted, &Manager<'_>)) {
+pub(crate) fn with_huge(pages: u64, test: impl Fn(&Hosted, &Manager<'_>)) {
     with_config(
         HostedConfig::new((pages * HUGE + (64 << 20)).next_power_of_two()),
         HugeSize::Size2M,
@@ -32,19 +32,34 @@ pub(crate) fn with_huge(pages: u64, test: impl FnOnce(&Hosted, &Manager<'_>)) {
     );
 }
 
-/// The same on any machine, with pages of any size.
+/// The same on any machine, with pages of any size; once with descriptors in the block, and once in a window.
 pub(crate) fn with_config(
     machine: HostedConfig,
     size: HugeSize,
     pages: u64,
-    test: impl FnOnce(&Hosted, &Manager<'_>),
+    test: impl Fn(&Hosted, &Manager<'_>),
+) {
+    for descriptors in [DescriptorPolicy::InBlock, DescriptorPolicy::Batched] {
+        let config = Config { descriptors, ..Config::default() };
+        with_policy(machine.clone(), &config, size, pages, &test);
+    }
+}
+
+fn with_policy(
+    machine: HostedConfig,
+    config: &Config,
+    size: HugeSize,
+    pages: u64,
+    test: impl Fn(&Hosted, &Manager<'_>),
 ) {
     let machine = machine.build().expect("the host refused a machine");
     machine.run_on(CpuId(0), || {
-        let manager = MemoryManager::new(&machine, &ranges_of(&machine), &Config::default()).unwrap();
+        let manager = MemoryManager::new(&machine, &ranges_of(&machine), config).unwrap();
         let pools = manager.huge_pools();
+        machine.set_kernel_root(pools.window().map(|window| window.root()));
         manager.pages().drain_local();
-        let before = manager.meminfo().frames;
+        let used = || manager.meminfo().frames.used - pools.window().map_or(0, |window| window.frames());
+        let before = used();
         let resized = pools.resize(manager.pages(), size, NodeSet::ALL, pages);
         assert_eq!(resized.after, pages);
         test(&machine, &manager);
@@ -52,8 +67,7 @@ pub(crate) fn with_config(
         check(&manager);
         let _ = pools.resize(manager.pages(), size, NodeSet::ALL, 0);
         manager.pages().drain_local();
-        let after = manager.meminfo().frames;
-        assert_eq!(after.used, before.used, "frames were lost, or freed twice");
+        assert_eq!(used(), before, "frames were lost, or freed twice");
         machine.assert_clean();
     });
 }

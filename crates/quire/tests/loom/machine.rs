@@ -1,7 +1,7 @@
 //! A platform that is no more than a CPU number and a thread that can give its turn away: all that locks
 //! and leases ask for.
 
-use quire::addr::{Frame, FrameRange, PhysAddr};
+use quire::addr::{Frame, FrameRange, PhysAddr, VirtRange};
 use quire::arch::{ReadyClear, ReadyCopy};
 use quire::cpu::{CpuId, CpuSet};
 use quire::platform::{Context, FlushRequest, InterruptState, NoFiles, Platform};
@@ -74,6 +74,10 @@ unsafe impl Platform for Cpu {
     }
 
     fn flush_remote_wait(&self, _targets: &CpuSet, _request: &FlushRequest) {
+        no_lock_asks()
+    }
+
+    fn flush_kernel(&self, _range: VirtRange) {
         no_lock_asks()
     }
 

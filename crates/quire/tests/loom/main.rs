@@ -63,6 +63,7 @@ mod cpus;
 mod leases;
 mod lists;
 mod locks;
+mod sections;
 mod stacks;
 mod tables;
 mod watched;

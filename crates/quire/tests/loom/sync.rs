@@ -7,6 +7,8 @@ pub use quire::sync::Pinned;
 mod lease;
 #[path = "../../src/sync/rwlock.rs"]
 mod rwlock;
+#[path = "../../src/sync/sections.rs"]
+mod sections;
 #[path = "../../src/sync/spin.rs"]
 mod spin;
 #[path = "../../src/sync/stack.rs"]
@@ -14,5 +16,6 @@ mod stack;
 
 pub use lease::Lease;
 pub use rwlock::RwLock;
+pub use sections::Sections;
 pub use spin::{RawLock, SpinLock};
 pub use stack::Stack;

@@ -176,6 +176,11 @@ unsafe impl<const WATCHES: bool> Platform for Machine<'_, WATCHES> {
         self.machine.flush_remote_wait(targets, request);
     }
 
+    fn flush_kernel(&self, range: quire::addr::VirtRange) {
+        one(&self.counts.flushes);
+        self.machine.flush_kernel(range);
+    }
+
     fn features(&self) -> CpuFeatures {
         self.machine.features()
     }

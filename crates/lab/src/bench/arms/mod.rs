@@ -12,6 +12,7 @@ pub mod heap;
 pub mod interrupts;
 pub mod mobility;
 pub mod page_alloc;
+pub mod pool;
 pub mod primitives;
 pub mod protect;
 pub mod remap;

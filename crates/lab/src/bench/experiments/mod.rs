@@ -11,6 +11,7 @@ pub mod exit;
 pub mod fault;
 pub mod first_touch;
 pub mod fork;
+pub mod hugetlb_pool;
 pub mod mlock_gigantic;
 pub mod mobility;
 pub mod page_alloc;
@@ -45,6 +46,7 @@ pub const ALL: &[&Experiment] = &[
     &clear_then_use::EXPERIMENT,
     &first_touch::EXPERIMENT,
     &mlock_gigantic::EXPERIMENT,
+    &hugetlb_pool::EXPERIMENT,
 ];
 
 #[cfg(test)]

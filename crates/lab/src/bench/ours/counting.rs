@@ -79,6 +79,10 @@ unsafe impl Platform for Counting<'_> {
         self.by_itself(|bare| bare.flush_remote_wait(targets, request));
     }
 
+    fn flush_kernel(&self, range: quire::addr::VirtRange) {
+        self.by_itself(|bare| bare.flush_kernel(range));
+    }
+
     fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
         self.by_itself(|bare| bare.clear(frames, kernel));
     }

@@ -143,6 +143,10 @@ unsafe impl Platform for Scheduled<'_> {
         self.bare.flush_remote_wait(targets, request);
     }
 
+    fn flush_kernel(&self, range: quire::addr::VirtRange) {
+        self.bare.flush_kernel(range);
+    }
+
     fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
         self.bare.clear(frames, kernel);
     }

@@ -1,0 +1,52 @@
+//! Accesses in kernel mode, through a page table of the kernel's and what each CPU has cached of it.
+
+use std::sync::atomic::Ordering;
+
+use quire::addr::{Frame, PhysAddr, VirtAddr};
+
+use super::Access;
+use super::fault::PageFault;
+use crate::machine::Hosted;
+
+impl Hosted {
+    /// Makes `root`, a table of the fourth level, the kernel's page table on all CPUs, or leaves the kernel without one.
+    /// Whatever they had cached of another one is forgotten; freed frames are checked against what they cache of this one.
+    ///
+    /// # Panics
+    /// On a machine of five levels.
+    pub fn set_kernel_root(&self, root: Option<Frame>) {
+        assert!(!self.config.five_level, "the kernel's page table has four levels: build the machine so");
+        self.tlbs.load_kernel(root);
+    }
+
+    /// Reads the aligned word at `addr` in kernel mode, as the running CPU.
+    ///
+    /// # Errors
+    /// The page fault, if it cannot be read.
+    pub fn kernel_load(&self, addr: VirtAddr) -> Result<u64, PageFault> {
+        self.kernel_access(addr, Access::KernelRead, |machine, phys| {
+            machine.arena.word(phys).load(Ordering::Acquire)
+        })
+    }
+
+    /// Puts `new` at `addr` in the place of `old`, in one atomic step in kernel mode, as the running CPU. Needs the right to store
+    /// whether it does or not, as on hardware; gives what stood there in place of `old` otherwise.
+    ///
+    /// # Errors
+    /// The page fault, if it cannot be written.
+    pub fn kernel_exchange(&self, addr: VirtAddr, old: u64, new: u64) -> Result<Result<u64, u64>, PageFault> {
+        self.kernel_access(addr, Access::KernelWrite, |machine, phys| {
+            machine.arena.word(phys).compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire)
+        })
+    }
+
+    fn kernel_access<R>(
+        &self,
+        addr: VirtAddr,
+        access: Access,
+        act: impl FnOnce(&Self, PhysAddr) -> R,
+    ) -> Result<R, PageFault> {
+        assert!(addr.is_aligned(8), "{addr:?} is no multiple of 8");
+        self.access_through(self.tlbs.kernel(self.this_cpu()), addr.0, access, act)
+    }
+}

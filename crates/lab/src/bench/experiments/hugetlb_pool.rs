@@ -1,0 +1,131 @@
+//! What does it cost to make a pool of huge pages larger and smaller, by what becomes of their page descriptors?
+
+use serde_json::json;
+
+use crate::bench::arms::pool::{self, Pools};
+use crate::bench::experiment::{Case, Experiment, Measured, TIME};
+use crate::bench::published;
+use crate::bench::row::Row;
+use crate::bench::runner::Runner;
+use crate::bench::table;
+
+/// See the module.
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "hugetlb-pool",
+    question: "How long does it take to make a pool grow from nothing to N pages of 2 MiB, and shrink to nothing, by what becomes of their descriptors?",
+    expectation: "in-block: at most as long as full on fresh memory, under 150 ns a page, no broadcast and no allocation to shrink; batched some times as long as full, shrinking more so than growing; per-page longest, by its broadcasts. linux-saving against linux: 1.7 times as long to grow and 2.5 to shrink at 9000.",
+    baseline: &["full"],
+    per: "page",
+    notes: &[
+        "`fresh`: no block has been in small pieces before; `churned`: every block has, and is whole again (linux: as much memory was touched in pages of 4 KiB before). `/busy`: a thread of this process runs on the other CPU.",
+        "Nobody clears pages that join: they are cleared when they are used. What linux has besides: the system call, statistics, compaction.",
+        "A machine is taken over anew for each repetition of ours, so growing splits the window's leaves each time; linux splits its own once in its life, before the first repetition.",
+        "Window and records of ours stand in pages of 4 KiB of the host, where a kernel's direct map has larger ones: full, which writes 32 KiB a page, would gain most by them.",
+        "Broadcasts of ours go through membarrier, which interrupts the processors that run a thread of this process: none but under `/busy`. The kernel's own flush interrupts all that are not idle.",
+    ],
+    run,
+    appendix: Some(beside_published),
+};
+
+fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
+    let sizes: &[u64] = runner.scale.pick(&[20], &[1000, 3000, 9000, 500_000]);
+    let processors = (runner.cpus[0], runner.cpus.get(1).copied());
+    let mut cases = Vec::new();
+    for &pages in sizes {
+        // What is of interest at the largest size is how it scales.
+        let both = pages < 100_000 && processors.1.is_some();
+        for churned in [false, true] {
+            for busy in [false, true].into_iter().filter(|&busy| both || !busy) {
+                let of = |grow| case(Pools { pages, grow, churned, busy, processors });
+                cases.extend([true, false].map(of));
+            }
+        }
+    }
+    runner.measure(experiment, &cases, &mut pool::all())
+}
+
+fn case(spec: Pools) -> Case<Pools> {
+    let verb = if spec.grow { "grow" } else { "shrink" };
+    let state = if spec.churned { "churned" } else { "fresh" };
+    let busy = if spec.busy { "/busy" } else { "" };
+    let params =
+        [("huge_pages", json!(spec.pages)), ("churned", json!(spec.churned)), ("busy", json!(spec.busy))];
+    let params = params.map(|(name, value)| (name.to_owned(), value)).into_iter().collect();
+    Case { name: format!("{verb}/{}/{state}{busy}", spec.pages), params, spec }
+}
+
+/// What the saving costs, as a ratio to the same without it, beside the published ones; and what was counted.
+fn beside_published(rows: &[Row]) -> anyhow::Result<String> {
+    let median = |case: &str, arm: &str| {
+        let wanted = |row: &&Row| row.case == case && row.arm == arm && row.metric == TIME.name;
+        rows.iter().find(wanted).and_then(|row| row.median)
+    };
+    let over = |case: &str, arm: &str, base: &str| {
+        let ratio = median(case, arm).zip(median(case, base)).map(|(time, base)| time / base);
+        ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}"))
+    };
+    let figures = published::figures("hvo")?;
+    let header = [
+        "case",
+        "in-block / full",
+        "batched / full",
+        "per-page / full",
+        "linux-saving / linux",
+        "linux-saving / in-block",
+        "published, before: on / off",
+        "published, batched: on / off",
+    ];
+    let mut text = table::new(&header.map(str::to_owned), 1);
+    for case in table::distinct(rows.iter().map(|row| row.case.as_str())) {
+        let verb = if case.starts_with("grow") { "alloc" } else { "free" };
+        text.add_row(vec![
+            case.to_owned(),
+            over(case, "in-block", "full"),
+            over(case, "batched", "full"),
+            over(case, "per-page", "full"),
+            over(case, "linux-saving", "linux"),
+            over(case, "linux-saving", "in-block"),
+            published_ratio(&figures, verb, "before"),
+            published_ratio(&figures, verb, "batched"),
+        ]);
+    }
+    Ok(format!(
+        "time with the saving over the time without it (published: 500 000 pages on eight sockets, 524 288 in a virtual machine of 252 CPUs)\n{text}\n{}",
+        counts(rows)
+    ))
+}
+
+/// The ratios of both published machines.
+fn published_ratio(figures: &[published::Published], verb: &str, version: &str) -> String {
+    let seconds = |machine: &str, saving: u8| {
+        let variant = format!("hvo={saving} {version}");
+        let wanted = |figure: &&published::Published| {
+            figure.machine == machine && figure.variant == variant && figure.case.starts_with(verb)
+        };
+        figures.iter().find(wanted).and_then(published::Published::number)
+    };
+    let machines = table::distinct(figures.iter().map(|figure| figure.machine.as_str()));
+    let ratio = |machine: &str| Some(seconds(machine, 1)? / seconds(machine, 0)?);
+    let ratios: Vec<String> =
+        machines.into_iter().filter_map(ratio).map(|ratio| format!("{ratio:.2}")).collect();
+    ratios.join(", ")
+}
+
+/// What a request was counted to take.
+fn counts(rows: &[Row]) -> String {
+    let rows: Vec<&Row> = rows
+        .iter()
+        .filter(|row| row.metric == TIME.name && row.skipped.is_none() && !row.arm.starts_with("linux"))
+        .collect();
+    let names = table::distinct(rows.iter().flat_map(|row| row.counters.keys().map(String::as_str)));
+    let mut header = vec!["case".to_owned(), "arm".to_owned()];
+    header.extend(names.iter().map(|name| (*name).to_owned()));
+    let mut text = table::new(&header, 2);
+    for row in rows {
+        let mut cells = vec![row.case.clone(), row.arm.clone()];
+        cells
+            .extend(names.iter().map(|name| row.counters.get(*name).map(u64::to_string).unwrap_or_default()));
+        text.add_row(cells);
+    }
+    format!("counted in one request\n{text}")
+}

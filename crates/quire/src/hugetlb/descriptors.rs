@@ -1,0 +1,161 @@
+//! What a pool's pages cost when they join and leave it, by the machine's [`DescriptorPolicy`].
+#![forbid(unsafe_code)]
+
+use super::resize::give_back;
+use super::{DescriptorPolicy, HugePools, HugeSize};
+use crate::addr::Frame;
+use crate::error::{AllocError, InitError};
+use crate::limits::HUGE_BATCH;
+use crate::page_alloc::PageAllocator;
+use crate::platform::Platform;
+use crate::vmemmap::{PageChain, Window};
+
+impl HugePools {
+    /// Empty pools under a policy. All but `InBlock` map a window of descriptors for all memory, which takes 1/64 of it.
+    ///
+    /// # Errors
+    /// [`InitError::TooSmall`]: the window does not fit. What was taken for it is lost then.
+    pub fn with_policy<P: Platform>(
+        pages: &PageAllocator<'_, P>,
+        policy: DescriptorPolicy,
+    ) -> Result<Self, InitError> {
+        let window = Window::new(pages, policy).map_err(|_| InitError::TooSmall)?;
+        Ok(Self { window, ..Self::new() })
+    }
+
+    /// The policy.
+    pub fn policy(&self) -> DescriptorPolicy {
+        self.window.as_ref().map_or(DescriptorPolicy::InBlock, Window::policy)
+    }
+
+    /// The window of descriptors, if there is one.
+    pub fn window(&self) -> Option<&Window> {
+        self.window.as_ref()
+    }
+
+    /// Whether descriptors of pages that join a pool are saved (`vm.hugetlb_optimize_vmemmap`).
+    pub fn is_saving(&self) -> bool {
+        self.window.as_ref().is_none_or(Window::is_saving)
+    }
+
+    /// Chooses whether descriptors of pages that join a pool from now on are saved; those that are in one stay as they are.
+    /// Whether the policy leaves the choice: `PerPage` and `Batched` do.
+    pub fn set_saving(&self, saving: bool) -> bool {
+        self.window.as_ref().is_some_and(|window| window.set_saving(saving))
+    }
+
+    /// Whether the pages of a request are gathered before anything is done to them.
+    pub(super) fn gathers(&self) -> bool {
+        self.window.as_ref().is_some_and(Window::wants_all)
+    }
+
+    /// Pages are about to join a pool, a batch at most or 512, whose descriptors say so from now on.
+    pub(super) fn describe<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        size: HugeSize,
+        frames: impl Iterator<Item = Frame>,
+    ) {
+        if let Some(window) = &self.window {
+            window.join(pages, &PageChain::of(pages.memmap(), frames), size.order());
+        }
+    }
+
+    /// Adds pages that the caller has claimed, and gathered, to their pool, free.
+    pub(super) fn join_gathered<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        size: HugeSize,
+        mut chain: PageChain,
+    ) {
+        if let Some(window) = &self.window {
+            window.join(pages, &chain, size.order());
+        }
+        while !chain.is_empty() {
+            let mut pool = self.lock(pages, size);
+            for _ in 0..HUGE_BATCH {
+                let Some(frame) = chain.pop(pages.memmap()) else { break };
+                pool.claimed -= 1;
+                pool.join(pages.memmap(), pages.node_of_frame(frame), frame);
+            }
+            drop(pool);
+            pages.platform().reschedule_point();
+        }
+    }
+
+    /// Gives pages that have left their pool, a batch at most, back to the page allocator. Those for whose descriptors there is
+    /// no memory go back to the pool as surplus pages; how many.
+    pub(super) fn let_go<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        size: HugeSize,
+        frames: &[Frame],
+    ) -> u64 {
+        match &self.window {
+            None => {
+                give_back(pages, size.order(), frames);
+                0
+            }
+            Some(_) => self.let_go_all(pages, size, PageChain::of(pages.memmap(), frames.iter().copied())),
+        }
+    }
+
+    /// The same for any number of pages under a policy with a window: restores as many as it can, frees these, which gives
+    /// memory for the next ones, and goes on. When not even one can be restored first, each is tried by itself, the first
+    /// that can be is freed, and those before it are surplus.
+    pub(super) fn let_go_all<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        size: HugeSize,
+        mut chain: PageChain,
+    ) -> u64 {
+        let Some(window) = &self.window else { return 0 };
+        let mut kept = 0;
+        while !chain.is_empty() {
+            let mut whole = PageChain::new();
+            let outcome = window.restore_all(pages, &mut chain, &mut whole, size.order());
+            if outcome.is_err()
+                && whole.is_empty()
+                && let Some(frame) = chain.pop(pages.memmap())
+            {
+                self.keep_as_surplus(pages, size, frame);
+                kept += 1;
+            }
+            window.forget(pages, &whole, size.order());
+            while let Some(frame) = whole.pop(pages.memmap()) {
+                give_back(pages, size.order(), &[frame]);
+            }
+        }
+        kept
+    }
+
+    fn keep_as_surplus<P: Platform>(&self, pages: &PageAllocator<'_, P>, size: HugeSize, frame: Frame) {
+        let node = pages.node_of_frame(frame);
+        let mut pool = self.lock(pages, size);
+        pool.join(pages.memmap(), node, frame);
+        pool.change_surplus(node, 1);
+    }
+
+    /// Brings back all descriptors of pages that are about to become pages of the other size, a batch of 512 at most, and makes
+    /// them say nothing.
+    ///
+    /// # Errors
+    /// [`AllocError::OutOfMemory`]: all pages are described still, though some may be optimised no longer.
+    pub(super) fn undescribe<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        size: HugeSize,
+        frames: impl Iterator<Item = Frame>,
+    ) -> Result<(), AllocError> {
+        let Some(window) = &self.window else { return Ok(()) };
+        let (mut chain, mut whole) = (PageChain::of(pages.memmap(), frames), PageChain::new());
+        let restored = window.restore_all(pages, &mut chain, &mut whole, size.order());
+        if restored.is_ok() {
+            window.forget(pages, &whole, size.order());
+        }
+        while let Some(frame) = whole.pop(pages.memmap()).or_else(|| chain.pop(pages.memmap())) {
+            debug_assert!(pages.is_huge(frame, size.order()), "the pages are whole folios still");
+        }
+        restored
+    }
+}

@@ -1,0 +1,122 @@
+//! Lists of any length that need no memory of their own: frames linked through their descriptors, huge pages through their
+//! blocks' records.
+#![forbid(unsafe_code)]
+
+use core::sync::atomic::Ordering;
+
+use crate::addr::{BlockNumber, Frame, Order};
+use crate::memmap::MemMap;
+use crate::page_alloc::PageAllocator;
+use crate::platform::Platform;
+
+/// Single frames of blocks in small pieces that are this list's alone, the one that was added last first.
+#[derive(Default)]
+pub(super) struct FrameChain {
+    /// The first frame's number plus one.
+    first: u64,
+    len: u64,
+}
+
+impl FrameChain {
+    /// How many frames there are.
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    pub(super) fn push<P: Platform>(&mut self, pages: &PageAllocator<'_, P>, frame: Frame) {
+        pages.descriptor(frame).next.store(self.first, Ordering::Relaxed);
+        self.first = frame.0 + 1;
+        self.len += 1;
+    }
+
+    pub(super) fn pop<P: Platform>(&mut self, pages: &PageAllocator<'_, P>) -> Option<Frame> {
+        let frame = Frame(self.first.checked_sub(1)?);
+        self.first = pages.descriptor(frame).next.load(Ordering::Relaxed);
+        self.len -= 1;
+        Some(frame)
+    }
+
+    /// Frees all of them; how many.
+    pub(super) fn free<P: Platform>(&mut self, pages: &PageAllocator<'_, P>) -> u64 {
+        let count = self.len;
+        while let Some(frame) = self.pop(pages) {
+            let freed = pages.free(frame, Order::FRAME);
+            debug_assert_eq!(freed, Ok(()), "a frame of the window is in use until it is freed here");
+        }
+        count
+    }
+}
+
+/// Huge pages that are in no pool and belong to whoever has the list, the one that was added first first.
+#[derive(Default)]
+pub struct PageChain {
+    /// Block numbers plus one.
+    first: u32,
+    last: u32,
+    len: u64,
+}
+
+impl PageChain {
+    /// An empty list.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { first: 0, last: 0, len: 0 }
+    }
+
+    /// A list of these pages.
+    pub fn of(memmap: &MemMap, frames: impl Iterator<Item = Frame>) -> Self {
+        let mut chain = Self::new();
+        frames.for_each(|frame| chain.push(memmap, frame));
+        chain
+    }
+
+    /// How many pages there are.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The page that was added first.
+    pub fn first(&self) -> Option<Frame> {
+        self.first.checked_sub(1).map(|number| BlockNumber(number).first_frame())
+    }
+
+    /// Adds a page at the end.
+    pub fn push(&mut self, memmap: &MemMap, frame: Frame) {
+        let number = frame.block().0 + 1;
+        memmap.block(frame.block()).next.store(0, Ordering::Relaxed);
+        match self.last.checked_sub(1) {
+            Some(last) => memmap.block(BlockNumber(last)).next.store(number, Ordering::Relaxed),
+            None => self.first = number,
+        }
+        self.last = number;
+        self.len += 1;
+    }
+
+    /// Takes the page that was added first.
+    pub fn pop(&mut self, memmap: &MemMap) -> Option<Frame> {
+        let frame = self.first()?;
+        let block = memmap.block(frame.block());
+        self.first = block.next.load(Ordering::Relaxed);
+        if self.first == 0 {
+            self.last = 0;
+        }
+        block.next.store(0, Ordering::Relaxed);
+        self.len -= 1;
+        Some(frame)
+    }
+
+    /// All of them in order; the list stays as it is.
+    pub fn iter<'m>(&self, memmap: &'m MemMap) -> impl Iterator<Item = Frame> + use<'m> {
+        let mut next = self.first;
+        core::iter::from_fn(move || {
+            let number = BlockNumber(next.checked_sub(1)?);
+            next = memmap.block(number).next.load(Ordering::Relaxed);
+            Some(number.first_frame())
+        })
+    }
+}

@@ -1,0 +1,87 @@
+//! What stands in the window of a frame: eight words, of which the first three are ours.
+//!
+//! | word | head of a huge page | tail |
+//! |---|---|---|
+//! | 0 | flags, order, node, zone | node, zone |
+//! | 1 | zero | twice the head's frame number, plus one |
+//! | 2 | references | zero |
+//!
+//! A frame that belongs to no huge page has zeroes there: the window says nothing of it. The other words belong to nobody and
+//! are never written.
+#![forbid(unsafe_code)]
+
+use crate::addr::{Frame, Order, VirtAddr};
+use crate::limits::{DESCRIPTOR_SIZE, WINDOW_BASE, WINDOW_DESCRIPTORS};
+
+/// Words in a descriptor.
+pub(super) const WORDS: usize = DESCRIPTOR_SIZE / size_of::<u64>();
+/// The word with flags, order, node and zone.
+pub(super) const FLAGS: usize = 0;
+/// The word by which a tail names its head.
+pub(super) const COMPOUND: usize = 1;
+/// The word that counts references.
+pub(super) const COUNT: usize = 2;
+
+const HEAD: u64 = 1;
+const OPTIMISED: u64 = 2;
+const TAIL: u64 = 1;
+
+/// The address of a frame's descriptor in the window.
+#[inline]
+pub const fn descriptor_addr(frame: Frame) -> VirtAddr {
+    VirtAddr(WINDOW_BASE + frame.0 * DESCRIPTOR_SIZE as u64)
+}
+
+/// The address of one word of a frame's descriptor.
+#[inline]
+pub(super) const fn word_addr(frame: Frame, word: usize) -> VirtAddr {
+    descriptor_addr(frame).add((word * size_of::<u64>()) as u64)
+}
+
+/// What a descriptor says of a huge page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Head {
+    /// The page's order, 9 or 18.
+    pub order: Order,
+    /// Its node.
+    pub node: u8,
+    /// The number of its zone.
+    pub zone: u8,
+    /// Whether one frame of the window stands for all of the page's.
+    pub optimised: bool,
+}
+
+impl Head {
+    /// The word for the head's descriptor.
+    pub(super) const fn word(self) -> u64 {
+        let optimised = if self.optimised { OPTIMISED } else { 0 };
+        HEAD | optimised | (self.order.get() as u64) << 8 | self.tail_word()
+    }
+
+    /// The same word of every tail.
+    pub(super) const fn tail_word(self) -> u64 {
+        (self.node as u64) << 16 | (self.zone as u64) << 24
+    }
+
+    /// Reads the word of a descriptor, unless it is no head's.
+    pub(super) fn of(word: u64) -> Option<Self> {
+        let order = Order::new((word >> 8) as u8).filter(|_| word & HEAD != 0)?;
+        let (node, zone) = ((word >> 16) as u8, (word >> 24) as u8);
+        Some(Self { order, node, zone, optimised: word & OPTIMISED != 0 })
+    }
+}
+
+/// What a tail says of its head.
+pub(super) const fn tail_of(head: Frame) -> u64 {
+    head.0 << 1 | TAIL
+}
+
+/// The head that a tail names, unless it is no tail's word.
+pub(super) const fn head_named(word: u64) -> Option<Frame> {
+    if word & TAIL != 0 { Some(Frame(word >> 1)) } else { None }
+}
+
+/// Whether a descriptor is the first of a frame of the window: only there can a head's copy stand that is no head.
+pub(super) const fn is_first(frame: Frame) -> bool {
+    frame.0.is_multiple_of(WINDOW_DESCRIPTORS)
+}

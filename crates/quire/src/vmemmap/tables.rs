@@ -1,0 +1,165 @@
+//! The window's page tables: mapped once, walked by whoever writes descriptors, and split where single frames are to go.
+#![forbid(unsafe_code)]
+
+use core::sync::atomic::Ordering;
+
+use super::Window;
+use super::descriptor::descriptor_addr;
+use crate::addr::{BlockNumber, Frame, Order, PageSize, VirtAddr};
+use crate::arch::{Entry, EntryFlags, Level};
+use crate::error::AllocError;
+use crate::limits::{BLOCK_FRAMES, FRAME_SIZE, TABLE_ENTRIES};
+use crate::memmap::BlockState;
+use crate::page_alloc::{Contents, Gfp, PageAllocator};
+use crate::platform::Platform;
+use crate::stats::Stat;
+use crate::tlb::words::{Table, clear_table};
+
+/// Blocks of memory that one leaf of 2 MiB describes: 128 MiB.
+const BLOCKS_PER_LEAF: u32 = (Order::BLOCK.bytes() / 64 / BLOCK_FRAMES as u64) as u32;
+
+/// A leaf that allows stores. It holds all that hardware could set, so it can be replaced by a plain store.
+pub(super) const WRITABLE: EntryFlags = EntryFlags::PRESENT
+    .union(EntryFlags::WRITE)
+    .union(EntryFlags::ACCESSED)
+    .union(EntryFlags::DIRTY)
+    .union(EntryFlags::NO_EXECUTE);
+/// A leaf that does not.
+pub(super) const READ_ONLY: EntryFlags = WRITABLE.without(EntryFlags::WRITE).without(EntryFlags::DIRTY);
+/// Ours, in a leaf of 2 MiB: somebody is making a table of it.
+const SPLITTING: EntryFlags = EntryFlags::SPECIAL;
+
+/// An entry of the window's tables that is a leaf.
+#[derive(Clone, Copy)]
+pub(super) struct Slot<'a> {
+    pub(super) table: Table<'a>,
+    pub(super) index: usize,
+}
+
+impl Slot<'_> {
+    pub(super) fn load(self) -> Entry {
+        self.table.load(self.index)
+    }
+
+    pub(super) fn store(self, entry: Entry) {
+        self.table.store(self.index, entry);
+    }
+}
+
+impl Window {
+    /// The leaf for an address of the window.
+    pub(super) fn slot<'a, P: Platform>(&self, platform: &'a P, addr: VirtAddr) -> Slot<'a> {
+        let mut table = Table::at(platform, self.root, Level::P4D);
+        loop {
+            let index = table.index(addr);
+            let entry = table.load(index);
+            if !entry.is_table(table.level()) {
+                debug_assert!(entry.is_present(), "the window is mapped for all memory");
+                return Slot { table, index };
+            }
+            table = table.child(platform, entry);
+        }
+    }
+
+    /// The frame behind an address of the window.
+    pub(super) fn frame_behind<P: Platform>(&self, platform: &P, addr: VirtAddr) -> Frame {
+        let slot = self.slot(platform, addr);
+        let within = addr.page() % (slot.table.level().entry_bytes() / FRAME_SIZE);
+        slot.load().frame().add(within)
+    }
+
+    /// An empty table.
+    pub(super) fn new_table<P: Platform>(&self, pages: &PageAllocator<'_, P>) -> Result<Frame, AllocError> {
+        let frame = pages.alloc(Gfp::KERNEL, Order::FRAME)?;
+        clear_table(pages.platform(), frame);
+        self.frames.fetch_add(1, Ordering::Relaxed);
+        Ok(frame)
+    }
+
+    /// Maps the descriptors of all memory by leaves of 2 MiB, on the node whose memory they describe.
+    pub(super) fn map_all<P: Platform>(&self, pages: &PageAllocator<'_, P>) -> Result<(), AllocError> {
+        let mut next = 0;
+        for (number, block) in pages.memmap().blocks() {
+            if number.0 < next || block.state() == BlockState::Absent {
+                continue;
+            }
+            let start = number.0 / BLOCKS_PER_LEAF * BLOCKS_PER_LEAF;
+            next = start + BLOCKS_PER_LEAF;
+            let node = pages.node_of_block(number).unwrap_or(0);
+            let (backing, contents) = pages.alloc_known(Gfp::KERNEL.on_node(node), Order::BLOCK)?;
+            if contents == Contents::Unknown {
+                // Not a task for `Platform::clear`, which a machine for measurements may only count.
+                (0..BLOCK_FRAMES as u64).for_each(|at| clear_table(pages.platform(), backing.add(at)));
+            }
+            self.frames.fetch_add(BLOCK_FRAMES as u64, Ordering::Relaxed);
+            self.map_leaf(pages, descriptor_addr(BlockNumber(start).first_frame()), backing)?;
+        }
+        Ok(())
+    }
+
+    fn map_leaf<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        addr: VirtAddr,
+        backing: Frame,
+    ) -> Result<(), AllocError> {
+        let mut table = Table::at(pages.platform(), self.root, Level::P4D);
+        while table.level() > Level::PMD {
+            let index = table.index(addr);
+            if table.load(index).is_empty() {
+                table.store(index, kernel_table(self.new_table(pages)?));
+            }
+            table = table.child(pages.platform(), table.load(index));
+        }
+        table.store(table.index(addr), Entry::leaf(backing, PageSize::Size2M, WRITABLE));
+        Ok(())
+    }
+
+    /// Makes a table of the leaf of 2 MiB for an address, of the same translations, if there is one, and 512 frames of the folio
+    /// behind it, so that each can be freed by itself; whether this call did. Several may try at once.
+    ///
+    /// # Errors
+    /// [`AllocError::OutOfMemory`], for the table or for the descriptors of the folio's frames; the leaf is as before then.
+    pub(super) fn split<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        addr: VirtAddr,
+    ) -> Result<bool, AllocError> {
+        loop {
+            let slot = self.slot(pages.platform(), addr);
+            if slot.table.level() == Level::PTE {
+                return Ok(false);
+            }
+            // Marked before anything is done: whoever came second could find the folio's frames freed already.
+            let leaf = slot.load();
+            let marked = !leaf.has(SPLITTING) && leaf.is_leaf(Level::PMD);
+            if marked && slot.table.compare_exchange(slot.index, leaf, leaf.with(SPLITTING)).is_ok() {
+                let table = self.table_for(pages, leaf);
+                slot.table.store(slot.index, table.map_or(leaf, kernel_table));
+                table?;
+                pages.count(Stat::VmemmapSplit, 1);
+                pages.count(Stat::VmemmapEntry, 1);
+                return Ok(true);
+            }
+            pages.platform().relax();
+        }
+    }
+
+    /// A table of what a leaf of 2 MiB maps, whose folio is split.
+    fn table_for<P: Platform>(&self, pages: &PageAllocator<'_, P>, leaf: Entry) -> Result<Frame, AllocError> {
+        pages.split_folio(leaf.frame(), Order::FRAME).map_err(|_| AllocError::OutOfMemory)?;
+        let frame = pages.alloc(Gfp::KERNEL, Order::FRAME)?;
+        let table = Table::at(pages.platform(), frame, Level::PTE);
+        for at in 0..TABLE_ENTRIES {
+            table.store(at, Entry::leaf(leaf.frame().add(at as u64), PageSize::Size4K, WRITABLE));
+        }
+        self.frames.fetch_add(1, Ordering::Relaxed);
+        pages.count(Stat::VmemmapAlloc, 1);
+        Ok(frame)
+    }
+}
+
+/// A pointer to a table below which nothing is for user mode.
+fn kernel_table(frame: Frame) -> Entry {
+    Entry::table(frame).without(EntryFlags::USER).with(EntryFlags::ACCESSED)
+}

@@ -1,0 +1,121 @@
+//! Walkers by frame number: what the window tells somebody who owns nothing of what is asked for.
+//!
+//! A walker comes with a frame number and reads through the window, whatever is being done there at the same moment. All that
+//! it does stands in a section of [`Window::walkers`](super::Window::walkers), and each section sees the page as it was, as it
+//! will be, or not at all; no read faults.
+//!
+//! # Heads that are none
+//!
+//! In an optimised page the one frame that is left stands behind all of the page's addresses in the window, so the head's
+//! descriptor shows at the start of each of them. Who finds a head there looks at the next descriptor, which is the first
+//! tail's in the frame that is left and in every other: if that is a tail, it says whose. (As Linux from 2021 to 2026: "fake
+//! heads". The work of 2025 has a mask of the order in every tail instead, and one frame of tails for each zone and order.
+//! These arms do what the published work of 2023 did.)
+//!
+//! # References
+//!
+//! [`try_get`] adds a reference to a huge page unless it has none, which is what a page has while nobody uses it. It stores to
+//! heads alone: it asks first whether the descriptor is one, and whether the count is above zero; both hold until the section
+//! is left, since whoever is to take either away lets a grace period pass between taking the count to zero and changing the
+//! mapping. A reference ends with [`put`], in the section that it began in: the page's owner waits for it to give the page back.
+#![forbid(unsafe_code)]
+
+use core::sync::atomic::Ordering;
+
+use super::Window;
+use super::descriptor::{COMPOUND, COUNT, FLAGS, Head, head_named, is_first, word_addr};
+use crate::addr::{Frame, Order, VirtAddr};
+use crate::limits::FRAME_SIZE;
+use crate::page_alloc::PageAllocator;
+use crate::platform::Platform;
+use crate::tlb::words::words;
+
+/// How a walker reaches the words of the window: in a kernel, loads and stores of its virtual addresses.
+pub trait WindowAccess {
+    /// Reads the aligned word at `addr`; what was stored before the value that it finds is visible.
+    fn load(&self, addr: VirtAddr) -> u64;
+
+    /// Puts `new` in the place of `old` in one atomic step.
+    ///
+    /// # Errors
+    /// What stands there instead.
+    fn exchange(&self, addr: VirtAddr, old: u64, new: u64) -> Result<u64, u64>;
+}
+
+/// The first frame of the huge page that a frame belongs to, if it belongs to one. In a section.
+pub fn head_of(window: &impl WindowAccess, frame: Frame) -> Option<Frame> {
+    if let Some(head) = head_named(window.load(word_addr(frame, COMPOUND))) {
+        return Some(head);
+    }
+    Head::of(window.load(word_addr(frame, FLAGS)))?;
+    if !is_first(frame) {
+        return Some(frame);
+    }
+    // A head, or the copy of one: the next descriptor knows.
+    head_named(window.load(word_addr(frame.add(1), COMPOUND)))
+}
+
+/// What the window says of the huge page that starts at a frame. In a section.
+pub fn head_at(window: &impl WindowAccess, frame: Frame) -> Option<Head> {
+    Head::of(window.load(word_addr(frame, FLAGS))).filter(|_| head_of(window, frame) == Some(frame))
+}
+
+/// How many references a huge page has, whose first frame this is. In a section.
+pub fn references(window: &impl WindowAccess, head: Frame) -> u64 {
+    window.load(word_addr(head, COUNT))
+}
+
+/// Adds a reference to the huge page that starts at a frame, unless there is none or nobody uses it; whether it did. In a
+/// section, which is not left before [`put`]. Never stores to a tail's descriptor.
+pub fn try_get(window: &impl WindowAccess, frame: Frame) -> bool {
+    if head_of(window, frame) != Some(frame) {
+        return false;
+    }
+    let at = word_addr(frame, COUNT);
+    let mut count = window.load(at);
+    while count != 0 {
+        match window.exchange(at, count, count + 1) {
+            Ok(_) => return true,
+            Err(now) => count = now,
+        }
+    }
+    false
+}
+
+/// Takes back what [`try_get`] added.
+pub fn put(window: &impl WindowAccess, frame: Frame) {
+    let at = word_addr(frame, COUNT);
+    let mut count = window.load(at);
+    while let Err(now) = window.exchange(at, count, count - 1) {
+        count = now;
+    }
+}
+
+/// The window as its owner reads it, by the direct map: for checks while nothing is under way.
+struct ByTables<'a, P: Platform> {
+    window: &'a Window,
+    platform: &'a P,
+}
+
+impl<P: Platform> WindowAccess for ByTables<'_, P> {
+    fn load(&self, addr: VirtAddr) -> u64 {
+        let frame = self.window.frame_behind(self.platform, addr.align_down(FRAME_SIZE));
+        let word = (addr.0 % FRAME_SIZE) as usize / size_of::<u64>();
+        words(self.platform, frame)[word].load(Ordering::Acquire)
+    }
+
+    fn exchange(&self, addr: VirtAddr, _old: u64, _new: u64) -> Result<u64, u64> {
+        Err(self.load(addr))
+    }
+}
+
+impl Window {
+    /// Whether every descriptor of a free page of a pool leads to its head, which says what it is. While nothing is under way.
+    pub fn describes<P: Platform>(&self, pages: &PageAllocator<'_, P>, page: Frame, order: Order) -> bool {
+        let access = ByTables { window: self, platform: pages.platform() };
+        let expected = Self::head_for(pages, page, order);
+        let head = head_at(&access, page).is_some_and(|head| Head { optimised: false, ..head } == expected);
+        let led = (0..order.frames()).all(|at| head_of(&access, page.add(at)) == Some(page));
+        head && led && references(&access, page) == 0
+    }
+}

@@ -1,0 +1,115 @@
+//! The descriptors of one huge page, written by its owner through the direct map.
+#![forbid(unsafe_code)]
+
+use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::Window;
+use super::descriptor::{COMPOUND, COUNT, FLAGS, Head, WORDS, descriptor_addr, tail_of};
+use crate::addr::{Frame, Order};
+use crate::limits::{TABLE_ENTRIES, WINDOW_DESCRIPTORS};
+use crate::page_alloc::PageAllocator;
+use crate::platform::Platform;
+use crate::stats::Stat;
+use crate::tlb::words::words;
+
+impl Window {
+    /// The words of the frame behind the descriptors of a frame's neighbourhood.
+    pub(super) fn words_of<'a, P: Platform>(
+        &self,
+        platform: &'a P,
+        frame: Frame,
+    ) -> &'a [AtomicU64; TABLE_ENTRIES] {
+        let aligned = Frame(frame.0 / WINDOW_DESCRIPTORS * WINDOW_DESCRIPTORS);
+        words(platform, self.frame_behind(platform, descriptor_addr(aligned)))
+    }
+
+    /// What the head of a page that is not optimised is to say.
+    pub(super) fn head_for<P: Platform>(pages: &PageAllocator<'_, P>, page: Frame, order: Order) -> Head {
+        let (node, zone) = (pages.node_of_frame(page), pages.zone_of_frame(page));
+        Head { order, node, zone, optimised: false }
+    }
+
+    /// Makes descriptors those of a huge page without references: tails of the given ones of its frames of the window, and the
+    /// head, if the first is among them, last.
+    pub(super) fn compose<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        page: Frame,
+        order: Order,
+        frames: Range<u64>,
+    ) {
+        let head = Self::head_for(pages, page, order);
+        for at in frames.clone() {
+            let words = self.words_of(pages.platform(), page.add(at * WINDOW_DESCRIPTORS));
+            let tails = words.as_chunks::<WORDS>().0.iter().skip(usize::from(at == 0));
+            tails.for_each(|tail| write_tail(tail, page, head));
+        }
+        if frames.start == 0 {
+            let words = self.words_of(pages.platform(), page);
+            words[COMPOUND].store(0, Ordering::Relaxed);
+            words[COUNT].store(0, Ordering::Relaxed);
+            words[FLAGS].store(head.word(), Ordering::Release);
+        }
+        let written = (frames.end - frames.start) * WINDOW_DESCRIPTORS;
+        pages.count(Stat::VmemmapWrite, written);
+    }
+
+    /// Makes the descriptors say nothing. The page is not optimised.
+    pub(super) fn dissolve<P: Platform>(&self, pages: &PageAllocator<'_, P>, page: Frame, order: Order) {
+        for at in 0..frames_of(order) {
+            let words = self.words_of(pages.platform(), page.add(at * WINDOW_DESCRIPTORS));
+            for descriptor in words.as_chunks::<WORDS>().0 {
+                [FLAGS, COMPOUND, COUNT]
+                    .iter()
+                    .for_each(|&word| descriptor[word].store(0, Ordering::Relaxed));
+            }
+        }
+        pages.count(Stat::VmemmapWrite, order.frames());
+    }
+
+    /// Whether one frame stands for all of a page's descriptors. The page's owner asks, or nobody changes it.
+    pub fn is_optimised<P: Platform>(&self, pages: &PageAllocator<'_, P>, page: Frame) -> bool {
+        let word = self.words_of(pages.platform(), page)[FLAGS].load(Ordering::Relaxed);
+        Head::of(word).is_some_and(|head| head.optimised)
+    }
+
+    /// Says in the head whether the page is optimised.
+    pub(super) fn set_optimised<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        page: Frame,
+        order: Order,
+        optimised: bool,
+    ) {
+        let head = Head { optimised, ..Self::head_for(pages, page, order) };
+        self.words_of(pages.platform(), page)[FLAGS].store(head.word(), Ordering::Relaxed);
+    }
+
+    /// A page of a pool is handed out: it has one reference now, and walkers may add theirs.
+    pub fn thaw<P: Platform>(&self, pages: &PageAllocator<'_, P>, page: Frame) {
+        self.words_of(pages.platform(), page)[COUNT].store(1, Ordering::Release);
+    }
+
+    /// A page of a pool is given back: takes its one reference once walkers have taken theirs back, which they do before long;
+    /// they add none from then on.
+    pub fn freeze<P: Platform>(&self, pages: &PageAllocator<'_, P>, page: Frame) {
+        let count = &self.words_of(pages.platform(), page)[COUNT];
+        while count.compare_exchange_weak(1, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            debug_assert_ne!(count.load(Ordering::Relaxed), 0, "a page that is given back is in use");
+            pages.platform().relax();
+        }
+    }
+}
+
+/// Frames of the window that a page's descriptors fill.
+pub(super) const fn frames_of(order: Order) -> u64 {
+    order.frames() / WINDOW_DESCRIPTORS
+}
+
+/// Makes a descriptor a tail's.
+pub(super) fn write_tail(descriptor: &[AtomicU64; WORDS], page: Frame, head: Head) {
+    descriptor[FLAGS].store(head.tail_word(), Ordering::Relaxed);
+    descriptor[COUNT].store(0, Ordering::Relaxed);
+    descriptor[COMPOUND].store(tail_of(page), Ordering::Release);
+}

@@ -125,6 +125,18 @@ pub enum FaultError {
     Dying,
 }
 
+/// Why a folio was not moved to other frames. What leaves map is as before then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MigrateError {
+    /// Nothing that could be moved is there: it is free, or belongs to the manager, a pool of huge pages, or a folio of more
+    /// than 2 MiB; or somebody else is moving it.
+    NotMovable,
+    /// A leaf of it was left, or came meanwhile.
+    Busy,
+    /// No frames to move it to, or for what its leaves need.
+    OutOfMemory,
+}
+
 /// A clear was left before its end, since whoever asked for it does not need it any more. What the memory holds is not known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cancelled;
@@ -216,6 +228,11 @@ say! {
         BadAddress => "address outside the user half",
         Occupied => "something is mapped there already",
         Shared => "the page table is shared with another address space: unshare it first",
+    }
+    MigrateError {
+        NotMovable => "nothing movable is there",
+        Busy => "the folio is in use: try again",
+        OutOfMemory => "out of memory to move to",
     }
     MmError {
         Invalid => "invalid argument",

@@ -16,6 +16,13 @@ pub const MAX_ORDER: u8 = 18;
 /// Entries in one page-table page.
 pub const TABLE_ENTRIES: usize = 512;
 
+/// Ranges that one request for blocks in a row tries to empty, those first of which least must be moved.
+pub const CONTIG_TRIES: usize = 4;
+/// Times that one of them is gone through, since what is in use at one moment may be movable at the next.
+pub const CONTIG_ROUNDS: usize = 8;
+/// Leaves that are moved to other frames with one flush, at most: as many as a flush names one by one.
+pub const MOVE_LEAVES: usize = 32;
+
 /// Huge pages that a resize of their pool moves between two reschedule points, and under one hold of the pool's lock, at most.
 pub const HUGE_BATCH: usize = 128;
 
@@ -156,6 +163,8 @@ const _: () = assert!(CLEAR_STRETCH_BYTES.is_multiple_of(FRAME_SIZE) && CLEAR_NE
 const _: () =
     assert!(CLEAR_STRETCH_BYTES <= CLEAR_STRETCH_MOST && CLEAR_STRETCH_MOST.is_multiple_of(FRAME_SIZE));
 const _: () = assert!(SPLIT_BATCH as u64 <= FLUSH_PAGES_CEILING);
+const _: () = assert!(MOVE_LEAVES as u64 <= FLUSH_PAGES_CEILING && MOVE_LEAVES <= GATHER_SPANS);
+const _: () = assert!(MOVE_LEAVES as u64 * FRAME_SIZE <= CLEAR_STRETCH_BYTES);
 const _: () = assert!(MAX_PHYS_BYTES / BLOCK_SIZE <= u32::MAX as u64);
 /// Groups of processes that may have limits on huge pages at a time.
 pub const MAX_HUGE_GROUPS: usize = 64;

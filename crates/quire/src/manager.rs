@@ -7,6 +7,10 @@ use crate::error::{InitError, MmError, SplitError};
 use crate::hugetlb::{DescriptorPolicy, HugeFsError, HugeFsLimits, HugePools, HugeSize, PoolInfo};
 use crate::limits::FRAME_SIZE;
 use crate::page_alloc::{AllocatorConfig, MemoryInfo, PageAllocator, Violation};
+use crate::error::{AllocError, InitError, MigrateError, MmError, SplitError};
+use crate::hugetlb::{HugeFsError, HugeFsLimits, HugePools, HugeSize, PoolInfo, Resized, Stopped};
+use crate::limits::{FRAME_SIZE, MAX_NODES};
+use crate::page_alloc::{AllocatorConfig, Gfp, MemoryInfo, NodePolicy, NodeSet, PageAllocator, Violation};
 use crate::platform::{FileId, Platform};
 use crate::stats::Stat;
 use crate::tlb::ZapStrategy;
@@ -235,6 +239,50 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// [`SplitError`]; the folio is as before then, though leaves may have been split.
     pub fn split_folio(&self, frame: Frame, to: Order) -> Result<u64, SplitError> {
         self.memory.split_folio(frame, to)
+    }
+
+    /// Moves the anonymous folio that starts at `frame`, of order 9 at most, or the page of a file that the frame holds, to
+    /// other frames, wherever it is mapped. How many frames became free. The caller holds no lock.
+    ///
+    /// # Errors
+    /// [`MigrateError`].
+    pub fn migrate(&self, frame: Frame) -> Result<u64, MigrateError> {
+        self.memory.migrate(frame)
+    }
+
+    /// Takes `blocks` blocks of 2 MiB in a row as [`PageAllocator::alloc_contig`] does, and moves what is in the way elsewhere if
+    /// need be. The caller holds no lock.
+    ///
+    /// # Errors
+    /// As [`PageAllocator::alloc_contig_moving`].
+    pub fn alloc_contig(&self, gfp: Gfp, blocks: u32, align_blocks: u32) -> Result<Frame, AllocError> {
+        let move_out = |range| {
+            self.memory.move_out(range);
+        };
+        self.pages().alloc_contig_moving(gfp, blocks, align_blocks, move_out)
+    }
+
+    /// Resizes a pool as [`HugePools::resize`] does. When memory is out in such pieces, what is in the way moves elsewhere, a
+    /// page at a time, until that fails too. The caller holds no lock.
+    pub fn resize_huge(&self, size: HugeSize, nodes: NodeSet, wanted: u64) -> Resized {
+        let (pages, pools) = (self.pages(), self.huge_pools());
+        let mut done = pools.resize(pages, size, nodes, wanted);
+        let before = done.before;
+        while done.stopped == Some(Stopped::OutOfMemory) && self.add_huge(size, nodes) {
+            done = pools.resize(pages, size, nodes, wanted);
+        }
+        Resized { before, ..done }
+    }
+
+    /// Adds one page to a pool that may become too large by it, which its next resize makes good.
+    fn add_huge(&self, size: HugeSize, nodes: NodeSet) -> bool {
+        let there = NodeSet::first(self.pages().node_count().min(MAX_NODES));
+        let gfp = Gfp::USER.from_nodes(NodePolicy::Bind(nodes.intersection(there)));
+        let move_out = |range| {
+            self.memory.move_out(range);
+        };
+        let found = self.pages().alloc_moving(gfp, size.order(), move_out);
+        found.inspect(|&frame| self.huge_pools().adopt(self.pages(), size, frame)).is_ok()
     }
 
     /// Checks everything that can be checked while nothing is under way. Address spaces are checked by

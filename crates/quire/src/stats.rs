@@ -139,6 +139,20 @@ stats! {
     NrMapped = "nr_mapped",
     /// Frames that hold page tables now.
     NrPageTablePages = "nr_page_table_pages",
+    /// Folios that were set aside to be moved, in frames.
+    CompactIsolated = "compact_isolated",
+    /// Frames whose contents were moved elsewhere, or dropped since they can be had again.
+    PgmigrateSuccess = "pgmigrate_success",
+    /// Frames that were to be moved and were not.
+    PgmigrateFail = "pgmigrate_fail",
+    /// 2 MiB folios that were moved in one piece.
+    ThpMigrationSuccess = "thp_migration_success",
+    /// Folios that were moved in pieces, since there was none of their size to move to.
+    ThpMigrationSplit = "thp_migration_split",
+    /// Ranges of blocks that were emptied by moving what was in them.
+    ContigAllocSuccess = "contig_alloc_success",
+    /// Ranges of blocks that were to be emptied, and something in them could not be moved.
+    ContigAllocFail = "contig_alloc_fail",
     /// Frames that hold small objects now.
     NrSlab = "nr_slab_unreclaimable",
 }

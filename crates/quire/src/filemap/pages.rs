@@ -163,6 +163,13 @@ impl FilePages {
         self.mark(index, CachedPage::FRESH, false);
     }
 
+    /// Puts a page into another frame.
+    pub(super) fn set_frame(&mut self, index: u64, frame: Frame) {
+        if let Some(page) = self.get(index) {
+            self.tree.set(index, frame.0 << FRAME_SHIFT | page.0 & !CachedPage::FRAME);
+        }
+    }
+
     fn mark(&mut self, index: u64, bit: u64, on: bool) {
         if let Some(page) = self.get(index) {
             self.tree.set(index, if on { page.0 | bit } else { page.0 & !bit });

@@ -14,14 +14,17 @@ use crate::slab::Cache;
 use crate::sync::SpinLock;
 
 const BUCKETS: usize = 256;
+/// The list of the files without a name.
+const NAMELESS: usize = BUCKETS;
 
 /// The files by name, the memory of their records, and how much they keep in memory.
 ///
 /// # Invariants
 ///
-/// A bucket's list holds live nodes only (F2), linked through `next` under the table's lock.
+/// A bucket's list holds live nodes only (F2), linked through `next` under the table's lock. There is one more for files
+/// without a name.
 pub struct FileTable {
-    buckets: SpinLock<[AtomicPtr<FileNode>; BUCKETS]>,
+    buckets: SpinLock<[AtomicPtr<FileNode>; BUCKETS + 1]>,
     nodes: Cache<FileNode>,
     radix: Cache<RadixNode>,
     paged: AtomicI64,
@@ -38,7 +41,7 @@ impl FileTable {
         Self {
             buckets: SpinLock::new(
                 Rank::FileTable,
-                [const { AtomicPtr::new(core::ptr::null_mut()) }; BUCKETS],
+                [const { AtomicPtr::new(core::ptr::null_mut()) }; BUCKETS + 1],
             ),
             nodes: Cache::new(),
             radix: Cache::new(),
@@ -95,7 +98,11 @@ impl FileTable {
         pages: &PageAllocator<'_, P>,
         bytes: u64,
     ) -> Result<FileRef, AllocError> {
-        self.make(pages, FileKind::Nameless { bytes })
+        let fresh = self.make(pages, FileKind::Nameless { bytes })?;
+        let head = &self.buckets.lock(pages.platform())[NAMELESS];
+        fresh.node().next.store(head.load(Ordering::Relaxed), Ordering::Relaxed);
+        head.store(fresh.as_ptr(), Ordering::Relaxed);
+        Ok(fresh)
     }
 
     /// A file of huge pages of this order, `bytes` long, of a file system or of none. Whoever gives the last reference back
@@ -121,7 +128,13 @@ impl FileTable {
     pub fn close<P: Platform>(&self, pages: &PageAllocator<'_, P>, file: FileRef) -> Result<(), MmError> {
         let Err(file) = file.give_back_unless_last() else { return Ok(()) };
         let FileKind::Paged(name) = file.node().kind() else {
-            self.finish(pages, file.give_back());
+            let buckets = self.buckets.lock(pages.platform());
+            if file.node().references() == 1 {
+                unlink(&buckets[NAMELESS], file.as_ptr());
+            }
+            let node = file.give_back();
+            drop(buckets);
+            self.finish(pages, node);
             return Ok(());
         };
         loop {
@@ -163,8 +176,26 @@ impl FileTable {
         platform: &P,
         place: (usize, usize),
     ) -> Option<(FileRef, (usize, usize))> {
+        self.next_of(platform, place, BUCKETS)
+    }
+
+    /// The same of all files, with a name or without.
+    pub fn next_of_all<P: Platform>(
+        &self,
+        platform: &P,
+        place: (usize, usize),
+    ) -> Option<(FileRef, (usize, usize))> {
+        self.next_of(platform, place, NAMELESS + 1)
+    }
+
+    fn next_of<P: Platform>(
+        &self,
+        platform: &P,
+        place: (usize, usize),
+        end: usize,
+    ) -> Option<(FileRef, (usize, usize))> {
         let (first, mut skip) = place;
-        for bucket in first..BUCKETS {
+        for bucket in first..end {
             let buckets = self.buckets.lock(platform);
             let mut at = buckets[bucket].load(Ordering::Relaxed);
             let mut number = 0;

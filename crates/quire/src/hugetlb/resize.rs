@@ -189,6 +189,13 @@ impl HugePools {
         got
     }
 
+    /// A folio that the caller has taken from the page allocator joins the pool.
+    pub fn adopt<P: Platform>(&self, pages: &PageAllocator<'_, P>, size: HugeSize, frame: Frame) {
+        pages.make_huge(frame);
+        pages.count(Stat::HtlbBuddyAllocSuccess, 1);
+        self.lock(pages, size).join(pages.memmap(), pages.node_of_frame(frame), frame);
+    }
+
     /// One batch less.
     fn shrink_some<P: Platform>(
         &self,

@@ -372,7 +372,7 @@ impl<P: Platform> Drop for Counter<'_, '_, P> {
 
 /// Frames are mapped or held: whoever frees their folios must look closely. Under the block's lock.
 #[inline]
-fn touch(block: &Block, start: usize, count: usize) {
+pub(super) fn touch(block: &Block, start: usize, count: usize) {
     FrameState::UNKNOWN.put(block.folio_state_cell());
     let Some(area) = block.area() else { return };
     // The state of a folio is its first frame's. Mostly the run is, or is part of, one folio.

@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use super::PageAllocator;
 use super::deferred::DeferredSplits;
 use super::gfp::ZoneKind;
+use super::isolated::Isolated;
 use super::layout::{KINDS, Layout};
 use super::list::Slot;
 use super::magazine::Parked;
@@ -245,6 +246,7 @@ impl Layout<'_> {
             booked: OwnLine::default(),
             pieces_zeroed: OwnLine::default(),
             descriptor_frames: AtomicU64::new(0),
+            isolated: Isolated::default(),
         };
         zone.add_free(managed as i64);
         Ok(zone)

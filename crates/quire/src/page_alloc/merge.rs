@@ -34,12 +34,13 @@ impl<P: Platform> PageAllocator<'_, P> {
             }
         }
         // Its descriptors stood in it, or nobody knows what.
-        zone.put_blocks(self.platform, number, 1, false);
+        zone.put_blocks(self.platform, &self.memmap, number, 1, false);
         self.count(Stat::BlockMerge, 1);
     }
 
     /// An entirely free block becomes its shard's spare, or whole again if there is one already. Under the block's
-    /// lock. If the block is whole now, the caller puts it into the pool. One whose descriptors stand elsewhere is no spare.
+    /// lock. If the block is whole now, the caller puts it into the pool. One whose descriptors stand elsewhere is no spare,
+    /// nor is one that is isolated.
     #[cold]
     #[inline(never)]
     pub(super) fn merge_or_spare(
@@ -49,10 +50,10 @@ impl<P: Platform> PageAllocator<'_, P> {
         number: BlockNumber,
         block: &Block,
     ) -> Option<Merged> {
-        let elsewhere = block.area_elsewhere().is_some();
+        let no_spare = block.area_elsewhere().is_some() || zone.isolated.contains(number);
         let mut index = shard.0.lock(self.platform);
         // A spare that is used again needs the name no more.
-        if !elsewhere && !shard.spare().is_some_and(|spare| self.memmap.block(spare).is_entirely_free()) {
+        if !no_spare && !shard.spare().is_some_and(|spare| self.memmap.block(spare).is_entirely_free()) {
             shard.set_spare(Some(number));
             index.relist(&self.memmap, number, block);
             return None;
@@ -75,6 +76,25 @@ impl<P: Platform> PageAllocator<'_, P> {
     /// time; how many there were.
     pub(super) fn merge_spares(&self, zone: &Zone) -> usize {
         zone.shards.iter().map(|shard| (0..MERGES).take_while(|_| self.merge_one(zone, shard)).count()).sum()
+    }
+
+    /// Makes an isolated block whole, if it is entirely free and was left in pieces.
+    pub(super) fn merge_isolated(&self, zone: &Zone, number: BlockNumber) {
+        let block = self.memmap.block(number);
+        if !block.is_entirely_free() {
+            return;
+        }
+        block.lock(self.platform);
+        let merge = block.state() == BlockState::Small && could_be_whole(block);
+        if merge {
+            let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))].0;
+            shard.lock(self.platform).unlist(&self.memmap, number, block);
+        }
+        let merged = merge.then(|| self.forget_small(zone, block));
+        block.unlock(self.platform);
+        if let Some(merged) = merged {
+            self.put_merged(zone, number, merged);
+        }
     }
 
     fn merge_one(&self, zone: &Zone, shard: &Shard) -> bool {

@@ -69,6 +69,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         }
         block.lock(self.platform);
         let serves = block.state() == BlockState::Small
+            && !zone.isolated.contains(number)
             && (block.zone(), block.mobility()) == (zone.number.into(), gfp.mobility as u8)
             && block.free_order.load(Ordering::Relaxed) > order.get();
         let search = Search { contents: gfp.contents, ..Search::within(order) };

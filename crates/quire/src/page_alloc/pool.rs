@@ -4,13 +4,15 @@
 //! The bits start at a 1 GiB boundary, so that an aligned run of blocks is an aligned run of bits. Zeroed memory is a
 //! pool in which everything is free and zero.
 
+use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::gfp::Contents;
+use super::isolated::COLLECTED;
 use super::runs::{PoolBits, Run};
 use crate::addr::BlockNumber;
 use crate::limits::{POOL_WORDS_LOOKED_AT, SECTION_BLOCKS, WHOLE_BLOCKS_SHORT};
-use crate::memmap::BootSlice;
+use crate::memmap::{BootSlice, MemMap};
 
 /// Words of bits for `count` blocks from `first`, and words of the summary.
 pub(super) fn pool_words(first: BlockNumber, count: u32) -> (usize, usize) {
@@ -37,6 +39,9 @@ pub(super) struct Pool {
     pub(super) zeroed: u32,
     /// Every word below is full, so that no search need look there.
     hint: usize,
+    /// Blocks that are collected in place of becoming free, and how many are.
+    isolated: Range<u32>,
+    pub(super) collected: u32,
 }
 
 impl Pool {
@@ -53,7 +58,20 @@ impl Pool {
             stale.iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
         }
         let known = if zeroed { count } else { 0 };
-        let mut pool = Self { origin, first, count, taken, full, stale, free: count, zeroed: known, hint: 0 };
+        let isolated = 0..0;
+        let mut pool = Self {
+            origin,
+            first,
+            count,
+            taken,
+            full,
+            stale,
+            free: count,
+            zeroed: known,
+            hint: 0,
+            isolated,
+            collected: 0,
+        };
         let (from, to) = ((first.0 - origin) as usize, (first.0 - origin + count) as usize);
         pool.mark(0, from, true);
         pool.mark(to, taken.len() * 64 - to, true);
@@ -140,8 +158,58 @@ impl Pool {
         self.free <= self.count / WHOLE_BLOCKS_SHORT
     }
 
-    /// Puts a run of blocks back, all of them zero or none known to be.
-    pub(super) fn put(&mut self, first: BlockNumber, blocks: u32, zeroed: bool) {
+    /// Puts a run of blocks back, all of them zero or none known to be. Isolated ones are collected.
+    pub(super) fn put(&mut self, memmap: &MemMap, first: BlockNumber, blocks: u32, zeroed: bool) {
+        let (from, to) = (self.isolated.start.max(first.0), self.isolated.end.min(first.0 + blocks));
+        if from >= to {
+            return self.put_run(first, blocks, zeroed);
+        }
+        (from..to).for_each(|number| self.collect(memmap, BlockNumber(number)));
+        self.put_run(first, from - first.0, zeroed);
+        self.put_run(BlockNumber(to), first.0 + blocks - to, zeroed);
+    }
+
+    /// Marks a block as collected. What was known of its contents is not any more.
+    fn collect(&mut self, memmap: &MemMap, number: BlockNumber) {
+        let bit = (number.0 - self.origin) as usize;
+        let stale = self.stale[bit / 64].load(Ordering::Relaxed);
+        self.stale[bit / 64].store(stale | 1 << (bit % 64), Ordering::Relaxed);
+        memmap.block(number).next.store(COLLECTED, Ordering::Relaxed);
+        self.collected += 1;
+    }
+
+    /// Isolates blocks of the region: those that are free are collected at once, and what is known of them is kept.
+    pub(super) fn isolate(&mut self, memmap: &MemMap, first: BlockNumber, blocks: u32) {
+        (self.isolated, self.collected) = (first.0..first.0 + blocks, 0);
+        for number in self.isolated.clone() {
+            let bit = (number - self.origin) as usize;
+            if !self.is_taken(bit) {
+                self.take_bits(bit, 1);
+                memmap.block(BlockNumber(number)).next.store(COLLECTED, Ordering::Relaxed);
+                self.collected += 1;
+            }
+        }
+    }
+
+    /// Ends the isolation. What was collected becomes free, or is the caller's if all of it was and is `wanted`.
+    pub(super) fn end_isolation(&mut self, memmap: &MemMap, wanted: bool) {
+        for number in core::mem::take(&mut self.isolated).map(BlockNumber) {
+            let next = &memmap.block(number).next;
+            if next.load(Ordering::Relaxed) == COLLECTED {
+                next.store(0, Ordering::Relaxed);
+                if !wanted {
+                    let bit = (number.0 - self.origin) as usize;
+                    let zeroed = self.stale[bit / 64].load(Ordering::Relaxed) >> (bit % 64) & 1 == 0;
+                    self.put_run(number, 1, zeroed);
+                }
+            }
+        }
+    }
+
+    fn put_run(&mut self, first: BlockNumber, blocks: u32, zeroed: bool) {
+        if blocks == 0 {
+            return;
+        }
         let bit = (first.0 - self.origin) as usize;
         debug_assert!((bit..bit + blocks as usize).all(|bit| self.is_taken(bit)));
         for (word, mask) in masks(bit, blocks as usize) {
@@ -157,6 +225,11 @@ impl Pool {
     /// Whether the block is one of the region's.
     pub(super) fn spans(&self, block: BlockNumber) -> bool {
         block.0 >= self.first.0 && block.0 - self.first.0 < self.count
+    }
+
+    /// The region: its first block, and how many it has.
+    pub(super) fn region(&self) -> (BlockNumber, u32) {
+        (self.first, self.count)
     }
 
     /// How many blocks of the region there are from `block`, which is one of them, to its end.

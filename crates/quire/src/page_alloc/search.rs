@@ -174,7 +174,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         let (block, shard) = (self.memmap.block(number), &zone.shards[search.home].0);
         // Either lock may be held by what this code has interrupted; then the block goes back.
         let Some(mut index) = self.lock_both(block, shard, search.wait) else {
-            zone.put_blocks(self.platform, number, 1, zeroed);
+            zone.put_blocks(self.platform, &self.memmap, number, 1, zeroed);
             return None;
         };
         self.make_small(zone, number, block, 0, FrameMask::EMPTY, zeroed);

@@ -4,6 +4,7 @@
 //! locks. A block belongs to one shard; freeing a frame goes to the block, wherever it belongs. The list that a block is on
 //! may promise more than the block has, never less.
 
+use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::gfp::Mobility;
@@ -32,7 +33,10 @@ pub(super) struct Shard(
 impl Shard {
     pub(super) fn new() -> Self {
         Self(
-            SpinLock::new(Rank::Shard, ShardIndex { heads: [[0; ORDERS]; 3], occupied: [0; 3] }),
+            SpinLock::new(
+                Rank::Shard,
+                ShardIndex { heads: [[0; ORDERS]; 3], occupied: [0; 3], isolated: 0..0 },
+            ),
             AtomicU32::new(0),
         )
     }
@@ -56,6 +60,8 @@ pub(super) struct ShardIndex {
     heads: [[u32; ORDERS]; 3],
     /// Which of the lists are not empty, a bit for each order.
     occupied: [u16; 3],
+    /// Blocks that are on no list, whatever they have.
+    pub(super) isolated: Range<u32>,
 }
 
 impl ShardIndex {
@@ -96,7 +102,7 @@ impl ShardIndex {
 
     /// Brings the block onto the list that its free order and mobility ask for. Under the block's lock as well.
     pub(super) fn relist(&mut self, memmap: &MemMap, number: BlockNumber, block: &Block) {
-        let wanted = Self::wanted_list(block);
+        let wanted = if self.isolated.contains(&number.0) { 0 } else { Self::wanted_list(block) };
         if block.listed.load(Ordering::Relaxed) != wanted {
             self.unlist(memmap, number, block);
             if wanted != 0 {

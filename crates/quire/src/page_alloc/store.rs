@@ -98,7 +98,7 @@ impl<P: Platform> PageAllocator<'_, P> {
             return None;
         }
         let mut got = 0;
-        if block.state() == BlockState::Small {
+        if block.state() == BlockState::Small && !zone.isolated.contains(number) {
             got = take_fitting(zone, number, block, search, out);
             if ShardIndex::wanted_list(block) != block.listed.load(Ordering::Relaxed) {
                 let mut index = index.unwrap_or_else(|| shard.lock(self.platform));
@@ -187,7 +187,8 @@ impl<P: Platform> PageAllocator<'_, P> {
             return false;
         };
         let grown = clear_folio(block, frame.index_in_block(), order);
-        if count_free(block, order.frames() as u16, grown) && shard.spare().is_none() {
+        let spared = shard.spare().is_some() || zone.isolated.contains(number);
+        if count_free(block, order.frames() as u16, grown) && !spared {
             shard.set_spare(Some(number));
         }
         index.relist(&self.memmap, number, block);

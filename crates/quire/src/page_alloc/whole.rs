@@ -121,7 +121,7 @@ impl<P: Platform> PageAllocator<'_, P> {
                 debug_assert_eq!(freed, Ok(()));
             }
         }
-        zone.put_blocks(self.platform, number, blocks, zeroed);
+        zone.put_blocks(self.platform, &self.memmap, number, blocks, zeroed);
         zone.add_free(i64::from(blocks) * BLOCK_FRAMES as i64);
     }
 }

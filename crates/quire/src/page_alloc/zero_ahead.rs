@@ -49,7 +49,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         let Some(number) = taken else { return false };
         zone.add_free(-(BLOCK_FRAMES as i64));
         let cleared = self.zero_frames(FrameRange::folio(number.first_frame(), Order::BLOCK));
-        self.interrupts_guarded(|| zone.put_blocks(self.platform, number, 1, cleared));
+        self.interrupts_guarded(|| zone.put_blocks(self.platform, &self.memmap, number, 1, cleared));
         zone.add_free(BLOCK_FRAMES as i64);
         cleared
     }
@@ -84,7 +84,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         block.lock(self.platform);
         let ours = block.state() == BlockState::Small && block.zone() == usize::from(zone.number);
         let mut taken = 0;
-        if ours && !block.has_zeroed() {
+        if ours && !block.has_zeroed() && !zone.isolated.contains(number) {
             let search = Search::within(PIECE);
             for slot in folios.iter_mut() {
                 let Some(index) = take_group(zone, block, &search) else { break };

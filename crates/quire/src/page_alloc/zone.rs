@@ -3,11 +3,12 @@
 use core::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use super::gfp::{Contents, Urgency, ZoneKind};
+use super::isolated::Isolated;
 use super::layout::KINDS;
 use super::pool::Pool;
 use super::shard::Shard;
 use crate::addr::BlockNumber;
-use crate::memmap::BootSlice;
+use crate::memmap::{BootSlice, MemMap};
 use crate::platform::Platform;
 use crate::sync::SpinLock;
 
@@ -72,6 +73,8 @@ pub(super) struct Zone {
     pub(super) pieces_zeroed: OwnLine<AtomicI64>,
     /// Frames that hold descriptors of blocks in small pieces. Changed once per block.
     pub(super) descriptor_frames: AtomicU64,
+    /// The blocks that nobody is handed anything of.
+    pub(super) isolated: Isolated,
 }
 
 impl Zone {
@@ -113,7 +116,8 @@ impl Zone {
             Urgency::Reserve => 0,
         };
         let reserve = if urgency == Urgency::Reserve { 0 } else { self.low_reserve[wanted_zone as usize] };
-        self.free_frames().saturating_sub(mark + reserve)
+        let aside = self.isolated.aside.load(Ordering::Relaxed).max(0) as u64;
+        self.free_frames().saturating_sub(mark + reserve + aside)
     }
 
     /// Takes a run of whole blocks from any of the zone's regions, rather one with the contents that are wanted; whether all of
@@ -144,10 +148,12 @@ impl Zone {
         })
     }
 
-    /// Puts whole blocks back into their region's pool, all of them zero or none known to be.
+    /// Puts whole blocks back into their region's pool, all of them zero or none known to be; those that are isolated are
+    /// collected.
     pub(super) fn put_blocks<P: Platform>(
         &self,
         platform: &P,
+        memmap: &MemMap,
         first: BlockNumber,
         blocks: u32,
         zeroed: bool,
@@ -155,7 +161,7 @@ impl Zone {
         for pool in self.pools.iter() {
             let mut pool = pool.lock(platform);
             if pool.spans(first) {
-                pool.put(first, blocks, zeroed);
+                pool.put(memmap, first, blocks, zeroed);
                 return;
             }
         }

@@ -62,7 +62,7 @@ impl<P: Platform> PageTables<'_, '_, P> {
     }
 
     /// Counts one leaf more.
-    fn count_leaf(&self, leaf: Entry, size: PageSize) -> Result<(), CountError> {
+    pub(super) fn count_leaf(&self, leaf: Entry, size: PageSize) -> Result<(), CountError> {
         if leaf.has(EntryFlags::SPECIAL) {
             return Ok(());
         }

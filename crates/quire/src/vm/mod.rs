@@ -18,6 +18,7 @@ mod info;
 pub mod layout;
 mod madvise;
 mod memory;
+mod migrate;
 mod mlock;
 mod mm;
 mod mmap;

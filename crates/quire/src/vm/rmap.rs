@@ -28,7 +28,7 @@ use crate::platform::Platform;
 
 /// An address space that maps the pages, with its lock held for reading.
 pub(super) struct FoundSpace<'a, 'p, P: Platform> {
-    memory: &'a Memory<'p, P>,
+    pub(super) memory: &'a Memory<'p, P>,
     pub(super) body: &'a MmBody,
     space: &'a Space,
     file: &'a FileNode,
@@ -63,9 +63,7 @@ impl<P: Platform> Memory<'_, P> {
             after = body.mapper.number();
             let space = body.space.read(self.platform());
             let tables = PageTables::new(self.pages(), &body.context);
-            let there =
-                Some(origin.addr()).filter(|&at| space.layout.user.contains(at) && maps(&tables, at, frame));
-            if let Some(addr) = there.or_else(|| find_moved(&space, &tables, frame, origin.addr())) {
+            if let Some(addr) = place_in(&space, &tables, frame, origin.addr()) {
                 visit(&body, addr);
             }
         }
@@ -146,6 +144,17 @@ impl<'a, 'p, P: Platform> FoundSpace<'a, 'p, P> {
     pub(super) fn tables(&self) -> PageTables<'_, 'p, P> {
         PageTables::new(self.memory.pages(), &self.body.context)
     }
+}
+
+/// Where an address space maps this anonymous frame, which comes from `origin`. Its lock is held.
+pub(super) fn place_in<P: Platform>(
+    space: &Space,
+    tables: &PageTables<'_, '_, P>,
+    frame: Frame,
+    origin: VirtAddr,
+) -> Option<VirtAddr> {
+    let there = Some(origin).filter(|&at| space.layout.user.contains(at) && maps(tables, at, frame));
+    there.or_else(|| find_moved(space, tables, frame, origin))
 }
 
 /// Whether the leaf for an address maps this anonymous frame there.

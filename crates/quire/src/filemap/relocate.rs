@@ -1,0 +1,104 @@
+//! Puts pages of a file into other frames.
+//!
+//! The caller has the file closed, makes the pages busy, and unmaps them: then nobody reads or writes them, and what is copied
+//! is what there is.
+#![forbid(unsafe_code)]
+
+use super::FileTable;
+use super::file::FileClosed;
+use super::pages::FilePages;
+use super::reclaim::PageRuns;
+use crate::addr::{Frame, FrameRange, Order};
+use crate::limits::LOCK_HOLD_FRAMES;
+use crate::page_alloc::{Gfp, PageAllocator};
+use crate::platform::{Platform, TouchHint};
+
+/// What became of a page that was to be moved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MovedPage {
+    /// It is in another frame, or was dropped since it can be had again; the old frame is free.
+    Gone,
+    /// Somebody maps it still.
+    Mapped,
+    /// There is no frame for it.
+    OutOfMemory,
+}
+
+impl FileTable {
+    /// Makes some pages of a file busy that are in these frames, from index `from` on; where to look for more. Each ends with
+    /// [`Self::move_page`].
+    pub fn begin_moving<P: Platform>(
+        &self,
+        platform: &P,
+        file: &FileClosed<'_>,
+        frames: FrameRange,
+        from: u64,
+    ) -> (PageRuns, Option<u64>) {
+        let mut cached = file.node().pages.lock(platform);
+        let (mut runs, mut at) = (PageRuns::default(), from);
+        for _ in 0..LOCK_HOLD_FRAMES {
+            let Some((index, page)) = cached.next(at) else { return (runs, None) };
+            if !page.is_busy() && frames.contains(page.frame()) {
+                if !runs.add(index) {
+                    break;
+                }
+                cached.set_busy(index, true);
+            }
+            at = index + 1;
+        }
+        (runs, Some(at))
+    }
+
+    /// Puts a page that the caller made busy, and has unmapped, into another frame, and makes it not busy. Where there is no
+    /// frame and the page can be had again, it is dropped.
+    pub fn move_page<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        file: &FileClosed<'_>,
+        index: u64,
+    ) -> MovedPage {
+        let (node, platform) = (file.node(), pages.platform());
+        let cached = node.pages.lock(platform);
+        let Some(page) = cached.get(index) else { return MovedPage::Gone };
+        drop(cached);
+        let from = FrameRange::folio(page.frame(), Order::FRAME);
+        let mapped = pages.mapcount(page.frame()) != 0;
+        let gfp = Gfp::USER.on_node(pages.node_of_frame(page.frame()));
+        let target = if mapped { None } else { pages.alloc(gfp, Order::FRAME).ok() };
+        if let Some(to) = target {
+            pages.hold(FrameRange::folio(to, Order::FRAME));
+            pages.copy(from, to, TouchHint::Unknown);
+        }
+        let mut cached = node.pages.lock(platform);
+        cached.set_busy(index, false);
+        if let Some(to) = target {
+            cached.set_frame(index, to);
+        } else if mapped {
+            return MovedPage::Mapped;
+        } else if page.is_dirty() || !matches!(node.kind(), super::FileKind::Paged(_)) {
+            return MovedPage::OutOfMemory;
+        } else {
+            self.drop_page(pages, file, &mut cached, index);
+        }
+        drop(cached);
+        pages.release(from);
+        MovedPage::Gone
+    }
+
+    /// The frame of a page that is in memory and not busy.
+    pub fn frame_of<P: Platform>(&self, platform: &P, file: &FileClosed<'_>, index: u64) -> Option<Frame> {
+        let page = file.node().pages.lock(platform).get(index)?;
+        (!page.is_busy()).then_some(page.frame())
+    }
+
+    fn drop_page<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        file: &FileClosed<'_>,
+        cached: &mut FilePages,
+        index: u64,
+    ) {
+        cached.remove(index, |memory| self.free_radix(pages, memory));
+        self.count_cached(file.node().kind(), -1);
+    }
+}

@@ -1,0 +1,91 @@
+//! Leaves that get other frames with the same contents, some with one flush.
+#![forbid(unsafe_code)]
+
+use super::PageTables;
+use super::lock::same_leaf;
+use crate::addr::{Frame, PageSize, VirtAddr, VirtRange};
+use crate::arch::{Entry, EntryFlags};
+use crate::error::MapError;
+use crate::page_alloc::CountError;
+use crate::platform::Platform;
+use crate::tlb::{MmuGather, Unmapped};
+
+/// A leaf that gets another frame.
+#[derive(Clone, Copy, Debug)]
+pub struct Relocation {
+    /// Its first address.
+    pub addr: VirtAddr,
+    /// The leaf, as it was seen.
+    pub leaf: Entry,
+    /// The first frame that it maps afterwards.
+    pub to: Frame,
+    taken: bool,
+}
+
+impl Relocation {
+    /// Of the leaf that was seen at an address, to this frame on.
+    pub fn new(addr: VirtAddr, leaf: Entry, to: Frame) -> Self {
+        Self { addr, leaf, to, taken: false }
+    }
+}
+
+impl<P: Platform> PageTables<'_, '_, P> {
+    /// Gives leaves of one size other frames: they are made busy, every CPU is flushed, `copy` is called with those that were
+    /// taken out, at a time when nothing is stored through them, and new leaves come in their places with the same bits. A leaf
+    /// that is no longer the one that was seen (bits that only record history apart) stays as it is, and is not
+    /// copied. How many were relocated; the old ones go to the gather. Exclusive, and no table among them is shared.
+    ///
+    /// # Errors
+    /// [`MapError::OutOfMemory`], for map counts; the leaves before the one that lacks some have been relocated.
+    pub fn relocate(
+        &self,
+        leaves: &mut [Option<Relocation>],
+        size: PageSize,
+        gather: &mut MmuGather<'_, '_, P>,
+        mut copy: impl FnMut(&Relocation),
+    ) -> Result<usize, MapError> {
+        let mut taken = 0;
+        let done = leaves.iter_mut().flatten().try_for_each(|one| {
+            gather.make_room();
+            self.take_busy(one, size, gather)?;
+            taken += usize::from(one.taken);
+            Ok(())
+        });
+        gather.flush();
+        for one in leaves.iter().flatten().filter(|one| one.taken) {
+            copy(one);
+            if let Some((table, index)) = self.slot(one.addr, size) {
+                self.lock(table).fill(index, Entry::leaf(one.to, size, one.leaf.flags()));
+            }
+        }
+        done.map(|()| taken)
+    }
+
+    /// Counts the new leaf, and exchanges the old one for a busy mark, if it is still there.
+    fn take_busy(
+        &self,
+        one: &mut Relocation,
+        size: PageSize,
+        gather: &mut MmuGather<'_, '_, P>,
+    ) -> Result<(), MapError> {
+        let Some((table, index)) = self.slot(one.addr, size) else { return Ok(()) };
+        let old = loop {
+            let locked = self.lock(table);
+            if !same_leaf(locked.load(index), one.leaf) {
+                return Ok(());
+            }
+            match self.count_leaf(Entry::leaf(one.to, size, one.leaf.flags()), size) {
+                Ok(()) => break locked.exchange(index, Entry::BUSY),
+                Err(CountError::Prepare { at, .. }) => {
+                    drop(locked);
+                    self.allocator.prepare_counts(at)?;
+                }
+            }
+        };
+        // With all that hardware recorded until now.
+        (one.leaf, one.taken) = (old, true);
+        gather.owe(VirtRange::from_len(one.addr, size.bytes()), size);
+        gather.add(Unmapped::leaves(old, size, 1, old.has(EntryFlags::DIRTY)));
+        Ok(())
+    }
+}

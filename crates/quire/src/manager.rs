@@ -1,7 +1,7 @@
 //! The whole manager: one value per machine.
 #![forbid(unsafe_code)]
 
-use crate::addr::{Frame, Order, VirtAddr};
+use crate::addr::{Frame, FrameRange, Order, VirtAddr};
 use crate::arch::PagingMode;
 use crate::error::{InitError, MmError, SplitError};
 use crate::hugetlb::{DescriptorPolicy, HugeFsError, HugeFsLimits, HugePools, HugeSize, PoolInfo};
@@ -248,6 +248,12 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// [`MigrateError`].
     pub fn migrate(&self, frame: Frame) -> Result<u64, MigrateError> {
         self.memory.migrate(frame)
+    }
+
+    /// Moves what it can out of these frames: anonymous folios that start there, and pages of files. How many frames became
+    /// free; somebody may have been handed them since. The caller holds no lock.
+    pub fn move_out(&self, range: FrameRange) -> u64 {
+        self.memory.move_out(range)
     }
 
     /// Takes `blocks` blocks of 2 MiB in a row as [`PageAllocator::alloc_contig`] does, and moves what is in the way elsewhere if

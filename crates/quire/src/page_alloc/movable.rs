@@ -77,7 +77,7 @@ impl<P: Platform> PageAllocator<'_, P> {
     /// Whether somebody besides leaves owns a frame of these, other than as the manager's metadata: they may be page cache.
     pub fn holds_any(&self, frames: FrameRange) -> bool {
         frames.by_block().any(|piece| {
-            let block = self.memmap.block(piece.start.block());
+            let Some(block) = self.memmap.get(piece.start.block()) else { return false };
             let run = FrameMask::run(piece.start.index_in_block(), piece.count as usize);
             block.lock(self.platform);
             let held = block.held.load().intersection(block.heads.load()).intersection(run);

@@ -98,10 +98,12 @@ fn large_folios_and_pages_of_files_get_out_of_the_way() {
             for (place, backing) in [(1, &file), (2, &memory)] {
                 let backing = Backing::File { file: backing, page_offset: 0 };
                 let sharing = Sharing::Shared;
-                mm.mmap(&MapRequest { addr: at(place), sharing, backing, ..anonymous(BASE, 8 * MIB) }).unwrap();
+                mm.mmap(&MapRequest { addr: at(place), sharing, backing, ..anonymous(BASE, 8 * MIB) })
+                    .unwrap();
             }
             let mut rng = fastrand::Rng::with_seed(7);
-            let words: Vec<_> = (0..35u64).map(|block| BASE + block * 2 * MIB + rng.u64(..512) * PAGE).collect();
+            let words: Vec<_> =
+                (0..35u64).map(|block| BASE + block * 2 * MIB + rng.u64(..512) * PAGE).collect();
             for block in 0..35u64 {
                 store(machine, mm, words[block as usize], block).unwrap();
                 for page in block * 58..(block + 1) * 58 {
@@ -137,7 +139,8 @@ fn what_cannot_be_moved_keeps_a_range_and_nothing_changes() {
             (0..8192).for_each(|page| store(machine, mm, BASE + page * PAGE, page).unwrap());
             let frames: Vec<_> = (0..8192).map(|page| frame_at(machine, mm, BASE + page * PAGE)).collect();
             pages.drain_all();
-            let (info, whole) = (pages.memory_info(), pages.zone_info().map(|zone| zone.whole_blocks).sum::<u64>());
+            let (info, whole) =
+                (pages.memory_info(), pages.zone_info().map(|zone| zone.whole_blocks).sum::<u64>());
             let moved = manager.stat(Stat::PgmigrateSuccess);
             assert_eq!(manager.alloc_contig(Gfp::USER, 16, 1), Err(AllocError::OutOfMemory));
             assert_eq!(manager.stat(Stat::PgmigrateSuccess), moved);

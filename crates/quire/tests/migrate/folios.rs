@@ -96,7 +96,8 @@ fn a_family_sees_the_same_bytes_and_copies_as_before() {
                 for page in 0..8 {
                     let frame = frame_at(machine, mm, BASE + page * PAGE);
                     moved(machine, manager, mm, BASE + page * PAGE);
-                    let at = if (2..4).contains(&page) { to.0 + (page - 2) * PAGE } else { BASE + page * PAGE };
+                    let at =
+                        if (2..4).contains(&page) { to.0 + (page - 2) * PAGE } else { BASE + page * PAGE };
                     let now = frame_at(machine, mm, BASE + page * PAGE);
                     assert_ne!(now, frame);
                     assert_eq!(frame_at(machine, &child, at), now);

@@ -119,6 +119,8 @@ pub enum FaultError {
     Marked,
     /// `SIGBUS`: no huge page is left that nobody else was promised, or a limit on them is reached.
     NoHugePage,
+    /// `SIGBUS`, `BUS_MCEERR_AR`: the memory went bad, and what it held is lost.
+    Poisoned,
     /// No memory. The caller decides whom to kill.
     OutOfMemory,
     /// The task is being killed, and what it waited for was left half done; nothing of it can be seen.
@@ -134,6 +136,21 @@ pub enum MigrateError {
     /// A leaf of it was left, or came meanwhile.
     Busy,
     /// No frames to move it to, or for what its leaves need.
+    OutOfMemory,
+}
+
+/// Why a bad frame was not put out of use. Nothing has changed then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MemoryFailureError {
+    /// There is no such frame.
+    NotMemory,
+    /// It was put out of use before, or will be when it is freed.
+    AlreadyPoisoned,
+    /// The manager needs it: page tables, small objects, descriptors. The machine should be stopped.
+    Unrecoverable,
+    /// It is on its way somewhere, or its folio is being cleared or moved.
+    Busy,
+    /// No memory to take its folio apart, or for tables that address spaces share.
     OutOfMemory,
 }
 
@@ -234,6 +251,13 @@ say! {
         Busy => "the folio is in use: try again",
         OutOfMemory => "out of memory to move to",
     }
+    MemoryFailureError {
+        NotMemory => "frame outside the managed memory",
+        AlreadyPoisoned => "the frame is known to be bad",
+        Unrecoverable => "the frame holds the manager's own data: stop the machine",
+        Busy => "the frame is in use: try again",
+        OutOfMemory => "out of memory to put the frame out of use: free some and try again",
+    }
     MmError {
         Invalid => "invalid argument",
         NoMemory => "cannot allocate memory",
@@ -253,6 +277,7 @@ say! {
         Io => "the pager failed",
         Marked => "the page is marked for a handler",
         NoHugePage => "no huge page is left: enlarge the pool, or map without MAP_NORESERVE",
+        Poisoned => "the memory went bad: unmap the page",
         OutOfMemory => "out of memory",
         Dying => "the task is being killed",
     }

@@ -9,12 +9,16 @@ use crate::limits::FRAME_SIZE;
 use crate::page_alloc::{AllocatorConfig, MemoryInfo, PageAllocator, Violation};
 use crate::error::{AllocError, InitError, MigrateError, MmError, SplitError};
 use crate::hugetlb::{HugeFsError, HugeFsLimits, HugePools, HugeSize, PoolInfo, Resized, Stopped};
+use crate::error::{AllocError, InitError, MemoryFailureError, MigrateError, MmError, SplitError};
+use crate::hugetlb::{
+    HugeFailure, HugeFsError, HugeFsLimits, HugePools, HugeSize, PoolInfo, Resized, Stopped,
+};
 use crate::limits::{FRAME_SIZE, MAX_NODES};
 use crate::page_alloc::{AllocatorConfig, Gfp, MemoryInfo, NodePolicy, NodeSet, PageAllocator, Violation};
 use crate::platform::{FileId, Platform};
 use crate::stats::Stat;
 use crate::tlb::ZapStrategy;
-use crate::vm::{File, FolioPolicy, ForkStrategy, HugeFs, Memory, Mm};
+use crate::vm::{File, FolioPolicy, ForkStrategy, HugeFs, Memory, MemoryFailure, Mm};
 
 pub use crate::page_alloc::MemoryRange;
 
@@ -42,6 +46,15 @@ pub struct MemoryManager<'p, P: Platform> {
     zap: ZapStrategy,
 }
 
+/// What became of a frame that went bad.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Failed {
+    /// It belonged to no pool of huge pages.
+    Memory(MemoryFailure),
+    /// It did.
+    Huge(HugeFailure),
+}
+
 /// The machine's memory in the words of `/proc/meminfo`, in 4 KiB pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Meminfo {
@@ -63,6 +76,8 @@ pub struct Meminfo {
     pub huge: PoolInfo,
     /// All pools together (`Hugetlb`).
     pub hugetlb: u64,
+    /// Frames that went bad (`HardwareCorrupted`). They count as used.
+    pub bad: u64,
 }
 
 impl Meminfo {
@@ -81,6 +96,7 @@ impl Meminfo {
             ("Slab", self.slab),
             ("PageTables", self.page_tables),
             ("Hugetlb", self.hugetlb),
+            ("HardwareCorrupted", self.bad),
         ]
         .into_iter()
         .map(|(name, pages)| (name, pages * (FRAME_SIZE / 1024)))
@@ -204,6 +220,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
             slab: self.stat(Stat::NrSlab),
             huge: pool(HugeSize::Size2M),
             hugetlb: HugeSize::ALL.map(|size| pool(size).total * size.order().frames()).iter().sum(),
+            bad: self.stat(Stat::NrHardwareCorrupted),
         }
     }
 
@@ -248,6 +265,19 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// [`MigrateError`].
     pub fn migrate(&self, frame: Frame) -> Result<u64, MigrateError> {
         self.memory.migrate(frame)
+    }
+
+    /// A frame went bad: what it held is lost, it is used no more, and everything around it goes on
+    /// ([`MemoryFailure`]). Of a page of a pool, [`HugePools::memory_failure`] says what became. The caller holds
+    /// no lock. May block in the pager.
+    ///
+    /// # Errors
+    /// [`MemoryFailureError`]; nothing has changed then.
+    pub fn memory_failure(&self, frame: Frame) -> Result<Failed, MemoryFailureError> {
+        Ok(match self.memory.memory_failure(frame)? {
+            MemoryFailure::Huge => Failed::Huge(self.huge_pools().memory_failure(self.pages(), frame)),
+            other => Failed::Memory(other),
+        })
     }
 
     /// Moves what it can out of these frames: anonymous folios that start there, and pages of files. How many frames became

@@ -139,6 +139,8 @@ stats! {
     NrMapped = "nr_mapped",
     /// Frames that hold page tables now.
     NrPageTablePages = "nr_page_table_pages",
+    /// Frames that went bad, lost or still part of something that is in use.
+    NrHardwareCorrupted = "nr_hardware_corrupted",
     /// Folios that were set aside to be moved, in frames.
     CompactIsolated = "compact_isolated",
     /// Frames whose contents were moved elsewhere, or dropped since they can be had again.

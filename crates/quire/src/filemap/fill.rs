@@ -25,7 +25,7 @@ impl FileTable {
     /// May block in the pager: called with no lock but an address space's, for reading.
     ///
     /// # Errors
-    /// [`FaultError::BeyondEnd`], [`FaultError::Io`], [`FaultError::OutOfMemory`]; the cache is as before then.
+    /// [`FaultError::BeyondEnd`], [`FaultError::Io`], [`FaultError::Poisoned`], [`FaultError::OutOfMemory`]; the cache is as before then.
     pub fn page<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -40,6 +40,7 @@ impl FileTable {
             }
             let found = node.pages.lock(platform).get(index);
             match found {
+                Some(page) if page.is_lost() => return Err(FaultError::Poisoned),
                 Some(page) if !page.is_busy() => return Ok(Filled { frame: page.frame(), major: false }),
                 Some(_) => platform.relax(),
                 None => {

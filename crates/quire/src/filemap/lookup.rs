@@ -21,7 +21,7 @@ impl FileTable {
         let cached = file.node().pages.lock(platform);
         let mut at = from;
         while let Some((index, page)) = cached.next(at).filter(|&(index, _)| index < end) {
-            if !page.is_busy() && !file.node().is_cut_off(index) {
+            if !page.is_busy() && !page.is_lost() && !file.node().is_cut_off(index) {
                 out[(index - from) as usize] = Some(page.frame());
             }
             at = index + 1;

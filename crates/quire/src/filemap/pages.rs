@@ -20,6 +20,7 @@ impl CachedPage {
     const PROMISED: u64 = 8;
     const FRESH: u64 = 16;
     const REDEEMED: u64 = 32;
+    const LOST: u64 = 64;
     const FRAME: u64 = ((1 << GROUP_SHIFT) - 1) & !((1 << FRAME_SHIFT) - 1);
 
     /// A page that is promised, for which this group pays, since a moment ago.
@@ -71,6 +72,12 @@ impl CachedPage {
     #[inline]
     pub(super) const fn is_busy(self) -> bool {
         self.0 & Self::BUSY != 0
+    }
+
+    /// Whether what the page held is lost: nobody is given it.
+    #[inline]
+    pub(super) const fn is_lost(self) -> bool {
+        self.0 & Self::LOST != 0
     }
 
     /// Whether the page is newer than the file.
@@ -168,6 +175,11 @@ impl FilePages {
         if let Some(page) = self.get(index) {
             self.tree.set(index, frame.0 << FRAME_SHIFT | page.0 & !CachedPage::FRAME);
         }
+    }
+
+    /// Says that what a page held is lost.
+    pub(super) fn set_lost(&mut self, index: u64) {
+        self.mark(index, CachedPage::LOST, true);
     }
 
     fn mark(&mut self, index: u64, bit: u64, on: bool) {

@@ -1,6 +1,7 @@
 //! The verbs: makes 512 pages of 2 MiB out of one of 1 GiB, and one out of 512.
 #![forbid(unsafe_code)]
 
+use super::failure::join;
 use super::pool::Pool;
 use super::{HugePools, HugeSize, Stopped};
 use crate::addr::{Frame, Order};
@@ -39,6 +40,10 @@ impl HugePools {
             let mut to = self.lock(pages, HugeSize::Size2M);
             parts(frame).rev().for_each(|part| to.join(pages.memmap(), node, part));
             Ok(())
+            parts(frame).rev().for_each(|part| join(&mut to, pages, node, part));
+            drop(to);
+            self.shed_bad(pages, HugeSize::Size2M);
+            Some(())
         })
     }
 
@@ -60,6 +65,9 @@ impl HugePools {
             self.describe(pages, HugeSize::Size1G, core::iter::once(frame));
             self.lock(pages, HugeSize::Size1G).join(pages.memmap(), node, frame);
             Ok(())
+            join(&mut self.lock(pages, HugeSize::Size1G), pages, node, frame);
+            self.shed_bad(pages, HugeSize::Size1G);
+            Some(())
         })
     }
 
@@ -94,7 +102,9 @@ fn find_run<P: Platform>(pool: &Pool, pages: &PageAllocator<'_, P>, nodes: NodeS
     if pool.unpromised() < SECTION_BLOCKS as u64 {
         return None;
     }
-    let is_free = |part| pool.is_free(pages.memmap(), part) && pages.is_huge(part, Order::BLOCK);
+    let is_free = |part| {
+        pool.is_free(pages.memmap(), part) && pages.is_huge(part, Order::BLOCK) && !pages.has_bad(part)
+    };
     let in_node = |node| {
         let starts = pool.free_pages(pages.memmap(), node).filter(|frame| frame.is_aligned(Order::GIGANTIC));
         starts.filter(|&start| parts(start).all(is_free)).map(|start| (node, start)).next()

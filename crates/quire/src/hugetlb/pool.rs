@@ -7,7 +7,7 @@ use super::{HugePools, HugeSize};
 use crate::addr::{BlockNumber, Frame};
 use crate::limits::MAX_NODES;
 use crate::memmap::MemMap;
-use crate::page_alloc::{NodeSet, PageAllocator};
+use crate::page_alloc::{NodeSet, PageAllocator, has_marks};
 use crate::platform::Platform;
 
 /// Pages of one size, of a node or of all of them.
@@ -54,6 +54,8 @@ pub(super) struct Pool {
     pub(super) overcommit: u64,
     /// Pages that CPUs are about to add.
     pub(super) claimed: u64,
+    /// Free pages with frames that went bad. They are promised, and leave when they can be spared; nobody is given one.
+    pub(super) bad: u64,
 }
 
 /// What [`HugePools::validate`] found broken.
@@ -72,7 +74,7 @@ pub enum PoolViolation {
 impl Pool {
     pub(super) const fn new() -> Self {
         let counts = PoolInfo { total: 0, free: 0, surplus: 0, reserved: 0 };
-        Self { nodes: [Node { counts, top: 0 }; MAX_NODES], all: counts, overcommit: 0, claimed: 0 }
+        Self { nodes: [Node { counts, top: 0 }; MAX_NODES], all: counts, overcommit: 0, claimed: 0, bad: 0 }
     }
 
     /// The numbers of all nodes together.
@@ -145,9 +147,11 @@ impl Pool {
         self.count(node, |counts| counts.free += 1);
     }
 
-    /// The page of a node that was freed last.
+    /// The page of a node that was freed last, of those without a bad frame.
     pub(super) fn pop(&mut self, memmap: &MemMap, node: u8) -> Option<Frame> {
-        let number = BlockNumber(self.nodes[usize::from(node)].top.checked_sub(1)?);
+        let top = BlockNumber(self.nodes[usize::from(node)].top.checked_sub(1)?);
+        let good = |frame: &Frame| !has_marks(memmap, *frame);
+        let number = if self.bad == 0 { top } else { self.free_pages(memmap, node).find(good)?.block() };
         self.unlink(memmap, node, number);
         Some(number.first_frame())
     }
@@ -235,7 +239,8 @@ impl HugePools {
             let sound = |one: PoolInfo| one.free <= one.total && one.surplus <= one.total;
             let nodes = (0..MAX_NODES as u8).all(|node| sound(pool.node(node)));
             let summed = PoolInfo { reserved: all.reserved, ..sum } == all;
-            if !(nodes && summed && all.reserved <= all.free && pool.claimed == 0) {
+            let bad = pool.count_bad(pages.memmap());
+            if !(nodes && summed && all.reserved <= all.free && pool.claimed == 0 && pool.bad == bad) {
                 return Err(PoolViolation::Counts(size));
             }
             for node in 0..MAX_NODES as u8 {

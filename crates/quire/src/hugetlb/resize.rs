@@ -4,6 +4,7 @@
 //! pool shrinks by its free pages that nobody was promised, and what is in use beyond that becomes surplus.
 #![forbid(unsafe_code)]
 
+use super::failure::join;
 use super::pool::Pool;
 use super::{HugePools, HugeSize, PoolInfo};
 use crate::addr::{Frame, FrameRange, Order};
@@ -173,6 +174,20 @@ impl HugePools {
         count: usize,
         surplus: bool,
     ) -> usize {
+        let got = self.join_claimed(pages, size, nodes, count, surplus);
+        self.shed_bad(pages, size);
+        got
+    }
+
+    /// The same, whatever went bad meanwhile.
+    pub(super) fn join_claimed<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        size: HugeSize,
+        nodes: impl Iterator<Item = u8>,
+        count: usize,
+        surplus: bool,
+    ) -> usize {
         let mut frames = [Frame(0); HUGE_BATCH];
         let mut got = 0;
         for node in nodes {
@@ -183,7 +198,7 @@ impl HugePools {
         pool.claimed -= count as u64;
         for &frame in &frames[..got] {
             let node = pages.node_of_frame(frame);
-            pool.join(pages.memmap(), node, frame);
+            join(&mut pool, pages, node, frame);
             pool.change_surplus(node, i64::from(surplus));
         }
         got
@@ -193,7 +208,8 @@ impl HugePools {
     pub fn adopt<P: Platform>(&self, pages: &PageAllocator<'_, P>, size: HugeSize, frame: Frame) {
         pages.make_huge(frame);
         pages.count(Stat::HtlbBuddyAllocSuccess, 1);
-        self.lock(pages, size).join(pages.memmap(), pages.node_of_frame(frame), frame);
+        join(&mut self.lock(pages, size), pages, pages.node_of_frame(frame), frame);
+        self.shed_bad(pages, size);
     }
 
     /// One batch less.

@@ -46,6 +46,7 @@ impl HugePools {
     /// In debug builds when more is taken back than was promised.
     pub fn unreserve<P: Platform>(&self, pages: &PageAllocator<'_, P>, size: HugeSize, count: u64) {
         self.lock(pages, size).promise(-(count as i64));
+        self.shed_bad(pages, size);
         self.drop_surplus(pages, size, count);
     }
 
@@ -101,6 +102,9 @@ impl HugePools {
         }
         pool.push(pages.memmap(), node, frame);
         pool.promise(i64::from(promised));
+        pool.bad += u64::from(pages.has_bad(frame));
+        drop(pool);
+        self.shed_bad(pages, size);
     }
 
     /// How many surplus pages there may be at a time (`nr_overcommit_hugepages`).

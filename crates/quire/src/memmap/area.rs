@@ -51,6 +51,8 @@ impl FrameState {
     pub const UNKNOWN: Self = Self(0);
     /// On a per-CPU list, or on its way back; or free since it was there last.
     pub const FREE: Self = Self(1 << 7);
+    /// Lost: the memory is broken. It stays so for ever.
+    pub const BAD: Self = Self(1 << 5);
 
     /// A folio of this order, below a block's, is in use, and nobody has mapped or held any of it since it was handed
     /// out: freeing it needs no other check.

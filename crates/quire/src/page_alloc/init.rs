@@ -116,6 +116,7 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
             cpus: lists,
             deferred: SpinLock::new(Rank::DeferredSplits, DeferredSplits::default()),
             returned_huge: Stack::new(),
+            bad: AtomicU64::new(0),
             guard: config.lists,
             stats,
             present,

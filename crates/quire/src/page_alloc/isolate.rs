@@ -10,13 +10,13 @@ use core::sync::atomic::Ordering;
 
 use super::PageAllocator;
 use super::gfp::{Gfp, Mobility};
-use super::store::SMALL_CAPACITY;
+use super::merge::is_complete;
 use super::whole::blocks_of;
 use super::zone::Zone;
 use crate::addr::{BlockNumber, Frame, FrameRange, Order};
 use crate::error::AllocError;
 use crate::limits::{BLOCK_FRAMES, CONTIG_ROUNDS, CONTIG_TRIES};
-use crate::memmap::{Block, BlockState, FrameMask};
+use crate::memmap::{Block, BlockState, DescriptorFlags, FrameMask};
 use crate::platform::{Context, Platform};
 use crate::stats::Stat;
 use crate::sync::Pinned;
@@ -170,12 +170,13 @@ impl<P: Platform> PageAllocator<'_, P> {
             BlockState::Small => {
                 let capacity = block.capacity.load(Ordering::Relaxed);
                 let used = capacity.saturating_sub(block.free.load(Ordering::Relaxed));
-                let could_be_whole = capacity >= SMALL_CAPACITY && (movable || used == 0);
+                let could_be_whole = is_complete(block, capacity) && (movable || used == 0);
                 could_be_whole.then_some(used.into())
             }
             BlockState::Folio => {
                 let single = block.order.load(Ordering::Relaxed) == Order::BLOCK.get();
-                (single && !block.held.contains(0)).then_some(BLOCK_FRAMES as u64)
+                let pooled = block.held.contains(0) || block.folio().has(DescriptorFlags::HUGE);
+                (single && !pooled).then_some(BLOCK_FRAMES as u64)
             }
             BlockState::FolioTail | BlockState::Metadata | BlockState::Absent => None,
         }

@@ -151,10 +151,10 @@ impl<P: Platform> PageAllocator<'_, P> {
             }
             _ => return Ok(false),
         };
-        // Lanes of counts are given back before a block waits on a list.
+        // Lanes of counts are given back before a block waits on a list, and bad frames looked for.
         let own = self
             .own_list(turn, block.zone() * LISTS + number)
-            .filter(|_| number != HUGE || block.lanes_at().is_none());
+            .filter(|_| number != HUGE || block.lanes_at().is_none() && block.used.load().is_empty());
         let Some(own) = own.filter(|own| self.has_room(*own)) else { return Ok(false) };
         self.note_freed(FrameRange::folio(frame, order));
         self.mark_free(block, frame, order, false);

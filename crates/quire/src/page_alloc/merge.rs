@@ -9,7 +9,7 @@ use super::store::SMALL_CAPACITY;
 use super::zeroes;
 use super::zone::Zone;
 use crate::addr::{BlockNumber, Frame, FrameRange};
-use crate::limits::DESCRIPTOR_FRAMES;
+use crate::limits::{BLOCK_FRAMES, DESCRIPTOR_FRAMES};
 use crate::memmap::{Block, BlockState, FrameMask};
 use crate::platform::Platform;
 use crate::stats::Stat;
@@ -125,8 +125,14 @@ impl<P: Platform> PageAllocator<'_, P> {
     }
 }
 
-/// Whether all of the block is free, and nothing of it lies at a range's edge. Under the block's lock, or as a hint.
+/// Whether all of the block is free, and nothing of it lies at a range's edge or is bad. Under the block's lock, or as a hint.
 pub(super) fn could_be_whole(block: &Block) -> bool {
     let (free, all) = (block.free.load(Ordering::Relaxed), block.capacity.load(Ordering::Relaxed));
-    free == all && all >= SMALL_CAPACITY
+    free == all && all >= SMALL_CAPACITY && is_complete(block, all)
+}
+
+/// Whether a block in small pieces with so many frames has all that there are: none lies at a range's edge or is bad.
+#[inline]
+pub(super) fn is_complete(block: &Block, capacity: u16) -> bool {
+    capacity == if block.lanes_at().is_some() { BLOCK_FRAMES as u16 } else { SMALL_CAPACITY }
 }

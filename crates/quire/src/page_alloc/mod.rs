@@ -4,6 +4,7 @@
 //! (`store` below a block's size, `whole` from there on), and on to other zones and nodes (`zone`). Frames that page
 //! tables map come back through [`Counter`] without anybody looking at their descriptors (`counts`).
 
+mod bad;
 mod bulk;
 mod contents;
 mod contig;
@@ -44,6 +45,8 @@ mod zero_ahead;
 mod zeroes;
 mod zone;
 
+pub use bad::Verdict;
+pub(crate) use bad::has_marks;
 pub use counts::{CountError, Counter};
 pub use drain::Drained;
 pub use frame_info::FrameInfo;
@@ -55,6 +58,8 @@ pub use origins::Origin;
 pub use validate::Violation;
 pub use zeroes::Zeroes;
 pub use zone::Watermarks;
+
+use core::sync::atomic::AtomicU64;
 
 use crate::addr::{Frame, Order};
 use crate::clear::Clearer;
@@ -86,6 +91,8 @@ pub struct PageAllocator<'p, P: Platform> {
     /// Huge pages that were lent to leaves, the last of which is gone.
     returned_huge: Stack,
     guard: ListGuard,
+    /// Frames that went bad.
+    bad: AtomicU64,
     /// For each CPU, one for each context, so that an interrupt does not disturb what it interrupted.
     stats: BootSlice<StatCells>,
     /// Frames of the ranges that the machine was given.

@@ -100,6 +100,15 @@ impl Pool {
         Some((BlockNumber(self.origin + bit as u32), self.take_bits(bit, blocks)))
     }
 
+    /// Takes this block, if it is a free one of the region.
+    pub(super) fn take_exactly(&mut self, block: BlockNumber) -> bool {
+        let free = self.is_free(block);
+        if free {
+            self.take_bits((block.0 - self.origin) as usize, 1);
+        }
+        free
+    }
+
     /// Takes the lowest free block of which nothing is known.
     pub(super) fn take_stale(&mut self) -> Option<BlockNumber> {
         if self.zeroed == self.free {

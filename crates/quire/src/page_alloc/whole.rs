@@ -8,7 +8,7 @@ use super::zone::{Wanted, Zone};
 use crate::addr::{BlockNumber, Frame, Order};
 use crate::error::FreeError;
 use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER};
-use crate::memmap::{Block, BlockState, FrameState};
+use crate::memmap::{Block, BlockState, FrameMask, FrameState};
 use crate::platform::Platform;
 
 /// How many blocks a folio of this order has.
@@ -109,9 +109,12 @@ impl<P: Platform> PageAllocator<'_, P> {
     /// Puts blocks that are out of use, and that nobody else touches, back into the pool of their region; all of them zero, or
     /// none known to be.
     pub(super) fn put_run(&self, zone: &Zone, number: BlockNumber, blocks: u32, zeroed: bool) {
+        // The blocks behind the last one that comes back in small pieces.
+        let mut whole_end = blocks;
         for tail in (0..blocks).rev() {
             let block = self.memmap.block(number.add(tail));
             block.lock(self.platform);
+            let bad = if self.bad_frames() == 0 { FrameMask::EMPTY } else { block.used.load() };
             let lanes = block.lanes_at().map(|(at, _)| at.frame());
             block.reset();
             block.unlock(self.platform);
@@ -120,8 +123,19 @@ impl<P: Platform> PageAllocator<'_, P> {
                 let freed = self.store_free(lanes, Order::FRAME, Contents::Unknown);
                 debug_assert_eq!(freed, Ok(()));
             }
+            if !bad.is_empty() {
+                self.put_whole_run(zone, number.add(tail + 1), whole_end - tail - 1, zeroed);
+                self.put_in_pieces(zone, number.add(tail), bad);
+                whole_end = tail;
+            }
         }
-        zone.put_blocks(self.platform, &self.memmap, number, blocks, zeroed);
-        zone.add_free(i64::from(blocks) * BLOCK_FRAMES as i64);
+        self.put_whole_run(zone, number, whole_end, zeroed);
+    }
+
+    fn put_whole_run(&self, zone: &Zone, number: BlockNumber, blocks: u32, zeroed: bool) {
+        if blocks > 0 {
+            zone.put_blocks(self.platform, &self.memmap, number, blocks, zeroed);
+            zone.add_free(i64::from(blocks) * BLOCK_FRAMES as i64);
+        }
     }
 }

@@ -110,6 +110,9 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         while *at < end {
             let first = from.load(*at);
             if !first.is_present() {
+                if first.is_poison() {
+                    to.fill(*at, first);
+                }
                 *at += 1;
                 continue;
             }

@@ -123,6 +123,12 @@ impl<'a, P: Platform> LockedTable<'a, P> {
         before
     }
 
+    /// Takes a leaf out and puts a marker there that says that it is lost.
+    pub(super) fn mark_lost(&self, index: usize) -> Entry {
+        self.note_kind(Entry::POISON);
+        self.exchange(index, Entry::POISON)
+    }
+
     /// Changes a present leaf's bits by `change`, which is asked again should hardware set more bits meanwhile. Returns
     /// what stood there just before.
     #[inline]

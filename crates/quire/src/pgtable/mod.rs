@@ -30,6 +30,7 @@ mod harvest;
 mod lock;
 mod map;
 mod move_range;
+mod poison;
 mod protect;
 mod relocate;
 mod replace;

@@ -161,9 +161,10 @@ fn move_leaf<P: Platform>(
     to: usize,
 ) -> bool {
     let leaf = source.load(from);
-    if leaf.is_present() {
+    let moves = leaf.is_present() || leaf.is_poison();
+    if moves {
         let leaf = source.take(from, leaf);
         target.table().store(to, leaf);
     }
-    leaf.is_present()
+    moves
 }

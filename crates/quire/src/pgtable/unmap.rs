@@ -247,6 +247,9 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
                         }
                     }
                 }
+            } else if seen.is_poison() {
+                locked.table().store(at, Entry::EMPTY);
+                taken += 1;
             } else if seen.is_busy() {
                 stop = Stop::Busy;
                 break;

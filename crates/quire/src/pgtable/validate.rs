@@ -32,7 +32,7 @@ pub enum TableViolation {
     },
     /// The entries are not as the table's grain says.
     Grain(Frame),
-    /// The entry is neither empty nor present, or it is marked for a handler and allows stores.
+    /// The entry is neither empty nor present, nor a marker where one may be, or it is marked for a handler and allows stores.
     Strange {
         /// The address that it translates.
         addr: VirtAddr,
@@ -146,6 +146,10 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
                     return Err(TableViolation::Place(child.frame()));
                 }
                 self.validate_own(child, addr, census)?;
+            } else if entry.is_poison() && table.level() == Level::PTE {
+                if !descriptor.has(DescriptorFlags::MIXED) {
+                    return Err(TableViolation::Strange { addr, entry });
+                }
             } else if !entry.is_empty() {
                 return Err(TableViolation::Strange { addr, entry });
             }

@@ -96,6 +96,8 @@ impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
                 }
                 self.subtree(entry.frame(), level.below(), if index == begin { first } else { VirtAddr(0) });
                 left -= 1;
+            } else if entry.is_poison() {
+                left -= 1;
             } else {
                 debug_assert!(entry.is_empty(), "a detached table holds {entry:?}");
             }

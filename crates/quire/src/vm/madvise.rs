@@ -160,7 +160,9 @@ impl<P: Platform> Mm<'_, P> {
         self.populate_as(range, how).map_err(|error| match error {
             FaultError::NotMapped | FaultError::OutOfMemory | FaultError::Dying => MmError::NoMemory,
             FaultError::Protection => MmError::Invalid,
-            FaultError::BeyondEnd | FaultError::Marked | FaultError::NoHugePage => MmError::Fault,
+            FaultError::BeyondEnd | FaultError::Marked | FaultError::NoHugePage | FaultError::Poisoned => {
+                MmError::Fault
+            }
             FaultError::Io => MmError::Io,
         })
     }

@@ -82,7 +82,7 @@ impl<P: Platform> Memory<'_, P> {
 
 impl<P: Platform> FoundSpace<'_, '_, P> {
     /// Unmaps the leaves of a range that are no private copies.
-    fn unmap_cached(&self, range: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
+    pub(super) fn unmap_cached(&self, range: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
         self.tables().runs(range, |run| {
             let leaves = VirtRange::from_len(run.addr, run.count * run.size.bytes());
             if !run.first.has(EntryFlags::ANON) && !run.first.has(EntryFlags::SPECIAL) {

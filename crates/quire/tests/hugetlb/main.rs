@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod control;
+mod failure;
 mod files;
 mod frames;
 mod groups;

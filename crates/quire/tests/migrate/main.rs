@@ -6,6 +6,7 @@ mod contig;
 mod failures;
 mod folios;
 mod lockstep;
+mod poison;
 mod support;
 mod threads;
 #[path = "../vm/world.rs"]

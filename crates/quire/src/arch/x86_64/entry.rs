@@ -122,6 +122,8 @@ impl Entry {
     /// Not present, and being worked on: a leaf was taken out and something else comes once the flush is done. Nobody may
     /// fill it but who marked it; others wait, holding no page-table lock and no busy entry of their own.
     pub const BUSY: Self = Self(EntryFlags::SPECIAL.0);
+    /// Not present for ever, or until its address is unmapped: what was here is lost.
+    pub const POISON: Self = Self(EntryFlags::SPECIAL.0 | 1 << 55);
     /// Bits 12 to 51: the frame's address.
     const FRAME_MASK: u64 = 0x000f_ffff_ffff_f000;
 
@@ -169,6 +171,12 @@ impl Entry {
     #[inline]
     pub const fn is_busy(self) -> bool {
         self.0 == Self::BUSY.0
+    }
+
+    /// Whether the entry says that what was here is lost.
+    #[inline]
+    pub const fn is_poison(self) -> bool {
+        self.0 == Self::POISON.0
     }
 
     /// Whether what a large leaf maps is known to be zero: it was when it was mapped, and nobody has stored through it.

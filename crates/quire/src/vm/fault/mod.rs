@@ -166,6 +166,9 @@ impl<P: Platform> Mm<'_, P> {
                 self.fault_file(vma, addr, access)
             };
         }
+        if found.entry.is_poison() {
+            return Err(FaultError::Poisoned);
+        }
         let order = found.leaf_size().map_or(Order::FRAME, |size| size.order());
         if access == Access::Write && !access.is_good_for(found.entry) {
             return self.fault_protected(vma, addr, found);

@@ -1,0 +1,87 @@
+//! Pages whose memory went bad.
+#![forbid(unsafe_code)]
+
+use super::FileTable;
+use super::file::{FileClosed, FileKind};
+use crate::addr::{Frame, FrameRange, Order};
+use crate::error::AllocError;
+use crate::page_alloc::{Gfp, PageAllocator};
+use crate::platform::Platform;
+
+/// What is lost with a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LostPage {
+    /// Nothing: it can be read again.
+    Nothing,
+    /// What was stored since the file was written.
+    Stores,
+    /// All of it. The frame stands in its place, so that whoever wants the page is told.
+    All(Frame),
+}
+
+impl LostPage {
+    /// Whether what the page held is nowhere else.
+    pub fn is_last_copy(self) -> bool {
+        self != Self::Nothing
+    }
+}
+
+impl FileTable {
+    /// Finds out what is lost with a page that the caller has made busy.
+    ///
+    /// # Errors
+    /// [`AllocError`], when there is no frame for the place of a page of nameless memory; the page is not busy any more.
+    pub fn prepare_loss<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        file: &FileClosed<'_>,
+        index: u64,
+    ) -> Result<LostPage, AllocError> {
+        if matches!(file.node().kind(), FileKind::Paged(_)) {
+            let page = file.node().pages.lock(pages.platform()).get(index);
+            let dirty = page.is_some_and(super::pages::CachedPage::is_dirty);
+            return Ok(if dirty { LostPage::Stores } else { LostPage::Nothing });
+        }
+        let found = pages.alloc_zero_page(Gfp::USER);
+        if found.is_err() {
+            file.node().pages.lock(pages.platform()).set_busy(index, false);
+        }
+        let frame = found?;
+        pages.hold(FrameRange::folio(frame, Order::FRAME));
+        Ok(LostPage::All(frame))
+    }
+
+    /// The page stays: somebody maps it still.
+    pub fn call_off<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        file: &FileClosed<'_>,
+        index: u64,
+        loss: LostPage,
+    ) {
+        file.node().pages.lock(pages.platform()).set_busy(index, false);
+        if let LostPage::All(frame) = loss {
+            pages.release(FrameRange::folio(frame, Order::FRAME));
+        }
+    }
+
+    /// Takes a page out that the caller has made busy and unmapped. Its frame stays held, and is the caller's.
+    pub fn lose<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        file: &FileClosed<'_>,
+        index: u64,
+        loss: LostPage,
+    ) {
+        let mut cached = file.node().pages.lock(pages.platform());
+        if let LostPage::All(frame) = loss {
+            cached.set_frame(index, frame);
+            cached.set_lost(index);
+            cached.set_busy(index, false);
+            return;
+        }
+        cached.remove(index, |memory| self.free_radix(pages, memory));
+        drop(cached);
+        self.count_cached(file.node().kind(), -1);
+    }
+}

@@ -1,0 +1,96 @@
+//! Frames of huge pages that went bad.
+//!
+//! The page allocator marks such a frame in its block's record before the pool is asked, and a pool looks for marks whenever a
+//! page comes to it, under its lock: so of a page that is just on its way to or from a pool, or becoming larger or
+//! smaller, one of the two sees the mark. A free page with a mark leaves the pool, which has a persistent page less (as in
+//! Linux), and the page allocator takes it back in small pieces but for the bad frames. While every free page is
+//! promised to somebody, a surplus page takes its place first, whatever the limit of surplus pages; and where none can be had,
+//! the page stays, free and given to nobody, until a promise ends. Whoever redeems the last promise then is refused
+//! ([`AllocError::OutOfMemory`](crate::error::AllocError::OutOfMemory)), as at any time.
+#![forbid(unsafe_code)]
+
+use super::pool::Pool;
+use super::resize::give_back;
+use super::{HugePools, HugeSize};
+use crate::addr::Frame;
+use crate::limits::MAX_NODES;
+use crate::memmap::MemMap;
+use crate::page_alloc::{PageAllocator, has_marks};
+use crate::platform::Platform;
+
+/// What became of a huge page with a frame that went bad.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HugeFailure {
+    /// It was free and has left its pool: all of it but the bad frame is free.
+    Dissolved,
+    /// It is free and promised, and stays in its pool, given to nobody.
+    Promised,
+    /// It is in use, or on its way: it leaves its pool when it comes back.
+    InUse,
+}
+
+/// A page joins a pool, free. Under the pool's lock.
+pub(super) fn join<P: Platform>(pool: &mut Pool, pages: &PageAllocator<'_, P>, node: u8, frame: Frame) {
+    pool.join(pages.memmap(), node, frame);
+    pool.bad += u64::from(pages.has_bad(frame));
+}
+
+impl Pool {
+    /// How many free pages have a bad frame.
+    pub(super) fn count_bad(&self, memmap: &MemMap) -> u64 {
+        (0..MAX_NODES as u8).map(|node| self.bad_pages(memmap, node).count() as u64).sum()
+    }
+
+    fn bad_pages<'m>(&self, memmap: &'m MemMap, node: u8) -> impl Iterator<Item = Frame> + 'm {
+        self.free_pages(memmap, node).filter(|&frame| has_marks(memmap, frame))
+    }
+
+    fn first_bad(&self, memmap: &MemMap) -> Option<(u8, Frame)> {
+        (0..MAX_NODES as u8).find_map(|node| Some((node, self.bad_pages(memmap, node).next()?)))
+    }
+}
+
+impl HugePools {
+    /// Sees to a page of a pool of which the page allocator has just marked a frame
+    /// ([`Verdict::Huge`](crate::page_alloc::Verdict::Huge)). The caller holds no lock.
+    pub fn memory_failure<P: Platform>(&self, pages: &PageAllocator<'_, P>, frame: Frame) -> HugeFailure {
+        for size in HugeSize::ALL {
+            let head = Frame(frame.0 & !(size.order().frames() - 1));
+            let mut pool = self.lock(pages, size);
+            if !pages.is_huge(head, size.order()) || !pool.is_free(pages.memmap(), head) {
+                continue;
+            }
+            pool.bad = pool.count_bad(pages.memmap());
+            drop(pool);
+            self.shed_bad(pages, size);
+            let pool = self.lock(pages, size);
+            let stays = pages.is_huge(head, size.order()) && pool.is_free(pages.memmap(), head);
+            return if stays { HugeFailure::Promised } else { HugeFailure::Dissolved };
+        }
+        HugeFailure::InUse
+    }
+
+    /// Lets free pages with bad frames leave a pool, as far as promises allow.
+    pub(super) fn shed_bad<P: Platform>(&self, pages: &PageAllocator<'_, P>, size: HugeSize) {
+        while pages.bad_frames() > 0 {
+            let mut pool = self.lock(pages, size);
+            let found = if pool.bad == 0 { None } else { pool.first_bad(pages.memmap()) };
+            let Some((node, frame)) = found else { return };
+            if pool.unpromised() == 0 {
+                pool.claimed += 1;
+                drop(pool);
+                if self.join_claimed(pages, size, pages.nodes_by_distance(), 1, true) == 0 {
+                    return;
+                }
+                continue;
+            }
+            pool.leave_from(pages.memmap(), node, frame);
+            pool.bad -= 1;
+            let left = pool.node(node);
+            pool.change_surplus(node, -i64::from(left.surplus > left.total));
+            drop(pool);
+            give_back(pages, size.order(), &[frame]);
+            pages.platform().reschedule_point();
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! A frame went bad: what it held is lost, and nothing else.
+//!
+//! | the frame is | then |
+//! |---|---|
+//! | free, wherever it is | it is lost ([`crate::page_alloc::Verdict`]) |
+//! | anonymous memory | its folio comes apart; every leaf of the frame becomes a marker, and whoever touches one is told ([`FaultError::Poisoned`](crate::error::FaultError::Poisoned)) |
+//! | a clean page of a file | it is unmapped and dropped; the next access reads it again |
+//! | a page of a file that is newer than the file | as anonymous memory for those who mapped it; others read what the file has |
+//! | a page of nameless memory | as anonymous memory, and for all who map it later |
+//! | part of a page of a pool | [`crate::hugetlb::HugeFailure`] |
+//! | a page table, a small object, a descriptor | nothing can be done |
+//!
+//! The order is that of a move ([`super::migrate`]): the frame is set aside, and so not freed; its leaves go, one address space
+//! after the other; when none is left it is lost. A reader that holds a copy half made throws it away, or keeps what it
+//! read before hardware complained.
+//!
+//! (Linux: `memory_failure()`; the marker is its hwpoison entry.)
+#![forbid(unsafe_code)]
+
+use super::body::FoundBody;
+use super::memory::Memory;
+use super::rmap::place_in;
+use super::rss::Counted;
+use crate::addr::{Frame, FrameRange, Order, PageSize, VirtRange};
+use crate::arch::EntryFlags;
+use crate::error::MemoryFailureError;
+use crate::filemap::FileClosed;
+use crate::limits::{BLOCK_SIZE, FRAME_SIZE};
+use crate::page_alloc::Verdict;
+use crate::pgtable::PageTables;
+use crate::platform::Platform;
+use crate::stats::Stat;
+use crate::tlb::MmuGather;
+
+/// Times that a frame which is just changing hands is looked at again.
+const ROUNDS: usize = 64;
+/// Times that a page is looked for which somebody may just be reading or writing.
+const HELD_ROUNDS: usize = 8;
+
+/// What a frame was that went bad, and what became of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MemoryFailure {
+    /// It was free and is lost.
+    Free,
+    /// It belongs to a folio of whole blocks that somebody was handed and nobody maps: it is lost when the folio is freed.
+    Marked,
+    /// It was anonymous memory: whoever maps it has a marker now.
+    Anonymous,
+    /// It held a page of a file that can be read again.
+    Dropped,
+    /// It held a page of a file with what was nowhere else: whoever mapped it has a marker.
+    PageLost,
+    /// It belongs to a page of a pool, which the caller tells
+    /// ([`HugePools::memory_failure`](crate::hugetlb::HugePools::memory_failure)).
+    Huge,
+}
+
+impl<P: Platform> Memory<'_, P> {
+    /// A frame went bad. The caller holds no lock.
+    ///
+    /// # Errors
+    /// [`MemoryFailureError`]; nothing has changed then.
+    pub fn memory_failure(&self, frame: Frame) -> Result<MemoryFailure, MemoryFailureError> {
+        let mut held = 0;
+        for _ in 0..ROUNDS {
+            let done = match self.pages().condemn(frame) {
+                Verdict::Lost => Some(MemoryFailure::Free),
+                Verdict::Marked => Some(MemoryFailure::Marked),
+                Verdict::Huge => Some(MemoryFailure::Huge),
+                Verdict::Already => return Err(MemoryFailureError::AlreadyPoisoned),
+                Verdict::Anonymous => self.lose_anonymous(frame)?.then_some(MemoryFailure::Anonymous),
+                Verdict::Held => {
+                    held += 1;
+                    self.lose_cached(frame, held == HELD_ROUNDS)?
+                }
+                Verdict::Busy => None,
+                Verdict::Unrecoverable => return Err(MemoryFailureError::Unrecoverable),
+                Verdict::NotMemory => return Err(MemoryFailureError::NotMemory),
+            };
+            if let Some(done) = done {
+                return Ok(done);
+            }
+            self.platform().reschedule_point();
+            self.platform().relax();
+        }
+        Err(MemoryFailureError::Busy)
+    }
+
+    /// Puts markers in the place of an anonymous frame's leaves; whether all of them went.
+    fn lose_anonymous(&self, frame: Frame) -> Result<bool, MemoryFailureError> {
+        let pages = self.pages();
+        let Some(start) = pages.folio_start(frame) else { return Ok(false) };
+        if pages.folio_rest(start) > Order::BLOCK.frames() && self.split_folio(start, Order::BLOCK).is_err() {
+            return Err(MemoryFailureError::OutOfMemory);
+        }
+        let Some(start) = pages.folio_start(frame) else { return Ok(false) };
+        if self.split_folio(start, Order::FRAME) == Err(crate::error::SplitError::OutOfMemory) {
+            return Err(MemoryFailureError::OutOfMemory);
+        }
+        let one = FrameRange::folio(frame, Order::FRAME);
+        match pages.set_aside(frame) {
+            Some(Order::FRAME) => {}
+            Some(order) => {
+                pages.release(FrameRange::folio(frame, order));
+                return Ok(false);
+            }
+            None => return Ok(false),
+        }
+        let marked = self.mark_everywhere(frame);
+        if marked.is_ok() && pages.mapcount(frame) == 0 {
+            pages.bury(frame);
+            return Ok(true);
+        }
+        pages.release(one);
+        marked.map(|()| false)
+    }
+
+    fn mark_everywhere(&self, frame: Frame) -> Result<(), MemoryFailureError> {
+        let Some(origin) = self.pages().origin(frame) else { return Ok(()) };
+        let mut after = 0;
+        while let Some(body) = FoundBody::next_of_family(self, origin.family(), after) {
+            after = body.mapper.number();
+            let space = body.space.write(self.platform());
+            let tables = PageTables::new(self.pages(), &body.context);
+            let Some(addr) = place_in(&space, &tables, frame, origin.addr()) else { continue };
+            if tables.lookup(addr).shared {
+                let table = VirtRange::from_len(addr.align_down(BLOCK_SIZE), BLOCK_SIZE);
+                tables.unshare(table).map_err(|_| MemoryFailureError::OutOfMemory)?;
+            }
+            let mut gather = MmuGather::new(self.pages(), &body.context);
+            tables.poison(addr, tables.lookup(addr).entry, &mut gather);
+            body.add_rss(self.pages(), gather.finish(), Counted::File);
+        }
+        Ok(())
+    }
+
+    /// Drops the page of a file that a frame holds. `None`: there is none now, or somebody uses the file at the moment.
+    fn lose_cached(
+        &self,
+        frame: Frame,
+        last_time: bool,
+    ) -> Result<Option<MemoryFailure>, MemoryFailureError> {
+        let (mut place, mut busy) = ((0, 0), false);
+        while let Some((file, next)) = self.files().next_of_all(self.platform(), place) {
+            place = next;
+            let done = match file.node().try_close() {
+                Some(closed) => self.lose_page(&closed, frame),
+                None => {
+                    busy = true;
+                    Ok(None)
+                }
+            };
+            self.close(file);
+            if done != Ok(None) {
+                return done;
+            }
+        }
+        if busy || !last_time { Ok(None) } else { Err(MemoryFailureError::Unrecoverable) }
+    }
+
+    fn lose_page(
+        &self,
+        file: &FileClosed<'_>,
+        frame: Frame,
+    ) -> Result<Option<MemoryFailure>, MemoryFailureError> {
+        let one = FrameRange::folio(frame, Order::FRAME);
+        let mut from = Some(0);
+        while let Some(at) = from {
+            let (runs, next) = self.files().begin_moving(self.platform(), file, one, at);
+            if let Some(index) = runs.indices().next() {
+                let prepared = self.files().prepare_loss(self.pages(), file, index);
+                let Ok(loss) = prepared else { return Err(MemoryFailureError::OutOfMemory) };
+                self.unmap_lost(file, index, loss.is_last_copy());
+                if self.pages().mapcount(frame) != 0 {
+                    self.files().call_off(self.pages(), file, index, loss);
+                    return Ok(None);
+                }
+                self.files().lose(self.pages(), file, index, loss);
+                self.pages().bury(frame);
+                let last = loss.is_last_copy();
+                return Ok(Some(if last { MemoryFailure::PageLost } else { MemoryFailure::Dropped }));
+            }
+            from = next;
+        }
+        Ok(None)
+    }
+
+    /// Unmaps a page of a closed file; with markers where what it held is nowhere else.
+    fn unmap_lost(&self, file: &FileClosed<'_>, index: u64, marked: bool) {
+        self.each_mapper(file.node(), &(index..index + 1), |found| {
+            let mut gather = MmuGather::new(self.pages(), &found.body.context);
+            found.each_part(&(index..index + 1), |_, range| {
+                if !marked {
+                    found.unmap_cached(range, &mut gather);
+                    return;
+                }
+                let leaf = found.tables().lookup(range.start);
+                let cached = leaf.leaf_size() == Some(PageSize::Size4K) && !leaf.entry.has(EntryFlags::ANON);
+                if cached && !leaf.entry.has(EntryFlags::SPECIAL) {
+                    found.tables().poison(range.start, leaf.entry, &mut gather);
+                }
+            });
+            found.body.add_rss(self.pages(), gather.finish(), file.node().kind().into());
+        });
+        self.pages().count(Stat::PgscanFile, 1);
+    }
+}
+
+const _: () = assert!(FRAME_SIZE == PageSize::Size4K.bytes());

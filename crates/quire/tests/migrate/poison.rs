@@ -1,0 +1,297 @@
+//! Memory that went bad under programs: they are told when they touch it, and nobody else notices.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fastrand::Rng;
+use hosted::{FailurePlan, FaultCause, Hosted, HostedConfig};
+use quire::addr::{Frame, Order, VirtAddr};
+use quire::error::{FaultError, MemoryFailureError};
+use quire::manager::{Failed, MemoryManager};
+use quire::page_alloc::Gfp;
+use quire::platform::FileId;
+use quire::vm::{
+    Access, Advice, Backing, File, FolioPolicy, ForkStrategy, MapRequest, MemoryFailure, OrderPolicy, Remap,
+    Sharing,
+};
+
+use crate::common::{order, ranges_of, seed};
+use crate::support::{PAGE, frame_at};
+use crate::world::{FORKS, MIB, Manager, Space, anonymous, load, run, store};
+
+const BASE: u64 = 64 * MIB;
+
+/// As `with_forks`, save that the frames which went bad are not back in the end, and no other is missing.
+fn with_bad(bytes: u64, fork: ForkStrategy, cpus: usize, test: impl FnOnce(&Hosted, &Manager<'_>)) {
+    let machine = HostedConfig::new(bytes).with_cpus(cpus).build().expect("the host refused a machine");
+    machine.run_on(quire::cpu::CpuId(0), || {
+        let config = quire::manager::Config { fork, ..Default::default() };
+        let manager = MemoryManager::new(&machine, &ranges_of(&machine), &config).expect("no manager");
+        manager.pages().drain_local();
+        let before = manager.meminfo().frames;
+        test(&machine, &manager);
+        manager.validate().expect("broken at the end");
+        manager.pages().drain_all();
+        let after = manager.meminfo();
+        assert_eq!(after.frames.used, before.used + after.bad, "only bad frames are lost");
+        assert_eq!(after.bad, manager.pages().bad_frames());
+        machine.assert_clean();
+    });
+}
+
+fn fail(manager: &Manager<'_>, frame: Frame) -> Result<MemoryFailure, MemoryFailureError> {
+    match manager.memory_failure(frame)? {
+        Failed::Memory(what) => Ok(what),
+        Failed::Huge(what) => panic!("{what:?} of no pool"),
+    }
+}
+
+#[test]
+fn anonymous_memory_of_every_order_loses_one_page() {
+    for fork in FORKS {
+        for (number, pmd) in [(0, false), (4, false), (9, false), (9, true)] {
+            with_bad(64 * MIB, fork, 1, |machine, manager| {
+                manager.set_folio_policy(FolioPolicy::only(order(number)).with_pmd_mapped(pmd));
+                run(manager, |mm| one_page_is_lost(machine, manager, mm));
+            });
+        }
+    }
+}
+
+fn one_page_is_lost(machine: &Hosted, manager: &Manager<'_>, mm: &Space<'_>) {
+    mm.mmap(&anonymous(BASE, 2 * MIB)).unwrap();
+    (0..512).for_each(|page| store(machine, mm, BASE + page * PAGE, page + 1).unwrap());
+    let child = mm.fork().unwrap();
+    let lost = BASE + 77 * PAGE;
+    let frame = frame_at(machine, mm, lost);
+    let rss = mm.rss().anon;
+    assert_eq!(fail(manager, frame), Ok(MemoryFailure::Anonymous));
+    assert_eq!(fail(manager, frame), Err(MemoryFailureError::AlreadyPoisoned));
+    assert_eq!(mm.rss().anon, rss - 1);
+    assert!(manager.pages().is_bad(frame));
+    for access in [Access::Read, Access::Write] {
+        assert_eq!(mm.fault(VirtAddr(lost), access).map(|_| ()), Err(FaultError::Poisoned));
+        assert_eq!(child.fault(VirtAddr(lost), access).map(|_| ()), Err(FaultError::Poisoned));
+    }
+    for page in (0..512).filter(|&page| page != 77) {
+        assert_eq!(load(machine, mm, BASE + page * PAGE), Ok(page + 1));
+    }
+    // It survives a fork, a move and a change of rights, and goes with its mapping.
+    let grandchild = child.fork().unwrap();
+    assert_eq!(grandchild.fault(VirtAddr(lost), Access::Read).map(|_| ()), Err(FaultError::Poisoned));
+    let to = VirtAddr(BASE + 16 * MIB);
+    child.mremap(VirtAddr(BASE + 70 * PAGE), 20 * PAGE, 20 * PAGE, Remap::Fixed(to)).unwrap();
+    let there = VirtAddr(to.0 + 7 * PAGE);
+    assert_eq!(child.fault(there, Access::Read).map(|_| ()), Err(FaultError::Poisoned));
+    child.mprotect(to, 20 * PAGE, quire::arch::Protection::READ).unwrap();
+    assert_eq!(child.fault(there, Access::Read).map(|_| ()), Err(FaultError::Poisoned));
+    for mm in [mm, &child, &grandchild] {
+        mm.validate().unwrap();
+    }
+    mm.madvise(VirtAddr(lost), PAGE, Advice::DontNeed).unwrap();
+    assert_eq!(load(machine, mm, lost), Ok(0), "fresh memory");
+    child.munmap(there, PAGE).unwrap();
+    assert_eq!(child.fault(there, Access::Read).map(|_| ()), Err(FaultError::NotMapped));
+    child.validate().unwrap();
+    child.exit();
+    grandchild.exit();
+}
+
+fn request<'a>(file: &'a File<'_, Hosted>, addr: u64, sharing: Sharing) -> MapRequest<'a> {
+    let backing = Backing::File { file, page_offset: 0 };
+    MapRequest { backing, sharing, ..anonymous(addr, 8 * PAGE) }
+}
+
+#[test]
+fn pages_of_files_are_read_again_or_their_stores_are_lost() {
+    with_bad(64 * MIB, ForkStrategy::Copy, 1, |machine, manager| {
+        machine.files().set_size(FileId(4), 8 * PAGE);
+        let file = manager.open(FileId(4)).unwrap();
+        run(manager, |mm| {
+            mm.mmap(&request(&file, BASE, Sharing::Shared)).unwrap();
+            let other = manager.new_mm().unwrap();
+            other.mmap(&request(&file, BASE, Sharing::Private)).unwrap();
+            let words: Vec<_> = (0..8).map(|page| load(machine, mm, BASE + page * PAGE).unwrap()).collect();
+            store(machine, mm, BASE + PAGE, 99).unwrap();
+            other.fault(VirtAddr(BASE), Access::Read).unwrap();
+            let (clean, dirty) = (frame_at(machine, mm, BASE), frame_at(machine, mm, BASE + PAGE));
+            assert_eq!(fail(manager, clean), Ok(MemoryFailure::Dropped));
+            assert_eq!(file.resident(), 7);
+            assert_eq!(load(machine, mm, BASE), Ok(words[0]), "read again");
+            assert_ne!(frame_at(machine, mm, BASE), clean);
+            assert_eq!(fail(manager, dirty), Ok(MemoryFailure::PageLost));
+            assert_eq!(mm.fault(VirtAddr(BASE + PAGE), Access::Read).map(|_| ()), Err(FaultError::Poisoned));
+            let after = other.fault(VirtAddr(BASE + PAGE), Access::Read).map(|_| ());
+            assert_eq!(after, Err(FaultError::Poisoned), "it was mapped there by a fault around");
+            assert_eq!((file.dirty(), file.resident()), (0, 7));
+            mm.munmap(VirtAddr(BASE), 8 * PAGE).unwrap();
+            mm.mmap(&request(&file, BASE, Sharing::Shared)).unwrap();
+            assert_eq!(load(machine, mm, BASE + PAGE), Ok(words[1]), "what the file has");
+            other.validate().unwrap();
+            other.exit();
+        });
+    });
+}
+
+#[test]
+fn nameless_memory_remembers_what_it_lost() {
+    with_bad(64 * MIB, ForkStrategy::Copy, 1, |machine, manager| {
+        let file = manager.nameless(8 * PAGE).unwrap();
+        run(manager, |mm| {
+            mm.mmap(&request(&file, BASE, Sharing::Shared)).unwrap();
+            (0..8).for_each(|page| store(machine, mm, BASE + page * PAGE, page).unwrap());
+            let frame = frame_at(machine, mm, BASE + 3 * PAGE);
+            machine.set_failures(FailurePlan::From(0));
+            assert_eq!(fail(manager, frame), Err(MemoryFailureError::OutOfMemory));
+            machine.set_failures(FailurePlan::Off);
+            assert_eq!(load(machine, mm, BASE + 3 * PAGE), Ok(3));
+            assert_eq!(fail(manager, frame), Ok(MemoryFailure::PageLost));
+            let other = manager.new_mm().unwrap();
+            other.mmap(&request(&file, BASE, Sharing::Private)).unwrap();
+            for access in [Access::Read, Access::Write] {
+                for mm in [mm, &other] {
+                    let told = mm.fault(VirtAddr(BASE + 3 * PAGE), access).map(|_| ());
+                    assert_eq!(told, Err(FaultError::Poisoned));
+                }
+            }
+            other.fault(VirtAddr(BASE + 2 * PAGE), Access::Read).unwrap();
+            other.validate().unwrap();
+            other.exit();
+            file.truncate(3 * PAGE).unwrap();
+            file.truncate(8 * PAGE).unwrap();
+            assert_eq!(load(machine, mm, BASE + 3 * PAGE), Ok(0), "a hole has nothing to lose");
+        });
+    });
+}
+
+#[test]
+fn the_managers_own_memory_cannot_be_given_up() {
+    with_bad(64 * MIB, ForkStrategy::Copy, 1, |machine, manager| {
+        run(manager, |mm| {
+            mm.mmap(&anonymous(BASE, PAGE)).unwrap();
+            load(machine, mm, BASE).unwrap();
+            let zero = frame_at(machine, mm, BASE);
+            let ours = manager.pages().alloc(Gfp::KERNEL, Order::FRAME).unwrap();
+            for frame in [zero, ours, mm.root(), Frame(0), ours.block().first_frame()] {
+                assert_eq!(fail(manager, frame), Err(MemoryFailureError::Unrecoverable), "{frame:?}");
+            }
+            assert_eq!(fail(manager, Frame(1 << 30)), Err(MemoryFailureError::NotMemory));
+            manager.pages().free(ours, Order::FRAME).unwrap();
+            assert_eq!(fail(manager, ours), Ok(MemoryFailure::Free));
+            assert_eq!(manager.meminfo().bad, 1);
+            assert!(manager.meminfo().lines().any(|line| line == ("HardwareCorrupted", 4)));
+        });
+    });
+}
+
+#[test]
+fn a_failure_may_lack_memory_at_every_allocation() {
+    for fork in FORKS {
+        with_bad(64 * MIB, fork, 1, |machine, manager| {
+            manager.set_folio_policy(FolioPolicy::only(Order::BLOCK).with_pmd_mapped(true));
+            run(manager, |mm| {
+                mm.mmap(&anonymous(BASE, 2 * MIB)).unwrap();
+                (0..512).for_each(|page| store(machine, mm, BASE + page * PAGE, page).unwrap());
+                let child = mm.fork().unwrap();
+                let mut lost = Vec::new();
+                for index in 0..20 {
+                    let page = 20 * index + 3;
+                    machine.set_failures(FailurePlan::Nth(index % 5));
+                    let done = fail(manager, frame_at(machine, mm, BASE + page * PAGE));
+                    machine.set_failures(FailurePlan::Off);
+                    match done {
+                        Ok(MemoryFailure::Anonymous) => lost.push(page),
+                        Err(MemoryFailureError::OutOfMemory) => {}
+                        other => panic!("{other:?}"),
+                    }
+                    for page in 0..512 {
+                        let word = load(machine, mm, BASE + page * PAGE);
+                        let expected =
+                            if lost.contains(&page) { Err(FaultError::Poisoned) } else { Ok(page) };
+                        assert_eq!(word, expected, "page {page}");
+                    }
+                    manager.validate().unwrap();
+                    mm.validate().unwrap();
+                    child.validate().unwrap();
+                }
+                assert!(!lost.is_empty());
+                child.exit();
+            });
+        });
+    }
+}
+
+/// An access by a program, which is told when its memory is lost and then maps it afresh.
+fn touch(machine: &Hosted, mm: &Space<'_>, addr: u64, word: u64) -> bool {
+    loop {
+        match machine.write(VirtAddr(addr), &word.to_le_bytes()) {
+            Ok(()) => return true,
+            Err(fault) => {
+                assert!(matches!(fault.cause, FaultCause::NotPresent | FaultCause::Protection), "{fault:?}");
+                match mm.fault(VirtAddr(addr), Access::Write) {
+                    Ok(_) => {}
+                    Err(FaultError::Poisoned) => {
+                        mm.madvise(VirtAddr(addr & !(PAGE - 1)), PAGE, Advice::DontNeed).expect("mapped");
+                        return false;
+                    }
+                    Err(error) => panic!("{error:?}"),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn frames_go_bad_while_threads_fault_fork_and_unmap() {
+    let first = seed(fastrand::u64(..));
+    println!("QUIRE_SEED={first}");
+    with_bad(96 * MIB, FORKS[first as usize % 2], 3, |machine, manager| {
+        let policy = FolioPolicy::FRAMES.with(order(4), OrderPolicy::Always);
+        manager
+            .set_folio_policy(policy.with(Order::BLOCK, OrderPolicy::Always).with_pmd_mapped(first % 3 == 0));
+        let mm = manager.new_mm().unwrap();
+        let (stop, told) = (AtomicBool::new(false), Mutex::new(HashMap::new()));
+        machine.spawn_cpus(3, |cpu| {
+            let mut rng = Rng::with_seed(first.wrapping_add(cpu.0.into()));
+            if cpu.0 == 2 {
+                for _ in 0..300 {
+                    let frame = Frame(rng.u64(..96 * 256));
+                    let done = fail(manager, frame);
+                    *told.lock().unwrap().entry(format!("{done:?}")).or_insert(0) += 1;
+                    if rng.u32(..4) == 0 {
+                        let block = quire::addr::BlockNumber(rng.u32(..40)).first_frame();
+                        manager.move_out(quire::addr::FrameRange::new(block, 512));
+                    }
+                }
+                stop.store(true, Ordering::Relaxed);
+                return;
+            }
+            mm.switch_in();
+            let own = BASE + u64::from(cpu.0) * 8 * MIB;
+            while !stop.load(Ordering::Relaxed) {
+                let (at, pages) = (own + rng.u64(..256) * PAGE, rng.u64(1..900));
+                mm.mmap(&anonymous(at, pages * PAGE)).expect("memory");
+                let stored: Vec<_> =
+                    (0..pages).map(|page| touch(machine, &mm, at + page * PAGE, page + at)).collect();
+                let child = (rng.u32(..4) == 0).then(|| mm.fork().expect("memory"));
+                for (page, stored) in (0..pages).zip(stored) {
+                    match load(machine, &mm, at + page * PAGE) {
+                        Ok(word) => assert!(!stored || word == page + at, "page {page} holds {word}"),
+                        Err(error) => assert_eq!(error, FaultError::Poisoned),
+                    }
+                }
+                mm.munmap(VirtAddr(at), pages * PAGE).expect("mapped");
+                if let Some(child) = child {
+                    child.validate().unwrap();
+                    child.exit();
+                }
+            }
+            mm.switch_out();
+            manager.pages().drain_local();
+        });
+        println!("{:?}", told.lock().unwrap());
+        mm.validate().unwrap();
+        mm.exit();
+    });
+}

@@ -48,7 +48,7 @@ fn moves_of_one(machine: &Hosted, manager: &Manager<'_>, mm: &Space<'_>, order: 
     let check = || {
         for page in 0..pages {
             assert_eq!(load(machine, mm, BASE + page * PAGE), Ok(page + 1));
-            assert_eq!(manager.pages().mapcount(frame_at(machine, &child, BASE + page * PAGE)) > 0, true);
+            assert!(manager.pages().mapcount(frame_at(machine, &child, BASE + page * PAGE)) > 0);
         }
         manager.validate().unwrap();
         mm.validate().unwrap();

@@ -17,7 +17,7 @@ use quire::vm::{
 };
 
 use crate::common::{order, ranges_of, seed};
-use crate::support::{PAGE, frame_at};
+use crate::support::{PAGE, find_frame, frame_at};
 use crate::world::{FORKS, MIB, Manager, Space, anonymous, load, run, store};
 
 const BASE: u64 = 64 * MIB;
@@ -248,15 +248,19 @@ fn frames_go_bad_while_threads_fault_fork_and_unmap() {
     println!("QUIRE_SEED={first}");
     with_bad(96 * MIB, FORKS[first as usize % 2], 3, |machine, manager| {
         let policy = FolioPolicy::FRAMES.with(order(4), OrderPolicy::Always);
-        manager
-            .set_folio_policy(policy.with(Order::BLOCK, OrderPolicy::Always).with_pmd_mapped(first % 3 == 0));
+        manager.set_folio_policy(
+            policy.with(Order::BLOCK, OrderPolicy::Always).with_pmd_mapped(first.is_multiple_of(3)),
+        );
         let mm = manager.new_mm().unwrap();
         let (stop, told) = (AtomicBool::new(false), Mutex::new(HashMap::new()));
         machine.spawn_cpus(3, |cpu| {
             let mut rng = Rng::with_seed(first.wrapping_add(cpu.0.into()));
             if cpu.0 == 2 {
                 for _ in 0..300 {
-                    let frame = Frame(rng.u64(..96 * 256));
+                    // Mostly one that is in use.
+                    let addr = BASE + rng.u64(..4096) * PAGE;
+                    let mapped = find_frame(machine, &mm, addr).filter(|_| rng.u32(..4) > 0);
+                    let frame = mapped.unwrap_or(Frame(rng.u64(..96 * 256)));
                     let done = fail(manager, frame);
                     *told.lock().unwrap().entry(format!("{done:?}")).or_insert(0) += 1;
                     if rng.u32(..4) == 0 {

@@ -83,7 +83,9 @@ fn nothing_that_is_stored_during_moves_is_lost() {
     let config = HostedConfig::new(128 * MIB).with_cpus(CPUS);
     with_forks(config, FORKS[first as usize % 2], |machine, manager| {
         let policy = FolioPolicy::FRAMES.with(order(4), OrderPolicy::Always);
-        manager.set_folio_policy(policy.with(order(9), OrderPolicy::Always).with_pmd_mapped(first % 3 == 0));
+        manager.set_folio_policy(
+            policy.with(order(9), OrderPolicy::Always).with_pmd_mapped(first.is_multiple_of(3)),
+        );
         let file = manager.nameless(SUMS * PAGE).expect("memory");
         let mm = manager.new_mm().expect("memory");
         mm.mmap(&anonymous(SUMS_AT, SUMS * PAGE)).expect("memory");

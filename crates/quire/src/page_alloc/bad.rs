@@ -51,7 +51,7 @@ impl<P: Platform> PageAllocator<'_, P> {
     /// How many frames went bad.
     #[inline]
     pub fn bad_frames(&self) -> u64 {
-        self.bad.load(Ordering::Relaxed)
+        self.bad.load(Ordering::SeqCst)
     }
 
     /// A frame went bad. If it is free it is lost, wherever it is; if it belongs to a folio of whole blocks that nobody maps
@@ -101,7 +101,7 @@ impl<P: Platform> PageAllocator<'_, P> {
     }
 
     /// Whether a frame of the folio of order 9 or more that starts at `frame` was marked. The caller has it to himself, or
-    /// keeps it from coming apart.
+    /// keeps it from coming apart. Whoever maps a folio asks afterwards.
     pub fn has_bad(&self, frame: Frame) -> bool {
         self.bad_frames() > 0 && has_marks(&self.memmap, frame)
     }
@@ -124,6 +124,9 @@ impl<P: Platform> PageAllocator<'_, P> {
         } else if block.held.contains(index) {
             if block.heads.contains(index) { Verdict::Held } else { Verdict::Unrecoverable }
         } else if self.is_listed(block, index, state) {
+            Verdict::Busy
+        } else if block.mobility() == Mobility::Movable as u8 {
+            // Somebody was handed it and is about to map it.
             Verdict::Busy
         } else {
             Verdict::Unrecoverable
@@ -163,20 +166,33 @@ impl<P: Platform> PageAllocator<'_, P> {
     fn lose(&self, block: &Block, index: usize) {
         block.capacity.fetch_sub(1, Ordering::Relaxed);
         block.area().inspect(|area| area.set_state(index, FrameState::BAD));
-        self.note_bad();
+        self.note_bad(1);
     }
 
-    fn note_bad(&self) {
-        self.bad.fetch_add(1, Ordering::Relaxed);
-        self.change(Stat::NrHardwareCorrupted, 1);
+    fn note_bad(&self, frames: i64) {
+        if frames != 0 {
+            self.bad.fetch_add(frames as u64, Ordering::SeqCst);
+            self.change(Stat::NrHardwareCorrupted, frames);
+        }
     }
 
-    /// A frame of a folio of whole blocks.
+    /// A frame of a folio of whole blocks. It is marked first, and the mark taken off again where leaves map the folio: who
+    /// maps one looks for marks after it was counted ([`Self::has_bad`]), so that one of the two sees the other.
     fn condemn_part(&self, frame: Frame, block: &Block) -> Verdict {
-        let number = frame.block();
+        let (number, index) = (frame.block(), frame.index_in_block());
+        block.lock(self.platform);
+        let part = matches!(block.state(), BlockState::Folio | BlockState::FolioTail);
+        let known = part && block.used.contains(index);
         let order = block.order.load(Ordering::Relaxed);
+        if part && !known {
+            block.used.insert_run(index, 1);
+            self.note_bad(1);
+        }
+        block.unlock(self.platform);
+        if !part || known {
+            return if known { Verdict::Already } else { Verdict::Busy };
+        }
         let head = self.memmap.block(head_of(number, order.max(Order::BLOCK.get())));
-        // What the folio is, is the head's business; a folio that changes meanwhile is looked at again.
         head.lock(self.platform);
         let same = head.state() == BlockState::Folio && head.order.load(Ordering::Relaxed) == order;
         let huge = same && head.folio().has(DescriptorFlags::HUGE);
@@ -185,28 +201,68 @@ impl<P: Platform> PageAllocator<'_, P> {
             head.folio_maps.load(Ordering::Acquire) != 0 || head.large_maps.load(Ordering::Relaxed) != 0;
         let mapped = maps || head.lanes(self.platform).is_some_and(|lanes| lanes.any());
         head.unlock(self.platform);
-        match (same, huge, held, mapped) {
-            (false, ..) => return Verdict::Busy,
-            (true, false, true, _) => return Verdict::Held,
-            (true, false, false, true) => return Verdict::Anonymous,
-            _ => {}
+        let verdict = match (same, huge, held, mapped) {
+            (true, true, ..) => return Verdict::Huge,
+            (true, false, false, false) => {
+                self.free_the_long_way(head);
+                return Verdict::Marked;
+            }
+            (false, ..) => Verdict::Busy,
+            (true, false, true, _) => Verdict::Held,
+            (true, false, false, true) => Verdict::Anonymous,
+        };
+        if self.unmark(frame) { verdict } else { Verdict::Lost }
+    }
+
+    /// Takes the mark of a frame off, unless it was freed and is lost meanwhile; whether it did.
+    fn unmark(&self, frame: Frame) -> bool {
+        let (block, index) = (self.memmap.block(frame.block()), frame.index_in_block());
+        block.lock(self.platform);
+        let marked =
+            matches!(block.state(), BlockState::Folio | BlockState::FolioTail) && block.used.contains(index);
+        if marked {
+            block.used.remove_run(index, 1);
+            self.note_bad(-1);
         }
+        block.unlock(self.platform);
+        marked
+    }
+
+    /// Marks a frame of a folio of whole blocks again.
+    pub fn mark_again(&self, frame: Frame) {
+        let (block, index) = (self.memmap.block(frame.block()), frame.index_in_block());
+        block.lock(self.platform);
+        if matches!(block.state(), BlockState::Folio | BlockState::FolioTail) && !block.used.contains(index) {
+            block.used.insert_run(index, 1);
+            self.note_bad(1);
+        }
+        block.unlock(self.platform);
+    }
+
+    /// A folio of order 9 comes apart that has marks: those of its frames that nobody maps are lost now, of others the marks are
+    /// forgotten. Under its block's lock.
+    pub(super) fn split_marks(&self, block: &Block, lost: FrameMask, mapped: FrameMask) {
+        for (start, count) in lost.runs() {
+            block.heads.remove_run(start, count);
+            block.held.insert_run(start, count);
+            block.area().inspect(|area| area.set_states(start, count, FrameState::BAD));
+        }
+        block.capacity.fetch_sub(lost.count() as u16, Ordering::Relaxed);
+        self.note_bad(-(mapped.count() as i64));
+    }
+
+    /// Takes the marks off all frames of a block that is part of a folio; which had one.
+    pub fn take_marks(&self, number: BlockNumber) -> FrameMask {
+        let block = self.memmap.block(number);
         block.lock(self.platform);
         let part = matches!(block.state(), BlockState::Folio | BlockState::FolioTail);
-        let verdict = if !part {
-            Verdict::Busy
-        } else if block.used.contains(frame.index_in_block()) {
-            Verdict::Already
-        } else {
-            block.used.insert_run(frame.index_in_block(), 1);
-            self.note_bad();
-            if huge { Verdict::Huge } else { Verdict::Marked }
-        };
-        block.unlock(self.platform);
-        if verdict == Verdict::Marked {
-            self.free_the_long_way(head);
+        let marks = if part { block.used.load() } else { FrameMask::EMPTY };
+        if part {
+            block.used.store(FrameMask::EMPTY);
+            self.note_bad(-(marks.count() as i64));
         }
-        verdict
+        block.unlock(self.platform);
+        marks
     }
 
     /// Sees to it that a folio which was marked is not freed without its marks being looked at.
@@ -233,7 +289,7 @@ impl<P: Platform> PageAllocator<'_, P> {
             .find(|zone| zone.pools.iter().any(|pool| pool.lock(self.platform).take_exactly(number)));
         let Some(zone) = taken else { return Verdict::Busy };
         zone.add_free(-(BLOCK_FRAMES as i64));
-        self.note_bad();
+        self.note_bad(1);
         self.put_in_pieces(zone, number, FrameMask::run(frame.index_in_block(), 1));
         Verdict::Lost
     }

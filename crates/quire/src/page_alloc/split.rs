@@ -117,7 +117,8 @@ impl<P: Platform> PageAllocator<'_, P> {
         let block = self.memmap.block(number);
         block.lock(self.platform);
         let unmapped = self.unmapped_frames(block, mapped);
-        let place = match place_for(number, unmapped, room) {
+        let marks = if self.bad_frames() == 0 { FrameMask::EMPTY } else { block.used.load() };
+        let place = match place_for(number, unmapped.without(marks), room) {
             _ if block.state() != BlockState::Folio || block.order.load(Ordering::Relaxed) != BLOCK_ORDER => {
                 Err(SplitError::NotAFolio)
             }
@@ -140,7 +141,8 @@ impl<P: Platform> PageAllocator<'_, P> {
         }
         let lanes = block.lanes_at().map(|(at, _)| at.frame());
         self.become_small(number, block, place, unmapped, to);
-        let freed = unmapped.without(place.own);
+        self.split_marks(block, unmapped.intersection(marks), marks.without(unmapped));
+        let freed = unmapped.without(place.own).without(marks);
         for (start, count) in freed.runs() {
             self.note_freed(FrameRange::new(number.first_frame().add(start as u64), count as u64));
         }

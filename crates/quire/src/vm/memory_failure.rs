@@ -33,7 +33,7 @@ use crate::stats::Stat;
 use crate::tlb::MmuGather;
 
 /// Times that a frame which is just changing hands is looked at again.
-const ROUNDS: usize = 64;
+const ROUNDS: usize = 16;
 /// Times that a page is looked for which somebody may just be reading or writing.
 const HELD_ROUNDS: usize = 8;
 
@@ -84,6 +84,23 @@ impl<P: Platform> Memory<'_, P> {
             self.platform().relax();
         }
         Err(MemoryFailureError::Busy)
+    }
+
+    /// What was marked in a folio of whole blocks before it was mapped is lost now. What memory does not suffice for stays
+    /// as it is until the folio is freed. The caller holds no lock.
+    pub(super) fn lose_marked(&self, folio: FrameRange) {
+        for piece in folio.by_block() {
+            // All of a block's at once: it comes apart with the first of them.
+            let number = piece.start.block();
+            for (start, count) in self.pages().take_marks(number).runs() {
+                for at in start..start + count {
+                    let frame = number.first_frame().add(at as u64);
+                    if self.memory_failure(frame).is_err() {
+                        self.pages().mark_again(frame);
+                    }
+                }
+            }
+        }
     }
 
     /// Puts markers in the place of an anonymous frame's leaves; whether all of them went.

@@ -123,6 +123,9 @@ impl<P: Platform> Memory<'_, P> {
         // What was not needed is free again, and what nobody maps any more.
         pages.release(room);
         let freed = pages.release(source);
+        if order == Order::BLOCK && pages.has_bad(target) {
+            self.lose_marked(room);
+        }
         pages.count(Stat::PgmigrateSuccess, freed);
         pages.count(Stat::PgmigrateFail, source.count - freed);
         if freed == source.count {

@@ -94,6 +94,11 @@ impl<P: Platform> Mm<'_, P> {
                     self.end_forming(&formed);
                     return Ok(at);
                 }
+                Step::Marked(folio) => {
+                    drop(space);
+                    self.memory.lose_marked(folio);
+                    return Ok(at);
+                }
                 Step::Shared => {
                     drop(space);
                     self.unshare_at(at).map_err(|error| (at, error))?;

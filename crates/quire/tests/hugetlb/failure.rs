@@ -51,7 +51,7 @@ fn a_free_frame_is_lost_wherever_it_is() {
             assert_eq!(pages.free(frame, Order::FRAME), Err(FreeError::InUse));
         }
         assert_eq!(fail(world, Frame(512 * 9 + 1)), Err(Verdict::Lost), "another of the same block");
-        assert_eq!(fail(world, other), Err(Verdict::Unrecoverable), "somebody was handed it");
+        assert_eq!(fail(world, other), Err(Verdict::Busy), "somebody was handed it");
         assert_eq!(fail(world, Frame(0)), Err(Verdict::Unrecoverable), "the manager's tables");
         assert_eq!(fail(world, Frame(1 << 30)), Err(Verdict::NotMemory));
         pages.free(other, Order::FRAME).unwrap();

@@ -146,6 +146,9 @@ impl<P: Platform> Mm<'_, P> {
         if order == Order::BLOCK {
             pages.count(Stat::ThpFaultAlloc, 1);
         }
+        if order >= Order::BLOCK && pages.has_bad(frame) {
+            return Ok(Step::Marked(frames));
+        }
         Ok(Step::done(order, FaultKind::Anon))
     }
 

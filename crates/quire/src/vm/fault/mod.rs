@@ -10,7 +10,7 @@ mod stack;
 use super::forming::Formed;
 use super::mm::Mm;
 use super::vma::{Vma, VmaAttributes};
-use crate::addr::{Order, VirtAddr, VirtRange};
+use crate::addr::{FrameRange, Order, VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags, Protection};
 use crate::error::{FaultError, MapError};
 use crate::limits::{BLOCK_SIZE, RECLAIM_ROUNDS};
@@ -77,6 +77,9 @@ pub(super) enum Step {
     Again,
     /// The last piece of a gigantic folio is done: call [`Mm::end_forming`], holding no lock, and look again.
     Formed(Formed),
+    /// Some of the folio's memory went bad before it was mapped: call [`Memory::lose_marked`](super::memory::Memory), holding no
+    /// lock, and look again.
+    Marked(FrameRange),
     /// The table is shared with another address space: call [`Mm::unshare_at`], holding no lock, and look again.
     Shared,
 }
@@ -133,6 +136,7 @@ impl<P: Platform> Mm<'_, P> {
                 Ok(Step::Again) => self.memory.platform().relax(),
                 Ok(Step::Shared) => self.unshare_at(addr)?,
                 Ok(Step::Formed(formed)) => self.end_forming(&formed),
+                Ok(Step::Marked(folio)) => self.memory.lose_marked(folio),
                 Err(FaultError::OutOfMemory) if rounds < RECLAIM_ROUNDS && self.make_room() > 0 => {
                     rounds += 1
                 }

@@ -21,7 +21,7 @@ use crate::platform::Platform;
 /// What became of a huge page with a frame that went bad.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HugeFailure {
-    /// It was free and has left its pool: all of it but the bad frame is free.
+    /// It has left its pool: all of it but the bad frame is free.
     Dissolved,
     /// It is free and promised, and stays in its pool, given to nobody.
     Promised,
@@ -54,9 +54,11 @@ impl HugePools {
     /// Sees to a page of a pool of which the page allocator has just marked a frame
     /// ([`Verdict::Huge`](crate::page_alloc::Verdict::Huge)). The caller holds no lock.
     pub fn memory_failure<P: Platform>(&self, pages: &PageAllocator<'_, P>, frame: Frame) -> HugeFailure {
+        let mut pooled = false;
         for size in HugeSize::ALL {
             let head = Frame(frame.0 & !(size.order().frames() - 1));
             let mut pool = self.lock(pages, size);
+            pooled |= pages.is_huge(head, size.order());
             if !pages.is_huge(head, size.order()) || !pool.is_free(pages.memmap(), head) {
                 continue;
             }
@@ -67,7 +69,7 @@ impl HugePools {
             let stays = pages.is_huge(head, size.order()) && pool.is_free(pages.memmap(), head);
             return if stays { HugeFailure::Promised } else { HugeFailure::Dissolved };
         }
-        HugeFailure::InUse
+        if pooled { HugeFailure::InUse } else { HugeFailure::Dissolved }
     }
 
     /// Lets free pages with bad frames leave a pool, as far as promises allow.

@@ -80,6 +80,13 @@ impl<P: Platform> PageAllocator<'_, P> {
         self.memmap.block(frame.block()).folio().take_flags(DescriptorFlags::LENT);
     }
 
+    /// Whether leaves alone own a page of a pool.
+    pub fn is_lent(&self, frame: Frame) -> bool {
+        let block = self.memmap.block(frame.block());
+        let of = [DescriptorFlags::HUGE, DescriptorFlags::LENT];
+        block.state() == BlockState::Folio && of.into_iter().all(|flag| block.folio().has(flag))
+    }
+
     /// What its user noted of a page of a pool.
     pub fn huge_note(&self, frame: Frame) -> &AtomicU64 {
         &self.memmap.block(frame.block()).folio().owner

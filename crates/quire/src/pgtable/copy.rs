@@ -4,7 +4,7 @@ use super::PageTables;
 use super::lock::LockedTable;
 use super::walk::Step;
 use crate::addr::{FrameRange, PageSize, VirtRange};
-use crate::arch::{EntryFlags, Level};
+use crate::arch::{Entry, EntryFlags, Level};
 use crate::error::{AllocError, MapError};
 use crate::page_alloc::CountError;
 use crate::platform::Platform;
@@ -57,6 +57,9 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
                 self.copy_leaves(&step, target, first, &mut copied)?;
             } else if step.holds_leaf() {
                 self.copy_large(child, &step, &mut copied)?;
+            } else if step.table.load(step.indices().start).is_poison() {
+                let target = child.ensure(step.range.start, step.table.level())?;
+                child.lock(target).fill(step.indices().start, Entry::POISON);
             }
         }
         Ok(())

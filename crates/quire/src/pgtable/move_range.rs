@@ -48,7 +48,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         loop {
             let entry = table.load(table.index(rest.start));
             let extent = table.extent(rest.start);
-            if !entry.is_present() || table.level() == Level::PTE {
+            if !(entry.is_present() || entry.is_poison()) || table.level() == Level::PTE {
                 break;
             }
             if rest.covers(extent)
@@ -56,6 +56,11 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
                 && self.move_entry(table, extent, to, owed)?
             {
                 return Ok(extent.len());
+            }
+            if entry.is_poison() {
+                // Nothing can be split, so what is lost is not where the target has smaller pages.
+                self.lock(table).exchange(table.index(extent.start), Entry::EMPTY);
+                return Ok(extent.end.min(rest.end).0 - rest.start.0);
             }
             if !entry.is_table(table.level()) {
                 // In smaller leaves it can go anywhere. Where its alignment is in the way, those behind it come next.

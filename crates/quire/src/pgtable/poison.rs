@@ -2,7 +2,7 @@
 //!
 //! A marker ([`Entry::POISON`]) is not present and not empty: an access faults, nothing is mapped over it, and it stays
 //! until its address is unmapped. `fork` gives it to the child, `mremap` moves it. It counts as an entry of its table, and
-//! as nothing else. There are markers for 4 KiB leaves only: larger ones are split first.
+//! as nothing else. Large leaves that belong together, those of huge pages, get large markers; others are split first.
 #![forbid(unsafe_code)]
 
 use super::PageTables;
@@ -13,21 +13,35 @@ use crate::platform::Platform;
 use crate::tlb::{MmuGather, Unmapped};
 
 impl<P: Platform> PageTables<'_, '_, P> {
-    /// Puts a marker in the place of the 4 KiB leaf at `addr`, if it is still `expected` (bits that only record history apart);
-    /// whether it was. The leaf goes to the gather. Shared, and nobody else reaches the table.
-    pub fn poison(&self, addr: VirtAddr, expected: Entry, gather: &mut MmuGather<'_, '_, P>) -> bool {
+    /// Puts a marker in the place of the leaf of `size` at `addr`, if it is still `expected` (bits that only record history
+    /// apart); whether it was. The leaf goes to the gather. Shared, and nobody else reaches the table; for a large leaf
+    /// exclusive.
+    pub fn poison(
+        &self,
+        addr: VirtAddr,
+        size: PageSize,
+        expected: Entry,
+        gather: &mut MmuGather<'_, '_, P>,
+    ) -> bool {
         gather.make_room();
-        let Some((table, index)) = self.slot(addr, PageSize::Size4K) else { return false };
+        let Some((table, index)) = self.slot(addr, size) else { return false };
         let locked = self.lock(table);
         if !same_leaf(locked.load(index), expected) {
             return false;
         }
         let old = locked.mark_lost(index);
         drop(locked);
-        gather.owe(VirtRange::from_len(addr, PageSize::Size4K.bytes()), PageSize::Size4K);
+        gather.owe(VirtRange::from_len(addr.align_down(size.bytes()), size.bytes()), size);
         if !old.has(EntryFlags::SPECIAL) {
-            gather.add(Unmapped::leaves(old, PageSize::Size4K, 1, false));
+            gather.add(Unmapped::leaves(old, size, 1, false));
         }
         true
+    }
+
+    /// How many markers in the place of leaves of `size` there are in a range of whole ones. Shared.
+    pub fn count_poison(&self, range: VirtRange, size: PageSize) -> u64 {
+        let at = (0..range.len()).step_by(size.bytes() as usize).map(|at| range.start.add(at));
+        at.filter(|&addr| self.slot(addr, size).is_some_and(|(table, index)| table.load(index).is_poison()))
+            .count() as u64
     }
 }

@@ -180,6 +180,10 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         }
         let locked = self.lock(step.table);
         let leaf = locked.load(index);
+        if leaf.is_poison() {
+            locked.exchange(index, Entry::EMPTY);
+            return step.range.end;
+        }
         let (true, Some(size)) = (leaf.is_leaf(level), level.leaf_size()) else {
             // It became a table, or busy, just now: look again.
             return step.range.start;

@@ -146,8 +146,8 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
                     return Err(TableViolation::Place(child.frame()));
                 }
                 self.validate_own(child, addr, census)?;
-            } else if entry.is_poison() && table.level() == Level::PTE {
-                if !descriptor.has(DescriptorFlags::MIXED) {
+            } else if entry.is_poison() && table.level().leaf_size().is_some() {
+                if table.level() == Level::PTE && !descriptor.has(DescriptorFlags::MIXED) {
                     return Err(TableViolation::Strange { addr, entry });
                 }
             } else if !entry.is_empty() {

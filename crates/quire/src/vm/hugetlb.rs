@@ -125,6 +125,8 @@ impl<P: Platform> Mm<'_, P> {
         }
         let (memory, mut own) = (self.memory, 0);
         self.each_own_page(vma.range, |_| own += 1);
+        // What went bad was taken from the pool, and is back there already.
+        own += self.tables().count_poison(vma.range, size.leaf());
         let count = vma.range.len() / size.bytes();
         let account = self.account_of(&vma.attributes);
         let mut kept = memory.huge().unpromise(memory.pages(), size, account, (count, count - own));
@@ -157,6 +159,12 @@ impl<P: Platform> Mm<'_, P> {
         };
         let mut shared = [0; HugeSize::ALL.len()];
         for (size, shared) in HugeSize::ALL.into_iter().zip(&mut shared) {
+            // Of what went bad nothing comes back.
+            for vma in space.tree.overlapping(range).filter(promised) {
+                if vma.attributes.huge_size() == Some(size) {
+                    *shared += self.tables().count_poison(vma.range.intersect(range), size.leaf());
+                }
+            }
             each(size, &mut |frame| *shared += u64::from(pages.mapcount(frame) > 1));
         }
         let [large, gigantic] = HugeSize::ALL;

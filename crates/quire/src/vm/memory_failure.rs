@@ -7,7 +7,8 @@
 //! | a clean page of a file | it is unmapped and dropped; the next access reads it again |
 //! | a page of a file that is newer than the file | as anonymous memory for those who mapped it; others read what the file has |
 //! | a page of nameless memory | as anonymous memory, and for all who map it later |
-//! | part of a page of a pool | [`crate::hugetlb::HugeFailure`] |
+//! | part of a private huge page | every leaf of the page becomes a marker, and the page goes back to its pool, which lets go of it ([`crate::hugetlb::HugeFailure`]) |
+//! | part of a huge page of a file | the same happens when the file gives the page up; until then it stays |
 //! | a page table, a small object, a descriptor | nothing can be done |
 //!
 //! The order is that of a move ([`super::migrate`]): the frame is set aside, and so not freed; its leaves go, one address space
@@ -66,7 +67,10 @@ impl<P: Platform> Memory<'_, P> {
             let done = match self.pages().condemn(frame) {
                 Verdict::Lost => Some(MemoryFailure::Free),
                 Verdict::Marked => Some(MemoryFailure::Marked),
-                Verdict::Huge => Some(MemoryFailure::Huge),
+                Verdict::Huge => {
+                    self.lose_huge(frame);
+                    Some(MemoryFailure::Huge)
+                }
                 Verdict::Already => return Err(MemoryFailureError::AlreadyPoisoned),
                 Verdict::Anonymous => self.lose_anonymous(frame)?.then_some(MemoryFailure::Anonymous),
                 Verdict::Held => {
@@ -145,10 +149,32 @@ impl<P: Platform> Memory<'_, P> {
                 tables.unshare(table).map_err(|_| MemoryFailureError::OutOfMemory)?;
             }
             let mut gather = MmuGather::new(self.pages(), &body.context);
-            tables.poison(addr, tables.lookup(addr).entry, &mut gather);
+            tables.poison(addr, PageSize::Size4K, tables.lookup(addr).entry, &mut gather);
             body.add_rss(self.pages(), gather.finish(), Counted::File);
         }
         Ok(())
+    }
+
+    /// Puts markers in the place of the leaves of a private huge page, of which a frame was marked: it goes back to its pool then.
+    /// One that belongs to a file stays until the file gives it up.
+    fn lose_huge(&self, frame: Frame) {
+        let pages = self.pages();
+        let Some(head) = pages.folio_start(frame).filter(|&head| pages.is_lent(head)) else { return };
+        let Some(origin) = pages.origin(head) else { return };
+        let mut after = 0;
+        while let Some(body) = FoundBody::next_of_family(self, origin.family(), after) {
+            after = body.mapper.number();
+            let space = body.space.write(self.platform());
+            let tables = PageTables::new(pages, &body.context);
+            let Some(addr) = place_in(&space, &tables, head, origin.addr()) else { continue };
+            let found = tables.lookup(addr);
+            if let Some(size) = found.leaf_size() {
+                let mut gather = MmuGather::new(pages, &body.context);
+                tables.poison(addr, size, found.entry, &mut gather);
+                body.add_rss(pages, gather.finish(), Counted::Huge);
+            }
+        }
+        self.huge().take_returned(pages);
     }
 
     /// Drops the page of a file that a frame holds. `None`: there is none now, or somebody uses the file at the moment.
@@ -214,7 +240,7 @@ impl<P: Platform> Memory<'_, P> {
                 let leaf = found.tables().lookup(range.start);
                 let cached = leaf.leaf_size() == Some(PageSize::Size4K) && !leaf.entry.has(EntryFlags::ANON);
                 if cached && !leaf.entry.has(EntryFlags::SPECIAL) {
-                    found.tables().poison(range.start, leaf.entry, &mut gather);
+                    found.tables().poison(range.start, PageSize::Size4K, leaf.entry, &mut gather);
                 }
             });
             found.body.add_rss(self.pages(), gather.finish(), file.node().kind().into());

@@ -175,7 +175,7 @@ impl<P: Platform> Mm<'_, P> {
     fn map_own(&self, vma: &Vma, place: &Place<'_>, own: &Own, kind: FaultKind) -> Result<Step, FaultError> {
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
         let step = self.map_huge(place, own.frame, flags, kind);
-        if !matches!(step, Ok(Step::Done(_))) {
+        if !matches!(step, Ok(Step::Done(_) | Step::Marked(_))) {
             self.give_up_own(place.size, own);
         }
         step
@@ -208,6 +208,9 @@ impl<P: Platform> Mm<'_, P> {
             return Ok(Step::Again);
         }
         self.count_huge(place.size);
+        if flags.contains(EntryFlags::ANON) && self.memory.pages().has_bad(frame) {
+            return Ok(Step::Marked(FrameRange::folio(frame, place.size.order())));
+        }
         Ok(Step::done(place.size.order(), kind))
     }
 

@@ -1,0 +1,117 @@
+//! Huge pages that go bad while programs map them.
+
+use hosted::{Hosted, HostedConfig};
+use quire::addr::VirtAddr;
+use quire::cpu::CpuId;
+use quire::error::FaultError;
+use quire::hugetlb::{HugeFailure, HugeSize, PoolInfo};
+use quire::manager::{Config, Failed, MemoryManager};
+use quire::page_alloc::NodeSet;
+use quire::vm::{Access, Advice, MapRequest, Remap};
+
+use crate::common::ranges_of;
+use crate::world::{BASE, HUGE, Manager, Space, check, info, load, private, store, within};
+
+fn with_pool(pages: u64, test: impl FnOnce(&Hosted, &Manager<'_>)) {
+    let machine = HostedConfig::new(256 << 20).build().expect("the host refused a machine");
+    machine.run_on(CpuId(0), || {
+        let manager = MemoryManager::new(&machine, &ranges_of(&machine), &Config::default()).unwrap();
+        manager.pages().drain_local();
+        let before = manager.meminfo().frames;
+        let pools = manager.huge_pools();
+        let grown = pools.resize(manager.pages(), HugeSize::Size2M, NodeSet::ALL, pages);
+        assert_eq!(grown.after, pages);
+        test(&machine, &manager);
+        let left = info(&manager, HugeSize::Size2M);
+        assert_eq!((left.free, left.reserved), (left.total, 0), "all pages are back, and no promise is left");
+        check(&manager);
+        let _ = pools.resize(manager.pages(), HugeSize::Size2M, NodeSet::ALL, 0);
+        manager.pages().drain_all();
+        let after = manager.meminfo();
+        assert_eq!(after.frames.used, before.used + after.bad, "only bad frames are lost");
+        machine.assert_clean();
+    });
+}
+
+fn fail_under(machine: &Hosted, manager: &Manager<'_>, mm: &Space<'_>, addr: u64) -> Failed {
+    let leaf = machine.probe(mm.root(), VirtAddr(addr)).expect("mapped");
+    manager.memory_failure(leaf.frame.add((addr - leaf.addr.0) >> 12)).expect("it can be given up")
+}
+
+fn told(mm: &Space<'_>, addr: u64) -> Option<FaultError> {
+    mm.fault(VirtAddr(addr), Access::Read).err()
+}
+
+#[test]
+fn a_private_page_is_taken_from_all_who_map_it() {
+    with_pool(8, |machine, manager| {
+        let mm = manager.new_mm().unwrap();
+        mm.mmap(&private(BASE, 4)).unwrap();
+        within(&mm, || {
+            (0..4).for_each(|page| store(machine, &mm, BASE + page * HUGE + 8, page).unwrap());
+        });
+        let child = mm.fork().unwrap();
+        let bad = BASE + HUGE + 77 * 4096;
+        assert_eq!(fail_under(machine, manager, &mm, bad), Failed::Huge(HugeFailure::Dissolved));
+        assert_eq!((info(manager, HugeSize::Size2M).total, manager.meminfo().bad), (7, 1));
+        for addr in [bad, BASE + HUGE, BASE + 2 * HUGE - 8] {
+            assert_eq!([told(&mm, addr), told(&child, addr)], [Some(FaultError::Poisoned); 2]);
+        }
+        let grandchild = child.fork().unwrap();
+        assert_eq!(told(&grandchild, bad), Some(FaultError::Poisoned));
+        let to = VirtAddr(BASE + (8 << 30));
+        grandchild.mremap(VirtAddr(BASE), 4 * HUGE, 4 * HUGE, Remap::Fixed(to)).unwrap();
+        assert_eq!(told(&grandchild, to.0 + HUGE), Some(FaultError::Poisoned));
+        assert_eq!(told(&grandchild, BASE + HUGE), Some(FaultError::NotMapped));
+        within(&mm, || {
+            for page in [0, 2, 3] {
+                assert_eq!(load(machine, &mm, BASE + page * HUGE + 8), Ok(page));
+            }
+            // What is given up is promised anew.
+            mm.madvise(VirtAddr(BASE + HUGE), HUGE, Advice::DontNeed).unwrap();
+            assert_eq!(info(manager, HugeSize::Size2M).reserved, 1);
+            assert_eq!(load(machine, &mm, BASE + HUGE + 8), Ok(0));
+        });
+        for mm in [mm, child, grandchild] {
+            mm.validate().unwrap();
+            mm.exit();
+        }
+    });
+}
+
+#[test]
+fn a_mapping_with_markers_goes_with_its_promises() {
+    with_pool(6, |machine, manager| {
+        let mm = manager.new_mm().unwrap();
+        mm.mmap(&private(BASE, 4)).unwrap();
+        within(&mm, || {
+            store(machine, &mm, BASE, 1).unwrap();
+            store(machine, &mm, BASE + 3 * HUGE, 1).unwrap();
+        });
+        for addr in [BASE, BASE + 3 * HUGE + 4096] {
+            assert_eq!(fail_under(machine, manager, &mm, addr), Failed::Huge(HugeFailure::Dissolved));
+        }
+        let now = info(manager, HugeSize::Size2M);
+        assert_eq!(now, PoolInfo { total: 4, free: 4, reserved: 2, surplus: 0 });
+        mm.munmap(VirtAddr(BASE), 2 * HUGE).unwrap();
+        assert_eq!(info(manager, HugeSize::Size2M).reserved, 1);
+        mm.validate().unwrap();
+        mm.exit();
+    });
+}
+
+#[test]
+fn a_page_of_a_file_is_isolated_when_the_file_gives_it_up() {
+    with_pool(4, |machine, manager| {
+        let file = manager.huge_file(HugeSize::Size2M, 2 * HUGE).unwrap();
+        let mm = manager.new_mm().unwrap();
+        let request = crate::world::of_file(&file, quire::vm::Sharing::Shared, BASE, (0, 2));
+        mm.mmap(&MapRequest { ..request }).unwrap();
+        within(&mm, || store(machine, &mm, BASE + HUGE, 5).unwrap());
+        assert_eq!(fail_under(machine, manager, &mm, BASE + HUGE + 8192), Failed::Huge(HugeFailure::InUse));
+        assert_eq!(info(manager, HugeSize::Size2M).total, 4);
+        file.punch_hole(HUGE..2 * HUGE).unwrap();
+        assert_eq!(info(manager, HugeSize::Size2M).total, 3);
+        mm.exit();
+    });
+}

@@ -206,6 +206,9 @@ fn a_page_on_its_way_is_found_where_it_arrives() {
         assert_eq!(fail(world, frame.add(511)), Err(Verdict::Marked));
         assert_eq!(fail(world, larger.add(1024)), Err(Verdict::Marked));
         pages.free(frame, Order::BLOCK).unwrap();
+        let next = pages.alloc(Gfp::USER, Order::BLOCK).unwrap();
+        assert_ne!(next, frame, "no list has it");
+        pages.free(next, Order::BLOCK).unwrap();
         pages.free(larger, order(11)).unwrap();
         world.check();
         let all = all_frames(world);

@@ -2,13 +2,15 @@
 
 use std::collections::HashMap;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use hosted::{FailurePlan, FaultCause, Hosted, HostedConfig};
-use quire::addr::{Frame, Order, VirtAddr};
+use quire::addr::{BlockNumber, Frame, Order, VirtAddr};
 use quire::error::{FaultError, MemoryFailureError};
 use quire::manager::{Failed, MemoryManager};
+use quire::memmap::BlockState;
 use quire::page_alloc::Gfp;
 use quire::platform::FileId;
 use quire::vm::{
@@ -298,4 +300,50 @@ fn frames_go_bad_while_threads_fault_fork_and_unmap() {
         mm.validate().unwrap();
         mm.exit();
     });
+}
+
+/// A fault hands itself a folio, clears it, and maps it: a frame of it may go bad in between.
+#[test]
+fn a_folio_that_goes_bad_before_it_is_mapped_is_looked_at_then() {
+    for pmd in [false, true] {
+        with_bad(256 * MIB, ForkStrategy::Copy, 3, |machine, manager| {
+            manager.set_folio_policy(FolioPolicy::only(Order::BLOCK).with_pmd_mapped(pmd));
+            let (mm, stop) = (manager.new_mm().unwrap(), AtomicBool::new(false));
+            let (pages, marked) = (manager.pages(), AtomicU64::new(0));
+            machine.spawn_cpus(3, |cpu| {
+                if cpu.0 == 2 {
+                    let end = Instant::now() + Duration::from_millis(400);
+                    while Instant::now() < end && marked.load(Ordering::Relaxed) < 40 {
+                        let flying = (0..128).map(BlockNumber).find(|&number| {
+                            let state = pages.memmap().block(number).state();
+                            state == BlockState::Folio && pages.mapcount(number.first_frame()) == 0
+                        });
+                        let Some(number) = flying else { continue };
+                        if fail(manager, number.first_frame().add(77)) == Ok(MemoryFailure::Marked) {
+                            marked.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                    stop.store(true, Ordering::Relaxed);
+                    return;
+                }
+                mm.switch_in();
+                let own = BASE + u64::from(cpu.0) * 8 * MIB;
+                while !stop.load(Ordering::Relaxed) {
+                    mm.mmap(&anonymous(own, 8 * MIB)).expect("memory");
+                    for at in (0..8 * MIB).step_by(2 * MIB as usize) {
+                        touch(machine, &mm, own + at, 1);
+                    }
+                    // A folio of which a part is unmapped comes apart.
+                    mm.munmap(VirtAddr(own + 70 * PAGE), 20 * PAGE).expect("mapped");
+                    manager.pages().split_deferred(u64::MAX);
+                    mm.munmap(VirtAddr(own), 8 * MIB).expect("mapped");
+                }
+                mm.switch_out();
+                manager.pages().drain_local();
+            });
+            println!("{} marked on their way", marked.load(Ordering::Relaxed));
+            mm.validate().unwrap();
+            mm.exit();
+        });
+    }
 }

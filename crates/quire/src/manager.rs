@@ -3,15 +3,9 @@
 
 use crate::addr::{Frame, FrameRange, Order, VirtAddr};
 use crate::arch::PagingMode;
-use crate::error::{InitError, MmError, SplitError};
-use crate::hugetlb::{DescriptorPolicy, HugeFsError, HugeFsLimits, HugePools, HugeSize, PoolInfo};
-use crate::limits::FRAME_SIZE;
-use crate::page_alloc::{AllocatorConfig, MemoryInfo, PageAllocator, Violation};
-use crate::error::{AllocError, InitError, MigrateError, MmError, SplitError};
-use crate::hugetlb::{HugeFsError, HugeFsLimits, HugePools, HugeSize, PoolInfo, Resized, Stopped};
 use crate::error::{AllocError, InitError, MemoryFailureError, MigrateError, MmError, SplitError};
 use crate::hugetlb::{
-    HugeFailure, HugeFsError, HugeFsLimits, HugePools, HugeSize, PoolInfo, Resized, Stopped,
+    DescriptorPolicy, HugeFailure, HugeFsError, HugeFsLimits, HugePools, HugeSize, PoolInfo, Resized, Stopped,
 };
 use crate::limits::{FRAME_SIZE, MAX_NODES};
 use crate::page_alloc::{AllocatorConfig, Gfp, MemoryInfo, NodePolicy, NodeSet, PageAllocator, Violation};

@@ -32,18 +32,16 @@ impl HugePools {
             let (node, frame) = found.ok_or(Stopped::OutOfMemory)?;
             drop(from);
             if self.undescribe(pages, HugeSize::Size1G, core::iter::once(frame)).is_err() {
-                self.lock(pages, HugeSize::Size1G).join(pages.memmap(), node, frame);
+                join(&mut self.lock(pages, HugeSize::Size1G), pages, node, frame);
                 return Err(Stopped::NoDescriptors(1));
             }
             pages.split_huge(frame);
             self.describe(pages, HugeSize::Size2M, parts(frame));
             let mut to = self.lock(pages, HugeSize::Size2M);
-            parts(frame).rev().for_each(|part| to.join(pages.memmap(), node, part));
-            Ok(())
             parts(frame).rev().for_each(|part| join(&mut to, pages, node, part));
             drop(to);
             self.shed_bad(pages, HugeSize::Size2M);
-            Some(())
+            Ok(())
         })
     }
 
@@ -58,16 +56,14 @@ impl HugePools {
             drop(from);
             if self.undescribe(pages, HugeSize::Size2M, parts(frame)).is_err() {
                 let mut back = self.lock(pages, HugeSize::Size2M);
-                parts(frame).rev().for_each(|part| back.join(pages.memmap(), node, part));
+                parts(frame).rev().for_each(|part| join(&mut back, pages, node, part));
                 return Err(Stopped::NoDescriptors(SECTION_BLOCKS as u64));
             }
             pages.join_huge(frame);
             self.describe(pages, HugeSize::Size1G, core::iter::once(frame));
-            self.lock(pages, HugeSize::Size1G).join(pages.memmap(), node, frame);
-            Ok(())
             join(&mut self.lock(pages, HugeSize::Size1G), pages, node, frame);
             self.shed_bad(pages, HugeSize::Size1G);
-            Some(())
+            Ok(())
         })
     }
 

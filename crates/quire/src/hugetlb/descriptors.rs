@@ -1,6 +1,7 @@
 //! What a pool's pages cost when they join and leave it, by the machine's [`DescriptorPolicy`].
 #![forbid(unsafe_code)]
 
+use super::failure::join;
 use super::resize::give_back;
 use super::{DescriptorPolicy, HugePools, HugeSize};
 use crate::addr::Frame;
@@ -76,11 +77,12 @@ impl HugePools {
             for _ in 0..HUGE_BATCH {
                 let Some(frame) = chain.pop(pages.memmap()) else { break };
                 pool.claimed -= 1;
-                pool.join(pages.memmap(), pages.node_of_frame(frame), frame);
+                join(&mut pool, pages, pages.node_of_frame(frame), frame);
             }
             drop(pool);
             pages.platform().reschedule_point();
         }
+        self.shed_bad(pages, size);
     }
 
     /// Gives pages that have left their pool, a batch at most, back to the page allocator. Those for whose descriptors there is
@@ -132,7 +134,7 @@ impl HugePools {
     fn keep_as_surplus<P: Platform>(&self, pages: &PageAllocator<'_, P>, size: HugeSize, frame: Frame) {
         let node = pages.node_of_frame(frame);
         let mut pool = self.lock(pages, size);
-        pool.join(pages.memmap(), node, frame);
+        join(&mut pool, pages, node, frame);
         pool.change_surplus(node, 1);
     }
 

@@ -10,7 +10,6 @@
 #![forbid(unsafe_code)]
 
 use super::pool::Pool;
-use super::resize::give_back;
 use super::{HugePools, HugeSize};
 use crate::addr::Frame;
 use crate::limits::MAX_NODES;
@@ -91,7 +90,10 @@ impl HugePools {
             let left = pool.node(node);
             pool.change_surplus(node, -i64::from(left.surplus > left.total));
             drop(pool);
-            give_back(pages, size.order(), &[frame]);
+            if self.let_go(pages, size, &[frame]) > 0 {
+                // No memory for its descriptors: it stays, given to nobody.
+                return;
+            }
             pages.platform().reschedule_point();
         }
     }

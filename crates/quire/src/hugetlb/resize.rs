@@ -208,6 +208,7 @@ impl HugePools {
     pub fn adopt<P: Platform>(&self, pages: &PageAllocator<'_, P>, size: HugeSize, frame: Frame) {
         pages.make_huge(frame);
         pages.count(Stat::HtlbBuddyAllocSuccess, 1);
+        self.describe(pages, size, core::iter::once(frame));
         join(&mut self.lock(pages, size), pages, pages.node_of_frame(frame), frame);
         self.shed_bad(pages, size);
     }

@@ -243,7 +243,7 @@ fn check_other_allocator_experiments(rows: &[Row]) {
     }
 }
 
-const NAMES: [&str; 20] = [
+const NAMES: [&str; 21] = [
     "boot",
     "page-alloc",
     "time-bench",
@@ -264,6 +264,7 @@ const NAMES: [&str; 20] = [
     "clear-then-use",
     "first-touch",
     "mlock-gigantic",
+    "hugetlb-pool",
 ];
 
 /// Our own arms of the experiments on the page allocator.

@@ -158,23 +158,34 @@ impl<P: Platform> Memory<'_, P> {
     /// Puts markers in the place of the leaves of a private huge page, of which a frame was marked: it goes back to its pool then.
     /// One that belongs to a file stays until the file gives it up.
     fn lose_huge(&self, frame: Frame) {
+        if let Some(head) = self.pages().folio_start(frame).filter(|&head| self.pages().is_lent(head)) {
+            self.take_huge_from(head, |_| true);
+        }
+    }
+
+    /// Puts markers in the place of the leaves of a private huge page, in the address spaces that are `chosen`; how many. The
+    /// caller holds no lock.
+    pub(super) fn take_huge_from(&self, head: Frame, chosen: impl Fn(u64) -> bool) -> usize {
         let pages = self.pages();
-        let Some(head) = pages.folio_start(frame).filter(|&head| pages.is_lent(head)) else { return };
-        let Some(origin) = pages.origin(head) else { return };
-        let mut after = 0;
+        let Some(origin) = pages.origin(head) else { return 0 };
+        let (mut after, mut taken) = (0, 0);
         while let Some(body) = FoundBody::next_of_family(self, origin.family(), after) {
             after = body.mapper.number();
+            if !chosen(after) {
+                continue;
+            }
             let space = body.space.write(self.platform());
             let tables = PageTables::new(pages, &body.context);
             let Some(addr) = place_in(&space, &tables, head, origin.addr()) else { continue };
             let found = tables.lookup(addr);
             if let Some(size) = found.leaf_size() {
                 let mut gather = MmuGather::new(pages, &body.context);
-                tables.poison(addr, size, found.entry, &mut gather);
+                taken += usize::from(tables.poison(addr, size, found.entry, &mut gather));
                 body.add_rss(pages, gather.finish(), Counted::Huge);
             }
         }
         self.huge().take_returned(pages);
+        taken
     }
 
     /// Drops the page of a file that a frame holds. `None`: there is none now, or somebody uses the file at the moment.

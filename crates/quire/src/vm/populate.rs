@@ -99,6 +99,11 @@ impl<P: Platform> Mm<'_, P> {
                     self.memory.lose_marked(folio);
                     return Ok(at);
                 }
+                Step::TakeBack(frame) => {
+                    drop(space);
+                    self.take_back(frame).map_err(|error| (at, error))?;
+                    return Ok(at);
+                }
                 Step::Shared => {
                     drop(space);
                     self.unshare_at(at).map_err(|error| (at, error))?;

@@ -239,6 +239,43 @@ fn a_child_shares_until_one_stores() {
     });
 }
 
+/// A parent was promised its pages. When there is none for a copy, its children lose theirs, not the parent.
+#[test]
+fn a_parent_takes_back_what_it_was_promised() {
+    with_huge(2, |machine, manager| {
+        run(manager, |mm| {
+            mm.mmap(&private(BASE, 2)).unwrap();
+            (0..2).for_each(|page| store(machine, mm, BASE + page * HUGE, page + 1).unwrap());
+            let (child, other) = (fork(mm), fork(mm));
+            mm.switch_out();
+            let stored = within(&child, || store(machine, &child, BASE, 5));
+            assert_eq!(stored, Err(FaultError::NoHugePage), "a child was promised nothing");
+            mm.switch_in();
+            store(machine, mm, BASE, 3).unwrap();
+            assert_eq!((load(machine, mm, BASE), mm.rss().huge), (Ok(3), 1024));
+            mm.switch_out();
+            for child in [&child, &other] {
+                within(child, || {
+                    assert_eq!(load(machine, child, BASE), Err(FaultError::Poisoned));
+                    assert_eq!(load(machine, child, BASE + HUGE), Ok(2));
+                    assert_eq!(child.rss().huge, 512);
+                });
+            }
+            // What is lost stays lost to a grandchild; who gives it up gets what there is.
+            let grandchild = fork(&child);
+            within(&grandchild, || assert_eq!(load(machine, &grandchild, BASE), Err(FaultError::Poisoned)));
+            drop(grandchild);
+            within(&other, || other.munmap(VirtAddr(BASE), HUGE).unwrap());
+            mm.switch_in();
+            // By populating, too.
+            mm.madvise(VirtAddr(BASE), 2 * HUGE, Advice::PopulateWrite).unwrap();
+            mm.switch_out();
+            within(&child, || assert_eq!(load(machine, &child, BASE + HUGE), Err(FaultError::Poisoned)));
+            mm.switch_in();
+        });
+    });
+}
+
 #[test]
 fn shared_memory_is_shared_with_children() {
     with_huge(4, |machine, manager| {

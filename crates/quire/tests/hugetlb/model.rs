@@ -32,6 +32,8 @@ struct Place {
     shared: bool,
     promised: bool,
     own: Option<Page>,
+    /// A parent took its page back.
+    lost: bool,
 }
 
 #[derive(Default)]
@@ -88,6 +90,9 @@ impl Model {
         let spare = self.spare();
         let place = self.spaces[who].get_mut(&at).ok_or(FaultError::NotMapped)?;
         let (file, index) = place.file.clone();
+        if place.lost {
+            return Err(FaultError::Poisoned);
+        }
         if place.shared {
             return shared_page(&file, index, spare);
         }
@@ -103,16 +108,32 @@ impl Model {
             file.pages.borrow().get(&index).and_then(|page| page.as_ref().map(|page| page.get()))
         });
         if !(first && place.promised) && spare == 0 {
-            return Err(FaultError::NoHugePage);
+            let own = place.own.clone().filter(|_| place.promised).ok_or(FaultError::NoHugePage)?;
+            self.take_back(who, at, &own);
+            return Ok(own);
         }
         let page = Rc::new(Cell::new(contents.unwrap_or(0)));
         place.own = Some(Rc::clone(&page));
         Ok(page)
     }
 
+    /// Everybody else loses a page.
+    fn take_back(&mut self, who: usize, at: u64, page: &Page) {
+        for (number, space) in self.spaces.iter_mut().enumerate() {
+            for (_, place) in space.iter_mut().filter(|(place, _)| (number, **place) != (who, at)) {
+                if place.own.as_ref().is_some_and(|own| Rc::ptr_eq(own, page)) {
+                    (place.own, place.lost) = (None, true);
+                }
+            }
+        }
+    }
+
     fn load(&mut self, who: usize, at: u64) -> Result<u64, FaultError> {
         let spare = self.spare();
         let place = self.spaces[who].get(&at).ok_or(FaultError::NotMapped)?;
+        if place.lost {
+            return Err(FaultError::Poisoned);
+        }
         let (file, index) = place.file.clone();
         if let Some(own) = &place.own {
             return Ok(own.get());
@@ -146,6 +167,7 @@ impl Model {
                 shared: of.shared,
                 promised: !of.shared && !of.noreserve,
                 own: None,
+                lost: false,
             };
             self.spaces[who].insert(at + step, place);
         }
@@ -162,7 +184,9 @@ impl Model {
         if places().filter(kept).count() as u64 > spare {
             return Err(MmError::NoMemory);
         }
-        (at..at + count).for_each(|at| _ = self.spaces[who].get_mut(&at).map(|place| place.own = None));
+        (at..at + count).for_each(|at| {
+            _ = self.spaces[who].get_mut(&at).map(|place| (place.own, place.lost) = (None, false))
+        });
         if holes { Err(MmError::NoMemory) } else { Ok(()) }
     }
 
@@ -172,7 +196,7 @@ impl Model {
         file.pages.borrow_mut().retain(|index, _| !indices.contains(index));
         for place in self.spaces.iter_mut().flat_map(BTreeMap::values_mut) {
             if Rc::ptr_eq(&place.file.0, &file) && indices.contains(&place.file.1) {
-                place.own = None;
+                (place.own, place.lost) = (None, false);
             }
         }
     }

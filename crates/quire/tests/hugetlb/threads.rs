@@ -72,7 +72,8 @@ fn the_same_pages_are_touched_given_back_and_forked() {
     let children = AtomicU64::new(0);
     let filled = |stored: Result<(), FaultError>| match stored {
         // A child's copy may take the last page that nobody was promised.
-        Ok(()) | Err(FaultError::NoHugePage | FaultError::BeyondEnd | FaultError::NotMapped) => {}
+        Ok(()) | Err(FaultError::NoHugePage | FaultError::Poisoned) => {}
+        Err(FaultError::BeyondEnd | FaultError::NotMapped) => {}
         Err(error) => panic!("{error:?}"),
     };
     parallel(|machine, manager, mm, cpu, random| {

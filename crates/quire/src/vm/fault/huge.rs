@@ -90,7 +90,13 @@ impl<P: Platform> Mm<'_, P> {
             pages.count(Stat::CowReuse, 1);
             return Ok(Step::done(size.order(), FaultKind::Reuse));
         }
-        let copy = self.own_page(vma, &place, !own, |frame| copy_page(pages, &place, leaf.frame(), frame))?;
+        let copy =
+            match self.own_page(vma, &place, !own, |frame| copy_page(pages, &place, leaf.frame(), frame)) {
+                Err(FaultError::NoHugePage) if own && vma.attributes.flags.contains(VmaFlags::PROMISED) => {
+                    return Ok(Step::TakeBack(leaf.frame()));
+                }
+                copy => copy?,
+            };
         let new =
             Entry::leaf(copy.frame, size.leaf(), leaf_flags(&vma.attributes, true).union(EntryFlags::ANON));
         let mut gather = MmuGather::new(pages, self.context());
@@ -104,6 +110,17 @@ impl<P: Platform> Mm<'_, P> {
         self.count_huge(size);
         pages.count(Stat::CowCopy, 1);
         Ok(Step::done(size.order(), FaultKind::Cow))
+    }
+
+    /// Takes a page that was promised to this address space, and that its children have since it forked, from all of them:
+    /// who was promised a page can store to it, whatever others do. A child that touches it later is told that it is lost.
+    /// The caller holds no lock. (Linux: `unmap_ref_private`.)
+    pub(in crate::vm) fn take_back(&self, frame: Frame) -> Result<(), FaultError> {
+        let own = self.mapper.number();
+        match self.memory.take_huge_from(frame, |number| number != own) {
+            0 if self.memory.pages().mapcount(frame) > 1 => Err(FaultError::NoHugePage),
+            _ => Ok(()),
+        }
     }
 
     /// Claims the place around an address; `None` while somebody else has it, or the file is closed.

@@ -10,7 +10,7 @@ mod stack;
 use super::forming::Formed;
 use super::mm::Mm;
 use super::vma::{Vma, VmaAttributes};
-use crate::addr::{FrameRange, Order, VirtAddr, VirtRange};
+use crate::addr::{Frame, FrameRange, Order, VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags, Protection};
 use crate::error::{FaultError, MapError};
 use crate::limits::{BLOCK_SIZE, RECLAIM_ROUNDS};
@@ -82,6 +82,9 @@ pub(super) enum Step {
     Marked(FrameRange),
     /// The table is shared with another address space: call [`Mm::unshare_at`], holding no lock, and look again.
     Shared,
+    /// The pool has no page for a copy of this one, which was promised to the caller: call [`Mm::take_back`], holding no lock,
+    /// and look again.
+    TakeBack(Frame),
 }
 
 impl Step {
@@ -135,6 +138,7 @@ impl<P: Platform> Mm<'_, P> {
                 Ok(Step::Done(outcome)) => return Ok(outcome),
                 Ok(Step::Again) => self.memory.platform().relax(),
                 Ok(Step::Shared) => self.unshare_at(addr)?,
+                Ok(Step::TakeBack(frame)) => self.take_back(frame)?,
                 Ok(Step::Formed(formed)) => self.end_forming(&formed),
                 Ok(Step::Marked(folio)) => self.memory.lose_marked(folio),
                 Err(FaultError::OutOfMemory) if rounds < RECLAIM_ROUNDS && self.make_room() > 0 => {

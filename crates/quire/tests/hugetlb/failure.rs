@@ -8,6 +8,7 @@ use quire::addr::{Frame, Order};
 use quire::error::{AllocError, FreeError};
 use quire::hugetlb::HugeSize::{self, Size1G, Size2M};
 use quire::hugetlb::{HugeFailure, Stopped};
+use quire::memmap::BlockState;
 use quire::page_alloc::{Gfp, NodeSet, Verdict};
 
 use crate::common::{order, seed};
@@ -172,7 +173,7 @@ fn gigantic_pages_come_apart_around_their_bad_frames() {
         let frames: Vec<_> = (0..512u32)
             .filter(|&at| {
                 let block = pages.memmap().block(page.block().add(at));
-                block.state() == quire::memmap::BlockState::Whole
+                block.state() == BlockState::Whole
             })
             .collect();
         assert_eq!(frames.len(), 509);
@@ -206,14 +207,28 @@ fn a_page_on_its_way_is_found_where_it_arrives() {
         assert_eq!(fail(world, frame.add(511)), Err(Verdict::Marked));
         assert_eq!(fail(world, larger.add(1024)), Err(Verdict::Marked));
         pages.free(frame, Order::BLOCK).unwrap();
-        let next = pages.alloc(Gfp::USER, Order::BLOCK).unwrap();
-        assert_ne!(next, frame, "no list has it");
-        pages.free(next, Order::BLOCK).unwrap();
         pages.free(larger, order(11)).unwrap();
         world.check();
         let all = all_frames(world);
         assert!(!all.contains(&frame.add(511)) && !all.contains(&larger.add(1024)));
         assert!(all.contains(&larger.add(512 + 100)));
+    });
+}
+
+#[test]
+fn a_marked_block_goes_onto_no_list() {
+    with_pools(two_nodes(4 * GIB), |world| {
+        let pages = world.pages;
+        let listed = pages.alloc(Gfp::USER, Order::BLOCK).unwrap();
+        pages.free(listed, Order::BLOCK).unwrap();
+        let frame = pages.alloc(Gfp::USER, Order::BLOCK).unwrap();
+        assert_eq!(frame, listed, "the list hands out what was freed last");
+        assert_eq!(fail(world, frame.add(300)), Err(Verdict::Marked));
+        pages.free(frame, Order::BLOCK).unwrap();
+        let next = pages.alloc(Gfp::USER, Order::BLOCK).unwrap();
+        assert_ne!(next, frame);
+        pages.free(next, Order::BLOCK).unwrap();
+        assert_eq!(pages.memmap().block(frame.block()).state(), BlockState::Small);
     });
 }
 

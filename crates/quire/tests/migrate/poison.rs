@@ -332,6 +332,13 @@ fn a_folio_that_goes_bad_before_it_is_mapped_is_looked_at_then() {
                     mm.mmap(&anonymous(own, 8 * MIB)).expect("memory");
                     for at in (0..8 * MIB).step_by(2 * MIB as usize) {
                         touch(machine, &mm, own + at, 1);
+                        // A frame that is being marked as that of a free folio is so for a moment only.
+                        let addr = own + at + 77 * PAGE;
+                        let told = (0..100_000).any(|_| {
+                            let frame = find_frame(machine, &mm, addr);
+                            !frame.is_some_and(|frame| pages.is_bad(frame))
+                        });
+                        assert!(told, "a program uses a frame that is known to be bad");
                     }
                     // A folio of which a part is unmapped comes apart.
                     mm.munmap(VirtAddr(own + 70 * PAGE), 20 * PAGE).expect("mapped");

@@ -228,7 +228,7 @@ impl<'m> Replayer<'m> {
 
     /// Whether hardly a frame is left, so that a failure for want of memory is one of frames.
     pub(super) fn is_full(&self) -> bool {
-        let frames = self.manager.meminfo().frames;
+        let frames = self.manager.pages().memory_info();
         frames.free + frames.cached < frames.total / 32
     }
 }

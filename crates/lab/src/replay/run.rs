@@ -102,7 +102,7 @@ impl World {
             .run_on(CpuId(0), || MemoryManager::new(machine, &ranges, &config))
             .map_err(|source| ReplayError::TooSmall { bytes: self.bytes, source })?;
         drain(machine, &manager);
-        let before = manager.meminfo().frames.used;
+        let before = manager.pages().memory_info().used;
         let files = machine.run_on(CpuId(0), || files::open(machine, &manager, &survey.files));
         machine.reset_counters();
         let mut replayer =
@@ -112,7 +112,7 @@ impl World {
         let (outcome, event) = machine.run_on(CpuId(0), || finish(replayer, counted));
         replayed?;
         drain(machine, &manager);
-        let leaked = manager.meminfo().frames.used.abs_diff(before);
+        let leaked = manager.pages().memory_info().used.abs_diff(before);
         if self.check {
             check_end(machine, &manager, leaked, event)?;
         }

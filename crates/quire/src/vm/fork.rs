@@ -66,7 +66,7 @@ impl<'m, P: Platform> Mm<'m, P> {
     /// Gives the child every mapping of the parent, unlocked, merged where that was all that kept neighbours apart.
     fn copy_mappings(&self, parent: &Space, child: &mut Space, gone: &mut VmaList) -> Result<(), MmError> {
         (child.layout, child.brk, child.stack_limit) = (parent.layout, parent.brk, parent.stack_limit);
-        child.moved = parent.moved;
+        (child.moved, child.huge) = (parent.moved, parent.huge);
         child.lock_future = LockMode::None;
         for vma in parent.tree.iter() {
             let mut node = self.memory.blank()?;

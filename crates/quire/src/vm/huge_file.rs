@@ -165,6 +165,8 @@ impl<P: Platform> Memory<'_, P> {
         file.huge_order().ok_or(MmError::Invalid)?;
         let (size, fs) = huge_kind(file);
         let end = bytes.end.checked_next_multiple_of(size.bytes()).ok_or(MmError::Overflow)?;
+        // Nobody takes pages or promises out meanwhile; faults may fill some in.
+        let right = file.resize(self.platform());
         for index in bytes.start / size.bytes()..end / size.bytes() {
             let (_used, _claim) = loop {
                 let used = file.enter();
@@ -185,7 +187,6 @@ impl<P: Platform> Memory<'_, P> {
             });
             filled.map_err(|_| MmError::NoMemory)?;
         }
-        let right = file.resize(self.platform());
         right.set_bytes(file.size(self.platform()).max(end));
         Ok(())
     }

@@ -12,7 +12,7 @@ use core::ops::Range;
 
 use super::mm::{Mm, Space};
 use super::mmap::{MapRequest, Sharing};
-use super::tree::{VmaBox, VmaTree};
+use super::tree::VmaBox;
 use super::vma::{Backing, Vma, VmaAttributes, VmaFlags};
 use crate::addr::{Frame, FrameRange, VirtAddr, VirtRange};
 use crate::arch::{EntryFlags, Protection};
@@ -148,6 +148,9 @@ impl<P: Platform> Mm<'_, P> {
     /// [`MmError::NoMemory`] when a child maps some of them still, so that they do not go back, and the pool has no others to
     /// promise. Nothing has changed then.
     pub(super) fn renew_promises(&self, space: &Space, range: VirtRange) -> Result<(), MmError> {
+        if !space.huge {
+            return Ok(());
+        }
         let promised = |vma: &&Vma| vma.attributes.flags.contains(VmaFlags::PROMISED);
         let pages = self.memory.pages();
         let each = |size: HugeSize, show: &mut dyn FnMut(Frame)| {
@@ -221,16 +224,17 @@ fn fs_of(vma: &VmaAttributes) -> u8 {
 }
 
 /// Refuses a range one of whose ends lies inside a huge page: these are mapped whole or not at all.
-pub(super) fn check_ends(tree: &VmaTree, range: VirtRange) -> Result<(), MmError> {
-    if [range.start, range.end].into_iter().any(|at| cuts(tree, at).is_some()) {
+pub(super) fn check_ends(space: &Space, range: VirtRange) -> Result<(), MmError> {
+    if [range.start, range.end].into_iter().any(|at| cuts(space, at).is_some()) {
         return Err(MmError::Invalid);
     }
     Ok(())
 }
 
 /// The size of the huge pages in one of which this address lies, not at its start.
-pub(super) fn cuts(tree: &VmaTree, at: VirtAddr) -> Option<HugeSize> {
-    let size = tree.find(at)?.attributes.huge_size()?;
+pub(super) fn cuts(space: &Space, at: VirtAddr) -> Option<HugeSize> {
+    let mapping = if space.huge { space.tree.find(at) } else { None };
+    let size = mapping?.attributes.huge_size()?;
     (!at.is_aligned(size.bytes())).then_some(size)
 }
 
@@ -238,10 +242,10 @@ impl Space {
     /// What `MADV_DONTNEED` means by a range: whole huge pages, those that end in it. Where it starts must be such a page's
     /// start. (Linux rounds in the same way, so that a caller who knows nothing of huge pages loses nothing.)
     pub(super) fn whole_pages(&self, range: VirtRange) -> Result<VirtRange, MmError> {
-        if cuts(&self.tree, range.start).is_some() {
+        if cuts(self, range.start).is_some() {
             return Err(MmError::Invalid);
         }
-        let end = match cuts(&self.tree, range.end) {
+        let end = match cuts(self, range.end) {
             Some(size) => range.end.align_down(size.bytes()).max(range.start),
             None => range.end,
         };

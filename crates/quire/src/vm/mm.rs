@@ -54,6 +54,8 @@ pub(super) struct Space {
     pub(super) stack_limit: u64,
     /// Whether private memory was ever moved to other addresses, here or before a fork.
     pub(super) moved: bool,
+    /// Whether huge pages were ever mapped, here or before a fork.
+    pub(super) huge: bool,
 }
 
 /// Resident pages by kind, as `/proc/PID/status` counts them (`RssAnon`, `RssFile`, `RssShmem`).
@@ -117,6 +119,7 @@ impl<'m, P: Platform> Mm<'m, P> {
             lock_future: LockMode::None,
             stack_limit: u64::MAX,
             moved: false,
+            huge: false,
         };
         let number = memory.next_number();
         let body = memory.body(|| {
@@ -214,7 +217,7 @@ impl<'m, P: Platform> Mm<'m, P> {
 
     /// As [`Self::cut`], save that huge pages, which are mapped whole, are left alone.
     pub(super) fn cut_small(&self, space: &Space, range: VirtRange) -> Result<(), MmError> {
-        for at in [range.start, range.end].into_iter().filter(|&at| cuts(&space.tree, at).is_none()) {
+        for at in [range.start, range.end].into_iter().filter(|&at| cuts(space, at).is_none()) {
             self.retried(|| self.tables().split_at(at))?;
         }
         self.retried(|| self.tables().unshare_ends(range))

@@ -174,8 +174,9 @@ impl<P: Platform> Mm<'_, P> {
         request: &MapRequest<'_>,
         mut node: VmaBox,
     ) -> Result<(VirtRange, VmaFlags, VmaList), (MmError, VmaBox)> {
-        let len = node.range.len();
-        let range = match choose_place(space, request, len, node.attributes.huge_size()) {
+        let (len, size) = (node.range.len(), node.attributes.huge_size());
+        space.huge |= size.is_some();
+        let range = match choose_place(space, request, len, size) {
             Ok(range) => range,
             Err(error) => return Err((error, node)),
         };

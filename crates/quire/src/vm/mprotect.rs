@@ -35,7 +35,7 @@ impl<P: Platform> Mm<'_, P> {
         if range.is_empty() {
             return outcome;
         }
-        check_ends(&space.tree, range)?;
+        check_ends(&space, range)?;
         let mut gone = VmaList::new();
         let due = copies_due(&space.tree, range, prot);
         let changed = self.protect_range(&mut space, range, prot, &mut gone);

@@ -266,7 +266,7 @@ fn check_huge(space: &Space, request: Move) -> Result<Move, MmError> {
         }
     }
     let range = VirtRange::from_len(from, old);
-    check_ends(&space.tree, range)?;
+    check_ends(space, range)?;
     let sizes = || space.tree.overlapping(range).filter_map(|vma| vma.attributes.huge_size());
     let far = to.target().map_or(0, |dest| dest.0.abs_diff(from.0));
     if sizes().any(|size| !far.is_multiple_of(size.bytes())) {

@@ -31,7 +31,7 @@ impl<P: Platform> Mm<'_, P> {
     /// the list once it has given the lock back. On an error nothing has changed.
     pub(super) fn unmap_range(&self, space: &mut Space, range: VirtRange) -> Result<VmaList, MmError> {
         let Some(first) = space.tree.first_in(range) else { return Ok(VmaList::new()) };
-        check_ends(&space.tree, range)?;
+        check_ends(space, range)?;
         // A hole in the middle of one mapping leaves one more than there were.
         let hole = first.range.start < range.start && range.end < first.range.end;
         if hole && space.tree.len() >= MAX_MAPPINGS {

@@ -66,10 +66,6 @@ pub struct Meminfo {
     pub page_tables: u64,
     /// Frames that hold small objects (`Slab`).
     pub slab: u64,
-    /// The pool of 2 MiB pages, in those pages (`HugePages_Total`, `_Free`, `_Rsvd`, `_Surp`).
-    pub huge: PoolInfo,
-    /// All pools together (`Hugetlb`).
-    pub hugetlb: u64,
     /// Frames that went bad (`HardwareCorrupted`). They count as used.
     pub bad: u64,
 }
@@ -89,23 +85,10 @@ impl Meminfo {
             ("Shmem", self.shmem),
             ("Slab", self.slab),
             ("PageTables", self.page_tables),
-            ("Hugetlb", self.hugetlb),
             ("HardwareCorrupted", self.bad),
         ]
         .into_iter()
         .map(|(name, pages)| (name, pages * (FRAME_SIZE / 1024)))
-    }
-
-    /// The lines of `/proc/meminfo` that count huge pages of the default size, 2 MiB: name and number.
-    pub fn huge_lines(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let PoolInfo { total, free, reserved, surplus } = self.huge;
-        [
-            ("HugePages_Total", total),
-            ("HugePages_Free", free),
-            ("HugePages_Rsvd", reserved),
-            ("HugePages_Surp", surplus),
-        ]
-        .into_iter()
     }
 }
 
@@ -203,7 +186,6 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
 
     /// How much memory there is of each kind.
     pub fn meminfo(&self) -> Meminfo {
-        let pool = |size| self.memory.huge().info(self.memory.pages(), size);
         Meminfo {
             frames: self.memory.pages().memory_info(),
             cached: self.memory.files().paged_frames(),
@@ -212,10 +194,24 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
             mapped: self.stat(Stat::NrMapped),
             page_tables: self.stat(Stat::NrPageTablePages),
             slab: self.stat(Stat::NrSlab),
-            huge: pool(HugeSize::Size2M),
-            hugetlb: HugeSize::ALL.map(|size| pool(size).total * size.order().frames()).iter().sum(),
             bad: self.stat(Stat::NrHardwareCorrupted),
         }
+    }
+
+    /// The lines of `/proc/meminfo` about huge pages: name and number; four count those of the default size, 2 MiB, and the
+    /// last says how much memory all pools have, in KiB.
+    pub fn huge_lines(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let pool = |size| self.memory.huge().info(self.memory.pages(), size);
+        let PoolInfo { total, free, reserved, surplus } = pool(HugeSize::Size2M);
+        let all: u64 = HugeSize::ALL.iter().map(|&size| pool(size).total * size.bytes()).sum();
+        [
+            ("HugePages_Total", total),
+            ("HugePages_Free", free),
+            ("HugePages_Rsvd", reserved),
+            ("HugePages_Surp", surplus),
+            ("Hugetlb", all / 1024),
+        ]
+        .into_iter()
     }
 
     /// The lines of `/proc/vmstat` that apply: name and value, amounts in 4 KiB pages.

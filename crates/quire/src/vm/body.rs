@@ -133,6 +133,18 @@ impl FoundBody {
         Some(Self(mapper.cast()))
     }
 
+    /// The first address space behind this place in the order of all, and its place.
+    pub(super) fn next_of_all<P: Platform>(
+        memory: &Memory<'_, P>,
+        after: (u64, u64),
+    ) -> Option<(Self, (u64, u64))> {
+        let families = memory.families();
+        let (body, place) = families.next_of_all(after)?;
+        // SAFETY: V3: as in `next_of_family`.
+        unsafe { body.as_ref() }.mapper.pin();
+        Some((Self(body), place))
+    }
+
     /// The first address space with a number above `after` in families that an origin keeps as `family`.
     pub(super) fn next_of_family<P: Platform>(
         memory: &Memory<'_, P>,

@@ -100,9 +100,15 @@ impl Families {
 
     /// The first address space with a number above `after` whose family's number is kept as `family`.
     pub(super) fn next(&self, family: u64, after: u64) -> Option<NonNull<MmBody>> {
+        let (body, place) = self.next_of_all((family, after))?;
+        (place.0 == family).then_some(body)
+    }
+
+    /// The first address space behind a place in the order of all, by family and number, and its place.
+    pub(super) fn next_of_all(&self, after: Key) -> Option<(NonNull<MmBody>, Key)> {
         let (mut at, mut next) = (self.avl.root, None);
         while let Some(here) = at {
-            if self.avl.node(here).key > (family, after) {
+            if self.avl.node(here).key > after {
                 next = at;
                 at = self.avl.left(here);
             } else {
@@ -110,6 +116,6 @@ impl Families {
             }
         }
         let member = self.avl.node(next?);
-        member.body.filter(|_| member.key.0 == family)
+        Some((member.body?, member.key))
     }
 }

@@ -22,13 +22,14 @@ use super::body::FoundBody;
 use super::memory::Memory;
 use super::rmap::place_in;
 use super::rss::Counted;
+use super::vma::Vma;
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtRange};
 use crate::arch::EntryFlags;
 use crate::error::MemoryFailureError;
 use crate::filemap::FileClosed;
 use crate::limits::{BLOCK_SIZE, FRAME_SIZE};
 use crate::page_alloc::Verdict;
-use crate::pgtable::PageTables;
+use crate::pgtable::{PageTables, Zap};
 use crate::platform::Platform;
 use crate::stats::Stat;
 use crate::tlb::MmuGather;
@@ -155,11 +156,35 @@ impl<P: Platform> Memory<'_, P> {
         Ok(())
     }
 
-    /// Puts markers in the place of the leaves of a private huge page, of which a frame was marked: it goes back to its pool then.
-    /// One that belongs to a file stays until the file gives it up.
+    /// Sees to a huge page in use, of which a frame was marked. A private one is taken from all who map it, by markers, and
+    /// goes back to its pool. One that belongs to a file is unmapped, and stays with the file until that gives it up:
+    /// whoever faults on it is told, as the file has nothing else for that place. (Linux keeps it likewise, since 6.2.)
     fn lose_huge(&self, frame: Frame) {
-        if let Some(head) = self.pages().folio_start(frame).filter(|&head| self.pages().is_lent(head)) {
+        let Some(head) = self.pages().folio_start(frame) else { return };
+        if self.pages().is_lent(head) {
             self.take_huge_from(head, |_| true);
+        } else {
+            self.unmap_huge_everywhere(head);
+        }
+    }
+
+    /// Unmaps a huge page of a file. Nothing leads from a page to its file, so this looks at each leaf of each mapping of huge
+    /// pages: it does not happen often. The caller holds no lock.
+    fn unmap_huge_everywhere(&self, head: Frame) {
+        let mut after = (0, 0);
+        while let Some((body, next)) = FoundBody::next_of_all(self, after) {
+            after = next;
+            let space = body.space.write(self.platform());
+            let tables = PageTables::new(self.pages(), &body.context);
+            let huge = |vma: &&Vma| vma.attributes.huge_size().is_some();
+            for vma in space.tree.iter().filter(huge) {
+                let mut gather = MmuGather::new(self.pages(), &body.context);
+                if let Some(range) = huge_leaf_of(&tables, vma.range, head) {
+                    let done = tables.unmap(&Zap::leaves(range), &mut gather);
+                    debug_assert_eq!(done, Ok(()), "huge pages are mapped whole");
+                }
+                body.add_rss(self.pages(), gather.finish(), Counted::Huge);
+            }
         }
     }
 
@@ -261,3 +286,19 @@ impl<P: Platform> Memory<'_, P> {
 }
 
 const _: () = assert!(FRAME_SIZE == PageSize::Size4K.bytes());
+
+/// Where in a range the huge page that starts at `head` is mapped.
+fn huge_leaf_of<P: Platform>(
+    tables: &PageTables<'_, '_, P>,
+    range: VirtRange,
+    head: Frame,
+) -> Option<VirtRange> {
+    let mut found = None;
+    tables.runs(range, |run| {
+        let at = head.0.wrapping_sub(run.first.frame().0);
+        if at < run.count * run.size.frames() {
+            found = Some(VirtRange::from_len(run.addr.add(at * FRAME_SIZE), run.size.bytes()));
+        }
+    });
+    found
+}

@@ -7,10 +7,11 @@ use quire::error::FaultError;
 use quire::hugetlb::{HugeFailure, HugeSize, PoolInfo};
 use quire::manager::{Config, Failed, MemoryManager};
 use quire::page_alloc::NodeSet;
-use quire::vm::{Access, Advice, MapRequest, Remap};
+use quire::vm::Sharing::{Private, Shared};
+use quire::vm::{Access, Advice, Mm, Remap};
 
 use crate::common::ranges_of;
-use crate::world::{BASE, HUGE, Manager, Space, check, info, load, private, store, within};
+use crate::world::{BASE, HUGE, Manager, Space, check, info, load, of_file, private, store, within};
 
 fn with_pool(pages: u64, test: impl FnOnce(&Hosted, &Manager<'_>)) {
     let machine = HostedConfig::new(256 << 20).build().expect("the host refused a machine");
@@ -100,18 +101,34 @@ fn a_mapping_with_markers_goes_with_its_promises() {
     });
 }
 
+/// Nobody maps it any more, whoever did; who touches its place is told, and never sees zeroes where something else was. With
+/// the file's hold of it ends its stay in the pool.
 #[test]
-fn a_page_of_a_file_is_isolated_when_the_file_gives_it_up() {
-    with_pool(4, |machine, manager| {
+fn a_page_of_a_file_is_isolated_until_the_file_gives_it_up() {
+    with_pool(6, |machine, manager| {
         let file = manager.huge_file(HugeSize::Size2M, 2 * HUGE).unwrap();
-        let mm = manager.new_mm().unwrap();
-        let request = crate::world::of_file(&file, quire::vm::Sharing::Shared, BASE, (0, 2));
-        mm.mmap(&MapRequest { ..request }).unwrap();
-        within(&mm, || store(machine, &mm, BASE + HUGE, 5).unwrap());
+        let (mm, other) = (manager.new_mm().unwrap(), manager.new_mm().unwrap());
+        for (mm, sharing, at) in
+            [(&mm, Shared, BASE), (&mm, Private, BASE + (1 << 30)), (&other, Shared, BASE)]
+        {
+            mm.mmap(&of_file(&file, sharing, at, (0, 2))).unwrap();
+            within(mm, || {
+                store(machine, mm, BASE + HUGE, 5).unwrap();
+                assert_eq!(load(machine, mm, at + HUGE), Ok(5));
+                assert_eq!(load(machine, mm, at), Ok(0));
+            });
+        }
+        let private = BASE + (1 << 30);
         assert_eq!(fail_under(machine, manager, &mm, BASE + HUGE + 8192), Failed::Huge(HugeFailure::InUse));
-        assert_eq!(info(manager, HugeSize::Size2M).total, 4);
+        assert_eq!(info(manager, HugeSize::Size2M).total, 6);
+        let bad = Some(FaultError::Poisoned);
+        assert_eq!([told(&mm, BASE + HUGE), told(&mm, private + HUGE), told(&other, BASE + HUGE)], [bad; 3]);
+        assert_eq!(mm.fault(VirtAddr(private + HUGE), Access::Write).err(), bad, "nor is it copied");
+        assert_eq!((mm.rss().huge, other.rss().huge), (2 * 512, 512));
+        assert_eq!([told(&mm, BASE), told(&mm, private), told(&other, BASE)], [None; 3]);
         file.punch_hole(HUGE..2 * HUGE).unwrap();
-        assert_eq!(info(manager, HugeSize::Size2M).total, 3);
-        mm.exit();
+        assert_eq!((info(manager, HugeSize::Size2M).total, manager.meminfo().bad), (5, 1));
+        within(&other, || assert_eq!(load(machine, &other, BASE + HUGE), Ok(0), "what is there now is new"));
+        [mm, other].into_iter().for_each(Mm::exit);
     });
 }

@@ -58,6 +58,9 @@ impl<P: Platform> Mm<'_, P> {
         }
         let private = vma.attributes.is_private();
         match memory.files().huge_page(memory.platform(), node, place.index) {
+            Some(HugePage::Present { frame, .. }) if memory.pages().has_bad(frame) => {
+                Err(FaultError::Poisoned)
+            }
             Some(HugePage::Present { frame, .. }) if private && access == Access::Write => {
                 self.map_copy(vma, &place, frame)
             }

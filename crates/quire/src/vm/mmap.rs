@@ -127,11 +127,10 @@ impl<P: Platform> Mm<'_, P> {
             return Err(MmError::Overflow);
         }
         let unit = size.map_or(FRAME_SIZE, HugeSize::bytes);
+        let len = self.layout().length(request.len, unit)?;
         let fixed = request.placement != Placement::Hint;
-        if !(first << FRAME_SHIFT).is_multiple_of(unit) || fixed && !request.addr.is_aligned(unit) {
-            return Err(MmError::Invalid);
-        }
-        self.layout().length(request.len, unit)
+        let off = !first.is_multiple_of(unit >> FRAME_SHIFT) || fixed && !request.addr.is_aligned(unit);
+        if size.is_some() && off { Err(MmError::Invalid) } else { Ok(len) }
     }
 
     /// A node with the attributes that the request asks for, and with its own count on a file.

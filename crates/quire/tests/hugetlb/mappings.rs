@@ -239,7 +239,7 @@ fn a_child_shares_until_one_stores() {
     });
 }
 
-/// A parent was promised its pages. When there is none for a copy, its children lose theirs, not the parent.
+/// A parent was promised its pages (invariant 10). When there is none for a copy, its children lose theirs, not the parent.
 #[test]
 fn a_parent_takes_back_what_it_was_promised() {
     with_huge(2, |machine, manager| {

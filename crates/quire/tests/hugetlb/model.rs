@@ -358,6 +358,7 @@ fn lockstep(seed: u64, steps: u32) {
     });
 }
 
+/// Invariant 10, summed up from scratch after each step.
 #[test]
 fn programs_and_model_agree() {
     for seed in 0..16 {

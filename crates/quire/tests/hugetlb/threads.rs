@@ -44,7 +44,7 @@ fn parallel(action: impl Fn(&Hosted, &Manager<'_>, &Space<'_>, usize, &mut Rng) 
     });
 }
 
-/// Each thread maps, touches and unmaps at places of its own; together they never want more than there is.
+/// Each thread maps, touches and unmaps at places of its own; together they never want more than there is (invariant 10).
 #[test]
 fn promises_hold_whatever_others_do() {
     let share = PAGES / CPUS as u64;
@@ -121,7 +121,7 @@ fn the_same_pages_are_touched_given_back_and_forked() {
     });
 }
 
-/// One file, which its threads map, fill, punch and cut: pages and promises are exact in the end.
+/// One file, which its threads map, fill, punch and cut: pages and promises are exact in the end (invariant 10).
 #[test]
 fn one_file_is_filled_and_cut_by_all() {
     let machine = HostedConfig::new(128 << 20).with_cpus(CPUS);

@@ -20,9 +20,8 @@
 
 use super::body::FoundBody;
 use super::memory::Memory;
-use super::rmap::place_in;
+use super::rmap::{find_leaf, place_in};
 use super::rss::Counted;
-use super::vma::Vma;
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtRange};
 use crate::arch::EntryFlags;
 use crate::error::MemoryFailureError;
@@ -176,13 +175,12 @@ impl<P: Platform> Memory<'_, P> {
             after = next;
             let space = body.space.write(self.platform());
             let tables = PageTables::new(self.pages(), &body.context);
-            let huge = |vma: &&Vma| vma.attributes.huge_size().is_some();
-            for vma in space.tree.iter().filter(huge) {
+            for vma in space.tree.iter().filter(|_| space.huge) {
+                let Some(size) = vma.attributes.huge_size() else { continue };
+                let Some(addr) = find_leaf(&tables, vma.range, head, false) else { continue };
                 let mut gather = MmuGather::new(self.pages(), &body.context);
-                if let Some(range) = huge_leaf_of(&tables, vma.range, head) {
-                    let done = tables.unmap(&Zap::leaves(range), &mut gather);
-                    debug_assert_eq!(done, Ok(()), "huge pages are mapped whole");
-                }
+                let done = tables.unmap(&Zap::leaves(VirtRange::from_len(addr, size.bytes())), &mut gather);
+                debug_assert_eq!(done, Ok(()), "huge pages are mapped whole");
                 body.add_rss(self.pages(), gather.finish(), Counted::Huge);
             }
         }
@@ -286,19 +284,3 @@ impl<P: Platform> Memory<'_, P> {
 }
 
 const _: () = assert!(FRAME_SIZE == PageSize::Size4K.bytes());
-
-/// Where in a range the huge page that starts at `head` is mapped.
-fn huge_leaf_of<P: Platform>(
-    tables: &PageTables<'_, '_, P>,
-    range: VirtRange,
-    head: Frame,
-) -> Option<VirtRange> {
-    let mut found = None;
-    tables.runs(range, |run| {
-        let at = head.0.wrapping_sub(run.first.frame().0);
-        if at < run.count * run.size.frames() {
-            found = Some(VirtRange::from_len(run.addr.add(at * FRAME_SIZE), run.size.bytes()));
-        }
-    });
-    found
-}

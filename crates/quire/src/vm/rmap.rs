@@ -177,21 +177,23 @@ fn find_moved<P: Platform>(
     space.tree.iter().filter(|_| space.moved).filter(moved).find_map(|vma| {
         match vma.attributes.moved.place_of(origin) {
             Some(at) => Some(at).filter(|&at| vma.range.contains(at) && maps(tables, at, frame)),
-            None => find_leaf(tables, vma.range, frame),
+            None => find_leaf(tables, vma.range, frame, true),
         }
     })
 }
 
-/// Where in the range this anonymous frame is mapped: a look at each leaf.
-fn find_leaf<P: Platform>(
+/// Where in the range this frame, anonymous or not, is mapped: a look at each leaf.
+pub(super) fn find_leaf<P: Platform>(
     tables: &PageTables<'_, '_, P>,
     range: VirtRange,
     frame: Frame,
+    anonymous: bool,
 ) -> Option<VirtAddr> {
     let mut found = None;
     tables.runs(range, |run| {
         let frames = FrameRange::new(run.first.frame(), run.count * run.size.frames());
-        if run.first.has(EntryFlags::ANON) && !run.first.has(EntryFlags::SPECIAL) && frames.contains(frame) {
+        let alike = run.first.has(EntryFlags::ANON) == anonymous && !run.first.has(EntryFlags::SPECIAL);
+        if alike && frames.contains(frame) {
             found = Some(run.addr.add((frame.0 - frames.start.0) << FRAME_SHIFT));
         }
     });

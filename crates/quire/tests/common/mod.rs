@@ -1,9 +1,11 @@
 //! What the tests of the library share: machines, and the library's view of their memory.
 #![allow(dead_code, unreachable_pub)]
 
-use hosted::{Hosted, HostedConfig};
-use quire::addr::{FrameRange, Order};
+use hosted::{FaultCause, Hosted, HostedConfig};
+use quire::addr::{FrameRange, Order, VirtAddr};
+use quire::error::FaultError;
 use quire::page_alloc::{AllocatorConfig, MemoryRange, PageAllocator};
+use quire::vm::{Access, Mm};
 
 /// The ranges of a hosted machine as the library wants them.
 pub fn ranges_of(machine: &Hosted) -> Vec<MemoryRange> {
@@ -36,4 +38,33 @@ pub fn order(number: u8) -> Order {
 /// The seed of a random test: from `QUIRE_SEED`, or this one.
 pub fn seed(default: u64) -> u64 {
     std::env::var("QUIRE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// A load by the program, with its faults.
+pub fn load(machine: &Hosted, mm: &Mm<'_, Hosted>, addr: u64) -> Result<u64, FaultError> {
+    let mut bytes = [0; 8];
+    for _ in 0..100 {
+        match machine.read(VirtAddr(addr), &mut bytes) {
+            Ok(()) => return Ok(u64::from_le_bytes(bytes)),
+            Err(fault) => {
+                assert!(matches!(fault.cause, FaultCause::NotPresent | FaultCause::Protection), "{fault:?}");
+                mm.fault(VirtAddr(addr), Access::Read)?;
+            }
+        }
+    }
+    panic!("the load of {addr:#x} faults for ever");
+}
+
+/// A store by the program, with its faults.
+pub fn store(machine: &Hosted, mm: &Mm<'_, Hosted>, addr: u64, word: u64) -> Result<(), FaultError> {
+    for _ in 0..100 {
+        match machine.write(VirtAddr(addr), &word.to_le_bytes()) {
+            Ok(()) => return Ok(()),
+            Err(fault) => {
+                assert!(matches!(fault.cause, FaultCause::NotPresent | FaultCause::Protection), "{fault:?}");
+                mm.fault(VirtAddr(addr), Access::Write)?;
+            }
+        }
+    }
+    panic!("the store to {addr:#x} faults for ever");
 }

@@ -1,16 +1,16 @@
 //! Programs that map huge pages: a machine, its manager with pools, and accesses through the software MMU.
 
-use hosted::{FaultCause, Hosted, HostedConfig};
+use hosted::{Hosted, HostedConfig};
 use quire::addr::{VirtAddr, VirtRange};
 use quire::arch::Protection;
 use quire::cpu::CpuId;
-use quire::error::FaultError;
 use quire::hugetlb::{DescriptorPolicy, HugeSize, PoolInfo};
 use quire::manager::{Config, MemoryManager};
 use quire::page_alloc::NodeSet;
-use quire::vm::{Access, Backing, File, MapRequest, Mm, Placement, Sharing};
+use quire::vm::{Backing, File, MapRequest, Mm, Placement, Sharing};
 
 use crate::common::ranges_of;
+pub(crate) use crate::common::{load, store};
 
 pub(crate) const R: Protection = Protection::READ;
 pub(crate) const RW: Protection = Protection::from_bits(3);
@@ -123,35 +123,6 @@ pub(crate) fn of_file<'f>(
 ) -> MapRequest<'f> {
     let backing = Backing::File { file, page_offset: first * (HUGE >> 12) };
     MapRequest { sharing, backing, huge: None, ..private(addr, pages) }
-}
-
-/// A load by the program, with its faults.
-pub(crate) fn load(machine: &Hosted, mm: &Space<'_>, addr: u64) -> Result<u64, FaultError> {
-    let mut bytes = [0; 8];
-    for _ in 0..100 {
-        match machine.read(VirtAddr(addr), &mut bytes) {
-            Ok(()) => return Ok(u64::from_le_bytes(bytes)),
-            Err(fault) => {
-                assert!(matches!(fault.cause, FaultCause::NotPresent | FaultCause::Protection), "{fault:?}");
-                mm.fault(VirtAddr(addr), Access::Read)?;
-            }
-        }
-    }
-    panic!("the load of {addr:#x} faults for ever");
-}
-
-/// A store by the program, with its faults.
-pub(crate) fn store(machine: &Hosted, mm: &Space<'_>, addr: u64, word: u64) -> Result<(), FaultError> {
-    for _ in 0..100 {
-        match machine.write(VirtAddr(addr), &word.to_le_bytes()) {
-            Ok(()) => return Ok(()),
-            Err(fault) => {
-                assert!(matches!(fault.cause, FaultCause::NotPresent | FaultCause::Protection), "{fault:?}");
-                mm.fault(VirtAddr(addr), Access::Write)?;
-            }
-        }
-    }
-    panic!("the store to {addr:#x} faults for ever");
 }
 
 /// A child of an address space that runs.

@@ -1,14 +1,14 @@
 //! A machine, its manager, and accesses as a program makes them: through the software MMU, with faults served.
 
-use hosted::{FaultCause, Hosted, HostedConfig};
+use hosted::{Hosted, HostedConfig};
 use quire::addr::VirtAddr;
 use quire::arch::Protection;
 use quire::cpu::CpuId;
-use quire::error::FaultError;
 use quire::manager::{Config, MemoryManager};
-use quire::vm::{Access, ForkStrategy, MapRequest, Mm, Placement};
+use quire::vm::{ForkStrategy, MapRequest, Mm, Placement};
 
 use crate::common::ranges_of;
+pub(crate) use crate::common::{load, store};
 
 pub(crate) const RW: Protection = Protection::from_bits(3);
 pub(crate) const R: Protection = Protection::READ;
@@ -64,33 +64,4 @@ pub(crate) fn run<'m>(manager: &'m Manager<'_>, test: impl FnOnce(&Space<'m>)) {
 /// Private anonymous memory that can be read and written, at a fixed address.
 pub(crate) fn anonymous(addr: u64, len: u64) -> MapRequest<'static> {
     MapRequest { addr: VirtAddr(addr), len, prot: RW, placement: Placement::Fixed, ..MapRequest::default() }
-}
-
-/// A load by the program, with its faults.
-pub(crate) fn load(machine: &Hosted, mm: &Space<'_>, addr: u64) -> Result<u64, FaultError> {
-    let mut bytes = [0; 8];
-    for _ in 0..100 {
-        match machine.read(VirtAddr(addr), &mut bytes) {
-            Ok(()) => return Ok(u64::from_le_bytes(bytes)),
-            Err(fault) => {
-                assert!(matches!(fault.cause, FaultCause::NotPresent | FaultCause::Protection), "{fault:?}");
-                mm.fault(VirtAddr(addr), Access::Read)?;
-            }
-        }
-    }
-    panic!("the load of {addr:#x} faults for ever");
-}
-
-/// A store by the program, with its faults.
-pub(crate) fn store(machine: &Hosted, mm: &Space<'_>, addr: u64, word: u64) -> Result<(), FaultError> {
-    for _ in 0..100 {
-        match machine.write(VirtAddr(addr), &word.to_le_bytes()) {
-            Ok(()) => return Ok(()),
-            Err(fault) => {
-                assert!(matches!(fault.cause, FaultCause::NotPresent | FaultCause::Protection), "{fault:?}");
-                mm.fault(VirtAddr(addr), Access::Write)?;
-            }
-        }
-    }
-    panic!("the store to {addr:#x} faults for ever");
 }

@@ -56,3 +56,22 @@ fn by_instructions(rows: &[&Row]) -> Option<String> {
                 copying";
     (text.row_count() > 0).then(|| format!("{says}\n{text}"))
 }
+
+/// What one request was counted to take, by our own arms; what the running kernel does, nobody counts.
+pub fn per_request(rows: &[Row]) -> String {
+    let rows: Vec<&Row> = rows
+        .iter()
+        .filter(|row| row.metric == "time" && row.skipped.is_none() && !row.arm.starts_with("linux"))
+        .collect();
+    let names = table::distinct(rows.iter().flat_map(|row| row.counters.keys().map(String::as_str)));
+    let mut header = vec!["case".to_owned(), "arm".to_owned()];
+    header.extend(names.iter().map(|name| (*name).to_owned()));
+    let mut text = table::new(&header, 2);
+    for row in rows {
+        let mut cells = vec![row.case.clone(), row.arm.clone()];
+        cells
+            .extend(names.iter().map(|name| row.counters.get(*name).map(u64::to_string).unwrap_or_default()));
+        text.add_row(cells);
+    }
+    format!("counted in one request\n{text}")
+}

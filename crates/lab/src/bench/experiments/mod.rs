@@ -6,6 +6,7 @@ pub mod churn;
 pub mod clear;
 pub mod clear_cache;
 pub mod clear_then_use;
+pub mod demote;
 pub mod dontneed;
 pub mod exit;
 pub mod fault;
@@ -47,6 +48,7 @@ pub const ALL: &[&Experiment] = &[
     &first_touch::EXPERIMENT,
     &mlock_gigantic::EXPERIMENT,
     &hugetlb_pool::EXPERIMENT,
+    &demote::EXPERIMENT,
 ];
 
 #[cfg(test)]

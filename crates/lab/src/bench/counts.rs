@@ -57,11 +57,11 @@ fn by_instructions(rows: &[&Row]) -> Option<String> {
     (text.row_count() > 0).then(|| format!("{says}\n{text}"))
 }
 
-/// What one request was counted to take, by our own arms; what the running kernel does, nobody counts.
-pub fn per_request(rows: &[Row]) -> String {
+/// What was counted of pools of huge pages in one `work`, by the arms that count something.
+pub fn of_pools(rows: &[Row], work: &str) -> String {
     let rows: Vec<&Row> = rows
         .iter()
-        .filter(|row| row.metric == "time" && row.skipped.is_none() && !row.arm.starts_with("linux"))
+        .filter(|row| row.metric == "time" && row.skipped.is_none() && !row.counters.is_empty())
         .collect();
     let names = table::distinct(rows.iter().flat_map(|row| row.counters.keys().map(String::as_str)));
     let mut header = vec!["case".to_owned(), "arm".to_owned()];
@@ -73,5 +73,5 @@ pub fn per_request(rows: &[Row]) -> String {
             .extend(names.iter().map(|name| row.counters.get(*name).map(u64::to_string).unwrap_or_default()));
         text.add_row(cells);
     }
-    format!("counted in one request\n{text}")
+    format!("counted in one {work}\n{text}")
 }

@@ -85,6 +85,6 @@ fn beside_published(rows: &[Row]) -> anyhow::Result<String> {
     }
     Ok(format!(
         "times over each other (published: {PUBLISHED_PER_PAGE:.2} s and {PUBLISHED_BATCHED:.3} s for each of 100 pages of 1 GiB)\n{text}\n{}",
-        counts::per_request(rows)
+        counts::of_pools(rows, "request")
     ))
 }

@@ -92,7 +92,7 @@ fn beside_published(rows: &[Row]) -> anyhow::Result<String> {
     }
     Ok(format!(
         "time with the saving over the time without it (published: 500 000 pages on eight sockets, 524 288 in a virtual machine of 252 CPUs)\n{text}\n{}",
-        counts::per_request(rows)
+        counts::of_pools(rows, "request")
     ))
 }
 

@@ -12,6 +12,7 @@ pub mod exit;
 pub mod fault;
 pub mod first_touch;
 pub mod fork;
+pub mod hugetlb_churn;
 pub mod hugetlb_pool;
 pub mod mlock_gigantic;
 pub mod mobility;
@@ -49,6 +50,7 @@ pub const ALL: &[&Experiment] = &[
     &mlock_gigantic::EXPERIMENT,
     &hugetlb_pool::EXPERIMENT,
     &demote::EXPERIMENT,
+    &hugetlb_churn::EXPERIMENT,
 ];
 
 #[cfg(test)]

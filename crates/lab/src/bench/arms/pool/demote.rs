@@ -48,8 +48,8 @@ impl Arm<Demotion> for Quire {
     }
 
     fn setup(&mut self, case: &Demotion) -> Result<Box<dyn Prepared + '_>, Skip> {
-        // A page more, so that as many are aligned wherever the tables stand.
-        let bytes = (case.pages + 1) * HugeSize::Size1G.bytes();
+        // Two more, so that as many are aligned and whole wherever the tables and what the window takes stand.
+        let bytes = (case.pages + 2) * HugeSize::Size1G.bytes();
         let ground = Ground::new(self.policy, bytes, false, &self.promised)?;
         Ok(Box::new(Ready { case: *case, ground }))
     }

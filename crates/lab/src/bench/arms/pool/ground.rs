@@ -15,11 +15,11 @@ use crate::bench::experiment::Skip;
 use crate::bench::ours;
 
 /// Bytes of the machine beside the pool and the window: the manager's tables, and blocks in pieces.
-const SLACK: u64 = 256 << 20;
+pub(super) const SLACK: u64 = 256 << 20;
 /// One in so many bytes is there for the page allocator's marks besides.
 const MARKS_SHARE: u64 = 256;
 /// Bytes of the host that stay free.
-const LEFT_FREE: u64 = 3 << 30;
+pub(super) const LEFT_FREE: u64 = 3 << 30;
 
 /// Bytes of the host that the arms of a case will touch, of those that are set up already: none has touched any yet.
 pub(super) type Promised = Rc<Cell<u64>>;
@@ -96,6 +96,11 @@ impl Drop for Ground {
     }
 }
 
+/// Bytes of the host that may be had.
+pub(super) fn available() -> u64 {
+    procfs::Meminfo::current().ok().and_then(|info| info.mem_available).unwrap_or(0)
+}
+
 /// Bytes of the host that will be touched beside what is promised, if it has them: the window and what comes back to it, records,
 /// descriptors of blocks that are broken up.
 fn touched(policy: DescriptorPolicy, pages: u64, pieces: bool, promised: u64) -> Result<u64, Skip> {
@@ -107,7 +112,7 @@ fn touched(policy: DescriptorPolicy, pages: u64, pieces: bool, promised: u64) ->
     };
     let pieces = if pieces { pages * 2 * 4096 } else { 0 };
     let touched = window + pieces + pages * 256;
-    let available = procfs::Meminfo::current().ok().and_then(|info| info.mem_available).unwrap_or(0);
+    let available = available();
     if touched + promised + LEFT_FREE > available {
         let gib = |bytes: u64| bytes.div_ceil(1 << 30);
         return Err(Skip(format!(

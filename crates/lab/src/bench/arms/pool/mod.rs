@@ -1,5 +1,6 @@
-//! Arms of the experiments `hugetlb-pool` and `demote`: pools of huge pages, of ours and of the running kernel.
+//! Arms of the experiments `hugetlb-pool`, `demote` and `hugetlb-churn`: pools of huge pages, of ours and of the running kernel.
 
+pub mod beside;
 mod busy;
 mod counts;
 mod demote;

@@ -29,7 +29,7 @@ pub const EXPERIMENT: Experiment = Experiment {
 
 fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
     let pages = runner.scale.pick(20, 1000);
-    let cycles = runner.scale.pick(2, 10);
+    let cycles = runner.scale.pick(2, 40);
     let regions = runner.scale.pick(4, 200);
     let cases = [Who::All, Who::Resizer, Who::Workers].map(|who| {
         let processors: Vec<usize> = runner.cpus.iter().copied().take(2).collect();

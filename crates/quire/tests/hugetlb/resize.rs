@@ -168,7 +168,7 @@ fn parts_of_two_nodes_stay_apart() {
     let config = HostedConfig { ranges, ..two_nodes(GIB) };
     with_pools(config, |world| {
         let all = world.pools.resize(world.pages, Size2M, BOTH, 2560).after;
-        let parts = (0..512).map(|at| Frame((2 * GIB >> 12) + at * 512));
+        let parts = (0..512).map(|at| Frame(2 * Order::GIGANTIC.frames() + at * 512));
         assert!(parts.clone().all(|part| world.pages.is_huge(part, Order::BLOCK)));
         assert_eq!(parts.filter(|&part| world.pages.node_of_frame(part) == 1).count(), 256);
         let done = world.pools.promote(world.pages, BOTH, 4);

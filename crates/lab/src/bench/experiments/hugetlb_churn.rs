@@ -21,7 +21,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         "`time` is for each page of the pool in each request, `ran` what the resizer's thread ran of that. `small` is for each 4 KiB page of the workers: a share of its mmap and munmap, and its fault; `small-apart` that of the worker that has a processor to itself.",
         "Two processors, three threads: oversubscribed. The resizer is on the first worker's processor and sleeps for 1 ms after each request: who has slept runs first, so that a request shorter than a turn of the scheduler is not cut. A longer one takes turns with the worker, which `time` has and `ran` has not; and a thread whose turn ends while it holds a lock keeps others waiting.",
         "Our workers take no trap, linux's do: compare what `churn` adds to `quiet`.",
-        "`ipis` and `broadcasts` are of one repetition; `ipis` are the workers' flushes, too, which depend on how long it takes.",
+        "`ipis` and `broadcasts` are of one repetition; `regions` of 2 MiB are what the workers got done, which depends on how long it takes; `ipis` are of their flushes, too.",
     ],
     run,
     appendix: Some(felt),

@@ -48,7 +48,7 @@ impl Prepared for Ready<'_> {
         resize(HugeSize::Size2M, 0)?;
         outcome?;
         check(HugeSize::Size1G, 0)?;
-        Ok(Sample::new(nanoseconds / pages as f64, pages).metric(REQUEST, nanoseconds))
+        Ok(Sample::new(nanoseconds / pages as f64, pages).metric(REQUEST, nanoseconds).count("pages", pages))
     }
 }
 

@@ -55,7 +55,7 @@ impl Prepared for Ready<'_> {
         drop(busy);
         outcome?;
         let sample = Sample::new(nanoseconds / case.pages as f64, case.pages);
-        Ok(sample.metric(REQUEST, nanoseconds))
+        Ok(sample.metric(REQUEST, nanoseconds).count("pages", case.pages))
     }
 }
 

@@ -172,7 +172,10 @@ impl Resizing {
             None => Sample::new(each(of_all), of_all.1 as u64),
         };
         Ok(match small.last() {
-            Some(&apart) => sample.metric(SMALL, each(of_all)).metric(APART, each(apart)),
+            Some(&apart) => {
+                let regions = of_all.1 as u64 / (REGION / PAGE) as u64;
+                sample.metric(SMALL, each(of_all)).metric(APART, each(apart)).count("regions", regions)
+            }
             None => sample,
         })
     }

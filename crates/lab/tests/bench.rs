@@ -243,7 +243,7 @@ fn check_other_allocator_experiments(rows: &[Row]) {
     }
 }
 
-const NAMES: [&str; 21] = [
+const NAMES: [&str; 23] = [
     "boot",
     "page-alloc",
     "time-bench",
@@ -265,6 +265,8 @@ const NAMES: [&str; 21] = [
     "first-touch",
     "mlock-gigantic",
     "hugetlb-pool",
+    "demote",
+    "hugetlb-churn",
 ];
 
 /// Our own arms of the experiments on the page allocator.

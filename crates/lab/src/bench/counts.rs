@@ -56,3 +56,26 @@ fn by_instructions(rows: &[&Row]) -> Option<String> {
                 copying";
     (text.row_count() > 0).then(|| format!("{says}\n{text}"))
 }
+
+/// What was counted of pools of huge pages in one `work`, by the arms that count something.
+pub fn of_pools(rows: &[Row], work: &str) -> String {
+    // How large a pool is, the case says.
+    let counted = |name: &String| name != "pages";
+    let rows: Vec<&Row> = rows
+        .iter()
+        .filter(|row| row.metric == "time" && row.skipped.is_none() && row.counters.keys().any(counted))
+        .collect();
+    let names = table::distinct(
+        rows.iter().flat_map(|row| row.counters.keys().filter(|name| counted(name)).map(String::as_str)),
+    );
+    let mut header = vec!["case".to_owned(), "arm".to_owned()];
+    header.extend(names.iter().map(|name| (*name).to_owned()));
+    let mut text = table::new(&header, 2);
+    for row in rows {
+        let mut cells = vec![row.case.clone(), row.arm.clone()];
+        cells
+            .extend(names.iter().map(|name| row.counters.get(*name).map(u64::to_string).unwrap_or_default()));
+        text.add_row(cells);
+    }
+    format!("counted in one {work}\n{text}")
+}

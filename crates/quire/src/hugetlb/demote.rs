@@ -4,7 +4,7 @@
 use super::failure::join;
 use super::pool::Pool;
 use super::{HugePools, HugeSize, Stopped};
-use crate::addr::{Frame, Order};
+use crate::addr::{BlockNumber, Frame, Order};
 use crate::limits::SECTION_BLOCKS;
 use crate::page_alloc::{NodeSet, PageAllocator};
 use crate::platform::Platform;
@@ -41,17 +41,28 @@ impl HugePools {
             parts(frame).rev().for_each(|part| join(&mut to, pages, node, part));
             drop(to);
             self.shed_bad(pages, HugeSize::Size2M);
-            Ok(())
+            Ok(true)
         })
     }
 
-    /// Moves 512 free pages of 2 MiB in a row that nobody was promised to the pool of 1 GiB, as one page, `count` times: the
-    /// way back from [`Self::demote`], which Linux has not. Neither allocates nor frees anything, save for descriptors in a
-    /// window. Comes by a reschedule point after each page.
+    /// Moves 512 free pages of 2 MiB in a row that nobody was promised to the pool of 1 GiB, as one page, `count` times, in
+    /// order of address: the way back from [`Self::demote`], which Linux has not. Neither allocates nor frees anything, save for
+    /// descriptors in a window. Looks at each 1 GiB of the machine once, however the pool's pages are linked: what becomes free
+    /// behind it is left to another request. Comes by a reschedule point after each 1 GiB that has a page of the pool in front.
     pub fn promote<P: Platform>(&self, pages: &PageAllocator<'_, P>, nodes: NodeSet, count: u64) -> Demoted {
+        let mut starts = pages.memmap().whole_sections().map(BlockNumber::first_frame);
         self.each_gigantic(pages, count, || {
+            // Most memory is in no pool, which takes no lock to see.
+            let candidate = starts.find(|&start| pages.is_huge(start, Order::BLOCK));
+            let frame = candidate.ok_or(Stopped::OutOfMemory)?;
+            let node = pages.node_of_frame(frame);
             let mut from = self.lock(pages, HugeSize::Size2M);
-            let (node, frame) = find_run(&from, pages, nodes).ok_or(Stopped::OutOfMemory)?;
+            if from.unpromised() < SECTION_BLOCKS as u64 {
+                return Err(Stopped::OutOfMemory);
+            }
+            if !nodes.contains(node) || !can_be_one(&from, pages, node, frame) {
+                return Ok(false);
+            }
             parts(frame).for_each(|part| from.leave_from(pages.memmap(), node, part));
             drop(from);
             if self.undescribe(pages, HugeSize::Size2M, parts(frame)).is_err() {
@@ -63,20 +74,21 @@ impl HugePools {
             self.describe(pages, HugeSize::Size1G, core::iter::once(frame));
             join(&mut self.lock(pages, HugeSize::Size1G), pages, node, frame);
             self.shed_bad(pages, HugeSize::Size1G);
-            Ok(())
+            Ok(true)
         })
     }
 
+    /// Calls `one` until it has changed as many pages as are wanted: it says whether it changed one, or why there are no more.
     fn each_gigantic<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         wanted: u64,
-        mut one: impl FnMut() -> Result<(), Stopped>,
+        mut one: impl FnMut() -> Result<bool, Stopped>,
     ) -> Demoted {
         let (mut done, mut stopped) = (0, None);
         while done < wanted && stopped.is_none() {
             match one() {
-                Ok(()) => done += 1,
+                Ok(changed) => done += u64::from(changed),
                 Err(why) => stopped = Some(why),
             }
             if pages.platform().is_dying() {
@@ -93,18 +105,14 @@ fn parts(frame: Frame) -> impl DoubleEndedIterator<Item = Frame> {
     (0..SECTION_BLOCKS as u64).map(move |at| frame.add(at * Order::BLOCK.frames()))
 }
 
-/// A page of 1 GiB all of whose parts are free pages of the pool.
-fn find_run<P: Platform>(pool: &Pool, pages: &PageAllocator<'_, P>, nodes: NodeSet) -> Option<(u8, Frame)> {
-    if pool.unpromised() < SECTION_BLOCKS as u64 {
-        return None;
-    }
-    let is_free = |part| {
-        pool.is_free(pages.memmap(), part) && pages.is_huge(part, Order::BLOCK) && !pages.has_bad(part)
+/// Whether all parts of a 1 GiB are free pages of a node's pool that can be spared.
+fn can_be_one<P: Platform>(pool: &Pool, pages: &PageAllocator<'_, P>, node: u8, frame: Frame) -> bool {
+    let is_part = |part| {
+        // Memory of two nodes may meet in the middle.
+        pool.is_free(pages.memmap(), part)
+            && pages.is_huge(part, Order::BLOCK)
+            && pages.node_of_frame(part) == node
+            && !pages.has_bad(part)
     };
-    let in_node = |node| {
-        let starts = pool.free_pages(pages.memmap(), node).filter(|frame| frame.is_aligned(Order::GIGANTIC));
-        starts.filter(|&start| parts(start).all(is_free)).map(|start| (node, start)).next()
-    };
-    let has_some = |&node: &u8| nodes.contains(node) && pool.node(node).spare() >= SECTION_BLOCKS as u64;
-    (0..pages.node_count() as u8).filter(has_some).find_map(in_node)
+    pool.node(node).spare() >= SECTION_BLOCKS as u64 && parts(frame).all(is_part)
 }

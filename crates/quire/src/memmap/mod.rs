@@ -126,6 +126,14 @@ impl MemMap {
         }
     }
 
+    /// The first block of each section that has records for all of its blocks, in ascending order: where a folio of 1 GiB may
+    /// start.
+    pub fn whole_sections(&self) -> impl Iterator<Item = BlockNumber> {
+        let whole = |section: &Section| section.records.len() == SECTION_BLOCKS;
+        let sections = self.sections.iter().enumerate().filter(move |(_, section)| whole(section));
+        sections.map(|(at, _)| BlockNumber(((self.first_section + at) * SECTION_BLOCKS) as u32))
+    }
+
     /// Every block record of the machine with its number, in ascending order.
     pub fn blocks(&self) -> impl Iterator<Item = (BlockNumber, &Block)> {
         self.sections.iter().enumerate().flat_map(move |(at, section)| {

@@ -1,7 +1,7 @@
 //! A pool grows and shrinks: how far, at what price, and what it says of it.
 
-use hosted::HostedConfig;
-use quire::addr::Order;
+use hosted::{HostedConfig, MemoryRange};
+use quire::addr::{Frame, Order};
 use quire::cpu::CpuId;
 use quire::hugetlb::{HugeSize, Resized, Stopped};
 use quire::limits::HUGE_BATCH;
@@ -127,6 +127,52 @@ fn a_gigabyte_becomes_small_pages_and_is_put_together_again() {
         assert_eq!(world.pools.promote(world.pages, BOTH, 1).done, 0);
         world.pools.unreserve(world.pages, Size2M, 1);
         world.pools.unreserve(world.pages, Size1G, 1);
+    });
+}
+
+/// However many pages stand in the way, each 1 GiB is looked at once in a request.
+#[test]
+fn what_cannot_be_put_together_is_looked_at_once() {
+    with_pools(two_nodes(4 * GIB), |world| {
+        let all = world.pools.resize(world.pages, Size1G, BOTH, 8).after;
+        assert!(all >= 5, "{all}");
+        assert_eq!(world.pools.demote(world.pages, BOTH, all).done, all);
+        let take = || world.pools.take(world.pages, Size2M, BOTH, false).unwrap();
+        let mut taken: Vec<Frame> = (0..512 * all).map(|_| take()).collect();
+        taken.sort_unstable();
+        // Of all but the last one the part in the middle is in use.
+        let used: Vec<Frame> = taken.chunks(512).rev().skip(1).map(|parts| parts[256]).collect();
+        let give = |frame| world.pools.give(world.pages, Size2M, frame, false);
+        taken.into_iter().rev().filter(|frame| !used.contains(frame)).for_each(give);
+        // The last one is of the other node.
+        assert_eq!(world.pools.promote(world.pages, NodeSet::one(0), 1).done, 0);
+        let before = world.pages.stat(Stat::HugetlbLock);
+        let done = world.pools.promote(world.pages, BOTH, 2);
+        assert_eq!(world.pages.stat(Stat::HugetlbLock) - before, all + 1);
+        assert_eq!((done.done, done.stopped), (1, Some(Stopped::OutOfMemory)));
+        world.pools.validate(world.pages).unwrap();
+        used.into_iter().for_each(give);
+        assert_eq!(world.pools.promote(world.pages, BOTH, all).done, all - 1);
+    });
+}
+
+/// Where memory of two nodes meets inside a 1 GiB, its parts belong to two pools' nodes.
+#[test]
+fn parts_of_two_nodes_stay_apart() {
+    let range = |node: u8, start: u64, end: u64| {
+        MemoryRange::new(start * GIB / 2, (end - start) * GIB / 2).on_node(node)
+    };
+    // Tables stand at the ends of other ranges.
+    let ranges =
+        vec![range(0, 0, 2), range(1, 2, 4), range(0, 4, 5), range(1, 5, 7), range(0, 7, 8), range(1, 8, 10)];
+    let config = HostedConfig { ranges, ..two_nodes(GIB) };
+    with_pools(config, |world| {
+        let all = world.pools.resize(world.pages, Size2M, BOTH, 2560).after;
+        let parts = (0..512).map(|at| Frame(2 * Order::GIGANTIC.frames() + at * 512));
+        assert!(parts.clone().all(|part| world.pages.is_huge(part, Order::BLOCK)));
+        assert_eq!(parts.filter(|&part| world.pages.node_of_frame(part) == 1).count(), 256);
+        let done = world.pools.promote(world.pages, BOTH, 4);
+        assert_eq!((done.done, world.info(Size2M).total), (1, all - 512));
     });
 }
 

@@ -227,6 +227,24 @@ fn surplus_pages_survive_the_failure_of_every_allocation() {
     }
 }
 
+/// Pages that are left over because there was no memory to let them go are no spare ones.
+#[test]
+fn surplus_pages_are_not_put_together() {
+    with_policy(DescriptorPolicy::Batched, HostedConfig::new(2 * GIB + 64 * MIB), |world| {
+        let (pools, pages) = (world.pools, world.pages);
+        assert_eq!(pools.resize(pages, Size1G, BOTH, 1).after, 1);
+        assert_eq!(pools.demote(pages, BOTH, 1).done, 1);
+        world.machine.set_failures(FailurePlan::From(0));
+        assert_eq!(pools.resize(pages, Size2M, BOTH, 0).stopped, Some(Stopped::NoDescriptors(512)));
+        world.machine.set_failures(FailurePlan::Off);
+        assert_eq!((world.info(Size2M).surplus, world.info(Size2M).free), (512, 512));
+        assert_eq!(pools.promote(pages, BOTH, 1).done, 0);
+        check(world);
+        assert_eq!(pools.resize(pages, Size2M, BOTH, 512).stopped, None);
+        assert_eq!(pools.promote(pages, BOTH, 1).done, 1);
+    });
+}
+
 /// Demote and promote: the page is one of either size, whatever fails.
 #[test]
 fn demoting_survives_failures() {

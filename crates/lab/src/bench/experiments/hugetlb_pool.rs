@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use crate::bench::arms::pool::{self, Pools};
+use crate::bench::counts;
 use crate::bench::experiment::{Case, Experiment, Measured, TIME};
 use crate::bench::published;
 use crate::bench::row::Row;
@@ -91,7 +92,7 @@ fn beside_published(rows: &[Row]) -> anyhow::Result<String> {
     }
     Ok(format!(
         "time with the saving over the time without it (published: 500 000 pages on eight sockets, 524 288 in a virtual machine of 252 CPUs)\n{text}\n{}",
-        counts(rows)
+        counts::of_pools(rows, "request")
     ))
 }
 
@@ -109,23 +110,4 @@ fn published_ratio(figures: &[published::Published], verb: &str, version: &str) 
     let ratios: Vec<String> =
         machines.into_iter().filter_map(ratio).map(|ratio| format!("{ratio:.2}")).collect();
     ratios.join(", ")
-}
-
-/// What a request was counted to take.
-fn counts(rows: &[Row]) -> String {
-    let rows: Vec<&Row> = rows
-        .iter()
-        .filter(|row| row.metric == TIME.name && row.skipped.is_none() && !row.arm.starts_with("linux"))
-        .collect();
-    let names = table::distinct(rows.iter().flat_map(|row| row.counters.keys().map(String::as_str)));
-    let mut header = vec!["case".to_owned(), "arm".to_owned()];
-    header.extend(names.iter().map(|name| (*name).to_owned()));
-    let mut text = table::new(&header, 2);
-    for row in rows {
-        let mut cells = vec![row.case.clone(), row.arm.clone()];
-        cells
-            .extend(names.iter().map(|name| row.counters.get(*name).map(u64::to_string).unwrap_or_default()));
-        text.add_row(cells);
-    }
-    format!("counted in one request\n{text}")
 }

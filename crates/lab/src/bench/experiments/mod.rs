@@ -6,11 +6,13 @@ pub mod churn;
 pub mod clear;
 pub mod clear_cache;
 pub mod clear_then_use;
+pub mod demote;
 pub mod dontneed;
 pub mod exit;
 pub mod fault;
 pub mod first_touch;
 pub mod fork;
+pub mod hugetlb_churn;
 pub mod hugetlb_pool;
 pub mod mlock_gigantic;
 pub mod mobility;
@@ -47,6 +49,8 @@ pub const ALL: &[&Experiment] = &[
     &first_touch::EXPERIMENT,
     &mlock_gigantic::EXPERIMENT,
     &hugetlb_pool::EXPERIMENT,
+    &demote::EXPERIMENT,
+    &hugetlb_churn::EXPERIMENT,
 ];
 
 #[cfg(test)]

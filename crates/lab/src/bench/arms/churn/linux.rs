@@ -56,7 +56,7 @@ fn work(case: &Churn, meeting: &Meeting) -> Stint {
 }
 
 /// One piece, if the kernel gave it.
-fn piece(bytes: usize) -> Option<()> {
+pub(in crate::bench::arms) fn piece(bytes: usize) -> Option<()> {
     let rights = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory that exists.
     let at = unsafe { mmap_anonymous(null_mut(), bytes, rights, MapFlags::PRIVATE) }.ok()?;
@@ -69,10 +69,10 @@ fn piece(bytes: usize) -> Option<()> {
 }
 
 /// Transparent huge pages are off for this process, until dropped.
-struct SmallPages;
+pub(in crate::bench::arms) struct SmallPages;
 
 impl SmallPages {
-    fn only() -> Self {
+    pub(in crate::bench::arms) fn only() -> Self {
         set_thp_disable(1);
         Self
     }

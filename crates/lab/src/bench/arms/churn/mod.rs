@@ -1,7 +1,7 @@
 //! Arms of the experiment `churn`.
 
-mod linux;
-mod quire;
+pub(super) mod linux;
+pub(super) mod quire;
 
 use crate::bench::cycles::Moment;
 use crate::bench::experiment::{Arm, RATE, Sample, Skip};

@@ -92,7 +92,7 @@ fn work(mm: &Mm<'_, Bare>, case: &Churn, meeting: &Meeting) -> Stint {
 }
 
 /// One piece, if the manager had memory for it.
-fn piece(mm: &Mm<'_, Bare>, bytes: usize) -> Option<()> {
+pub(in crate::bench::arms) fn piece(mm: &Mm<'_, Bare>, bytes: usize) -> Option<()> {
     let prot = Protection::READ | Protection::WRITE;
     let at = mm.mmap(&MapRequest { len: bytes as u64, prot, ..MapRequest::default() }).ok()?;
     for offset in (0..bytes).step_by(PAGE) {

@@ -1,0 +1,187 @@
+//! Arms of the experiment `hugetlb-churn`: a pool is made larger and smaller beside threads that use small pages.
+
+mod linux;
+mod quire;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::time::{ClockId, clock_gettime};
+
+use super::{REQUEST, kernels};
+use crate::bench::experiment::{Arm, Better, Metric, Sample, Skip};
+use crate::bench::folio::PAGE;
+use crate::bench::threads::{Meeting, together};
+
+/// Nanoseconds of a small page of the workers, from its fault to its unmapping.
+pub const SMALL: Metric = Metric { name: "small", unit: "ns", better: Better::Lower };
+/// The same for the worker whose processor nobody else wants.
+pub const APART: Metric = Metric { name: "small-apart", unit: "ns", better: Better::Lower };
+/// Nanoseconds that the resizer's thread ran, for each page of the pool.
+pub const RAN: Metric = Metric { name: "ran", unit: "ns", better: Better::Lower };
+
+/// Threads that use small pages.
+const WORKERS: usize = 2;
+/// Bytes that a worker maps, touches and unmaps.
+const REGION: usize = 2 << 20;
+/// The resizer sleeps so long after each request.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Make a pool of pages of 2 MiB larger and smaller, use small pages, or both.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resizing {
+    /// Pages of the pool when it is full.
+    pub pages: u64,
+    /// How often it is filled and emptied again.
+    pub cycles: u64,
+    /// Regions of each worker where nobody resizes; else they go on until that is over.
+    pub regions: u64,
+    /// Who is there.
+    pub who: Who,
+    /// The processors: each worker has one, and the resizer shares that of the first.
+    pub processors: Vec<usize>,
+}
+
+/// Who is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// The resizer and the workers.
+    All,
+    /// The resizer.
+    Resizer,
+    /// The workers.
+    Workers,
+}
+
+/// Every arm. The checksum is the number of pages that were asked for, or of small pages where nobody resizes.
+pub fn all() -> Vec<Box<dyn Arm<Resizing>>> {
+    let mut arms = quire::all();
+    arms.extend(kernels().map(|kernel| Box::new(linux::Linux { kernel }) as Box<dyn Arm<Resizing>>));
+    arms
+}
+
+/// Whose memory it is.
+trait Memory: Sync {
+    /// Runs `body` as a CPU, in the workers' address space if it is one of them.
+    fn enter(&self, cpu: usize, worker: bool, body: &mut dyn FnMut());
+
+    /// Maps a region, writes to each of its pages and unmaps it; `None` where there is no memory for it.
+    fn region(&self, bytes: usize) -> Option<()>;
+
+    /// One request; the pages that the pool has then.
+    ///
+    /// # Errors
+    /// [`Skip`] when nobody may ask.
+    fn resize(&self, wanted: u64) -> Result<u64, Skip>;
+}
+
+/// What one thread did.
+enum Part {
+    Worked { nanoseconds: f64, regions: u64 },
+    Resized { nanoseconds: f64, ran: f64, short: u64 },
+}
+
+impl Resizing {
+    /// Everybody does what is theirs.
+    ///
+    /// # Errors
+    /// [`Skip`] when one of them cannot.
+    fn play(&self, memory: &impl Memory) -> Result<Sample, Skip> {
+        let workers = if self.who == Who::Resizer { 0 } else { WORKERS };
+        let threads = workers + usize::from(self.who != Who::Workers);
+        let over = AtomicBool::new(false);
+        let mut cpus: Vec<usize> = (0..threads).collect();
+        let parts = together(&mut cpus, &self.processors, |&mut cpu, meeting| {
+            let (worker, mut part) = (cpu < workers, None);
+            memory.enter(cpu, worker, &mut || {
+                part = Some(match worker {
+                    true => self.work(memory, meeting, &over),
+                    false => self.resize(memory, meeting, &over),
+                });
+            });
+            part.unwrap_or_else(|| Err(Skip("a thread did nothing".to_owned())))
+        });
+        self.sample(&parts.into_iter().collect::<Result<Vec<_>, _>>()?)
+    }
+
+    /// Uses small pages until it is over.
+    fn work(&self, memory: &impl Memory, meeting: &Meeting, over: &AtomicBool) -> Result<Part, Skip> {
+        let (mut regions, mut there_is) = (0, true);
+        meeting.wait();
+        let start = Instant::now();
+        let goes_on = |regions: u64| match self.who {
+            Who::Workers => regions < self.regions,
+            // At least one, or there would be nothing to say.
+            _ => regions == 0 || !over.load(Ordering::Acquire),
+        };
+        while there_is && goes_on(regions) {
+            there_is = memory.region(REGION).is_some();
+            regions += u64::from(there_is);
+        }
+        let nanoseconds = start.elapsed().as_nanos() as f64;
+        // The others' flushes go to this CPU until all are done.
+        meeting.wait();
+        if there_is {
+            return Ok(Part::Worked { nanoseconds, regions });
+        }
+        Err(Skip(format!("no memory for a worker's region after {regions} of them")))
+    }
+
+    /// Fills the pool and empties it again and again.
+    fn resize(&self, memory: &impl Memory, meeting: &Meeting, over: &AtomicBool) -> Result<Part, Skip> {
+        let (mut nanoseconds, mut ran, mut short) = (0.0, 0.0, 0);
+        let mut ask = |wanted: u64| {
+            let (clock, start) = (thread_time(), Instant::now());
+            let got = memory.resize(wanted)?;
+            nanoseconds += start.elapsed().as_nanos() as f64;
+            ran += (thread_time() - clock).as_nanos() as f64;
+            short += u64::from(got != wanted);
+            sleep(PAUSE);
+            Ok(())
+        };
+        meeting.wait();
+        let asked = (0..self.cycles).try_for_each(|_| [self.pages, 0].into_iter().try_for_each(&mut ask));
+        over.store(true, Ordering::Release);
+        meeting.wait();
+        asked.map(|()| Part::Resized { nanoseconds, ran, short })
+    }
+
+    fn sample(&self, parts: &[Part]) -> Result<Sample, Skip> {
+        let (mut small, mut resized) = (Vec::new(), None);
+        for part in parts {
+            match *part {
+                Part::Worked { nanoseconds, regions } => {
+                    small.push((nanoseconds, (regions as usize * (REGION / PAGE)) as f64));
+                }
+                Part::Resized { nanoseconds, ran, short } => resized = Some((nanoseconds, ran, short)),
+            }
+        }
+        let of_all = small.iter().fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        let each = |(nanoseconds, pages): (f64, f64)| nanoseconds / pages;
+        let sample = match resized {
+            Some((nanoseconds, ran, short)) => {
+                let requests = 2 * self.cycles;
+                let pages = (requests * self.pages) as f64;
+                Sample::new(nanoseconds / pages, requests * self.pages)
+                    .metric(REQUEST, nanoseconds / requests as f64)
+                    .metric(RAN, ran / pages)
+                    .count("requests", requests)
+                    .count("short", short)
+            }
+            None => Sample::new(each(of_all), of_all.1 as u64),
+        };
+        Ok(match small.last() {
+            Some(&apart) => {
+                let regions = of_all.1 as u64 / (REGION / PAGE) as u64;
+                sample.metric(SMALL, each(of_all)).metric(APART, each(apart)).count("regions", regions)
+            }
+            None => sample,
+        })
+    }
+}
+
+/// How long this thread has run.
+fn thread_time() -> Duration {
+    Duration::from(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("Linux counts each thread's time"))
+}

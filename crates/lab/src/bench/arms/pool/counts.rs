@@ -1,0 +1,55 @@
+//! What our own pools count.
+
+use hosted::{Counters, Hosted};
+use quire::hugetlb::HugePools;
+use quire::stats::Stat;
+use quire::vmemmap::Window;
+
+use crate::bench::experiment::Sample;
+
+const COUNTED: [(&str, Stat); 7] = [
+    ("grace_periods", Stat::VmemmapGrace),
+    ("window_entries", Stat::VmemmapEntry),
+    ("leaves_split", Stat::VmemmapSplit),
+    ("frames_freed", Stat::VmemmapFree),
+    ("frames_needed", Stat::VmemmapAlloc),
+    ("descriptors_written", Stat::VmemmapWrite),
+    ("pool_locks", Stat::HugetlbLock),
+];
+
+/// What was counted up to one moment, to say later how far it went.
+pub(super) struct Counts {
+    library: [u64; COUNTED.len()],
+    machine: Counters,
+}
+
+impl Counts {
+    /// From now on. `stat` reads a counter of the library.
+    pub(super) fn start(stat: impl Fn(Stat) -> u64, machine: &Hosted, pools: &HugePools) -> Self {
+        pools.window().inspect(|window| window.reset_peak());
+        Self { library: COUNTED.map(|(_, which)| stat(which)), machine: machine.counters() }
+    }
+
+    /// What happened since.
+    pub(super) fn end(&self, stat: impl Fn(Stat) -> u64, machine: &Hosted, pools: &HugePools) -> Counted {
+        let now = machine.counters();
+        let library =
+            COUNTED.iter().zip(&self.library).map(|((name, which), before)| (*name, stat(*which) - before));
+        let of_machine = [
+            ("frames_held_at_most", pools.window().map_or(0, Window::peak_held)),
+            ("broadcasts", now.flushes_kernel - self.machine.flushes_kernel),
+            ("ipis", now.ipis - self.machine.ipis),
+        ];
+        Counted(library.chain(of_machine).collect())
+    }
+}
+
+/// Counts by their names.
+pub(super) struct Counted(Vec<(&'static str, u64)>);
+
+impl Counted {
+    /// Puts them beside the times of a repetition.
+    pub(super) fn add_to(&self, sample: Sample) -> Sample {
+        self.0.iter().fold(sample, |sample, (name, count)| sample.count(name, *count))
+    }
+}

@@ -1,0 +1,126 @@
+//! Our own pages of 1 GiB, taken apart and put together under each descriptor policy.
+
+use hosted::Bare;
+use quire::addr::{Frame, Order};
+use quire::hugetlb::{Demoted, DescriptorPolicy, HugePools, HugeSize};
+use quire::page_alloc::{NodeSet, PageAllocator};
+
+use super::ground::{Ground, Promised};
+use super::quire::resize;
+use super::{Demotion, PARTS, REQUEST, Way};
+use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
+
+/// Decides the order of the pages in [`Way::PromoteScattered`], the same in every arm and repetition.
+const SEED: u64 = 6;
+
+pub(super) fn all() -> Vec<Box<dyn Arm<Demotion>>> {
+    let promised = Promised::default();
+    DescriptorPolicy::ALL
+        .map(|policy| -> Box<dyn Arm<Demotion>> { Box::new(Quire { policy, promised: promised.clone() }) })
+        .into()
+}
+
+struct Quire {
+    policy: DescriptorPolicy,
+    promised: Promised,
+}
+
+impl Arm<Demotion> for Quire {
+    fn name(&self) -> &'static str {
+        self.policy.name()
+    }
+
+    fn about(&self) -> &'static str {
+        match self.policy {
+            DescriptorPolicy::InBlock => {
+                "HugePools::demote and HugePools::promote on a bare hosted machine of two CPUs, taken over anew for each repetition: links and counts of both pools; a huge page has no descriptors. No system call."
+            }
+            DescriptorPolicy::Full => {
+                "the same over a window of descriptors, all of which are written: 262144 for each page of 1 GiB, as its parts and as itself."
+            }
+            DescriptorPolicy::PerPage => {
+                "the same; the descriptors' frames are brought back for a page that leaves its pool and freed for each page that joins one, with a grace period and flushes for each."
+            }
+            DescriptorPolicy::Batched => {
+                "the same with the 512 parts of a page of 1 GiB taken together, each such page by itself."
+            }
+        }
+    }
+
+    fn setup(&mut self, case: &Demotion) -> Result<Box<dyn Prepared + '_>, Skip> {
+        // Two more, so that as many are aligned and whole wherever the tables and what the window takes stand.
+        let bytes = (case.pages + 2) * HugeSize::Size1G.bytes();
+        let ground = Ground::new(self.policy, bytes, false, &self.promised)?;
+        Ok(Box::new(Ready { case: *case, ground }))
+    }
+}
+
+struct Ready {
+    case: Demotion,
+    ground: Ground,
+}
+
+impl Prepared for Ready {
+    fn run(&mut self) -> Result<Sample, Skip> {
+        self.ground.with_pools(|pages, pools| self.change(pages, pools))
+    }
+}
+
+impl Ready {
+    fn change(&self, pages: &PageAllocator<'_, Bare>, pools: &HugePools) -> Result<Sample, Skip> {
+        let (case, wanted) = (self.case, self.case.wanted());
+        resize(pages, pools, HugeSize::Size1G, case.pages)?;
+        let demote = || all_done(pools.demote(pages, NodeSet::ALL, case.pages));
+        let promote = || all_done(pools.promote(pages, NodeSet::ALL, wanted));
+        if case.way != Way::Demote {
+            demote()?;
+        }
+        let used = if case.way == Way::PromoteScattered { scatter(pages, pools)? } else { Vec::new() };
+        let (done, nanoseconds, counted) = match case.way {
+            Way::Demote => self.ground.timed(pages, pools, demote),
+            Way::Promote | Way::PromoteScattered => self.ground.timed(pages, pools, promote),
+        };
+        done?;
+        let total = |size| pools.info(pages, size).total;
+        let (large, gigantic) = (total(HugeSize::Size2M), total(HugeSize::Size1G));
+        give(pages, pools, used);
+        if gigantic * PARTS + large != case.pages * PARTS {
+            return Err(Skip(format!(
+                "{gigantic} pages of 1 GiB and {large} of 2 MiB are left of {}",
+                case.pages
+            )));
+        }
+        // Pages of 1 GiB that are not there any more, or there again.
+        let changed = if case.way == Way::Demote { case.pages - gigantic } else { gigantic };
+        let sample = Sample::new(nanoseconds / wanted as f64, changed).metric(REQUEST, nanoseconds);
+        Ok(counted.add_to(sample))
+    }
+}
+
+fn all_done(done: Demoted) -> Result<(), Skip> {
+    match done.stopped {
+        Some(why) => Err(Skip(format!("{} of {} pages of 1 GiB: {why:?}", done.done, done.wanted))),
+        None => Ok(()),
+    }
+}
+
+/// Links all free pages of 2 MiB in an order by chance, and leaves one of every second 1 GiB in use: these.
+fn scatter(pages: &PageAllocator<'_, Bare>, pools: &HugePools) -> Result<Vec<Frame>, Skip> {
+    let mut taken = Vec::new();
+    for _ in 0..pools.info(pages, HugeSize::Size2M).free {
+        let frame = pools.take(pages, HugeSize::Size2M, NodeSet::ALL, false);
+        taken.push(frame.map_err(|error| Skip::because("a free page of 2 MiB", error))?);
+    }
+    let mut firsts: Vec<Frame> =
+        taken.iter().copied().filter(|frame| frame.is_aligned(Order::GIGANTIC)).collect();
+    firsts.sort_unstable();
+    let used: Vec<Frame> = firsts.into_iter().skip(1).step_by(2).collect();
+    taken.retain(|frame| !used.contains(frame));
+    fastrand::Rng::with_seed(SEED).shuffle(&mut taken);
+    give(pages, pools, taken);
+    Ok(used)
+}
+
+fn give(pages: &PageAllocator<'_, Bare>, pools: &HugePools, frames: Vec<Frame>) {
+    frames.into_iter().for_each(|frame| pools.give(pages, HugeSize::Size2M, frame, false));
+}

@@ -1,0 +1,126 @@
+//! A machine of ours whose memory is mostly a range of addresses: pages of a pool need not be touched.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use hosted::{Backing, Bare, Hosted, HostedConfig};
+use procfs::Current;
+use quire::cpu::CpuId;
+use quire::hugetlb::{DescriptorPolicy, HugePools};
+use quire::page_alloc::{AllocatorConfig, PageAllocator};
+
+use super::PAGE_BYTES;
+use super::counts::{Counted, Counts};
+use crate::bench::experiment::Skip;
+use crate::bench::ours;
+
+/// Bytes of the machine beside the pool and the window: the manager's tables, and blocks in pieces.
+pub(super) const SLACK: u64 = 256 << 20;
+/// One in so many bytes is there for the page allocator's marks besides.
+const MARKS_SHARE: u64 = 256;
+/// Bytes of the host that stay free.
+pub(super) const LEFT_FREE: u64 = 3 << 30;
+
+/// Bytes of the host that the arms of a case will touch, of those that are set up already: none has touched any yet.
+pub(super) type Promised = Rc<Cell<u64>>;
+
+/// The machine of one arm, for one case.
+pub(super) struct Ground {
+    machine: Hosted,
+    policy: DescriptorPolicy,
+    touched: u64,
+    promised: Promised,
+}
+
+impl Ground {
+    /// A machine on which a pool of `bytes` bytes can be had, with room for a window of descriptors where the policy wants one.
+    /// `pieces`: every block will have been in small pieces.
+    ///
+    /// # Errors
+    /// [`Skip`] when the host has too little memory for what will be touched.
+    pub(super) fn new(
+        policy: DescriptorPolicy,
+        bytes: u64,
+        pieces: bool,
+        promised: &Promised,
+    ) -> Result<Self, Skip> {
+        let touched = touched(policy, bytes / PAGE_BYTES, pieces, promised.get())?;
+        let window = if policy == DescriptorPolicy::InBlock { 0 } else { bytes / 24 };
+        let config = HostedConfig {
+            prefault: false,
+            huge_pages: false,
+            backing: Backing::Memfd,
+            ..HostedConfig::bench((bytes + window + bytes / MARKS_SHARE + SLACK).next_multiple_of(PAGE_BYTES))
+        };
+        let machine = config.with_cpus(2).build().map_err(|error| Skip(error.to_string()))?;
+        promised.set(promised.get() + touched);
+        Ok(Self { machine, policy, touched, promised: promised.clone() })
+    }
+
+    /// Takes the machine over anew, with empty pools, and runs `work` as its first CPU.
+    pub(super) fn with_pools<R>(
+        &self,
+        work: impl FnOnce(&PageAllocator<'_, Bare>, &HugePools) -> Result<R, Skip>,
+    ) -> Result<R, Skip> {
+        let said = |error: &dyn std::fmt::Display| Skip(error.to_string());
+        self.machine.run_on(CpuId(0), || {
+            // SAFETY: the allocator and the pools live inside `run_on` of this machine, and no other machine runs in between.
+            let bare = unsafe { self.machine.bare() };
+            let ranges = ours::ranges(&self.machine, false);
+            let pages = PageAllocator::new(bare, &ranges, AllocatorConfig::default());
+            let pages = pages.map_err(|error| said(&error))?;
+            let pools = HugePools::with_policy(&pages, self.policy).map_err(|error| said(&error))?;
+            work(&pages, &pools)
+        })
+    }
+
+    /// Does the verb; what it gave, the nanoseconds it took and what was counted.
+    pub(super) fn timed<R>(
+        &self,
+        pages: &PageAllocator<'_, Bare>,
+        pools: &HugePools,
+        verb: impl FnOnce() -> R,
+    ) -> (R, f64, Counted) {
+        let stat = |stat| pages.stat(stat);
+        let counts = Counts::start(stat, &self.machine, pools);
+        let start = std::time::Instant::now();
+        let result = verb();
+        let nanoseconds = start.elapsed().as_nanos() as f64;
+        (result, nanoseconds, counts.end(stat, &self.machine, pools))
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        self.promised.set(self.promised.get() - self.touched);
+    }
+}
+
+/// Bytes of the host that may be had.
+pub(super) fn available() -> u64 {
+    procfs::Meminfo::current().ok().and_then(|info| info.mem_available).unwrap_or(0)
+}
+
+/// Bytes of the host that will be touched beside what is promised, if it has them: the window and what comes back to it, records,
+/// descriptors of blocks that are broken up.
+fn touched(policy: DescriptorPolicy, pages: u64, pieces: bool, promised: u64) -> Result<u64, Skip> {
+    let window = pages * PAGE_BYTES / 64;
+    let window = match policy {
+        DescriptorPolicy::InBlock => 0,
+        DescriptorPolicy::Full => window,
+        DescriptorPolicy::PerPage | DescriptorPolicy::Batched => 2 * window,
+    };
+    let pieces = if pieces { pages * 2 * 4096 } else { 0 };
+    let touched = window + pieces + pages * 256;
+    let available = available();
+    if touched + promised + LEFT_FREE > available {
+        let gib = |bytes: u64| bytes.div_ceil(1 << 30);
+        return Err(Skip(format!(
+            "{} GiB of this machine's memory would be touched beside {} of other arms, and {} are available",
+            gib(touched),
+            gib(promised),
+            gib(available)
+        )));
+    }
+    Ok(touched)
+}

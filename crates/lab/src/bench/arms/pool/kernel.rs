@@ -1,0 +1,139 @@
+//! The running kernel's pools, with its saving of descriptors off or on.
+
+use std::fs;
+use std::path::Path;
+
+use quire::hugetlb::HugeSize;
+
+use crate::bench::arms::clear::huge::Chooser;
+use crate::bench::experiment::Skip;
+
+const SAVING: &str = "/proc/sys/vm/hugetlb_optimize_vmemmap";
+const COMPACT: &str = "/proc/sys/vm/compact_memory";
+/// Times that the kernel is asked for pages that are not there in one piece.
+const ATTEMPTS: usize = 3;
+/// Bytes that stay free beside a pool.
+const LEFT_FREE: u64 = 1 << 30;
+
+/// Writes the kernel's settings, which are put back at the end.
+pub(super) struct Kernel {
+    chooser: Chooser,
+    saving: bool,
+}
+
+impl Kernel {
+    pub(super) fn new(chooser: Chooser, saving: bool) -> Self {
+        Self { chooser, saving }
+    }
+
+    /// The name of its arm.
+    pub(super) fn name(&self) -> &'static str {
+        if self.saving { "linux-saving" } else { "linux" }
+    }
+
+    /// What the arm with the saving says, or else the other.
+    pub(super) fn about(&self, without: &'static str) -> &'static str {
+        if self.saving { "the same with hugetlb_optimize_vmemmap on." } else { without }
+    }
+
+    /// Empties the pools of these sizes, which are put back at the end, if there is memory for `count` pages of the size.
+    ///
+    /// # Errors
+    /// [`Skip`] when there is not, when the kernel has no such pages, or when this user may not ask.
+    pub(super) fn clear_for(&self, sizes: &[HugeSize], size: HugeSize, count: u64) -> Result<(), Skip> {
+        for &one in sizes {
+            if !Path::new(&file(one, "nr_hugepages")).exists() {
+                return Err(Skip(format!(
+                    "this kernel has no pool of {}: its processor cannot map them",
+                    words(one)
+                )));
+            }
+            self.set(&file(one, "nr_hugepages"), "0")?;
+        }
+        let free = fs::read_to_string("/proc/meminfo").ok().and_then(|text| field(&text, "MemAvailable:"));
+        if free.is_none_or(|kib| kib * 1024 < count * size.bytes() + LEFT_FREE) {
+            return Err(Skip(format!("{count} pages of {} are more memory than is available", words(size))));
+        }
+        Ok(())
+    }
+
+    /// Turns the saving off or on, for pages that join from now on.
+    ///
+    /// # Errors
+    /// [`Skip`] when the kernel cannot.
+    pub(super) fn choose_saving(&self) -> Result<(), Skip> {
+        self.set(SAVING, if self.saving { "1" } else { "0" })
+    }
+
+    /// Empties a pool; what fails here is tried again, and said, when the settings are put back.
+    pub(super) fn empty(&self, size: HugeSize) {
+        let _ = self.set(&file(size, "nr_hugepages"), "0");
+    }
+
+    fn set(&self, path: &str, value: &str) -> Result<(), Skip> {
+        let got = self.chooser.borrow_mut().settings()?.set(Path::new(path), value)?;
+        if got == value { Ok(()) } else { Err(Skip(format!("{path} is {got}, where {value} was written"))) }
+    }
+}
+
+/// One of the files of a pool.
+fn file(size: HugeSize, name: &str) -> String {
+    format!("/sys/kernel/mm/hugepages/hugepages-{}kB/{name}", size.bytes() >> 10)
+}
+
+fn words(size: HugeSize) -> &'static str {
+    match size {
+        HugeSize::Size2M => "2 MiB",
+        HugeSize::Size1G => "1 GiB",
+    }
+}
+
+/// One write to a file of a pool; it may do less than was asked for.
+///
+/// # Errors
+/// [`Skip`] when the kernel refuses.
+pub(super) fn write(size: HugeSize, name: &str, value: u64) -> Result<(), Skip> {
+    fs::write(file(size, name), value.to_string()).map_err(|error| Skip::because(name, error))
+}
+
+/// Pages of a pool.
+pub(super) fn total(size: HugeSize) -> u64 {
+    let text = fs::read_to_string(file(size, "nr_hugepages")).ok();
+    text.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+}
+
+/// Makes a pool so large.
+///
+/// # Errors
+/// [`Skip`] when the kernel does less, even after it was asked to move memory together.
+pub(super) fn resize(size: HugeSize, wanted: u64) -> Result<(), Skip> {
+    for _ in 0..ATTEMPTS {
+        write(size, "nr_hugepages", wanted)?;
+        if total(size) == wanted {
+            return Ok(());
+        }
+        // Where it may not, asking again is all that is left.
+        let _ = fs::write(COMPACT, "1");
+    }
+    check(size, wanted)
+}
+
+/// Whether the pool is as large as was asked for.
+///
+/// # Errors
+/// [`Skip`] when it is not.
+pub(super) fn check(size: HugeSize, wanted: u64) -> Result<(), Skip> {
+    let got = total(size);
+    if got == wanted {
+        return Ok(());
+    }
+    Err(Skip(format!(
+        "the kernel has {got} pages of {} instead of {wanted}: free or compact memory ({COMPACT})",
+        words(size)
+    )))
+}
+
+fn field(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.starts_with(name))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}

@@ -1,0 +1,81 @@
+//! What do programs feel of a pool of huge pages that is made larger and smaller all the time, and the pool of them?
+
+use serde_json::json;
+
+use crate::bench::arms::pool::beside::{self, Resizing, SMALL, Who};
+use crate::bench::counts;
+use crate::bench::experiment::{Case, Experiment, Measured, Metric, TIME};
+use crate::bench::row::Row;
+use crate::bench::runner::Runner;
+use crate::bench::table;
+
+/// See the module.
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "hugetlb-churn",
+    question: "How long does it take to make a pool of 2 MiB pages larger and smaller while two CPUs fault and unmap small pages, and how long do these take?",
+    expectation: "in-block: a request takes as long beside the workers as alone, and they feel nothing. full and batched: some ms a request, which the worker on the same processor waits for. per-page: a broadcast for each page interrupts both workers. linux-saving: as batched, with the kernel's own work besides.",
+    baseline: &["full"],
+    per: "page",
+    notes: &[
+        "`churn`: both; `alone`: nobody but the resizer; `quiet`: nobody but the workers, and `time` is that of a small page.",
+        "`time` is for each page of the pool in each request, `ran` what the resizer's thread ran of that. `small` is for each 4 KiB page of the workers: a share of its mmap and munmap, and its fault; `small-apart` that of the worker that has a processor to itself.",
+        "Two processors, three threads: oversubscribed. The resizer is on the first worker's processor and sleeps for 1 ms after each request: who has slept runs first, so that a request shorter than a turn of the scheduler is not cut. A longer one takes turns with the worker, which `time` has and `ran` has not; and a thread whose turn ends while it holds a lock keeps others waiting.",
+        "Our workers take no trap, linux's do: compare what `churn` adds to `quiet`.",
+        "`ipis` and `broadcasts` are of one repetition; `regions` of 2 MiB are what the workers got done, which depends on how long it takes; `ipis` are of their flushes, too.",
+    ],
+    run,
+    appendix: Some(felt),
+};
+
+fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
+    let pages = runner.scale.pick(20, 1000);
+    let cycles = runner.scale.pick(2, 40);
+    let regions = runner.scale.pick(4, 200);
+    let cases = [Who::All, Who::Resizer, Who::Workers].map(|who| {
+        let processors: Vec<usize> = runner.cpus.iter().copied().take(2).collect();
+        case(Resizing { pages, cycles, regions, who, processors })
+    });
+    runner.measure(experiment, &cases, &mut beside::all())
+}
+
+fn case(spec: Resizing) -> Case<Resizing> {
+    let name = match spec.who {
+        Who::All => format!("churn/{}", spec.pages),
+        Who::Resizer => format!("alone/{}", spec.pages),
+        Who::Workers => "quiet".to_owned(),
+    };
+    let params = [
+        ("huge_pages", json!(spec.pages)),
+        ("cycles", json!(spec.cycles)),
+        ("oversubscribed", json!(spec.who == Who::All || spec.processors.len() < 2)),
+    ];
+    let params = params.map(|(name, value)| (name.to_owned(), value)).into_iter().collect();
+    Case { name, params, spec }
+}
+
+/// What each side feels of the other, and what was counted.
+fn felt(rows: &[Row]) -> anyhow::Result<String> {
+    let median = |case: &str, arm: &str, metric: Metric| {
+        let wanted = |row: &&Row| row.case.starts_with(case) && row.arm == arm && row.metric == metric.name;
+        rows.iter().find(wanted).and_then(|row| row.median)
+    };
+    let over = |value: Option<f64>, base: Option<f64>| match value.zip(base) {
+        Some((value, base)) => format!("{:.2}", value / base),
+        None => String::new(),
+    };
+    let header = ["arm", "resize: churn / alone", "small: churn / quiet", "small-apart: churn / quiet"];
+    let mut text = table::new(&header.map(str::to_owned), 1);
+    for arm in table::distinct(rows.iter().map(|row| row.arm.as_str())) {
+        let of_both = |metric| over(median("churn", arm, metric), median("quiet", arm, metric));
+        text.add_row(vec![
+            arm.to_owned(),
+            over(median("churn", arm, TIME), median("alone", arm, TIME)),
+            of_both(SMALL),
+            of_both(beside::APART),
+        ]);
+    }
+    Ok(format!(
+        "times beside the others over those without\n{text}\n{}",
+        counts::of_pools(rows, "repetition")
+    ))
+}

@@ -22,7 +22,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         "`scattered`: the pool's free pages are linked in an order by chance, and a part of every second 1 GiB is in use, so that only half of them can be put together; the time is for each that was.",
         "Linux has no way back from `demote`; ours is there so that what was taken apart for a while is not lost to whoever wants 1 GiB.",
         "A machine is taken over anew for each repetition of ours. Window and records stand in pages of 4 KiB of the host; what a demotion writes to them for the first time, the host brings in then.",
-        "Published (the fix of the race with speculative walkers of 2024; systems.md, section 1.2): demoting 100 pages of 1 GiB took 513 grace periods a page and 8 min 58 s with one for each page that changed, and 0.90 s with one for each batch.",
+        "Published (the fix of the race with speculative walkers: Yu Zhao, July and August 2024, commit bd225530a4c7 and what followed): demoting 100 pages of 1 GiB took 513 grace periods a page and 8 min 58 s with one for each page that changed, and 0.90 s with one for each batch.",
     ],
     run,
     appendix: Some(beside_published),

@@ -28,7 +28,7 @@ use crate::platform::Platform;
 use crate::stats::Stat;
 
 impl Window {
-    /// Whether one request's pages are best given to [`Self::join`] and [`Self::leave`] together.
+    /// Whether one request's pages are best given to [`Self::join`] and [`Self::restore_all`] together.
     pub fn wants_all(&self) -> bool {
         self.policy == DescriptorPolicy::Batched
     }

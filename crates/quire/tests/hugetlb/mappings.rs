@@ -125,6 +125,25 @@ fn ends_inside_huge_pages_are_refused() {
     });
 }
 
+/// Locking brings huge pages in, wherever in them the range ends, and so does populating.
+#[test]
+fn locked_and_populated_pages_are_there() {
+    with_huge(6, |machine, manager| {
+        run(manager, |mm| {
+            mm.mmap(&private(BASE, 3)).unwrap();
+            mm.mlock(VirtAddr(BASE + HUGE + 4096), 4096, false).unwrap();
+            assert_eq!(mm.rss().huge, 512);
+            assert!(machine.probe(mm.root(), VirtAddr(BASE + HUGE)).is_some());
+            mm.mlock(VirtAddr(BASE), 3 * HUGE, false).unwrap();
+            assert_eq!(free_and_promised(manager), (3, 0));
+            mm.mmap(&MapRequest { populate: true, ..private(BASE + 8 * HUGE, 2) }).unwrap();
+            mm.mmap(&MapRequest { locked: true, ..private(BASE + 16 * HUGE, 1) }).unwrap();
+            assert_eq!(free_and_promised(manager), (0, 0));
+            assert_eq!((mm.rss().huge, mm.rss().locked), (6 * 512, 0));
+        });
+    });
+}
+
 #[test]
 fn rights_change_page_by_page() {
     with_huge(3, |machine, manager| {

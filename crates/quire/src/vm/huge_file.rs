@@ -79,7 +79,7 @@ impl<P: Platform> File<'_, P> {
     /// included. The caller holds no lock.
     ///
     /// # Errors
-    /// [`MmError::Invalid`] for a file that is not of huge pages.
+    /// [`MmError::Invalid`] for a file that is not of huge pages, and for an empty range.
     pub fn punch_hole(&self, bytes: Range<u64>) -> Result<(), MmError> {
         self.memory().punch_hole(self.node(), bytes)
     }
@@ -88,7 +88,7 @@ impl<P: Platform> File<'_, P> {
     /// The caller holds no lock.
     ///
     /// # Errors
-    /// [`MmError::Invalid`] for a file that is not of huge pages; [`MmError::NoMemory`] when there are no more pages: those
+    /// [`MmError::Invalid`] for a file that is not of huge pages, and for an empty range; [`MmError::NoMemory`] when there are no more pages: those
     /// before stay.
     pub fn allocate(&self, bytes: Range<u64>) -> Result<(), MmError> {
         self.memory().allocate_huge(self.node(), bytes)
@@ -130,7 +130,7 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     fn punch_hole(&self, file: &FileNode, bytes: Range<u64>) -> Result<(), MmError> {
-        file.huge_order().ok_or(MmError::Invalid)?;
+        file.huge_order().filter(|_| !bytes.is_empty()).ok_or(MmError::Invalid)?;
         let (size, fs) = huge_kind(file);
         let right = file.resize(self.platform());
         let closed = file.close(self.platform());
@@ -162,7 +162,7 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     fn allocate_huge(&self, file: &FileNode, bytes: Range<u64>) -> Result<(), MmError> {
-        file.huge_order().ok_or(MmError::Invalid)?;
+        file.huge_order().filter(|_| !bytes.is_empty()).ok_or(MmError::Invalid)?;
         let (size, fs) = huge_kind(file);
         let end = bytes.end.checked_next_multiple_of(size.bytes()).ok_or(MmError::Overflow)?;
         // Nobody takes pages or promises out meanwhile; faults may fill some in.

@@ -180,6 +180,11 @@ fn holes_give_back_whole_pages_and_clear_the_rest() {
             store(machine, mm, BASE + HUGE, 5).unwrap();
             assert_eq!(free_and_promised(manager), (2, 0));
         });
+        let backwards = std::ops::Range { start: HUGE + 5, end: HUGE + 3 };
+        for range in [HUGE..HUGE, backwards] {
+            assert_eq!(file.punch_hole(range.clone()), Err(MmError::Invalid));
+            assert_eq!(file.allocate(range), Err(MmError::Invalid));
+        }
         let nameless = manager.nameless(4096).unwrap();
         assert_eq!(nameless.punch_hole(0..4096), Err(MmError::Invalid));
     });

@@ -306,8 +306,8 @@ impl<'m> Both<'_, 'm, '_> {
                 self.model.files[file].size.set(end);
             }
             18 => {
-                let end = random.u64(0..=FILE);
-                let start = random.u64(0..=end);
+                let end = random.u64(1..=FILE);
+                let start = random.u64(0..end);
                 self.files[file].punch_hole(start * HUGE..end * HUGE).unwrap();
                 self.model.drop_pages(file, start..end);
             }

@@ -63,12 +63,9 @@ impl FileTable {
 
     /// How many huge pages the file has, and how many more are promised. Looks at each.
     pub fn count_huge_pages<P: Platform>(&self, platform: &P, file: &FileNode) -> (u64, u64) {
-        let (mut there, mut promised, mut at) = (0, 0, 0);
-        while let Some((index, page)) = file.pages.lock(platform).next(at) {
-            *(if page.is_promised() { &mut promised } else { &mut there }) += 1;
-            at = index + 1;
-        }
-        (there, promised)
+        each_entry(platform, file, 0..u64::MAX).fold((0, 0), |(there, promised), (_, page)| {
+            if page.is_promised() { (there, promised + 1) } else { (there + 1, promised) }
+        })
     }
 
     /// How many of these pages are neither there nor promised.
@@ -78,14 +75,7 @@ impl FileTable {
         file: &FileNode,
         indices: &Range<u64>,
     ) -> u64 {
-        let (mut at, mut found) = (indices.start, 0);
-        while let Some((index, _)) =
-            file.pages.lock(platform).next(at).filter(|(index, _)| *index < indices.end)
-        {
-            found += 1;
-            at = index + 1;
-        }
-        indices.end - indices.start - found
+        indices.end - indices.start - each_entry(platform, file, indices.clone()).count() as u64
     }
 
     /// Notes that a page is promised for which `group` pays, unless it is there or promised already; whether it was not. It
@@ -114,35 +104,20 @@ impl FileTable {
 
     /// What was promised last is there to stay.
     pub fn keep_promises<P: Platform>(&self, platform: &P, right: &FileResize<'_>, indices: &Range<u64>) {
-        let mut at = indices.start;
-        loop {
-            let mut cached = right.node().pages.lock(platform);
-            let Some((index, page)) = cached.next(at).filter(|(index, _)| *index < indices.end) else {
-                return;
-            };
-            if page.is_fresh() {
-                cached.settle(index);
-            }
-            at = index + 1;
+        for index in self.fresh_promises(platform, right, indices.clone()) {
+            right.node().pages.lock(platform).settle(index);
         }
     }
 
-    /// The first of these pages that was promised last.
-    pub fn next_fresh_promise<P: Platform>(
+    /// Which of these pages were promised last.
+    pub fn fresh_promises<'f, P: Platform>(
         &self,
-        platform: &P,
-        right: &FileResize<'_>,
+        platform: &'f P,
+        right: &'f FileResize<'_>,
         indices: Range<u64>,
-    ) -> Option<u64> {
-        let mut at = indices.start;
-        loop {
-            let next = right.node().pages.lock(platform).next(at);
-            let (index, page) = next.filter(|(index, _)| *index < indices.end)?;
-            if page.is_fresh() {
-                return Some(index);
-            }
-            at = index + 1;
-        }
+    ) -> impl Iterator<Item = u64> + 'f {
+        let all = each_entry(platform, right.node(), indices);
+        all.filter(|(_, page)| page.is_fresh()).map(|(index, _)| index)
     }
 
     /// Takes a promise back that was made last, unless it was redeemed; whether it was not. The caller keeps everybody else
@@ -198,4 +173,18 @@ impl FileTable {
         let (index, _) = cached.next(indices.start).filter(|(index, _)| *index < indices.end)?;
         cached.remove(index, |memory| self.free_radix(pages, memory)).map(HugePage::from)
     }
+}
+
+/// What the file has of these pages, there or promised, in order. The file's lock is held for each by itself.
+fn each_entry<'f, P: Platform>(
+    platform: &'f P,
+    file: &'f FileNode,
+    mut indices: Range<u64>,
+) -> impl Iterator<Item = (u64, CachedPage)> + 'f {
+    core::iter::from_fn(move || {
+        let next = file.pages.lock(platform).next(indices.start);
+        let (index, page) = next.filter(|(index, _)| *index < indices.end)?;
+        indices.start = index + 1;
+        Some((index, page))
+    })
 }

@@ -49,7 +49,7 @@ impl Drop for Claim<'_> {
 /// Promises of a file's pages that can be taken back still.
 #[must_use = "promises are kept or taken back"]
 pub(crate) struct FilePromises<'f> {
-    pub(crate) right: FileResize<'f>,
+    right: FileResize<'f>,
     indices: Range<u64>,
     size: HugeSize,
     account: Account,
@@ -115,11 +115,11 @@ impl HugePools {
     }
 
     /// The promises stand.
-    pub(crate) fn keep_promises<'f, P: Platform>(
+    pub(crate) fn keep_promises<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         files: &FileTable,
-        promises: FilePromises<'f>,
+        promises: FilePromises<'_>,
     ) {
         files.keep_promises(pages.platform(), &promises.right, &promises.indices);
     }
@@ -131,12 +131,11 @@ impl HugePools {
         files: &FileTable,
         promises: FilePromises<'_>,
     ) {
-        let FilePromises { right, indices: Range { start, end }, size, account } = promises;
-        let (mut at, mut dropped) = (start, 0);
-        while let Some(index) = files.next_fresh_promise(pages.platform(), &right, at..end) {
+        let FilePromises { right, indices, size, account } = promises;
+        let mut dropped = 0;
+        for index in files.fresh_promises(pages.platform(), &right, indices) {
             let _claim = self.wait_for_claim(pages.platform(), object_of(right.node()), index);
             dropped += u64::from(files.drop_promise(pages, &right, index));
-            at = index + 1;
         }
         self.take_promises_back(pages, size, account, dropped);
     }

@@ -27,10 +27,9 @@ impl<P: Platform> Mm<'_, P> {
         self.set_group(group);
     }
 
-    /// Who pays for a page of a mapping of huge pages, or for its promise.
+    /// Who pays for what a mapping of huge pages takes now.
     pub(super) fn account_of(&self, vma: &VmaAttributes) -> Account {
-        let promised = vma.flags.contains(VmaFlags::PROMISED);
-        Account { group: if promised { vma.group } else { self.group() }, fs: fs_of(vma) }
+        Account { group: self.group(), fs: fs_of(vma) }
     }
 
     /// Puts a mapping of huge pages into its place, with what it is promised; or discards it.
@@ -110,8 +109,11 @@ impl<P: Platform> Mm<'_, P> {
 
     /// Makes a file at least as long as a mapping of it that can be stored to, as `hugetlbfs` does.
     fn lengthen(&self, file: &FileNode, size: HugeSize, end: u64, writes: bool) {
+        if !writes {
+            return;
+        }
         let right = file.resize(self.memory.platform());
-        if writes && file.size(self.memory.platform()) < end * size.bytes() {
+        if file.size(self.memory.platform()) < end * size.bytes() {
             right.set_bytes(end * size.bytes());
         }
     }
@@ -128,7 +130,8 @@ impl<P: Platform> Mm<'_, P> {
         // What went bad was taken from the pool, and is back there already.
         own += self.tables().count_poison(vma.range, size.leaf());
         let count = vma.range.len() / size.bytes();
-        let account = self.account_of(&vma.attributes);
+        // Whoever was asked to pay for the promises, whatever group this address space is in now.
+        let account = Account { group: vma.attributes.group, fs: fs_of(&vma.attributes) };
         let mut kept = memory.huge().unpromise(memory.pages(), size, account, (count, count - own));
         // What the file system is to keep comes with the pages that are about to go, if nobody else maps them.
         self.each_own_page(vma.range, |frame| {
@@ -151,32 +154,24 @@ impl<P: Platform> Mm<'_, P> {
         if !space.huge {
             return Ok(());
         }
-        let promised = |vma: &&Vma| vma.attributes.flags.contains(VmaFlags::PROMISED);
         let pages = self.memory.pages();
-        let each = |size: HugeSize, show: &mut dyn FnMut(Frame)| {
-            for vma in space.tree.overlapping(range).filter(promised) {
-                if vma.attributes.huge_size() == Some(size) {
-                    self.each_own_page(vma.range.intersect(range), &mut *show);
-                }
-            }
-        };
-        let mut shared = [0; HugeSize::ALL.len()];
-        for (size, shared) in HugeSize::ALL.into_iter().zip(&mut shared) {
+        let promised = |vma: &&Vma| vma.attributes.flags.contains(VmaFlags::PROMISED);
+        let part = |vma: &Vma| Some((vma.range.intersect(range), vma.attributes.huge_size()?));
+        let parts = || space.tree.overlapping(range).filter(promised).filter_map(part);
+        let mut others = [0; HugeSize::ALL.len()];
+        for (part, size) in parts() {
+            let others = &mut others[size as usize];
             // Of what went bad nothing comes back.
-            for vma in space.tree.overlapping(range).filter(promised) {
-                if vma.attributes.huge_size() == Some(size) {
-                    *shared += self.tables().count_poison(vma.range.intersect(range), size.leaf());
-                }
-            }
-            each(size, &mut |frame| *shared += u64::from(pages.mapcount(frame) > 1));
+            *others += self.tables().count_poison(part, size.leaf());
+            self.each_own_page(part, |frame| *others += u64::from(pages.mapcount(frame) > 1));
         }
         let [large, gigantic] = HugeSize::ALL;
-        self.memory.huge().reserve(pages, large, shared[0])?;
-        self.memory.huge().reserve(pages, gigantic, shared[1]).inspect_err(|_| {
-            self.memory.huge().unreserve(pages, large, shared[0]);
+        self.memory.huge().reserve(pages, large, others[0])?;
+        self.memory.huge().reserve(pages, gigantic, others[1]).inspect_err(|_| {
+            self.memory.huge().unreserve(pages, large, others[0]);
         })?;
-        for size in HugeSize::ALL {
-            each(size, &mut |frame| {
+        for (part, _) in parts() {
+            self.each_own_page(part, |frame| {
                 if pages.mapcount(frame) == 1 {
                     pages.renew_huge(frame);
                 }
@@ -189,6 +184,9 @@ impl<P: Platform> Mm<'_, P> {
     pub(super) fn unmap_huge(&self) {
         loop {
             let mut space = self.lock();
+            if !space.huge {
+                return;
+            }
             let huge = |vma: &&Vma| vma.attributes.huge_size().is_some();
             let Some(range) = space.tree.iter().find(huge).map(|vma| vma.range) else { return };
             let gone = self.unmap_range(&mut space, range);

@@ -45,7 +45,9 @@ impl<P: Platform> Mm<'_, P> {
         let gone = edit::carve(&mut space.tree, range, &mut spares).ok_or(MmError::NoMemory);
         self.memory.discard_spares(spares);
         let gone = gone?;
-        gone.iter().for_each(|vma| self.break_promises(vma));
+        if space.huge {
+            gone.iter().for_each(|vma| self.break_promises(vma));
+        }
         self.zap(gone.iter(), range, free_around(&space.tree, range, space.layout.user));
         Ok(gone)
     }

@@ -317,6 +317,30 @@ fn groups_pay_for_what_their_processes_use_and_are_promised() {
     });
 }
 
+/// A process that changes its group takes its promises' price along with nothing: who was asked for it pays it, and is paid
+/// back; what it touches from then on its new group pays.
+#[test]
+fn who_promised_pays_for_the_promise_and_who_touches_for_the_page() {
+    with_huge(3, |machine, manager| {
+        let pools = manager.huge_pools();
+        let [first, second] = [(); 2].map(|()| pools.make_group(HugeGroup::NONE).unwrap());
+        let charged = |group| {
+            [Charge::Usage, Charge::Reservation].map(|kind| pools.group_counters(group, Size2M, kind).current)
+        };
+        run(manager, |mm| {
+            mm.set_huge_group(first);
+            mm.mmap(&private(BASE, 3)).unwrap();
+            store(machine, mm, BASE, 1).unwrap();
+            mm.set_huge_group(second);
+            store(machine, mm, BASE + HUGE, 1).unwrap();
+            assert_eq!([charged(first), charged(second)], [[1, 3], [1, 0]]);
+            mm.munmap(VirtAddr(BASE), 2 * HUGE).unwrap();
+            assert_eq!([charged(first), charged(second)], [[0, 1], [0, 0]]);
+        });
+        assert_eq!([charged(first), charged(second)], [[0; 2]; 2]);
+    });
+}
+
 /// Tries a call with the allocations failing one after the other until it succeeds.
 fn each_failure(machine: &hosted::Hosted, mut call: impl FnMut() -> bool) {
     for index in 0..200 {

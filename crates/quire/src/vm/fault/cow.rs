@@ -14,7 +14,8 @@ use crate::tlb::MmuGather;
 use crate::vm::mm::{Mm, counted};
 use crate::vm::vma::{Backing, Vma};
 
-const STORED: EntryFlags =
+/// What a leaf has once it may be stored through.
+pub(super) const STORED: EntryFlags =
     EntryFlags::WRITE.union(EntryFlags::DIRTY).union(EntryFlags::ACCESSED).union(EntryFlags::SOFT_DIRTY);
 
 impl<P: Platform> Mm<'_, P> {

@@ -1,6 +1,7 @@
 //! Faults on mappings of huge pages.
 #![forbid(unsafe_code)]
 
+use super::cow::STORED;
 use super::{Access, Caller, FaultKind, Step, leaf_flags, mapped};
 use crate::addr::{Frame, FrameRange, VirtAddr};
 use crate::arch::{Entry, EntryFlags};
@@ -16,9 +17,6 @@ use crate::tlb::MmuGather;
 use crate::vm::mm::Mm;
 use crate::vm::rss::Counted;
 use crate::vm::vma::{Backing, Vma, VmaFlags};
-
-const STORED: EntryFlags =
-    EntryFlags::WRITE.union(EntryFlags::DIRTY).union(EntryFlags::ACCESSED).union(EntryFlags::SOFT_DIRTY);
 
 /// A page of the address space's own that is not mapped yet.
 struct Own {

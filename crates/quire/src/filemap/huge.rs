@@ -7,7 +7,7 @@ use core::ops::Range;
 use super::FileTable;
 use super::file::{FileNode, FileResize};
 use super::pages::CachedPage;
-use crate::addr::{Frame, FrameRange};
+use crate::addr::{Frame, FrameRange, Order};
 use crate::error::AllocError;
 use crate::page_alloc::PageAllocator;
 use crate::platform::Platform;
@@ -46,7 +46,7 @@ impl FileTable {
         file.pages.lock(platform).get(index).map(HugePage::from)
     }
 
-    /// Whether the huge pages from page `from` of 4 KiB on are there, in these frames.
+    /// Whether what huge pages hold from page `from` of 4 KiB on stands in these frames.
     pub fn holds_huge<P: Platform>(
         &self,
         platform: &P,
@@ -54,10 +54,13 @@ impl FileTable {
         from: u64,
         frames: FrameRange,
     ) -> bool {
-        let Some(order) = file.huge_order() else { return false };
-        (0..frames.count).step_by(order.frames() as usize).all(|at| {
-            let page = self.huge_page(platform, file, (from + at) / order.frames());
-            matches!(page, Some(HugePage::Present { frame, .. }) if frame == frames.start.add(at))
+        let Some(each) = file.huge_order().map(Order::frames) else { return false };
+        let first = from - from % each;
+        (first..from + frames.count).step_by(each as usize).all(|start| {
+            let begin = start.max(from);
+            let stands = frames.start.add(begin - from);
+            let page = self.huge_page(platform, file, start / each);
+            matches!(page, Some(HugePage::Present { frame, .. }) if frame.add(begin - start) == stands)
         })
     }
 

@@ -106,6 +106,11 @@ impl<P: Platform> PageAllocator<'_, P> {
         self.bad_frames() > 0 && has_marks(&self.memmap, frame)
     }
 
+    /// Whether a frame of the block of `frame`, which is part of a folio of whole blocks, was marked.
+    pub fn has_bad_in_block(&self, frame: Frame) -> bool {
+        !self.memmap.block(frame.block()).used.load().is_empty()
+    }
+
     /// A frame of a block in small pieces.
     fn condemn_small(&self, frame: Frame, block: &Block) -> Verdict {
         let index = frame.index_in_block();

@@ -6,7 +6,7 @@ use super::PageAllocator;
 use super::counts::head_of;
 use crate::addr::{Frame, Order};
 use crate::limits::BLOCK_FRAMES;
-use crate::memmap::{Block, BlockState};
+use crate::memmap::{Block, BlockState, Descriptor};
 use crate::platform::Platform;
 
 impl<P: Platform> PageAllocator<'_, P> {
@@ -20,6 +20,22 @@ impl<P: Platform> PageAllocator<'_, P> {
         }
         let frames = 1 << block.order.load(Ordering::Relaxed).max(Order::BLOCK.get());
         frames - frame.0 % frames
+    }
+
+    /// Whether the frame belongs to a folio of order 9 or more. Whoever asks keeps that from being freed or split.
+    #[inline]
+    pub(crate) fn is_of_whole_blocks(&self, frame: Frame) -> bool {
+        matches!(self.memmap.block(frame.block()).state(), BlockState::Folio | BlockState::FolioTail)
+    }
+
+    /// The page descriptor of a frame, or of the folio of whole blocks around it. Whoever asks keeps that from being freed or
+    /// split.
+    pub(crate) fn folio_descriptor(&self, frame: Frame) -> &Descriptor {
+        if !self.is_of_whole_blocks(frame) {
+            return self.memmap.descriptor(frame);
+        }
+        let order = self.memmap.block(frame.block()).order.load(Ordering::Relaxed);
+        self.memmap.block(head_of(frame.block(), order)).folio()
     }
 
     /// How many leaves of any size map the frame.

@@ -217,9 +217,14 @@ impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
         }
         let anon = first.has(EntryFlags::ANON);
         if !anon {
-            for at in (index..index + run).filter(|&at| table.load_private(at).has(EntryFlags::DIRTY)) {
-                let frames = FrameRange::new(table.load_private(at).frame(), size.frames());
-                mark_dirty(self.allocator, frames, size);
+            let mut dirty = (index..index + run).filter(|&at| table.load_private(at).has(EntryFlags::DIRTY));
+            if self.allocator.is_of_whole_blocks(first.frame()) {
+                // A folio of whole blocks has one mark.
+                dirty.next().inspect(|_| mark_dirty(self.allocator, FrameRange::new(first.frame(), 1), size));
+            } else {
+                dirty.for_each(|at| {
+                    mark_dirty(self.allocator, FrameRange::new(table.load_private(at).frame(), 1), size);
+                });
             }
         }
         if size != PageSize::Size4K {
@@ -259,10 +264,10 @@ impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
 }
 
 /// Marks page-cache frames as newer than their file. They are still counted as mapped, so nobody can have given them
-/// up. A folio of a whole block has one mark.
+/// up. A folio of whole blocks has one mark.
 pub(super) fn mark_dirty<P: Platform>(allocator: &PageAllocator<'_, P>, frames: FrameRange, size: PageSize) {
     for page in (0..frames.count).step_by(size.frames() as usize) {
-        let descriptor = allocator.descriptor(frames.start.add(page));
+        let descriptor = allocator.folio_descriptor(frames.start.add(page));
         if !descriptor.has(DescriptorFlags::DIRTY) {
             descriptor.add_flags(DescriptorFlags::DIRTY);
         }

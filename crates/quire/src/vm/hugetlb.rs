@@ -229,6 +229,21 @@ pub(super) fn check_ends(space: &Space, range: VirtRange) -> Result<(), MmError>
     Ok(())
 }
 
+/// Refuses a range one of whose ends lies inside a huge page, unless parts of that may be mapped by themselves.
+pub(super) fn check_parts(space: &Space, range: VirtRange) -> Result<(), MmError> {
+    if [range.start, range.end].into_iter().any(|at| cuts_whole(space, at).is_some()) {
+        return Err(MmError::Invalid);
+    }
+    Ok(())
+}
+
+/// As [`cuts`], of huge pages that are mapped whole or not at all.
+fn cuts_whole(space: &Space, at: VirtAddr) -> Option<HugeSize> {
+    let size = cuts(space, at)?;
+    let split = space.tree.find(at)?.attributes.flags.contains(VmaFlags::SPLIT);
+    (!split).then_some(size)
+}
+
 /// The size of the huge pages in one of which this address lies, not at its start.
 pub(super) fn cuts(space: &Space, at: VirtAddr) -> Option<HugeSize> {
     let mapping = if space.huge { space.tree.find(at) } else { None };
@@ -237,13 +252,13 @@ pub(super) fn cuts(space: &Space, at: VirtAddr) -> Option<HugeSize> {
 }
 
 impl Space {
-    /// What `MADV_DONTNEED` means by a range: whole huge pages, those that end in it. Where it starts must be such a page's
-    /// start. (Linux rounds in the same way, so that a caller who knows nothing of huge pages loses nothing.)
+    /// What `MADV_DONTNEED` means by a range: whole huge pages, those that end in it, unless parts of them may be mapped by
+    /// themselves. Where it starts must be such a page's start. (Linux rounds in the same way, so that a caller who knows nothing of huge pages loses nothing.)
     pub(super) fn whole_pages(&self, range: VirtRange) -> Result<VirtRange, MmError> {
-        if cuts(self, range.start).is_some() {
+        if cuts_whole(self, range.start).is_some() {
             return Err(MmError::Invalid);
         }
-        let end = match cuts(self, range.end) {
+        let end = match cuts_whole(self, range.end) {
             Some(size) => range.end.align_down(size.bytes()).max(range.start),
             None => range.end,
         };

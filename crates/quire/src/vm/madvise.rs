@@ -34,6 +34,8 @@ pub enum Advice {
     PopulateRead,
     /// `MADV_POPULATE_WRITE`: bring the pages in as writes would.
     PopulateWrite,
+    /// `MADV_SPLIT`: from now on, parts of shared huge pages may be mapped by themselves.
+    Split,
 }
 
 impl<P: Platform> Mm<'_, P> {
@@ -43,7 +45,7 @@ impl<P: Platform> Mm<'_, P> {
     /// # Errors
     /// [`MmError::Invalid`] for an unaligned address (in huge pages: one off their size) or an overflow, for [`Advice::DontNeed`] and [`Advice::Free`] of
     /// locked memory, for [`Advice::Free`] of what is not private anonymous memory, for populating what does not allow
-    /// the access; [`MmError::NoMemory`] for a hole or when memory is out; [`MmError::Fault`] for populating behind the
+    /// the access, for [`Advice::Split`] of what is not shared huge pages; [`MmError::NoMemory`] for a hole or when memory is out; [`MmError::Fault`] for populating behind the
     /// end of a file; [`MmError::Io`]. Mappings before the one that failed have been advised.
     pub fn madvise(&self, addr: VirtAddr, len: u64, advice: Advice) -> Result<(), MmError> {
         let pages = VirtAddr(len).align_up(FRAME_SIZE).ok_or(MmError::Invalid)?.0;
@@ -63,6 +65,7 @@ impl<P: Platform> Mm<'_, P> {
             Advice::DontNeed => self.dont_need(range),
             Advice::Free => self.free_lazily(range),
             Advice::HugePage => self.advise_attributes(range, |vma| vma.advice = HugeAdvice::Huge),
+            Advice::Split => self.split_pages(range),
             Advice::NoHugePage => self.advise_attributes(range, |vma| vma.advice = HugeAdvice::NoHuge),
         }
     }
@@ -169,7 +172,7 @@ impl<P: Platform> Mm<'_, P> {
 }
 
 /// Whether every page of the range is mapped.
-fn covers(space: &Space, range: VirtRange) -> Result<(), MmError> {
+pub(super) fn covers(space: &Space, range: VirtRange) -> Result<(), MmError> {
     let user = range.end <= space.layout.user.end;
     if user && mapped_up_to(&space.tree, range) == range.end { Ok(()) } else { Err(MmError::NoMemory) }
 }

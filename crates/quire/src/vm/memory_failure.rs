@@ -8,7 +8,7 @@
 //! | a page of a file that is newer than the file | as anonymous memory for those who mapped it; others read what the file has |
 //! | a page of nameless memory | as anonymous memory, and for all who map it later |
 //! | part of a private huge page | every leaf of the page becomes a marker, and the page goes back to its pool, which lets go of it ([`crate::hugetlb::HugeFailure`]) |
-//! | part of a huge page of a file | the same happens when the file gives the page up; until then it stays |
+//! | part of a huge page of a file | the same happens when the file gives the page up; until then it stays, and where parts of it may be mapped by themselves all but the one that went bad can be used |
 //! | a page table, a small object, a descriptor | nothing can be done |
 //!
 //! The order is that of a move ([`super::migrate`]): the frame is set aside, and so not freed; its leaves go, one address space
@@ -22,11 +22,12 @@ use super::body::FoundBody;
 use super::memory::Memory;
 use super::rmap::{find_leaf, place_in};
 use super::rss::Counted;
-use crate::addr::{Frame, FrameRange, Order, PageSize, VirtRange};
+use super::vma::VmaFlags;
+use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use crate::arch::EntryFlags;
 use crate::error::MemoryFailureError;
 use crate::filemap::FileClosed;
-use crate::limits::{BLOCK_SIZE, FRAME_SIZE};
+use crate::limits::{BLOCK_SIZE, FRAME_SHIFT, FRAME_SIZE};
 use crate::page_alloc::Verdict;
 use crate::pgtable::{PageTables, Zap};
 use crate::platform::Platform;
@@ -163,13 +164,14 @@ impl<P: Platform> Memory<'_, P> {
         if self.pages().is_lent(head) {
             self.take_huge_from(head, |_| true);
         } else {
-            self.unmap_huge_everywhere(head);
+            self.unmap_huge_everywhere(head, frame);
         }
     }
 
-    /// Unmaps a huge page of a file. Nothing leads from a page to its file, so this looks at each leaf of each mapping of huge
-    /// pages: it does not happen often. The caller holds no lock.
-    fn unmap_huge_everywhere(&self, head: Frame) {
+    /// Unmaps the huge page of a file in which this frame is, or that frame alone where parts of pages may be mapped by
+    /// themselves. Nothing leads from a page to its file, so this looks at each leaf of each mapping of huge pages: it does
+    /// not happen often. The caller holds no lock.
+    fn unmap_huge_everywhere(&self, head: Frame, bad: Frame) {
         let mut after = (0, 0);
         while let Some((body, next)) = FoundBody::next_of_all(self, after) {
             after = next;
@@ -177,10 +179,16 @@ impl<P: Platform> Memory<'_, P> {
             let tables = PageTables::new(self.pages(), &body.context);
             for vma in space.tree.iter().filter(|_| space.huge) {
                 let Some(size) = vma.attributes.huge_size() else { continue };
-                let Some(addr) = find_leaf(&tables, vma.range, head, false) else { continue };
+                let page = FrameRange::folio(head, size.order());
+                let Some(addr) = find_leaf(&tables, vma.range, page, false) else { continue };
                 let mut gather = MmuGather::new(self.pages(), &body.context);
-                let done = tables.unmap(&Zap::leaves(VirtRange::from_len(addr, size.bytes())), &mut gather);
-                debug_assert_eq!(done, Ok(()), "huge pages are mapped whole");
+                let part = addr.add((bad.0 - head.0) << FRAME_SHIFT);
+                let split = vma.attributes.flags.contains(VmaFlags::SPLIT);
+                if !split || !poison_part(&tables, part, &mut gather) {
+                    let done =
+                        tables.unmap(&Zap::leaves(VirtRange::from_len(addr, size.bytes())), &mut gather);
+                    debug_assert_eq!(done, Ok(()), "the ends of huge pages are ends of leaves");
+                }
                 body.add_rss(self.pages(), gather.finish(), Counted::Huge);
             }
         }
@@ -281,6 +289,21 @@ impl<P: Platform> Memory<'_, P> {
         });
         self.pages().count(Stat::PgscanFile, 1);
     }
+}
+
+/// Puts a marker in the place of the 4 KiB at `addr`, if they are mapped; whether they are not any more. Not for want of
+/// memory, when what maps them must be split.
+fn poison_part<P: Platform>(
+    tables: &PageTables<'_, '_, P>,
+    addr: VirtAddr,
+    gather: &mut MmuGather<'_, '_, P>,
+) -> bool {
+    let ends = [addr, addr.add(FRAME_SIZE)];
+    if ends.into_iter().any(|at| tables.split_at(at).is_err()) {
+        return false;
+    }
+    let found = tables.lookup(addr);
+    found.leaf_size() != Some(PageSize::Size4K) || tables.poison(addr, PageSize::Size4K, found.entry, gather)
 }
 
 const _: () = assert!(FRAME_SIZE == PageSize::Size4K.bytes());

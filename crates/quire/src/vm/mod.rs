@@ -13,6 +13,7 @@ mod file;
 mod fork;
 mod forming;
 mod huge_file;
+mod huge_parts;
 mod hugetlb;
 mod info;
 pub mod layout;

@@ -177,24 +177,25 @@ fn find_moved<P: Platform>(
     space.tree.iter().filter(|_| space.moved).filter(moved).find_map(|vma| {
         match vma.attributes.moved.place_of(origin) {
             Some(at) => Some(at).filter(|&at| vma.range.contains(at) && maps(tables, at, frame)),
-            None => find_leaf(tables, vma.range, frame, true),
+            None => find_leaf(tables, vma.range, FrameRange::folio(frame, Order::FRAME), true),
         }
     })
 }
 
-/// Where in the range this frame, anonymous or not, is mapped: a look at each leaf.
+/// Where in the range these frames, anonymous or not, are mapped, or some of them: the place of the first. A look at each leaf.
 pub(super) fn find_leaf<P: Platform>(
     tables: &PageTables<'_, '_, P>,
     range: VirtRange,
-    frame: Frame,
+    wanted: FrameRange,
     anonymous: bool,
 ) -> Option<VirtAddr> {
     let mut found = None;
     tables.runs(range, |run| {
-        let frames = FrameRange::new(run.first.frame(), run.count * run.size.frames());
+        let (first, count) = (run.first.frame(), run.count * run.size.frames());
         let alike = run.first.has(EntryFlags::ANON) == anonymous && !run.first.has(EntryFlags::SPECIAL);
-        if alike && frames.contains(frame) {
-            found = Some(run.addr.add((frame.0 - frames.start.0) << FRAME_SHIFT));
+        if alike && first.0 < wanted.end().0 && wanted.start.0 < first.0 + count {
+            let back = first.0.wrapping_sub(wanted.start.0) << FRAME_SHIFT;
+            found = Some(VirtAddr(run.addr.0.wrapping_sub(back)));
         }
     });
     found

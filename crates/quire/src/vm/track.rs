@@ -1,6 +1,7 @@
 //! Noticing stores: what checkpointing (`/proc/PID/clear_refs`) and userfaultfd handlers ask for.
 #![forbid(unsafe_code)]
 
+use super::hugetlb::check_parts;
 use super::mm::Mm;
 use crate::addr::{VirtAddr, VirtRange};
 use crate::arch::EntryFlags;
@@ -13,7 +14,8 @@ impl<P: Platform> Mm<'_, P> {
     /// is soft-dirty again once it is. What 4, written to `/proc/PID/clear_refs`, does for all of an address space.
     ///
     /// # Errors
-    /// [`MmError::Invalid`] for an unaligned address or a range that leaves the user half; [`MmError::NoMemory`] when a large
+    /// [`MmError::Invalid`] for an unaligned address, a range that leaves the user half, or one that ends inside a huge page
+    /// that is mapped whole; [`MmError::NoMemory`] when a large
     /// leaf would have to be split. Nothing has changed then.
     pub fn clear_soft_dirty(&self, addr: VirtAddr, len: u64) -> Result<(), MmError> {
         self.track(addr, len, |range, owed| self.tables().clear_soft_dirty(range, owed))
@@ -52,6 +54,7 @@ impl<P: Platform> Mm<'_, P> {
     ) -> Result<(), MmError> {
         let space = self.lock();
         let range = space.layout.range(addr, len).ok_or(MmError::Invalid)?;
+        check_parts(&space, range)?;
         self.cut(range)?;
         self.unshare(range)?;
         let mut owed = FlushBatch::new();

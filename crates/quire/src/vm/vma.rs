@@ -29,6 +29,8 @@ impl VmaFlags {
     pub const NO_RESERVE: Self = Self(1 << 4);
     /// Private huge pages: each of them that this address space has no page of its own for is promised by the pool.
     pub const PROMISED: Self = Self(1 << 5);
+    /// Shared huge pages: parts of a page may be mapped by themselves (`MADV_SPLIT`).
+    pub const SPLIT: Self = Self(1 << 6);
 
     /// Whether all of `other` are there.
     #[inline]

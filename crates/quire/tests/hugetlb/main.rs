@@ -10,6 +10,7 @@ mod groups;
 mod lockstep;
 mod mappings;
 mod model;
+mod parts;
 mod poison;
 mod resize;
 mod support;

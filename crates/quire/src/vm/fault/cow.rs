@@ -31,7 +31,7 @@ impl<P: Platform> Mm<'_, P> {
             return Err(FaultError::Marked);
         }
         if vma.attributes.huge_size().is_some() {
-            return self.fault_protected_huge(vma, addr, leaf);
+            return self.fault_protected_huge(vma, addr, found);
         }
         // A page of a file must neither be marked clean between this mark and the leaf, nor be dropped and come back at the
         // same place while it is copied.

@@ -3,17 +3,19 @@
 
 use super::cow::STORED;
 use super::{Access, Caller, FaultKind, Step, leaf_flags, mapped};
-use crate::addr::{Frame, FrameRange, VirtAddr};
+use crate::addr::{Frame, FrameRange, PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags};
 use crate::clear::Extent;
 use crate::error::{Cancelled, FaultError};
 use crate::filemap::{FileUse, HugePage};
 use crate::hugetlb::{Claim, HugeSize, object_of};
-use crate::limits::FRAME_SIZE;
+use crate::limits::{FRAME_SHIFT, FRAME_SIZE};
 use crate::page_alloc::{Origin, PageAllocator};
+use crate::pgtable::Lookup;
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
 use crate::tlb::MmuGather;
+use crate::vm::huge_parts::HugePart;
 use crate::vm::mm::Mm;
 use crate::vm::rss::Counted;
 use crate::vm::vma::{Backing, Vma, VmaFlags};
@@ -56,20 +58,18 @@ impl<P: Platform> Mm<'_, P> {
         }
         let private = vma.attributes.is_private();
         match memory.files().huge_page(memory.platform(), node, place.index) {
-            Some(HugePage::Present { frame, .. }) if memory.pages().has_bad(frame) => {
+            Some(HugePage::Present { frame, .. }) if self.is_lost(vma, &place, frame, addr) => {
                 Err(FaultError::Poisoned)
             }
             Some(HugePage::Present { frame, .. }) if private && access == Access::Write => {
                 self.map_copy(vma, &place, frame)
             }
-            Some(HugePage::Present { frame, .. }) => {
-                self.map_huge(&place, frame, leaf_flags(&vma.attributes, !private), FaultKind::FileMinor)
-            }
+            Some(HugePage::Present { frame, .. }) => self.map_part_of_file(vma, &place, frame, addr),
             _ if private => self.map_zeroes(vma, &place, addr, caller),
             there => {
                 let extent = |frame| extent_of(&place, frame, addr, caller);
                 let frame = self.fill_file(vma, &place, there.is_some(), extent)?;
-                self.map_huge(&place, frame, leaf_flags(&vma.attributes, true), FaultKind::FileMinor)
+                self.map_part_of_file(vma, &place, frame, addr)
             }
         }
     }
@@ -79,17 +79,18 @@ impl<P: Platform> Mm<'_, P> {
         &self,
         vma: &Vma,
         addr: VirtAddr,
-        leaf: Entry,
+        found: Lookup,
     ) -> Result<Step, FaultError> {
         let Some(place) = self.place_of(vma, addr) else { return Ok(Step::Again) };
-        let (pages, size) = (self.memory.pages(), place.size);
+        let Some(leaf_size) = found.leaf_size() else { return Ok(Step::Again) };
+        let (pages, size, leaf) = (self.memory.pages(), place.size, found.entry);
         let own = leaf.has(EntryFlags::ANON);
         if !vma.attributes.is_private() || own && pages.mapcount(leaf.frame()) == 1 {
-            if !self.tables().upgrade(place.start, size.leaf(), leaf, STORED) {
+            if !self.tables().upgrade(addr.align_down(leaf_size.bytes()), leaf_size, leaf, STORED) {
                 return Ok(Step::Again);
             }
             pages.count(Stat::CowReuse, 1);
-            return Ok(Step::done(size.order(), FaultKind::Reuse));
+            return Ok(Step::done(leaf_size.order(), FaultKind::Reuse));
         }
         let copy =
             match self.own_page(vma, &place, !own, |frame| copy_page(pages, &place, leaf.frame(), frame)) {
@@ -212,6 +213,37 @@ impl<P: Platform> Mm<'_, P> {
         memory.fill_huge(place.file.node(), (place.size, place.index), (account, promised), |frame| {
             pages.clear_extent(&extent(frame))
         })
+    }
+
+    /// Whether what a page of the file held for an address went bad: of a page that is mapped whole, any of it.
+    fn is_lost(&self, vma: &Vma, place: &Place<'_>, frame: Frame, addr: VirtAddr) -> bool {
+        let pages = self.memory.pages();
+        let part = frame.add((addr.0 - place.start.0) >> FRAME_SHIFT);
+        pages.has_bad(frame) && (!vma.attributes.flags.contains(VmaFlags::SPLIT) || pages.is_bad(part))
+    }
+
+    /// Maps a page of the file: whole, or the part that is missing where parts may be mapped by themselves.
+    fn map_part_of_file(
+        &self,
+        vma: &Vma,
+        place: &Place<'_>,
+        frame: Frame,
+        addr: VirtAddr,
+    ) -> Result<Step, FaultError> {
+        let flags = leaf_flags(&vma.attributes, !vma.attributes.is_private());
+        let kind = FaultKind::FileMinor;
+        let found = self.tables().lookup(addr);
+        let Some(size) = found.level.leaf_size().filter(|_| vma.attributes.flags.contains(VmaFlags::SPLIT))
+        else {
+            return self.map_huge(place, frame, flags, kind);
+        };
+        // Around memory that went bad nothing larger comes.
+        let bad = self.memory.pages().has_bad(frame);
+        let size = if bad { PageSize::Size4K } else { size.min(place.size.leaf()) };
+        let whole = HugePart { addr: place.start, frames: FrameRange::folio(frame, place.size.order()) };
+        let part = whole.within(VirtRange::from_len(addr.align_down(size.bytes()), size.bytes()));
+        let done = mapped(self.map_huge_part(part, flags).map_err(|(_, error)| error))?;
+        Ok(if done { Step::done(size.order(), kind) } else { Step::Again })
     }
 
     fn map_huge(

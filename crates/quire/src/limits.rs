@@ -103,6 +103,8 @@ pub const SCATTER_TABLES: usize = 127;
 /// Leaves of 2 MiB that are split with one flush, at most: the tables for them are filled between two reschedule points, and
 /// the flush names them one by one.
 pub const SPLIT_BATCH: usize = 32;
+/// Tables of 4 KiB leaves in the place of which one step of a collapse puts large leaves, with one flush: 128 MiB.
+pub const COLLAPSE_TABLES: usize = 64;
 /// Pages beyond which a range flush becomes a flush of the whole address space. Linux uses the same ceiling on x86.
 pub const FLUSH_PAGES_CEILING: u64 = 33;
 

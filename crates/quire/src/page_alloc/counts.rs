@@ -218,7 +218,9 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
 
     /// As [`Self::map_large`], unless the frames are no longer one folio, or part of one; whether they are.
     pub fn try_map_large(&mut self, frame: Frame, size: PageSize) -> bool {
-        let whole = matches!(self.enter(frame.block()).state(), BlockState::Folio | BlockState::FolioTail);
+        let block = self.enter(frame.block());
+        let whole = matches!(block.state(), BlockState::Folio | BlockState::FolioTail)
+            && block.order.load(Ordering::Relaxed) >= size.order().get();
         if whole {
             self.map_large(frame, size);
         }

@@ -1,113 +1,369 @@
-//! Making one large leaf out of a full table of small ones.
+//! Collapse: one large leaf in the place of a table all of whose leaves map one folio, in order and with the same rights.
+//!
+//! Only the shape of the page table changes. Frames and rights are the same before and after, so everybody reads and stores on,
+//! and a secondary MMU keeps its copies: it is told afterwards that a larger one is possible. (Insight of the discussion of
+//! hugetlb high-granularity mapping, February 2023; not so for a collapse that moves contents.)
+//!
+//! # Order
+//!
+//! 1. Each entry of the tables is compared with what it must be. Whatever else is found refuses the whole call, which has
+//!    changed nothing then.
+//! 2. The large leaf is counted; the pointer to the table is exchanged for [`Entry::BUSY`]; all CPUs are flushed, paging-structure
+//!    caches included. From here on nobody reaches the table, and hardware records nothing in it any more.
+//! 3. The leaf comes, with what hardware had recorded when the table was compared. That is all that anybody waits for: whoever
+//!    touches the range between 2 and 3 faults, and finds the leaf.
+//! 4. What hardware recorded between 1 and 2 is read from the table and added to the leaf, unless nothing could be added. Nobody
+//!    decides from those bits meanwhile: whoever does holds the address-space lock.
+//! 5. The table goes to a gather, which counts its leaves down, by the table, and frees it: after the lock was given back.
+//!
+//! The address-space lock is held *exclusive* from 1 to 4.
 
 use core::sync::atomic::Ordering;
 
 use super::PageTables;
-use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
+use crate::addr::{Frame, PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags, Level};
 use crate::error::MapError;
-use crate::limits::TABLE_ENTRIES;
-use crate::page_alloc::Contents;
+use crate::limits::{BLOCK_ORDER, COLLAPSE_TABLES, TABLE_ENTRIES};
 use crate::platform::Platform;
-use crate::stats::Stat;
-use crate::tlb::FlushBatch;
 use crate::tlb::words::Table;
+use crate::tlb::{FlushBatch, MmuGather, Unmapped};
+
+/// Why leaves cannot become one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Obstacle {
+    /// Something is not mapped.
+    Hole,
+    /// They differ in their rights, or in whether they are marked for a handler.
+    Rights,
+    /// They do not map one folio of that size in order.
+    Frames,
+    /// Memory that one of them mapped went bad.
+    Lost,
+    /// One of them is being replaced.
+    Busy,
+    /// Other address spaces reach the table.
+    Shared,
+}
+
+/// What small leaves have in common, and what hardware recorded in any of them.
+#[derive(Clone, Copy)]
+struct Common {
+    /// What the first one maps.
+    frame: Frame,
+    /// Their bits, but for those that are history.
+    flags: EntryFlags,
+    history: EntryFlags,
+}
+
+/// A table in whose place a leaf comes.
+#[derive(Clone, Copy)]
+struct Piece<'a> {
+    index: usize,
+    table: Table<'a>,
+    /// The pointer to it.
+    pointer: Entry,
+    leaf: Entry,
+}
 
 impl<'p, P: Platform> PageTables<'_, 'p, P> {
+    /// What keeps a part of the extent of one leaf of `size` at `addr` from being part of such a leaf. Shared; the answer may be
+    /// old. Reads every entry of the part, whose ends lie at multiples of 2 MiB.
+    ///
+    /// # Errors
+    /// The first [`Obstacle`].
+    pub fn check_collapse(&self, addr: VirtAddr, size: PageSize, part: VirtRange) -> Result<(), Obstacle> {
+        let first = self.lookup(addr);
+        let mut common = Common::of(first.entry, first.level)?;
+        if !common.frame.is_aligned(size.order()) {
+            return Err(Obstacle::Frames);
+        }
+        let mut at = part.start;
+        while at < part.end {
+            let step = self.step(VirtRange::new(at, part.end));
+            let distance = (at.0 - addr.0) / PageSize::Size4K.bytes();
+            if step.is_lowest() {
+                common.add_table(self.platform(), step.table, distance)?;
+            } else {
+                let entry = step.table.load(step.table.index(at));
+                common.add_leaf(entry, step.table.level(), distance)?;
+            }
+            at = step.range.end;
+        }
+        Ok(())
+    }
+
+    /// Puts leaves of 2 MiB in the place of the tables in a range of whole ones, of which one table holds the entries; how many.
+    /// At most [`COLLAPSE_TABLES`] of them, with one flush; leaves that are large stay. The tables go to the gather, which may be
+    /// finished without the lock; what that says about resident memory means nothing here. Exclusive.
+    ///
+    /// # Errors
+    /// The first [`Obstacle`]; nothing has changed then, save where a folio came apart a moment ago.
+    pub fn collapse_tables(
+        &self,
+        range: VirtRange,
+        gather: &mut MmuGather<'_, '_, P>,
+    ) -> Result<u64, Obstacle> {
+        debug_assert!(range.len() <= COLLAPSE_TABLES as u64 * PageSize::Size2M.bytes());
+        self.reshape(range, PageSize::Size2M, gather)
+    }
+
+    /// Puts a leaf of 1 GiB in the place of what maps its extent, whatever the sizes of that; whether it was not one leaf before.
+    /// As [`Self::collapse_tables`] otherwise.
+    ///
+    /// # Errors
+    /// As [`Self::collapse_tables`].
+    pub fn collapse_whole(
+        &self,
+        addr: VirtAddr,
+        gather: &mut MmuGather<'_, '_, P>,
+    ) -> Result<bool, Obstacle> {
+        let extent = VirtRange::from_len(addr, PageSize::Size1G.bytes());
+        self.reshape(extent, PageSize::Size1G, gather).map(|collapsed| collapsed == 1)
+    }
+
     /// Puts one 2 MiB leaf in the place of 512 leaves of 4 KiB that map a whole block in order with the same rights;
-    /// whether it could. Takes the table out, flushes, and only then reads what hardware recorded in it. Needs
-    /// memory for a table that is shared only. Exclusive.
+    /// whether it could. Needs memory for a table that is shared only. Exclusive.
     ///
     /// # Errors
     /// [`MapError::Unaligned`], [`MapError::BadAddress`], [`MapError::OutOfMemory`].
     pub fn collapse(&self, addr: VirtAddr) -> Result<bool, MapError> {
-        self.collapse_to(addr, PageSize::Size2M)
+        let extent = self.extent_of(addr, PageSize::Size2M)?;
+        self.unshare(extent)?;
+        Ok(self.reshape_one(extent, PageSize::Size2M))
     }
 
-    /// The same one level up: a 1 GiB leaf in the place of 512 leaves of 2 MiB that map a gigantic folio.
+    /// The same one level up: a 1 GiB leaf in the place of smaller ones that map a gigantic folio.
     ///
     /// # Errors
     /// As [`Self::collapse`].
     pub fn collapse_gigantic(&self, addr: VirtAddr) -> Result<bool, MapError> {
-        self.collapse_to(addr, PageSize::Size1G)
+        let extent = self.extent_of(addr, PageSize::Size1G)?;
+        Ok(self.reshape_one(extent, PageSize::Size1G))
     }
 
-    fn collapse_to(&self, addr: VirtAddr, size: PageSize) -> Result<bool, MapError> {
+    fn extent_of(&self, addr: VirtAddr, size: PageSize) -> Result<VirtRange, MapError> {
         if !addr.is_aligned(size.bytes()) {
             return Err(MapError::Unaligned);
         }
-        let (level, extent) = (Level::of_leaf(size), VirtRange::from_len(addr, size.bytes()));
-        self.check(extent)?;
-        if size == PageSize::Size2M {
-            self.unshare(extent)?;
+        let extent = VirtRange { start: addr, end: VirtAddr(addr.0.wrapping_add(size.bytes())) };
+        self.check(extent).map(|()| extent)
+    }
+
+    fn reshape_one(&self, extent: VirtRange, size: PageSize) -> bool {
+        let mut gather = MmuGather::new(self.allocator, self.context);
+        let collapsed = self.reshape(extent, size, &mut gather) == Ok(1);
+        gather.finish();
+        collapsed
+    }
+
+    fn reshape(
+        &self,
+        range: VirtRange,
+        size: PageSize,
+        gather: &mut MmuGather<'_, '_, P>,
+    ) -> Result<u64, Obstacle> {
+        let Some(parent) = self.find(range.start, Level::of_leaf(size)) else { return Err(Obstacle::Hole) };
+        let mut pieces = [None; COLLAPSE_TABLES];
+        let first = parent.index(range.start);
+        let indices = first..first + (range.len() / size.bytes()) as usize;
+        for (piece, index) in pieces.iter_mut().zip(indices) {
+            *piece = self.compare(parent, index, size)?;
         }
-        let Some(parent) = self.find(addr, level) else { return Ok(false) };
-        let index = parent.index(addr);
+        let tables = pieces.iter().flatten().count() as u64;
+        let counted = self.count_large(&mut pieces, size);
+        self.exchange(parent, range, &pieces);
+        for piece in pieces.iter().flatten() {
+            self.describe(piece.table);
+            gather.make_room();
+            gather.add(Unmapped::table(piece.pointer, parent.level()));
+        }
+        if counted == tables { Ok(counted) } else { Err(Obstacle::Frames) }
+    }
+
+    /// Looks at all that the table below an entry maps; `None` if a leaf is there already.
+    fn compare(
+        &self,
+        parent: Table<'p>,
+        index: usize,
+        size: PageSize,
+    ) -> Result<Option<Piece<'p>>, Obstacle> {
         let pointer = parent.load(index);
-        if !pointer.is_table(level) {
-            return Ok(false);
+        if pointer.is_leaf(parent.level()) {
+            return Ok(None);
+        }
+        if !pointer.is_table(parent.level()) {
+            return Err(obstacle(pointer));
+        }
+        if pointer.is_shared_table(parent.level()) {
+            return Err(Obstacle::Shared);
         }
         let table = parent.child(self.platform(), pointer);
-        let Some(first) = one_folio(table, size) else { return Ok(false) };
-        if !self.allocator.counter().try_map_large(first.frame(), size) {
-            return Ok(false);
+        let mut common = self.first_of(table)?;
+        if !common.frame.is_aligned(size.order()) {
+            return Err(Obstacle::Frames);
         }
-        self.lock(parent).exchange(index, Entry::BUSY);
-        let mut owed = FlushBatch::new();
-        owed.add_tables(parent.extent(addr));
-        owed.flush(self.allocator, self.context);
-        let leaf = large_leaf(table, first, size);
-        self.uncount_parts(leaf.frame(), size);
-        self.lock(parent).fill(index, leaf);
-        self.free_table(table);
-        Ok(true)
+        common.add_table(self.platform(), table, 0)?;
+        Ok(Some(Piece { index, table, pointer, leaf: common.leaf(size) }))
     }
 
-    /// Drops the counts of the 512 leaves in whose place one of `size` comes, which is counted already.
-    fn uncount_parts(&self, frame: Frame, size: PageSize) {
+    /// What the first leaf of a table has, or of the first table below it.
+    fn first_of(&self, table: Table<'p>) -> Result<Common, Obstacle> {
+        let first = table.load(0);
+        if first.is_table(table.level()) {
+            return self.first_of(table.child(self.platform(), first));
+        }
+        Common::of(first, table.level())
+    }
+
+    /// Counts the large leaves. Where a folio came apart since we looked, that piece and those behind it are left as they are.
+    fn count_large(&self, pieces: &mut [Option<Piece<'p>>], size: PageSize) -> u64 {
         let mut counter = self.allocator.counter();
-        if size == PageSize::Size2M {
-            counter.unmap(FrameRange::folio(frame, size.order()));
+        let mut counted = 0;
+        let mut whole = true;
+        for place in pieces {
+            whole &= place.is_none_or(|piece| counter.try_map_large(piece.leaf.frame(), size));
+            match place {
+                Some(_) if whole => counted += 1,
+                _ => *place = None,
+            }
+        }
+        counted
+    }
+
+    /// Takes the tables out, flushes, and puts the leaves in.
+    fn exchange(&self, parent: Table<'p>, range: VirtRange, pieces: &[Option<Piece<'p>>]) {
+        if pieces.iter().all(Option::is_none) {
             return;
         }
-        for part in (0..size.frames()).step_by(TABLE_ENTRIES) {
-            counter.unmap_large(frame.add(part), PageSize::Size2M, Contents::Unknown);
+        let locked = self.lock(parent);
+        for piece in pieces.iter().flatten() {
+            locked.exchange(piece.index, Entry::BUSY);
+        }
+        drop(locked);
+        let mut owed = FlushBatch::new();
+        owed.add_tables(range);
+        owed.flush(self.allocator, self.context);
+        let locked = self.lock(parent);
+        for piece in pieces.iter().flatten() {
+            locked.fill(piece.index, piece.leaf);
+        }
+        drop(locked);
+        for piece in pieces.iter().flatten().filter(|piece| !piece.leaf.is_settled()) {
+            let late = self.recorded(piece.table);
+            let locked = self.lock(parent);
+            locked.update(piece.index, locked.load(piece.index), |leaf| leaf.with(late));
         }
     }
 
-    /// Frees a table that was taken out and flushed.
-    fn free_table(&self, table: Table<'p>) {
-        let descriptor = self.allocator.descriptor(table.frame());
-        descriptor.clear_flags();
-        descriptor.population.store(0, Ordering::Relaxed);
-        let freed = self.allocator.free(table.frame(), Order::FRAME);
-        debug_assert_eq!(freed, Ok(()));
-        self.allocator.change(Stat::NrPageTablePages, -1);
-        self.context.remove_tables(1);
+    /// What hardware recorded in a table that nobody reaches any more, and in those below it.
+    fn recorded(&self, table: Table<'p>) -> EntryFlags {
+        let recordable = EntryFlags::ACCESSED | EntryFlags::DIRTY;
+        let mut all = EntryFlags::NONE;
+        for entry in (0..TABLE_ENTRIES).map(|index| table.load_private(index)) {
+            all = all.union(if entry.is_table(table.level()) {
+                self.recorded(table.child(self.platform(), entry))
+            } else {
+                entry.flags().intersection(recordable)
+            });
+        }
+        all
+    }
+
+    /// Notes of tables of the lowest level that nobody reaches any more that each maps one run, so that the drain need not look.
+    fn describe(&self, table: Table<'p>) {
+        if table.level() == Level::PTE {
+            let grain = self.allocator.descriptor(table.frame()).grain();
+            return grain.store(BLOCK_ORDER.into(), Ordering::Relaxed);
+        }
+        for entry in (0..TABLE_ENTRIES).map(|index| table.load_private(index)) {
+            if entry.is_table(table.level()) {
+                self.describe(table.child(self.platform(), entry));
+            }
+        }
     }
 }
 
-/// The first of 512 leaves that map one folio in order, if that is what the table holds.
-fn one_folio(table: Table<'_>, size: PageSize) -> Option<Entry> {
-    let (first, step) = (table.load(0), size.frames() / TABLE_ENTRIES as u64);
-    let whole = first.is_leaf(table.level())
-        && first.frame().is_aligned(size.order())
-        && !first.has(EntryFlags::SPECIAL)
-        && (1..TABLE_ENTRIES).all(|at| {
-            let leaf = table.load(at);
-            leaf.is_leaf(table.level())
-                && leaf.frame() == first.frame().add(at as u64 * step)
-                && leaf.flags().without(EntryFlags::HISTORY) == first.flags().without(EntryFlags::HISTORY)
-        });
-    whole.then_some(first)
+impl Common {
+    /// What one leaf, the first, has in common with itself.
+    fn of(entry: Entry, level: Level) -> Result<Self, Obstacle> {
+        if !entry.is_leaf(level) {
+            return Err(obstacle(entry));
+        }
+        if entry.has(EntryFlags::SPECIAL) {
+            return Err(Obstacle::Frames);
+        }
+        let flags = entry.flags().without(EntryFlags::HISTORY | EntryFlags::LARGE);
+        Ok(Self { frame: entry.frame(), flags, history: EntryFlags::NONE })
+    }
+
+    /// The leaf in the place of all. What some of them map may have been stored to since it was zero.
+    fn leaf(&self, size: PageSize) -> Entry {
+        let history = self.history.without(EntryFlags::ZEROED);
+        Entry::leaf(self.frame, size, self.flags.union(history))
+    }
+
+    /// What stands in the place of the leaf so many frames behind the first must be.
+    fn expected(&self, size: PageSize, distance: u64) -> Entry {
+        Entry::leaf(self.frame.add(distance), size, self.flags)
+    }
+
+    /// Compares a whole table, which begins so many frames behind the first leaf, and all below it.
+    fn add_table<P: Platform>(
+        &mut self,
+        platform: &P,
+        table: Table<'_>,
+        distance: u64,
+    ) -> Result<(), Obstacle> {
+        if table.level() == Level::PTE {
+            let expected = self.expected(PageSize::Size4K, distance);
+            let history =
+                table.whole_run(expected).map_err(|at| self.differs(table.load(at), table.level()))?;
+            self.history = self.history.union(history);
+            return Ok(());
+        }
+        for index in 0..TABLE_ENTRIES {
+            let entry = table.load(index);
+            let distance = distance + index as u64 * PageSize::Size2M.frames();
+            if entry.is_shared_table(table.level()) {
+                return Err(Obstacle::Shared);
+            } else if entry.is_table(table.level()) {
+                self.add_table(platform, table.child(platform, entry), distance)?;
+            } else {
+                self.add_leaf(entry, table.level(), distance)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn add_leaf(&mut self, entry: Entry, level: Level, distance: u64) -> Result<(), Obstacle> {
+        let size = level.leaf_size().ok_or(Obstacle::Hole)?;
+        // Within the lookup's own leaf the distance may be inside it.
+        let expected = self.expected(size, distance - distance % size.frames());
+        if !entry.is_leaf(level) || entry.differs_from(expected) != 0 {
+            return Err(self.differs(entry, level));
+        }
+        self.history = self.history.union(entry.flags().intersection(EntryFlags::HISTORY));
+        Ok(())
+    }
+
+    /// Why an entry is not what it should be.
+    fn differs(&self, entry: Entry, level: Level) -> Obstacle {
+        if !entry.is_leaf(level) {
+            return obstacle(entry);
+        }
+        let flags = entry.flags().without(EntryFlags::HISTORY | EntryFlags::LARGE);
+        if flags == self.flags { Obstacle::Frames } else { Obstacle::Rights }
+    }
 }
 
-/// The large leaf with all that hardware recorded in the smaller ones of a table that nobody reaches any more.
-fn large_leaf(table: Table<'_>, first: Entry, size: PageSize) -> Entry {
-    let history = (0..TABLE_ENTRIES)
-        .map(|index| table.load_private(index).flags().intersection(EntryFlags::HISTORY))
-        .fold(EntryFlags::NONE, EntryFlags::union);
-    // What some of them map may have been stored to.
-    let flags = first.flags().without(EntryFlags::HISTORY).union(history.without(EntryFlags::ZEROED));
-    Entry::leaf(first.frame(), size, flags)
+/// What an entry that is no leaf says.
+fn obstacle(entry: Entry) -> Obstacle {
+    if entry.is_poison() {
+        Obstacle::Lost
+    } else if entry.is_busy() {
+        Obstacle::Busy
+    } else {
+        Obstacle::Hole
+    }
 }

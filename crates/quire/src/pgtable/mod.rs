@@ -42,6 +42,7 @@ mod update;
 mod validate;
 mod walk;
 
+pub use collapse::Obstacle;
 pub use copy::CopyMode;
 pub use move_range::MoveError;
 pub use protect::GrantWrite;

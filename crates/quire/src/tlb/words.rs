@@ -164,6 +164,22 @@ impl<'a> Table<'a> {
         (1 + more.count()) * grain
     }
 
+    /// Whether all entries of a table of the lowest level are one run that `first` starts; what is recorded in any of them, or
+    /// the first that is not of the run.
+    pub(crate) fn whole_run(self, first: Entry) -> Result<EntryFlags, usize> {
+        let plain = first.without(EntryFlags::HISTORY);
+        let (mut expected, mut differ) = (plain, 0);
+        for word in self.words {
+            differ |= word.load(Ordering::Relaxed) ^ expected.bits();
+            expected = expected.next_in_run();
+        }
+        if differ & !EntryFlags::HISTORY.bits() == 0 {
+            // What is expected has none of these bits.
+            return Ok(Entry::from_bits(differ).flags());
+        }
+        Err(count_run(self.words, plain))
+    }
+
     /// How many entries from `index` on, at most up to `end`, continue the run that `first` at `index` starts. Eight at a
     /// time without a branch between them: this is what a scan of a full table spends its time on.
     #[inline]

@@ -190,3 +190,6 @@ fn part(level: u32, index: u64, range: &Range<u64>) -> Range<u64> {
 pub(super) fn maps_one_of(leaf: &Leaf, start: u64, count: u64) -> bool {
     leaf.frame < start + count && start < leaf.frame + leaf_frames(leaf.level)
 }
+
+#[cfg(test)]
+mod tests;

@@ -58,3 +58,6 @@ pub(super) fn wait_for_all(slots: &[Slot]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

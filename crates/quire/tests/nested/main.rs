@@ -7,6 +7,7 @@ mod files;
 mod huge;
 mod places;
 mod scene;
+mod threads;
 
 #[path = "../vm/world.rs"]
 #[allow(dead_code, unused_imports)]

@@ -68,7 +68,7 @@ impl Scene<'_, '_> {
 pub(crate) fn is_caught(place: Place, fork: ForkStrategy, plan: FailurePlan) -> bool {
     let config = HostedConfig { on_violation: OnViolation::Record, ..HostedConfig::new(96 * MIB) };
     let machine = config.with_cpus(3).build().expect("the host refused a machine");
-    let caught = machine.run_on(CpuId(0), || {
+    machine.run_on(CpuId(0), || {
         let config = Config { fork, ..Config::default() };
         let manager = MemoryManager::new(&machine, &ranges_of(&machine), &config).expect("no manager");
         let mm = manager.new_mm().expect("no address space");
@@ -92,8 +92,7 @@ pub(crate) fn is_caught(place: Place, fork: ForkStrategy, plan: FailurePlan) -> 
         mm.exit();
         manager.validate().expect("broken at the end");
         !machine.take_violations().is_empty()
-    });
-    caught
+    })
 }
 
 /// Each place with its bracket: nothing is wrong and no copy is left; and without: it is noticed.

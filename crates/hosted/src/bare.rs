@@ -148,7 +148,15 @@ unsafe impl Platform for Bare {
         self.0.now_ns()
     }
 
-    fn invalidate_secondary(&self, root: Frame, range: VirtRange) {
-        self.0.invalidate_secondary(root, range);
+    fn secondary_invalidate_start(&self, root: Frame, range: VirtRange) {
+        self.0.secondary_invalidate_start(root, range);
+    }
+
+    fn secondary_invalidate_end(&self, root: Frame, range: VirtRange) {
+        self.0.secondary_invalidate_end(root, range);
+    }
+
+    fn secondary_collapse_possible(&self, root: Frame, range: VirtRange) {
+        self.0.secondary_collapse_possible(root, range);
     }
 }

@@ -48,6 +48,12 @@ counters! {
     cpus_targeted,
     /// Barriers that really interrupted the host's processors (`membarrier` calls).
     ipis,
+    /// Brackets of a secondary MMU that began.
+    brackets,
+    /// Brackets of a secondary MMU that ended.
+    bracket_ends,
+    /// Collapses that a secondary MMU was told of.
+    collapses_told,
     /// Bytes filled with zeroes (counted also when clearing is turned off).
     bytes_cleared,
     /// Bytes copied (counted also when clearing is turned off).

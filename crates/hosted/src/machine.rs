@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use quire::addr::PhysAddr;
 use quire::cpu::{AtomicCpuSet, CpuId};
+use quire::limits::FRAME_SIZE;
 use quire::platform::Context;
 
 use crate::arena::Arena;
@@ -14,6 +15,7 @@ use crate::counters::{Counters, CpuCounters};
 use crate::error::HostedError;
 use crate::failures::{FailurePlan, Failures};
 use crate::files::SyntheticFiles;
+use crate::nested::NestedTables;
 use crate::task::{Entered, Task};
 use crate::tlb::Tlbs;
 use crate::violation::Violations;
@@ -25,6 +27,7 @@ pub struct Hosted {
     pub(crate) files: SyntheticFiles,
     pub(crate) failures: Failures,
     pub(crate) tlbs: Tlbs,
+    pub(crate) nested: NestedTables,
     pub(crate) violations: Violations,
     pub(crate) born: Instant,
     pub(crate) online: AtomicCpuSet,
@@ -51,6 +54,7 @@ impl Hosted {
             files: SyntheticFiles::new(),
             failures: Failures::default(),
             tlbs: Tlbs::new(&config),
+            nested: NestedTables::new(watched_frames(&config)),
             violations: Violations::default(),
             born: Instant::now(),
             online: (0..config.cpus).fold(AtomicCpuSet::new(), |online, cpu| {
@@ -273,6 +277,12 @@ impl Hosted {
     pub(crate) fn identity(&self) -> usize {
         ptr::from_ref(self).addr()
     }
+}
+
+/// Where the memory of a machine ends that looks at frees; zero for others.
+fn watched_frames(config: &HostedConfig) -> u64 {
+    let last = config.ranges.last().filter(|_| config.tlb_model);
+    last.map_or(0, |range| range.end().0 / FRAME_SIZE)
 }
 
 #[cold]

@@ -52,12 +52,22 @@ impl Hosted {
         }
     }
 
+    /// What every call to a secondary MMU may hold: the address space's lock. The machine that does not watch knows of none.
+    fn debug_assert_may_block(&self) {
+        Task::with(|task| {
+            task.ranks.at_most(Rank::AddressSpace);
+            debug_assert_eq!(task.pins(), 0, "a pinned task cannot wait for a secondary MMU");
+            debug_assert!(!task.interrupts_off(), "a secondary MMU was told with interrupts off");
+        });
+    }
+
     /// Looks for translations that still reach freed frames. Out of line: it is on the path of every free.
     #[inline(never)]
     fn check_freed(&self, frames: FrameRange) {
         Task::with(interrupts::called);
         self.own_counters().frames_freed.add(frames.count);
         self.tlbs.reaching(frames).into_iter().for_each(|violation| self.violated(violation));
+        self.nested.reaching(frames).into_iter().for_each(|violation| self.violated(violation));
     }
 
     /// A pin whose thread is no CPU of this machine, or whose calls are counted.
@@ -282,6 +292,24 @@ unsafe impl Platform for Hosted {
 
     fn now_ns(&self) -> u64 {
         self.born.elapsed().as_nanos() as u64
+    }
+
+    fn secondary_invalidate_start(&self, root: Frame, range: VirtRange) {
+        self.debug_assert_may_block();
+        self.own_counters().brackets.add(1);
+        self.start_bracket(root, range);
+    }
+
+    fn secondary_invalidate_end(&self, root: Frame, range: VirtRange) {
+        self.debug_assert_may_block();
+        self.own_counters().bracket_ends.add(1);
+        self.end_bracket(root, range);
+    }
+
+    fn secondary_collapse_possible(&self, root: Frame, range: VirtRange) {
+        self.debug_assert_may_block();
+        self.own_counters().collapses_told.add(1);
+        self.collapse_copies(root, range);
     }
 
     #[inline]

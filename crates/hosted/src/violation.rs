@@ -57,6 +57,40 @@ pub enum Violation {
         /// The table.
         root: Frame,
     },
+    /// A frame was freed that a secondary MMU's copy still reaches.
+    #[error(
+        "{freed:?} were freed, but a secondary MMU still takes {addr:#x} (+{size:#x}, root {root:?}) to {first:?}"
+    )]
+    FreedNested {
+        /// The page table that was copied.
+        root: Frame,
+        /// The first address that the copy speaks for, in the address space.
+        addr: u64,
+        /// Its extent in bytes.
+        size: u64,
+        /// Its first frame.
+        first: Frame,
+        /// What was freed.
+        freed: FrameRange,
+    },
+    /// A secondary MMU has a copy that the page table does not bear out, outside every bracket.
+    #[error(
+        "a secondary MMU takes {addr:#x} (+{size:#x}, root {root:?}, stores: {write}) to {first:?}, where the page table has {there:?}"
+    )]
+    StaleNested {
+        /// The page table that was copied.
+        root: Frame,
+        /// The first address that the copy speaks for, in the address space.
+        addr: u64,
+        /// Its extent in bytes.
+        size: u64,
+        /// Its first frame.
+        first: Frame,
+        /// Whether stores go through it.
+        write: bool,
+        /// The frame that the page table has, at the first page that differs: in its frame, or in what it allows.
+        there: Option<Frame>,
+    },
     /// A walk met an entry with a bit set that must be zero.
     #[error("{cpu:?} met reserved bits in {entry:#x} at level {level}, walking {addr:#x}")]
     ReservedBits {

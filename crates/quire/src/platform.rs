@@ -249,10 +249,36 @@ pub unsafe trait Platform: Sync {
     /// Monotonic time in nanoseconds.
     fn now_ns(&self) -> u64;
 
-    /// Tells a secondary MMU (a hypervisor's second-stage tables, a device) that translations of `range` in the
-    /// address space of `root` are about to change. Comes before the flush; the secondary MMU must have dropped its
-    /// copies when the call returns. May block.
-    fn invalidate_secondary(&self, _root: Frame, _range: VirtRange) {}
+    /// Tells a secondary MMU (a hypervisor's second-stage tables, a device) that translations of `range` in the address space
+    /// of `root` have changed in the page table, and that frames which they named, or rights which they gave, will soon be
+    /// relied upon not to be used through them. Opens a bracket, which [`Self::secondary_invalidate_end`] closes for the same
+    /// root and range in the same task; several may be open at once, of several tasks, and they may overlap.
+    ///
+    /// Called only for address spaces that have a secondary MMU ([`Mm::register_secondary`](crate::vm::Mm::register_secondary)), before
+    /// the CPUs are flushed, whether or not any CPU runs the address space.
+    ///
+    /// Precondition: a task, not pinned by the library; no lock is held but that of the address space. Postcondition: no access
+    /// through a copy of a translation of `range` that was taken before the call is under way, or will be; and until the end of
+    /// the bracket nobody makes copies in `range`. Whoever walked the page table before the call and has not made its copy yet
+    /// drops what it found and walks again ([`Mm::translate`](crate::vm::Mm::translate)). May block, but not on a page fault of this address
+    /// space: its lock is held.
+    #[inline]
+    fn secondary_invalidate_start(&self, _root: Frame, _range: VirtRange) {}
+
+    /// Closes the bracket that [`Self::secondary_invalidate_start`] opened: the CPUs are flushed, and a copy of what the page
+    /// table holds now is as good as any CPU's. Preconditions as there. May block likewise.
+    #[inline]
+    fn secondary_invalidate_end(&self, _root: Frame, _range: VirtRange) {}
+
+    /// Tells a secondary MMU that all of `range`, the extent of one leaf, is mapped by that leaf now, where smaller ones were: onto
+    /// the same frames, with the same rights, and dirty if one of them was. Copies of the smaller ones stay good; they may be replaced
+    /// by larger ones, which needs no bracket and stops nobody. A hint, given outside every bracket of the calling task, to
+    /// address spaces that have a secondary MMU.
+    ///
+    /// Precondition: a task that holds the address space's lock, so that what is said stays so until the call returns, and
+    /// no other. May block likewise.
+    #[inline]
+    fn secondary_collapse_possible(&self, _root: Frame, _range: VirtRange) {}
 
     /// Whether [`Self::frames_freed`] looks at what it is told. Where it does not, frames that go back in their hundreds are
     /// not looked at one by one for its sake.

@@ -40,14 +40,14 @@ impl Arena {
     }
 
     /// The aligned word at `addr`, as an atomic.
-    pub(super) fn word(&self, addr: PhysAddr) -> &AtomicU64 {
+    pub(crate) fn word(&self, addr: PhysAddr) -> &AtomicU64 {
         assert!(addr.0.is_multiple_of(WORD as u64) && self.contains(addr));
         // SAFETY: as for `byte`; ranges consist of whole frames, so the rest of the aligned word is memory too.
         unsafe { AtomicU64::from_ptr(self.direct_map(addr).cast()) }
     }
 
     /// Reads what lies within one frame.
-    pub(super) fn load(&self, addr: PhysAddr, bytes: &mut [u8]) {
+    pub(crate) fn load(&self, addr: PhysAddr, bytes: &mut [u8]) {
         let (head, body, tail) = split(addr, bytes.len());
         let mut at = addr.0;
         for byte in &mut bytes[..head] {
@@ -65,7 +65,7 @@ impl Arena {
     }
 
     /// Writes what lies within one frame.
-    pub(super) fn store(&self, addr: PhysAddr, bytes: &[u8]) {
+    pub(crate) fn store(&self, addr: PhysAddr, bytes: &[u8]) {
         let (head, body, tail) = split(addr, bytes.len());
         let mut at = addr.0;
         for &byte in &bytes[..head] {

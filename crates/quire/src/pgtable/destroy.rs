@@ -7,7 +7,8 @@ use crate::tlb::{MmContext, MmuGather, RssChange, Unmapped, ZapStrategy};
 
 impl<'p, P: Platform> PageTables<'_, 'p, P> {
     /// Frees all tables of an address space and drops the counts of all leaves: the root is one detached subtree. No CPU
-    /// runs it any more, so nothing is flushed. Returns by how much resident memory changed.
+    /// runs it any more, so no CPU is flushed; a secondary MMU that is still registered loses all that it has. Returns by how much
+    /// resident memory changed.
     pub fn destroy(allocator: &PageAllocator<'p, P>, context: MmContext) -> RssChange {
         debug_assert!(context.running().is_empty(), "a CPU still runs the address space");
         let mut gather = MmuGather::new(allocator, &context);
@@ -17,6 +18,9 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
             debug_assert_eq!(unmapped, Ok(()), "no leaf reaches out of the user half");
         }
         gather.make_room();
+        if context.has_secondary() {
+            gather.owe_tables(context.mode().user_range());
+        }
         gather.add(Unmapped::root(context.root(), context.mode().top()));
         let change = gather.finish();
         debug_assert_eq!(context.tables(), 0, "tables were lost");

@@ -291,7 +291,8 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         }
         let old = fresh.exchange(self.context, &self.lock(parent), index);
         gather.add(Unmapped::table(old, Level::PMD));
-        gather.owe_tables(shared.extent);
+        // The copy maps the same frames, and nothing could be stored through the original.
+        gather.owe_reshaped(shared.extent);
         Ok(())
     }
 }

@@ -133,7 +133,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         let (mut owed, mut split) = (FlushBatch::new(), 0);
         for piece in pieces.iter().flatten().filter(|piece| piece.is_taken()) {
             piece.fill(size);
-            owed.add(table.extent(piece.addr), size);
+            owed.add_split(table.extent(piece.addr), size);
             split += 1;
         }
         if split == 0 {

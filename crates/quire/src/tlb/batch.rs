@@ -1,6 +1,7 @@
 //! Flushes: gathered while entries change, then sent once.
 
 use super::MmContext;
+use super::secondary::bracketed;
 use crate::addr::{PageSize, VirtRange};
 use crate::limits::FLUSH_PAGES_CEILING;
 use crate::page_alloc::PageAllocator;
@@ -10,6 +11,10 @@ use crate::sync::Pinned;
 
 /// A flush that is owed: the addresses whose translations changed, the smallest leaf among them, and whether tables
 /// went away. In debug builds dropping one that was not flushed panics.
+///
+/// A secondary MMU has copies of leaves, and is told where these changed. Where only their shape did, because leaves were
+/// split or put together, frames and rights are as before and its copies stay good: [`Self::add_split`] and
+/// [`Self::add_reshaped`] owe a flush of the CPUs alone.
 #[must_use = "a flush that is owed must be made"]
 #[derive(Debug)]
 pub struct FlushBatch {
@@ -17,13 +22,15 @@ pub struct FlushBatch {
     range: VirtRange,
     stride: PageSize,
     tables: bool,
+    /// Frames or rights changed, so that copies of a secondary MMU are bad.
+    copies: bool,
 }
 
 impl FlushBatch {
     /// Nothing is owed.
     #[inline]
     pub fn new() -> Self {
-        Self { range: VirtRange::default(), stride: PageSize::Size1G, tables: false }
+        Self { range: VirtRange::default(), stride: PageSize::Size1G, tables: false, copies: false }
     }
 
     /// Whether nothing is owed.
@@ -35,6 +42,14 @@ impl FlushBatch {
     /// Owes a flush of the leaves of `stride` in `range`.
     #[inline]
     pub fn add(&mut self, range: VirtRange, stride: PageSize) {
+        self.add_split(range, stride);
+        self.copies |= !range.is_empty();
+    }
+
+    /// Owes a flush of leaves of `stride` in `range` which are split: smaller ones come in their places, onto the same frames
+    /// with the same rights.
+    #[inline]
+    pub fn add_split(&mut self, range: VirtRange, stride: PageSize) {
         if self.range.is_empty() {
             self.range = range;
         } else if !range.is_empty() {
@@ -51,22 +66,36 @@ impl FlushBatch {
         self.tables = true;
     }
 
+    /// Owes a flush of everything in `range`, paging-structure caches included: tables went whose leaves are now part of larger
+    /// ones, onto the same frames with the same rights.
+    #[inline]
+    pub fn add_reshaped(&mut self, range: VirtRange) {
+        self.add_split(range, PageSize::Size4K);
+        self.tables = true;
+    }
+
     /// Makes the flush that is owed, if any: afterwards no CPU uses a translation that was cached before the entries
-    /// changed. Waits for other CPUs, so no lock of the rank of page tables or above may be held.
+    /// changed, and no secondary MMU a copy of one. Waits for other CPUs and the secondary MMU, so no lock may be held but that
+    /// of an address space.
     pub fn flush<P: Platform>(&mut self, allocator: &PageAllocator<'_, P>, context: &MmContext) {
         if self.is_empty() {
             return;
         }
         let request = self.request(context);
         let range = core::mem::take(&mut self.range);
+        let copies = core::mem::take(&mut self.copies);
         (self.stride, self.tables) = (PageSize::Size1G, false);
-        allocator.platform().invalidate_secondary(context.root(), range);
-        shoot_down(allocator, context, &request);
+        if copies && context.has_secondary() {
+            bracketed(allocator.platform(), context, range, || shoot_down(allocator, context, &request));
+        } else {
+            shoot_down(allocator, context, &request);
+        }
     }
 
-    /// Owes nothing any more: nobody can have cached what changed.
+    /// Owes nothing any more: nobody can have cached what changed, and no secondary MMU can have a copy.
     pub(crate) fn forgive(&mut self) {
         (self.range, self.stride, self.tables) = (VirtRange::default(), PageSize::Size1G, false);
+        self.copies = false;
     }
 
     fn request(&self, context: &MmContext) -> FlushRequest {

@@ -1,6 +1,6 @@
 //! What the flush must know of an address space: its root table and the CPUs that run it.
 
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::ZapStrategy;
 use crate::addr::Frame;
@@ -24,6 +24,8 @@ pub struct MmContext {
     shared: AtomicBool,
     /// Some leaves were marked for a handler at some time.
     marks: AtomicBool,
+    /// Secondary MMUs that have copies of leaves.
+    pub(super) secondaries: AtomicU32,
 }
 
 impl MmContext {
@@ -37,6 +39,7 @@ impl MmContext {
             tables: AtomicU64::new(1),
             shared: AtomicBool::new(false),
             marks: AtomicBool::new(false),
+            secondaries: AtomicU32::new(0),
         }
     }
 

@@ -226,6 +226,12 @@ impl<'a, 'p, P: Platform> MmuGather<'a, 'p, P> {
         self.owed.add_tables(range);
     }
 
+    /// The same where other tables, or leaves of other sizes, come with the same frames and rights.
+    #[inline]
+    pub(crate) fn owe_reshaped(&mut self, range: VirtRange) {
+        self.owed.add_reshaped(range);
+    }
+
     fn push(&mut self, span: Span) {
         if self.context.zap() == ZapStrategy::Tables
             && let Some(last) = self.span_count.checked_sub(1)

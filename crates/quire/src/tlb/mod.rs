@@ -20,6 +20,7 @@ mod gather;
 mod release;
 mod rss;
 mod scatter;
+mod secondary;
 mod shared;
 pub(crate) mod sharers;
 mod strategy;

@@ -95,8 +95,16 @@ unsafe impl Platform for Counting<'_> {
         self.by_itself(|bare| bare.now_ns())
     }
 
-    fn invalidate_secondary(&self, root: Frame, range: VirtRange) {
-        self.by_itself(|bare| bare.invalidate_secondary(root, range));
+    fn secondary_invalidate_start(&self, root: Frame, range: VirtRange) {
+        self.by_itself(|bare| bare.secondary_invalidate_start(root, range));
+    }
+
+    fn secondary_invalidate_end(&self, root: Frame, range: VirtRange) {
+        self.by_itself(|bare| bare.secondary_invalidate_end(root, range));
+    }
+
+    fn secondary_collapse_possible(&self, root: Frame, range: VirtRange) {
+        self.by_itself(|bare| bare.secondary_collapse_possible(root, range));
     }
 
     fn lock_taken(&self, _rank: Rank) {

@@ -159,7 +159,15 @@ unsafe impl Platform for Scheduled<'_> {
         self.bare.now_ns()
     }
 
-    fn invalidate_secondary(&self, root: Frame, range: VirtRange) {
-        self.bare.invalidate_secondary(root, range);
+    fn secondary_invalidate_start(&self, root: Frame, range: VirtRange) {
+        self.bare.secondary_invalidate_start(root, range);
+    }
+
+    fn secondary_invalidate_end(&self, root: Frame, range: VirtRange) {
+        self.bare.secondary_invalidate_end(root, range);
+    }
+
+    fn secondary_collapse_possible(&self, root: Frame, range: VirtRange) {
+        self.bare.secondary_collapse_possible(root, range);
     }
 }

@@ -104,7 +104,7 @@ impl Access {
     }
 
     /// Whether a present leaf allows it.
-    fn is_good_for(self, leaf: Entry) -> bool {
+    pub(super) fn is_good_for(self, leaf: Entry) -> bool {
         match self {
             Self::Read => leaf.has(EntryFlags::USER),
             Self::Write => leaf.has(EntryFlags::USER | EntryFlags::WRITE),

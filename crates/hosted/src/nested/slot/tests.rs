@@ -1,0 +1,60 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::{Slot, wait_for_all};
+
+#[test]
+fn who_is_inside_is_waited_for_and_nobody_else() {
+    let slots = [Slot::default(), Slot::default()];
+    wait_for_all(&slots);
+    let inside = slots[1].enter();
+    let waited = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            wait_for_all(&slots);
+            waited.store(1, Ordering::SeqCst);
+        });
+        std::thread::sleep(Duration::from_millis(10));
+        assert_eq!(waited.load(Ordering::SeqCst), 0, "somebody is inside still");
+        drop(inside);
+    });
+    assert_eq!(waited.load(Ordering::SeqCst), 1);
+    wait_for_all(&slots);
+}
+
+/// A virtual CPU that is always inside some access keeps nobody waiting, and after the wait nobody uses what went before it.
+#[test]
+fn what_is_taken_away_is_used_by_nobody_after_the_wait() {
+    let slots = [Slot::default(), Slot::default()];
+    let (entry, stop) = (AtomicU64::new(1), AtomicU64::new(0));
+    // A place for each value that the entry has had; zero once it may not be used any more.
+    let rounds = if cfg!(miri) { 20 } else { 20_000 };
+    let live: Vec<AtomicU64> = (0..rounds + 2).map(|at| AtomicU64::new(u64::from(at == 1))).collect();
+    std::thread::scope(|scope| {
+        for slot in &slots {
+            scope.spawn(|| {
+                while stop.load(Ordering::Relaxed) == 0 {
+                    let _inside = slot.enter();
+                    let at = entry.load(Ordering::Acquire);
+                    assert_eq!(live[at as usize].load(Ordering::Acquire), 1, "used after the wait");
+                }
+            });
+        }
+        for round in 2..rounds + 2 {
+            live[round].store(1, Ordering::Release);
+            entry.store(round as u64, Ordering::Release);
+            wait_for_all(&slots);
+            live[round - 1].store(0, Ordering::Release);
+        }
+        stop.store(1, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_slot_is_one_threads() {
+    let slot = Slot::default();
+    assert!(slot.take());
+    assert!(!slot.take());
+    slot.give_back();
+    assert!(slot.take());
+}

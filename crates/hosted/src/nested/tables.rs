@@ -1,0 +1,276 @@
+//! One secondary MMU as the machine knows it: its tables, its brackets, and who is inside an access.
+//!
+//! # Protocol
+//!
+//! A virtual CPU walks and accesses *inside* its slot, and holds no lock. Entries change under the lock of
+//! `brackets`. The start of a bracket counts itself and drops copies under that lock, gives it back, and then waits for every slot
+//! once: whoever is inside an access gets out, and whoever comes walks anew ([`super::slot`]; what H5 is for the modelled TLBs).
+//! It waits even if it found nothing to drop: somebody may be inside through a copy that another bracket has just dropped.
+//! A fault reads the number of brackets, walks the page table holding nothing, and keeps what it found only if the number is the
+//! same, under the lock of `brackets`. The page table was changed before the start was called, so a fault that reads the
+//! number after it walks what came after the change.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use quire::addr::{Frame, FrameRange, VirtAddr, VirtRange};
+use quire::vm::Translated;
+
+use super::brackets::{BracketStats, Brackets};
+use super::radix::{Leaf, Radix, TOP, maps_one_of};
+use super::slot::Slot;
+use crate::mmu::shift;
+use crate::task::{Held, hold};
+use crate::tlb::Reach;
+use crate::violation::Violation;
+
+/// A lock of the machine's own, under which its interrupts wait.
+pub(super) struct Locked<'a, T> {
+    pub(super) value: MutexGuard<'a, T>,
+    // Dropped after the lock.
+    _held: Held,
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> Locked<'_, T> {
+    let held = hold();
+    Locked { value: mutex.lock().unwrap_or_else(PoisonError::into_inner), _held: held }
+}
+
+/// What a secondary MMU did.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct NestedStats {
+    /// Brackets by verb, as named by [`during`](super::during); those outside any under the empty name.
+    pub brackets: BTreeMap<&'static str, BracketStats>,
+    /// Accesses that found no copy, or one that did not allow them.
+    pub faults: u64,
+    /// Copies that were not made because a bracket came between, and waits for one that was open.
+    pub retries: u64,
+    /// Copies made of 4 KiB, 2 MiB and 1 GiB.
+    pub installs: [u64; 3],
+    /// Large copies made in the place of smaller ones because a collapse was told of.
+    pub collapses: u64,
+    /// The longest time that an access took which found no copy, or waited for a bracket that dropped some.
+    pub longest_stall: Duration,
+    /// All of that time.
+    pub stalled: Duration,
+}
+
+#[derive(Default)]
+pub(super) struct Counts {
+    pub(super) faults: AtomicU64,
+    pub(super) retries: AtomicU64,
+    pub(super) installs: [AtomicU64; 3],
+    pub(super) collapses: AtomicU64,
+    pub(super) longest_stall: AtomicU64,
+    pub(super) stalled: AtomicU64,
+}
+
+impl Counts {
+    /// An access has waited since then.
+    pub(super) fn note_stall(&self, since: Instant) {
+        let took = since.elapsed().as_nanos() as u64;
+        self.longest_stall.fetch_max(took, Ordering::Relaxed);
+        self.stalled.fetch_add(took, Ordering::Relaxed);
+    }
+}
+
+pub(crate) struct Tables {
+    pub(super) root: Frame,
+    /// Where guest-physical address 0 is in the address space.
+    pub(super) base: u64,
+    pub(super) radix: Radix,
+    pub(super) brackets: Mutex<Brackets>,
+    pub(super) cpus: Box<[Slot]>,
+    pub(super) counts: Counts,
+}
+
+/// What became of an attempt to keep a copy.
+pub(super) enum Put {
+    Kept,
+    /// A bracket came between.
+    Again,
+}
+
+impl Tables {
+    pub(super) fn new(root: Frame, base: VirtAddr, bytes: u64, cpus: usize, reach: Arc<Reach>) -> Self {
+        Self {
+            root,
+            base: base.0,
+            radix: Radix::new(bytes, reach),
+            brackets: Mutex::new(Brackets::default()),
+            cpus: (0..cpus).map(|_| Slot::default()).collect(),
+            counts: Counts::default(),
+        }
+    }
+
+    pub(crate) fn root(&self) -> Frame {
+        self.root
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.radix.bytes
+    }
+
+    /// The frame of an address, if there is a copy that allows the access.
+    pub(super) fn frame_for(&self, at: u64, stores: bool) -> Option<u64> {
+        let leaf = self.radix.walk(at).filter(|leaf| leaf.write || !stores)?;
+        Some(leaf.frame_of(at))
+    }
+
+    /// What of a range is guest memory.
+    fn guest(&self, range: VirtRange) -> Range<u64> {
+        let at = |addr: VirtAddr| addr.0.saturating_sub(self.base).min(self.radix.bytes);
+        at(range.start)..at(range.end)
+    }
+
+    /// A bracket begins, of which the tables are told unless it is `lost`.
+    pub(super) fn start(&self, range: VirtRange, lost: bool) {
+        let (began, guest) = (Instant::now(), self.guest(range));
+        let mut dropped = 0;
+        let mut brackets = lock(&self.brackets);
+        brackets.value.open(range, guest.clone(), began, lost);
+        if lost {
+            return;
+        }
+        self.radix.drop_range(guest, &mut |_| dropped += 1);
+        drop(brackets);
+        super::slot::wait_for_all(&self.cpus);
+        lock(&self.brackets).value.note_dropped(range, dropped);
+    }
+
+    /// It ends; whether there was one.
+    pub(super) fn end(&self, range: VirtRange) -> bool {
+        lock(&self.brackets).value.close(range)
+    }
+
+    /// The number of brackets so far, if none that is open covers the page at an address.
+    pub(super) fn begun(&self, at: u64) -> Option<u64> {
+        let brackets = lock(&self.brackets);
+        (!brackets.value.covers(&(at..at + 1))).then_some(brackets.value.begun)
+    }
+
+    /// Keeps a copy of a leaf, as large a one as it, guest memory and alignment allow around an address, unless a bracket
+    /// began since they were `begun`, or one that is open covers some of it.
+    pub(super) fn put(&self, at: u64, leaf: &Translated, begun: u64) -> (Put, Option<Violation>) {
+        let leaf = self.copy_of(at, leaf);
+        let brackets = lock(&self.brackets);
+        if brackets.value.begun != begun || brackets.value.covers(&(leaf.at..leaf.at + leaf.bytes())) {
+            return (Put::Again, None);
+        }
+        let mut stale = None;
+        self.radix.put(leaf, &mut |old| {
+            // Both name the frame of the same address.
+            let at = old.at.max(leaf.at);
+            if old.frame_of(at) != leaf.frame_of(at) {
+                stale = Some(self.stale(&old, Some(Frame(leaf.frame_of(at)))));
+            }
+        });
+        drop(brackets);
+        self.counts.installs[leaf.level as usize - 1].fetch_add(1, Ordering::Relaxed);
+        (Put::Kept, stale)
+    }
+
+    fn copy_of(&self, at: u64, leaf: &Translated) -> Leaf {
+        let addr = self.base + at;
+        for level in (2..=TOP).rev().filter(|&level| 1 << shift(level) <= leaf.size.bytes()) {
+            let bytes = 1u64 << shift(level);
+            let start = at & !(bytes - 1);
+            let inside = self.base + start >= leaf.addr.0
+                && self.base + start + bytes <= leaf.addr.0 + leaf.size.bytes()
+                && start + bytes <= self.radix.bytes;
+            let frame = leaf.frame.0 + ((self.base + start).wrapping_sub(leaf.addr.0) >> 12);
+            // As in hardware, a large page starts at a multiple of its size on both sides.
+            if inside && frame.is_multiple_of(bytes >> 12) {
+                return Leaf { at: start, level, frame, write: leaf.writable };
+            }
+        }
+        let frame = leaf.frame.0 + ((addr - leaf.addr.0) >> 12);
+        Leaf { at: at & !0xfff, level: 1, frame, write: leaf.writable }
+    }
+
+    /// The leaves in a range have become one: so do copies of them, each large one in one store.
+    pub(super) fn collapse(&self, range: VirtRange) {
+        let guest = self.guest(range);
+        let brackets = lock(&self.brackets);
+        // The larger first; what it leaves over, since guest addresses are not aligned to it, the smaller.
+        for level in (2..=TOP).rev() {
+            let bytes = 1u64 << shift(level);
+            let mut at = guest.start.next_multiple_of(bytes);
+            while at + bytes <= guest.end {
+                self.collapse_one(at, level);
+                at += bytes;
+            }
+        }
+        drop(brackets);
+    }
+
+    fn collapse_one(&self, at: u64, level: u32) {
+        let bytes = 1u64 << shift(level);
+        let (mut first, mut write) = (None, false);
+        self.radix.each(at..at + bytes, &mut |leaf: Leaf| {
+            first.get_or_insert(leaf);
+            write |= leaf.write;
+        });
+        let Some(first) = first.filter(|leaf| leaf.level < level) else { return };
+        let frame = first.frame.wrapping_sub((first.at - at) >> 12);
+        if !frame.is_multiple_of(bytes >> 12) {
+            return;
+        }
+        self.radix.put(Leaf { at, level, frame, write }, &mut |_| {});
+        self.counts.collapses.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Every copy that leads to one of these frames.
+    pub(super) fn reaching(&self, frames: FrameRange, found: &mut Vec<Violation>) {
+        let brackets = lock(&self.brackets);
+        self.radix.each(0..self.radix.bytes, &mut |leaf| {
+            if maps_one_of(&leaf, frames.start.0, frames.count) {
+                found.push(Violation::FreedNested {
+                    root: self.root,
+                    addr: self.base + leaf.at,
+                    size: leaf.bytes(),
+                    first: Frame(leaf.frame),
+                    freed: frames,
+                });
+            }
+        });
+        drop(brackets);
+    }
+
+    /// The violation that a copy is which the page table does not bear out; it maps `there` at its start, if anything.
+    pub(super) fn stale(&self, leaf: &Leaf, there: Option<Frame>) -> Violation {
+        Violation::StaleNested {
+            root: self.root,
+            addr: self.base + leaf.at,
+            size: leaf.bytes(),
+            first: Frame(leaf.frame),
+            write: leaf.write,
+            there,
+        }
+    }
+
+    pub(super) fn stats(&self) -> NestedStats {
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let counts = &self.counts;
+        NestedStats {
+            brackets: lock(&self.brackets).value.by_verb(),
+            faults: load(&counts.faults),
+            retries: load(&counts.retries),
+            installs: std::array::from_fn(|at| load(&counts.installs[at])),
+            collapses: load(&counts.collapses),
+            longest_stall: Duration::from_nanos(load(&counts.longest_stall)),
+            stalled: Duration::from_nanos(load(&counts.stalled)),
+        }
+    }
+
+    pub(super) fn forget_stats(&self) {
+        lock(&self.brackets).value.forget();
+        let counts = &self.counts;
+        let all =
+            [&counts.faults, &counts.retries, &counts.collapses, &counts.longest_stall, &counts.stalled];
+        all.into_iter().chain(&counts.installs).for_each(|count| count.store(0, Ordering::Relaxed));
+    }
+}

@@ -95,7 +95,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
 
     /// Puts leaves of 2 MiB in the place of the tables in a range of whole ones, of which one table holds the entries; how many.
     /// At most [`COLLAPSE_TABLES`] of them, with one flush; leaves that are large stay. The tables go to the gather, which may be
-    /// finished without the lock; what that says about resident memory means nothing here. Exclusive.
+    /// finished without the lock; what that says about resident memory means nothing here. The caller tells secondary MMUs. Exclusive.
     ///
     /// # Errors
     /// The first [`Obstacle`]; nothing has changed then, save where a folio came apart a moment ago.
@@ -154,6 +154,9 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         let mut gather = MmuGather::new(self.allocator, self.context);
         let collapsed = self.reshape(extent, size, &mut gather) == Ok(1);
         gather.finish();
+        if collapsed {
+            self.context.collapse_possible(self.platform(), extent);
+        }
         collapsed
     }
 
@@ -242,7 +245,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         }
         drop(locked);
         let mut owed = FlushBatch::new();
-        owed.add_tables(range);
+        owed.add_reshaped(range);
         owed.flush(self.allocator, self.context);
         let locked = self.lock(parent);
         for piece in pieces.iter().flatten() {

@@ -284,8 +284,8 @@ unsafe impl Platform for Hosted {
         self.own_counters().bytes_copied.add(bytes);
         if self.config.clearing && bytes > 0 {
             let (from, to) = (self.direct_map(from.start.addr()), self.direct_map(to.addr()));
-            // SAFETY: the runs do not overlap; each lies in a range (H1), and `to` belongs to the caller. That nobody
-            // stores to `from` meanwhile is the caller's part, as it write-protects what it copies. Registers as above.
+            // SAFETY: the runs do not overlap; each lies in a range (H1), and `to` belongs to the caller. What others store to
+            // `from` meanwhile the compiler does not see read: these are the processor's loads. Registers as above.
             unsafe { kernel.copy(from, to, bytes as usize) };
         }
     }

@@ -12,7 +12,10 @@ use crate::page_alloc::{AllocatorConfig, Gfp, MemoryInfo, NodePolicy, NodeSet, P
 use crate::platform::{FileId, Platform};
 use crate::stats::Stat;
 use crate::tlb::ZapStrategy;
-use crate::vm::{File, FolioPolicy, ForkStrategy, HugeFs, Memory, MemoryFailure, Mm};
+use crate::vm::{
+    Collapser, File, FolioPolicy, ForkStrategy, HugeFs, Memory, MemoryFailure, Mm, Scanned, Splitter,
+    Underused,
+};
 
 pub use crate::page_alloc::MemoryRange;
 
@@ -170,6 +173,19 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// have nothing else to do, which call it until it says no. The caller holds no lock.
     pub fn clear_ahead(&self) -> bool {
         self.memory.clear_ahead()
+    }
+
+    /// Scans some address spaces on from where the last call left off, and makes folios of 2 MiB of smaller ones where
+    /// [`Collapser`] says. For a CPU that has nothing else to do, or a task of its own, which calls again after as many
+    /// milliseconds as the answer says. The caller holds no lock.
+    pub fn collapse_ahead(&self, collapser: &mut Collapser) -> Scanned {
+        self.memory.collapse_ahead(collapser)
+    }
+
+    /// Looks at up to `folios` folios of 2 MiB from where the last call left off, splits those most of which is zero, and frees
+    /// the zeroes. For whoever finds memory short. The caller holds no lock.
+    pub fn split_underused(&self, splitter: &mut Splitter, folios: u64) -> Underused {
+        self.memory.split_underused(splitter, folios)
     }
 
     /// Clears some free memory ahead of its use, as much as [`Zeroes`](crate::page_alloc::Zeroes) asks for; whether there was

@@ -237,12 +237,14 @@ pub unsafe trait Platform: Sync {
         unsafe { kernel.zero(start, (frames.count * FRAME_SIZE) as usize) };
     }
 
-    /// Copies frames onto as many others from `to` on, visible as for [`Self::clear`] and with its preconditions. They do not
-    /// overlap, and nobody stores to `from` meanwhile.
+    /// Copies frames onto as many others from `to` on, visible as for [`Self::clear`] and with its preconditions, save that
+    /// `from` need not be the caller's alone. They do not overlap. What is stored to `from` meanwhile may be copied or not, in
+    /// part too: the caller sees to it that nobody stores, or throws the copy away.
     #[inline]
     fn copy(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {
         let (source, target) = (self.direct_map(from.start.addr()), self.direct_map(to.addr()));
-        // SAFETY: as for `clear`; both runs lie in a range each.
+        // SAFETY: as for `clear`; both runs lie in a range each. Stores to the source meanwhile are no concern of the compiler,
+        // which does not see these loads.
         unsafe { kernel.copy(source, target, (from.count * FRAME_SIZE) as usize) };
     }
 

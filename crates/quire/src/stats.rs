@@ -95,6 +95,23 @@ stats! {
     ThpFaultAlloc = "thp_fault_alloc",
     /// Anonymous faults that fell back to a smaller folio than the policy wanted.
     ThpFaultFallback = "thp_fault_fallback",
+    /// 2 MiB folios that were allocated to collapse smaller ones into.
+    ThpCollapseAlloc = "thp_collapse_alloc",
+    /// Times that there was none.
+    ThpCollapseAllocFailed = "thp_collapse_alloc_failed",
+    /// Ranges of 2 MiB whose pages became one folio by copy.
+    ThpCollapseCopied = "thp_collapse_copied",
+    /// Ranges of 2 MiB that mapped one folio in order by small leaves and became one leaf.
+    ThpCollapseShape = "thp_collapse_shape",
+    /// Pages that were copied, or cleared in the place of holes, while others went on using the range.
+    ThpCollapsePages = "thp_collapse_pages",
+    /// Pages of them that were copied again while nobody could reach the range, since they had been stored to.
+    ThpCollapseRecopied = "thp_collapse_recopied",
+    /// Holds of address-space locks for writing for all of these ranges: two each, one at the beginning and one at the end, unless
+    /// much was stored meanwhile or mappings changed.
+    ThpCollapseRounds = "thp_collapse_rounds",
+    /// 2 MiB folios that were split since most of their frames were zero.
+    ThpUnderusedSplitPage = "thp_underused_split_page",
     /// 2 MiB folios that began to wait to be split, since a part of them is unmapped.
     ThpDeferredSplitPage = "thp_deferred_split_page",
     /// 2 MiB folios split into smaller ones.

@@ -1,14 +1,37 @@
 //! The verb: copies frames.
 #![forbid(unsafe_code)]
 
-use super::Clearer;
+use super::{Busy, Clearer};
 use crate::addr::{Frame, FrameRange};
 use crate::arch::{CopyKernel, ReadyCopy};
 use crate::error::Cancelled;
 use crate::limits::{CLEAR_STRETCH_BYTES, FRAME_SIZE};
 use crate::platform::{Platform, TouchHint};
 
+/// One CPU that copies runs which belong together, each by the kernel for all of them.
+pub struct Copier<'a, P: Platform> {
+    clearer: &'a Clearer,
+    platform: &'a P,
+    kernel: CopyKernel,
+    _busy: Busy<'a>,
+}
+
+impl<P: Platform> Copier<'_, P> {
+    /// Copies frames that are [`CLEAR_STRETCH_BYTES`] at most onto as many others from `to` on. They do not overlap.
+    #[inline]
+    pub fn copy(&self, from: FrameRange, to: Frame) {
+        debug_assert!(from.count * FRAME_SIZE <= CLEAR_STRETCH_BYTES, "longer ones need reschedule points");
+        self.clearer.copy_by(self.platform, from, to, self.kernel);
+    }
+}
+
 impl Clearer {
+    /// Begins to copy what is `bytes` bytes together.
+    pub fn copier<'a, P: Platform>(&'a self, platform: &'a P, bytes: u64, hint: TouchHint) -> Copier<'a, P> {
+        let busy = self.busy(bytes);
+        Copier { clearer: self, platform, kernel: self.copy.get(hint, busy.cpus(), bytes), _busy: busy }
+    }
+
     /// Copies frames that are [`CLEAR_STRETCH_BYTES`] at most onto as many others from `to` on. They do not overlap.
     #[inline]
     pub fn copy<P: Platform>(&self, platform: &P, from: FrameRange, to: Frame, hint: TouchHint) {

@@ -17,6 +17,7 @@ mod policy;
 mod stretch;
 
 pub use calibrate::{Calibration, Cost, Measured, measure_clear, measure_copy};
+pub use copy::Copier;
 pub use extent::Extent;
 pub use policy::{CLASSES, ClearPolicy, THREADS, Table, bytes_of, class_of, cpus_of, threads_class};
 pub use stretch::{MeasuredStretches, STRETCHES, Stretch};

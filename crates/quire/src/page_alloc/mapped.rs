@@ -102,6 +102,14 @@ impl<P: Platform> PageAllocator<'_, P> {
         u64::from(block.large_maps.load(Ordering::Relaxed)) + u64::from(gigantic)
     }
 
+    /// Whether a folio of order 9 starts at the frame.
+    pub fn is_block_folio(&self, frame: Frame) -> bool {
+        let Some(block) = self.memmap.get(frame.block()) else { return false };
+        block.state() == BlockState::Folio
+            && frame.is_aligned(Order::BLOCK)
+            && block.order.load(Ordering::Relaxed) == Order::BLOCK.get()
+    }
+
     /// Whether something besides leaves owns the frame.
     pub fn is_held(&self, frame: Frame) -> bool {
         self.memmap.get(frame.block()).is_some_and(|block| block.held.contains(frame.index_in_block()))

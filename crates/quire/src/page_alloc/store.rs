@@ -10,7 +10,7 @@
 //! With `wait` false nothing is waited for: a context that may have interrupted a lock holder on its own CPU skips
 //! what is locked.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::PageAllocator;
 use super::gfp::Contents;
@@ -279,6 +279,16 @@ impl<P: Platform> PageAllocator<'_, P> {
             let is_other = |&at: &usize| unsafe { memory.add(at).read_volatile() } != 0;
             (0..words).find(is_other).map(|at| PhysAddr(frame.addr().0 + (at * size_of::<u64>()) as u64))
         })
+    }
+
+    /// Whether a frame in use is all zero. Somebody may store to it meanwhile: then the answer means nothing, and whoever asks
+    /// finds out.
+    pub(crate) fn is_zero(&self, frame: Frame) -> bool {
+        let memory =
+            self.platform.direct_map(frame.addr()).cast::<[[AtomicU64; 8]; FRAME_SIZE as usize / 64]>();
+        // SAFETY: M5: the frame is memory, all of which is words, and is read by atomics alone.
+        let lines = unsafe { &*memory };
+        lines.iter().all(|line| line.iter().fold(0, |all, word| all | word.load(Ordering::Relaxed)) == 0)
     }
 
     /// The frames of a run, told to a checking machine before they can be handed out again.

@@ -89,6 +89,14 @@ impl<'a, P: Platform> LockedTable<'a, P> {
         }
     }
 
+    /// A leaf of the zero frame is there now.
+    #[inline]
+    pub(super) fn note_zero(&self) {
+        if !self.descriptor.has(DescriptorFlags::MIXED) {
+            self.descriptor.add_flags(DescriptorFlags::MIXED);
+        }
+    }
+
     /// Leaves of `other` are about to come here: they may be of whatever kinds it has.
     #[inline]
     pub(super) fn inherit_kinds(&self, other: &Self) {

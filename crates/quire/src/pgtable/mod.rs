@@ -23,8 +23,10 @@
 #![forbid(unsafe_code)]
 
 mod collapse;
+mod collapse_copy;
 mod copy;
 mod destroy;
+mod drop_zeroes;
 mod fresh;
 mod harvest;
 mod lock;
@@ -43,6 +45,7 @@ mod validate;
 mod walk;
 
 pub use collapse::Obstacle;
+pub use collapse_copy::{Copied, Run, Stands, TableSurvey};
 pub use copy::CopyMode;
 pub use move_range::MoveError;
 pub use protect::GrantWrite;

@@ -26,6 +26,8 @@ pub struct RwLock<T> {
     rank: Rank,
     writer: RawLock,
     readers: [Slot; READER_SLOTS],
+    /// How often it was taken for writing, modulo 2^32. Changes while it is.
+    writes: AtomicU32,
     value: UnsafeCell<T>,
 }
 
@@ -40,6 +42,7 @@ impl<T> RwLock<T> {
             rank,
             writer: RawLock::new(),
             readers: [const { Slot(AtomicU32::new(0)) }; READER_SLOTS],
+            writes: AtomicU32::new(0),
             value: UnsafeCell::new(value),
         }
     }
@@ -69,6 +72,7 @@ impl<T> RwLock<T> {
                 platform.relax();
             }
         }
+        self.note_write();
         WriteGuard { lock: self, platform, ranked: true }
     }
 
@@ -77,7 +81,13 @@ impl<T> RwLock<T> {
     pub fn write_unknown<'a, P: Platform>(&'a self, platform: &'a P) -> WriteGuard<'a, T, P> {
         let taken = self.writer.try_lock_seq();
         debug_assert!(taken, "somebody knows the lock");
+        self.note_write();
         WriteGuard { lock: self, platform, ranked: false }
+    }
+
+    /// The lock was taken for writing. Nobody else changes the number meanwhile.
+    fn note_write(&self) {
+        self.writes.store(self.writes.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     /// The value, without locking: the exclusive borrow is the proof that nobody else has it.
@@ -91,6 +101,23 @@ pub struct ReadGuard<'a, T, P: Platform> {
     lock: &'a RwLock<T>,
     platform: &'a P,
     slot: usize,
+}
+
+impl<T, P: Platform> ReadGuard<'_, T, P> {
+    /// How often the lock was taken for writing, modulo 2^32: who finds the same number later knows that nobody changed the
+    /// value in between.
+    #[inline]
+    pub fn writes(&self) -> u32 {
+        self.lock.writes.load(Ordering::Relaxed)
+    }
+}
+
+impl<T, P: Platform> WriteGuard<'_, T, P> {
+    /// The same, this time counted.
+    #[inline]
+    pub fn writes(&self) -> u32 {
+        self.lock.writes.load(Ordering::Relaxed)
+    }
 }
 
 impl<T, P: Platform> Deref for ReadGuard<'_, T, P> {

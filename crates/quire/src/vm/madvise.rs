@@ -30,6 +30,8 @@ pub enum Advice {
     HugePage,
     /// `MADV_NOHUGEPAGE`: use single frames.
     NoHugePage,
+    /// `MADV_COLLAPSE`: make folios of 2 MiB of what is there now ([`Mm::collapse`]).
+    Collapse,
     /// `MADV_POPULATE_READ`: bring the pages in as reads would.
     PopulateRead,
     /// `MADV_POPULATE_WRITE`: bring the pages in as writes would.
@@ -46,7 +48,8 @@ impl<P: Platform> Mm<'_, P> {
     /// [`MmError::Invalid`] for an unaligned address (in huge pages: one off their size) or an overflow, for [`Advice::DontNeed`] and [`Advice::Free`] of
     /// locked memory, for [`Advice::Free`] of what is not private anonymous memory, for populating what does not allow
     /// the access, for [`Advice::Split`] of what is not shared huge pages; [`MmError::NoMemory`] for a hole or when memory is out; [`MmError::Fault`] for populating behind the
-    /// end of a file; [`MmError::Io`]. Mappings before the one that failed have been advised.
+    /// end of a file; for [`Advice::Collapse`] what [`Refusal::error`](super::Refusal::error) says of the last range that was
+    /// refused, the others being collapsed; [`MmError::Io`]. Mappings before the one that failed have been advised.
     pub fn madvise(&self, addr: VirtAddr, len: u64, advice: Advice) -> Result<(), MmError> {
         let pages = VirtAddr(len).align_up(FRAME_SIZE).ok_or(MmError::Invalid)?.0;
         let end = addr.0.checked_add(pages).map(VirtAddr).ok_or(MmError::Invalid)?;
@@ -64,6 +67,10 @@ impl<P: Platform> Mm<'_, P> {
             Advice::WillNeed => self.will_need(range),
             Advice::DontNeed => self.dont_need(range),
             Advice::Free => self.free_lazily(range),
+            Advice::Collapse => {
+                let report = self.collapse(addr, pages)?;
+                report.last.map_or(Ok(()), |why| Err(why.error()))
+            }
             Advice::HugePage => self.advise_attributes(range, |vma| vma.advice = HugeAdvice::Huge),
             Advice::Split => self.split_pages(range),
             Advice::NoHugePage => self.advise_attributes(range, |vma| vma.advice = HugeAdvice::NoHuge),

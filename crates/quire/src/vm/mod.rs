@@ -5,6 +5,7 @@
 
 mod body;
 mod brk;
+mod collapse;
 pub mod edit;
 mod exit;
 mod family;
@@ -41,6 +42,7 @@ pub mod tree;
 mod truncate;
 pub mod vma;
 
+pub use collapse::{CollapseLimits, Collapsed, Collapser, Refusal, Scanned, Splitter, Underused};
 pub use fault::{Access, FaultKind, FaultOutcome};
 pub use file::File;
 pub use fork::ForkStrategy;

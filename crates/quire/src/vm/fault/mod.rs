@@ -181,6 +181,17 @@ impl<P: Platform> Mm<'_, P> {
         if access == Access::Write && !access.is_good_for(found.entry) {
             return self.fault_protected(vma, addr, found);
         }
+        if let Some(size) = found.leaf_size()
+            && access == Access::Write
+            && caller == Caller::Access
+            && !found.entry.has(EntryFlags::DIRTY)
+        {
+            // Hardware would set it with the store. Whoever asks on behalf of others (a secondary MMU) lets them store
+            // without.
+            if !self.tables().upgrade(addr, size, found.entry, EntryFlags::DIRTY | EntryFlags::ACCESSED) {
+                return Ok(Step::Again);
+            }
+        }
         Ok(Step::done(order, FaultKind::Spurious))
     }
 }

@@ -1,0 +1,327 @@
+//! One large leaf on a new folio in the place of a table, whose pages are copied while they go on being used.
+//!
+//! # Protocol
+//!
+//! Each step holds the address-space lock as it says; between two steps it may be given back.
+//!
+//! 1. *Exclusive*: [`PageTables::begin_copies`] takes the dirty bits from the leaves and flushes. From then on a leaf that is
+//!    dirty was stored through, or came, since.
+//! 2. *Shared*: [`PageTables::bring_pages`] shows the pages that are not yet [copied](Copied). Everybody goes on reading and
+//!    storing, faults included. What a fault puts in the place of a leaf, or of nothing, is dirty, or another kind of thing
+//!    than what was copied; a copy torn by a store is copied again, since the store sets the dirty bit.
+//! 3. *Exclusive*: [`PageTables::put_leaf`] takes the table out, flushes, and shows what must be copied again, at a time
+//!    when nobody reaches the table. Then the large leaf comes.
+//!
+//! Whoever held the lock exclusively between two steps may have changed anything: the caller, who sees that by the lock's
+//! number of writers, forgets what was copied.
+//!
+//! A CPU that touches the range waits from the exchange in step 3 to its end: for a flush and for the pages that were stored
+//! to since step 1. Steps 1 and 2 may be repeated until these are few, as a live migration does.
+#![forbid(unsafe_code)]
+
+use super::PageTables;
+use crate::addr::{Frame, PageSize, VirtAddr, VirtRange};
+use crate::arch::{Entry, EntryFlags, Level};
+use crate::limits::TABLE_ENTRIES;
+use crate::memmap::FrameMask;
+use crate::platform::Platform;
+use crate::tlb::words::Table;
+use crate::tlb::{FlushBatch, MmuGather, Unmapped};
+
+/// What a leaf loses so that the next store is seen. Whoever clears the dirty bit clears what depends on it.
+const RECORDED: EntryFlags = EntryFlags::DIRTY.union(EntryFlags::ZEROED);
+
+/// What stands around an address that is a multiple of 2 MiB.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stands {
+    /// Nothing, in so many bytes from there on.
+    Nothing(u64),
+    /// A leaf of 2 MiB or more.
+    Large,
+    /// A marker in the place of a large leaf, or one that is being replaced.
+    Other,
+    /// A table of 4 KiB leaves.
+    Table(TableSurvey),
+}
+
+/// What the 512 entries of a table are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TableSurvey {
+    /// Leaves of counted frames.
+    pub present: usize,
+    /// Leaves of the zero frame.
+    pub zero: usize,
+    /// Leaves of frames that others map as well; all of them in a table that others reach.
+    pub shared: usize,
+    /// Leaves that hardware has used since somebody looked last.
+    pub young: usize,
+    /// Leaves of which the contents may be dropped.
+    pub lazy: usize,
+    /// Leaves that are marked for a handler.
+    pub marked: usize,
+    /// Markers in the place of leaves whose memory is lost, and busy entries.
+    pub lost: usize,
+    /// Leaves of frames that somebody besides leaves owns.
+    pub held: usize,
+    /// Leaves that are not anonymous memory.
+    pub file: usize,
+    /// The frame of the first leaf of a counted frame.
+    pub first: Option<Frame>,
+    /// Whether all leaves map one whole block in order.
+    pub in_order: bool,
+    /// Pages that are not yet copied, or not as they are now.
+    pub missing: usize,
+}
+
+impl TableSurvey {
+    /// Entries that map nothing or zeroes.
+    pub fn holes(&self) -> usize {
+        TABLE_ENTRIES - self.present - self.lost
+    }
+}
+
+/// Which pages of a new folio have the contents of the leaves in whose place it comes, unless these were stored through
+/// since.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Copied {
+    /// Copies of frames.
+    pages: FrameMask,
+    /// Zeroes in the place of holes.
+    zeroes: FrameMask,
+}
+
+impl Copied {
+    /// None.
+    pub const NOTHING: Self = Self { pages: FrameMask::EMPTY, zeroes: FrameMask::EMPTY };
+    /// The folio is all zero.
+    pub const ZEROES: Self = Self { pages: FrameMask::EMPTY, zeroes: FrameMask::ALL };
+
+    /// Whether the page for this entry is there.
+    #[inline]
+    fn has(&self, index: usize, entry: Entry) -> bool {
+        if maps_frame(entry) {
+            self.pages.contains(index) && !entry.has(EntryFlags::DIRTY) && !entry.has(EntryFlags::ZEROED)
+        } else {
+            self.zeroes.contains(index)
+        }
+    }
+
+    #[inline]
+    fn note(&mut self, run: &Run) {
+        let mask = FrameMask::run(run.index, run.count);
+        let (to, other) = if run.from.is_some() {
+            (&mut self.pages, &mut self.zeroes)
+        } else {
+            (&mut self.zeroes, &mut self.pages)
+        };
+        (*to, *other) = (to.union(mask), other.without(mask));
+    }
+}
+
+/// Pages that are to be brought to a new folio.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Run {
+    /// The first page of the folio.
+    pub index: usize,
+    /// How many.
+    pub count: usize,
+    /// The first of the frames that they are copies of; `None`: they are zeroes.
+    pub from: Option<Frame>,
+}
+
+impl Run {
+    fn of(index: usize, entry: Entry) -> Self {
+        Self { index, count: 1, from: maps_frame(entry).then(|| entry.frame()) }
+    }
+
+    /// Whether `next` goes on where the run ends.
+    #[inline]
+    fn goes_on_with(&self, next: &Self) -> bool {
+        next.index == self.index + self.count
+            && next.from == self.from.map(|from| from.add(self.count as u64))
+    }
+}
+
+impl<'p, P: Platform> PageTables<'_, 'p, P> {
+    /// What stands at `addr`, a multiple of 2 MiB, and what of it is not yet `copied`. Shared; the answer may be old.
+    pub fn survey(&self, addr: VirtAddr, copied: &Copied) -> Stands {
+        let mut table = self.root();
+        let mut shared = false;
+        while table.level() > Level::PTE {
+            let entry = table.load(table.index(addr));
+            if entry.is_leaf(table.level()) {
+                return Stands::Large;
+            }
+            if entry.is_empty() {
+                return Stands::Nothing(table.extent(addr).end.0 - addr.0);
+            }
+            if !entry.is_table(table.level()) {
+                return Stands::Other;
+            }
+            shared = entry.is_shared_table(table.level());
+            table = table.child(self.platform(), entry);
+        }
+        Stands::Table(self.survey_table(table, shared, copied))
+    }
+
+    fn survey_table(&self, table: Table<'p>, shared: bool, copied: &Copied) -> TableSurvey {
+        let mut survey = TableSurvey { in_order: true, ..TableSurvey::default() };
+        // Which frames of the 64 around the last one that was asked about one leaf maps and nobody holds.
+        let mut sole = (u64::MAX, 0);
+        for index in 0..TABLE_ENTRIES {
+            let entry = table.load(index);
+            survey.missing += usize::from(!copied.has(index, entry));
+            survey.young += usize::from(entry.has(EntryFlags::PRESENT | EntryFlags::ACCESSED));
+            survey.marked += usize::from(entry.has(EntryFlags::PRESENT | EntryFlags::UFFD_WP));
+            survey.zero += usize::from(entry.has(EntryFlags::PRESENT | EntryFlags::SPECIAL));
+            if !maps_frame(entry) {
+                survey.lost += usize::from(!entry.is_present() && !entry.is_empty());
+                survey.in_order = false;
+                continue;
+            }
+            let frame = entry.frame();
+            survey.present += 1;
+            survey.file += usize::from(!entry.has(EntryFlags::ANON));
+            survey.lazy += usize::from(entry.has(EntryFlags::LAZY_FREE) && !entry.has(EntryFlags::DIRTY));
+            survey.held += usize::from(self.allocator.is_held(frame));
+            let first = *survey.first.get_or_insert(frame);
+            survey.in_order &=
+                frame.0 == first.0 + index as u64 && first.is_aligned(PageSize::Size2M.order());
+            // Who has the right to store has the page alone.
+            if shared {
+                survey.shared += 1;
+            } else if !entry.has(EntryFlags::WRITE) {
+                if sole.0 != frame.0 / 64 {
+                    sole = (frame.0 / 64, self.allocator.mapped_once(frame));
+                }
+                survey.shared += usize::from(sole.1 >> (frame.0 % 64) & 1 == 0);
+            }
+        }
+        survey
+    }
+
+    /// Whether other address spaces may reach the table at `addr`. Exclusive, or the answer may be old.
+    pub fn is_shared(&self, addr: VirtAddr) -> bool {
+        self.step(VirtRange::from_len(addr, PageSize::Size4K.bytes())).shared
+    }
+
+    /// Takes the dirty bits from the leaves at `addr`, and says that their contents are wanted; those that had one, or came,
+    /// are no longer copied. Flushes. Exclusive, and the table is nobody else's.
+    pub fn begin_copies(&self, addr: VirtAddr, copied: &mut Copied) {
+        let Some(table) = self.find(addr, Level::PTE) else { return };
+        let mut owed = FlushBatch::new();
+        let locked = self.lock(table);
+        for index in 0..TABLE_ENTRIES {
+            let seen = locked.load(index);
+            if !maps_frame(seen) {
+                continue;
+            }
+            let before =
+                locked.update(index, seen, |leaf| leaf.without(RECORDED).without(EntryFlags::LAZY_FREE));
+            if !copied.has(index, before) {
+                copied.pages = copied.pages.without(FrameMask::run(index, 1));
+            }
+            if before.has(EntryFlags::DIRTY) {
+                owed.add(
+                    VirtRange::from_len(addr.add(index as u64 * PageSize::Size4K.bytes()), 4096),
+                    PageSize::Size4K,
+                );
+            }
+        }
+        drop(locked);
+        owed.flush(self.allocator, self.context);
+    }
+
+    /// Shows, as runs in ascending order, the pages that are not yet copied and were not stored to since
+    /// [`Self::begin_copies`]; those that were would have to be copied again. How many pages. Shared.
+    pub fn bring_pages(&self, addr: VirtAddr, copied: &mut Copied, show: impl FnMut(Run)) -> u64 {
+        let Some(table) = self.find(addr, Level::PTE) else { return 0 };
+        let entries = (0..TABLE_ENTRIES).map(|index| (index, table.load(index)));
+        let clean = entries.filter(|(_, entry)| !(maps_frame(*entry) && entry.has(EntryFlags::DIRTY)));
+        show_missing(clean, copied, show)
+    }
+
+    /// Takes the table at `addr` out, flushes, shows the pages that are not copied as they are now, and puts one leaf of 2 MiB on
+    /// the folio `to` in the table's place; how many pages were shown. The leaf has `flags`, and the right to store if one of
+    /// those in whose place it comes counts as stored to; else the first store is noticed. The table goes to the gather.
+    /// Exclusive, and the table is nobody else's.
+    ///
+    /// # Errors
+    /// `None`, and nothing has changed: there is no such table.
+    pub fn put_leaf(
+        &self,
+        addr: VirtAddr,
+        to: Frame,
+        flags: EntryFlags,
+        copied: &mut Copied,
+        gather: &mut MmuGather<'_, '_, P>,
+        show: impl FnMut(Run),
+    ) -> Option<u64> {
+        gather.make_room();
+        let parent = self.find(addr, Level::PMD)?;
+        let index = parent.index(addr);
+        let pointer = parent.load(index);
+        if !pointer.is_table(Level::PMD) || pointer.is_shared_table(Level::PMD) {
+            return None;
+        }
+        self.allocator.counter().map_large(to, PageSize::Size2M);
+        self.lock(parent).exchange(index, Entry::BUSY);
+        gather.add(Unmapped::table(pointer, Level::PMD));
+        gather.owe_tables(parent.extent(addr));
+        gather.flush();
+        let table = parent.child(self.platform(), pointer);
+        let entries = (0..TABLE_ENTRIES).map(|index| (index, table.load_private(index)));
+        let shown = show_missing(entries.clone(), copied, show);
+        let leaf = Entry::leaf(to, PageSize::Size2M, with_history(flags, entries.map(|(_, entry)| entry)));
+        self.lock(parent).fill(index, leaf);
+        Some(shown)
+    }
+}
+
+/// The flags of a leaf in the place of these.
+fn with_history(flags: EntryFlags, entries: impl Iterator<Item = Entry>) -> EntryFlags {
+    let history = entries
+        .filter(|entry| entry.is_present())
+        .fold(EntryFlags::NONE, |all, entry| all.union(entry.flags()))
+        .intersection(EntryFlags::ACCESSED | EntryFlags::SOFT_DIRTY);
+    let flags = flags.without(EntryFlags::ACCESSED | EntryFlags::SOFT_DIRTY).union(history);
+    // Whoever may store without a fault counts as having stored.
+    let flags =
+        if history.contains(EntryFlags::SOFT_DIRTY) { flags } else { flags.without(EntryFlags::WRITE) };
+    // What was copied is nowhere else, and zeroes among it are not known to be such.
+    flags.union(EntryFlags::DIRTY)
+}
+
+/// Shows the pages among these entries that are missing, and notes that they are there; how many.
+fn show_missing(
+    entries: impl Iterator<Item = (usize, Entry)>,
+    copied: &mut Copied,
+    mut show: impl FnMut(Run),
+) -> u64 {
+    let (mut open, mut shown): (Option<Run>, u64) = (None, 0);
+    let mut close = |run: Option<Run>, copied: &mut Copied| {
+        if let Some(run) = run {
+            show(run);
+            copied.note(&run);
+            shown += run.count as u64;
+        }
+    };
+    for (index, entry) in entries {
+        if copied.has(index, entry) {
+            continue;
+        }
+        let next = Run::of(index, entry);
+        match &mut open {
+            Some(run) if run.goes_on_with(&next) => run.count += 1,
+            _ => close(open.replace(next), copied),
+        }
+    }
+    close(open, copied);
+    shown
+}
+
+/// Whether an entry of a lowest-level table maps a counted frame.
+#[inline]
+fn maps_frame(entry: Entry) -> bool {
+    entry.is_present() && !entry.has(EntryFlags::SPECIAL)
+}

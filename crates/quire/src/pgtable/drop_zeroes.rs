@@ -1,0 +1,121 @@
+//! Leaves of pages that are all zero, in whose place the zero frame comes. The protocol stands in `vm/collapse/underused.rs`.
+#![forbid(unsafe_code)]
+
+use super::PageTables;
+use crate::addr::{Frame, PageSize, VirtAddr, VirtRange};
+use crate::arch::{Entry, EntryFlags, Level};
+use crate::error::MapError;
+use crate::limits::{BLOCK_SIZE, TABLE_ENTRIES};
+use crate::memmap::FrameMask;
+use crate::platform::Platform;
+use crate::tlb::{FlushBatch, MmuGather, Unmapped};
+
+impl<P: Platform> PageTables<'_, '_, P> {
+    /// Clears the dirty bit of every leaf in the range, and what depends on it. Until the flush that is owed, a store may go
+    /// unnoticed. Shared.
+    ///
+    /// # Errors
+    /// [`MapError::BadAddress`], [`MapError::OutOfMemory`]; nothing has changed then.
+    pub fn clear_dirty(&self, range: VirtRange, owed: &mut FlushBatch) -> Result<(), MapError> {
+        let recorded = EntryFlags::DIRTY.union(EntryFlags::ZEROED);
+        self.update_leaves(
+            range,
+            owed,
+            |leaf| leaf.without(recorded),
+            |before, _| before.has(EntryFlags::DIRTY),
+        )
+    }
+
+    /// Where what is not mapped at `addr`, a multiple of 2 MiB, ends; `None` if something is. Shared; the answer may be old.
+    pub fn end_of_nothing(&self, addr: VirtAddr) -> Option<VirtAddr> {
+        let step = self.step(VirtRange::from_len(addr, BLOCK_SIZE));
+        let nothing = !step.is_lowest() && step.table.load(step.table.index(addr)).is_empty();
+        nothing.then(|| step.table.extent(addr).end)
+    }
+
+    /// Puts the zero frame, as a leaf with these flags, in the place of those among the `candidates` of the 512 leaves at `addr`
+    /// that map anonymous pages of zeroes. A candidate that is clean was seen to be zero after its dirty bit was
+    /// cleared; of any other the page is read, when nobody can store to it any more. How many were replaced; their leaves
+    /// go to the gather. Exclusive until the gather has flushed, and no table is shared.
+    pub fn drop_zeroes(
+        &self,
+        addr: VirtAddr,
+        candidates: FrameMask,
+        zero: (Frame, EntryFlags),
+        gather: &mut MmuGather<'_, '_, P>,
+    ) -> u64 {
+        let Some(table) = self.find(addr, Level::PTE) else { return 0 };
+        let could_store = self.stop_stores(addr, candidates);
+        let (mut dropped, mut at) = (0, 0);
+        while at < TABLE_ENTRIES {
+            gather.make_room();
+            let locked = self.lock(table);
+            let Some(start) = candidates.next_set(at) else { break };
+            let mut run: Option<(Entry, u64)> = None;
+            at = start;
+            // As many as are one run of frames.
+            while at < TABLE_ENTRIES && candidates.contains(at) {
+                let leaf = locked.load(at);
+                let next = run.is_none_or(|(first, count)| first.frame().add(count) == leaf.frame());
+                if !next
+                    || !is_own(leaf)
+                    || leaf.has(EntryFlags::DIRTY) && !self.allocator.is_zero(leaf.frame())
+                {
+                    break;
+                }
+                let history = leaf.flags().intersection(EntryFlags::SOFT_DIRTY);
+                let flags = zero.1.union(EntryFlags::SPECIAL).union(history);
+                locked.exchange(at, Entry::leaf(zero.0, PageSize::Size4K, flags));
+                locked.note_zero();
+                run = Some(run.map_or((leaf, 1), |(first, count)| (first, count + 1)));
+                at += 1;
+            }
+            match run {
+                Some((first, count)) => {
+                    let bytes = PageSize::Size4K.bytes();
+                    gather.add(Unmapped::leaves(first, PageSize::Size4K, count, false));
+                    gather.owe(
+                        VirtRange::from_len(addr.add(start as u64 * bytes), count * bytes),
+                        PageSize::Size4K,
+                    );
+                    dropped += count;
+                }
+                None => {
+                    // It is no page of zeroes any more.
+                    let leaf = locked.load(at);
+                    if could_store.contains(at) && leaf.is_present() && !leaf.has(EntryFlags::SPECIAL) {
+                        locked.update(at, leaf, |leaf| leaf.with(EntryFlags::WRITE));
+                    }
+                    at += 1;
+                }
+            }
+        }
+        gather.flush();
+        dropped
+    }
+
+    /// Takes the right to store from leaves, and flushes; which of them had it. Nobody gives it back: the address-space lock is
+    /// held exclusive.
+    fn stop_stores(&self, addr: VirtAddr, candidates: FrameMask) -> FrameMask {
+        let mut could_store = FrameMask::EMPTY;
+        let Some(table) = self.find(addr, Level::PTE) else { return could_store };
+        let mut owed = FlushBatch::new();
+        let locked = self.lock(table);
+        for index in (0..TABLE_ENTRIES).filter(|&index| candidates.contains(index)) {
+            let seen = locked.load(index);
+            if is_own(seen) && seen.has(EntryFlags::WRITE) {
+                locked.update(index, seen, |leaf| leaf.without(EntryFlags::WRITE));
+                could_store = could_store.union(FrameMask::run(index, 1));
+                owed.add(VirtRange::from_len(addr, BLOCK_SIZE), PageSize::Size4K);
+            }
+        }
+        drop(locked);
+        owed.flush(self.allocator, self.context);
+        could_store
+    }
+}
+
+/// Whether a leaf maps a frame of anonymous memory.
+fn is_own(leaf: Entry) -> bool {
+    leaf.is_present() && leaf.has(EntryFlags::ANON) && !leaf.has(EntryFlags::SPECIAL)
+}

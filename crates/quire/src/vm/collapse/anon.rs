@@ -1,0 +1,248 @@
+//! Collapse of private anonymous memory, by copy.
+//!
+//! # Protocol
+//!
+//! The new folio is allocated first, holding no lock. Then rounds, at most [`COLLAPSE_ROUNDS`]. In each the address space's lock
+//! is taken for *writing*: mapping and leaves are judged anew, tables that `fork` shared become this address space's own, and
+//! where more than [`COLLAPSE_RECOPIED`] pages are still to be brought over, dirty bits are taken from the leaves, with a flush.
+//! The lock is given back, and taken for *reading*: the pages are copied while programs load, store and fault as before. When
+//! few are left, the table is taken out, with a flush, those few are copied, and the large leaf comes (the steps stand in
+//! `pgtable/collapse_copy.rs`).
+//!
+//! So nobody is kept out for longer than it takes to look at 512 entries twice, to flush, and to copy what was stored to
+//! since. The last round copies with the lock held for writing, in case a program stores faster than that: those who only
+//! touch memory that is mapped do not notice it even then.
+//!
+//! What was copied is good as long as nobody else took the lock for writing in between, which its number of writers
+//! tells; and one that was stored to since its dirty bit was taken is copied again. A store needs no lock, so this is all
+//! that keeps it: whoever maps the memory elsewhere (a secondary MMU) drops its copies at each flush, and comes through
+//! [`Mm::fault`](crate::vm::Mm::fault) before it stores, which sets the dirty bit.
+//!
+//! Pages that other address spaces map as well are copied for this one alone: nobody can store to them, and whoever gains the
+//! right to does so with the dirty bit. Frames that somebody else owns are refused: a device stores to them without asking.
+#![forbid(unsafe_code)]
+
+use super::limits::Terms;
+use super::report::{Done, Refusal};
+use crate::addr::{Frame, FrameRange, Order, VirtRange};
+use crate::arch::EntryFlags;
+use crate::clear::Copier;
+use crate::limits::{
+    BLOCK_SIZE, CLEAR_STRETCH_BYTES, COLLAPSE_RECOPIED, COLLAPSE_ROUNDS, FRAME_SIZE, TABLE_ENTRIES,
+};
+use crate::page_alloc::{Contents, Gfp, Origin};
+use crate::pgtable::{Copied, PageTables, Run, Stands, TableSurvey};
+use crate::platform::{Platform, TouchHint};
+use crate::stats::Stat;
+use crate::tlb::MmuGather;
+use crate::vm::body::MmBody;
+use crate::vm::fault::leaf_flags;
+use crate::vm::memory::Memory;
+use crate::vm::mm::Space;
+use crate::vm::rss::Counted;
+
+/// Frames that are copied without a reschedule point, at most.
+const STRETCH: usize = (CLEAR_STRETCH_BYTES / FRAME_SIZE) as usize;
+
+/// One collapse on its way.
+struct Job<'a, P: Platform> {
+    body: &'a MmBody,
+    extent: VirtRange,
+    terms: &'a Terms,
+    /// The new folio.
+    to: Frame,
+    copier: Copier<'a, P>,
+    copied: Copied,
+}
+
+impl<P: Platform> Memory<'_, P> {
+    /// Makes one leaf of an aligned range of 2 MiB of somebody's address space. The caller holds no lock.
+    pub(super) fn collapse_extent(
+        &self,
+        body: &MmBody,
+        extent: VirtRange,
+        terms: &Terms,
+    ) -> Result<Done, Refusal> {
+        let space = body.space.read(self.platform());
+        terms.mapping(&space, extent, self.policy())?;
+        let survey = match PageTables::new(self.pages(), &body.context).survey(extent.start, &Copied::NOTHING)
+        {
+            Stands::Large => return Ok(Done::Large),
+            Stands::Nothing(_) => return Err(Refusal::Empty),
+            Stands::Other => return Err(Refusal::Lost),
+            Stands::Table(survey) => survey,
+        };
+        drop(space);
+        terms.leaves(&survey)?;
+        if survey.in_order && self.collapse_shape(body, extent, terms)? {
+            return Ok(Done::Reshaped);
+        }
+        self.collapse_by_copy(body, extent, terms, &survey)
+    }
+
+    /// Tries to make one leaf of leaves that map one folio in order; whether they did.
+    fn collapse_shape(&self, body: &MmBody, extent: VirtRange, terms: &Terms) -> Result<bool, Refusal> {
+        let space = body.space.write(self.platform());
+        terms.mapping(&space, extent, self.policy())?;
+        let tables = PageTables::new(self.pages(), &body.context);
+        let done = tables.collapse(extent.start).map_err(|_| Refusal::NoMemory)?;
+        self.pages().count(Stat::ThpCollapseShape, u64::from(done));
+        Ok(done)
+    }
+
+    fn collapse_by_copy(
+        &self,
+        body: &MmBody,
+        extent: VirtRange,
+        terms: &Terms,
+        survey: &TableSurvey,
+    ) -> Result<Done, Refusal> {
+        let pages = self.pages();
+        let Ok((to, contents)) = self.collapse_target(survey) else {
+            pages.count(Stat::ThpCollapseAllocFailed, 1);
+            return Err(Refusal::NoMemory);
+        };
+        pages.count(Stat::ThpCollapseAlloc, 1);
+        let copied = if contents == Contents::Zeroed { Copied::ZEROES } else { Copied::NOTHING };
+        let copier = pages.clearer().copier(self.platform(), BLOCK_SIZE, TouchHint::Later);
+        let mut job = Job { body, extent, terms, to, copier, copied };
+        if let Err(why) = self.bring_over(&mut job) {
+            self.give_up(to, Order::BLOCK);
+            return Err(why);
+        }
+        pages.count(Stat::ThpCollapseCopied, 1);
+        if pages.has_bad(to) {
+            self.lose_marked(FrameRange::folio(to, Order::BLOCK));
+        }
+        Ok(Done::Copied)
+    }
+
+    /// A folio for the copies, on the node on which the first of the pages is; if need be what is in the way of one moves
+    /// elsewhere.
+    fn collapse_target(&self, survey: &TableSurvey) -> Result<(Frame, Contents), Refusal> {
+        let pages = self.pages();
+        let gfp = match survey.first {
+            Some(frame) if pages.node_count() > 1 => Gfp::USER.on_node(pages.node_of_frame(frame)),
+            _ => Gfp::USER,
+        };
+        let mostly_holes = survey.holes() > TABLE_ENTRIES / 2;
+        let found = if mostly_holes {
+            pages.alloc_known(gfp, Order::BLOCK)
+        } else {
+            pages.alloc(gfp, Order::BLOCK).map(|frame| (frame, Contents::Unknown))
+        };
+        let move_out = |range| {
+            self.move_out(range);
+        };
+        found
+            .or_else(|_| {
+                pages.alloc_moving(gfp, Order::BLOCK, move_out).map(|frame| (frame, Contents::Unknown))
+            })
+            .map_err(|_| Refusal::NoMemory)
+    }
+
+    /// The rounds.
+    fn bring_over(&self, job: &mut Job<'_, P>) -> Result<(), Refusal> {
+        let (mut expected, mut round) = (None, 1);
+        loop {
+            let space = job.body.space.write(self.platform());
+            if expected.is_some_and(|number| number != space.writes()) {
+                job.copied = Copied::NOTHING;
+            }
+            let survey = self.prepare_round(job, &space)?;
+            self.pages().count(Stat::ThpCollapseRounds, 1);
+            let tables = PageTables::new(self.pages(), &job.body.context);
+            let last = round == COLLAPSE_ROUNDS;
+            if survey.missing > COLLAPSE_RECOPIED {
+                tables.begin_copies(job.extent.start, &mut job.copied);
+                if !last {
+                    let number = space.writes();
+                    drop(space);
+                    let space = job.body.space.read(self.platform());
+                    if space.writes() == number {
+                        self.copy_clean(job, &tables);
+                    }
+                    (expected, round) = (Some(number.wrapping_add(1)), round + 1);
+                    continue;
+                }
+                self.copy_clean(job, &tables);
+            }
+            let mut gather = MmuGather::new(self.pages(), &job.body.context);
+            let put = self.put_leaf(job, &space, &mut gather);
+            drop(space);
+            // What was mapped is detached and flushed: nobody reaches it.
+            let change = gather.finish();
+            if put.is_ok() {
+                job.body.add_rss(self.pages(), change, Counted::File);
+                job.body.add_anon(self.pages(), TABLE_ENTRIES as i64);
+            }
+            return put;
+        }
+    }
+
+    /// Judges anew what is to be collapsed, once its table is this address space's own. The lock is held for writing.
+    fn prepare_round(&self, job: &Job<'_, P>, space: &Space) -> Result<TableSurvey, Refusal> {
+        job.terms.mapping(space, job.extent, self.policy())?;
+        let tables = PageTables::new(self.pages(), &job.body.context);
+        // Before it is judged whether pages are shared: in a shared table all are.
+        let survey = |tables: &PageTables<'_, '_, P>| match tables.survey(job.extent.start, &job.copied) {
+            Stands::Table(survey) => Ok(survey),
+            _ => Err(Refusal::Busy),
+        };
+        let before = survey(&tables)?;
+        job.terms.leaves(&before)?;
+        if !tables.is_shared(job.extent.start) {
+            return Ok(before);
+        }
+        tables.unshare(job.extent).map_err(|_| Refusal::NoMemory)?;
+        survey(&tables)
+    }
+
+    /// Copies what is missing and was not stored to lately. The lock is held for reading at least.
+    fn copy_clean(&self, job: &mut Job<'_, P>, tables: &PageTables<'_, '_, P>) {
+        let (to, copier, mut left) = (job.to, &job.copier, STRETCH);
+        let pages = tables.bring_pages(job.extent.start, &mut job.copied, |run| {
+            for at in (0..run.count).step_by(STRETCH) {
+                let count = STRETCH.min(run.count - at);
+                self.bring(copier, to, &run, at, count);
+                left = left.saturating_sub(count);
+                if left == 0 {
+                    self.platform().reschedule_point();
+                    left = STRETCH;
+                }
+            }
+        });
+        self.pages().count(Stat::ThpCollapsePages, pages);
+    }
+
+    /// Ends it. The lock is held for writing.
+    fn put_leaf(
+        &self,
+        job: &mut Job<'_, P>,
+        space: &Space,
+        gather: &mut MmuGather<'_, '_, P>,
+    ) -> Result<(), Refusal> {
+        let vma = job.terms.mapping(space, job.extent, self.policy())?;
+        let start = job.extent.start;
+        let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
+        self.pages().set_origin(job.to, Origin::new(job.body.family, vma.attributes.origin_of(start)));
+        let (to, copier) = (job.to, &job.copier);
+        let tables = PageTables::new(self.pages(), &job.body.context);
+        let again = tables.put_leaf(start, to, flags, &mut job.copied, gather, |run| {
+            for at in (0..run.count).step_by(STRETCH) {
+                self.bring(copier, to, &run, at, STRETCH.min(run.count - at));
+            }
+        });
+        self.pages().count(Stat::ThpCollapseRecopied, again.unwrap_or(0));
+        again.map(|_| ()).ok_or(Refusal::Busy)
+    }
+
+    /// Brings a part of a run to the new folio.
+    fn bring(&self, copier: &Copier<'_, P>, to: Frame, run: &Run, at: usize, count: usize) {
+        let to = FrameRange::new(to.add((run.index + at) as u64), count as u64);
+        match run.from {
+            Some(from) => copier.copy(FrameRange::new(from.add(at as u64), count as u64), to.start),
+            None => self.pages().clear(to, TouchHint::Later),
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Collapse: 2 MiB of small pages become one folio, mapped by one leaf.
+//!
+//! Where the pages stand in one block in order already, only the shape of the page table changes. Else they are copied to a new
+//! folio ([`anon`]), by call ([`Mm::collapse`]) or in the background ([`scan`]). The way back is [`underused`]: a folio of which
+//! most is zero is split, and the zeroes are given up.
+//!
+//! (Linux: `mm/khugepaged.c`; Documentation/admin-guide/mm/transhuge.rst. It clears the entry above the table, copies with
+//! everybody kept out, and holds the address space's lock for writing meanwhile.)
+#![forbid(unsafe_code)]
+
+mod anon;
+mod limits;
+mod report;
+mod scan;
+mod underused;
+
+pub use limits::CollapseLimits;
+pub use report::{Collapsed, Refusal};
+pub use scan::{Collapser, Scanned};
+pub use underused::{Splitter, Underused};
+
+use super::madvise::covers;
+use super::mm::Mm;
+use crate::addr::{VirtAddr, VirtRange};
+use crate::error::MmError;
+use crate::limits::{BLOCK_SIZE, FRAME_SIZE};
+use crate::platform::Platform;
+
+use limits::Terms;
+
+impl<P: Platform> Mm<'_, P> {
+    /// Makes one folio, mapped by one leaf, of each aligned 2 MiB of private anonymous memory in `len` bytes (rounded up to
+    /// pages) from `addr`, whatever the folio policy says and however many holes there are; not where
+    /// [`Advice::NoHugePage`](super::Advice::NoHugePage) was given. What became of each is in the answer. As `MADV_COLLAPSE`.
+    ///
+    /// Everybody goes on using the memory: who touches it waits for a flush and at most
+    /// [`COLLAPSE_RECOPIED`](crate::limits::COLLAPSE_RECOPIED) pages to be copied, more only if a program stores faster than
+    /// [`COLLAPSE_ROUNDS`](crate::limits::COLLAPSE_ROUNDS) rounds can copy.
+    ///
+    /// # Errors
+    /// [`MmError::Invalid`] for an unaligned address or an overflow, [`MmError::NoMemory`] where nothing is mapped in a part of
+    /// the range; the rest was collapsed then.
+    pub fn collapse(&self, addr: VirtAddr, len: u64) -> Result<Collapsed, MmError> {
+        let pages = VirtAddr(len).align_up(FRAME_SIZE).ok_or(MmError::Invalid)?.0;
+        let end = addr.0.checked_add(pages).map(VirtAddr).ok_or(MmError::Invalid)?;
+        if !addr.is_aligned(FRAME_SIZE) {
+            return Err(MmError::Invalid);
+        }
+        let covered = covers(&self.space.read(self.memory.platform()), VirtRange::new(addr, end));
+        let mut report = Collapsed::default();
+        let mut at = addr.align_up(BLOCK_SIZE).ok_or(MmError::Invalid)?;
+        while at < end && end.0 - at.0 >= BLOCK_SIZE && !self.memory.platform().is_dying() {
+            let extent = VirtRange::from_len(at, BLOCK_SIZE);
+            report.note(self.memory.collapse_extent(self.body(), extent, &Terms::Forced));
+            at = extent.end;
+            self.memory.platform().reschedule_point();
+        }
+        covered.map(|()| report)
+    }
+}

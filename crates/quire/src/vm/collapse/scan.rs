@@ -1,0 +1,152 @@
+//! The background collapser: goes round all address spaces, a little in each call. (Linux: `khugepaged`.)
+#![forbid(unsafe_code)]
+
+use super::limits::{CollapseLimits, Terms};
+use super::report::{Collapsed, Refusal};
+use crate::addr::{VirtAddr, VirtRange};
+use crate::limits::{BLOCK_SIZE, COLLAPSE_SCAN_PAGES, TABLE_ENTRIES};
+use crate::pgtable::{Copied, PageTables, Stands};
+use crate::platform::Platform;
+use crate::vm::body::{FoundBody, MmBody};
+use crate::vm::memory::Memory;
+
+/// A place in the order of all address spaces, and in one of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Cursor {
+    /// Family and number of the address space.
+    key: (u64, u64),
+    /// Where to go on in it.
+    pub(super) at: VirtAddr,
+}
+
+impl Cursor {
+    /// The address space to go on with; `None` at the end of all.
+    pub(super) fn find<P: Platform>(&mut self, memory: &Memory<'_, P>) -> Option<FoundBody> {
+        let (body, key) = FoundBody::next_of_all(memory, (self.key.0, self.key.1.saturating_sub(1)))?;
+        if key != self.key {
+            *self = Self { key, at: VirtAddr(0) };
+        }
+        Some(body)
+    }
+
+    /// The address space is done with.
+    pub(super) fn leave(&mut self) {
+        *self = Self { key: (self.key.0, self.key.1 + 1), at: VirtAddr(0) };
+    }
+}
+
+/// What a background collapser does at what rate, how far it came, and what it did. The names and defaults of what can be
+/// chosen are Linux's, as files of `/sys/kernel/mm/transparent_hugepage/khugepaged/`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Collapser {
+    /// What is collapsed.
+    pub limits: CollapseLimits,
+    /// Pages that one call scans. 2 MiB that are large, or empty, count as one page, and so does a mapping that is passed over.
+    pub pages_to_scan: u64,
+    /// Milliseconds from one call to the next.
+    pub scan_sleep_millisecs: u64,
+    /// The same after there was no folio to collapse into.
+    pub alloc_sleep_millisecs: u64,
+    /// Ranges of 2 MiB that it collapsed so far.
+    pub pages_collapsed: u64,
+    /// Times that it went round all address spaces.
+    pub full_scans: u64,
+    cursor: Cursor,
+}
+
+impl Default for Collapser {
+    fn default() -> Self {
+        Self {
+            limits: CollapseLimits::default(),
+            pages_to_scan: COLLAPSE_SCAN_PAGES,
+            scan_sleep_millisecs: 10_000,
+            alloc_sleep_millisecs: 60_000,
+            pages_collapsed: 0,
+            full_scans: 0,
+            cursor: Cursor::default(),
+        }
+    }
+}
+
+/// What one call did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Scanned {
+    /// Pages that were scanned, as [`Collapser::pages_to_scan`] counts them.
+    pub pages: u64,
+    /// What became of the ranges of 2 MiB in mappings that suited.
+    pub collapsed: Collapsed,
+    /// Whether this was the end of a round.
+    pub full_scan: bool,
+    /// Milliseconds after which it should be called again.
+    pub sleep_millisecs: u64,
+}
+
+/// What comes next in an address space.
+enum Next {
+    /// Nothing more.
+    End,
+    /// Something that is passed over.
+    Skip(VirtAddr),
+    /// A range of small pages.
+    Extent(VirtRange),
+}
+
+impl<P: Platform> Memory<'_, P> {
+    /// Scans on from where the last call left off, and collapses what it may. The caller holds no lock.
+    pub fn collapse_ahead(&self, collapser: &mut Collapser) -> Scanned {
+        let mut done = Scanned { sleep_millisecs: collapser.scan_sleep_millisecs, ..Scanned::default() };
+        let terms = Terms::Within(collapser.limits);
+        while done.pages < collapser.pages_to_scan && !self.platform().is_dying() {
+            let Some(body) = collapser.cursor.find(self) else {
+                collapser.cursor = Cursor::default();
+                collapser.full_scans += 1;
+                done.full_scan = true;
+                break;
+            };
+            match self.next_small(&body, collapser.cursor.at, &terms) {
+                Next::End => collapser.cursor.leave(),
+                Next::Skip(to) => {
+                    collapser.cursor.at = to;
+                    done.pages += 1;
+                }
+                Next::Extent(extent) => {
+                    let outcome = self.collapse_extent(&body, extent, &terms);
+                    done.collapsed.note(outcome);
+                    done.pages += TABLE_ENTRIES as u64;
+                    collapser.cursor.at = extent.end;
+                    if outcome == Err(Refusal::NoMemory) {
+                        done.sleep_millisecs = collapser.alloc_sleep_millisecs;
+                        break;
+                    }
+                }
+            }
+            drop(body);
+            self.platform().reschedule_point();
+        }
+        collapser.pages_collapsed += done.collapsed.collapsed();
+        done
+    }
+
+    /// The next range of small pages from `at` on in a mapping that suits.
+    fn next_small(&self, body: &MmBody, at: VirtAddr, terms: &Terms) -> Next {
+        let space = body.space.read(self.platform());
+        let user = space.layout.user;
+        if at >= user.end {
+            return Next::End;
+        }
+        let Some(vma) = space.tree.first_in(VirtRange::new(at, user.end)) else { return Next::End };
+        let extent = match at.max(vma.range.start).align_up(BLOCK_SIZE) {
+            Some(start) if start < vma.range.end => VirtRange::from_len(start, BLOCK_SIZE),
+            _ => return Next::Skip(vma.range.end),
+        };
+        if terms.mapping(&space, extent, self.policy()).is_err() {
+            return Next::Skip(vma.range.end);
+        }
+        let tables = PageTables::new(self.pages(), &body.context);
+        match tables.survey(extent.start, &Copied::NOTHING) {
+            Stands::Table(_) => Next::Extent(extent),
+            Stands::Nothing(bytes) => Next::Skip(extent.start.add(bytes)),
+            Stands::Large | Stands::Other => Next::Skip(extent.end),
+        }
+    }
+}

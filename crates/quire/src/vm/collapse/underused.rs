@@ -1,0 +1,201 @@
+//! Folios of 2 MiB most of which is zero: they are split, and the zeroes are given up.
+//!
+//! # Protocol
+//!
+//! *Looking* takes as long as reading 2 MiB, so nobody is kept out meanwhile. Under the address space's lock for *writing* the
+//! large leaf loses its dirty bit, with a flush. Under the lock for *reading* the pages are read. Under the lock for
+//! *writing* again, if nobody else has had it in between, the leaf becomes 512 small ones, each of which has what hardware
+//! recorded since; those of pages that were zero lose the right to store, with a flush; and now a leaf that is clean maps what
+//! was read, and of one that is not the page is read again. Then the zero frame comes in the place of pages that are zero, as
+//! after a load of untouched memory.
+//!
+//! Memory that several address spaces map is left alone, and so is what is locked, held or marked for a handler.
+//!
+//! (Linux, since 6.12: `split_underused_thp`, with `max_ptes_none` as the limit.)
+#![forbid(unsafe_code)]
+
+use super::scan::Cursor;
+use crate::addr::{Frame, Order, PageSize, VirtAddr, VirtRange};
+use crate::arch::EntryFlags;
+use crate::limits::{BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE, TABLE_ENTRIES};
+use crate::memmap::FrameMask;
+use crate::pgtable::PageTables;
+use crate::platform::Platform;
+use crate::stats::Stat;
+use crate::tlb::{FlushBatch, MmuGather};
+use crate::vm::body::MmBody;
+use crate::vm::fault::leaf_flags;
+use crate::vm::memory::Memory;
+use crate::vm::mm::Space;
+use crate::vm::rss::Counted;
+use crate::vm::vma::{Vma, VmaFlags};
+
+/// Where a search for underused folios is, and what it looks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Splitter {
+    /// A folio with more pages of zeroes than this is underused. 511, Linux's default: none is.
+    pub max_ptes_none: usize,
+    cursor: Cursor,
+}
+
+impl Splitter {
+    /// Of folios with more pages of zeroes than this.
+    pub fn new(max_ptes_none: usize) -> Self {
+        Self { max_ptes_none, cursor: Cursor::default() }
+    }
+}
+
+/// What one call did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Underused {
+    /// Folios of 2 MiB that it looked at.
+    pub folios: u64,
+    /// Those that were split.
+    pub split: u64,
+    /// Frames that became free.
+    pub freed: u64,
+    /// Folios that were underused and could not be split: there was no memory for page tables, or mappings changed meanwhile.
+    pub missed: u64,
+    /// Whether it came to the end of all address spaces; the next call starts anew.
+    pub full_scan: bool,
+}
+
+/// What comes next in an address space.
+enum Next {
+    End,
+    Skip(VirtAddr),
+    /// A folio, by one leaf.
+    Folio(VirtRange, Frame),
+}
+
+impl<P: Platform> Memory<'_, P> {
+    /// Looks at up to `folios` folios of 2 MiB from where the last call left off, splits those that are underused, and frees
+    /// what of them is zero. The caller holds no lock.
+    pub fn split_underused(&self, splitter: &mut Splitter, folios: u64) -> Underused {
+        let mut done = Underused::default();
+        while done.folios < folios && !self.platform().is_dying() {
+            let Some(body) = splitter.cursor.find(self) else {
+                splitter.cursor = Cursor::default();
+                done.full_scan = true;
+                break;
+            };
+            match self.next_large(&body, splitter.cursor.at) {
+                Next::End => splitter.cursor.leave(),
+                Next::Skip(to) => splitter.cursor.at = to,
+                Next::Folio(extent, frame) => {
+                    done.folios += 1;
+                    splitter.cursor.at = extent.end;
+                    if self.is_underused(frame, splitter.max_ptes_none) {
+                        match self.split_if_underused(&body, extent, splitter.max_ptes_none) {
+                            Some(freed) => (done.split, done.freed) = (done.split + 1, done.freed + freed),
+                            None => done.missed += 1,
+                        }
+                    }
+                }
+            }
+            drop(body);
+            self.platform().reschedule_point();
+        }
+        self.pages().count(Stat::ThpUnderusedSplitPage, done.split);
+        done
+    }
+
+    /// The next folio that is one address space's alone, from `at` on.
+    fn next_large(&self, body: &MmBody, at: VirtAddr) -> Next {
+        let space = body.space.read(self.platform());
+        let user = space.layout.user;
+        if at >= user.end {
+            return Next::End;
+        }
+        let Some(vma) = space.tree.first_in(VirtRange::new(at, user.end)) else { return Next::End };
+        let Some(start) = at.max(vma.range.start).align_up(BLOCK_SIZE).filter(|&at| at < vma.range.end)
+        else {
+            return Next::Skip(vma.range.end);
+        };
+        let extent = VirtRange::from_len(start, BLOCK_SIZE);
+        if suits(&space, extent).is_none() {
+            return Next::Skip(vma.range.end);
+        }
+        let tables = PageTables::new(self.pages(), &body.context);
+        match self.own_folio(&tables, start) {
+            Some(frame) => Next::Folio(extent, frame),
+            None => Next::Skip(tables.end_of_nothing(start).unwrap_or(extent.end)),
+        }
+    }
+
+    /// The folio of order 9 that a leaf at an address maps, and no other leaf, if it is one that nobody holds.
+    fn own_folio(&self, tables: &PageTables<'_, '_, P>, start: VirtAddr) -> Option<Frame> {
+        let found = tables.lookup(start);
+        let leaf = found.entry;
+        let fits = found.leaf_size() == Some(PageSize::Size2M)
+            && leaf.has(EntryFlags::ANON)
+            && !leaf.has(EntryFlags::SPECIAL)
+            && !leaf.has(EntryFlags::UFFD_WP)
+            && self.pages().is_block_mapped_once(leaf.frame())
+            && self.pages().is_block_folio(leaf.frame());
+        fits.then(|| leaf.frame())
+    }
+
+    /// Whether more than so many pages of a folio are zero now, as far as one can see who keeps nobody out.
+    fn is_underused(&self, frame: Frame, max_ptes_none: usize) -> bool {
+        let (mut zero, mut other) = (0, 0);
+        for at in 0..BLOCK_FRAMES as u64 {
+            *if self.pages().is_zero(frame.add(at)) { &mut zero } else { &mut other } += 1;
+            if other >= TABLE_ENTRIES.saturating_sub(max_ptes_none) || zero > max_ptes_none {
+                break;
+            }
+        }
+        zero > max_ptes_none
+    }
+
+    /// Splits the folio at an address, if it is underused; how many frames became free.
+    fn split_if_underused(&self, body: &MmBody, extent: VirtRange, max_ptes_none: usize) -> Option<u64> {
+        let tables = PageTables::new(self.pages(), &body.context);
+        let space = body.space.write(self.platform());
+        suits(&space, extent)?;
+        let frame = self.own_folio(&tables, extent.start)?;
+        let mut owed = FlushBatch::new();
+        let cleared = tables.clear_dirty(extent, &mut owed);
+        owed.flush(self.pages(), &body.context);
+        cleared.ok()?;
+        let number = space.writes();
+        drop(space);
+        let zeroes = self.zero_pages(body, frame, number)?;
+        if zeroes.count() <= max_ptes_none {
+            return None;
+        }
+        let space = body.space.write(self.platform());
+        let vma = suits(&space, extent).filter(|_| space.writes() == number.wrapping_add(1))?;
+        if self.own_folio(&tables, extent.start) != Some(frame) {
+            return None;
+        }
+        tables.split_at(extent.start.add(FRAME_SIZE)).ok()?;
+        let zero = (self.zero_frame(), leaf_flags(&vma.attributes, false));
+        let mut gather = MmuGather::new(self.pages(), &body.context);
+        tables.drop_zeroes(extent.start, zeroes, zero, &mut gather);
+        drop(space);
+        body.add_rss(self.pages(), gather.finish(), Counted::File);
+        // Where memory is so short that even this fails, the folio waits to be split.
+        Some(self.pages().split_folio(frame, Order::FRAME).unwrap_or(0))
+    }
+
+    /// The pages of a folio that are zero, unless somebody has had the lock for writing since its number of writers was this.
+    fn zero_pages(&self, body: &MmBody, frame: Frame, number: u32) -> Option<FrameMask> {
+        let space = body.space.read(self.platform());
+        let zero = |at: &usize| self.pages().is_zero(frame.add(*at as u64));
+        (space.writes() == number).then(|| {
+            (0..BLOCK_FRAMES).filter(zero).fold(FrameMask::EMPTY, |all, at| all.union(FrameMask::run(at, 1)))
+        })
+    }
+}
+
+/// The mapping around an aligned range of 2 MiB, if its folio may be taken apart.
+fn suits(space: &Space, extent: VirtRange) -> Option<&Vma> {
+    let vma = space.tree.find(extent.start)?;
+    let attributes = &vma.attributes;
+    let fits = attributes.is_anonymous()
+        && attributes.is_private()
+        && vma.range.covers(extent)
+        && !attributes.flags.contains(VmaFlags::LOCKED);
+    fits.then_some(vma)
+}

@@ -1,0 +1,17 @@
+//! Small pages become folios of 2 MiB, and back.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod copies;
+mod failures;
+mod forks;
+#[path = "../pgtable/support.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod machine;
+mod refusals;
+mod steps;
+mod support;
+mod threads;
+#[path = "../vm/world.rs"]
+#[allow(dead_code)]
+mod world;

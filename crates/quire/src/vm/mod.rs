@@ -42,7 +42,9 @@ pub mod tree;
 mod truncate;
 pub mod vma;
 
-pub use collapse::{CollapseLimits, Collapsed, Collapser, Refusal, Scanned, Splitter, Underused};
+pub use collapse::{
+    CollapseLimits, CollapseSteps, Collapsed, Collapser, Refusal, Scanned, Splitter, Underused,
+};
 pub use fault::{Access, FaultKind, FaultOutcome};
 pub use file::File;
 pub use fork::ForkStrategy;

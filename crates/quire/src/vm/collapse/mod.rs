@@ -9,11 +9,13 @@
 #![forbid(unsafe_code)]
 
 mod anon;
+mod huge;
 mod limits;
 mod report;
 mod scan;
 mod underused;
 
+pub use huge::CollapseSteps;
 pub use limits::CollapseLimits;
 pub use report::{Collapsed, Refusal};
 pub use scan::{Collapser, Scanned};
@@ -21,7 +23,7 @@ pub use underused::{Splitter, Underused};
 
 use super::madvise::covers;
 use super::mm::Mm;
-use crate::addr::{VirtAddr, VirtRange};
+use crate::addr::{PageSize, VirtAddr, VirtRange};
 use crate::error::MmError;
 use crate::limits::{BLOCK_SIZE, FRAME_SIZE};
 use crate::platform::Platform;
@@ -31,7 +33,8 @@ use limits::Terms;
 impl<P: Platform> Mm<'_, P> {
     /// Makes one folio, mapped by one leaf, of each aligned 2 MiB of private anonymous memory in `len` bytes (rounded up to
     /// pages) from `addr`, whatever the folio policy says and however many holes there are; not where
-    /// [`Advice::NoHugePage`](super::Advice::NoHugePage) was given. What became of each is in the answer. As `MADV_COLLAPSE`.
+    /// [`Advice::NoHugePage`](super::Advice::NoHugePage) was given. In mappings of huge pages whose parts may be mapped by
+    /// themselves ([`Advice::Split`](super::Advice::Split)) the largest leaves that the range covers come in the places of smaller ones ([`huge`]). What became of each is in the answer. As `MADV_COLLAPSE`.
     ///
     /// Everybody goes on using the memory: who touches it waits for a flush and at most
     /// [`COLLAPSE_RECOPIED`](crate::limits::COLLAPSE_RECOPIED) pages to be copied, more only if a program stores faster than
@@ -41,6 +44,14 @@ impl<P: Platform> Mm<'_, P> {
     /// [`MmError::Invalid`] for an unaligned address or an overflow, [`MmError::NoMemory`] where nothing is mapped in a part of
     /// the range; the rest was collapsed then.
     pub fn collapse(&self, addr: VirtAddr, len: u64) -> Result<Collapsed, MmError> {
+        self.collapse_in(addr, len, CollapseSteps::Staged)
+    }
+
+    /// As [`Self::collapse`], with pages of 1 GiB in these steps.
+    ///
+    /// # Errors
+    /// As [`Self::collapse`].
+    pub fn collapse_in(&self, addr: VirtAddr, len: u64, steps: CollapseSteps) -> Result<Collapsed, MmError> {
         let pages = VirtAddr(len).align_up(FRAME_SIZE).ok_or(MmError::Invalid)?.0;
         let end = addr.0.checked_add(pages).map(VirtAddr).ok_or(MmError::Invalid)?;
         if !addr.is_aligned(FRAME_SIZE) {
@@ -50,8 +61,12 @@ impl<P: Platform> Mm<'_, P> {
         let mut report = Collapsed::default();
         let mut at = addr.align_up(BLOCK_SIZE).ok_or(MmError::Invalid)?;
         while at < end && end.0 - at.0 >= BLOCK_SIZE && !self.memory.platform().is_dying() {
-            let extent = VirtRange::from_len(at, BLOCK_SIZE);
-            report.note(self.memory.collapse_extent(self.body(), extent, &Terms::Forced));
+            let huge = self.huge_extent(at, end);
+            let extent = VirtRange::from_len(at, huge.map_or(BLOCK_SIZE, PageSize::bytes));
+            report.note(match huge {
+                Some(size) => self.collapse_huge(extent, size, steps),
+                None => self.memory.collapse_extent(self.body(), extent, &Terms::Forced),
+            });
             at = extent.end;
             self.memory.platform().reschedule_point();
         }

@@ -10,6 +10,8 @@ pub(super) enum Done {
     Copied,
     /// They stood in one folio in order: no page was touched.
     Reshaped,
+    /// The same with 1 GiB.
+    Gigantic,
     /// They were one before.
     Large,
 }
@@ -41,8 +43,14 @@ macro_rules! refusals {
 refusals! {
     /// The mapping is of a file, or shared.
     NotAnonymous => Invalid, "not private anonymous memory: only that is collapsed";
-    /// The mapping is of huge pages.
-    HugePages => Invalid, "a mapping of huge pages is large already";
+    /// The mapping is of huge pages, which are mapped whole.
+    HugePages => Invalid, "a mapping of huge pages is large already: advise Split if parts are to be mapped by themselves";
+    /// A part of a huge page is not mapped.
+    Missing => Invalid, "a part of the huge page is not mapped: touch it first";
+    /// Parts differ in their rights, or in whether they are marked for a handler.
+    Rights => Invalid, "parts differ in their rights or marks: make them alike first";
+    /// The parts do not stand in one folio.
+    Apart => Invalid, "the parts do not stand in one folio";
     /// One mapping does not cover all of it.
     TooSmall => Invalid, "no mapping covers these 2 MiB: map more, at a multiple of 2 MiB";
     /// The program, or the folio policy, wants no folios of 2 MiB here.
@@ -76,6 +84,8 @@ pub struct Collapsed {
     pub copied: u64,
     /// How many mapped one folio in order by small leaves, and are mapped by one leaf now.
     pub reshaped: u64,
+    /// How many ranges of 1 GiB, in mappings of such pages, became one leaf.
+    pub gigantic: u64,
     /// How many were mapped by one leaf before.
     pub large: u64,
     /// Why the last that was refused was.
@@ -96,13 +106,14 @@ impl Collapsed {
 
     /// How many became large.
     pub fn collapsed(&self) -> u64 {
-        self.copied + self.reshaped
+        self.copied + self.reshaped + self.gigantic
     }
 
     pub(super) fn note(&mut self, done: Result<Done, Refusal>) {
         match done {
             Ok(Done::Copied) => self.copied += 1,
             Ok(Done::Reshaped) => self.reshaped += 1,
+            Ok(Done::Gigantic) => self.gigantic += 1,
             Ok(Done::Large) => self.large += 1,
             Err(why) => {
                 self.refused[why as usize] += 1;

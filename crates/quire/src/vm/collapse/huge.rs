@@ -1,0 +1,133 @@
+//! Collapse of huge pages that are mapped in parts (`MADV_COLLAPSE`): same frames, same rights, so nobody is kept from them.
+//!
+//! A page of 1 GiB is collapsed in *stages*: it is looked at first, 128 MiB under each hold of the lock for reading; then as many
+//! tables at a time become leaves of 2 MiB under the lock for writing; then these one leaf. Between two steps others get the
+//! lock. What is found in the way at first refuses the page, and nothing has changed; what comes in the way meanwhile ends
+//! the call, and the next one goes on where this one ended. Who touches the page waits for one flush at most. Secondary MMUs
+//! are told at the end that a larger leaf is possible, and never stopped.
+//!
+//! [`CollapseSteps::Direct`] puts the leaf of 1 GiB there in one step, with the lock held while all entries are compared.
+//!
+//! Linux's (Houghton, v2, 2023) zapped the range, which filled holes and lost write-protect marks, between start and end of a
+//! notifier bracket for all of it, so that no virtual CPU could touch it for 10 ms to a second.
+#![forbid(unsafe_code)]
+
+use super::report::{Done, Refusal};
+use crate::addr::{PageSize, VirtAddr, VirtRange};
+use crate::hugetlb::HugeSize;
+use crate::limits::COLLAPSE_TABLES;
+use crate::pgtable::Obstacle;
+use crate::platform::Platform;
+use crate::stats::Stat;
+use crate::tlb::MmuGather;
+use crate::vm::mm::{Mm, Space};
+use crate::vm::vma::VmaFlags;
+
+/// How a page of 1 GiB is collapsed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum CollapseSteps {
+    /// 128 MiB at a time to leaves of 2 MiB, then these to one.
+    #[default]
+    Staged,
+    /// All at once.
+    Direct,
+}
+
+/// Bytes that one step changes.
+const STEP_BYTES: u64 = COLLAPSE_TABLES as u64 * PageSize::Size2M.bytes();
+
+impl From<Obstacle> for Refusal {
+    fn from(obstacle: Obstacle) -> Self {
+        match obstacle {
+            Obstacle::Hole => Self::Missing,
+            Obstacle::Rights => Self::Rights,
+            Obstacle::Frames => Self::Apart,
+            Obstacle::Lost => Self::Lost,
+            Obstacle::Busy | Obstacle::Shared => Self::Busy,
+        }
+    }
+}
+
+impl<P: Platform> Mm<'_, P> {
+    /// The size of the leaf that an extent from `at` on, up to `end` at most, may become in a mapping of huge pages; `None` in
+    /// others.
+    pub(super) fn huge_extent(&self, at: VirtAddr, end: VirtAddr) -> Option<PageSize> {
+        let space = self.space.read(self.memory.platform());
+        let vma = space.tree.find(at)?;
+        let whole = VirtRange { start: at, end: at.add(PageSize::Size1G.bytes()) };
+        let gigantic = vma.attributes.huge_size()? == HugeSize::Size1G
+            && at.is_aligned(PageSize::Size1G.bytes())
+            && whole.end <= end.min(vma.range.end);
+        Some(if gigantic { PageSize::Size1G } else { PageSize::Size2M })
+    }
+
+    /// Makes one leaf of what maps an extent of `size` in a mapping of huge pages. The caller holds no lock.
+    pub(super) fn collapse_huge(
+        &self,
+        extent: VirtRange,
+        size: PageSize,
+        steps: CollapseSteps,
+    ) -> Result<Done, Refusal> {
+        if self.is_one_leaf(extent, size)? {
+            return Ok(Done::Large);
+        }
+        if size == PageSize::Size1G && steps == CollapseSteps::Staged {
+            self.each_step(extent, |mm, part| mm.check_step(extent, part))?;
+            self.each_step(extent, |mm, part| mm.collapse_step(part, PageSize::Size2M))?;
+        }
+        self.collapse_step(extent, size)?;
+        Ok(if size == PageSize::Size1G { Done::Gigantic } else { Done::Reshaped })
+    }
+
+    fn is_one_leaf(&self, extent: VirtRange, size: PageSize) -> Result<bool, Refusal> {
+        let space = self.space.read(self.memory.platform());
+        check_split(&space, extent)?;
+        let leaf = self.tables().lookup(extent.start).leaf_size();
+        Ok(leaf.is_some_and(|leaf| leaf >= size))
+    }
+
+    fn each_step(
+        &self,
+        extent: VirtRange,
+        step: impl Fn(&Self, VirtRange) -> Result<(), Refusal>,
+    ) -> Result<(), Refusal> {
+        for at in (0..extent.len()).step_by(STEP_BYTES as usize) {
+            step(self, VirtRange::from_len(extent.start.add(at), STEP_BYTES))?;
+            self.memory.platform().reschedule_point();
+        }
+        Ok(())
+    }
+
+    fn check_step(&self, extent: VirtRange, part: VirtRange) -> Result<(), Refusal> {
+        let space = self.space.read(self.memory.platform());
+        check_split(&space, extent)?;
+        Ok(self.tables().check_collapse(extent.start, PageSize::Size1G, part)?)
+    }
+
+    /// One step: all tables in the part, or all of a gigantic page.
+    fn collapse_step(&self, part: VirtRange, size: PageSize) -> Result<(), Refusal> {
+        let space = self.lock();
+        check_split(&space, part)?;
+        let mut gather = MmuGather::new(self.memory.pages(), self.context());
+        let collapsed = match size {
+            PageSize::Size1G => self.tables().collapse_whole(part.start, &mut gather).map(u64::from),
+            _ => self.tables().collapse_tables(part, &mut gather),
+        };
+        if collapsed == Ok(1) && part.len() == size.bytes() {
+            self.context().collapse_possible(self.memory.platform(), part);
+        }
+        // What was taken out is flushed: it is counted down while others go on.
+        drop(space);
+        gather.finish();
+        self.memory.pages().count(Stat::ThpCollapseShape, collapsed?);
+        Ok(())
+    }
+}
+
+/// Refuses an extent that does not lie in one mapping of huge pages whose parts may be mapped by themselves.
+fn check_split(space: &Space, extent: VirtRange) -> Result<(), Refusal> {
+    let vma =
+        space.tree.find(extent.start).filter(|vma| vma.range.covers(extent)).ok_or(Refusal::TooSmall)?;
+    let split = vma.attributes.flags.contains(VmaFlags::SPLIT);
+    if split { Ok(()) } else { Err(Refusal::HugePages) }
+}

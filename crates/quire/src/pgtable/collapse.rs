@@ -356,7 +356,11 @@ impl Common {
             return obstacle(entry);
         }
         let flags = entry.flags().without(EntryFlags::HISTORY | EntryFlags::LARGE);
-        if flags == self.flags { Obstacle::Frames } else { Obstacle::Rights }
+        if flags == self.flags || entry.has(EntryFlags::SPECIAL) {
+            Obstacle::Frames
+        } else {
+            Obstacle::Rights
+        }
     }
 }
 

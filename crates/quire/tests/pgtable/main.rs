@@ -3,6 +3,7 @@
 #![allow(unreachable_pub)]
 
 mod canary;
+mod collapse;
 #[path = "../common/mod.rs"]
 mod common;
 mod counters;

@@ -21,6 +21,7 @@ const ALL: [Rank; Rank::Parked as usize] = [
     Rank::HugePool,
     Rank::Sections,
     Rank::Slab,
+    Rank::CountRoom,
     Rank::ListDrain,
     Rank::Block,
     Rank::DeferredSplits,

@@ -28,6 +28,8 @@ pub enum Rank {
     Sections,
     /// A cache of small objects.
     Slab,
+    /// Slots for map counts of folios of whole blocks.
+    CountRoom,
     /// The right to revoke one CPU's lists.
     ListDrain,
     /// One block: its bitmaps and map counts.

@@ -156,6 +156,8 @@ stats! {
     NrMapped = "nr_mapped",
     /// Frames that hold page tables now.
     NrPageTablePages = "nr_page_table_pages",
+    /// Frames that hold map counts of folios of 2 MiB and more that are mapped in pieces.
+    NrMapCountPages = "nr_map_count_pages",
     /// Frames that went bad, lost or still part of something that is in use.
     NrHardwareCorrupted = "nr_hardware_corrupted",
     /// Folios that were set aside to be moved, in frames.

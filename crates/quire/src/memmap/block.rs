@@ -5,7 +5,8 @@ use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, O
 use super::area::Area;
 use super::bitmap::{Bitmap, FrameMask};
 use super::descriptor::Descriptor;
-use super::lanes::Lanes;
+use super::folio_maps::SmallMaps;
+use super::lanes::{LaneWidth, Lanes};
 use crate::addr::{Frame, PhysAddr};
 use crate::platform::Platform;
 use crate::rank::Rank;
@@ -47,8 +48,8 @@ pub struct Block {
     /// The list of its shard's index that the block is on, which may promise more than the block has; 0 on none. Changes
     /// under the shard's lock.
     pub listed: AtomicU8,
-    /// 1 when map counts are 32 bits wide.
-    wide: AtomicU8,
+    /// How large map counts are ([`LaneWidth`]).
+    width: AtomicU8,
     /// The state of the folio of order 9 that starts here, as [`super::FrameState`].
     folio_state: AtomicU8,
     /// 1 when free frames of a block in small pieces are known to be zero ([`Area::zeroed`]).
@@ -158,15 +159,13 @@ impl Block {
         first: Frame,
         elsewhere: Option<PhysAddr>,
     ) {
-        let before = self.lanes(platform);
+        let before = SmallMaps::new(self.table_maps().swap(0, Ordering::Relaxed), self.slot_lanes(platform));
+        let width = if self.is_wide() { LaneWidth::Wide } else { LaneWidth::Narrow };
         // SAFETY: the caller's promise.
         unsafe { self.set_area(at, first) };
-        let wide = self.is_wide();
-        if let (Some(before), Some(area)) = (before, self.area()) {
-            before.copy_all(area.lanes(wide));
-        }
-        self.set_lanes(elsewhere.map(|at| (at, wide)));
-        self.wide.store(wide.into(), Ordering::Relaxed);
+        self.area().inspect(|area| before.copy_to(area.lanes(width == LaneWidth::Wide)));
+        self.set_lanes(elsewhere.map(|at| (at, width)));
+        self.width.store(width as u8, Ordering::Relaxed);
     }
 
     /// The frame from which the area of a block in small pieces begins, if it does not stand in the block itself.
@@ -214,20 +213,35 @@ impl Block {
         }
     }
 
-    /// Where the lanes of map counts of a folio of whole blocks stand and whether they are wide, if it has any. In a block in
+    /// Where the lanes of map counts of a folio of whole blocks stand and how large they are, if it has any. In a block in
     /// small pieces: where its area stands, if not in the block.
     #[inline]
-    pub fn lanes_at(&self) -> Option<(PhysAddr, bool)> {
+    pub fn lanes_at(&self) -> Option<(PhysAddr, LaneWidth)> {
         match self.lanes.load(Ordering::Acquire) {
             0 => None,
-            at => Some((PhysAddr(at - 1), self.is_wide())),
+            at => Some((PhysAddr(at - 1), self.width())),
+        }
+    }
+
+    fn width(&self) -> LaneWidth {
+        match self.width.load(Ordering::Relaxed) {
+            0 => LaneWidth::Narrow,
+            1 => LaneWidth::Wide,
+            _ => LaneWidth::Bits,
         }
     }
 
     /// Whether map counts are 32 bits wide.
     #[inline]
     pub fn is_wide(&self) -> bool {
-        self.wide.load(Ordering::Relaxed) != 0
+        self.width.load(Ordering::Relaxed) == LaneWidth::Wide as u8
+    }
+
+    /// How many tables map all of a block of a folio of whole blocks, by 4 KiB leaves in order. Under the block's lock. (A
+    /// block in small pieces has a link there.)
+    #[inline]
+    pub(super) fn table_maps(&self) -> &AtomicU32 {
+        &self.previous
     }
 
     /// Widens the counts of a block in small pieces, if they are narrow still: the room is there. Under the block's lock.
@@ -236,7 +250,7 @@ impl Block {
             if let Lanes::Wide(wide) = area.lanes(true) {
                 area.lanes(false).copy_to(wide);
             }
-            self.wide.store(1, Ordering::Relaxed);
+            self.width.store(LaneWidth::Wide as u8, Ordering::Relaxed);
         }
     }
 
@@ -244,26 +258,39 @@ impl Block {
     pub fn narrow_area(&self) {
         if let Some(area) = self.area().filter(|_| self.is_wide()) {
             area.clear_counts();
-            self.wide.store(0, Ordering::Relaxed);
+            self.width.store(LaneWidth::Narrow as u8, Ordering::Relaxed);
         }
     }
 
     /// Says where the lanes stand.
     #[inline]
-    pub fn set_lanes(&self, at: Option<(PhysAddr, bool)>) {
-        self.wide.store(at.is_some_and(|(_, wide)| wide).into(), Ordering::Relaxed);
+    pub fn set_lanes(&self, at: Option<(PhysAddr, LaneWidth)>) {
+        let width = at.map_or(LaneWidth::Narrow, |(_, width)| width);
+        self.width.store(width as u8, Ordering::Relaxed);
         self.lanes.store(at.map_or(0, |(at, _)| at.0 + 1), Ordering::Release);
     }
 
-    /// The block's lanes, if it has any. The caller holds the block's lock.
+    /// The lanes of a block in small pieces. Under its lock.
     #[inline]
-    pub fn lanes<'a, P: Platform>(&'a self, platform: &P) -> Option<Lanes<'a>> {
-        if let Some(area) = self.area() {
-            return Some(area.lanes(self.is_wide()));
-        }
-        let (at, wide) = self.lanes_at()?;
+    pub(crate) fn area_lanes(&self) -> Option<Lanes<'_>> {
+        self.area().map(|area| area.lanes(self.is_wide()))
+    }
+
+    /// The lanes in the slot of a block of a folio of whole blocks, if it has one. Under its lock.
+    #[inline]
+    pub(super) fn slot_lanes<P: Platform>(&self, platform: &P) -> Option<Lanes<'_>> {
+        let (at, width) = self.lanes_at()?;
         // SAFETY: M3: `lanes` names a place that holds this block's counts until it is changed under the lock.
-        Some(unsafe { Lanes::at(platform, at, wide) })
+        Some(unsafe { Lanes::at(platform, at, width) })
+    }
+
+    /// How many 4 KiB leaves map each frame of the block. The caller holds its lock.
+    #[inline]
+    pub fn small_maps<P: Platform>(&self, platform: &P) -> SmallMaps<'_> {
+        match self.area_lanes() {
+            Some(lanes) => SmallMaps::new(0, Some(lanes)),
+            None => SmallMaps::new(self.table_maps().load(Ordering::Relaxed), self.slot_lanes(platform)),
+        }
     }
 
     /// The descriptor of the folio of order 9 or more that starts here. It stands in the room of the map of folio
@@ -327,7 +354,7 @@ impl Block {
         for field in [&self.state, &self.order, &self.free_order, &self.listed] {
             field.store(0, Ordering::Relaxed);
         }
-        for field in [&self.wide, &self.folio_state, &self.has_zeroed] {
+        for field in [&self.width, &self.folio_state, &self.has_zeroed] {
             field.store(0, Ordering::Relaxed);
         }
         for field in [&self.shard, &self.free, &self.capacity, &self.group] {

@@ -8,7 +8,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::bitmap::FrameMask;
+use super::bitmap::{Bitmap, FrameMask};
 use crate::addr::PhysAddr;
 use crate::limits::BLOCK_FRAMES;
 use crate::platform::Platform;
@@ -25,9 +25,23 @@ pub enum LaneError {
     Underflow,
 }
 
+/// How large a lane is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum LaneWidth {
+    /// A byte.
+    Narrow = 0,
+    /// Four bytes.
+    Wide = 1,
+    /// A bit. Only parts of folios of whole blocks have them.
+    Bits = 2,
+}
+
 /// The lanes of one block, under its lock.
 #[derive(Clone, Copy)]
 pub enum Lanes<'a> {
+    /// One bit each: no frame is counted twice.
+    Bits(&'a Bitmap),
     /// One byte each, eight to a word, lane 0 in the lowest byte.
     Narrow(&'a [AtomicU64; BLOCK_FRAMES / 8]),
     /// Four bytes each.
@@ -43,11 +57,32 @@ impl<'a> Lanes<'a> {
     /// The lanes at `at`.
     ///
     /// # Safety
-    /// `at` is the place of a block's lanes of that width, 8-byte aligned, and stays so for `'a`.
-    pub unsafe fn at<P: Platform>(platform: &P, at: PhysAddr, wide: bool) -> Self {
+    /// `at` is the place of a block's lanes of that width, aligned to 64 bytes, and stays so for `'a`.
+    pub unsafe fn at<P: Platform>(platform: &P, at: PhysAddr, width: LaneWidth) -> Self {
         let pointer = platform.direct_map(at);
         // SAFETY: the caller's promise; all lanes are atomics.
-        unsafe { if wide { Self::Wide(&*pointer.cast()) } else { Self::Narrow(&*pointer.cast()) } }
+        unsafe {
+            match width {
+                LaneWidth::Narrow => Self::Narrow(&*pointer.cast()),
+                LaneWidth::Wide => Self::Wide(&*pointer.cast()),
+                LaneWidth::Bits => Self::Bits(&*pointer.cast()),
+            }
+        }
+    }
+
+    /// Makes a count what it must be, which fits.
+    pub(super) fn set(self, index: usize, count: u32) {
+        match self {
+            Self::Bits(bits) if count == 0 => bits.remove_run(index, 1),
+            Self::Bits(bits) => bits.insert_run(index, 1),
+            Self::Narrow(words) => {
+                let (word, shift) = (&words[index / 8], index % 8 * 8);
+                debug_assert!(count <= 0xff, "a count does not fit");
+                let others = load(word) & !(0xff << shift);
+                word.store(others | u64::from(count) << shift, Ordering::Relaxed);
+            }
+            Self::Wide(lanes) => lanes[index].store(count, Ordering::Relaxed),
+        }
     }
 
     /// The count of one frame.
@@ -58,6 +93,7 @@ impl<'a> Lanes<'a> {
                 (words[index / 8].load(Ordering::Relaxed) >> (index % 8 * 8)) as u32 & 0xff
             }
             Self::Wide(lanes) => lanes[index].load(Ordering::Relaxed),
+            Self::Bits(bits) => bits.contains(index).into(),
         }
     }
 
@@ -78,6 +114,8 @@ impl<'a> Lanes<'a> {
                 }
                 Ok(fresh)
             }
+            // Who counts in bits looks first whether they are clear.
+            Self::Bits(_) => Err(LaneError::Full),
         }
     }
 
@@ -90,6 +128,7 @@ impl<'a> Lanes<'a> {
         match self {
             Self::Narrow(words) => decrement_narrow(words, start, count, zeroed),
             Self::Wide(lanes) => decrement_wide(lanes, start, count, zeroed),
+            Self::Bits(_) => self.decrement_each(FrameMask::run(start, count), zeroed),
         }
     }
 
@@ -99,6 +138,14 @@ impl<'a> Lanes<'a> {
     /// [`LaneError::Underflow`].
     pub fn decrement_each(self, frames: FrameMask, zeroed: &mut FrameMask) -> Result<(), LaneError> {
         match self {
+            Self::Bits(bits) => {
+                if !frames.without(bits.load()).is_empty() {
+                    return Err(LaneError::Underflow);
+                }
+                bits.store(bits.load().without(frames));
+                *zeroed = zeroed.union(frames);
+                Ok(())
+            }
             Self::Narrow(words) => decrement_narrow_each(words, frames, zeroed),
             Self::Wide(lanes) => {
                 if frames.runs().any(|(start, count)| {
@@ -120,6 +167,7 @@ impl<'a> Lanes<'a> {
             Self::Wide(lanes) => (0..64).fold(0, |ones, at| {
                 ones | u64::from(lanes[group * 64 + at].load(Ordering::Relaxed) == 1) << at
             }),
+            Self::Bits(bits) => bits.word(group),
         }
     }
 
@@ -129,6 +177,7 @@ impl<'a> Lanes<'a> {
         match self {
             Self::Narrow(words) => words.iter().fold(0, |all, word| all | load(word)) != 0,
             Self::Wide(lanes) => lanes.iter().fold(0, |all, lane| all | lane.load(Ordering::Relaxed)) != 0,
+            Self::Bits(bits) => !bits.load().is_empty(),
         }
     }
 
@@ -147,19 +196,9 @@ impl<'a> Lanes<'a> {
                     mask.0[index / 64] |= u64::from(lane.load(Ordering::Relaxed) != 0) << (index % 64);
                 }
             }
+            Self::Bits(bits) => mask = bits.load(),
         }
         mask
-    }
-
-    /// Copies every count into lanes of the same width.
-    pub fn copy_all(self, to: Lanes<'_>) {
-        match (self, to) {
-            (Self::Narrow(from), Lanes::Narrow(to)) => {
-                from.iter().zip(to).for_each(|(from, to)| to.store(load(from), Ordering::Relaxed));
-            }
-            (from, Lanes::Wide(to)) => from.copy_to(to),
-            (Self::Wide(_), Lanes::Narrow(_)) => debug_assert!(false, "counts do not fit"),
-        }
     }
 
     /// Copies every count into wider lanes.

@@ -12,6 +12,7 @@ mod bitmap;
 mod block;
 mod boot;
 mod descriptor;
+mod folio_maps;
 mod lanes;
 
 pub use area::{Area, FrameState};
@@ -20,7 +21,8 @@ pub use bitmap::{Bitmap, FrameMask};
 pub use block::{Block, BlockState, LIST_BYTES};
 pub use boot::{BootMemory, BootRef, BootSlice};
 pub use descriptor::{Descriptor, DescriptorFlags};
-pub use lanes::{LaneError, Lanes};
+pub use folio_maps::SmallMaps;
+pub use lanes::{LaneError, LaneWidth, Lanes};
 
 use crate::addr::{BlockNumber, Frame};
 use crate::limits::SECTION_BLOCKS;

@@ -115,7 +115,7 @@ impl<P: Platform> PageAllocator<'_, P> {
     fn condemn_small(&self, frame: Frame, block: &Block) -> Verdict {
         let index = frame.index_in_block();
         block.lock(self.platform);
-        let lanes = block.lanes(self.platform);
+        let maps = block.small_maps(self.platform);
         let state = block.area().map_or(FrameState::UNKNOWN, |area| area.state(index));
         let verdict = if block.state() != BlockState::Small {
             Verdict::Busy
@@ -124,7 +124,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         } else if !block.used.contains(index) {
             self.lose_free(frame.block(), block, index);
             Verdict::Lost
-        } else if lanes.is_some_and(|lanes| lanes.get(index) > 0) && !block.held.contains(index) {
+        } else if maps.get(index) > 0 && !block.held.contains(index) {
             Verdict::Anonymous
         } else if block.held.contains(index) {
             if block.heads.contains(index) { Verdict::Held } else { Verdict::Unrecoverable }
@@ -204,7 +204,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         let held = same && !head.held.load().is_empty();
         let maps =
             head.folio_maps.load(Ordering::Acquire) != 0 || head.large_maps.load(Ordering::Relaxed) != 0;
-        let mapped = maps || head.lanes(self.platform).is_some_and(|lanes| lanes.any());
+        let mapped = maps || head.small_maps(self.platform).any();
         head.unlock(self.platform);
         let verdict = match (same, huge, held, mapped) {
             (true, true, ..) => return Verdict::Huge,

@@ -3,12 +3,13 @@
 use core::sync::atomic::Ordering;
 
 use super::PageAllocator;
+use super::count_room::CountSlot;
 use super::gfp::Contents;
-use crate::addr::{BlockNumber, Frame, FrameRange, Order, PageSize, PhysAddr};
+use crate::addr::{BlockNumber, Frame, FrameRange, Order, PageSize};
 use crate::arch::expect_changes;
 use crate::error::AllocError;
 use crate::limits::BLOCK_FRAMES;
-use crate::memmap::{Block, BlockState, COUNTS_AT, FrameMask, FrameState, LaneError, Lanes};
+use crate::memmap::{Bitmap, Block, BlockState, COUNTS_AT, FrameMask, FrameState, LaneError, Lanes};
 use crate::platform::Platform;
 
 /// Why a run was not counted to its end.
@@ -24,9 +25,6 @@ pub enum CountError {
     },
 }
 
-/// Where the wide lanes stand in the frame that a block's lanes have to themselves.
-const WIDE_OFFSET: u64 = Lanes::WIDE_BYTES as u64;
-
 /// Changes map counts. Keeps the lock of the block that it worked on last, so that neighbouring runs share one hold;
 /// dropping it gives the lock back and the frames to the store.
 pub struct Counter<'a, 'p, P: Platform> {
@@ -35,60 +33,64 @@ pub struct Counter<'a, 'p, P: Platform> {
     /// Frames of the current block that nobody maps or holds any more.
     freed: FrameMask,
     any_freed: bool,
+    /// Where the current block's lanes stood, which count nothing any more.
+    slot: Option<CountSlot>,
 }
 
 impl<'p, P: Platform> PageAllocator<'p, P> {
     /// A counter that holds no lock yet.
     #[inline]
     pub fn counter(&self) -> Counter<'_, 'p, P> {
-        Counter { allocator: self, current: None, freed: FrameMask::EMPTY, any_freed: false }
+        Counter { allocator: self, current: None, freed: FrameMask::EMPTY, any_freed: false, slot: None }
     }
 
-    /// Sees to it that one more 4 KiB leaf can be counted for every frame of the block of `frame`: gives a folio of
-    /// whole blocks its lanes, and widens lanes of which one is full. May allocate, so not under a page-table lock.
+    /// Sees to it that one more 4 KiB leaf can be counted for every frame of the block of `frame`: gives a block of a folio of
+    /// whole blocks a slot for its lanes, and widens lanes of which one is full. May allocate, so not under a page-table lock.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`]; nothing has changed then.
     pub fn prepare_counts(&self, frame: Frame) -> Result<(), AllocError> {
         let block = self.memmap.block(frame.block());
         block.lock(self.platform);
-        if let Some(area) = block.area() {
-            block.widen_area(area);
-            block.unlock(self.platform);
-            return Ok(());
-        }
-        block.unlock(self.platform);
-        let room =
-            self.alloc(super::Gfp { urgency: super::Urgency::Atomic, ..super::Gfp::KERNEL }, Order::FRAME)?;
-        self.zero(room.addr(), 2 * Lanes::WIDE_BYTES);
-        block.lock(self.platform);
-        let used = match block.lanes_at() {
-            // It was split meanwhile.
-            _ if block.area().is_some() => false,
-            None => {
-                block.set_lanes(Some((room.addr(), false)));
-                FrameState::UNKNOWN.put(block.folio_state_cell());
+        let before = block.lanes_at();
+        let enough = match block.area() {
+            Some(area) => {
+                block.widen_area(area);
                 true
             }
-            Some((at, false)) => {
-                // Lanes leave room for wide ones in their own frame.
-                self.widen(block, at.frame());
-                false
-            }
-            Some((_, true)) => false,
+            None => block.has_room_for_small(self.platform),
         };
         block.unlock(self.platform);
-        if used { Ok(()) } else { self.free(room, Order::FRAME).map_err(|_| AllocError::OutOfMemory) }
+        if enough {
+            return Ok(());
+        }
+        let slot = self.take_slot(before.is_some())?;
+        self.zero(slot.at, if slot.wide { Lanes::WIDE_BYTES } else { size_of::<Bitmap>() });
+        block.lock(self.platform);
+        // It may have been split meanwhile, or somebody else was faster.
+        let unused = if block.area().is_none() && block.lanes_at() == before {
+            block.change_slot(self.platform, slot.at, slot.wide);
+            FrameState::UNKNOWN.put(block.folio_state_cell());
+            before.map(CountSlot::of)
+        } else {
+            Some(slot)
+        };
+        block.unlock(self.platform);
+        if let Some(slot) = unused {
+            self.give_slot(slot);
+        }
+        Ok(())
     }
 
-    fn widen(&self, block: &Block, room: Frame) {
-        let at = PhysAddr(room.addr().0 + WIDE_OFFSET);
-        // SAFETY: M3: the second half of a lanes frame is room for wide lanes and nobody else's.
-        let wide = unsafe { Lanes::at(self.platform, at, true) };
-        if let (Some(narrow), Lanes::Wide(lanes)) = (block.lanes(self.platform), wide) {
-            narrow.copy_to(lanes);
+    /// Gives back what [`Self::prepare_counts`] prepared for a block of a folio of whole blocks, if nothing is counted there.
+    pub fn forget_counts(&self, frame: Frame) {
+        let block = self.memmap.block(frame.block());
+        block.lock(self.platform);
+        let slot = block.take_unused_slot(self.platform).map(CountSlot::of);
+        block.unlock(self.platform);
+        if let Some(slot) = slot {
+            self.give_slot(slot);
         }
-        block.set_lanes(Some((at, true)));
     }
 
     /// Says that counts of a run of frames in one block are about to be changed, so that they are at hand by then. A hint.
@@ -139,22 +141,24 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
         let mut done = 0;
         for piece in run.by_block() {
             let block = self.enter(piece.start.block());
-            let lanes = block.lanes(self.allocator.platform);
-            let counted =
-                lanes.map(|lanes| lanes.increment(piece.start.index_in_block(), piece.count as usize));
+            let (start, count) = (piece.start.index_in_block(), piece.count as usize);
+            let counted = match block.area_lanes() {
+                Some(lanes) => lanes.increment(start, count),
+                None => block.add_small(self.allocator.platform, start, count),
+            };
             match counted {
-                Some(Ok(fresh)) => {
+                Ok(fresh) => {
                     // Of frames that were mapped before, nobody knows anything.
                     if fresh {
-                        touch(block, piece.start.index_in_block(), piece.count as usize);
+                        touch(block, start, count);
                     }
                     done += piece.count;
                 }
-                Some(Err(LaneError::Full)) | None => {
+                Err(LaneError::Full) => {
                     self.leave();
                     return Err(CountError::Prepare { done, at: piece.start });
                 }
-                Some(Err(LaneError::Underflow)) => unreachable!("counting up never reaches below zero"),
+                Err(LaneError::Underflow) => unreachable!("counting up never reaches below zero"),
             }
             self.count_folio(piece.start, block, piece.count as i64);
         }
@@ -174,13 +178,19 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
 
     fn unmap_in_block(&mut self, piece: FrameRange) -> u64 {
         let (start, count) = (piece.start.index_in_block(), piece.count as usize);
-        self.count_down(piece.start, count, |lanes, zeroed| lanes.decrement(start, count, zeroed))
+        let platform = self.allocator.platform;
+        self.count_down(piece.start, count, |block, zeroed| match block.area_lanes() {
+            Some(lanes) => lanes.decrement(start, count, zeroed),
+            None => block.remove_small(platform, start, count, zeroed),
+        })
     }
 
     /// As [`Self::unmap`], for any frames of one block; panics where that does.
     pub fn unmap_each(&mut self, block: BlockNumber, frames: FrameMask) -> u64 {
-        self.count_down(block.first_frame(), frames.count(), |lanes, zeroed| {
-            lanes.decrement_each(frames, zeroed)
+        let platform = self.allocator.platform;
+        self.count_down(block.first_frame(), frames.count(), |block, zeroed| match block.area_lanes() {
+            Some(lanes) => lanes.decrement_each(frames, zeroed),
+            None => block.remove_each(platform, frames, zeroed),
         })
     }
 
@@ -189,12 +199,11 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
         &mut self,
         frame: Frame,
         leaves: usize,
-        change: impl FnOnce(Lanes<'_>, &mut FrameMask) -> Result<(), LaneError>,
+        change: impl FnOnce(&Block, &mut FrameMask) -> Result<(), LaneError>,
     ) -> u64 {
         let block = self.enter(frame.block());
         let mut zeroed = FrameMask::EMPTY;
-        let lanes = block.lanes(self.allocator.platform).ok_or(LaneError::Underflow);
-        if lanes.and_then(|lanes| change(lanes, &mut zeroed)).is_err() {
+        if change(block, &mut zeroed).is_err() {
             self.leave();
             panic!("{frame:?}, {leaves} leaves: a frame was unmapped more often than mapped (invariant 5)");
         }
@@ -202,7 +211,11 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
             return self.add_freed(block, zeroed);
         }
         self.count_folio(frame, block, -(leaves as i64));
-        if zeroed.is_empty() { 0 } else { self.free_folio_if_unmapped(frame, block, Contents::Unknown) }
+        if zeroed.is_empty() {
+            return 0;
+        }
+        self.slot = block.take_unused_slot(self.allocator.platform).map(CountSlot::of);
+        self.free_folio_if_unmapped(frame, block, Contents::Unknown)
     }
 
     /// Counts one more leaf of 2 MiB or 1 GiB onto the folio at `frame`.
@@ -241,6 +254,8 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
         }
         maps.fetch_sub(1, Ordering::Relaxed);
         self.count_folio(frame, block, -1);
+        // What was prepared for parts that never came.
+        self.slot = block.take_unused_slot(self.allocator.platform).map(CountSlot::of);
         let whole = block.order.load(Ordering::Relaxed) == size.order().get();
         self.free_folio_if_unmapped(frame, block, if whole { contents } else { Contents::Unknown })
     }
@@ -252,8 +267,7 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
         debug_assert!(block.held.contains_run(start, count));
         block.held.remove_run(start, count);
         if block.state() == BlockState::Small {
-            let mapped =
-                block.lanes(self.allocator.platform).map_or(FrameMask::EMPTY, |lanes| lanes.nonzero());
+            let mapped = block.small_maps(self.allocator.platform).nonzero();
             return self.add_freed(block, FrameMask::run(start, count).without(mapped));
         }
         self.free_folio_if_unmapped(piece.start, block, Contents::Unknown)
@@ -286,9 +300,7 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
         let order = Order::new(block.order.load(Ordering::Relaxed)).unwrap_or(Order::BLOCK);
         let number = head_of(frame.block(), order.get());
         if order == Order::BLOCK {
-            let lanes = block.lanes(self.allocator.platform);
-            // Mostly none is left, which is seen without making a mask of it.
-            let small = lanes.filter(|lanes| lanes.any()).map_or(FrameMask::EMPTY, Lanes::nonzero);
+            let small = block.small_maps(self.allocator.platform).nonzero();
             let large =
                 block.large_maps.load(Ordering::Relaxed) + block.folio_maps.load(Ordering::Relaxed) as u32;
             if large != 0 || !small.is_empty() || block.held.contains(0) {
@@ -301,7 +313,7 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
             }
             self.allocator.forget_deferred(number, block);
         } else {
-            let small = block.lanes(self.allocator.platform).is_some_and(Lanes::any);
+            let small = block.small_maps(self.allocator.platform).any();
             let unmapped = !small && block.large_maps.load(Ordering::Relaxed) == 0;
             // The whole folio's count says it; only one CPU takes it to zero, and it works under the head's lock.
             let head = self.enter(number);
@@ -351,6 +363,9 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
         let Some((number, block)) = self.current.take() else { return };
         if !self.any_freed {
             block.unlock(self.allocator.platform);
+            if let Some(slot) = self.slot.take() {
+                self.allocator.give_slot(slot);
+            }
             return;
         }
         let freed = core::mem::take(&mut self.freed);

@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::PageAllocator;
+use super::count_room::CountRoom;
 use super::deferred::DeferredSplits;
 use super::gfp::ZoneKind;
 use super::isolated::Isolated;
@@ -114,6 +115,7 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
             group_by_mobility: config.group_by_mobility,
             zeroes: config.zeroes,
             cpus: lists,
+            count_room: SpinLock::new(Rank::CountRoom, CountRoom::default()),
             deferred: SpinLock::new(Rank::DeferredSplits, DeferredSplits::default()),
             returned_huge: Stack::new(),
             bad: AtomicU64::new(0),

@@ -16,7 +16,7 @@ use super::zone::Zone;
 use crate::addr::{BlockNumber, Frame, FrameRange, Order};
 use crate::error::AllocError;
 use crate::limits::{BLOCK_FRAMES, CONTIG_ROUNDS, CONTIG_TRIES};
-use crate::memmap::{Block, BlockState, DescriptorFlags, FrameMask};
+use crate::memmap::{Block, BlockState, DescriptorFlags};
 use crate::platform::{Context, Platform};
 use crate::stats::Stat;
 use crate::sync::Pinned;
@@ -250,7 +250,7 @@ impl<P: Platform> PageAllocator<'_, P> {
             let block = self.memmap.block(number);
             block.lock(self.platform);
             if block.state() == BlockState::Small {
-                let mapped = block.lanes(self.platform).map_or(FrameMask::EMPTY, |lanes| lanes.nonzero());
+                let mapped = block.small_maps(self.platform).nonzero();
                 let nobodys = block.used.load().without(mapped).without(block.held.load());
                 free += u64::from(block.free.load(Ordering::Relaxed));
                 stuck |= !nobodys.is_empty();

@@ -42,7 +42,7 @@ impl<P: Platform> PageAllocator<'_, P> {
     pub fn mapcount(&self, frame: Frame) -> u64 {
         let Some(block) = self.memmap.get(frame.block()) else { return 0 };
         block.lock(self.platform);
-        let small = block.lanes(self.platform).map_or(0, |lanes| lanes.get(frame.index_in_block()));
+        let small = block.small_maps(self.platform).get(frame.index_in_block());
         let large = self.large_leaves(frame, block);
         block.unlock(self.platform);
         u64::from(small) + large
@@ -54,7 +54,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         let Some(block) = self.memmap.get(frame.block()) else { return 0 };
         let group = frame.index_in_block() / 64;
         block.lock(self.platform);
-        let ones = block.lanes(self.platform).map_or(0, |lanes| lanes.ones(group));
+        let ones = block.small_maps(self.platform).ones(group);
         let (held, large) = (block.held.word(group), self.large_leaves(frame, block));
         block.unlock(self.platform);
         if large == 0 { ones & !held } else { 0 }
@@ -64,7 +64,7 @@ impl<P: Platform> PageAllocator<'_, P> {
     pub fn is_block_mapped_once(&self, frame: Frame) -> bool {
         let Some(block) = self.memmap.get(frame.block()) else { return false };
         block.lock(self.platform);
-        let small = block.lanes(self.platform).is_some_and(|lanes| lanes.any());
+        let small = block.small_maps(self.platform).any();
         let head = match block.state() {
             BlockState::FolioTail => {
                 self.memmap.block(head_of(frame.block(), block.order.load(Ordering::Relaxed)))

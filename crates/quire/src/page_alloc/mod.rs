@@ -8,6 +8,7 @@ mod bad;
 mod bulk;
 mod contents;
 mod contig;
+mod count_room;
 mod counts;
 mod deferred;
 mod drain;
@@ -70,6 +71,7 @@ use crate::platform::Platform;
 use crate::stats::{Stat, StatCells};
 use crate::sync::{Pinned, SpinLock, Stack};
 
+use count_room::CountRoom;
 use deferred::DeferredSplits;
 use pcp::{CpuLists, LEVELS};
 use placement::{Placement, ZoneOrder};
@@ -88,6 +90,8 @@ pub struct PageAllocator<'p, P: Platform> {
     cpus: BootSlice<CpuLists>,
     /// Folios of order 9 parts of which could be freed if they were split.
     deferred: SpinLock<DeferredSplits>,
+    /// Slots for the map counts of folios of whole blocks that are mapped in pieces.
+    count_room: SpinLock<CountRoom>,
     /// Huge pages that were lent to leaves, the last of which is gone.
     returned_huge: Stack,
     guard: ListGuard,

@@ -31,7 +31,7 @@ impl<P: Platform> PageAllocator<'_, P> {
 
     /// The order of the anonymous folio that starts at an index of a block, if one does. Under the block's lock.
     fn movable_at(&self, block: &Block, index: usize) -> Option<Order> {
-        let mapped = block.lanes(self.platform).map_or(FrameMask::EMPTY, |lanes| lanes.nonzero());
+        let mapped = block.small_maps(self.platform).nonzero();
         match block.state() {
             BlockState::Small if block.heads.contains(index) && mapped.contains(index) => {
                 let frames = block.folio_frames(index);

@@ -7,6 +7,7 @@
 
 use core::sync::atomic::Ordering;
 
+use super::count_room::CountSlot;
 use super::counts::{make_heads, split_remainders};
 use super::store::SMALL_CAPACITY;
 use super::{Gfp, PageAllocator, Urgency};
@@ -139,7 +140,7 @@ impl<P: Platform> PageAllocator<'_, P> {
             self.put_whole(number, Order::BLOCK);
             return Ok(Split { freed: BLOCK_FRAMES as u64, used_room: false });
         }
-        let lanes = block.lanes_at().map(|(at, _)| at.frame());
+        let slot = block.lanes_at().map(CountSlot::of);
         self.become_small(number, block, place, unmapped, to);
         self.split_marks(block, unmapped.intersection(marks), marks.without(unmapped));
         let freed = unmapped.without(place.own).without(marks);
@@ -148,9 +149,8 @@ impl<P: Platform> PageAllocator<'_, P> {
         }
         // Gives the lock back, and counts what is free now.
         self.store_put(number, block, freed);
-        if let Some(lanes) = lanes {
-            let back = self.free(lanes, Order::FRAME);
-            debug_assert_eq!(back, Ok(()));
+        if let Some(slot) = slot {
+            self.give_slot(slot);
         }
         self.count(Stat::ThpSplitPage, 1);
         Ok(Split { freed: freed.count() as u64, used_room: place.own.is_empty() })
@@ -158,7 +158,7 @@ impl<P: Platform> PageAllocator<'_, P> {
 
     /// The frames of a folio of order 9 that nobody maps or holds, if others are mapped. Under its lock.
     fn unmapped_frames(&self, block: &Block, mapped: bool) -> FrameMask {
-        let counted = block.lanes(self.platform).map_or(FrameMask::EMPTY, |lanes| lanes.nonzero());
+        let counted = block.small_maps(self.platform).nonzero();
         if block.held.contains(0) || counted.is_empty() && !mapped {
             FrameMask::EMPTY
         } else {
@@ -225,7 +225,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         let block = self.memmap.block(number);
         block.lock(self.platform);
         let left = block.folio_maps.fetch_sub(1, Ordering::AcqRel) - 1;
-        let small = block.lanes(self.platform).map_or(FrameMask::EMPTY, |lanes| lanes.nonzero());
+        let small = block.small_maps(self.platform).nonzero();
         let large = block.large_maps.load(Ordering::Relaxed) != 0;
         let free = left == 0 && small.is_empty() && !large && mapped;
         if free {
@@ -244,10 +244,8 @@ impl<P: Platform> PageAllocator<'_, P> {
     fn split_off(&self, first: BlockNumber, start: BlockNumber, number: BlockNumber, to: Order) {
         let (head, block) = (self.memmap.block(first), self.memmap.block(number));
         block.lock(self.platform);
-        let small =
-            |lanes: crate::memmap::Lanes<'_>| (0..BLOCK_FRAMES).map(|at| u64::from(lanes.get(at))).sum();
-        let maps =
-            block.lanes(self.platform).map_or(0, small) + u64::from(block.large_maps.load(Ordering::Relaxed));
+        let small = block.small_maps(self.platform).sum();
+        let maps = small + u64::from(block.large_maps.load(Ordering::Relaxed));
         head.folio_maps.fetch_sub(maps, Ordering::AcqRel);
         if to > Order::BLOCK {
             self.memmap.block(start).folio_maps.fetch_add(maps, Ordering::AcqRel);

@@ -257,9 +257,8 @@ impl<P: Platform> PageAllocator<'_, P> {
         if block.state() != BlockState::Small || !block.is_folio(index, count) {
             return false;
         }
-        block
-            .lanes(self.platform)
-            .is_none_or(|lanes| (index..index + count).all(|index| lanes.get(index) == 0))
+        let maps = block.small_maps(self.platform);
+        (index..index + count).all(|index| maps.get(index) == 0)
     }
 
     /// Zeroes metadata memory that belongs to the allocator.

@@ -87,7 +87,7 @@ impl<P: Platform> PageAllocator<'_, P> {
             Violation::FreeOrder(number),
         )?;
         ensure(!ShardIndex::hides(block), Violation::Listed(number))?;
-        let mapped = block.lanes(self.platform).map_or(FrameMask::EMPTY, |lanes| lanes.nonzero());
+        let mapped = block.small_maps(self.platform).nonzero();
         let in_use = block.heads.load().union(block.held.load()).union(mapped);
         ensure(free.intersection(in_use).is_empty(), Violation::FreeInUse(number))?;
         let Some(area) = block.area() else { return Err(Violation::State(number)) };

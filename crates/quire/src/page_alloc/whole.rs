@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use super::PageAllocator;
+use super::count_room::CountSlot;
 use super::gfp::Contents;
 use super::zone::{Wanted, Zone};
 use crate::addr::{BlockNumber, Frame, Order};
@@ -93,7 +94,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         }
         let mapped = block.large_maps.load(Ordering::Relaxed) != 0
             || block.folio_maps.load(Ordering::Relaxed) != 0
-            || block.lanes(self.platform).is_some_and(|lanes| !lanes.nonzero().is_empty());
+            || block.small_maps(self.platform).any();
         if mapped || block.held.contains(0) { Err(FreeError::InUse) } else { Ok(()) }
     }
 
@@ -115,13 +116,11 @@ impl<P: Platform> PageAllocator<'_, P> {
             let block = self.memmap.block(number.add(tail));
             block.lock(self.platform);
             let bad = if self.bad_frames() == 0 { FrameMask::EMPTY } else { block.used.load() };
-            let lanes = block.lanes_at().map(|(at, _)| at.frame());
+            let slot = block.lanes_at().map(CountSlot::of);
             block.reset();
             block.unlock(self.platform);
-            if let Some(lanes) = lanes {
-                // The lanes of a whole block stand in a frame of their own; it was ours, so this cannot be refused.
-                let freed = self.store_free(lanes, Order::FRAME, Contents::Unknown);
-                debug_assert_eq!(freed, Ok(()));
+            if let Some(slot) = slot {
+                self.give_slot(slot);
             }
             if !bad.is_empty() {
                 self.put_whole_run(zone, number.add(tail + 1), whole_end - tail - 1, zeroed);

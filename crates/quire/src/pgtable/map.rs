@@ -24,9 +24,14 @@ impl<P: Platform> PageTables<'_, '_, P> {
         let table = self.ensure(addr, Level::PTE)?;
         let entry = Entry::leaf(run.start, PageSize::Size4K, flags);
         debug_assert!(entry.is_present() && !flags.contains(EntryFlags::SPECIAL));
+        let mut prepared = false;
         loop {
             let locked = self.lock(table);
             if !locked.all_empty(first, count) {
+                drop(locked);
+                if prepared {
+                    self.allocator.forget_counts(run.start);
+                }
                 return Err(MapError::Occupied);
             }
             match self.allocator.counter().map(run) {
@@ -37,6 +42,7 @@ impl<P: Platform> PageTables<'_, '_, P> {
                 Err(CountError::Prepare { at, .. }) => {
                     drop(locked);
                     self.allocator.prepare_counts(at)?;
+                    prepared = true;
                 }
             }
         }

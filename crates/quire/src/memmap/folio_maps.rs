@@ -1,0 +1,230 @@
+//! How many 4 KiB leaves map each frame of a block that is part of a folio of whole blocks.
+//!
+//! A folio is mapped in pieces a table at a time, as a rule. So what is counted first is how many tables map *all* of the block
+//! in order: one number in its record. What else maps parts of it is counted in *lanes*, in a slot of memory of their own: a
+//! bit for each frame as long as none is counted twice there, then a byte, then four. A folio whose pages come one by one
+//! sets one bit after the other; when all are set they become one table.
+//!
+//! The count of a frame is the sum of both. The slot is there as long as either is not zero, so that a table of which a part
+//! is unmapped can be spelled out in lanes without needing memory; and tables and lanes of less than four bytes together
+//! never count beyond 255.
+#![forbid(unsafe_code)]
+
+use core::sync::atomic::Ordering;
+
+use super::bitmap::FrameMask;
+use super::block::Block;
+use super::lanes::{LaneError, LaneWidth, Lanes};
+use crate::addr::PhysAddr;
+use crate::limits::BLOCK_FRAMES;
+use crate::platform::Platform;
+
+/// The largest count that lanes of a byte hold.
+const NARROW_MOST: u32 = 255;
+
+/// The counts of 4 KiB leaves of one block, under its lock.
+#[derive(Clone, Copy)]
+pub struct SmallMaps<'a> {
+    /// Tables that map all of the block.
+    tables: u32,
+    lanes: Option<Lanes<'a>>,
+}
+
+impl<'a> SmallMaps<'a> {
+    pub(super) fn new(tables: u32, lanes: Option<Lanes<'a>>) -> Self {
+        Self { tables, lanes }
+    }
+
+    /// The count of one frame.
+    #[inline]
+    pub fn get(self, index: usize) -> u32 {
+        self.tables + self.lanes.map_or(0, |lanes| lanes.get(index))
+    }
+
+    /// Whether any frame's count is not zero.
+    #[inline]
+    pub fn any(self) -> bool {
+        self.tables != 0 || self.lanes.is_some_and(Lanes::any)
+    }
+
+    /// The frames whose count is not zero.
+    pub fn nonzero(self) -> FrameMask {
+        if self.tables != 0 { FrameMask::ALL } else { self.lanes.map_or(FrameMask::EMPTY, Lanes::nonzero) }
+    }
+
+    /// The frames of group `group` of 64 whose count is one.
+    #[inline]
+    pub fn ones(self, group: usize) -> u64 {
+        match (self.tables, self.lanes) {
+            (0, None) => 0,
+            (0, Some(lanes)) => lanes.ones(group),
+            (1, None) => u64::MAX,
+            (1, Some(lanes)) => !lanes.nonzero().0[group],
+            _ => 0,
+        }
+    }
+
+    /// All counts together.
+    pub fn sum(self) -> u64 {
+        (0..BLOCK_FRAMES).map(|index| u64::from(self.get(index))).sum()
+    }
+
+    /// Adds the counts to lanes that are wide enough.
+    pub(super) fn copy_to(self, lanes: Lanes<'_>) {
+        (0..BLOCK_FRAMES).for_each(|index| lanes.set(index, self.get(index)));
+    }
+}
+
+impl Block {
+    /// One more leaf for each frame of `start .. start + count`, of a block of a folio of whole blocks. Whether nothing of the
+    /// block was counted before. Under the block's lock.
+    ///
+    /// # Errors
+    /// [`LaneError::Full`]: there is no slot, or a count would pass what it holds. Nothing has changed then.
+    #[inline]
+    pub(crate) fn add_small<P: Platform>(
+        &self,
+        platform: &P,
+        start: usize,
+        count: usize,
+    ) -> Result<bool, LaneError> {
+        let tables = self.table_maps().load(Ordering::Relaxed);
+        let lanes = self.slot_lanes(platform).ok_or(LaneError::Full)?;
+        if !has_room(tables, lanes, start, count) {
+            return Err(LaneError::Full);
+        }
+        if count == BLOCK_FRAMES {
+            self.table_maps().store(tables + 1, Ordering::Relaxed);
+            return Ok(tables == 0);
+        }
+        if let Lanes::Bits(bits) = lanes {
+            let wanted = FrameMask::run(start, count);
+            if bits.load().intersection(wanted).is_empty() {
+                let all = bits.load().union(wanted);
+                let whole = all == FrameMask::ALL && tables + 1 < NARROW_MOST;
+                bits.store(if whole { FrameMask::EMPTY } else { all });
+                self.table_maps().store(tables + u32::from(whole), Ordering::Relaxed);
+                return Ok(tables == 0);
+            }
+        }
+        self.unpacked(platform, lanes).increment(start, count).map(|fresh| fresh && tables == 0)
+    }
+
+    /// One leaf less for each frame of `start .. start + count`; frames that nothing is counted for any more are added to
+    /// `zeroed`. Under the block's lock.
+    ///
+    /// # Errors
+    /// [`LaneError::Underflow`]; nothing has changed then.
+    #[inline]
+    pub(crate) fn remove_small<P: Platform>(
+        &self,
+        platform: &P,
+        start: usize,
+        count: usize,
+        zeroed: &mut FrameMask,
+    ) -> Result<(), LaneError> {
+        let tables = self.table_maps().load(Ordering::Relaxed);
+        let lanes = self.slot_lanes(platform).ok_or(LaneError::Underflow)?;
+        if count == BLOCK_FRAMES && tables > 0 {
+            self.table_maps().store(tables - 1, Ordering::Relaxed);
+            if tables == 1 {
+                *zeroed = zeroed.union(FrameMask::ALL.without(lanes.nonzero()));
+            }
+            return Ok(());
+        }
+        self.remove_each(platform, FrameMask::run(start, count), zeroed)
+    }
+
+    /// As [`Self::remove_small`], for any frames.
+    ///
+    /// # Errors
+    /// As [`Self::remove_small`].
+    pub(crate) fn remove_each<P: Platform>(
+        &self,
+        platform: &P,
+        frames: FrameMask,
+        zeroed: &mut FrameMask,
+    ) -> Result<(), LaneError> {
+        let tables = self.table_maps().load(Ordering::Relaxed);
+        let lanes = self.slot_lanes(platform).ok_or(LaneError::Underflow)?;
+        let missing = frames.without(lanes.nonzero());
+        let (mut tables, mut lanes) = (tables, lanes);
+        if !missing.is_empty() {
+            // A table is spelled out in lanes, all of it.
+            tables = tables.checked_sub(1).ok_or(LaneError::Underflow)?;
+            self.table_maps().store(tables, Ordering::Relaxed);
+            lanes = self.spell_out(platform, lanes)?;
+        }
+        let mut zero = FrameMask::EMPTY;
+        match lanes {
+            Lanes::Bits(bits) => {
+                bits.store(bits.load().without(frames));
+                zero = frames;
+            }
+            lanes => lanes.decrement_each(frames, &mut zero)?,
+        }
+        if tables == 0 {
+            *zeroed = zeroed.union(zero);
+        }
+        Ok(())
+    }
+
+    /// Counts one more leaf for each frame in lanes.
+    fn spell_out<'b, P: Platform>(&'b self, platform: &P, lanes: Lanes<'b>) -> Result<Lanes<'b>, LaneError> {
+        if let Lanes::Bits(bits) = lanes
+            && bits.load().is_empty()
+        {
+            bits.store(FrameMask::ALL);
+            return Ok(lanes);
+        }
+        let lanes = self.unpacked(platform, lanes);
+        lanes.increment(0, BLOCK_FRAMES)?;
+        Ok(lanes)
+    }
+
+    /// Lanes of at least a byte: bits become such in their slot, which has the room.
+    fn unpacked<'b, P: Platform>(&'b self, platform: &P, lanes: Lanes<'b>) -> Lanes<'b> {
+        let (Lanes::Bits(bits), Some((at, _))) = (lanes, self.lanes_at()) else { return lanes };
+        let counted = bits.load();
+        self.set_lanes(Some((at, LaneWidth::Narrow)));
+        let lanes = self.slot_lanes(platform).unwrap_or(lanes);
+        (0..BLOCK_FRAMES).for_each(|index| lanes.set(index, counted.contains(index).into()));
+        lanes
+    }
+
+    /// Whether one more leaf could be counted for every frame of the block as it is.
+    pub(crate) fn has_room_for_small<P: Platform>(&self, platform: &P) -> bool {
+        let tables = self.table_maps().load(Ordering::Relaxed);
+        self.slot_lanes(platform).is_some_and(|lanes| has_room(tables, lanes, 0, BLOCK_FRAMES))
+    }
+
+    /// Takes the slot of a block of a folio of whole blocks away if nothing is counted there. Under the block's lock.
+    pub(crate) fn take_unused_slot<P: Platform>(&self, platform: &P) -> Option<(PhysAddr, LaneWidth)> {
+        let unused = self.area().is_none()
+            && self.table_maps().load(Ordering::Relaxed) == 0
+            && !self.slot_lanes(platform)?.any();
+        let slot = self.lanes_at().filter(|_| unused);
+        slot.inspect(|_| self.set_lanes(None))
+    }
+
+    /// Gives a block of a folio of whole blocks a slot in the place of the one it has, if any. All of it that lanes of its
+    /// width have is zero. Under the block's lock.
+    pub(crate) fn change_slot<P: Platform>(&self, platform: &P, at: PhysAddr, wide: bool) {
+        let before = self.slot_lanes(platform);
+        self.set_lanes(Some((at, if wide { LaneWidth::Wide } else { LaneWidth::Bits })));
+        if let (Some(before), Some(lanes)) = (before, self.slot_lanes(platform)) {
+            SmallMaps::new(0, Some(before)).copy_to(lanes);
+        }
+    }
+}
+
+/// Whether each frame of `start .. start + count` may be counted once more, so that all of them could be spelled out.
+#[inline]
+fn has_room(tables: u32, lanes: Lanes<'_>, start: usize, count: usize) -> bool {
+    match lanes {
+        Lanes::Wide(_) => true,
+        Lanes::Bits(_) => tables + 1 < NARROW_MOST,
+        Lanes::Narrow(_) if tables == 0 && count < BLOCK_FRAMES => true,
+        Lanes::Narrow(_) => (start..start + count).all(|index| lanes.get(index) + tables < NARROW_MOST),
+    }
+}

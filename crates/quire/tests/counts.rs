@@ -1,0 +1,189 @@
+//! Map counts of folios of whole blocks that are mapped in pieces: exact for each frame, whatever way they are kept in, and in memory
+//! that is there only as long as something is counted (invariants 5 and M3).
+
+#[path = "common/mod.rs"]
+mod common;
+
+use hosted::{Hosted, HostedConfig};
+use quire::addr::{Frame, FrameRange, Order, PageSize};
+use quire::page_alloc::{Contents, CountError, Gfp, PageAllocator};
+use quire::stats::Stat;
+
+use common::{order, seed, with_allocator};
+
+type Allocator<'p> = PageAllocator<'p, Hosted>;
+
+const MIB: u64 = 1 << 20;
+const BLOCK: u64 = 512;
+
+fn map(allocator: &Allocator<'_>, mut run: FrameRange) {
+    while let Err(CountError::Prepare { done, at }) = allocator.counter().map(run) {
+        allocator.prepare_counts(at).expect("memory");
+        run = FrameRange::new(run.start.add(done), run.count - done);
+    }
+}
+
+fn unmap(allocator: &Allocator<'_>, run: FrameRange) -> u64 {
+    allocator.counter().unmap(run)
+}
+
+/// Frames that hold counts.
+fn count_frames(allocator: &Allocator<'_>) -> u64 {
+    allocator.stat(Stat::NrMapCountPages)
+}
+
+fn agree(allocator: &Allocator<'_>, first: Frame, model: &[u32]) {
+    for (at, &expected) in model.iter().enumerate() {
+        assert_eq!(allocator.mapcount(first.add(at as u64)), u64::from(expected), "frame {at}");
+    }
+    for group in (0..model.len()).step_by(64) {
+        let ones = (0..64).fold(0, |ones, at| ones | u64::from(model[group + at] == 1) << at);
+        assert_eq!(allocator.mapped_once(first.add(group as u64)), ones, "group {group}");
+    }
+}
+
+#[test]
+fn what_is_mapped_whole_needs_no_memory_for_counts_and_pieces_a_thousandth() {
+    with_allocator(
+        HostedConfig { clearing: false, ..HostedConfig::new((2 << 30) + 64 * MIB) },
+        |_, allocator| {
+            let folio =
+                FrameRange::folio(allocator.alloc(Gfp::USER, Order::GIGANTIC).unwrap(), Order::GIGANTIC);
+            allocator.counter().map_large(folio.start, PageSize::Size1G);
+            assert_eq!(count_frames(allocator), 0);
+            // In pieces, one by one in one block, a table at a time in the others.
+            (0..BLOCK).for_each(|at| map(allocator, FrameRange::new(folio.start.add(at), 1)));
+            map(allocator, FrameRange::new(folio.start.add(BLOCK), folio.count - BLOCK));
+            assert_eq!(count_frames(allocator), 512 / 8, "512 bytes for 2 MiB");
+            assert_eq!(
+                [0, 511, 512, folio.count - 1].map(|at| allocator.mapcount(folio.start.add(at))),
+                [2; 4]
+            );
+            // So often that a byte is not enough, which is more than anybody maps it.
+            for _ in 1..300 {
+                map(allocator, folio);
+            }
+            assert_eq!(allocator.mapcount(folio.start.add(77)), 301);
+            assert!(count_frames(allocator) * 1000 <= folio.count, "{} frames", count_frames(allocator));
+            for _ in 0..300 {
+                assert_eq!(unmap(allocator, folio), 0);
+            }
+            assert_eq!(count_frames(allocator), 0, "it is mapped whole again");
+            assert_eq!(
+                allocator.counter().unmap_large(folio.start, PageSize::Size1G, Contents::Unknown),
+                folio.count
+            );
+        },
+    );
+}
+
+/// A gigantic page that 8192 address spaces map in pieces of 4 KiB: 2^31 leaves, at which the published count overflowed.
+#[test]
+fn counts_do_not_overflow_at_8192_split_mappings() {
+    const SPACES: u64 = 8200;
+    with_allocator(
+        HostedConfig { clearing: false, ..HostedConfig::new((2 << 30) + 64 * MIB) },
+        |_, allocator| {
+            let folio =
+                FrameRange::folio(allocator.alloc(Gfp::USER, Order::GIGANTIC).unwrap(), Order::GIGANTIC);
+            for _ in 0..SPACES {
+                map(allocator, folio);
+            }
+            // One of them misses a page.
+            assert_eq!(unmap(allocator, FrameRange::new(folio.start.add(12345), 1)), 0);
+            let count = |at: u64| allocator.mapcount(folio.start.add(at));
+            assert_eq!([0, 12344, 12345, 12346].map(count), [SPACES, SPACES, SPACES - 1, SPACES]);
+            assert!(allocator.free(folio.start, Order::GIGANTIC).is_err(), "it is mapped");
+            map(allocator, FrameRange::new(folio.start.add(12345), 1));
+            for left in (0..SPACES).rev() {
+                assert_eq!(unmap(allocator, folio), if left == 0 { folio.count } else { 0 }, "{left} left");
+            }
+        },
+    );
+}
+
+/// Runs of every length, whole blocks, wide counts, splits: in lockstep with one number for each frame.
+#[test]
+fn counts_agree_with_a_number_for_each_frame() {
+    for seed in seed(0)..seed(0) + 24 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        with_allocator(HostedConfig::new(64 * MIB), |_, allocator| {
+            let start = allocator.alloc(Gfp::USER, Order::BLOCK).unwrap();
+            // The last frame stays mapped, so that the folio is not freed.
+            let mut model = [0u32; BLOCK as usize];
+            map(allocator, FrameRange::new(start.add(511), 1));
+            model[511] = 1;
+            let most = [3, 40, 300][seed as usize % 3];
+            for step in 0..600 {
+                let (from, len) = match rng.u32(..4) {
+                    0 => (0, BLOCK as usize),
+                    1 => (rng.usize(..512), 1),
+                    _ => (rng.usize(..512), rng.usize(1..512)),
+                };
+                let len = len.min(512 - from);
+                let run = FrameRange::new(start.add(from as u64), len as u64);
+                let part = &mut model[from..from + len];
+                let grows = rng.bool() || rng.u32(..8) == 0 && most > 100;
+                let times = if most > 100 && len == 512 { rng.u32(1..60) } else { 1 };
+                if grows && part.iter().all(|&count| count + times <= most) {
+                    (0..times).for_each(|_| map(allocator, run));
+                    part.iter_mut().for_each(|count| *count += times);
+                } else if part.iter().enumerate().all(|(at, &count)| count > u32::from(from + at == 511)) {
+                    unmap(allocator, run);
+                    part.iter_mut().for_each(|count| *count -= 1);
+                }
+                if step % 20 == 0 {
+                    agree(allocator, start, &model);
+                    assert_eq!(count_frames(allocator), 1, "seed {seed}, step {step}");
+                }
+            }
+            agree(allocator, start, &model);
+            let (split, mut freed) = (seed % 2 == 0, 0);
+            if split {
+                // As small pieces it counts in its own descriptors.
+                freed += allocator.split_folio(start, order(0)).unwrap();
+                agree(allocator, start, &model);
+                assert_eq!(count_frames(allocator), 0);
+            }
+            for (at, count) in model.into_iter().enumerate() {
+                (0..count).for_each(|_| freed += unmap(allocator, FrameRange::new(start.add(at as u64), 1)));
+            }
+            assert_eq!(count_frames(allocator), 0);
+            allocator.drain_local();
+            assert_eq!(allocator.memory_info().used, 0, "seed {seed}");
+            assert!(freed == BLOCK || split, "seed {seed}: all of it at once");
+        });
+    }
+}
+
+#[test]
+fn a_slot_that_was_prepared_in_vain_goes_back() {
+    with_allocator(HostedConfig::new(64 * MIB), |machine, allocator| {
+        let start = allocator.alloc(Gfp::USER, Order::BLOCK).unwrap();
+        allocator.prepare_counts(start).unwrap();
+        allocator.prepare_counts(start).unwrap();
+        assert_eq!(count_frames(allocator), 1);
+        allocator.forget_counts(start);
+        assert_eq!(count_frames(allocator), 0);
+        // And with the folio, if nobody thought of it.
+        allocator.prepare_counts(start).unwrap();
+        allocator.counter().map_large(start, PageSize::Size2M);
+        assert_eq!(allocator.counter().unmap_large(start, PageSize::Size2M, Contents::Unknown), BLOCK);
+        assert_eq!(count_frames(allocator), 0);
+        let start = allocator.alloc(Gfp::USER, Order::BLOCK).unwrap();
+        allocator.prepare_counts(start).unwrap();
+        allocator.free(start, Order::BLOCK).unwrap();
+        allocator.drain_local();
+        assert_eq!(count_frames(allocator), 0);
+        // Without memory nothing changes.
+        let start = allocator.alloc(Gfp::USER, Order::BLOCK).unwrap();
+        machine.set_failures(hosted::FailurePlan::From(0));
+        assert!(allocator.prepare_counts(start).is_err());
+        machine.set_failures(hosted::FailurePlan::Off);
+        assert!(matches!(
+            allocator.counter().map(FrameRange::new(start, 1)),
+            Err(CountError::Prepare { .. })
+        ));
+        allocator.free(start, Order::BLOCK).unwrap();
+    });
+}

@@ -227,7 +227,8 @@ impl Block {
         match self.width.load(Ordering::Relaxed) {
             0 => LaneWidth::Narrow,
             1 => LaneWidth::Wide,
-            _ => LaneWidth::Bits,
+            2 => LaneWidth::Bits,
+            _ => LaneWidth::Cells,
         }
     }
 

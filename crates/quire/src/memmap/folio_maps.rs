@@ -192,6 +192,18 @@ impl Block {
         lanes
     }
 
+    /// One more in each cell of a run, without the block's lock; whether it has cells.
+    pub(crate) fn count_cells_up<P: Platform>(&self, platform: &P, start: usize, count: usize) -> bool {
+        self.slot_lanes(platform).is_some_and(|lanes| lanes.count_cells_up(start, count))
+    }
+
+    /// One less.
+    pub(crate) fn count_cells_down<P: Platform>(&self, platform: &P, start: usize, count: usize) {
+        if let Some(lanes) = self.slot_lanes(platform) {
+            lanes.count_cells_down(start, count);
+        }
+    }
+
     /// Whether one more leaf could be counted for every frame of the block as it is.
     pub(crate) fn has_room_for_small<P: Platform>(&self, platform: &P) -> bool {
         let tables = self.table_maps().load(Ordering::Relaxed);
@@ -201,6 +213,7 @@ impl Block {
     /// Takes the slot of a block of a folio of whole blocks away if nothing is counted there. Under the block's lock.
     pub(crate) fn take_unused_slot<P: Platform>(&self, platform: &P) -> Option<(PhysAddr, LaneWidth)> {
         let unused = self.area().is_none()
+            && self.lanes_at()?.1 != LaneWidth::Cells
             && self.table_maps().load(Ordering::Relaxed) == 0
             && !self.slot_lanes(platform)?.any();
         let slot = self.lanes_at().filter(|_| unused);
@@ -209,9 +222,9 @@ impl Block {
 
     /// Gives a block of a folio of whole blocks a slot in the place of the one it has, if any. All of it that lanes of its
     /// width have is zero. Under the block's lock.
-    pub(crate) fn change_slot<P: Platform>(&self, platform: &P, at: PhysAddr, wide: bool) {
+    pub(crate) fn change_slot<P: Platform>(&self, platform: &P, at: PhysAddr, width: LaneWidth) {
         let before = self.slot_lanes(platform);
-        self.set_lanes(Some((at, if wide { LaneWidth::Wide } else { LaneWidth::Bits })));
+        self.set_lanes(Some((at, width)));
         if let (Some(before), Some(lanes)) = (before, self.slot_lanes(platform)) {
             SmallMaps::new(0, Some(before)).copy_to(lanes);
         }
@@ -224,6 +237,7 @@ fn has_room(tables: u32, lanes: Lanes<'_>, start: usize, count: usize) -> bool {
     match lanes {
         Lanes::Wide(_) => true,
         Lanes::Bits(_) => tables + 1 < NARROW_MOST,
+        Lanes::Cells(_) => true,
         Lanes::Narrow(_) if tables == 0 && count < BLOCK_FRAMES => true,
         Lanes::Narrow(_) => (start..start + count).all(|index| lanes.get(index) + tables < NARROW_MOST),
     }

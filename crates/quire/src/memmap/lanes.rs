@@ -35,13 +35,21 @@ pub enum LaneWidth {
     Wide = 1,
     /// A bit. Only parts of folios of whole blocks have them.
     Bits = 2,
+    /// Four bytes every 64, changed without a lock ([`crate::page_alloc::CountScheme::PerFrame`]).
+    Cells = 3,
 }
+
+/// A count that has a cache line to itself.
+#[repr(align(64))]
+pub struct CountCell(AtomicU32);
 
 /// The lanes of one block, under its lock.
 #[derive(Clone, Copy)]
 pub enum Lanes<'a> {
     /// One bit each: no frame is counted twice.
     Bits(&'a Bitmap),
+    /// As far from each other as page descriptors.
+    Cells(&'a [CountCell; BLOCK_FRAMES]),
     /// One byte each, eight to a word, lane 0 in the lowest byte.
     Narrow(&'a [AtomicU64; BLOCK_FRAMES / 8]),
     /// Four bytes each.
@@ -66,7 +74,36 @@ impl<'a> Lanes<'a> {
                 LaneWidth::Narrow => Self::Narrow(&*pointer.cast()),
                 LaneWidth::Wide => Self::Wide(&*pointer.cast()),
                 LaneWidth::Bits => Self::Bits(&*pointer.cast()),
+                LaneWidth::Cells => Self::Cells(&*pointer.cast()),
             }
+        }
+    }
+
+    /// Bytes of lanes of a width that must be zero at first. Those of bits have the room of narrow ones.
+    pub const fn bytes(width: LaneWidth) -> usize {
+        match width {
+            LaneWidth::Narrow => Self::NARROW_BYTES,
+            LaneWidth::Wide => Self::WIDE_BYTES,
+            LaneWidth::Bits => size_of::<Bitmap>(),
+            LaneWidth::Cells => BLOCK_FRAMES * size_of::<CountCell>(),
+        }
+    }
+
+    /// One more for each of `start .. start + count`, by atomics; whether there are such.
+    pub(super) fn count_cells_up(self, start: usize, count: usize) -> bool {
+        let Self::Cells(cells) = self else { return false };
+        for cell in &cells[start..start + count] {
+            cell.0.fetch_add(1, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// One less.
+    pub(super) fn count_cells_down(self, start: usize, count: usize) {
+        let Self::Cells(cells) = self else { return };
+        for cell in &cells[start..start + count] {
+            let before = cell.0.fetch_sub(1, Ordering::AcqRel);
+            assert!(before > 0, "a frame was unmapped more often than mapped (invariant 5)");
         }
     }
 
@@ -82,6 +119,7 @@ impl<'a> Lanes<'a> {
                 word.store(others | u64::from(count) << shift, Ordering::Relaxed);
             }
             Self::Wide(lanes) => lanes[index].store(count, Ordering::Relaxed),
+            Self::Cells(cells) => cells[index].0.store(count, Ordering::Relaxed),
         }
     }
 
@@ -94,6 +132,7 @@ impl<'a> Lanes<'a> {
             }
             Self::Wide(lanes) => lanes[index].load(Ordering::Relaxed),
             Self::Bits(bits) => bits.contains(index).into(),
+            Self::Cells(cells) => cells[index].0.load(Ordering::Relaxed),
         }
     }
 
@@ -115,7 +154,7 @@ impl<'a> Lanes<'a> {
                 Ok(fresh)
             }
             // Who counts in bits looks first whether they are clear.
-            Self::Bits(_) => Err(LaneError::Full),
+            Self::Bits(_) | Self::Cells(_) => Err(LaneError::Full),
         }
     }
 
@@ -128,7 +167,7 @@ impl<'a> Lanes<'a> {
         match self {
             Self::Narrow(words) => decrement_narrow(words, start, count, zeroed),
             Self::Wide(lanes) => decrement_wide(lanes, start, count, zeroed),
-            Self::Bits(_) => self.decrement_each(FrameMask::run(start, count), zeroed),
+            Self::Bits(_) | Self::Cells(_) => self.decrement_each(FrameMask::run(start, count), zeroed),
         }
     }
 
@@ -146,6 +185,7 @@ impl<'a> Lanes<'a> {
                 *zeroed = zeroed.union(frames);
                 Ok(())
             }
+            Self::Cells(_) => Err(LaneError::Underflow),
             Self::Narrow(words) => decrement_narrow_each(words, frames, zeroed),
             Self::Wide(lanes) => {
                 if frames.runs().any(|(start, count)| {
@@ -168,6 +208,9 @@ impl<'a> Lanes<'a> {
                 ones | u64::from(lanes[group * 64 + at].load(Ordering::Relaxed) == 1) << at
             }),
             Self::Bits(bits) => bits.word(group),
+            Self::Cells(_) => {
+                (0..64).fold(0, |ones, at| ones | u64::from(self.get(group * 64 + at) == 1) << at)
+            }
         }
     }
 
@@ -178,6 +221,7 @@ impl<'a> Lanes<'a> {
             Self::Narrow(words) => words.iter().fold(0, |all, word| all | load(word)) != 0,
             Self::Wide(lanes) => lanes.iter().fold(0, |all, lane| all | lane.load(Ordering::Relaxed)) != 0,
             Self::Bits(bits) => !bits.load().is_empty(),
+            Self::Cells(_) => !self.nonzero().is_empty(),
         }
     }
 
@@ -197,6 +241,11 @@ impl<'a> Lanes<'a> {
                 }
             }
             Self::Bits(bits) => mask = bits.load(),
+            Self::Cells(cells) => {
+                for (index, cell) in cells.iter().enumerate() {
+                    mask.0[index / 64] |= u64::from(cell.0.load(Ordering::Relaxed) != 0) << (index % 64);
+                }
+            }
         }
         mask
     }

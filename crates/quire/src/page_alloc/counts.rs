@@ -7,9 +7,8 @@ use super::count_room::CountSlot;
 use super::gfp::Contents;
 use crate::addr::{BlockNumber, Frame, FrameRange, Order, PageSize};
 use crate::arch::expect_changes;
-use crate::error::AllocError;
 use crate::limits::BLOCK_FRAMES;
-use crate::memmap::{Bitmap, Block, BlockState, COUNTS_AT, FrameMask, FrameState, LaneError, Lanes};
+use crate::memmap::{Block, BlockState, COUNTS_AT, FrameMask, FrameState, LaneError};
 use crate::platform::Platform;
 
 /// Why a run was not counted to its end.
@@ -28,7 +27,7 @@ pub enum CountError {
 /// Changes map counts. Keeps the lock of the block that it worked on last, so that neighbouring runs share one hold;
 /// dropping it gives the lock back and the frames to the store.
 pub struct Counter<'a, 'p, P: Platform> {
-    allocator: &'a PageAllocator<'p, P>,
+    pub(super) allocator: &'a PageAllocator<'p, P>,
     current: Option<(BlockNumber, &'a Block)>,
     /// Frames of the current block that nobody maps or holds any more.
     freed: FrameMask,
@@ -42,55 +41,6 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
     #[inline]
     pub fn counter(&self) -> Counter<'_, 'p, P> {
         Counter { allocator: self, current: None, freed: FrameMask::EMPTY, any_freed: false, slot: None }
-    }
-
-    /// Sees to it that one more 4 KiB leaf can be counted for every frame of the block of `frame`: gives a block of a folio of
-    /// whole blocks a slot for its lanes, and widens lanes of which one is full. May allocate, so not under a page-table lock.
-    ///
-    /// # Errors
-    /// [`AllocError::OutOfMemory`]; nothing has changed then.
-    pub fn prepare_counts(&self, frame: Frame) -> Result<(), AllocError> {
-        let block = self.memmap.block(frame.block());
-        block.lock(self.platform);
-        let before = block.lanes_at();
-        let enough = match block.area() {
-            Some(area) => {
-                block.widen_area(area);
-                true
-            }
-            None => block.has_room_for_small(self.platform),
-        };
-        block.unlock(self.platform);
-        if enough {
-            return Ok(());
-        }
-        let slot = self.take_slot(before.is_some())?;
-        self.zero(slot.at, if slot.wide { Lanes::WIDE_BYTES } else { size_of::<Bitmap>() });
-        block.lock(self.platform);
-        // It may have been split meanwhile, or somebody else was faster.
-        let unused = if block.area().is_none() && block.lanes_at() == before {
-            block.change_slot(self.platform, slot.at, slot.wide);
-            FrameState::UNKNOWN.put(block.folio_state_cell());
-            before.map(CountSlot::of)
-        } else {
-            Some(slot)
-        };
-        block.unlock(self.platform);
-        if let Some(slot) = unused {
-            self.give_slot(slot);
-        }
-        Ok(())
-    }
-
-    /// Gives back what [`Self::prepare_counts`] prepared for a block of a folio of whole blocks, if nothing is counted there.
-    pub fn forget_counts(&self, frame: Frame) {
-        let block = self.memmap.block(frame.block());
-        block.lock(self.platform);
-        let slot = block.take_unused_slot(self.platform).map(CountSlot::of);
-        block.unlock(self.platform);
-        if let Some(slot) = slot {
-            self.give_slot(slot);
-        }
     }
 
     /// Says that counts of a run of frames in one block are about to be changed, so that they are at hand by then. A hint.
@@ -138,6 +88,9 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
     /// [`CountError::Prepare`]; the counter has given its lock back then.
     #[inline]
     pub fn map(&mut self, run: FrameRange) -> Result<(), CountError> {
+        if self.allocator.is_counted_as_published(run.start) {
+            return self.map_as_published(run);
+        }
         let mut done = 0;
         for piece in run.by_block() {
             let block = self.enter(piece.start.block());
@@ -173,6 +126,9 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
     /// is in use.
     #[inline]
     pub fn unmap(&mut self, run: FrameRange) -> u64 {
+        if self.allocator.is_counted_as_published(run.start) {
+            return self.unmap_as_published(run);
+        }
         run.by_block().map(|piece| self.unmap_in_block(piece)).sum()
     }
 
@@ -221,6 +177,9 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
     /// Counts one more leaf of 2 MiB or 1 GiB onto the folio at `frame`.
     pub fn map_large(&mut self, frame: Frame, size: PageSize) {
         debug_assert!(size != PageSize::Size4K && frame.is_aligned(size.order()));
+        if self.allocator.is_counted_as_published(frame) {
+            return self.map_large_as_published(frame, size);
+        }
         let block = self.enter(frame.block());
         debug_assert!(matches!(block.state(), BlockState::Folio | BlockState::FolioTail));
         let maps = if size == PageSize::Size1G { &block.gigantic_maps } else { &block.large_maps };
@@ -246,6 +205,9 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
     /// # Panics
     /// As [`Self::unmap`].
     pub fn unmap_large(&mut self, frame: Frame, size: PageSize, contents: Contents) -> u64 {
+        if self.allocator.is_counted_as_published(frame) {
+            return self.unmap_large_as_published(frame, size, contents);
+        }
         let block = self.enter(frame.block());
         let maps = if size == PageSize::Size1G { &block.gigantic_maps } else { &block.large_maps };
         if maps.load(Ordering::Relaxed) == 0 {
@@ -296,7 +258,7 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
 
     /// Frees the folio of whole blocks around `frame`, of whose contents this is known, if no leaf maps it and nothing holds
     /// it. Gives the lock back when it does.
-    fn free_folio_if_unmapped(&mut self, frame: Frame, block: &Block, contents: Contents) -> u64 {
+    pub(super) fn free_folio_if_unmapped(&mut self, frame: Frame, block: &Block, contents: Contents) -> u64 {
         let order = Order::new(block.order.load(Ordering::Relaxed)).unwrap_or(Order::BLOCK);
         let number = head_of(frame.block(), order.get());
         if order == Order::BLOCK {
@@ -345,7 +307,7 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
 
     /// Takes the lock of a block, giving back the one before.
     #[inline]
-    fn enter(&mut self, number: BlockNumber) -> &'a Block {
+    pub(super) fn enter(&mut self, number: BlockNumber) -> &'a Block {
         if let Some((current, block)) = self.current
             && current == number
         {
@@ -359,7 +321,7 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
     }
 
     /// Gives the current block's lock back, and its freed frames to the store.
-    fn leave(&mut self) {
+    pub(super) fn leave(&mut self) {
         let Some((number, block)) = self.current.take() else { return };
         if !self.any_freed {
             block.unlock(self.allocator.platform);

@@ -4,6 +4,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::PageAllocator;
 use super::count_room::CountRoom;
+use super::count_scheme::CountScheme;
 use super::deferred::DeferredSplits;
 use super::gfp::ZoneKind;
 use super::isolated::Isolated;
@@ -68,6 +69,8 @@ pub struct AllocatorConfig {
     pub clear: Option<ClearPolicy>,
     /// What is known to be zero, and what becomes so while nobody has anything better to do.
     pub zeroes: Zeroes,
+    /// How the leaves that map folios of 2 MiB and more are counted.
+    pub counts: CountScheme,
 }
 
 impl Default for AllocatorConfig {
@@ -78,6 +81,7 @@ impl Default for AllocatorConfig {
             group_by_mobility: true,
             clear: None,
             zeroes: Zeroes::default(),
+            counts: CountScheme::Dense,
         }
     }
 }
@@ -113,6 +117,7 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
             zones,
             placement,
             group_by_mobility: config.group_by_mobility,
+            scheme: config.counts,
             zeroes: config.zeroes,
             cpus: lists,
             count_room: SpinLock::new(Rank::CountRoom, CountRoom::default()),

@@ -9,6 +9,7 @@ mod bulk;
 mod contents;
 mod contig;
 mod count_room;
+mod count_scheme;
 mod counts;
 mod deferred;
 mod drain;
@@ -48,6 +49,7 @@ mod zone;
 
 pub use bad::Verdict;
 pub(crate) use bad::has_marks;
+pub use count_scheme::CountScheme;
 pub use counts::{CountError, Counter};
 pub use drain::Drained;
 pub use frame_info::FrameInfo;
@@ -86,6 +88,7 @@ pub struct PageAllocator<'p, P: Platform> {
     zones: BootSlice<Zone>,
     placement: Placement,
     group_by_mobility: bool,
+    scheme: CountScheme,
     zeroes: Zeroes,
     cpus: BootSlice<CpuLists>,
     /// Folios of order 9 parts of which could be freed if they were split.

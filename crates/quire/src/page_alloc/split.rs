@@ -63,6 +63,10 @@ impl<P: Platform> PageAllocator<'_, P> {
         if to.get() >= order {
             return Ok(0);
         }
+        if self.is_counted_as_published(frame) && block.folio_maps.load(Ordering::Acquire) != 0 {
+            // What maps its parts is not known, or not where a split looks for it.
+            return Err(SplitError::InUse);
+        }
         if order == BLOCK_ORDER { self.split_block(number, to, false) } else { self.split_large(number, to) }
     }
 

@@ -1,5 +1,6 @@
 //! Pools of huge pages on a hosted machine.
 
+mod collapse;
 #[path = "../common/mod.rs"]
 mod common;
 mod control;

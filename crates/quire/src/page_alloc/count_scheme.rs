@@ -1,0 +1,153 @@
+//! The ways to count the leaves that map folios of whole blocks: this library's, and the two published ones, kept to be measured
+//! against. Blocks in small pieces are counted as ever.
+#![forbid(unsafe_code)]
+
+use core::sync::atomic::Ordering;
+
+use super::counts::{CountError, head_of};
+use super::gfp::Contents;
+use super::{Counter, PageAllocator};
+use crate::addr::{Frame, FrameRange, PageSize};
+use crate::memmap::{Block, BlockState};
+use crate::platform::Platform;
+
+/// How leaves of a folio of whole blocks are counted. Chosen at start-up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum CountScheme {
+    /// Exactly, for each frame, a table at a time ([`crate::memmap::SmallMaps`]).
+    #[default]
+    Dense = 0,
+    /// Exactly, by an atomic number for each frame that is 64 bytes from the next, as page descriptors are: 16 MiB for a
+    /// page of 1 GiB. A leaf of 2 MiB changes 512 of them, one of the whole folio one more. The "THP-like" mapcount of
+    /// Houghton, "hugetlb: introduce HugeTLB high-granularity mapping" v2 (2023).
+    PerFrame = 1,
+    /// One number for the folio: how many leaves of any size map it, changed once for each run of leaves. Nobody can say how often a frame is
+    /// mapped: what asks for it is told of the folio, and a folio that is mapped in pieces is not split. The
+    /// "head-only" mapcount of the same discussion, done a table at a time.
+    HeadOnly = 2,
+    /// The same, one atomic change for each leaf, as it was posted.
+    HeadOnlyByLeaf = 3,
+}
+
+impl CountScheme {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Dense, Self::PerFrame, Self::HeadOnly, Self::HeadOnlyByLeaf];
+
+    /// Whether one number counts all of a folio.
+    #[inline]
+    pub(super) const fn is_head_only(self) -> bool {
+        matches!(self, Self::HeadOnly | Self::HeadOnlyByLeaf)
+    }
+}
+
+impl<'a, P: Platform> Counter<'a, '_, P> {
+    /// Counts a run of 4 KiB leaves of a folio of whole blocks, in one of the published ways, which need no lock.
+    #[inline(never)]
+    pub(super) fn map_as_published(&mut self, run: FrameRange) -> Result<(), CountError> {
+        self.leave();
+        let mut done = 0;
+        for piece in run.by_block() {
+            let block = self.allocator.memmap.block(piece.start.block());
+            if self.allocator.scheme == CountScheme::PerFrame
+                && !block.count_cells_up(
+                    self.allocator.platform,
+                    piece.start.index_in_block(),
+                    piece.count as usize,
+                )
+            {
+                return Err(CountError::Prepare { done, at: piece.start });
+            }
+            self.change_head(piece.start, block, piece.count as i64);
+            done += piece.count;
+        }
+        Ok(())
+    }
+
+    /// Counts a run down; how many frames became free.
+    #[inline(never)]
+    pub(super) fn unmap_as_published(&mut self, run: FrameRange) -> u64 {
+        self.leave();
+        let mut freed = 0;
+        for piece in run.by_block() {
+            let block = self.allocator.memmap.block(piece.start.block());
+            if self.allocator.scheme == CountScheme::PerFrame {
+                let (start, count) = (piece.start.index_in_block(), piece.count as usize);
+                block.count_cells_down(self.allocator.platform, start, count);
+            }
+            if self.change_head(piece.start, block, -(piece.count as i64)) == 0 {
+                freed += self.free_if_unmapped(piece.start, Contents::Unknown);
+            }
+        }
+        freed
+    }
+
+    /// Counts a leaf of 2 MiB or 1 GiB.
+    pub(super) fn map_large_as_published(&mut self, frame: Frame, size: PageSize) {
+        self.leave();
+        let block = self.allocator.memmap.block(frame.block());
+        if self.allocator.scheme == CountScheme::PerFrame {
+            let whole = block.order.load(Ordering::Relaxed) == size.order().get();
+            let frames = size.frames() as usize;
+            // Without numbers for the frames, it has never been mapped in pieces.
+            if whole || !block.count_cells_up(self.allocator.platform, 0, frames.min(512)) {
+                let maps = if size == PageSize::Size1G { &block.gigantic_maps } else { &block.large_maps };
+                maps.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        self.change_head(frame, block, 1);
+        crate::memmap::FrameState::UNKNOWN.put(block.folio_state_cell());
+    }
+
+    /// Counts one down; how many frames became free.
+    pub(super) fn unmap_large_as_published(
+        &mut self,
+        frame: Frame,
+        size: PageSize,
+        contents: Contents,
+    ) -> u64 {
+        self.leave();
+        let block = self.allocator.memmap.block(frame.block());
+        if self.allocator.scheme == CountScheme::PerFrame {
+            let maps = if size == PageSize::Size1G { &block.gigantic_maps } else { &block.large_maps };
+            let one = |maps: u32| maps.checked_sub(1);
+            if maps.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one).is_err() {
+                block.count_cells_down(self.allocator.platform, 0, 512);
+            }
+        }
+        if self.change_head(frame, block, -1) > 0 { 0 } else { self.free_if_unmapped(frame, contents) }
+    }
+
+    /// Changes the number of leaves of the folio; what it is then.
+    #[inline]
+    fn change_head(&self, frame: Frame, block: &Block, leaves: i64) -> u64 {
+        let order = block.order.load(Ordering::Relaxed);
+        let maps = &self.allocator.memmap.block(head_of(frame.block(), order)).folio_maps;
+        if self.allocator.scheme != CountScheme::HeadOnlyByLeaf {
+            return maps.fetch_add(leaves as u64, Ordering::AcqRel).wrapping_add(leaves as u64);
+        }
+        let one = leaves.signum() as u64;
+        (0..leaves.unsigned_abs()).fold(0, |_, _| maps.fetch_add(one, Ordering::AcqRel).wrapping_add(one))
+    }
+
+    fn free_if_unmapped(&mut self, frame: Frame, contents: Contents) -> u64 {
+        let block = self.enter(frame.block());
+        self.free_folio_if_unmapped(frame, block, contents)
+    }
+}
+
+impl<P: Platform> PageAllocator<'_, P> {
+    /// Whether the leaves of this frame are counted in one of the published ways.
+    #[inline]
+    pub(super) fn is_counted_as_published(&self, frame: Frame) -> bool {
+        self.scheme != CountScheme::Dense && self.is_of_whole_blocks(frame)
+    }
+
+    /// How many leaves map the folio of whole blocks around a frame, by the one number that there is; `None` where each frame has
+    /// its own.
+    pub(super) fn head_count(&self, frame: Frame, block: &Block) -> Option<u64> {
+        let whole = matches!(block.state(), BlockState::Folio | BlockState::FolioTail);
+        let head = || self.memmap.block(head_of(frame.block(), block.order.load(Ordering::Relaxed)));
+        (whole && self.scheme.is_head_only()).then(|| head().folio_maps.load(Ordering::Acquire))
+    }
+}

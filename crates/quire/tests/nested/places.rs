@@ -102,6 +102,14 @@ fn unmapping() {
             scene.verb(BASE, 4 * MIB, || scene.mm.munmap(VirtAddr(BASE), 4 * MIB).unwrap());
             child.exit();
         }),
+        ("a shared table that reaches into another mapping", Share, |scene| {
+            written(scene, 0, MIB);
+            scene.mm.mmap(&MapRequest { prot: R, ..anonymous(BASE + MIB, MIB) }).unwrap();
+            let child = scene.mm.fork().unwrap();
+            scene.load(BASE, MIB);
+            scene.verb(BASE, MIB, || scene.mm.munmap(VirtAddr(BASE), MIB).unwrap());
+            child.exit();
+        }),
         ("part of a shared table", Share, |scene| {
             written(scene, 0, 4 * MIB);
             let child = scene.mm.fork().unwrap();

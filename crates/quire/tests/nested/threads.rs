@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use hosted::{Hosted, HostedConfig, Nested, VirtualCpu, during};
+use hosted::{Hosted, HostedConfig, Nested, OnViolation, VirtualCpu, during};
 use quire::addr::VirtAddr;
 use quire::error::FaultError;
 use quire::manager::Config;
@@ -30,6 +30,15 @@ const GUEST: u64 = KEPT + LOOSE + FILE;
 const AWAY: u64 = BASE + 64 * MIB;
 
 type Tally = BTreeMap<u64, u64>;
+
+/// Tells the others to stop, also where the one who changes things panics.
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
 
 /// Stores all over guest memory until told to stop; how often each page was counted up.
 fn run_guest(cpu: &VirtualCpu<'_, '_>, mm: &Space<'_>, seed: u64, stop: &AtomicBool) -> Tally {
@@ -131,7 +140,9 @@ fn run(fork: ForkStrategy, folios: FolioPolicy) {
     let seed = seed(7);
     println!("QUIRE_SEED={seed}, {fork:?}");
     let config = Config { fork, folios, ..Config::default() };
-    with_config(HostedConfig::new(96 * MIB).with_cpus(4), config, |machine, manager| {
+    // A thread that panics in the middle of a verb would leave its locks to nobody.
+    let machine = HostedConfig { on_violation: OnViolation::Record, ..HostedConfig::new(96 * MIB) };
+    with_config(machine.with_cpus(4), config, |machine, manager| {
         machine.files().set_size(FileId(2), FILE);
         let file = manager.open(FileId(2)).unwrap();
         let mm = manager.new_mm().unwrap();
@@ -151,6 +162,7 @@ fn run(fork: ForkStrategy, folios: FolioPolicy) {
             let mut rng = Rng::with_seed(seed + u64::from(cpu.0));
             match cpu.0 {
                 0 => {
+                    let _stop = StopAtEnd(&stop);
                     mm.switch_in();
                     while Instant::now() < until {
                         if rng.bool() {
@@ -160,7 +172,6 @@ fn run(fork: ForkStrategy, folios: FolioPolicy) {
                         }
                     }
                     mm.switch_out();
-                    stop.store(true, Ordering::Relaxed);
                     Tally::new()
                 }
                 1 => {
@@ -172,6 +183,7 @@ fn run(fork: ForkStrategy, folios: FolioPolicy) {
                 number => run_guest(&nested.cpu(number as usize - 2), &mm, seed ^ u64::from(number), &stop),
             }
         });
+        machine.assert_clean();
         let cpu = nested.cpu(0);
         let mut stores = 0;
         for at in (0..KEPT).chain(KEPT + LOOSE..GUEST).step_by(PAGE as usize) {

@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod contention;
 mod copies;
 mod failures;
 mod forks;

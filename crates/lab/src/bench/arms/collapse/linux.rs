@@ -23,7 +23,7 @@ fn work(_: &Memory, subject: Subject) -> Result<Sample, Skip> {
     // Single frames were had by declining larger folios, which would decline this as well.
     region.advise(Advice::LinuxHugepage).map_err(|error| Skip::because("MADV_HUGEPAGE", error))?;
     let start = Instant::now();
-    let outcome = region.advise(Advice::LinuxCollapse);
+    let outcome = region.collapse();
     let time = start.elapsed().as_nanos() as f64;
     outcome.map_err(|error| {
         Skip::because("MADV_COLLAPSE (needs Linux 6.1 or later and free memory in one piece)", error)

@@ -21,7 +21,7 @@
 
 use super::PageTables;
 use crate::addr::{Frame, PageSize, VirtAddr, VirtRange};
-use crate::arch::{Entry, EntryFlags, Level};
+use crate::arch::{Entry, EntryFlags, Level, expect_reads};
 use crate::limits::TABLE_ENTRIES;
 use crate::memmap::FrameMask;
 use crate::platform::Platform;
@@ -30,6 +30,9 @@ use crate::tlb::{FlushBatch, MmuGather, Unmapped};
 
 /// What a leaf loses so that the next store is seen. Whoever clears the dirty bit clears what depends on it.
 const RECORDED: EntryFlags = EntryFlags::DIRTY.union(EntryFlags::ZEROED);
+
+/// Bytes of a page that are fetched while the one before it is copied: the processor fetches what follows by itself.
+const EXPECTED: usize = 1024;
 
 /// What stands around an address that is a multiple of 2 MiB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -238,7 +241,15 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         let Some(table) = self.find(addr, Level::PTE) else { return 0 };
         let entries = (0..TABLE_ENTRIES).map(|index| (index, table.load(index)));
         let clean = entries.filter(|(_, entry)| !(maps_frame(*entry) && entry.has(EntryFlags::DIRTY)));
-        show_missing(clean, copied, show)
+        show_missing(clean, copied, |next| self.expect(next), show)
+    }
+
+    /// Has the start of the run that comes next at hand: where frames lie all over memory, the processor does not foresee
+    /// it.
+    fn expect(&self, next: Option<Run>) {
+        if let Some(from) = next.and_then(|run| run.from) {
+            expect_reads(self.platform().direct_map(from.addr()), EXPECTED);
+        }
     }
 
     /// Takes the table at `addr` out, flushes, shows the pages that are not copied as they are now, and puts one leaf of 2 MiB on
@@ -271,7 +282,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         gather.flush();
         let table = parent.child(self.platform(), pointer);
         let entries = (0..TABLE_ENTRIES).map(|index| (index, table.load_private(index)));
-        let shown = show_missing(entries.clone(), copied, show);
+        let shown = show_missing(entries.clone(), copied, |next| self.expect(next), show);
         let leaf = Entry::leaf(to, PageSize::Size2M, with_history(flags, entries.map(|(_, entry)| entry)));
         self.lock(parent).fill(index, leaf);
         Some(shown)
@@ -296,11 +307,13 @@ fn with_history(flags: EntryFlags, entries: impl Iterator<Item = Entry>) -> Entr
 fn show_missing(
     entries: impl Iterator<Item = (usize, Entry)>,
     copied: &mut Copied,
+    expect: impl Fn(Option<Run>),
     mut show: impl FnMut(Run),
 ) -> u64 {
     let (mut open, mut shown): (Option<Run>, u64) = (None, 0);
-    let mut close = |run: Option<Run>, copied: &mut Copied| {
+    let mut close = |run: Option<Run>, next: Option<Run>, copied: &mut Copied| {
         if let Some(run) = run {
+            expect(next);
             show(run);
             copied.note(&run);
             shown += run.count as u64;
@@ -313,10 +326,10 @@ fn show_missing(
         let next = Run::of(index, entry);
         match &mut open {
             Some(run) if run.goes_on_with(&next) => run.count += 1,
-            _ => close(open.replace(next), copied),
+            _ => close(open.replace(next), Some(next), copied),
         }
     }
-    close(open, copied);
+    close(open, None, copied);
     shown
 }
 

@@ -1,11 +1,14 @@
 //! Counting down, with a place to let others run now and then.
 
 use super::unmapped::Leaves;
-use crate::addr::{BlockNumber, PageSize};
+use crate::addr::{BlockNumber, FrameRange, PageSize};
 use crate::limits::{DRAIN_FRAMES, DRAIN_RUNS};
 use crate::memmap::FrameMask;
 use crate::page_alloc::{Counter, PageAllocator};
 use crate::platform::Platform;
+
+/// Frames of a block that are counted down run by run, if there are no more.
+const FEW: usize = 4;
 
 /// Counts down, and comes by a reschedule point when enough was done.
 pub(super) struct Release<'a, 'p, P: Platform> {
@@ -38,7 +41,14 @@ impl<'a, 'p, P: Platform> Release<'a, 'p, P> {
 
     /// Drops the count of one 4 KiB leaf of each of a block's frames, of which no more are to come.
     pub(super) fn each(&mut self, block: BlockNumber, frames: FrameMask) {
-        self.counter.unmap_each(block, frames);
+        if frames.count() <= FEW {
+            // A look at each word of all the block's counts would be more.
+            for (start, count) in frames.runs() {
+                self.counter.unmap(FrameRange::new(block.first_frame().add(start as u64), count as u64));
+            }
+        } else {
+            self.counter.unmap_each(block, frames);
+        }
         self.unlock();
         self.spend(1, frames.count() as u64);
     }

@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod contention;
 mod copies;
 mod failures;
 mod forks;
@@ -9,9 +10,11 @@ mod forks;
 #[allow(dead_code, unreachable_pub)]
 mod machine;
 mod refusals;
+mod scan;
 mod steps;
 mod support;
 mod threads;
+mod underused;
 #[path = "../vm/world.rs"]
 #[allow(dead_code)]
 mod world;

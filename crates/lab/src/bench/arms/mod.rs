@@ -3,6 +3,7 @@
 pub mod boot;
 pub mod churn;
 pub mod clear;
+pub mod collapse;
 pub mod dontneed;
 pub mod exit;
 pub mod fault;

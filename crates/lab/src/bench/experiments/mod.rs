@@ -6,6 +6,7 @@ pub mod churn;
 pub mod clear;
 pub mod clear_cache;
 pub mod clear_then_use;
+pub mod collapse_thp;
 pub mod demote;
 pub mod dontneed;
 pub mod exit;
@@ -43,6 +44,7 @@ pub const ALL: &[&Experiment] = &[
     &protect::EXPERIMENT,
     &remap::EXPERIMENT,
     &churn::EXPERIMENT,
+    &collapse_thp::EXPERIMENT,
     &clear::EXPERIMENT,
     &clear_cache::EXPERIMENT,
     &clear_then_use::EXPERIMENT,

@@ -94,6 +94,17 @@ impl Region {
         Ok(())
     }
 
+    /// Has the kernel make folios of 2 MiB of the whole region now (`MADV_COLLAPSE`, since Linux 6.1).
+    ///
+    /// # Errors
+    /// Those of `madvise`.
+    pub fn collapse(&self) -> io::Result<()> {
+        assert!(self.mapped, "the region is gone");
+        // SAFETY: the range is owned by this value, and the advice leaves contents as they are.
+        let done = unsafe { libc::madvise(self.start as *mut c_void, self.bytes, libc::MADV_COLLAPSE) };
+        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
     /// Writes one byte to page `page`: a fault if it is not there yet.
     #[inline]
     pub fn touch(&self, page: usize) {

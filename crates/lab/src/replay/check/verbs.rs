@@ -124,5 +124,6 @@ fn model_advice(advice: Advice) -> space::Advice {
         Advice::NoHugePage => space::Advice::NoHugePage,
         Advice::PopulateRead => space::Advice::PopulateRead,
         Advice::PopulateWrite => space::Advice::PopulateWrite,
+        Advice::Collapse | Advice::Split => unreachable!("no plan has these: `plan_madvise` skips them"),
     }
 }

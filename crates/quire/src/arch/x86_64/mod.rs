@@ -12,7 +12,7 @@ pub use copy::{CopyKernel, ReadyCopy};
 pub use entry::{Entry, EntryFlags};
 pub use features::{Caches, CpuFeatures, Feature};
 pub use level::{Level, PagingMode};
-pub use prefetch::expect_changes;
+pub use prefetch::{expect_changes, expect_reads};
 
 /// What an access through a mapping may do. Reading is implied by the other two on x86-64.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]

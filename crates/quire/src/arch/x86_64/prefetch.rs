@@ -1,7 +1,20 @@
-//! Telling the processor what is about to be written.
+//! Telling the processor what is about to be read or written.
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
+
+/// Asks for the lines of `bytes` bytes from `start` on, which are about to be read. A hint: nothing is read, whatever is
+/// there.
+#[inline]
+pub fn expect_reads(start: *const u8, bytes: usize) {
+    for line in (0..bytes).step_by(LINE) {
+        #[cfg(not(miri))]
+        // SAFETY: the instruction (AMD64 manual, volume 3, PREFETCHlevel) changes nothing but caches, at any address.
+        unsafe {
+            core::arch::asm!("prefetcht0 [{}]", in(reg) start.wrapping_add(line), options(nostack, preserves_flags, readonly));
+        }
+    }
+}
 
 /// Asks for the lines of `bytes` bytes from `start` on, which are about to be changed. A hint: nothing is read or written,
 /// whatever is there.

@@ -68,6 +68,13 @@ impl Default for Collapser {
     }
 }
 
+impl Collapser {
+    /// Within other limits than Linux's.
+    pub fn within(limits: CollapseLimits) -> Self {
+        Self { limits, ..Self::default() }
+    }
+}
+
 /// What one call did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Scanned {

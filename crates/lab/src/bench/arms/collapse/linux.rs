@@ -1,0 +1,39 @@
+//! The running kernel's `MADV_COLLAPSE`.
+
+use std::time::Instant;
+
+use rustix::mm::Advice;
+
+use crate::bench::experiment::{Sample, Skip};
+use crate::bench::linux::census;
+use crate::bench::linux::verbs::{Subject, Verb};
+use crate::bench::memory::Memory;
+
+/// `madvise` in this process.
+pub(super) static COLLAPSE: Verb<Memory> = Verb {
+    about: "one madvise(MADV_COLLAPSE): system call; for each 2 MiB a folio of the kernel's, LRU isolation, a flush, copying \
+            while the range is out of the page table, cgroup, reverse map, and giving the old frames back. Folio sizes are \
+            forced and verified as in `unmap`; that the memory is mapped by PMDs afterwards is verified too.",
+    memory: |memory| *memory,
+    work,
+};
+
+fn work(_: &Memory, subject: Subject) -> Result<Sample, Skip> {
+    let region = &subject.region;
+    // Single frames were had by declining larger folios, which would decline this as well.
+    region.advise(Advice::LinuxHugepage).map_err(|error| Skip::because("MADV_HUGEPAGE", error))?;
+    let start = Instant::now();
+    let outcome = region.collapse();
+    let time = start.elapsed().as_nanos() as f64;
+    outcome.map_err(|error| {
+        Skip::because("MADV_COLLAPSE (needs Linux 6.1 or later and free memory in one piece)", error)
+    })?;
+    let (mapped, _) = census::pmd_mapped("self", region)?;
+    if mapped != region.bytes() as u64 {
+        return Err(Skip(format!("{mapped} bytes are mapped by PMDs where {} should be", region.bytes())));
+    }
+    match region.marked() {
+        pages if pages == subject.pages => Ok(Sample::new(time, pages)),
+        pages => Err(Skip(format!("{pages} pages hold what was written, of {}", subject.pages))),
+    }
+}

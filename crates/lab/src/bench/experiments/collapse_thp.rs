@@ -1,0 +1,45 @@
+//! What does it cost to make folios of 2 MiB of small pages, by copy?
+
+use crate::bench::arms::collapse;
+use crate::bench::beside;
+use crate::bench::counts;
+use crate::bench::experiment::{Experiment, Measured};
+use crate::bench::folio::Folio;
+use crate::bench::memory::Memory;
+use crate::bench::row::Row;
+use crate::bench::runner::Runner;
+
+/// See the module.
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "collapse-thp",
+    question: "How long does it take to make folios of 2 MiB of 1 GiB of populated anonymous memory, by the size of the folios before?",
+    expectation: "linux: 220 to 480 ms, as it copies page by page through the caches and gives each old frame back by itself. quire: what \
+                  copying 1 GiB past the caches takes, 80 to 100 ms, and some 10 us for each 2 MiB. 2MiB-pte: quire copies nothing.",
+    baseline: &["linux"],
+    per: "call",
+    notes: &[
+        "Every page was written once before. Only the call is timed; it includes having the new folios and giving the old ones back.",
+        "`/shuffled`: the pages were touched in random order, so that neighbours have frames far apart (verified).",
+        "Nobody touches the memory meanwhile. In quire whoever does goes on reading and storing while pages are copied; in Linux it \
+         waits until they are.",
+        "The kernel finds its folios where they are: the first that it has may stand in memory that the host of a virtual machine has \
+         yet to bring in, which shows as the largest samples.",
+    ],
+    run,
+    appendix: Some(appendix),
+};
+
+fn appendix(rows: &[Row]) -> anyhow::Result<String> {
+    Ok(format!("{}\n{}", beside::per_page(rows), counts::per_gib(rows)))
+}
+
+fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
+    let bytes = Memory::bytes_at(&runner.scale);
+    let chosen = ["4KiB", "64KiB", "2MiB-pte"];
+    let mut memories: Vec<Memory> = Folio::all()
+        .filter(|folio| chosen.contains(&folio.name().as_str()))
+        .map(|folio| Memory { bytes, folio, shuffled: false, cold: false })
+        .collect();
+    memories.insert(1, Memory { shuffled: true, ..memories[0] });
+    runner.measure(experiment, &Memory::plain_cases(memories.into_iter()), &mut collapse::all())
+}

@@ -40,7 +40,7 @@ pub(in crate::vm) struct Place<'a> {
 
 impl<P: Platform> Mm<'_, P> {
     /// Nothing is mapped at the address.
-    pub(in crate::vm) fn fault_huge(
+    pub(super) fn fault_huge(
         &self,
         vma: &Vma,
         addr: VirtAddr,
@@ -165,7 +165,7 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     /// Gives a page back that turned out not to be needed.
-    fn give_up_own(&self, size: HugeSize, own: &Own) {
+    pub(in crate::vm) fn give_up_own(&self, size: HugeSize, own: &Own) {
         self.memory.pages().unlend_huge(own.frame);
         self.memory.huge().give_from(self.memory.pages(), size, own.frame, own.promised);
     }
@@ -191,13 +191,7 @@ impl<P: Platform> Mm<'_, P> {
         self.map_own(vma, place, &own, FaultKind::Cow)
     }
 
-    pub(in crate::vm) fn map_own(
-        &self,
-        vma: &Vma,
-        place: &Place<'_>,
-        own: &Own,
-        kind: FaultKind,
-    ) -> Result<Step, FaultError> {
+    fn map_own(&self, vma: &Vma, place: &Place<'_>, own: &Own, kind: FaultKind) -> Result<Step, FaultError> {
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
         let step = self.map_huge(place, own.frame, flags, kind);
         if !matches!(step, Ok(Step::Done(_) | Step::Marked(_))) {

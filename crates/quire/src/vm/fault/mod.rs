@@ -7,6 +7,8 @@ mod file;
 mod huge;
 mod stack;
 
+pub(super) use huge::Place;
+
 use super::forming::Formed;
 use super::mm::Mm;
 use super::userfault::Waiting;

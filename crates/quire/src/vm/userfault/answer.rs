@@ -9,14 +9,14 @@ use crate::limits::{FRAME_SIZE, POPULATE_FAULTS};
 use crate::platform::Platform;
 use crate::vm::fault::{Step, leaf_flags};
 use crate::vm::mm::{Mm, Space};
-use crate::vm::vma::Vma;
+use crate::vm::vma::{Vma, VmaFlags};
 
 /// How a fault is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AnswerMode {
     /// Who waits for a page of the range goes on. Otherwise [`Mm::userfault_wake`] lets it (`*_MODE_DONTWAKE`).
     pub wake: bool,
-    /// The pages are write-protected for the handler at once (`*_MODE_WP`); where that is registered, and for pages of 4 KiB.
+    /// The pages are write-protected for the handler at once (`*_MODE_WP`), where that is registered.
     pub write_protected: bool,
 }
 
@@ -160,8 +160,9 @@ impl<P: Platform> Mm<'_, P> {
         if self.memory.userfaults().is_changing(handler) {
             return Err(UserfaultError::Again);
         }
-        if let Some(size) = vma.attributes.huge_size()
-            && (!at.is_aligned(size.bytes()) || left < size.bytes() || mode.write_protected)
+        if let Some(size) =
+            vma.attributes.huge_size().filter(|_| !vma.attributes.flags.contains(VmaFlags::SPLIT))
+            && (!at.is_aligned(size.bytes()) || left < size.bytes())
         {
             return Err(UserfaultError::Invalid);
         }

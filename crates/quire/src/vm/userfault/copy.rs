@@ -19,7 +19,8 @@ impl<P: Platform> Mm<'_, P> {
     /// with the page's distance from `addr` in bytes, and must fill all of it. A page is seen whole or not at all. In a
     /// shared mapping it is the file's from then on. As `UFFDIO_COPY`. The caller holds no lock; `fill` calls nothing of this address space.
     ///
-    /// Huge pages are copied whole, and the address-space lock is held for reading meanwhile.
+    /// Huge pages are copied whole, and the address-space lock is held for reading meanwhile. Where parts of them may be mapped by
+    /// themselves (`MADV_SPLIT`) any part can be copied that is not mapped here, whatever the file's page holds there.
     ///
     /// # Errors
     /// In the answer: [`UserfaultError::Exists`] where there is a page, [`UserfaultError::NotRegistered`],
@@ -39,7 +40,8 @@ impl<P: Platform> Mm<'_, P> {
             let space = self.space.read(self.memory.platform());
             let vma = self.answerable(&space, at, left, mode)?;
             if vma.attributes.huge_size().is_some() {
-                return self.copy_huge(vma, at, &mut |inside, bytes| fill(offset + inside, bytes));
+                let mut fill = |inside, bytes: &mut PageBytes| fill(offset + inside, bytes);
+                return self.copy_huge(vma, (at, left), mode, &mut fill);
             }
             self.check_vacant(vma, at)?;
             // What was filled for a page that could not be put in yet is used the next time.

@@ -20,7 +20,7 @@ use crate::platform::Platform;
 use crate::vm::fault::{Access, Step};
 use crate::vm::memory::Memory;
 use crate::vm::mm::Mm;
-use crate::vm::vma::{Backing, Vma};
+use crate::vm::vma::{Backing, Vma, VmaFlags};
 
 /// What a file has at some place.
 pub(super) enum Page {
@@ -43,7 +43,8 @@ impl<P: Platform> Mm<'_, P> {
         found: &Lookup,
     ) -> Result<Option<Step>, FaultError> {
         let Some(kind) = self.caught(vma, addr, access, found) else { return Ok(None) };
-        let addr = addr.align_down(vma.attributes.huge_size().map_or(FRAME_SIZE, HugeSize::bytes));
+        let whole = vma.attributes.huge_size().filter(|_| !vma.attributes.flags.contains(VmaFlags::SPLIT));
+        let addr = addr.align_down(whole.map_or(FRAME_SIZE, HugeSize::bytes));
         let ticket = Ticket { slot: 0, round: 0 };
         let fault = UserfaultFault { space: self.number(), addr, kind, access, ticket };
         let (platform, contexts) = (self.memory.platform(), self.memory.userfaults());
@@ -77,6 +78,13 @@ impl<P: Platform> Mm<'_, P> {
         }
         let (kind, mode) = match self.memory.page_behind(vma, addr) {
             Page::Absent => (UserfaultKind::Missing, UserfaultModes::MISSING),
+            // Who hears of what is missing alone would never hear of the parts of a page of which one part came.
+            Page::There
+                if vma.attributes.flags.contains(VmaFlags::SPLIT)
+                    && !handler.catches(UserfaultModes::MINOR) =>
+            {
+                (UserfaultKind::Missing, UserfaultModes::MISSING)
+            }
             Page::There => (UserfaultKind::Minor, UserfaultModes::MINOR),
             Page::None => return None,
         };
@@ -95,7 +103,7 @@ impl<P: Platform> Memory<'_, P> {
             return Page::None;
         }
         match vma.attributes.huge_size() {
-            Some(size) => self.huge_page_behind(node, index / size.order().frames()),
+            Some(size) => self.huge_page_behind(vma, node, (index, size)),
             None => match self.files().is_lost(self.platform(), node, index) {
                 Some(true) => Page::None,
                 Some(false) => Page::There,
@@ -106,9 +114,15 @@ impl<P: Platform> Memory<'_, P> {
         }
     }
 
-    fn huge_page_behind(&self, node: &FileNode, index: u64) -> Page {
-        match self.files().huge_page(self.platform(), node, index) {
-            Some(HugePage::Present { frame, .. }) if self.pages().has_bad(frame) => Page::None,
+    fn huge_page_behind(&self, vma: &Vma, node: &FileNode, (index, size): (u64, HugeSize)) -> Page {
+        let (whole, pages) = (!vma.attributes.flags.contains(VmaFlags::SPLIT), self.pages());
+        let inside = index % size.order().frames();
+        match self.files().huge_page(self.platform(), node, index / size.order().frames()) {
+            Some(HugePage::Present { frame, .. })
+                if pages.has_bad(frame) && (whole || pages.is_bad(frame.add(inside))) =>
+            {
+                Page::None
+            }
             Some(HugePage::Present { .. }) => Page::There,
             Some(HugePage::Promised { .. }) | None => Page::Absent,
         }

@@ -13,7 +13,7 @@ use crate::vm::vma::{Backing, Vma};
 
 impl<P: Platform> Mm<'_, P> {
     /// Maps the pages that the file has for `len` bytes from `addr`, as they are. Of a file of the pager they are read if they are not
-    /// in memory. As `UFFDIO_CONTINUE`. The caller holds no lock. May block in the pager.
+    /// in memory; of huge pages that may be mapped in parts the largest leaves come that fit the range. As `UFFDIO_CONTINUE`. The caller holds no lock. May block in the pager.
     ///
     /// # Errors
     /// In the answer: [`UserfaultError::NotThere`] where the file has no page, [`UserfaultError::Exists`] where one is mapped,
@@ -24,7 +24,7 @@ impl<P: Platform> Mm<'_, P> {
             let space = self.space.read(self.memory.platform());
             let vma = self.answerable(&space, at, left, mode)?;
             if vma.attributes.huge_size().is_some() {
-                return self.resume_huge(vma, at);
+                return self.resume_huge(vma, (at, left), mode);
             }
             self.resume_page(vma, at, mode)
         })

@@ -8,7 +8,7 @@ use crate::error::UserfaultError;
 use crate::limits::FRAME_SIZE;
 use crate::platform::Platform;
 use crate::tlb::FlushBatch;
-use crate::vm::hugetlb::check_ends;
+use crate::vm::hugetlb::check_parts;
 use crate::vm::mm::{Mm, Space};
 
 impl<P: Platform> Mm<'_, P> {
@@ -42,9 +42,9 @@ impl<P: Platform> Mm<'_, P> {
         let space = self.lock();
         let range = space.layout.range(addr, len).filter(|range| range.len() == len && len > 0);
         let range = range.filter(|_| addr.is_aligned(FRAME_SIZE)).ok_or(UserfaultError::Invalid)?;
-        check_ends(&space, range).map_err(|_| UserfaultError::Invalid)?;
+        check_parts(&space, range).map_err(|_| UserfaultError::Invalid)?;
         self.check_protectable(&space, range)?;
-        self.cut_small(&space, range).map_err(|_| UserfaultError::OutOfMemory)?;
+        self.cut(range).map_err(|_| UserfaultError::OutOfMemory)?;
         self.unshare(range).map_err(|_| UserfaultError::OutOfMemory)?;
         let mut owed = FlushBatch::new();
         let done = if protect {

@@ -11,7 +11,8 @@ use crate::vm::mm::Mm;
 
 impl<P: Platform> Mm<'_, P> {
     /// Gives `len` bytes from `addr`, of which nothing is there yet, zeroes: in private memory by the frame of zeroes, which the first
-    /// store copies. As `UFFDIO_ZEROPAGE`; of huge pages too, whole ones. The caller holds no lock.
+    /// store copies. As `UFFDIO_ZEROPAGE`; of huge pages too, as
+    /// [`Self::userfault_copy`] takes them. The caller holds no lock.
     ///
     /// # Errors
     /// In the answer, as for [`Self::userfault_copy`].
@@ -20,7 +21,7 @@ impl<P: Platform> Mm<'_, P> {
             let space = self.space.read(self.memory.platform());
             let vma = self.answerable(&space, at, left, mode)?;
             if vma.attributes.huge_size().is_some() {
-                return self.zero_huge(vma, at);
+                return self.zero_huge(vma, (at, left), mode);
             }
             self.check_vacant(vma, at)?;
             if vma.attributes.is_private() {

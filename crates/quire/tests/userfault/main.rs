@@ -1,0 +1,11 @@
+//! Handlers of faults: what is missing in a range comes from elsewhere, and nothing is lost on the way.
+
+mod changes;
+#[path = "../common/mod.rs"]
+mod common;
+mod handlers;
+mod modes;
+mod support;
+#[path = "../vm/world.rs"]
+#[allow(dead_code)]
+mod world;

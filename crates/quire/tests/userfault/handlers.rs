@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use quire::addr::VirtAddr;
@@ -30,6 +30,7 @@ fn more_threads_wait_than_there_are_places() {
         mm.mmap(&anonymous(BASE, MIB)).unwrap();
         register(&mm, &handler, BASE, MIB, MISSING);
         let (ended, events) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let full = AtomicBool::new(false);
         machine.spawn_cpus(THREADS + 2, |cpu| {
             let number = u64::from(cpu.0);
             if cpu.index() < THREADS {
@@ -41,7 +42,8 @@ fn more_threads_wait_than_there_are_places() {
                 }
                 return;
             }
-            until(|| handler.info().pending == USERFAULT_SLOTS);
+            // The first that sees all places taken tells the other.
+            until(|| full.fetch_or(handler.info().pending == USERFAULT_SLOTS, Ordering::SeqCst));
             let mut places = HashSet::new();
             while let Some(event) = handler.wait_event() {
                 let fault = fault_of(event.keep());

@@ -4,6 +4,7 @@ mod changes;
 #[path = "../common/mod.rs"]
 mod common;
 mod handlers;
+mod huge;
 mod modes;
 mod support;
 #[path = "../vm/world.rs"]

@@ -10,7 +10,7 @@ use super::fault::Page;
 use crate::addr::{Frame, FrameRange, PageSize, VirtAddr, VirtRange};
 use crate::arch::EntryFlags;
 use crate::clear::Extent;
-use crate::error::{Cancelled, FaultError, UserfaultError};
+use crate::error::{Cancelled, FaultError, MapError, UserfaultError};
 use crate::filemap::HugePage;
 use crate::limits::{FRAME_SHIFT, FRAME_SIZE};
 use crate::platform::{Platform, TouchHint};
@@ -172,11 +172,22 @@ impl<P: Platform> Mm<'_, P> {
 
     /// Maps a part of a page of a file as far as nothing is in the way; how many bytes.
     fn map_answer(&self, part: HugePart, flags: EntryFlags) -> Result<u64, Stop> {
-        match self.map_huge_part(part, flags) {
-            Ok(()) => Ok(part.frames.count << FRAME_SHIFT),
-            Err((0, error)) => Err(error.into()),
-            Err((bytes, _)) => Ok(bytes),
+        let bytes = part.frames.count << FRAME_SHIFT;
+        let (done, error) = match self.map_huge_part(part, flags) {
+            Ok(()) => return Ok(bytes),
+            Err(stopped) => stopped,
+        };
+        // A table is filled as a whole or not at all: so the rest is what comes before the first that is in the way.
+        let ahead = (done..bytes).step_by(FRAME_SIZE as usize);
+        let vacant = ahead.take_while(|&at| self.tables().lookup(part.addr.add(at)).entry.is_empty()).count();
+        let rest = (vacant as u64) << FRAME_SHIFT;
+        if error == MapError::Occupied && vacant > 0 && done + rest < bytes {
+            let part = part.within(VirtRange::from_len(part.addr.add(done), rest));
+            if self.map_huge_part(part, flags).is_ok() {
+                return Ok(done + rest);
+            }
         }
+        if done > 0 { Ok(done) } else { Err(error.into()) }
     }
 }
 

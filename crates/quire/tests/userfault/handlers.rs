@@ -312,3 +312,45 @@ fn populating_waits_too() {
         assert_eq!(events.load(Ordering::SeqCst), 24);
     });
 }
+
+/// A handler need not answer for a page that it has brought already: whoever asks for it has found it by then, or was woken.
+#[test]
+fn a_page_that_was_brought_is_not_waited_for() {
+    const PROGRAMS: usize = 4;
+    const ROUNDS: u64 = 40;
+    machine_of("once", PROGRAMS + 2, |machine, manager| {
+        let mm = manager.new_mm().unwrap();
+        let handler = handler(manager);
+        let len = 64 * PAGE;
+        let (ended, at_start) = (AtomicUsize::new(0), std::sync::Barrier::new(PROGRAMS));
+        for round in 0..ROUNDS {
+            mm.mmap(&anonymous(BASE + round * MIB, len)).unwrap();
+            register(&mm, &handler, BASE + round * MIB, len, MISSING);
+        }
+        let brought = Mutex::new(HashSet::new());
+        machine.spawn_cpus(PROGRAMS + 2, |cpu| {
+            if cpu.index() >= PROGRAMS {
+                while let Some(event) = handler.wait_event() {
+                    let fault = fault_of(event.keep());
+                    if brought.lock().unwrap().insert(fault.addr.0) {
+                        assert_eq!(copy(&mm, fault.addr.0, fault.addr.0, WAKE), Ok(PAGE));
+                    }
+                }
+                return;
+            }
+            mm.switch_in();
+            for round in 0..ROUNDS {
+                at_start.wait();
+                for at in (0..len).step_by(PAGE as usize) {
+                    let at = BASE + round * MIB + at;
+                    assert_eq!(load(machine, &mm, at), Ok(at));
+                }
+            }
+            mm.switch_out();
+            if ended.fetch_add(1, Ordering::SeqCst) == PROGRAMS - 1 {
+                handler.close();
+            }
+        });
+        assert_eq!(brought.into_inner().unwrap().len() as u64, ROUNDS * 64);
+    });
+}

@@ -3,10 +3,12 @@
 mod changes;
 #[path = "../common/mod.rs"]
 mod common;
+mod failures;
 mod handlers;
 mod huge;
 mod modes;
 mod support;
+mod threads;
 #[path = "../vm/world.rs"]
 #[allow(dead_code)]
 mod world;

@@ -290,3 +290,30 @@ fn ranges_are_registered_whole_or_not_at_all() {
         });
     });
 }
+
+/// Nobody but the handler fills what is missing: neither advice nor a collapse.
+#[test]
+fn what_is_missing_stays_missing_whoever_wants_it_filled() {
+    machine_of("fill", 2, |machine, manager| {
+        let mm = manager.new_mm().unwrap();
+        let handler = handler(manager);
+        let (huge, file) = (2 * MIB, manager.nameless(16 * PAGE).unwrap());
+        mm.mmap(&of_file(&file, Sharing::Shared, BASE, 16 * PAGE)).unwrap();
+        register(&mm, &handler, BASE, 16 * PAGE, MISSING);
+        mm.madvise(VirtAddr(BASE), 16 * PAGE, quire::vm::Advice::WillNeed).unwrap();
+        assert_eq!(file.resident(), 0);
+        mm.mmap(&anonymous(BASE + huge, huge)).unwrap();
+        register(&mm, &handler, BASE + huge, huge, MISSING);
+        let bring = |first: u64, last: u64| {
+            (first..last).for_each(|page| _ = copy(&mm, BASE + huge + page * PAGE, page, WAKE).unwrap());
+        };
+        bring(0, 511);
+        let collapsed = mm.collapse(VirtAddr(BASE + huge), huge).unwrap();
+        assert_eq!(collapsed.refused(quire::vm::Refusal::Missing), 1);
+        bring(511, 512);
+        assert_eq!(mm.collapse(VirtAddr(BASE + huge), huge).unwrap().collapsed(), 1);
+        mm.switch_in();
+        (0..512).for_each(|page| assert_eq!(load(machine, &mm, BASE + huge + page * PAGE), Ok(page)));
+        mm.switch_out();
+    });
+}

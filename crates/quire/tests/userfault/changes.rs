@@ -383,3 +383,31 @@ fn verbs_do_not_wait_for_the_dead() {
         assert_eq!(copy(&mm, BASE + 8 * PAGE, 1, WAKE), Ok(PAGE));
     });
 }
+
+/// Mappings that become one again are no mappings that went.
+#[test]
+fn who_comes_back_beside_its_like_was_moved_and_nothing_else() {
+    machine_of("merge", 2, |machine, manager| {
+        let mm = manager.new_mm().unwrap();
+        let handler = curious(manager);
+        mm.mmap(&anonymous(BASE, 16 * PAGE)).unwrap();
+        register(&mm, &handler, BASE, 16 * PAGE, MISSING);
+        let (half, apart) = (VirtAddr(BASE + 8 * PAGE), VirtAddr(BASE + MIB));
+        let read = Mutex::new(Vec::new());
+        let move_both_ways = || {
+            for at in [half, VirtAddr(BASE)] {
+                assert_eq!(mm.mremap(at, 8 * PAGE, 8 * PAGE, Remap::Fixed(apart)), Ok(apart));
+                assert_eq!(mm.mremap(apart, 8 * PAGE, 8 * PAGE, Remap::Fixed(at)), Ok(at));
+                assert_eq!(mm.mappings(), 1, "they are one again");
+            }
+        };
+        crate::support::program_and_handler(machine, &mm, &handler, move_both_ways, |event| {
+            read.lock().unwrap().push(event);
+        });
+        let space = mm.number();
+        let moved = |from, to| UserfaultEvent::Remap { space, from, to, len: 8 * PAGE };
+        let first = VirtAddr(BASE);
+        let all = [moved(half, apart), moved(apart, half), moved(first, apart), moved(apart, first)];
+        assert_eq!(read.into_inner().unwrap(), all);
+    });
+}

@@ -313,7 +313,8 @@ fn populating_waits_too() {
     });
 }
 
-/// A handler need not answer for a page that it has brought already: whoever asks for it has found it by then, or was woken.
+/// A handler need not answer for a page that it has brought already: whoever asks for it has found it by then, or was woken
+/// (invariant U1).
 #[test]
 fn a_page_that_was_brought_is_not_waited_for() {
     const PROGRAMS: usize = 4;

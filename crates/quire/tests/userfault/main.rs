@@ -7,6 +7,7 @@ mod failures;
 mod handlers;
 mod huge;
 mod modes;
+mod moments;
 mod support;
 mod threads;
 #[path = "../vm/world.rs"]

@@ -291,7 +291,7 @@ fn ranges_are_registered_whole_or_not_at_all() {
     });
 }
 
-/// Nobody but the handler fills what is missing: neither advice nor a collapse.
+/// Nobody but the handler fills what is missing: neither advice nor a collapse (invariant U2).
 #[test]
 fn what_is_missing_stays_missing_whoever_wants_it_filled() {
     machine_of("fill", 2, |machine, manager| {

@@ -6,6 +6,8 @@
 
 #![allow(unsafe_code)]
 
+use std::sync::atomic::AtomicU32;
+
 use quire::addr::{Frame, FrameRange, PhysAddr, VirtRange};
 use quire::arch::{Caches, CpuFeatures, ReadyClear, ReadyCopy};
 use quire::cpu::{CpuId, CpuSet};
@@ -96,6 +98,14 @@ unsafe impl Platform for Bare {
 
     fn relax(&self) {
         self.0.relax();
+    }
+
+    fn wait(&self, word: &AtomicU32, seen: u32) {
+        self.0.wait(word, seen);
+    }
+
+    fn wake(&self, word: &AtomicU32) {
+        self.0.wake(word);
     }
 
     #[inline]

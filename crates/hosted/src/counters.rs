@@ -60,6 +60,10 @@ counters! {
     bytes_copied,
     /// Places at which a long call let others run.
     reschedule_points,
+    /// Times that a task went to sleep until a word changes (`Platform::wait`).
+    waits,
+    /// Times that those who sleep for a word were woken (`Platform::wake`).
+    wakes,
     /// Page tables loaded.
     roots_loaded,
     /// Frames given back to the allocator, as told to a machine that models TLBs.

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::sync::OnceLock;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use quire::addr::{Frame, FrameRange, PhysAddr, VirtRange};
 use quire::arch::{Caches, CpuFeatures, ReadyClear, ReadyCopy};
@@ -11,7 +11,7 @@ use quire::cpu::{CpuId, CpuSet};
 use quire::limits::FRAME_SIZE;
 use quire::platform::{Context, FlushExtent, FlushRequest, InterruptState, Platform};
 use quire::rank::Rank;
-use rustix::thread::{MembarrierCommand, membarrier, sched_yield};
+use rustix::thread::{MembarrierCommand, futex, membarrier, sched_yield};
 
 use crate::error::HostedError;
 use crate::files::SyntheticFiles;
@@ -184,6 +184,28 @@ unsafe impl Platform for Hosted {
                 if cfg!(miri) { std::thread::yield_now() } else { sched_yield() }
             }
         });
+    }
+
+    /// The host's own `futex`: words of different machines in one process have different addresses.
+    fn wait(&self, word: &AtomicU32, seen: u32) {
+        Task::with(|task| {
+            assert!(task.ranks.is_none(), "a task that holds a lock went to sleep");
+            debug_assert_eq!(task.pins(), 0, "a pinned task went to sleep");
+        });
+        self.own_counters().waits.add(1);
+        if cfg!(miri) {
+            return self.relax();
+        }
+        // Whatever it returns, the caller looks again.
+        let _woken = futex::wait(word, futex::Flags::PRIVATE, seen, None);
+    }
+
+    fn wake(&self, word: &AtomicU32) {
+        Task::with(|task| assert!(task.ranks.is_none(), "a task that holds a lock woke others"));
+        self.own_counters().wakes.add(1);
+        if !cfg!(miri) {
+            let _woken = futex::wake(word, futex::Flags::PRIVATE, i32::MAX as u32);
+        }
     }
 
     #[inline]

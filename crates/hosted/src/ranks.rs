@@ -15,6 +15,7 @@ const ALL: [Rank; Rank::Parked as usize] = [
     Rank::File,
     Rank::FileViews,
     Rank::Forming,
+    Rank::Userfault,
     Rank::PageTable,
     Rank::PageTableSecond,
     Rank::HugeFs,
@@ -49,6 +50,12 @@ impl HeldRanks {
             refuse(rank, held);
         }
         self.0.store(held | 1 << rank as u32, Ordering::Relaxed);
+    }
+
+    /// Whether nothing is held.
+    #[inline]
+    pub(crate) fn is_none(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
     }
 
     /// Panics unless this is all that is held, or nothing is.

@@ -96,7 +96,7 @@ pub enum MmError {
     NotPermitted,
     /// `EAGAIN`: a limit on locked memory; try with less.
     Again,
-    /// `EBUSY`: pages are pinned or under migration.
+    /// `EBUSY`: pages are pinned or under migration; or another handler of faults is registered.
     Busy,
     /// `EIO`: the pager failed.
     Io,
@@ -117,6 +117,9 @@ pub enum FaultError {
     Io,
     /// The page is marked for a handler, which must be told of the store.
     Marked,
+    /// `SIGBUS`: the address has a handler of faults ([`Userfault`](crate::vm::Userfault)), and the handler is gone. What the page
+    /// holds is known to nobody here, so it is not made up.
+    NoHandler,
     /// `SIGBUS`: no huge page is left that nobody else was promised, or a limit on them is reached.
     NoHugePage,
     /// `SIGBUS`, `BUS_MCEERR_AR`: the memory went bad, and what it held is lost.
@@ -126,6 +129,45 @@ pub enum FaultError {
     /// The task is being killed, and what it waited for was left half done; nothing of it can be seen.
     Dying,
 }
+
+/// Why an answer to a fault went no further. Each corresponds to one `errno` of Linux's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum UserfaultError {
+    /// `EINVAL`: unaligned, empty, a part of a huge page that is mapped whole, or what such a mapping cannot have.
+    Invalid,
+    /// `ENOENT`: nothing is mapped at the address, or nobody is registered for it.
+    NotRegistered,
+    /// `EEXIST`: a page is there already, or its file has one.
+    Exists,
+    /// `EFAULT`: the file has no page that could be mapped.
+    NotThere,
+    /// `EFAULT`: the page lies behind the end of the file.
+    BeyondEnd,
+    /// `EAGAIN`: a change to an address space has not been read yet: read it, and decide anew.
+    Again,
+    /// `ENOMEM`.
+    OutOfMemory,
+    /// `ENOSPC`: no huge page is left that nobody else was promised.
+    NoHugePage,
+    /// `EIO`: the pager failed.
+    Io,
+    /// `EHWPOISON`: the memory went bad.
+    Poisoned,
+    /// The task is being killed.
+    Dying,
+}
+
+/// Why there is no handler of faults: there are [`MAX_USERFAULTS`](crate::limits::MAX_USERFAULTS) already.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TooManyHandlers;
+
+impl fmt::Display for TooManyHandlers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("there are too many handlers of faults: close one")
+    }
+}
+
+impl core::error::Error for TooManyHandlers {}
 
 /// Why a folio was not moved to other frames. What leaves map is as before then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -266,9 +308,22 @@ say! {
         Access => "permission denied",
         NotPermitted => "operation not permitted",
         Again => "limit on locked memory reached",
-        Busy => "pages are pinned",
+        Busy => "pages are pinned, or another handler is registered: unregister it first",
         Io => "the pager failed",
         Overflow => "offset too large",
+    }
+    UserfaultError {
+        Invalid => "invalid argument",
+        NotRegistered => "nobody is registered for the address: register the range first",
+        Exists => "a page is there already: wake who waits for it",
+        NotThere => "the file has no such page: copy it, or map zeroes",
+        BeyondEnd => "the page lies behind the end of the file",
+        Again => "a change to an address space was not read yet: read it first",
+        OutOfMemory => "out of memory",
+        NoHugePage => "no huge page is left: enlarge the pool",
+        Io => "the pager failed",
+        Poisoned => "the memory went bad: unmap the page",
+        Dying => "the task is being killed",
     }
     FaultError {
         NotMapped => "nothing is mapped at the address",
@@ -276,6 +331,7 @@ say! {
         BeyondEnd => "access behind the end of the file",
         Io => "the pager failed",
         Marked => "the page is marked for a handler",
+        NoHandler => "the handler of the address is gone: unregister the range, or adopt it by another handler",
         NoHugePage => "no huge page is left: enlarge the pool, or map without MAP_NORESERVE",
         Poisoned => "the memory went bad: unmap the page",
         OutOfMemory => "out of memory",
@@ -292,6 +348,22 @@ impl From<AllocError> for MapError {
 impl From<AllocError> for MmError {
     fn from(_: AllocError) -> Self {
         Self::NoMemory
+    }
+}
+
+impl From<FaultError> for UserfaultError {
+    fn from(error: FaultError) -> Self {
+        match error {
+            FaultError::NotMapped | FaultError::Protection | FaultError::NoHandler | FaultError::Marked => {
+                Self::NotRegistered
+            }
+            FaultError::BeyondEnd => Self::BeyondEnd,
+            FaultError::Io => Self::Io,
+            FaultError::NoHugePage => Self::NoHugePage,
+            FaultError::Poisoned => Self::Poisoned,
+            FaultError::OutOfMemory => Self::OutOfMemory,
+            FaultError::Dying => Self::Dying,
+        }
     }
 }
 

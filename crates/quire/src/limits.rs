@@ -182,3 +182,11 @@ pub const MAX_HUGE_GROUPS: usize = 64;
 pub const MAX_HUGE_FS: usize = 32;
 /// Faults on huge pages that are served at once, at most: whose pages hash to the same place take turns.
 pub const HUGE_FAULTS: usize = 64;
+
+/// Handlers of faults ([`Userfault`](crate::vm::Userfault)) that there may be at a time.
+pub const MAX_USERFAULTS: usize = 8;
+/// Faults that wait for one handler at a time; threads beyond wait for a place. A bit each in one word.
+pub const USERFAULT_SLOTS: usize = 64;
+/// Changes to address spaces that one handler has not read yet; verbs beyond wait for a place.
+pub const USERFAULT_CHANGES: usize = 8;
+const _: () = assert!(USERFAULT_SLOTS <= u64::BITS as usize && MAX_USERFAULTS < u8::MAX as usize);

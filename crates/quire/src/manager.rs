@@ -3,7 +3,9 @@
 
 use crate::addr::{Frame, FrameRange, Order, VirtAddr};
 use crate::arch::PagingMode;
-use crate::error::{AllocError, InitError, MemoryFailureError, MigrateError, MmError, SplitError};
+use crate::error::{
+    AllocError, InitError, MemoryFailureError, MigrateError, MmError, SplitError, TooManyHandlers,
+};
 use crate::hugetlb::{
     DescriptorPolicy, HugeFailure, HugeFsError, HugeFsLimits, HugePools, HugeSize, PoolInfo, Resized, Stopped,
 };
@@ -14,7 +16,7 @@ use crate::stats::Stat;
 use crate::tlb::ZapStrategy;
 use crate::vm::{
     Collapser, File, FolioPolicy, ForkStrategy, HugeFs, Memory, MemoryFailure, Mm, Scanned, Splitter,
-    Underused,
+    Underused, Userfault, UserfaultChanges,
 };
 
 pub use crate::page_alloc::MemoryRange;
@@ -147,6 +149,15 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// [`MmError::NoMemory`], [`MmError::Overflow`].
     pub fn huge_file(&self, size: HugeSize, bytes: u64) -> Result<File<'_, P>, MmError> {
         File::huge(&self.memory, size, 0, bytes)
+    }
+
+    /// A handler of faults, which reads these changes to address spaces beside the faults of the ranges that will be registered
+    /// with it (Linux: `userfaultfd`).
+    ///
+    /// # Errors
+    /// [`TooManyHandlers`].
+    pub fn userfault(&self, changes: UserfaultChanges) -> Result<Userfault<'_, P>, TooManyHandlers> {
+        Userfault::new(&self.memory, changes)
     }
 
     /// Chooses the folio sizes of anonymous memory from now on; what is mapped stays as it is.

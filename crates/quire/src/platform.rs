@@ -6,6 +6,8 @@
 //!
 //! "May block" in a contract means: may wait for something other than another CPU's short critical section.
 
+use core::sync::atomic::{AtomicU32, Ordering};
+
 use crate::addr::{Frame, FrameRange, PhysAddr, VirtRange};
 use crate::arch::{Caches, CpuFeatures, ReadyClear, ReadyCopy};
 use crate::cpu::{CpuId, CpuSet};
@@ -152,6 +154,24 @@ pub unsafe trait Platform: Sync {
     /// for a busy entry of this task. May block; the task may go on on another CPU.
     #[inline]
     fn reschedule_point(&self) {}
+
+    /// Waits until `word` is no longer `seen`, or somebody calls [`Self::wake`] on it; may return at any time besides, so that the
+    /// caller looks again. A kernel puts the task to sleep in a queue found by the word's address, as Linux's `futex` does, and
+    /// lets it go when the task is to be killed ([`Self::is_dying`]).
+    ///
+    /// Precondition: a task, interrupts on, not pinned by the library, which holds no lock. Postcondition: none but that a store
+    /// to the word which came before a `wake`, or before the call, does not leave the caller asleep. Blocks. The default
+    /// takes one turn of a spin loop.
+    fn wait(&self, word: &AtomicU32, seen: u32) {
+        if word.load(Ordering::Acquire) == seen {
+            self.relax();
+        }
+    }
+
+    /// Lets everybody go on who waits for `word`, which the caller has changed before. The memory that held the word may be
+    /// anything by now; who waits for nothing of the kind is disturbed at worst. Does not block. The caller holds no lock.
+    #[inline]
+    fn wake(&self, _word: &AtomicU32) {}
 
     /// The direct map: where the byte at `addr` can be read and written.
     ///

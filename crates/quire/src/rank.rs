@@ -16,6 +16,8 @@ pub enum Rank {
     FileViews,
     /// One gigantic folio that is being cleared.
     Forming,
+    /// The events of one handler of faults.
+    Userfault,
     /// The entries of one page-table page.
     PageTable,
     /// The entries of a second page-table page: the child's in `fork`, the target's in `mremap`.

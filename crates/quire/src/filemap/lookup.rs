@@ -40,6 +40,11 @@ impl FileTable {
         file.pages.lock(platform).set_dirty(index, true)
     }
 
+    /// Whether what the page held is lost, if the page is in memory, or is being read.
+    pub fn is_lost<P: Platform>(&self, platform: &P, file: &FileNode, index: u64) -> Option<bool> {
+        file.pages.lock(platform).get(index).map(|page| page.is_lost())
+    }
+
     /// How many pages of the file are in memory.
     pub fn resident<P: Platform>(&self, platform: &P, file: &FileNode) -> u64 {
         file.pages.lock(platform).len()

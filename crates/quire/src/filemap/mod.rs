@@ -21,6 +21,7 @@ mod huge;
 mod lookup;
 mod loss;
 mod pages;
+mod put;
 mod radix;
 mod reclaim;
 mod relocate;

@@ -76,6 +76,16 @@ impl FileTable {
     }
 }
 
+impl FileTable {
+    /// Gives 4 KiB of a huge page, the frame `to`, what the frame `from` holds, which nobody else knows. Programs that map it may
+    /// store to it at the same time.
+    pub fn copy_to_huge_page<P: Platform>(&self, platform: &P, from: Frame, to: Frame) {
+        for (from, to) in words(platform, from).iter().zip(words(platform, to)) {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+}
+
 /// Clears bytes of a frame, by atomics: programs that map it may store to it at the same time.
 fn clear_bytes<P: Platform>(platform: &P, frame: Frame, bytes: Range<u64>) {
     let words = words(platform, frame);

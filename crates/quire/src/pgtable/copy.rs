@@ -18,6 +18,26 @@ pub enum CopyMode {
     Private,
     /// Both sides keep it: a shared mapping.
     Shared,
+    /// As [`Self::Private`], and the copies keep the marks of a handler, which is the child's as well.
+    PrivateMarked,
+    /// As [`Self::Shared`], with marks in the same way.
+    SharedMarked,
+}
+
+impl CopyMode {
+    const fn is_private(self) -> bool {
+        matches!(self, Self::Private | Self::PrivateMarked)
+    }
+
+    /// What the copy of a leaf that cannot be stored through, or is shared, has not.
+    const fn lost(self) -> EntryFlags {
+        match self {
+            Self::Private => EntryFlags::UFFD_WP,
+            Self::Shared => EntryFlags::DIRTY.union(EntryFlags::UFFD_WP),
+            Self::PrivateMarked => EntryFlags::NONE,
+            Self::SharedMarked => EntryFlags::DIRTY,
+        }
+    }
 }
 
 /// What a copy has done so far.
@@ -184,7 +204,7 @@ fn copy_run<P: Platform>(
 ) -> bool {
     debug_assert!(to.all_empty(at, run));
     let (source, target, entries) = (from.table(), to.table(), at..at + run);
-    let weakened = mode == CopyMode::Private && from.load(at).has(EntryFlags::WRITE);
+    let weakened = mode.is_private() && from.load(at).has(EntryFlags::WRITE);
     if weakened {
         source.copy_weakened(target, entries, |entries| {
             for index in entries {
@@ -192,12 +212,11 @@ fn copy_run<P: Platform>(
                 target.store(index, leaf.without(EntryFlags::WRITE));
             }
         });
-    } else if mode == CopyMode::Private {
-        // A mark is for the handler of the address space that it was set in.
-        source.copy_to(target, entries, EntryFlags::UFFD_WP);
+    } else if mode.is_private() {
+        // A mark is for the handler of the address space that it was set in, unless the child has the same one.
+        source.copy_to(target, entries, mode.lost());
     } else {
-        let lost = EntryFlags::DIRTY | EntryFlags::UFFD_WP;
-        entries.for_each(|index| target.store(index, from.load(index).without(lost)));
+        entries.for_each(|index| target.store(index, from.load(index).without(mode.lost())));
     }
     to.grow(run as i32);
     weakened

@@ -33,6 +33,7 @@ mod lock;
 mod map;
 mod move_range;
 mod poison;
+mod prepare;
 mod protect;
 mod relocate;
 mod replace;

@@ -1,4 +1,4 @@
-//! Markers in the places of leaves whose memory is lost.
+//! Markers in the places of leaves whose memory is lost, or will never come.
 //!
 //! A marker ([`Entry::POISON`]) is not present and not empty: an access faults, nothing is mapped over it, and it stays
 //! until its address is unmapped. `fork` gives it to the child, `mremap` moves it. It counts as an entry of its table, and
@@ -9,6 +9,7 @@ use super::PageTables;
 use super::lock::same_leaf;
 use crate::addr::{PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags};
+use crate::error::MapError;
 use crate::platform::Platform;
 use crate::tlb::{MmuGather, Unmapped};
 
@@ -36,6 +37,24 @@ impl<P: Platform> PageTables<'_, '_, P> {
             gather.add(Unmapped::leaves(old, size, 1, false));
         }
         true
+    }
+
+    /// Puts a marker where nothing is, in the place of a leaf of `size`. Shared.
+    ///
+    /// # Errors
+    /// [`MapError::Occupied`] when something is there, [`MapError::Unaligned`], and as [`Self::prepare`].
+    pub fn poison_empty(&self, addr: VirtAddr, size: PageSize) -> Result<(), MapError> {
+        if !addr.is_aligned(size.bytes()) {
+            return Err(MapError::Unaligned);
+        }
+        self.prepare(addr, size)?;
+        let (table, index) = self.slot(addr, size).ok_or(MapError::Shared)?;
+        let locked = self.lock(table);
+        if !locked.all_empty(index, 1) {
+            return Err(MapError::Occupied);
+        }
+        locked.mark_lost(index);
+        Ok(())
     }
 
     /// How many markers in the place of leaves of `size` there are in a range of whole ones. Shared.

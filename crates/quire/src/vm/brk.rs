@@ -26,8 +26,9 @@ impl<P: Platform> Mm<'_, P> {
             Ok((grown, gone)) => {
                 space.brk.1 = addr;
                 let now = space.lock_future == LockMode::Now;
+                self.announce_unmapped(&gone);
                 drop(space);
-                self.memory.discard_list(gone);
+                self.discard_unmapped(gone);
                 if now && !grown.is_empty() {
                     // As Linux: what cannot be brought in comes on the first access, or not.
                     let _stopped = self.populate(grown);

@@ -6,6 +6,7 @@
 #![cfg_attr(not(test), forbid(unsafe_code))]
 
 use super::tree::{VmaBox, VmaList, VmaTree};
+use super::userfault::Registration;
 use super::vma::{Vma, VmaAttributes};
 use crate::addr::{VirtAddr, VirtRange};
 
@@ -138,7 +139,11 @@ pub fn merge(tree: &mut VmaTree, range: VirtRange, out: &mut VmaList) {
         let (next, moved) = (ends(after), after.attributes.moved);
         if tree.find(start).is_some_and(|vma| vma.merges_with(after)) {
             tree.modify(start, |merged| merged.moved = merged.moved.merged(moved));
-            tree.remove(next.0).into_iter().for_each(|node| out.push(node));
+            // What falls out is no mapping that went: nobody is to be told of it.
+            tree.remove(next.0).into_iter().for_each(|mut node| {
+                node.attributes.handler = Registration::NONE;
+                out.push(node);
+            });
             let grown = tree.resize(start, VirtRange::new(start, next.1));
             debug_assert!(grown, "the place of a removed mapping is free");
         } else {

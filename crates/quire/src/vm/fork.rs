@@ -4,6 +4,7 @@
 use super::edit;
 use super::mm::{LockMode, Mm, Space, counted};
 use super::tree::{VmaList, VmaTree};
+use super::userfault::UserfaultModes;
 use super::vma::{Vma, VmaFlags};
 use crate::addr::VirtRange;
 use crate::error::MmError;
@@ -28,7 +29,8 @@ pub enum ForkStrategy {
 
 impl<'m, P: Platform> Mm<'m, P> {
     /// A second address space with the same mappings. Private pages are shared until either side stores to them; locks
-    /// are not inherited. Pages of shared mappings come to the child by faults, as with Linux.
+    /// are not inherited. Pages of shared mappings come to the child by faults, as with Linux. Handlers of faults are inherited, and
+    /// the marks of those that write-protect; one that wants to read of it has done so when this returns.
     ///
     /// # Errors
     /// [`MmError::NoMemory`]; nothing has changed that this address space could see.
@@ -49,6 +51,7 @@ impl<'m, P: Platform> Mm<'m, P> {
         child.set_group(self.group());
         let mut fresh = child.lock_unknown();
         let space = self.lock();
+        let handlers = self.announce_fork(&space);
         let mut gone = VmaList::new();
         let mut owed = FlushBatch::new();
         let copied = self
@@ -60,13 +63,16 @@ impl<'m, P: Platform> Mm<'m, P> {
         child.join_family();
         drop(space);
         self.memory.discard_list(gone);
+        if let Some(handlers) = handlers {
+            self.tell_forked(&handlers, copied.is_ok().then(|| child.number()));
+        }
         copied.map(|()| child)
     }
 
     /// Gives the child every mapping of the parent, unlocked, merged where that was all that kept neighbours apart.
     fn copy_mappings(&self, parent: &Space, child: &mut Space, gone: &mut VmaList) -> Result<(), MmError> {
         (child.layout, child.brk, child.stack_limit) = (parent.layout, parent.brk, parent.stack_limit);
-        (child.moved, child.huge) = (parent.moved, parent.huge);
+        (child.moved, child.huge, child.handled) = (parent.moved, parent.huge, parent.handled);
         child.lock_future = LockMode::None;
         for vma in parent.tree.iter() {
             let mut node = self.memory.blank()?;
@@ -83,13 +89,22 @@ impl<'m, P: Platform> Mm<'m, P> {
     }
 
     fn copy_pages(&self, parent: &Space, child: &Self, owed: &mut FlushBatch) -> Result<(), MmError> {
-        for vma in parent.tree.iter().filter(|vma| vma.attributes.is_private()) {
+        let protects = |vma: &Vma| vma.attributes.handler.catches(UserfaultModes::WRITE_PROTECT);
+        if parent.handled && parent.tree.iter().any(protects) {
+            child.context().note_marks();
+        }
+        for vma in parent.tree.iter().filter(|vma| vma.attributes.is_private() || protects(vma)) {
             let mut rss = RssChange::default();
             let copied = if self.memory.fork_strategy() == ForkStrategy::Share && is_shareable(vma) {
                 let limits = shareable_around(&parent.tree, vma);
                 self.tables().share(&child.tables(), vma.range, limits, owed, &mut rss)
             } else {
-                self.tables().copy(&child.tables(), vma.range, CopyMode::Private, owed, &mut rss)
+                let mode = match (vma.attributes.is_private(), protects(vma)) {
+                    (true, false) => CopyMode::Private,
+                    (true, true) => CopyMode::PrivateMarked,
+                    (false, _) => CopyMode::SharedMarked,
+                };
+                self.tables().copy(&child.tables(), vma.range, mode, owed, &mut rss)
             };
             child.add_rss(rss, counted(vma));
             copied.map_err(|_| MmError::NoMemory)?;

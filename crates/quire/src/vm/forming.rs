@@ -16,6 +16,7 @@ use super::body::{FoundBody, MmBody};
 use super::fault::leaf_flags;
 use super::memory::Memory;
 use super::mm::Mm;
+use super::userfault::UserfaultModes;
 use super::vma::Vma;
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use crate::arch::EntryFlags;
@@ -195,6 +196,7 @@ impl<P: Platform> Memory<'_, P> {
         let (addr, frames) = (piece.addr(), piece.frames());
         let fits = vma.attributes.is_anonymous()
             && vma.attributes.is_private()
+            && !vma.attributes.handler.catches(UserfaultModes::MISSING)
             && vma.range.covers(VirtRange::from_len(addr, BLOCK_SIZE))
             && self.pages().origin(frames.start).map(|origin| origin.addr())
                 == Some(vma.attributes.origin_of(addr));

@@ -120,23 +120,35 @@ impl<P: Platform> Memory<'_, P> {
         if !bytes.is_multiple_of(size.bytes()) {
             return Err(MmError::Invalid);
         }
+        let (end, frames) = (bytes / size.bytes(), size.order().frames());
+        let shorter = bytes < file.size(self.platform());
+        if shorter {
+            self.tell_file_removed(file, &(end * frames..u64::MAX));
+        }
         let resize = file.resize(self.platform());
         resize.set_bytes(bytes);
-        let (end, frames) = (bytes / size.bytes(), size.order().frames());
         resize.cut_off(self.platform(), end * frames);
         self.unmap_huge_pages(file, &(end * frames..u64::MAX));
         self.huge().drop_pages(self.pages(), self.files(), (file, fs), (size, end..u64::MAX));
+        drop(resize);
+        if shorter {
+            self.wake_file(file, &(end * frames..u64::MAX));
+        }
         Ok(())
     }
 
     fn punch_hole(&self, file: &FileNode, bytes: Range<u64>) -> Result<(), MmError> {
         file.huge_order().filter(|_| !bytes.is_empty()).ok_or(MmError::Invalid)?;
         let (size, fs) = huge_kind(file);
+        let frames = size.order().frames();
+        let whole = bytes.start.div_ceil(size.bytes())..bytes.end / size.bytes();
+        let gone = whole.start * frames..whole.end.max(whole.start) * frames;
+        if !gone.is_empty() {
+            self.tell_file_removed(file, &gone);
+        }
         let right = file.resize(self.platform());
         let closed = file.close(self.platform());
-        let whole = bytes.start.div_ceil(size.bytes())..bytes.end / size.bytes();
         if whole.start < whole.end {
-            let frames = size.order().frames();
             self.unmap_huge_pages(file, &(whole.start * frames..whole.end * frames));
             self.huge().drop_pages(self.pages(), self.files(), (file, fs), (size, whole.clone()));
         }
@@ -148,6 +160,9 @@ impl<P: Platform> Memory<'_, P> {
             self.clear_in_page(file, size, last);
         }
         drop((closed, right));
+        if !gone.is_empty() {
+            self.wake_file(file, &gone);
+        }
         Ok(())
     }
 

@@ -7,6 +7,7 @@ use super::mm::{Mm, Rss};
 use super::moved::Moved;
 use super::policy::{FolioOverride, HugeAdvice};
 use super::tree::TreeFault;
+use super::userfault::UserfaultModes;
 use super::vma::{Backing, Vma, VmaFlags};
 use crate::addr::{FrameRange, VirtRange};
 use crate::arch::{EntryFlags, Protection};
@@ -29,6 +30,8 @@ pub struct VmaInfo {
     pub advice: HugeAdvice,
     /// What it says to each folio order.
     pub folios: FolioOverride,
+    /// What a handler of faults is told of.
+    pub handler: UserfaultModes,
     /// What kind of file is mapped and its page at the start; `None` for anonymous memory.
     pub file: Option<(FileKind, u64)>,
 }
@@ -45,6 +48,7 @@ impl From<&Vma> for VmaInfo {
             flags: vma.attributes.flags,
             advice: vma.attributes.advice,
             folios: vma.attributes.folios,
+            handler: vma.attributes.handler.modes(),
             file,
         }
     }

@@ -7,6 +7,7 @@ use super::mm::{Mm, Space};
 use super::policy::{FolioOverride, HugeAdvice};
 use super::populate::How;
 use super::tree::VmaList;
+use super::userfault::UserfaultModes;
 use super::vma::{VmaAttributes, VmaFlags};
 use crate::addr::{VirtAddr, VirtRange};
 use crate::arch::Protection;
@@ -104,6 +105,26 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     fn dont_need(&self, range: VirtRange) -> Result<(), MmError> {
+        let handled = self.removable(range);
+        if let Some(part) = handled {
+            self.tell_removed(part);
+        }
+        let done = self.drop_pages(range);
+        if let Some(part) = handled {
+            self.wake_range(part);
+        }
+        done
+    }
+
+    /// What of the range would be given up now, if anything there may have a handler of faults.
+    fn removable(&self, range: VirtRange) -> Option<VirtRange> {
+        let space = self.space.read(self.memory.platform());
+        let range = Some(range.intersect(space.layout.user)).filter(|_| space.handled);
+        let range = space.whole_pages(range?).ok()?;
+        Some(prefix(&space, range, |vma| !vma.flags.contains(VmaFlags::LOCKED)).0)
+    }
+
+    fn drop_pages(&self, range: VirtRange) -> Result<(), MmError> {
         let space = self.lock();
         let covered = covers(&space, range);
         let range = space.whole_pages(range.intersect(space.layout.user))?;
@@ -145,6 +166,8 @@ impl<P: Platform> Mm<'_, P> {
             let part = vma.range.intersect(VirtRange::new(at, range.end));
             if let super::vma::Backing::File { file, .. } = &vma.attributes.backing
                 && vma.attributes.huge_size().is_none()
+                // What is missing comes from the handler, or not at all.
+                && !vma.attributes.handler.catches(UserfaultModes::MISSING)
             {
                 let Some(file) = file.node().enter() else {
                     drop(space);
@@ -170,9 +193,11 @@ impl<P: Platform> Mm<'_, P> {
         self.populate_as(range, how).map_err(|error| match error {
             FaultError::NotMapped | FaultError::OutOfMemory | FaultError::Dying => MmError::NoMemory,
             FaultError::Protection => MmError::Invalid,
-            FaultError::BeyondEnd | FaultError::Marked | FaultError::NoHugePage | FaultError::Poisoned => {
-                MmError::Fault
-            }
+            FaultError::BeyondEnd
+            | FaultError::Marked
+            | FaultError::NoHandler
+            | FaultError::NoHugePage
+            | FaultError::Poisoned => MmError::Fault,
             FaultError::Io => MmError::Io,
         })
     }

@@ -10,6 +10,7 @@ use super::fork::ForkStrategy;
 use super::forming::Forming;
 use super::policy::FolioPolicy;
 use super::tree::{VmaBox, VmaList, VmaRecord};
+use super::userfault::Contexts;
 use super::vma::{Backing, Vma, VmaAttributes};
 use crate::addr::{Frame, FrameRange, Order, VirtAddr, VirtRange};
 use crate::arch::Protection;
@@ -41,6 +42,7 @@ pub struct Memory<'p, P: Platform> {
     fork: ForkStrategy,
     forming: Forming,
     huge: HugePools,
+    userfaults: Contexts,
 }
 
 impl<'p, P: Platform> Memory<'p, P> {
@@ -83,6 +85,7 @@ impl<'p, P: Platform> Memory<'p, P> {
             fork,
             forming: Forming::new(),
             huge,
+            userfaults: Contexts::new(),
         })
     }
 
@@ -90,6 +93,12 @@ impl<'p, P: Platform> Memory<'p, P> {
     #[inline]
     pub(super) fn forming(&self) -> &Forming {
         &self.forming
+    }
+
+    /// The handlers of faults.
+    #[inline]
+    pub(super) fn userfaults(&self) -> &Contexts {
+        &self.userfaults
     }
 
     /// The machine.

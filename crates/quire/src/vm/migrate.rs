@@ -29,6 +29,7 @@ use super::fault::leaf_flags;
 use super::memory::Memory;
 use super::mm::Space;
 use super::rmap::{FoundSpace, place_in};
+use super::userfault::UserfaultModes;
 use super::vma::VmaFlags;
 use crate::addr::{BlockNumber, Frame, FrameRange, Order, PageSize, VirtRange};
 use crate::arch::EntryFlags;
@@ -314,7 +315,9 @@ impl<P: Platform> Memory<'_, P> {
             for run in runs.as_slice() {
                 found.each_part(run, |vma, range| {
                     let flags = vma.attributes.flags;
-                    if !flags.contains(VmaFlags::LOCKED) || flags.contains(VmaFlags::LOCK_ON_FAULT) {
+                    // Where a handler hears of what is not mapped, it does of this.
+                    let told = vma.attributes.handler.catches(UserfaultModes::MINOR);
+                    if told || !flags.contains(VmaFlags::LOCKED) || flags.contains(VmaFlags::LOCK_ON_FAULT) {
                         return;
                     }
                     let bits = leaf_flags(&vma.attributes, nameless && !vma.attributes.is_private());

@@ -56,6 +56,8 @@ pub(super) struct Space {
     pub(super) moved: bool,
     /// Whether huge pages were ever mapped, here or before a fork.
     pub(super) huge: bool,
+    /// Whether anything ever had a handler of faults, here or before a fork.
+    pub(super) handled: bool,
 }
 
 /// Resident pages by kind, as `/proc/PID/status` counts them (`RssAnon`, `RssFile`, `RssShmem`).
@@ -120,6 +122,7 @@ impl<'m, P: Platform> Mm<'m, P> {
             stack_limit: u64::MAX,
             moved: false,
             huge: false,
+            handled: false,
         };
         let number = memory.next_number();
         let body = memory.body(|| {
@@ -150,6 +153,11 @@ impl<'m, P: Platform> Mm<'m, P> {
     /// The running CPU stops running the address space.
     pub fn switch_out(&self) {
         self.context.switch_out(self.memory.platform());
+    }
+
+    /// Its number: no other address space of the machine has it, or had it before.
+    pub fn number(&self) -> u64 {
+        self.mapper.number()
     }
 
     /// The top-level page table, for the machine's root register.

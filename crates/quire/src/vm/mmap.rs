@@ -103,10 +103,13 @@ impl<P: Platform> Mm<'_, P> {
     ) -> Result<(VirtRange, VmaFlags), MmError> {
         let mut space = self.lock();
         let made = self.map_locked(&mut space, request, node);
+        if let Ok((.., gone)) = &made {
+            self.announce_unmapped(gone);
+        }
         drop(space);
         match made {
             Ok((range, flags, gone)) => {
-                self.memory.discard_list(gone);
+                self.discard_unmapped(gone);
                 Ok((range, flags))
             }
             Err((error, node)) => {

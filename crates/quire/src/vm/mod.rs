@@ -40,6 +40,7 @@ mod track;
 mod translate;
 pub mod tree;
 mod truncate;
+mod userfault;
 pub mod vma;
 
 pub use collapse::{
@@ -60,3 +61,7 @@ pub use mremap::Remap;
 pub use policy::{FolioOverride, FolioPolicy, HugeAdvice, OrderPolicy, OrderSet};
 pub use secondary::Secondary;
 pub use translate::Translated;
+pub use userfault::{
+    Answer, AnswerMode, Registration, TakenEvent, Ticket, Userfault, UserfaultChanges, UserfaultEvent,
+    UserfaultFault, UserfaultInfo, UserfaultKind, UserfaultModes,
+};

@@ -6,6 +6,7 @@ use super::hugetlb::check_ends;
 use super::layout::{Fit, Placement};
 use super::mm::{Mm, Space};
 use super::tree::VmaList;
+use super::userfault::Registration;
 use super::vma::{Vma, VmaAttributes, VmaFlags};
 use crate::addr::{VirtAddr, VirtRange};
 use crate::error::MmError;
@@ -62,6 +63,8 @@ struct Part {
 struct Done {
     at: VirtAddr,
     gone: VmaList,
+    /// What was mapped where the old range was.
+    moved: VmaList,
     populate: VirtRange,
 }
 
@@ -81,8 +84,11 @@ impl<P: Platform> Mm<'_, P> {
         let outcome = check(&space, addr, old_len, new_len, to)
             .and_then(|request| check_huge(&space, request))
             .and_then(|request| self.remap_locked(&mut space, request, &mut done));
+        self.announce_moved(&done.moved);
+        self.announce_unmapped(&done.gone);
         drop(space);
-        self.memory.discard_list(done.gone);
+        self.discard_moved(done.moved, done.at.0.wrapping_sub(addr.0));
+        self.discard_unmapped(done.gone);
         outcome?;
         if !done.populate.is_empty() {
             let _stopped = self.populate(done.populate);
@@ -186,12 +192,19 @@ impl<P: Platform> Mm<'_, P> {
         });
         space.moved = true;
         let cleared = self.clear_target(space, part.source, target, &mut done.gone);
-        if let Err(error) = found.ok_or(MmError::Fault).and(cleared) {
-            done.gone.push(node);
-            edit::merge(&mut space.tree, part.source, &mut done.gone);
-            return Err(error);
-        }
-        if let Err(error) = self.move_leaves(part.source.start, part.dest, part.source.len()) {
+        let prepared =
+            found.ok_or(MmError::Fault).and(cleared).and_then(|()| self.note_of_move(space, part, to));
+        let moved = prepared.and_then(|note| {
+            let moved = self.move_leaves(part.source.start, part.dest, part.source.len());
+            if moved.is_err() {
+                self.memory.discard_list(note);
+                return moved;
+            }
+            done.moved.append(note);
+            Ok(())
+        });
+        if let Err(error) = moved {
+            node.attributes.handler = Registration::NONE;
             done.gone.push(node);
             edit::merge(&mut space.tree, part.source, &mut done.gone);
             return Err(error);
@@ -202,13 +215,27 @@ impl<P: Platform> Mm<'_, P> {
             let unlock = |vma: &mut VmaAttributes| vma.flags = vma.flags.without(locks);
             edit::change(&mut space.tree, part.source, &mut edit::Spares::new(), &mut done.gone, unlock);
         } else if let Some(list) = edit::carve(&mut space.tree, part.source, &mut edit::Spares::new()) {
-            done.gone.append(list);
+            done.moved.append(list);
         }
         if let Err(node) = edit::insert(&mut space.tree, node, &mut done.gone) {
             debug_assert!(false, "the target was cleared");
             done.gone.push(node);
         }
         Ok(())
+    }
+
+    /// What a handler is to be told from, of a part whose mapping stays where it is.
+    fn note_of_move(&self, space: &Space, part: Part, to: Remap) -> Result<VmaList, MmError> {
+        let mut note = VmaList::new();
+        let handler =
+            space.tree.find(part.source.start).map_or(Registration::NONE, |vma| vma.attributes.handler);
+        if to.leaves_mapping() && handler.is_some() && !part.source.is_empty() {
+            let mut node = self.memory.blank()?;
+            node.range = part.source;
+            node.attributes.handler = handler;
+            note.push(node);
+        }
+        Ok(note)
     }
 
     /// Makes both ends of the source borders between mappings and the target free. On an error the target may have been

@@ -11,7 +11,8 @@ use crate::limits::MAX_MAPPINGS;
 use crate::platform::Platform;
 
 impl<P: Platform> Mm<'_, P> {
-    /// Unmaps `len` bytes (rounded up to pages) from `addr`. Holes are fine.
+    /// Unmaps `len` bytes (rounded up to pages) from `addr`. Holes are fine. A handler of faults that wants to read of it has done
+    /// so when this returns.
     ///
     /// # Errors
     /// [`MmError::Invalid`] for an unaligned address, no bytes, a range that leaves the user half or that ends inside a huge page;
@@ -22,8 +23,9 @@ impl<P: Platform> Mm<'_, P> {
         let range =
             space.layout.range(addr, len).filter(|range| !range.is_empty()).ok_or(MmError::Invalid)?;
         let gone = self.unmap_range(&mut space, range)?;
+        self.announce_unmapped(&gone);
         drop(space);
-        self.memory.discard_list(gone);
+        self.discard_unmapped(gone);
         Ok(())
     }
 

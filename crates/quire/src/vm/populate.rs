@@ -104,6 +104,11 @@ impl<P: Platform> Mm<'_, P> {
                     self.take_back(frame).map_err(|error| (at, error))?;
                     return Ok(at);
                 }
+                Step::Handler(waiting) => {
+                    drop(space);
+                    self.wait_for_handler(waiting).map_err(|error| (at, error))?;
+                    return Ok(at);
+                }
                 Step::Shared => {
                     drop(space);
                     self.unshare_at(at).map_err(|error| (at, error))?;

@@ -122,21 +122,42 @@ impl<P: Platform> File<'_, P> {
 }
 
 impl<'a, 'p, P: Platform> FoundSpace<'a, 'p, P> {
+    /// An address space whose lock the caller holds for reading.
+    pub(super) fn new(
+        memory: &'a Memory<'p, P>,
+        body: &'a MmBody,
+        space: &'a Space,
+        file: &'a FileNode,
+    ) -> Self {
+        Self { memory, body, space, file }
+    }
+
     /// Shows every mapping of one of `pages`, and which of its addresses show them; `log n` steps for each.
     pub(super) fn each_part(&self, pages: &Range<u64>, mut show: impl FnMut(&Vma, VirtRange)) {
-        let number = self.body.mapper.number();
         let mut after = None;
+        while let Some((place, vma, range)) = self.part_after(pages, after) {
+            after = Some(place);
+            show(vma, range);
+        }
+    }
+
+    /// The next of these mappings, and its place in their order.
+    pub(super) fn part_after(
+        &self,
+        pages: &Range<u64>,
+        mut after: Option<(u64, VirtAddr)>,
+    ) -> Option<((u64, VirtAddr), &'a Vma, VirtRange)> {
+        let number = self.body.mapper.number();
         loop {
-            after = self.file.views(self.memory.platform()).next_in(number, after, pages);
-            let Some((first, addr)) = after else { return };
+            let (first, addr) = self.file.views(self.memory.platform()).next_in(number, after, pages)?;
+            after = Some((first, addr));
             let mapping = self.space.tree.find(addr).filter(|vma| vma.range.start == addr);
             // A view may have outlived its mapping for a moment.
             let Some(vma) = mapping.filter(|vma| shows(vma, self.file, first)) else { continue };
             let shown = pages.start.max(first) - first..pages.end.min(first + vma.range.pages()) - first;
-            show(
-                vma,
-                VirtRange::new(addr.add(shown.start << FRAME_SHIFT), addr.add(shown.end << FRAME_SHIFT)),
-            );
+            let range =
+                VirtRange::new(addr.add(shown.start << FRAME_SHIFT), addr.add(shown.end << FRAME_SHIFT));
+            return Some(((first, addr), vma, range));
         }
     }
 

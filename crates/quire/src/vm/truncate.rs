@@ -33,18 +33,27 @@ impl<P: Platform> Memory<'_, P> {
         if file.huge_order().is_some() {
             return self.resize_huge(file, bytes);
         }
+        let end = bytes.div_ceil(FRAME_SIZE);
+        // Before the right to resize is taken, which whoever reads of it may want.
+        let shorter = bytes < file.size(platform);
+        if shorter {
+            self.tell_file_removed(file, &(end..u64::MAX));
+        }
         let resize = file.resize(platform);
         match file.kind() {
             FileKind::Paged(name) => platform.pager().resize(name, bytes).map_err(|_| MmError::Io)?,
             FileKind::Nameless { .. } | FileKind::Huge { .. } => resize.set_bytes(bytes),
         }
         // Behind the end nobody has a page in hand after this, and nobody gets one: what is mapped now is all there is.
-        let end = bytes.div_ceil(FRAME_SIZE);
         resize.cut_off(platform, end);
         self.unmap_pages(file, &(end..u64::MAX));
         self.files().drop_from(self.pages(), &resize, end);
         if !bytes.is_multiple_of(FRAME_SIZE) {
             self.files().clear_end(platform, &resize, bytes);
+        }
+        drop(resize);
+        if shorter {
+            self.wake_file(file, &(end..u64::MAX));
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use crate::limits::{FRAME_SHIFT, STACK_GUARD_BYTES};
 
 use super::moved::Moved;
 use super::policy::{FolioOverride, HugeAdvice};
+use super::userfault::Registration;
 
 /// Properties of a mapping that are either there or not.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -91,6 +92,8 @@ pub struct VmaAttributes {
     pub moved: Moved,
     /// The group that pays for promised huge pages.
     pub group: HugeGroup,
+    /// Who answers its faults.
+    pub handler: Registration,
     /// What stands behind it.
     pub backing: Backing,
 }
@@ -140,6 +143,7 @@ impl VmaAttributes {
             folios: FolioOverride::INHERIT,
             moved: Moved::NONE,
             group: HugeGroup::NONE,
+            handler: Registration::NONE,
             backing: Backing::Anonymous,
         }
     }
@@ -159,6 +163,7 @@ impl VmaAttributes {
             && self.advice == next.advice
             && self.folios == next.folios
             && self.group == next.group
+            && self.handler == next.handler
             && self.backing.continues(&next.backing, pages)
     }
 

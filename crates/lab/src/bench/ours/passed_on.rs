@@ -46,6 +46,14 @@ macro_rules! passed_on {
             self.bare.online_cpus()
         }
 
+        fn wait(&self, word: &std::sync::atomic::AtomicU32, seen: u32) {
+            self.bare.wait(word, seen);
+        }
+
+        fn wake(&self, word: &std::sync::atomic::AtomicU32) {
+            self.bare.wake(word);
+        }
+
         fn direct_map(&self, addr: quire::addr::PhysAddr) -> *mut u8 {
             self.bare.direct_map(addr)
         }

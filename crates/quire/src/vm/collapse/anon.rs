@@ -40,6 +40,7 @@ use crate::vm::fault::leaf_flags;
 use crate::vm::memory::Memory;
 use crate::vm::mm::Space;
 use crate::vm::rss::Counted;
+use crate::vm::userfault::UserfaultModes;
 
 /// Frames that are copied without a reschedule point, at most.
 const STRETCH: usize = (CLEAR_STRETCH_BYTES / FRAME_SIZE) as usize;
@@ -182,7 +183,7 @@ impl<P: Platform> Memory<'_, P> {
 
     /// Judges anew what is to be collapsed, once its table is this address space's own. The lock is held for writing.
     fn prepare_round(&self, job: &Job<'_, P>, space: &Space) -> Result<TableSurvey, Refusal> {
-        job.terms.mapping(space, job.extent, self.policy())?;
+        let vma = job.terms.mapping(space, job.extent, self.policy())?;
         let tables = PageTables::new(self.pages(), &job.body.context);
         // Before it is judged whether pages are shared: in a shared table all are.
         let survey = |tables: &PageTables<'_, '_, P>| match tables.survey(job.extent.start, &job.copied) {
@@ -191,6 +192,11 @@ impl<P: Platform> Memory<'_, P> {
         };
         let before = survey(&tables)?;
         job.terms.leaves(&before)?;
+        // What a handler of faults has not brought is not zero.
+        let missing = before.present + before.zero < TABLE_ENTRIES;
+        if missing && vma.attributes.handler.catches(UserfaultModes::MISSING) {
+            return Err(Refusal::Missing);
+        }
         if !tables.is_shared(job.extent.start) {
             return Ok(before);
         }

@@ -10,6 +10,7 @@ use crate::page_alloc::{Gfp, Origin};
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
 use crate::vm::mm::Mm;
+use crate::vm::userfault::UserfaultModes;
 use crate::vm::vma::{Backing, Vma};
 
 impl<P: Platform> Mm<'_, P> {
@@ -41,7 +42,9 @@ impl<P: Platform> Mm<'_, P> {
                 let writable =
                     !vma.attributes.is_private() && matches!(file.node().kind(), FileKind::Nameless { .. });
                 let step = self.map_file_page(vma, addr, &file, page.frame, writable, kind)?;
-                self.map_around(vma, addr, &file, writable);
+                if !vma.attributes.handler.catches(UserfaultModes::MINOR) {
+                    self.map_around(vma, addr, &file, writable);
+                }
                 Ok(step)
             }
         }

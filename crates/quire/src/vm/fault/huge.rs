@@ -21,20 +21,20 @@ use crate::vm::rss::Counted;
 use crate::vm::vma::{Backing, Vma, VmaFlags};
 
 /// A page of the address space's own that is not mapped yet.
-struct Own {
-    frame: Frame,
+pub(in crate::vm) struct Own {
+    pub(in crate::vm) frame: Frame,
     /// It was promised to the mapping.
-    promised: bool,
+    pub(in crate::vm) promised: bool,
 }
 
 /// A place for a huge page: nobody else fills it in, and its file keeps what it has.
-struct Place<'a> {
-    size: HugeSize,
+pub(in crate::vm) struct Place<'a> {
+    pub(in crate::vm) size: HugeSize,
     /// The first address.
-    start: VirtAddr,
+    pub(in crate::vm) start: VirtAddr,
     /// The page's number in its file.
-    index: u64,
-    file: FileUse<'a>,
+    pub(in crate::vm) index: u64,
+    pub(in crate::vm) file: FileUse<'a>,
     _claim: Claim<'a>,
 }
 
@@ -126,7 +126,7 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     /// Claims the place around an address; `None` while somebody else has it, or the file is closed.
-    fn place_of<'v>(&'v self, vma: &'v Vma, addr: VirtAddr) -> Option<Place<'v>> {
+    pub(in crate::vm) fn place_of<'v>(&'v self, vma: &'v Vma, addr: VirtAddr) -> Option<Place<'v>> {
         let Backing::File { file, .. } = &vma.attributes.backing else { return None };
         let (node, size) = (file.node(), vma.attributes.huge_size()?);
         let start = addr.align_down(size.bytes());
@@ -142,7 +142,7 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     /// A page of the address space's own with contents: `first` if it has none for this place yet.
-    fn own_page(
+    pub(in crate::vm) fn own_page(
         &self,
         vma: &Vma,
         place: &Place<'_>,
@@ -165,7 +165,7 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     /// Gives a page back that turned out not to be needed.
-    fn give_up_own(&self, size: HugeSize, own: &Own) {
+    pub(in crate::vm) fn give_up_own(&self, size: HugeSize, own: &Own) {
         self.memory.pages().unlend_huge(own.frame);
         self.memory.huge().give_from(self.memory.pages(), size, own.frame, own.promised);
     }
@@ -246,7 +246,7 @@ impl<P: Platform> Mm<'_, P> {
         Ok(if done { Step::done(size.order(), kind) } else { Step::Again })
     }
 
-    fn map_huge(
+    pub(in crate::vm) fn map_huge(
         &self,
         place: &Place<'_>,
         frame: Frame,

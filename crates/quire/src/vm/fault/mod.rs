@@ -7,8 +7,11 @@ mod file;
 mod huge;
 mod stack;
 
+pub(super) use huge::Place;
+
 use super::forming::Formed;
 use super::mm::Mm;
+use super::userfault::Waiting;
 use super::vma::{Vma, VmaAttributes};
 use crate::addr::{Frame, FrameRange, Order, VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags, Protection};
@@ -85,6 +88,8 @@ pub(super) enum Step {
     /// The pool has no page for a copy of this one, which was promised to the caller: call [`Mm::take_back`], holding no lock,
     /// and look again.
     TakeBack(Frame),
+    /// A handler was told: call [`Contexts::wait`](super::userfault::Contexts::wait), holding no lock, and look again.
+    Handler(Waiting),
 }
 
 impl Step {
@@ -119,7 +124,8 @@ impl<P: Platform> Mm<'_, P> {
     ///
     /// # Errors
     /// [`FaultError`]: the signal that the access deserves, or [`FaultError::OutOfMemory`] after page cache and lazily
-    /// freed memory were given up in vain.
+    /// freed memory were given up in vain. Where a handler of faults is registered the caller waits for its answer, or gets
+    /// [`FaultError::NoHandler`].
     pub fn fault(&self, addr: VirtAddr, access: Access) -> Result<FaultOutcome, FaultError> {
         self.memory.pages().count(Stat::Pgfault, 1);
         let mut rounds = 0;
@@ -139,6 +145,7 @@ impl<P: Platform> Mm<'_, P> {
                 Ok(Step::Again) => self.memory.platform().relax(),
                 Ok(Step::Shared) => self.unshare_at(addr)?,
                 Ok(Step::TakeBack(frame)) => self.take_back(frame)?,
+                Ok(Step::Handler(waiting)) => self.wait_for_handler(waiting)?,
                 Ok(Step::Formed(formed)) => self.end_forming(&formed),
                 Ok(Step::Marked(folio)) => self.memory.lose_marked(folio),
                 Err(FaultError::OutOfMemory) if rounds < RECLAIM_ROUNDS && self.make_room() > 0 => {
@@ -164,6 +171,11 @@ impl<P: Platform> Mm<'_, P> {
         // Nothing below asks who else maps a frame before the table is ours: a shared table counts once.
         if found.shared && (found.entry.is_empty() || access == Access::Write) {
             return Ok(Step::Shared);
+        }
+        if vma.attributes.handler.is_some()
+            && let Some(step) = self.tell_handler(vma, addr, access, &found)?
+        {
+            return Ok(step);
         }
         if found.entry.is_empty() {
             return if vma.attributes.is_anonymous() {

@@ -1,0 +1,189 @@
+//! What answers have in common: a page at a time, up to the first that cannot be answered, and then those wake who wait.
+#![forbid(unsafe_code)]
+
+use super::changes::Handlers;
+use crate::addr::{VirtAddr, VirtRange};
+use crate::arch::EntryFlags;
+use crate::error::{FaultError, MapError, UserfaultError};
+use crate::limits::{FRAME_SIZE, POPULATE_FAULTS};
+use crate::platform::Platform;
+use crate::vm::fault::{Step, leaf_flags};
+use crate::vm::mm::{Mm, Space};
+use crate::vm::vma::{Vma, VmaFlags};
+
+/// How a fault is answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AnswerMode {
+    /// Who waits for a page of the range goes on. Otherwise [`Mm::userfault_wake`] lets it (`*_MODE_DONTWAKE`).
+    pub wake: bool,
+    /// The pages are write-protected for the handler at once (`*_MODE_WP`), where that is registered.
+    pub write_protected: bool,
+}
+
+/// How far an answer went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "an answer may have stopped halfway"]
+pub struct Answer {
+    /// Bytes from the start of the range that were answered.
+    pub bytes: u64,
+    /// Why it went no further, unless it came to the end.
+    pub stopped: Option<UserfaultError>,
+}
+
+/// Why a page was not answered, for now or for good.
+pub(in crate::vm) enum Stop {
+    /// Something changed meanwhile: look again.
+    Again,
+    /// The table is shared with another address space: unshare it, and look again.
+    Shared,
+    /// What an attempt to fault the page in has to do first, holding no lock.
+    Step(Step),
+    Error(UserfaultError),
+}
+
+impl Default for AnswerMode {
+    fn default() -> Self {
+        Self::WAKE
+    }
+}
+
+impl AnswerMode {
+    /// Who waits goes on, and may store.
+    pub const WAKE: Self = Self { wake: true, write_protected: false };
+    /// Nobody is woken.
+    pub const QUIET: Self = Self { wake: false, write_protected: false };
+    /// Who waits goes on; the first store is an event of its own.
+    pub const PROTECTED: Self = Self { wake: true, write_protected: true };
+}
+
+impl Answer {
+    const fn none(error: UserfaultError) -> Self {
+        Self { bytes: 0, stopped: Some(error) }
+    }
+
+    /// The bytes that were answered, if these are all.
+    ///
+    /// # Errors
+    /// Why they are not.
+    pub fn all(self) -> Result<u64, UserfaultError> {
+        self.stopped.map_or(Ok(self.bytes), Err)
+    }
+}
+
+impl From<UserfaultError> for Stop {
+    fn from(error: UserfaultError) -> Self {
+        Self::Error(error)
+    }
+}
+
+impl From<MapError> for Stop {
+    fn from(error: MapError) -> Self {
+        match error {
+            MapError::Shared => Self::Shared,
+            MapError::Occupied => Self::Error(UserfaultError::Exists),
+            MapError::OutOfMemory => Self::Error(UserfaultError::OutOfMemory),
+            MapError::Unaligned | MapError::BadAddress => Self::Error(UserfaultError::Invalid),
+        }
+    }
+}
+
+impl From<FaultError> for Stop {
+    fn from(error: FaultError) -> Self {
+        Self::Error(error.into())
+    }
+}
+
+impl<P: Platform> Mm<'_, P> {
+    /// Answers a range by `one`, which answers the page that begins at an address, with so many bytes left of the range, and says
+    /// how long it is (0: it is to be called again), and wakes. The caller holds no lock; nor is one held when `one` is called.
+    pub(super) fn answer_range(
+        &self,
+        addr: VirtAddr,
+        len: u64,
+        mode: AnswerMode,
+        mut one: impl FnMut(VirtAddr, u64) -> Result<u64, Stop>,
+    ) -> Answer {
+        let range = self.layout().range(addr, len).filter(|range| range.len() == len && len > 0);
+        let Some(range) = range.filter(|_| addr.is_aligned(FRAME_SIZE)) else {
+            return Answer::none(UserfaultError::Invalid);
+        };
+        let (mut at, mut stopped, mut pages) = (range.start, None, 0);
+        while at < range.end && stopped.is_none() {
+            match one(at, range.end.0 - at.0) {
+                Ok(bytes) => at = at.add(bytes),
+                Err(stop) => stopped = self.go_on(at, stop),
+            }
+            pages += 1;
+            if pages % POPULATE_FAULTS == 0 {
+                self.memory.platform().reschedule_point();
+            }
+        }
+        let bytes = at.0 - range.start.0;
+        if mode.wake && bytes > 0 {
+            self.wake_range(VirtRange::from_len(range.start, bytes));
+        }
+        Answer { bytes, stopped }
+    }
+
+    /// Does what must be done before a page is looked at again; the error if it is not to be.
+    fn go_on(&self, at: VirtAddr, stop: Stop) -> Option<UserfaultError> {
+        match stop {
+            Stop::Error(error) => return Some(error),
+            Stop::Again | Stop::Step(Step::Again) => self.memory.platform().relax(),
+            Stop::Shared | Stop::Step(Step::Shared) => {
+                return self.unshare_at(at).err().map(UserfaultError::from);
+            }
+            Stop::Step(Step::Marked(folio)) => self.memory.lose_marked(folio),
+            Stop::Step(Step::Formed(formed)) => self.end_forming(&formed),
+            Stop::Step(Step::TakeBack(frame)) => {
+                return self.take_back(frame).err().map(UserfaultError::from);
+            }
+            Stop::Step(Step::Handler(waiting)) => {
+                return self.wait_for_handler(waiting).err().map(UserfaultError::from);
+            }
+            Stop::Step(Step::Done(_)) => {}
+        }
+        None
+    }
+
+    /// The mapping around an address, of which so much is to be answered, if it has a handler, and no change is to be read first. The lock is held for reading.
+    pub(super) fn answerable<'s>(
+        &self,
+        space: &'s Space,
+        at: VirtAddr,
+        left: u64,
+        mode: AnswerMode,
+    ) -> Result<&'s Vma, UserfaultError> {
+        let vma = space.tree.find(at).filter(|vma| vma.attributes.handler.is_some());
+        let vma = vma.ok_or(UserfaultError::NotRegistered)?;
+        let handler = vma.attributes.handler;
+        if self.memory.userfaults().is_changing(handler) {
+            return Err(UserfaultError::Again);
+        }
+        if let Some(size) =
+            vma.attributes.huge_size().filter(|_| !vma.attributes.flags.contains(VmaFlags::SPLIT))
+            && (!at.is_aligned(size.bytes()) || left < size.bytes())
+        {
+            return Err(UserfaultError::Invalid);
+        }
+        let protects = handler.catches(super::registration::UserfaultModes::WRITE_PROTECT);
+        if mode.write_protected && !protects { Err(UserfaultError::Invalid) } else { Ok(vma) }
+    }
+
+    /// Lets those go on who wait for a page of the range. The caller holds no lock.
+    pub(in crate::vm) fn wake_range(&self, range: VirtRange) {
+        let space = self.space.read(self.memory.platform());
+        let handlers = Handlers::of(&space, range);
+        drop(space);
+        self.wake_all(&handlers, range);
+    }
+}
+
+/// The bits of a leaf that an answer puts in: it may be stored through if `writable`, unless it is to be protected.
+pub(super) fn answer_flags(vma: &Vma, writable: bool, mode: AnswerMode) -> EntryFlags {
+    if mode.write_protected {
+        leaf_flags(&vma.attributes, false).union(EntryFlags::UFFD_WP)
+    } else {
+        leaf_flags(&vma.attributes, writable)
+    }
+}

@@ -1,0 +1,78 @@
+//! The bytes of frames that an answer fills before anybody sees them.
+
+use core::mem;
+
+use crate::addr::{Frame, FrameRange, Order};
+use crate::error::AllocError;
+use crate::limits::{FRAME_SIZE, POPULATE_FAULTS};
+use crate::page_alloc::Gfp;
+use crate::platform::Platform;
+use crate::vm::memory::Memory;
+
+/// The bytes of one page.
+pub(super) type PageBytes = [u8; FRAME_SIZE as usize];
+
+/// A frame that was just handed out, and that nobody else knows. Dropping it gives it back.
+pub(super) struct OwnFrame<'a, 'p, P: Platform> {
+    memory: &'a Memory<'p, P>,
+    frame: Frame,
+}
+
+impl<'a, 'p, P: Platform> OwnFrame<'a, 'p, P> {
+    /// One that `fill` has filled.
+    pub(super) fn filled(
+        memory: &'a Memory<'p, P>,
+        fill: impl FnOnce(&mut PageBytes),
+    ) -> Result<Self, AllocError> {
+        let own = Self { memory, frame: memory.pages().alloc(Gfp::USER, Order::FRAME)? };
+        let mut fill = Some(fill);
+        // SAFETY: invariant 1: the frame was just handed out, to this value alone.
+        unsafe {
+            fill_frames(memory.platform(), FrameRange::folio(own.frame, Order::FRAME), &mut |_, bytes| {
+                if let Some(fill) = fill.take() {
+                    fill(bytes);
+                }
+            });
+        }
+        Ok(own)
+    }
+
+    /// One of zeroes.
+    pub(super) fn zeroed(memory: &'a Memory<'p, P>) -> Result<Self, AllocError> {
+        Ok(Self { memory, frame: memory.pages().alloc_zero_page(Gfp::USER)? })
+    }
+
+    pub(super) fn frame(&self) -> Frame {
+        self.frame
+    }
+
+    /// It is somebody else's from now on.
+    pub(super) fn give(self) {
+        mem::forget(self);
+    }
+}
+
+impl<P: Platform> Drop for OwnFrame<'_, '_, P> {
+    fn drop(&mut self) {
+        self.memory.give_up(self.frame, Order::FRAME);
+    }
+}
+
+/// Has `fill` fill frames, page by page; it is told how many bytes each page is from the first.
+///
+/// # Safety
+/// The frames are the caller's alone, and lie in one range.
+pub(super) unsafe fn fill_frames<P: Platform>(
+    platform: &P,
+    frames: FrameRange,
+    fill: &mut dyn FnMut(u64, &mut PageBytes),
+) {
+    for at in 0..frames.count {
+        let bytes = platform.direct_map(frames.start.add(at).addr()).cast::<PageBytes>();
+        // SAFETY: the direct map gives the frame's 4096 bytes, which are the caller's alone.
+        fill(at * FRAME_SIZE, unsafe { &mut *bytes });
+        if (at + 1) % u64::from(POPULATE_FAULTS) == 0 {
+            platform.reschedule_point();
+        }
+    }
+}

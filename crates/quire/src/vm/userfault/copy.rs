@@ -1,0 +1,133 @@
+//! Pages with contents for those who miss them.
+#![forbid(unsafe_code)]
+
+use super::answer::{Answer, AnswerMode, Stop, answer_flags};
+use super::bytes::{OwnFrame, PageBytes};
+use super::fault::Page;
+use crate::addr::{FrameRange, Order, PageSize, VirtAddr};
+use crate::arch::EntryFlags;
+use crate::error::UserfaultError;
+use crate::filemap::FileKind;
+use crate::limits::FRAME_SIZE;
+use crate::page_alloc::Origin;
+use crate::platform::Platform;
+use crate::vm::mm::Mm;
+use crate::vm::vma::{Backing, Vma};
+
+impl<P: Platform> Mm<'_, P> {
+    /// Gives `len` bytes from `addr`, of which nothing is there yet, the contents that `fill` writes: it is called for each page,
+    /// with the page's distance from `addr` in bytes, and must fill all of it. A page is seen whole or not at all. In a
+    /// shared mapping it is the file's from then on. As `UFFDIO_COPY`. The caller holds no lock; `fill` calls nothing of this address space.
+    ///
+    /// Huge pages are copied whole, and the address-space lock is held for reading meanwhile. Where parts of them may be mapped by
+    /// themselves (`MADV_SPLIT`) any part can be copied that is not mapped here, whatever the file's page holds there.
+    ///
+    /// # Errors
+    /// In the answer: [`UserfaultError::Exists`] where there is a page, [`UserfaultError::NotRegistered`],
+    /// [`UserfaultError::Invalid`] for a range that is unaligned, empty or ends inside a huge page and for files of the pager,
+    /// [`UserfaultError::BeyondEnd`], [`UserfaultError::Again`], [`UserfaultError::OutOfMemory`],
+    /// [`UserfaultError::NoHugePage`].
+    pub fn userfault_copy(
+        &self,
+        addr: VirtAddr,
+        len: u64,
+        mode: AnswerMode,
+        mut fill: impl FnMut(u64, &mut PageBytes),
+    ) -> Answer {
+        let mut ready = None;
+        let answer = self.answer_range(addr, len, mode, |at, left| {
+            let offset = at.0 - addr.0;
+            let space = self.space.read(self.memory.platform());
+            let vma = self.answerable(&space, at, left, mode)?;
+            if vma.attributes.huge_size().is_some() {
+                let mut fill = |inside, bytes: &mut PageBytes| fill(offset + inside, bytes);
+                return self.copy_huge(vma, (at, left), mode, &mut fill);
+            }
+            self.check_vacant(vma, at)?;
+            // What was filled for a page that could not be put in yet is used the next time.
+            let own = match ready.take().filter(|(page, _)| *page == at) {
+                Some((_, own)) => own,
+                None => {
+                    drop(space);
+                    let filled = OwnFrame::filled(self.memory, |bytes| fill(offset, bytes));
+                    ready = Some((at, filled.map_err(|_| UserfaultError::OutOfMemory)?));
+                    return Ok(0);
+                }
+            };
+            match self.put_own(vma, at, own, mode) {
+                Ok(()) => Ok(FRAME_SIZE),
+                Err((stop, own)) => {
+                    ready = Some((at, own));
+                    Err(stop)
+                }
+            }
+        });
+        drop(ready);
+        answer
+    }
+
+    /// Whether a page may be put in at an address: there is none, and the mapping can have one that its file does not know.
+    pub(super) fn check_vacant(&self, vma: &Vma, at: VirtAddr) -> Result<(), Stop> {
+        let found = self.tables().lookup(at);
+        if !found.entry.is_empty() {
+            return Err(UserfaultError::Exists.into());
+        }
+        if found.shared {
+            return Err(Stop::Shared);
+        }
+        if let Backing::File { file, .. } = &vma.attributes.backing
+            && matches!(file.node().kind(), FileKind::Paged(_))
+        {
+            return Err(UserfaultError::Invalid.into());
+        }
+        match self.memory.page_behind(vma, at) {
+            Page::Absent => Ok(()),
+            Page::There => Err(UserfaultError::Exists.into()),
+            Page::None => Err(UserfaultError::BeyondEnd.into()),
+        }
+    }
+
+    /// Puts a frame in whose contents are those of a page: into the file if the mapping is shared, and into the page table. The
+    /// lock is held for reading; the frame comes back if that cannot be.
+    pub(super) fn put_own<'a, 'p>(
+        &self,
+        vma: &Vma,
+        at: VirtAddr,
+        own: OwnFrame<'a, 'p, P>,
+        mode: AnswerMode,
+    ) -> Result<(), (Stop, OwnFrame<'a, 'p, P>)> {
+        let pages = self.memory.pages();
+        let folio = FrameRange::folio(own.frame(), Order::FRAME);
+        let flags = answer_flags(vma, true, mode);
+        if vma.attributes.is_private() {
+            pages.set_origin(own.frame(), Origin::new(self.family, vma.attributes.origin_of(at)));
+            if let Err(error) = self.tables().map(at, folio, flags.union(EntryFlags::ANON)) {
+                return Err((error.into(), own));
+            }
+            own.give();
+            self.add_anon(1);
+            return Ok(());
+        }
+        let (Backing::File { file, .. }, Some(index)) = (&vma.attributes.backing, vma.file_page(at)) else {
+            return Err((UserfaultError::Invalid.into(), own));
+        };
+        let Some(file) = file.node().enter() else { return Err((Stop::Again, own)) };
+        // Whatever was looked at before the file could not be cut short any more.
+        if let Err(stop) = self.check_vacant(vma, at) {
+            return Err((stop, own));
+        }
+        if let Err(error) = self.tables().prepare(at, PageSize::Size4K) {
+            return Err((error.into(), own));
+        }
+        match self.memory.files().put_page(pages, &file, index, own.frame()) {
+            Ok(true) => own.give(),
+            Ok(false) => return Err((UserfaultError::Exists.into(), own)),
+            Err(_) => return Err((UserfaultError::OutOfMemory.into(), own)),
+        }
+        // Where somebody has put a marker meanwhile the page is the file's all the same, and the marker stays.
+        if self.tables().map(at, folio, flags).is_ok() {
+            self.add_file(file.node().kind(), 1);
+        }
+        Ok(())
+    }
+}

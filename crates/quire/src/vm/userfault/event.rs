@@ -1,0 +1,118 @@
+//! What a handler of faults is told.
+#![forbid(unsafe_code)]
+
+use crate::addr::{VirtAddr, VirtRange};
+use crate::vm::fault::Access;
+
+/// Why a thread waits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum UserfaultKind {
+    /// There is no page: `copy`, `zeropage` or `poison` answers it.
+    Missing,
+    /// The file has the page: `continue` answers it.
+    Minor,
+    /// The page is write-protected for the handler: taking the protection off answers it.
+    WriteProtected,
+}
+
+/// Which of the waiting threads one is: its place among those that wait for the handler, and how often the place was given up
+/// before.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Ticket {
+    pub(super) slot: u32,
+    pub(super) round: u32,
+}
+
+impl Ticket {
+    /// The thread's place: below [`USERFAULT_SLOTS`](crate::limits::USERFAULT_SLOTS), and no other waiting thread's.
+    pub const fn place(self) -> u32 {
+        self.slot
+    }
+}
+
+/// A thread that waits for the handler.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UserfaultFault {
+    /// The number of its address space ([`Mm::number`](crate::vm::Mm::number)).
+    pub space: u64,
+    /// The page that it accessed, rounded down to 4 KiB; to the size of a huge page where these are mapped whole.
+    pub addr: VirtAddr,
+    /// Why it waits.
+    pub kind: UserfaultKind,
+    /// What it wants to do.
+    pub access: Access,
+    /// Which thread it is.
+    pub ticket: Ticket,
+}
+
+/// What a handler reads. Address spaces are named by their numbers ([`Mm::number`](crate::vm::Mm::number)).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum UserfaultEvent {
+    /// A thread waits for an answer.
+    Fault(UserfaultFault),
+    /// An address space with registered ranges was forked: the child has the same ones, with the same handler.
+    Fork {
+        /// Who forked.
+        parent: u64,
+        /// The new address space.
+        child: u64,
+    },
+    /// Registered memory was moved, and its registration with it.
+    Remap {
+        /// The address space.
+        space: u64,
+        /// Where it was.
+        from: VirtAddr,
+        /// Where it is.
+        to: VirtAddr,
+        /// Bytes.
+        len: u64,
+    },
+    /// The pages of a registered range are about to go: from now on they are zeroes, or behind the end of their file.
+    Remove {
+        /// The address space.
+        space: u64,
+        /// The range.
+        range: VirtRange,
+    },
+    /// A registered range was unmapped.
+    Unmap {
+        /// The address space.
+        space: u64,
+        /// The range.
+        range: VirtRange,
+    },
+}
+
+/// Which changes to address spaces a handler wants to read, as a set. Of the others it hears nothing, and nobody waits until it
+/// has.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct UserfaultChanges(u8);
+
+impl UserfaultChanges {
+    /// None.
+    pub const NONE: Self = Self(0);
+    /// [`UserfaultEvent::Fork`].
+    pub const FORK: Self = Self(1);
+    /// [`UserfaultEvent::Remap`].
+    pub const REMAP: Self = Self(1 << 1);
+    /// [`UserfaultEvent::Remove`].
+    pub const REMOVE: Self = Self(1 << 2);
+    /// [`UserfaultEvent::Unmap`].
+    pub const UNMAP: Self = Self(1 << 3);
+    /// All of them.
+    pub const ALL: Self = Self(15);
+
+    /// Whether all of `other` are there.
+    #[inline]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+impl core::ops::BitOr for UserfaultChanges {
+    type Output = Self;
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}

@@ -1,0 +1,130 @@
+//! A fault that a handler is to be told of.
+//!
+//! The fault puts in that it waits while it holds the address-space lock for reading, *and then looks again*. Whoever answers
+//! maps something first, and looks for those who wait afterwards: so either the fault sees what was mapped, or the answer sees
+//! that somebody waits. What takes something away under the lock for writing, or cuts a file short, looks for those who wait
+//! after it did so, and is seen, or sees them, in the same way. Then the fault gives the lock back, sleeps, and starts over.
+#![forbid(unsafe_code)]
+
+use super::context::{Posted, Waiting};
+use super::event::{Ticket, UserfaultFault, UserfaultKind};
+use super::registration::UserfaultModes;
+use crate::addr::VirtAddr;
+use crate::arch::EntryFlags;
+use crate::error::FaultError;
+use crate::filemap::{FileKind, FileNode, HugePage};
+use crate::hugetlb::HugeSize;
+use crate::limits::FRAME_SIZE;
+use crate::pgtable::Lookup;
+use crate::platform::Platform;
+use crate::vm::fault::{Access, Step};
+use crate::vm::memory::Memory;
+use crate::vm::mm::Mm;
+use crate::vm::vma::{Backing, Vma, VmaFlags};
+
+/// What a file has at some place.
+pub(super) enum Page {
+    /// Nothing yet.
+    Absent,
+    /// A page, in memory or at the pager's.
+    There,
+    /// What was there is lost, or the place is behind the file's end.
+    None,
+}
+
+impl<P: Platform> Mm<'_, P> {
+    /// Tells the handler of a mapping, if what was found at the address concerns it; what to do then. The lock is held for
+    /// reading.
+    pub(in crate::vm) fn tell_handler(
+        &self,
+        vma: &Vma,
+        addr: VirtAddr,
+        access: Access,
+        found: &Lookup,
+    ) -> Result<Option<Step>, FaultError> {
+        let Some(kind) = self.caught(vma, addr, access, found) else { return Ok(None) };
+        let whole = vma.attributes.huge_size().filter(|_| !vma.attributes.flags.contains(VmaFlags::SPLIT));
+        let addr = addr.align_down(whole.map_or(FRAME_SIZE, HugeSize::bytes));
+        let ticket = Ticket { slot: 0, round: 0 };
+        let fault = UserfaultFault { space: self.number(), addr, kind, access, ticket };
+        let (platform, contexts) = (self.memory.platform(), self.memory.userfaults());
+        match contexts.post(platform, vma.attributes.handler, fault) {
+            Posted::Dead => Err(FaultError::NoHandler),
+            Posted::Full(waiting) => Ok(Some(Step::Handler(waiting))),
+            Posted::Placed(waiting) => {
+                let now = self.tables().lookup(addr);
+                let still = self.caught(vma, addr, access, &now) == Some(kind);
+                Ok(Some(Step::Handler(if still { waiting } else { waiting.in_vain() })))
+            }
+        }
+    }
+
+    /// Waits for the handler that was told. The caller holds no lock.
+    ///
+    /// # Errors
+    /// [`FaultError::Dying`].
+    pub(in crate::vm) fn wait_for_handler(&self, waiting: Waiting) -> Result<(), FaultError> {
+        self.memory.userfaults().wait(self.memory.platform(), waiting)
+    }
+
+    /// What the handler is to be told of an access, if anything.
+    fn caught(&self, vma: &Vma, addr: VirtAddr, access: Access, found: &Lookup) -> Option<UserfaultKind> {
+        let handler = vma.attributes.handler;
+        if !found.entry.is_empty() {
+            let stores =
+                access == Access::Write && found.entry.has(EntryFlags::PRESENT | EntryFlags::UFFD_WP);
+            let caught = stores && handler.catches(UserfaultModes::WRITE_PROTECT);
+            return caught.then_some(UserfaultKind::WriteProtected);
+        }
+        let (kind, mode) = match self.memory.page_behind(vma, addr) {
+            Page::Absent => (UserfaultKind::Missing, UserfaultModes::MISSING),
+            // Who hears of what is missing alone would never hear of the parts of a page of which one part came.
+            Page::There
+                if vma.attributes.flags.contains(VmaFlags::SPLIT)
+                    && !handler.catches(UserfaultModes::MINOR) =>
+            {
+                (UserfaultKind::Missing, UserfaultModes::MISSING)
+            }
+            Page::There => (UserfaultKind::Minor, UserfaultModes::MINOR),
+            Page::None => return None,
+        };
+        handler.catches(mode).then_some(kind)
+    }
+}
+
+impl<P: Platform> Memory<'_, P> {
+    /// What the file behind a mapping has for an address at which nothing is mapped. Anonymous memory never has anything.
+    pub(super) fn page_behind(&self, vma: &Vma, addr: VirtAddr) -> Page {
+        let (Backing::File { file, .. }, Some(index)) = (&vma.attributes.backing, vma.file_page(addr)) else {
+            return Page::Absent;
+        };
+        let node = file.node();
+        if node.is_cut_off(index) || index >= node.size(self.platform()).div_ceil(FRAME_SIZE) {
+            return Page::None;
+        }
+        match vma.attributes.huge_size() {
+            Some(size) => self.huge_page_behind(vma, node, (index, size)),
+            None => match self.files().is_lost(self.platform(), node, index) {
+                Some(true) => Page::None,
+                Some(false) => Page::There,
+                // What is not in memory is at the pager's.
+                None if matches!(node.kind(), FileKind::Paged(_)) => Page::There,
+                None => Page::Absent,
+            },
+        }
+    }
+
+    fn huge_page_behind(&self, vma: &Vma, node: &FileNode, (index, size): (u64, HugeSize)) -> Page {
+        let (whole, pages) = (!vma.attributes.flags.contains(VmaFlags::SPLIT), self.pages());
+        let inside = index % size.order().frames();
+        match self.files().huge_page(self.platform(), node, index / size.order().frames()) {
+            Some(HugePage::Present { frame, .. })
+                if pages.has_bad(frame) && (whole || pages.is_bad(frame.add(inside))) =>
+            {
+                Page::None
+            }
+            Some(HugePage::Present { .. }) => Page::There,
+            Some(HugePage::Promised { .. }) | None => Page::Absent,
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! The handle of a handler of faults.
+#![forbid(unsafe_code)]
+
+use core::mem;
+use core::ops::Deref;
+
+use super::context::{Next, UserfaultInfo};
+use super::event::{UserfaultChanges, UserfaultEvent, UserfaultFault};
+use super::registration::Registration;
+use crate::error::TooManyHandlers;
+use crate::platform::Platform;
+use crate::vm::memory::Memory;
+
+/// A handler of faults (Linux: a `userfaultfd`). Any number of threads may read its events at once. When it is closed or dropped,
+/// those who wait for it go on, and get [`FaultError::NoHandler`](crate::error::FaultError::NoHandler), until their ranges are
+/// unregistered or adopted.
+pub struct Userfault<'m, P: Platform> {
+    memory: &'m Memory<'m, P>,
+    registration: Registration,
+}
+
+/// An event that one handler thread has read. Should the thread end without having answered, what waits can be had again: a
+/// fault goes back when this is dropped, unless it was answered by then. A change is read for good.
+pub struct TakenEvent<'u, 'm, P: Platform> {
+    handler: &'u Userfault<'m, P>,
+    event: UserfaultEvent,
+}
+
+impl<'m, P: Platform> Userfault<'m, P> {
+    /// A handler that reads these changes beside the faults of the ranges that will be registered with it.
+    ///
+    /// # Errors
+    /// [`TooManyHandlers`].
+    pub fn new(memory: &'m Memory<'m, P>, changes: UserfaultChanges) -> Result<Self, TooManyHandlers> {
+        let registration = memory.userfaults().open(memory.platform(), changes)?;
+        Ok(Self { memory, registration })
+    }
+
+    pub(super) fn registration(&self) -> Registration {
+        self.registration
+    }
+
+    /// What is to be read next, if anything is: changes before faults, in the order in which they came. The caller holds no
+    /// lock.
+    pub fn next_event(&self) -> Option<TakenEvent<'_, 'm, P>> {
+        let context = self.memory.userfaults().of(self.registration);
+        match context.next(self.memory.platform(), self.registration, false) {
+            Next::Event(event) => Some(TakenEvent { handler: self, event }),
+            Next::Nothing(_) | Next::Closed => None,
+        }
+    }
+
+    /// The same, after waiting for something to read. `None` when the handler is closed, or the task is about to be killed. The
+    /// caller holds no lock.
+    pub fn wait_event(&self) -> Option<TakenEvent<'_, 'm, P>> {
+        let (platform, context) = (self.memory.platform(), self.memory.userfaults().of(self.registration));
+        while !platform.is_dying() {
+            match context.next(platform, self.registration, true) {
+                Next::Event(event) => return Some(TakenEvent { handler: self, event }),
+                Next::Nothing(seen) => context.sleep(platform, self.registration, seen),
+                Next::Closed => return None,
+            }
+        }
+        None
+    }
+
+    /// Puts a fault back that was read and not answered, so that it is read again; whether it was one. The caller holds no lock.
+    pub fn requeue(&self, fault: &UserfaultFault) -> bool {
+        let context = self.memory.userfaults().of(self.registration);
+        context.requeue(self.memory.platform(), self.registration, Some(fault.ticket)) > 0
+    }
+
+    /// The same with all of them, when nobody knows what the threads that read them have done. How many there were.
+    pub fn requeue_all(&self) -> usize {
+        let context = self.memory.userfaults().of(self.registration);
+        context.requeue(self.memory.platform(), self.registration, None)
+    }
+
+    /// How much there is to read and to answer.
+    pub fn info(&self) -> UserfaultInfo {
+        self.memory.userfaults().of(self.registration).info(self.memory.platform(), self.registration)
+    }
+
+    /// Closes the handler. As dropping it does, for those who share it. The caller holds no lock.
+    pub fn close(&self) {
+        self.memory.userfaults().of(self.registration).close(self.memory.platform(), self.registration);
+    }
+}
+
+impl<P: Platform> Drop for Userfault<'_, P> {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl<P: Platform> TakenEvent<'_, '_, P> {
+    /// The event, which is the caller's to answer from now on: nobody else reads it, unless it is
+    /// [requeued](Userfault::requeue).
+    pub fn keep(self) -> UserfaultEvent {
+        let event = self.event;
+        mem::forget(self);
+        event
+    }
+}
+
+impl<P: Platform> Deref for TakenEvent<'_, '_, P> {
+    type Target = UserfaultEvent;
+    fn deref(&self) -> &UserfaultEvent {
+        &self.event
+    }
+}
+
+impl<P: Platform> Drop for TakenEvent<'_, '_, P> {
+    fn drop(&mut self) {
+        if let UserfaultEvent::Fault(fault) = &self.event {
+            self.handler.requeue(fault);
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Answers for huge pages: whole ones, and parts of 4 KiB and more where parts may be mapped by themselves.
+//!
+//! Of a page that is mapped in parts the file has all or nothing, so it does not know which parts have come. Their contents are
+//! written into the file's page and then mapped; what a handler has not mapped is not known to be good, whatever the file
+//! holds there. So `copy` and `zeropage` go by what is mapped, not by what the file has.
+
+use super::answer::{AnswerMode, Stop, answer_flags};
+use super::bytes::{OwnFrame, PageBytes, fill_frames};
+use super::fault::Page;
+use crate::addr::{Frame, FrameRange, PageSize, VirtAddr, VirtRange};
+use crate::arch::EntryFlags;
+use crate::clear::Extent;
+use crate::error::{Cancelled, FaultError, MapError, UserfaultError};
+use crate::filemap::HugePage;
+use crate::limits::{FRAME_SHIFT, FRAME_SIZE};
+use crate::platform::{Platform, TouchHint};
+use crate::vm::fault::{FaultKind, Place, Step};
+use crate::vm::huge_parts::HugePart;
+use crate::vm::mm::Mm;
+use crate::vm::vma::{Vma, VmaFlags};
+
+impl<P: Platform> Mm<'_, P> {
+    /// What `fill` writes: a whole page, or the 4 KiB at `at`. How many bytes. The lock is held for reading.
+    pub(super) fn copy_huge(
+        &self,
+        vma: &Vma,
+        (at, left): (VirtAddr, u64),
+        mode: AnswerMode,
+        fill: &mut dyn FnMut(u64, &mut PageBytes),
+    ) -> Result<u64, Stop> {
+        let Some(place) = self.place_of(vma, at) else { return Err(Stop::Again) };
+        let there = self.check_huge(vma, &place, at)?;
+        let memory = self.memory;
+        if there.is_none() && at == place.start && left >= place.size.bytes() {
+            let fill = |frame| {
+                // SAFETY: invariant 1: the page was just taken from its pool, and nobody else knows it.
+                unsafe { fill_frames(memory.platform(), FrameRange::folio(frame, place.size.order()), fill) };
+                Ok(())
+            };
+            return self.bring_huge(vma, &place, left, mode, fill);
+        }
+        let own =
+            OwnFrame::filled(memory, |bytes| fill(0, bytes)).map_err(|_| UserfaultError::OutOfMemory)?;
+        let page = self.page_of_file(vma, &place, there)?;
+        let part = part_of(&place, page, at, FRAME_SIZE);
+        self.tables().prepare(at, PageSize::Size4K)?;
+        memory.files().copy_to_huge_page(memory.platform(), own.frame(), part.frames.start);
+        self.map_answer(part, answer_flags(vma, true, mode))
+    }
+
+    /// Zeroes: a whole page, what is left of one that was not there, or the 4 KiB at `at`.
+    pub(super) fn zero_huge(
+        &self,
+        vma: &Vma,
+        (at, left): (VirtAddr, u64),
+        mode: AnswerMode,
+    ) -> Result<u64, Stop> {
+        let Some(place) = self.place_of(vma, at) else { return Err(Stop::Again) };
+        let there = self.check_huge(vma, &place, at)?;
+        if there.is_none() && at == place.start && left >= place.size.bytes() {
+            return self.bring_huge(vma, &place, left, mode, |frame| self.clear_whole(&place, frame));
+        }
+        let page = self.page_of_file(vma, &place, there)?;
+        let rest = left.min(place.start.0 + place.size.bytes() - at.0);
+        let part = part_of(&place, page, at, if there.is_some() { FRAME_SIZE } else { rest });
+        self.tables().prepare(at, PageSize::Size4K)?;
+        if there.is_some() {
+            let inside = at.0 - place.start.0;
+            let (files, platform) = (self.memory.files(), self.memory.platform());
+            files.clear_in_huge_page(platform, page, inside..inside + FRAME_SIZE);
+        }
+        self.map_answer(part, answer_flags(vma, true, mode))
+    }
+
+    /// The page that the file has, or what is left of it, by the largest leaves that fit.
+    pub(super) fn resume_huge(
+        &self,
+        vma: &Vma,
+        (at, left): (VirtAddr, u64),
+        mode: AnswerMode,
+    ) -> Result<u64, Stop> {
+        if vma.attributes.is_private() {
+            return Err(UserfaultError::Invalid.into());
+        }
+        let Some(place) = self.place_of(vma, at) else { return Err(Stop::Again) };
+        if !self.tables().lookup(at).entry.is_empty() {
+            return Err(UserfaultError::Exists.into());
+        }
+        let page = match (self.memory.page_behind(vma, at), self.huge_page_at(&place)) {
+            (Page::There, Some(HugePage::Present { frame, .. })) => frame,
+            (Page::None, Some(HugePage::Present { .. })) => return Err(UserfaultError::Poisoned.into()),
+            (Page::None, _) => return Err(UserfaultError::BeyondEnd.into()),
+            _ => return Err(UserfaultError::NotThere.into()),
+        };
+        let rest = left.min(place.start.0 + place.size.bytes() - at.0);
+        self.map_answer(part_of(&place, page, at, rest), answer_flags(vma, true, mode))
+    }
+
+    /// Whether something may come where nothing is mapped: what the file has is in the way of a page that is mapped whole, and
+    /// else comes back.
+    fn check_huge(&self, vma: &Vma, place: &Place<'_>, at: VirtAddr) -> Result<Option<Frame>, Stop> {
+        let splits = vma.attributes.flags.contains(VmaFlags::SPLIT);
+        let found = self.tables().lookup(at);
+        match (self.memory.page_behind(vma, at), self.huge_page_at(place)) {
+            _ if !found.entry.is_empty() => Err(UserfaultError::Exists.into()),
+            _ if found.shared => Err(Stop::Shared),
+            (Page::Absent, _) => Ok(None),
+            (Page::There, Some(HugePage::Present { frame, .. })) if splits => Ok(Some(frame)),
+            (Page::There, _) => Err(UserfaultError::Exists.into()),
+            (Page::None, Some(HugePage::Present { .. })) => Err(UserfaultError::Poisoned.into()),
+            (Page::None, _) => Err(UserfaultError::BeyondEnd.into()),
+        }
+    }
+
+    /// A whole page that is nowhere yet: the file's, or the address space's own.
+    fn bring_huge(
+        &self,
+        vma: &Vma,
+        place: &Place<'_>,
+        left: u64,
+        mode: AnswerMode,
+        fill: impl FnOnce(Frame) -> Result<(), Cancelled>,
+    ) -> Result<u64, Stop> {
+        debug_assert!(left >= place.size.bytes());
+        let flags = answer_flags(vma, true, mode);
+        self.tables().prepare(place.start, place.size.leaf())?;
+        if !vma.attributes.is_private() {
+            let frame = self.fill_page_of_file(vma, place, fill)?;
+            return self.map_answer(part_of(place, frame, place.start, place.size.bytes()), flags);
+        }
+        let own = self.own_page(vma, place, true, fill)?;
+        let flags = flags.union(EntryFlags::ANON);
+        let step = self.map_huge(place, own.frame, flags, FaultKind::Anon);
+        match step {
+            Ok(Step::Done(_)) => Ok(place.size.bytes()),
+            Ok(Step::Marked(folio)) => Err(Stop::Step(Step::Marked(folio))),
+            step => {
+                self.give_up_own(place.size, &own);
+                Err(step.map_or_else(Stop::from, Stop::Step))
+            }
+        }
+    }
+
+    /// The file's page, brought in with zeroes if it is not there.
+    fn page_of_file(&self, vma: &Vma, place: &Place<'_>, there: Option<Frame>) -> Result<Frame, FaultError> {
+        match there {
+            Some(frame) => Ok(frame),
+            None => self.fill_page_of_file(vma, place, |frame| self.clear_whole(place, frame)),
+        }
+    }
+
+    fn fill_page_of_file(
+        &self,
+        vma: &Vma,
+        place: &Place<'_>,
+        fill: impl FnOnce(Frame) -> Result<(), Cancelled>,
+    ) -> Result<Frame, FaultError> {
+        let promised = matches!(self.huge_page_at(place), Some(HugePage::Promised { .. }));
+        let account = self.account_of(&vma.attributes);
+        self.memory.fill_huge(place.file.node(), (place.size, place.index), (account, promised), fill)
+    }
+
+    fn clear_whole(&self, place: &Place<'_>, frame: Frame) -> Result<(), Cancelled> {
+        let frames = FrameRange::folio(frame, place.size.order());
+        let extent = Extent::new(frames, TouchHint::Unknown).part_of(place.size.bytes());
+        self.memory.pages().clear_extent(&extent)
+    }
+
+    fn huge_page_at(&self, place: &Place<'_>) -> Option<HugePage> {
+        self.memory.files().huge_page(self.memory.platform(), place.file.node(), place.index)
+    }
+
+    /// Maps a part of a page of a file as far as nothing is in the way; how many bytes.
+    fn map_answer(&self, part: HugePart, flags: EntryFlags) -> Result<u64, Stop> {
+        let bytes = part.frames.count << FRAME_SHIFT;
+        let (done, error) = match self.map_huge_part(part, flags) {
+            Ok(()) => return Ok(bytes),
+            Err(stopped) => stopped,
+        };
+        // A table is filled as a whole or not at all: so the rest is what comes before the first that is in the way.
+        let ahead = (done..bytes).step_by(FRAME_SIZE as usize);
+        let vacant = ahead.take_while(|&at| self.tables().lookup(part.addr.add(at)).entry.is_empty()).count();
+        let rest = (vacant as u64) << FRAME_SHIFT;
+        if error == MapError::Occupied && vacant > 0 && done + rest < bytes {
+            let part = part.within(VirtRange::from_len(part.addr.add(done), rest));
+            if self.map_huge_part(part, flags).is_ok() {
+                return Ok(done + rest);
+            }
+        }
+        if done > 0 { Ok(done) } else { Err(error.into()) }
+    }
+}
+
+/// So many bytes of a page from an address on.
+fn part_of(place: &Place<'_>, page: Frame, at: VirtAddr, bytes: u64) -> HugePart {
+    let whole = HugePart { addr: place.start, frames: FrameRange::folio(page, place.size.order()) };
+    whole.within(VirtRange::from_len(at, bytes))
+}

@@ -1,0 +1,57 @@
+//! The file's own page for those who have not mapped it.
+#![forbid(unsafe_code)]
+
+use super::answer::{Answer, AnswerMode, Stop, answer_flags};
+use super::fault::Page;
+use crate::addr::{FrameRange, Order, VirtAddr};
+use crate::error::UserfaultError;
+use crate::filemap::FileKind;
+use crate::limits::FRAME_SIZE;
+use crate::platform::Platform;
+use crate::vm::mm::Mm;
+use crate::vm::vma::{Backing, Vma};
+
+impl<P: Platform> Mm<'_, P> {
+    /// Maps the pages that the file has for `len` bytes from `addr`, as they are. Of a file of the pager they are read if they are not
+    /// in memory; of huge pages that may be mapped in parts the largest leaves come that fit the range. As `UFFDIO_CONTINUE`. The caller holds no lock. May block in the pager.
+    ///
+    /// # Errors
+    /// In the answer: [`UserfaultError::NotThere`] where the file has no page, [`UserfaultError::Exists`] where one is mapped,
+    /// [`UserfaultError::Invalid`] for anonymous memory and ranges that are unaligned, empty or end inside a huge page, and as
+    /// for [`Self::userfault_copy`].
+    pub fn userfault_continue(&self, addr: VirtAddr, len: u64, mode: AnswerMode) -> Answer {
+        self.answer_range(addr, len, mode, |at, left| {
+            let space = self.space.read(self.memory.platform());
+            let vma = self.answerable(&space, at, left, mode)?;
+            if vma.attributes.huge_size().is_some() {
+                return self.resume_huge(vma, (at, left), mode);
+            }
+            self.resume_page(vma, at, mode)
+        })
+    }
+
+    fn resume_page(&self, vma: &Vma, at: VirtAddr, mode: AnswerMode) -> Result<u64, Stop> {
+        let (Backing::File { file, .. }, Some(index)) = (&vma.attributes.backing, vma.file_page(at)) else {
+            return Err(UserfaultError::Invalid.into());
+        };
+        // From here to the leaf the page cannot be dropped.
+        let Some(file) = file.node().enter() else { return Err(Stop::Again) };
+        let found = self.tables().lookup(at);
+        if !found.entry.is_empty() {
+            return Err(UserfaultError::Exists.into());
+        }
+        match self.memory.page_behind(vma, at) {
+            // Of a page that is lost the look-up says so.
+            Page::There | Page::None => {}
+            Page::Absent => return Err(UserfaultError::NotThere.into()),
+        }
+        let page = self.memory.files().page(self.memory.pages(), &file, index)?;
+        let kind = file.node().kind();
+        // Nobody hears of stores to nameless memory; the first to a page of the pager's is a fault.
+        let writable = !vma.attributes.is_private() && matches!(kind, FileKind::Nameless { .. });
+        let flags = answer_flags(vma, writable, mode);
+        self.tables().map(at, FrameRange::folio(page.frame, Order::FRAME), flags)?;
+        self.add_file(kind, 1);
+        Ok(FRAME_SIZE)
+    }
+}

@@ -1,0 +1,37 @@
+//! Zeroes for those who miss a page.
+#![forbid(unsafe_code)]
+
+use super::answer::{Answer, AnswerMode, Stop, answer_flags};
+use super::bytes::OwnFrame;
+use crate::addr::VirtAddr;
+use crate::error::UserfaultError;
+use crate::limits::FRAME_SIZE;
+use crate::platform::Platform;
+use crate::vm::mm::Mm;
+
+impl<P: Platform> Mm<'_, P> {
+    /// Gives `len` bytes from `addr`, of which nothing is there yet, zeroes: in private memory by the frame of zeroes, which the first
+    /// store copies. As `UFFDIO_ZEROPAGE`; of huge pages too, as
+    /// [`Self::userfault_copy`] takes them. The caller holds no lock.
+    ///
+    /// # Errors
+    /// In the answer, as for [`Self::userfault_copy`].
+    pub fn userfault_zeropage(&self, addr: VirtAddr, len: u64, mode: AnswerMode) -> Answer {
+        self.answer_range(addr, len, mode, |at, left| {
+            let space = self.space.read(self.memory.platform());
+            let vma = self.answerable(&space, at, left, mode)?;
+            if vma.attributes.huge_size().is_some() {
+                return self.zero_huge(vma, (at, left), mode);
+            }
+            self.check_vacant(vma, at)?;
+            if vma.attributes.is_private() {
+                let flags = answer_flags(vma, false, mode);
+                self.tables().map_special(at, self.memory.zero_frame(), flags)?;
+                return Ok(FRAME_SIZE);
+            }
+            let own = OwnFrame::zeroed(self.memory).map_err(|_| UserfaultError::OutOfMemory)?;
+            self.put_own(vma, at, own, mode).map_err(|(stop, _)| -> Stop { stop })?;
+            Ok(FRAME_SIZE)
+        })
+    }
+}

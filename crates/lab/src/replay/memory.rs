@@ -7,7 +7,7 @@
 use hosted::Hosted;
 use quire::addr::{Frame, Order};
 use quire::manager::MemoryManager;
-use quire::memmap::{Block, BlockState};
+use quire::memmap::BlockState;
 use serde::Serialize;
 
 use super::pages::PageSet;
@@ -142,12 +142,7 @@ impl Seen {
     }
 }
 
-/// Frames that hold map counts: of folios of whole blocks that are mapped in pieces, and counts above what fits beside
-/// the descriptors.
+/// Frames that hold map counts: of folios of whole blocks that are mapped in pieces.
 fn count_frames(manager: &MemoryManager<'_, Hosted>) -> u64 {
-    let own_frame = |block: &Block| match block.lanes_at() {
-        Some((_, wide)) => wide || block.state() != BlockState::Small,
-        None => false,
-    };
-    manager.pages().memmap().blocks().filter(|(_, block)| own_frame(block)).count() as u64
+    manager.stat(quire::stats::Stat::NrMapCountPages)
 }

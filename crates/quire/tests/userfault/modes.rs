@@ -132,7 +132,8 @@ fn nameless_memory_is_missing_once_and_minor_from_then_on() {
         assert_eq!(load(machine, &other, BASE + 4 * PAGE), Ok(4), "what was copied is the file's");
         assert_eq!(load(machine, &other, BASE + 5 * PAGE), Ok(55));
         other.switch_out();
-        (mm.validate().unwrap(), other.validate().unwrap());
+        mm.validate().unwrap();
+        other.validate().unwrap();
         assert_eq!((mm.rss().shmem, file.resident()), (4, 4));
     });
 }

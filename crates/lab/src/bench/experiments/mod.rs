@@ -6,6 +6,7 @@ pub mod churn;
 pub mod clear;
 pub mod clear_cache;
 pub mod clear_then_use;
+pub mod collapse;
 pub mod collapse_thp;
 pub mod demote;
 pub mod dontneed;
@@ -15,6 +16,7 @@ pub mod first_touch;
 pub mod fork;
 pub mod hugetlb_churn;
 pub mod hugetlb_pool;
+pub mod mapcount;
 pub mod mlock_gigantic;
 pub mod mobility;
 pub mod page_alloc;
@@ -44,6 +46,8 @@ pub const ALL: &[&Experiment] = &[
     &protect::EXPERIMENT,
     &remap::EXPERIMENT,
     &churn::EXPERIMENT,
+    &collapse::EXPERIMENT,
+    &mapcount::EXPERIMENT,
     &collapse_thp::EXPERIMENT,
     &clear::EXPERIMENT,
     &clear_cache::EXPERIMENT,

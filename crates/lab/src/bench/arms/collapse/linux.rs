@@ -19,6 +19,14 @@ pub(super) static COLLAPSE: Verb<Memory> = Verb {
 };
 
 fn work(_: &Memory, subject: Subject) -> Result<Sample, Skip> {
+    by_kernel(subject)
+}
+
+/// `MADV_COLLAPSE` of all of a region.
+///
+/// # Errors
+/// [`Skip`] when the kernel does not, or not with all of it.
+pub fn by_kernel(subject: Subject) -> Result<Sample, Skip> {
     let region = &subject.region;
     // Single frames were had by declining larger folios, which would decline this as well.
     region.advise(Advice::LinuxHugepage).map_err(|error| Skip::because("MADV_HUGEPAGE", error))?;

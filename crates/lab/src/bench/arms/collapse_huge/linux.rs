@@ -1,0 +1,24 @@
+//! The running kernel's `MADV_COLLAPSE` of 1 GiB of single pages, which copies them.
+
+use super::{Collapse, To};
+use crate::bench::arms::collapse;
+use crate::bench::experiment::{Sample, Skip};
+use crate::bench::folio::Folio;
+use crate::bench::linux::verbs::{Subject, Verb};
+use crate::bench::memory::Memory;
+
+pub(super) static COLLAPSE: Verb<Collapse> = Verb {
+    about: "one madvise(MADV_COLLAPSE) of 1 GiB of anonymous memory in 4 KiB pages, which is copied into folios of 2 MiB: the kernel maps \
+            no huge page of a pool in pieces. What copying costs, `collapse-thp` compares.",
+    memory: |_| {
+        let folio = Folio { order: 0, pmd: false };
+        Memory { bytes: 1 << 30, folio, shuffled: false, cold: false }
+    },
+    work: |case, subject: Subject| {
+        if case.to != To::Large || case.spaces > 1 || case.touched_on.is_some() {
+            return Err(Skip("the kernel maps no page of 1 GiB in pieces".to_owned()));
+        }
+        let sample: Result<Sample, Skip> = collapse::collapse_by_kernel(subject);
+        sample
+    },
+};

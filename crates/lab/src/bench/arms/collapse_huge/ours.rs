@@ -1,0 +1,282 @@
+//! Our own huge pages, mapped in pieces and counted in each way.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use hosted::{Hosted, HostedConfig, Nested, during};
+use quire::addr::VirtAddr;
+use quire::arch::Protection;
+use quire::cpu::CpuId;
+use quire::hugetlb::HugeSize;
+use quire::manager::{Config, MemoryManager};
+use quire::page_alloc::{AllocatorConfig, CountScheme, NodeSet};
+use quire::platform::Platform;
+use quire::stats::Stat;
+use quire::vm::{Access, Advice, Backing, File, MapRequest, Mm, Placement, Sharing};
+
+use super::{Collapse, STALL, STEP, To, name_of};
+use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
+use crate::bench::ours::scheduled::{Points, Scheduled};
+use crate::bench::ours::{START, instructions::Instructions, ranges};
+use crate::bench::threads::Pinned;
+
+/// Bytes of the page.
+const GIB: u64 = 1 << 30;
+/// Bytes of the machine: the page at a multiple of its size, and tables, counts and marks for eight address spaces.
+const MACHINE: u64 = 2 * GIB + (256 << 20);
+/// Tables that are collapsed one instruction at a time, to see which of those are locked.
+const STEPPED: u64 = 4;
+const BLOCK: u64 = 2 << 20;
+const PAGE: u64 = 4 << 10;
+
+pub(super) struct Quire {
+    pub(super) counts: CountScheme,
+}
+
+impl Arm<Collapse> for Quire {
+    fn name(&self) -> &'static str {
+        name_of(self.counts)
+    }
+
+    fn about(&self) -> &'static str {
+        match self.counts {
+            CountScheme::Dense => {
+                "Mm::collapse of a shared huge page, mapped by 262144 leaves of 4 KiB, on a bare hosted machine: entries compared, tables taken out, flushes of the modelled CPU, counts changed a table at a time, tables freed. Frames stay where they are. No system call."
+            }
+            CountScheme::PerFrame => {
+                "the same with an atomic map count for each frame, 64 bytes from the next."
+            }
+            CountScheme::HeadOnly => {
+                "the same with one count for the page, changed once for each table; nobody can say how often a frame is mapped."
+            }
+            CountScheme::HeadOnlyByLeaf => "the same, changed once for each leaf.",
+        }
+    }
+
+    fn setup(&mut self, case: &Collapse) -> Result<Box<dyn Prepared + '_>, Skip> {
+        let config = HostedConfig { clearing: false, prefault: false, ..HostedConfig::bench(MACHINE) };
+        let machine = config.with_cpus(2).build().map_err(|error| Skip(error.to_string()))?;
+        Ok(Box::new(Ready { case: *case, machine, counts: self.counts, stepped: None }))
+    }
+}
+
+struct Ready {
+    case: Collapse,
+    machine: Hosted,
+    counts: CountScheme,
+    /// What was counted one instruction at a time: locked ones, and descriptors.
+    stepped: Option<(u64, u64)>,
+}
+
+/// A machine with one page of 1 GiB, in a file.
+struct World<'w, 'm, P: Platform> {
+    machine: &'w Hosted,
+    manager: &'m MemoryManager<'m, P>,
+    file: &'w File<'m, P>,
+}
+
+impl Ready {
+    fn with_world<P: Platform, R>(
+        &self,
+        platform: &P,
+        work: impl FnOnce(&World<'_, '_, P>) -> Result<R, Skip>,
+    ) -> Result<R, Skip> {
+        self.machine.run_on(CpuId(0), || {
+            let allocator = AllocatorConfig { counts: self.counts, ..AllocatorConfig::default() };
+            let config = Config { allocator, ..Config::default() };
+            let manager = MemoryManager::new(platform, &ranges(&self.machine, false), &config);
+            let manager = manager.map_err(|error| Skip(error.to_string()))?;
+            let grown = manager.resize_huge(HugeSize::Size1G, NodeSet::ALL, 1);
+            if grown.after != 1 {
+                return Err(Skip("the machine has no page of 1 GiB".to_owned()));
+            }
+            let file =
+                manager.huge_file(HugeSize::Size1G, GIB).map_err(|error| Skip::because("a file", error))?;
+            work(&World { machine: &self.machine, manager: &manager, file: &file })
+        })
+    }
+
+    /// How many locked instructions some tables take, and how many descriptors are touched: once for each case.
+    fn step(&mut self) -> Result<(u64, u64), Skip> {
+        if let Some(stepped) = self.stepped {
+            return Ok(stepped);
+        }
+        // SAFETY: the manager lives inside `run_on` of this machine, and no other machine runs in between.
+        let bare = unsafe { self.machine.bare() };
+        let stepped = self.with_world(bare, |world| {
+            let mm = world.in_pieces(STEPPED)?;
+            mm.switch_in();
+            let instructions = Instructions::at_most(1 << 20);
+            let map = world.manager.pages().memmap();
+            let done = instructions.follow(world.machine, map, || mm.collapse(START, STEPPED * BLOCK))?;
+            mm.switch_out();
+            let done = done.map_err(|error| Skip::because("collapse", error))?;
+            if done.reshaped != STEPPED || !instructions.are_all() {
+                return Err(Skip("the collapse was not followed to its end".to_owned()));
+            }
+            Ok((instructions.locked(), instructions.descriptors()))
+        })?;
+        self.stepped = Some(stepped);
+        Ok(stepped)
+    }
+}
+
+impl<'m, P: Platform> World<'_, 'm, P> {
+    /// An address space in which the first `tables` times 2 MiB of the page are mapped by 4 KiB leaves.
+    fn in_pieces(&self, tables: u64) -> Result<Mm<'m, P>, Skip> {
+        let said = |what: &'static str| move |error: quire::error::MmError| Skip::because(what, error);
+        let mm = self.manager.new_mm().map_err(said("an address space"))?;
+        let request = MapRequest {
+            addr: START,
+            len: GIB,
+            prot: Protection::READ | Protection::WRITE,
+            placement: Placement::Fixed,
+            sharing: Sharing::Shared,
+            backing: Backing::File { file: self.file, page_offset: 0 },
+            ..MapRequest::default()
+        };
+        mm.mmap(&request).map_err(said("mmap"))?;
+        mm.madvise(START, GIB, Advice::Split).map_err(said("MADV_SPLIT"))?;
+        let fault = |at: VirtAddr| mm.fault(at, Access::Write).map_err(|error| Skip::because("fault", error));
+        fault(START)?;
+        for table in 0..tables {
+            // A page that goes and comes back leaves a table behind.
+            let page = START.add(table * BLOCK + PAGE);
+            mm.madvise(page, PAGE, Advice::DontNeed).map_err(said("MADV_DONTNEED"))?;
+            fault(page)?;
+        }
+        Ok(mm)
+    }
+
+    fn collapse(&self, case: &Collapse, mm: &Mm<'_, P>) -> Result<(f64, u64), Skip> {
+        let start = Instant::now();
+        let done = match case.to {
+            // All of it but the last 2 MiB, so that no leaf of 1 GiB can come; then those.
+            To::Large => mm.collapse(START, GIB - BLOCK).and_then(|most| {
+                let last = mm.collapse(START.add(GIB - BLOCK), BLOCK)?;
+                Ok((most.reshaped + last.reshaped) * (BLOCK / PAGE))
+            }),
+            To::Gigantic(steps) => mm.collapse_in(START, GIB, steps).map(|done| done.gigantic * (GIB / PAGE)),
+        };
+        let nanoseconds = start.elapsed().as_nanos() as f64;
+        done.map(|pages| (nanoseconds, pages)).map_err(|error| Skip::because("collapse", error))
+    }
+
+    fn spaces(&self, case: &Collapse) -> Result<Vec<Mm<'m, P>>, Skip> {
+        (0..case.spaces).map(|_| self.in_pieces(GIB / BLOCK)).collect()
+    }
+}
+
+/// One collapse that nobody else sees.
+fn alone(world: &World<'_, '_, Scheduled<'_>>, case: &Collapse) -> Result<Sample, Skip> {
+    let spaces = world.spaces(case)?;
+    let counts = world.manager.stat(Stat::NrMapCountPages);
+    let mm = &spaces[0];
+    mm.switch_in();
+    let platform = world.manager.pages().platform();
+    platform.begin();
+    let done = world.collapse(case, mm);
+    platform.end();
+    mm.switch_out();
+    let (nanoseconds, pages) = done?;
+    let step = platform.longest().unwrap_or(nanoseconds);
+    let left = world.manager.stat(Stat::NrMapCountPages);
+    let sample = Sample::new(nanoseconds, pages).metric(STEP, step);
+    Ok(sample.count("count_frames_in_pieces", counts).count("count_frames_after", left))
+}
+
+/// One collapse while another CPU reads all over the page, or a virtual one does.
+fn beside(world: &World<'_, '_, Hosted>, case: &Collapse, processor: usize) -> Result<Sample, Skip> {
+    let spaces = world.spaces(case)?;
+    let mm = &spaces[0];
+    let registered = case.virtual_cpu.then(|| mm.register_secondary());
+    let nested = registered.as_ref().map(|_| Nested::new(world.machine, mm, START, GIB, 1));
+    let (begun, over) = (AtomicBool::new(false), AtomicBool::new(false));
+    let (done, met, longest) = std::thread::scope(|scope| {
+        let touching = scope.spawn(|| {
+            let _pinned = Pinned::to(processor);
+            world.machine.run_on(CpuId(1), || match &nested {
+                Some(nested) => touch_as_guest(nested, mm, &begun, &over),
+                None => touch(world.machine, mm, &begun, &over),
+            })
+        });
+        while !begun.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        if let Some(nested) = &nested {
+            nested.forget_stats();
+        }
+        mm.switch_in();
+        let done = during("collapse", || world.collapse(case, mm));
+        mm.switch_out();
+        over.store(true, Ordering::Release);
+        let (met, longest) = touching.join().unwrap_or((0, 0.0));
+        (done, met, longest)
+    });
+    let (nanoseconds, pages) = done?;
+    let sample = Sample::new(nanoseconds, pages).metric(STALL, longest).count("accesses_that_met_it", met);
+    let Some(nested) = nested else { return Ok(sample) };
+    let stats = nested.stats();
+    let brackets = stats.brackets.get("collapse").map_or(0, |brackets| brackets.count);
+    Ok(sample.count("invalidate_brackets", brackets).count("larger_copies", stats.collapses))
+}
+
+/// Reads here and there until it is over; how many reads faulted, and the longest of those.
+fn touch(machine: &Hosted, mm: &Mm<'_, Hosted>, begun: &AtomicBool, over: &AtomicBool) -> (u64, f64) {
+    let mut rng = fastrand::Rng::with_seed(7);
+    let (mut met, mut longest) = (0, 0.0f64);
+    mm.switch_in();
+    while !over.load(Ordering::Acquire) {
+        let at = START.add(rng.u64(..GIB / PAGE) * PAGE);
+        let start = Instant::now();
+        let mut faulted = false;
+        while machine.read(at, &mut [0; 8]).is_err() {
+            faulted = true;
+            if mm.fault(at, Access::Read).is_err() {
+                break;
+            }
+        }
+        if faulted {
+            met += 1;
+            longest = longest.max(start.elapsed().as_nanos() as f64);
+        }
+        begun.store(true, Ordering::Release);
+    }
+    mm.switch_out();
+    (met, longest)
+}
+
+/// The same by a virtual CPU, whose tables have all of the page.
+fn touch_as_guest(
+    nested: &Nested<'_>,
+    mm: &Mm<'_, Hosted>,
+    begun: &AtomicBool,
+    over: &AtomicBool,
+) -> (u64, f64) {
+    let cpu = nested.cpu(0);
+    for at in (0..GIB).step_by(PAGE as usize) {
+        let _ = cpu.load(mm, at);
+    }
+    begun.store(true, Ordering::Release);
+    let mut rng = fastrand::Rng::with_seed(7);
+    while !over.load(Ordering::Acquire) {
+        let _ = cpu.load(mm, rng.u64(..GIB / PAGE) * PAGE);
+    }
+    let stats = nested.stats();
+    (stats.faults + stats.retries, stats.longest_stall.as_nanos() as f64)
+}
+
+impl Prepared for Ready {
+    fn run(&mut self) -> Result<Sample, Skip> {
+        let case = self.case;
+        if let Some(processor) = case.touched_on {
+            return self.with_world(&self.machine, |world| beside(world, &case, processor));
+        }
+        let (locked, descriptors) = self.step()?;
+        // SAFETY: the manager lives inside `run_on` of this machine, and no other machine runs in between.
+        let bare = unsafe { self.machine.bare() };
+        let scheduled = Scheduled::on(bare, Points::Watched);
+        let sample = self.with_world(&scheduled, |world| alone(world, &case))?;
+        Ok(sample.count("atomics_of_4_tables", locked).count("descriptors_of_4_tables", descriptors))
+    }
+}

@@ -1,0 +1,43 @@
+//! Arms of the experiment `mapcount`: what each way of counting costs the verbs that change counts.
+
+mod ours;
+
+use quire::page_alloc::CountScheme;
+
+use crate::bench::experiment::Arm;
+
+/// What is done to a page of 1 GiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// It is mapped by 4 KiB leaves, a table at a time.
+    Map,
+    /// The same, one leaf at a time.
+    MapEach,
+    /// All that maps it in pieces goes.
+    Unmap,
+    /// Another address space gets all leaves of one that maps it in pieces.
+    Fork,
+    /// The leaves become one.
+    Collapse,
+}
+
+impl Verb {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Map, Self::MapEach, Self::Unmap, Self::Fork, Self::Collapse];
+
+    /// Its name as a case.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Map => "map",
+            Self::MapEach => "map-each",
+            Self::Unmap => "unmap",
+            Self::Fork => "fork",
+            Self::Collapse => "collapse",
+        }
+    }
+}
+
+/// Every arm. The checksum of a repetition is the number of leaves.
+pub fn all() -> Vec<Box<dyn Arm<Verb>>> {
+    CountScheme::ALL.map(|counts| Box::new(ours::Quire { counts }) as Box<dyn Arm<Verb>>).into()
+}

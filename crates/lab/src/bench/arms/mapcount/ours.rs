@@ -1,0 +1,168 @@
+//! Page tables over one folio of 1 GiB.
+
+use std::time::Instant;
+
+use hosted::{Bare, Hosted, HostedConfig};
+use quire::addr::{Frame, FrameRange, Order, VirtAddr, VirtRange};
+use quire::arch::{EntryFlags, PagingMode, Protection};
+use quire::cpu::CpuId;
+use quire::error::MapError;
+use quire::page_alloc::{AllocatorConfig, CountScheme, Gfp, PageAllocator};
+use quire::pgtable::{CopyMode, PageTables, Zap};
+use quire::stats::Stat;
+use quire::tlb::{FlushBatch, MmContext, MmuGather, RssChange};
+
+use super::Verb;
+use crate::bench::arms::collapse_huge::name_of;
+use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
+use crate::bench::ours::{START, ranges};
+
+const GIB: u64 = 1 << 30;
+const BLOCK: u64 = 2 << 20;
+const PAGE: u64 = 4 << 10;
+const LEAVES: u64 = GIB / PAGE;
+
+pub(super) struct Quire {
+    pub(super) counts: CountScheme,
+}
+
+impl Arm<Verb> for Quire {
+    fn name(&self) -> &'static str {
+        name_of(self.counts)
+    }
+
+    fn about(&self) -> &'static str {
+        match self.counts {
+            CountScheme::Dense => {
+                "PageTables::{map, unmap, copy, collapse_whole} on a bare hosted machine, with page tables taken and given back, and counts exact for each frame: a table that maps all of a block counts once."
+            }
+            CountScheme::PerFrame => {
+                "the same with an atomic count for each frame, 64 bytes from the next; room for them is taken and zeroed with the first leaf of each 2 MiB, and stays."
+            }
+            CountScheme::HeadOnly => {
+                "the same with one count for the folio, changed once for each run of leaves."
+            }
+            CountScheme::HeadOnlyByLeaf => "the same, changed once for each leaf.",
+        }
+    }
+
+    fn setup(&mut self, case: &Verb) -> Result<Box<dyn Prepared + '_>, Skip> {
+        let config =
+            HostedConfig { clearing: false, prefault: false, ..HostedConfig::bench(2 * GIB + (128 << 20)) };
+        let machine = config.build().map_err(|error| Skip(error.to_string()))?;
+        Ok(Box::new(Ready { machine, counts: self.counts, verb: *case }))
+    }
+}
+
+struct Ready {
+    machine: Hosted,
+    counts: CountScheme,
+    verb: Verb,
+}
+
+/// A folio and an address space.
+struct World<'w, 'p> {
+    allocator: &'w PageAllocator<'p, Bare>,
+    context: &'w MmContext,
+    first: Frame,
+}
+
+const ALL: VirtRange = VirtRange { start: START, end: VirtAddr(START.0 + GIB) };
+
+impl Prepared for Ready {
+    fn run(&mut self) -> Result<Sample, Skip> {
+        self.machine.run_on(CpuId(0), || {
+            // SAFETY: the allocator lives inside `run_on` of this machine, and no other machine runs in between.
+            let bare = unsafe { self.machine.bare() };
+            let config = AllocatorConfig { counts: self.counts, ..AllocatorConfig::default() };
+            let allocator = PageAllocator::new(bare, &ranges(&self.machine, false), config)
+                .map_err(|error| Skip(error.to_string()))?;
+            let first = allocator
+                .alloc(Gfp::USER, Order::GIGANTIC)
+                .map_err(|error| Skip::because("a folio of 1 GiB", error))?;
+            // A pool has it.
+            allocator.hold(FrameRange::folio(first, Order::GIGANTIC));
+            let said = |error: MapError| Skip::because("page tables", error);
+            let context = PageTables::create(&allocator, PagingMode::FourLevel).map_err(said)?;
+            let world = World { allocator: &allocator, context: &context, first };
+            context.switch_in(bare);
+            let sample = world.measure(self.verb).map_err(said);
+            context.switch_out(bare);
+            PageTables::destroy(&allocator, context);
+            sample
+        })
+    }
+}
+
+impl World<'_, '_> {
+    fn measure(&self, verb: Verb) -> Result<Sample, MapError> {
+        // Tables and counts are warm, and room for what a way of counting keeps is there.
+        self.map(BLOCK)?;
+        self.unmap();
+        let start = Instant::now();
+        let nanoseconds = |start: Instant| start.elapsed().as_nanos() as f64;
+        let time = match verb {
+            Verb::Map | Verb::MapEach => {
+                self.map(if verb == Verb::Map { BLOCK } else { PAGE })?;
+                nanoseconds(start)
+            }
+            Verb::Unmap => {
+                self.map(BLOCK)?;
+                let start = Instant::now();
+                self.unmap();
+                nanoseconds(start)
+            }
+            Verb::Fork => self.fork()?,
+            Verb::Collapse => self.collapse()?,
+        };
+        let counts = self.allocator.stat(Stat::NrMapCountPages);
+        Ok(Sample::new(time, LEAVES).count("count_frames", counts))
+    }
+
+    fn tables(&self) -> PageTables<'_, '_, Bare> {
+        PageTables::new(self.allocator, self.context)
+    }
+
+    /// Maps all of the folio, so many bytes at a time.
+    fn map(&self, bytes: u64) -> Result<(), MapError> {
+        let flags = EntryFlags::leaf(Protection::READ | Protection::WRITE)
+            | EntryFlags::ACCESSED
+            | EntryFlags::DIRTY
+            | EntryFlags::SOFT_DIRTY;
+        for at in (0..GIB).step_by(bytes as usize) {
+            let run = FrameRange::new(self.first.add(at / PAGE), bytes / PAGE);
+            self.tables().map(START.add(at), run, flags)?;
+        }
+        Ok(())
+    }
+
+    fn unmap(&self) {
+        let mut gather = MmuGather::new(self.allocator, self.context);
+        let zapped = self.tables().unmap(&Zap::tables(ALL, ALL), &mut gather);
+        gather.finish();
+        debug_assert_eq!(zapped, Ok(()));
+    }
+
+    fn fork(&self) -> Result<f64, MapError> {
+        self.map(BLOCK)?;
+        let context = PageTables::create(self.allocator, PagingMode::FourLevel)?;
+        let child = PageTables::new(self.allocator, &context);
+        let (mut owed, mut rss) = (FlushBatch::new(), RssChange::default());
+        let start = Instant::now();
+        let copied = self.tables().copy(&child, ALL, CopyMode::Shared, &mut owed, &mut rss);
+        let time = start.elapsed().as_nanos() as f64;
+        owed.flush(self.allocator, self.context);
+        PageTables::destroy(self.allocator, context);
+        copied.map(|()| time)
+    }
+
+    fn collapse(&self) -> Result<f64, MapError> {
+        self.map(BLOCK)?;
+        let start = Instant::now();
+        let mut gather = MmuGather::new(self.allocator, self.context);
+        let collapsed = self.tables().collapse_whole(START, &mut gather);
+        gather.finish();
+        let time = start.elapsed().as_nanos() as f64;
+        if collapsed == Ok(true) { Ok(time) } else { Err(MapError::Occupied) }
+    }
+}

@@ -1,0 +1,92 @@
+//! What does it cost to put a page of 1 GiB together that is mapped in 4 KiB pieces, and who waits for it?
+
+use quire::vm::CollapseSteps;
+use serde_json::json;
+
+use crate::bench::arms::collapse_huge::{self, Collapse, To};
+use crate::bench::beside::{median, relative};
+use crate::bench::counts;
+use crate::bench::experiment::{Case, Experiment, Measured};
+use crate::bench::row::Row;
+use crate::bench::runner::Runner;
+use crate::bench::table;
+
+/// See the module.
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "collapse",
+    question: "How long does it take to make one leaf of the 262144 that map a huge page of 1 GiB in pieces, in each way of counting them, and how long does somebody wait who touches it meanwhile?",
+    expectation: "quire: reading the entries, 0.1 to 0.15 ms, freeing 513 tables and 512 changes of counts: 0.2 to 0.4 ms, staged a little more, and no step over 100 us. per-frame: 262144 locked instructions on as many cache lines more, 1.5 ms and up. head-only: as quire. Who touches it waits for one flush, 5 to 30 us.",
+    baseline: &["head-only"],
+    per: "call",
+    notes: &[
+        "The page belongs to a file; `N spaces` map it in pieces, and one of them collapses it. Frames stay where they are, in Linux they do not.",
+        "`direct`: 4 KiB to 1 GiB in one step. `staged`: 64 tables of 4 KiB leaves at a time to leaves of 2 MiB, then these to one; all of it is looked at first. `2MiB`: to leaves of 2 MiB alone.",
+        "`step` is the longest time between two reschedule points, that is the longest that the address space's lock was held, or more.",
+        "`touched`: another CPU reads all over the page all the time, through the software MMU; `stall` is the longest read that met the collapse (0: none did). `guest`: a virtual CPU does, through second-stage tables.",
+        "Published (Houghton, v2, January and February 2023): about 1 s with a map count for each frame, nearly all of it in atomic decrements, while no virtual CPU can touch the page; 10 to 30 ms for the start of the notifier bracket.",
+    ],
+    run,
+    appendix: Some(beside_each_other),
+};
+
+fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
+    let other = (runner.cpus.len() > 1).then(|| runner.cpus[1]);
+    let direct = To::Gigantic(CollapseSteps::Direct);
+    let staged = To::Gigantic(CollapseSteps::Staged);
+    let plain = Collapse { to: direct, spaces: 1, touched_on: None, virtual_cpu: false };
+    let mut cases = vec![
+        case("direct", plain),
+        case("staged", Collapse { to: staged, ..plain }),
+        case("2MiB", Collapse { to: To::Large, ..plain }),
+        case("direct/8spaces", Collapse { spaces: 8, ..plain }),
+        case("staged/8spaces", Collapse { to: staged, spaces: 8, ..plain }),
+    ];
+    if other.is_some() {
+        for (name, to) in [("direct", direct), ("staged", staged)] {
+            let touched = Collapse { to, touched_on: other, ..plain };
+            cases.push(case(&format!("{name}/touched"), touched));
+            cases.push(case(&format!("{name}/guest"), Collapse { virtual_cpu: true, ..touched }));
+        }
+    }
+    runner.measure(experiment, &cases, &mut collapse_huge::all())
+}
+
+fn case(name: &str, spec: Collapse) -> Case<Collapse> {
+    let params = [
+        ("bytes", json!(1u64 << 30)),
+        ("spaces", json!(spec.spaces)),
+        ("touched", json!(spec.touched_on.is_some())),
+    ];
+    let params = params.map(|(name, value)| (name.to_owned(), value)).into_iter().collect();
+    Case { name: name.to_owned(), params, spec }
+}
+
+fn beside_each_other(rows: &[Row]) -> anyhow::Result<String> {
+    let header = [
+        "case",
+        "per-frame / quire",
+        "quire / head-only",
+        "quire / head-only-by-leaf",
+        "staged / direct",
+        "linux / quire",
+    ];
+    let mut text = table::new(&header.map(str::to_owned), 1);
+    for case in table::distinct(rows.iter().map(|row| row.case.as_str())) {
+        let over = |arm, base| relative(median(rows, arm, case), median(rows, base, case));
+        let direct = case.replace("staged", "direct");
+        let staged = if case.starts_with("staged") {
+            relative(median(rows, "quire", case), median(rows, "quire", &direct))
+        } else {
+            String::new()
+        };
+        text.add_row(vec![
+            case.to_owned(),
+            over("per-frame", "quire"),
+            over("quire", "head-only"),
+            over("quire", "head-only-by-leaf"),
+            staged,
+            over("linux", "quire"),
+        ]);
+    }
+    Ok(format!("times over each other\n{text}\n{}", counts::of_pools(rows, "collapse")))
+}

@@ -1,0 +1,54 @@
+//! What does it cost to know how often each frame of a page of 1 GiB is mapped?
+
+use serde_json::json;
+
+use crate::bench::arms::mapcount::{self, Verb};
+use crate::bench::beside::{median, relative};
+use crate::bench::counts;
+use crate::bench::experiment::{Case, Experiment, Measured};
+use crate::bench::row::Row;
+use crate::bench::runner::Runner;
+use crate::bench::table;
+
+/// See the module.
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "mapcount",
+    question: "How long do mapping, unmapping, copying and collapsing of 1 GiB in 4 KiB leaves take in each way of counting them?",
+    expectation: "quire within 1.15 of head-only, of which nobody can ask about a frame; per-frame many times as long wherever tables are changed as a whole; by leaf two to ten times.",
+    baseline: &["head-only"],
+    per: "GiB",
+    notes: &[
+        "One folio of 1 GiB that somebody holds, as a pool does. Page tables are taken and given back in each repetition.",
+        "`map`: a table at a time. `map-each`: one leaf at a time, in order of address. `fork`: all leaves to another address space. `collapse`: to one leaf of 1 GiB.",
+        "`count_frames`: frames that hold counts after the verb (per-frame: 8 for each 2 MiB, for good; in Linux these are page descriptors, which then cannot be freed).",
+        "Everything is done once before, so that the first use of memory is not part of it.",
+    ],
+    run,
+    appendix: Some(beside_each_other),
+};
+
+fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
+    let case = |verb: Verb| {
+        let params = [("bytes".to_owned(), json!(1u64 << 30))].into_iter().collect();
+        Case { name: verb.name().to_owned(), params, spec: verb }
+    };
+    runner.measure(experiment, &Verb::ALL.map(case), &mut mapcount::all())
+}
+
+fn beside_each_other(rows: &[Row]) -> anyhow::Result<String> {
+    let header =
+        ["case", "quire / head-only", "quire / head-only-by-leaf", "per-frame / quire", "quire, per second"];
+    let mut text = table::new(&header.map(str::to_owned), 1);
+    for case in table::distinct(rows.iter().map(|row| row.case.as_str())) {
+        let over = |arm, base| relative(median(rows, arm, case), median(rows, base, case));
+        let rate = median(rows, "quire", case).map(|time| format!("{:.0}", 1e9 / time));
+        text.add_row(vec![
+            case.to_owned(),
+            over("quire", "head-only"),
+            over("quire", "head-only-by-leaf"),
+            over("per-frame", "quire"),
+            rate.unwrap_or_default(),
+        ]);
+    }
+    Ok(format!("times over each other, and GiB a second\n{text}\n{}", counts::of_pools(rows, "verb")))
+}

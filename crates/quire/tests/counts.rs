@@ -156,6 +156,56 @@ fn counts_agree_with_a_number_for_each_frame() {
     }
 }
 
+/// The same inside a page of a pool, where counts stand in the record until a frame is counted twice.
+#[test]
+fn counts_in_the_record_agree_with_a_number_for_each_frame() {
+    let config =
+        HostedConfig { clearing: false, tlb_model: false, ..HostedConfig::new((2 << 30) + 64 * MIB) };
+    with_allocator(config, |_, allocator| {
+        let first = allocator.alloc(Gfp::USER, Order::GIGANTIC).unwrap();
+        allocator.make_huge(first);
+        let mut slots = [0; 2];
+        for seed in seed(0)..seed(0) + 40 {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let start = first.add((1 + seed % 511) * BLOCK);
+            let mut model = [0u32; BLOCK as usize];
+            let most = [1, 1, 2, 4][seed as usize % 4];
+            for step in 0..400 {
+                let (from, len) = match rng.u32(..5) {
+                    0 => (0, 512),
+                    1 | 2 => (rng.usize(..512), 1),
+                    _ => (rng.usize(..512), rng.usize(1..512)),
+                };
+                let len = len.min(512 - from);
+                let run = FrameRange::new(start.add(from as u64), len as u64);
+                let part = &mut model[from..from + len];
+                if rng.u32(..5) < 3 && part.iter().all(|&count| count < most) {
+                    map(allocator, run);
+                    part.iter_mut().for_each(|count| *count += 1);
+                } else if part.iter().all(|&count| count > 0) {
+                    assert_eq!(unmap(allocator, run), 0, "the pool has it");
+                    part.iter_mut().for_each(|count| *count -= 1);
+                }
+                if step % 16 == 0 {
+                    for (at, &expected) in model.iter().enumerate() {
+                        let count = allocator.mapcount(start.add(at as u64));
+                        assert_eq!(count, expected.into(), "seed {seed}, step {step}, frame {at}");
+                    }
+                }
+                assert!(most > 1 || count_frames(allocator) == 0, "none is counted twice");
+                slots[usize::from(count_frames(allocator) > 0)] += 1;
+            }
+            for (at, count) in model.into_iter().enumerate() {
+                (0..count)
+                    .for_each(|_| assert_eq!(unmap(allocator, FrameRange::new(start.add(at as u64), 1)), 0));
+            }
+            assert_eq!(count_frames(allocator), 0, "seed {seed}");
+        }
+        assert!(slots.iter().all(|&times| times > 1000), "{slots:?}");
+        assert_eq!(allocator.release(FrameRange::folio(first, Order::FRAME)), Order::GIGANTIC.frames());
+    });
+}
+
 #[test]
 fn a_slot_that_was_prepared_in_vain_goes_back() {
     with_allocator(HostedConfig::new(64 * MIB), |machine, allocator| {

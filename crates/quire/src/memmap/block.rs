@@ -80,7 +80,8 @@ pub struct Block {
     lanes: AtomicU64,
     /// Frames that are not free.
     pub used: Bitmap,
-    /// Frames at which a folio in use starts.
+    /// Frames at which a folio in use starts. In a block inside a folio: frames that one leaf of 4 KiB maps, if there is no slot
+    /// for counts ([`Self::small_maps`]).
     pub heads: Bitmap,
     /// Frames that have an owner besides the leaves that map them.
     pub held: Bitmap,
@@ -290,8 +291,15 @@ impl Block {
     pub fn small_maps<P: Platform>(&self, platform: &P) -> SmallMaps<'_> {
         match self.area_lanes() {
             Some(lanes) => SmallMaps::new(0, Some(lanes)),
-            None => SmallMaps::new(self.table_maps().load(Ordering::Relaxed), self.slot_lanes(platform)),
+            None => SmallMaps::new(self.table_maps().load(Ordering::Relaxed), self.any_lanes(platform)),
         }
+    }
+
+    /// The lanes of a block of a folio of whole blocks: in its slot, or in its record.
+    #[inline]
+    pub(super) fn any_lanes<P: Platform>(&self, platform: &P) -> Option<Lanes<'_>> {
+        let in_record = || (self.state() == BlockState::FolioTail).then_some(Lanes::Bits(&self.heads));
+        self.slot_lanes(platform).or_else(in_record)
     }
 
     /// The descriptor of the folio of order 9 or more that starts here. It stands in the room of the map of folio

@@ -8,12 +8,16 @@
 //! The count of a frame is the sum of both. The slot is there as long as either is not zero, so that a table of which a part
 //! is unmapped can be spelled out in lanes without needing memory; and tables and lanes of less than four bytes together
 //! never count beyond 255.
+//!
+//! Most pages of a pool are mapped in pieces by one address space. Behind their first block the record has room for a bit for
+//! each frame, where other blocks have their folio's descriptor. So as long as no frame of a block is counted twice, in a table or
+//! by itself, there is no slot.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
 
 use super::bitmap::FrameMask;
-use super::block::Block;
+use super::block::{Block, BlockState};
 use super::lanes::{LaneError, LaneWidth, Lanes};
 use crate::addr::PhysAddr;
 use crate::limits::BLOCK_FRAMES;
@@ -77,7 +81,7 @@ impl<'a> SmallMaps<'a> {
 
 impl Block {
     /// One more leaf for each frame of `start .. start + count`, of a block of a folio of whole blocks. Whether nothing of the
-    /// block was counted before. Under the block's lock.
+    /// block was counted before. Without a slot only where it may be counted `in_record`. Under the block's lock.
     ///
     /// # Errors
     /// [`LaneError::Full`]: there is no slot, or a count would pass what it holds. Nothing has changed then.
@@ -87,9 +91,12 @@ impl Block {
         platform: &P,
         start: usize,
         count: usize,
+        in_record: impl FnOnce() -> bool,
     ) -> Result<bool, LaneError> {
         let tables = self.table_maps().load(Ordering::Relaxed);
-        let lanes = self.slot_lanes(platform).ok_or(LaneError::Full)?;
+        let Some(lanes) = self.slot_lanes(platform) else {
+            return if in_record() { self.add_once(tables, start, count) } else { Err(LaneError::Full) };
+        };
         if !has_room(tables, lanes, start, count) {
             return Err(LaneError::Full);
         }
@@ -110,6 +117,34 @@ impl Block {
         self.unpacked(platform, lanes).increment(start, count).map(|fresh| fresh && tables == 0)
     }
 
+    /// One leaf for each frame of a run, none of which has one, in the record.
+    #[inline]
+    fn add_once(&self, tables: u32, start: usize, count: usize) -> Result<bool, LaneError> {
+        let (counted, wanted) = (self.heads.load(), FrameMask::run(start, count));
+        if tables > 0 || !counted.intersection(wanted).is_empty() {
+            return Err(LaneError::Full);
+        }
+        let all = counted.union(wanted);
+        let whole = all == FrameMask::ALL;
+        self.table_maps().store(whole.into(), Ordering::Relaxed);
+        self.heads.store(if whole { FrameMask::EMPTY } else { all });
+        Ok(counted.is_empty())
+    }
+
+    /// One leaf less for each of these frames, in the record.
+    #[inline]
+    fn remove_once(&self, frames: FrameMask, zeroed: &mut FrameMask) -> Result<(), LaneError> {
+        let whole = self.table_maps().load(Ordering::Relaxed) > 0;
+        let counted = if whole { FrameMask::ALL } else { self.heads.load() };
+        if self.state() != BlockState::FolioTail || !frames.without(counted).is_empty() {
+            return Err(LaneError::Underflow);
+        }
+        self.table_maps().store(0, Ordering::Relaxed);
+        self.heads.store(counted.without(frames));
+        *zeroed = zeroed.union(frames);
+        Ok(())
+    }
+
     /// One leaf less for each frame of `start .. start + count`; frames that nothing is counted for any more are added to
     /// `zeroed`. Under the block's lock.
     ///
@@ -124,7 +159,9 @@ impl Block {
         zeroed: &mut FrameMask,
     ) -> Result<(), LaneError> {
         let tables = self.table_maps().load(Ordering::Relaxed);
-        let lanes = self.slot_lanes(platform).ok_or(LaneError::Underflow)?;
+        let Some(lanes) = self.slot_lanes(platform) else {
+            return self.remove_once(FrameMask::run(start, count), zeroed);
+        };
         if count == BLOCK_FRAMES && tables > 0 {
             self.table_maps().store(tables - 1, Ordering::Relaxed);
             if tables == 1 {
@@ -146,7 +183,7 @@ impl Block {
         zeroed: &mut FrameMask,
     ) -> Result<(), LaneError> {
         let tables = self.table_maps().load(Ordering::Relaxed);
-        let lanes = self.slot_lanes(platform).ok_or(LaneError::Underflow)?;
+        let Some(lanes) = self.slot_lanes(platform) else { return self.remove_once(frames, zeroed) };
         let missing = frames.without(lanes.nonzero());
         let (mut tables, mut lanes) = (tables, lanes);
         if !missing.is_empty() {
@@ -223,10 +260,13 @@ impl Block {
     /// Gives a block of a folio of whole blocks a slot in the place of the one it has, if any. All of it that lanes of its
     /// width have is zero. Under the block's lock.
     pub(crate) fn change_slot<P: Platform>(&self, platform: &P, at: PhysAddr, width: LaneWidth) {
-        let before = self.slot_lanes(platform);
+        let before = self.any_lanes(platform);
         self.set_lanes(Some((at, width)));
         if let (Some(before), Some(lanes)) = (before, self.slot_lanes(platform)) {
             SmallMaps::new(0, Some(before)).copy_to(lanes);
+        }
+        if self.state() == BlockState::FolioTail {
+            self.heads.store(FrameMask::EMPTY);
         }
     }
 }

@@ -9,11 +9,12 @@ use core::sync::atomic::Ordering;
 
 use super::PageAllocator;
 use super::count_scheme::CountScheme;
+use super::counts::head_of;
 use super::gfp::{Gfp, Urgency};
 use crate::addr::{Frame, Order, PhysAddr};
 use crate::error::AllocError;
 use crate::limits::FRAME_SIZE;
-use crate::memmap::{Descriptor, DescriptorFlags, FrameState, LaneWidth, Lanes};
+use crate::memmap::{Block, BlockState, Descriptor, DescriptorFlags, FrameState, LaneWidth, Lanes};
 use crate::platform::Platform;
 use crate::stats::Stat;
 
@@ -110,6 +111,14 @@ impl<P: Platform> PageAllocator<'_, P> {
         if let Some(slot) = slot {
             self.give_slot(slot);
         }
+    }
+
+    /// Whether counts of a block of a folio of whole blocks may stand in its record while no frame is counted twice: in pages of a
+    /// pool, which nobody splits while they are mapped.
+    pub(super) fn counts_in_record(&self, frame: Frame, block: &Block) -> bool {
+        let order = block.order.load(Ordering::Relaxed);
+        block.state() == BlockState::FolioTail
+            && self.memmap.block(head_of(frame.block(), order)).folio().has(DescriptorFlags::HUGE)
     }
 
     /// Takes a slot for lanes of a width; what it holds is whatever was there. No block's lock may be held.

@@ -97,7 +97,10 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
             let (start, count) = (piece.start.index_in_block(), piece.count as usize);
             let counted = match block.area_lanes() {
                 Some(lanes) => lanes.increment(start, count),
-                None => block.add_small(self.allocator.platform, start, count),
+                None => {
+                    let in_record = || self.allocator.counts_in_record(piece.start, block);
+                    block.add_small(self.allocator.platform, start, count, in_record)
+                }
             };
             match counted {
                 Ok(fresh) => {
@@ -166,12 +169,12 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
         if block.state() == BlockState::Small {
             return self.add_freed(block, zeroed);
         }
-        self.count_folio(frame, block, -(leaves as i64));
+        let stays = self.count_folio(frame, block, -(leaves as i64));
         if zeroed.is_empty() {
             return 0;
         }
         self.slot = block.take_unused_slot(self.allocator.platform).map(CountSlot::of);
-        self.free_folio_if_unmapped(frame, block, Contents::Unknown)
+        if stays { 0 } else { self.free_folio_if_unmapped(frame, block, Contents::Unknown) }
     }
 
     /// Counts one more leaf of 2 MiB or 1 GiB onto the folio at `frame`.
@@ -215,9 +218,12 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
             panic!("{frame:?}: a folio was unmapped more often than mapped (invariant 5)");
         }
         maps.fetch_sub(1, Ordering::Relaxed);
-        self.count_folio(frame, block, -1);
+        let stays = self.count_folio(frame, block, -1);
         // What was prepared for parts that never came.
         self.slot = block.take_unused_slot(self.allocator.platform).map(CountSlot::of);
+        if stays {
+            return 0;
+        }
         let whole = block.order.load(Ordering::Relaxed) == size.order().get();
         self.free_folio_if_unmapped(frame, block, if whole { contents } else { Contents::Unknown })
     }
@@ -247,13 +253,16 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
         freed.count() as u64
     }
 
-    /// Folios of more than one block count all their leaves together at their start.
-    fn count_folio(&self, frame: Frame, block: &Block, leaves: i64) {
+    /// Folios of more than one block count all their leaves together at their start. Whether other leaves map the folio, and somebody
+    /// holds it besides: then nothing becomes of it.
+    fn count_folio(&self, frame: Frame, block: &Block, leaves: i64) -> bool {
         let order = block.order.load(Ordering::Relaxed);
-        if order > Order::BLOCK.get() && block.state() != BlockState::Small {
-            let head = self.allocator.memmap.block(head_of(frame.block(), order));
-            head.folio_maps.fetch_add(leaves as u64, Ordering::AcqRel);
+        if order <= Order::BLOCK.get() || block.state() == BlockState::Small {
+            return false;
         }
+        let head = self.allocator.memmap.block(head_of(frame.block(), order));
+        let before = head.folio_maps.fetch_add(leaves as u64, Ordering::AcqRel);
+        before.wrapping_add(leaves as u64) != 0 && head.held.contains(0)
     }
 
     /// Frees the folio of whole blocks around `frame`, of whose contents this is known, if no leaf maps it and nothing holds

@@ -11,7 +11,7 @@ use super::whole::blocks_of;
 use super::zone::Zone;
 use crate::addr::{BlockNumber, Frame, Order};
 use crate::limits::BLOCK_FRAMES;
-use crate::memmap::{Block, BlockState, DescriptorFlags, FrameState};
+use crate::memmap::{Block, BlockState, DescriptorFlags, FrameMask, FrameState};
 use crate::platform::Platform;
 
 impl<P: Platform> PageAllocator<'_, P> {
@@ -60,8 +60,9 @@ impl<P: Platform> PageAllocator<'_, P> {
             let (state, order) = shape(at);
             block.lock(self.platform);
             if state == BlockState::FolioTail {
-                block.folio().clear_flags();
                 block.held.remove_run(0, 1);
+                // Where the part's descriptor was, its counts can be.
+                block.heads.store(FrameMask::EMPTY);
             }
             block.order.store(order.get(), Ordering::Relaxed);
             block.set_state(state);

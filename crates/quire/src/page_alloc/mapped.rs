@@ -74,7 +74,7 @@ impl<P: Platform> PageAllocator<'_, P> {
     }
 
     /// How many leaves of more than 4 KiB map the frame. Under its block's lock.
-    fn large_leaves(&self, frame: Frame, block: &Block) -> u64 {
+    pub(super) fn large_leaves(&self, frame: Frame, block: &Block) -> u64 {
         let gigantic = match block.state() {
             BlockState::FolioTail if block.order.load(Ordering::Relaxed) == Order::GIGANTIC.get() => {
                 let head = head_of(frame.block(), Order::GIGANTIC.get());

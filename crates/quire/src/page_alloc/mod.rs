@@ -8,6 +8,7 @@ mod bad;
 mod bulk;
 mod contents;
 mod contig;
+mod count_group;
 mod counts;
 mod deferred;
 mod drain;
@@ -47,6 +48,7 @@ mod zone;
 
 pub use bad::Verdict;
 pub(crate) use bad::has_marks;
+pub use count_group::CountGroup;
 pub use counts::{CountError, Counter};
 pub use drain::Drained;
 pub use frame_info::FrameInfo;

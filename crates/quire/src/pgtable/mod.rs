@@ -27,6 +27,7 @@ mod copy;
 mod destroy;
 mod fresh;
 mod harvest;
+mod leaves;
 mod lock;
 mod map;
 mod move_range;
@@ -43,6 +44,7 @@ mod validate;
 mod walk;
 
 pub use copy::CopyMode;
+pub use leaves::Leaf;
 pub use move_range::MoveError;
 pub use protect::GrantWrite;
 pub use relocate::Relocation;

@@ -266,6 +266,13 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         self.memory.mappings(frame, show);
     }
 
+    /// Shows how many address spaces map each of these frames, in ascending order, runs of frames with the same number
+    /// together: what `/proc/kpagecount` says, and exact while nobody maps or unmaps one of them. Frames that are no memory
+    /// count as zero. The caller holds no lock.
+    pub fn kpagecount(&self, frames: FrameRange, show: impl FnMut(FrameRange, u64)) {
+        self.memory.page_counts(frames, show);
+    }
+
     /// Splits the anonymous folio in use that starts at `frame` into folios of order `to`; large leaves that map it become
     /// small ones first. How many frames became free. The caller holds no lock.
     ///

@@ -90,7 +90,7 @@ impl<P: Platform> PageAllocator<'_, P> {
     }
 
     /// How many leaves of more than 4 KiB map the frame. Under its block's lock.
-    fn large_leaves(&self, frame: Frame, block: &Block) -> u64 {
+    pub(super) fn large_leaves(&self, frame: Frame, block: &Block) -> u64 {
         if let Some(leaves) = self.head_count(frame, block) {
             return leaves;
         }

@@ -19,6 +19,7 @@ mod hugetlb;
 mod info;
 pub mod layout;
 mod madvise;
+mod mapped;
 mod memory;
 mod memory_failure;
 mod migrate;
@@ -29,6 +30,8 @@ mod moved;
 mod mprotect;
 mod mremap;
 mod munmap;
+mod page_counts;
+mod pagemap;
 pub mod policy;
 mod populate;
 mod reclaim;
@@ -41,6 +44,7 @@ mod translate;
 pub mod tree;
 mod truncate;
 mod userfault;
+mod usage;
 pub mod vma;
 
 pub use collapse::{
@@ -53,11 +57,13 @@ pub use huge_file::HugeFs;
 pub use info::{MmFault, VmaInfo};
 pub use layout::Placement;
 pub use madvise::Advice;
+pub use mapped::Mapped;
 pub use memory::Memory;
 pub use memory_failure::MemoryFailure;
 pub use mm::{LockMode, Mm, Rss};
 pub use mmap::{Backing, MapRequest, Sharing};
 pub use mremap::Remap;
+pub use pagemap::PageWord;
 pub use policy::{FolioOverride, FolioPolicy, HugeAdvice, OrderPolicy, OrderSet};
 pub use secondary::Secondary;
 pub use translate::Translated;
@@ -65,3 +71,4 @@ pub use userfault::{
     Answer, AnswerMode, Registration, TakenEvent, Ticket, Userfault, UserfaultChanges, UserfaultEvent,
     UserfaultFault, UserfaultInfo, UserfaultKind, UserfaultModes,
 };
+pub use usage::Usage;

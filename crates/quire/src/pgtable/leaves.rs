@@ -1,0 +1,57 @@
+//! Each leaf by itself, with all that is recorded in it.
+#![forbid(unsafe_code)]
+
+use super::PageTables;
+use crate::addr::{PageSize, VirtAddr, VirtRange};
+use crate::arch::{Entry, Level};
+use crate::platform::Platform;
+
+/// A leaf as it was seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Leaf {
+    /// Its first address.
+    pub addr: VirtAddr,
+    /// The leaf.
+    pub entry: Entry,
+    /// Its size.
+    pub size: PageSize,
+    /// How many address spaces reach the table that it stands in: one, unless `fork` shared it.
+    pub spaces: u64,
+}
+
+impl<P: Platform> PageTables<'_, '_, P> {
+    /// Shows every leaf that maps something in the range, in ascending order, as long as `show` says that it wants more. Where
+    /// [`Self::runs`] shows leaves together that differ in what hardware recorded, this shows each. Shared; no lock, so each
+    /// leaf is as it was at some moment of the walk.
+    pub fn leaves(&self, range: VirtRange, mut show: impl FnMut(Leaf) -> bool) {
+        let mut rest = range;
+        while !rest.is_empty() {
+            let step = self.step(rest);
+            rest.start = step.range.end;
+            let level = step.table.level();
+            let Some(size) = level.leaf_size() else { continue };
+            let indices = step.indices();
+            let base = step.range.start.align_down(level.entry_bytes());
+            let mut spaces = None;
+            for index in indices.clone() {
+                let entry = step.table.load(index);
+                if !entry.is_leaf(level) {
+                    continue;
+                }
+                let spaces = *spaces.get_or_insert_with(|| {
+                    let shared = step.shared && level == Level::PTE;
+                    // Others may leave meanwhile, and some may come; our own share keeps the table.
+                    if shared { 1 + self.sharers_of(step.table.frame()) } else { 1 }
+                });
+                let addr = base.add((index - indices.start) as u64 * level.entry_bytes());
+                if !show(Leaf { addr, entry, size, spaces }) {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn sharers_of(&self, table: crate::addr::Frame) -> u64 {
+        self.allocator.descriptor(table).sharers().load(core::sync::atomic::Ordering::Relaxed)
+    }
+}

@@ -147,7 +147,7 @@ fn unmap_with_a_look_between(machine: &Hosted, manager: &Manager<'_>, round: u64
             let held = AtomicU64::new(0);
             let ask = || {
                 rounds.asked.store(1, Ordering::SeqCst);
-                let done = within(Duration::from_millis(5), || rounds.done.load(Ordering::SeqCst) == 1);
+                let done = within(Duration::from_millis(25), || rounds.done.load(Ordering::SeqCst) == 1);
                 held.store(u64::from(done), Ordering::SeqCst);
             };
             let unmap = || mm.munmap(VirtAddr(BASE), 4 * PAGE).unwrap();

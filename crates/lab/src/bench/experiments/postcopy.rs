@@ -18,7 +18,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     baseline: &["2MiB"],
     per: "call",
     notes: &[
-        "`time` is the median of the fetches of one migration: from the access of a virtual CPU that waits for a piece which was not on its way, to its end.",
+        "`time` is the median of the fetches of one migration: from the access of a virtual CPU that raises an event, to its end. Few of the pieces are on their way by then.",
         "The link is a model with a clock: one wire of so many bits a second and so long a round trip; the source sends what was asked for first, else the next piece of its stream, each to its end. Contents are one word for each 4 KiB, put into the file when the source begins to send them, as a device would.",
         "A virtual CPU touches one page after another, four times in five one of a tenth of them; the receiver polls, on a processor of its own.",
         "`large` is until Mm::collapse has put the largest leaves there, which pieces of 1 GiB are at once. `idle` is the time in which the wire carried nothing before all was there, the round trip of the last piece included.",

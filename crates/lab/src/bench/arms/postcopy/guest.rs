@@ -29,7 +29,7 @@ pub(super) struct Felt {
 }
 
 /// Touches pages of a guest of so many, four times in five one of a tenth of them, until it is over. `fetched` says of each piece, once,
-/// that it was fetched because somebody waits for it.
+/// that somebody waits for it.
 pub(super) fn run<P: Platform>(
     cpu: &VirtualCpu<'_, '_>,
     mm: &Mm<'_, P>,

@@ -29,6 +29,9 @@ use crate::bench::threads::together;
 /// Memory beside the guest's: tables and what the manager keeps.
 const SLACK: u64 = 256 << 20;
 
+/// The longest fetch that is told from longer ones.
+const LONGEST_NS: u64 = 60_000_000_000;
+
 /// How long a virtual CPU looks for its page before its thread sleeps: KVM's default (`halt_poll_ns`).
 const HALT_POLL: std::time::Duration = std::time::Duration::from_micros(200);
 
@@ -173,7 +176,8 @@ impl Ready {
     }
 
     fn sample(&self, scene: &Scene<'_>, parts: Vec<Part>) -> Result<Sample, Skip> {
-        let mut fetches = Histogram::<u64>::new(3).map_err(|error| Skip(error.to_string()))?;
+        let mut fetches =
+            Histogram::<u64>::new_with_bounds(1, LONGEST_NS, 3).map_err(|error| Skip(error.to_string()))?;
         let (mut stall, mut accesses, mut end) = (0, 0, None);
         for part in parts {
             match part {

@@ -41,10 +41,8 @@ pub(super) fn run<P: Platform>(
             if let UserfaultEvent::Fault(fault) = event.keep() {
                 let number = ((fault.addr.0 - base.0) / piece) as usize;
                 received.events += 1;
-                if link.ask(now(), number, &mut write) {
-                    fetched[number].store(true, Ordering::Release);
-                    received.asked += 1;
-                }
+                fetched[number].store(true, Ordering::Release);
+                received.asked += u64::from(link.ask(now(), number, &mut write));
             }
         }
         if let Some(number) = link.arrived(now(), &mut write) {

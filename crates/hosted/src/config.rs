@@ -1,5 +1,7 @@
 //! What a machine is made of and what it checks.
 
+use std::time::Duration;
+
 use quire::addr::PhysAddr;
 
 use crate::error::HostedError;
@@ -85,6 +87,9 @@ pub struct HostedConfig {
     /// Bring zeroes and copies into memory. Off makes [`quire::platform::Platform::clear`] and `copy` only count, for
     /// benches that show clearing apart; nothing that reads the memory may be trusted then.
     pub clearing: bool,
+    /// How long a task that waits for a word ([`quire::platform::Platform::wait`]) looks at it before it sleeps, as KVM's
+    /// `halt_poll_ns` for a virtual CPU.
+    pub halt_poll: Duration,
     /// Refuse locks in a wrong order.
     pub check_ranks: bool,
     /// The software MMU walks five levels instead of four.
@@ -108,6 +113,7 @@ impl HostedConfig {
             real_ipis: false,
             interrupt_price: false,
             clearing: true,
+            halt_poll: Duration::ZERO,
             check_ranks: true,
             five_level: false,
             on_violation: OnViolation::Panic,

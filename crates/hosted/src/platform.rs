@@ -4,6 +4,7 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use quire::addr::{Frame, FrameRange, PhysAddr, VirtRange};
 use quire::arch::{Caches, CpuFeatures, ReadyClear, ReadyCopy};
@@ -195,6 +196,15 @@ unsafe impl Platform for Hosted {
         self.own_counters().waits.add(1);
         if cfg!(miri) {
             return self.relax();
+        }
+        if self.config.halt_poll != Duration::ZERO {
+            let start = Instant::now();
+            while start.elapsed() < self.config.halt_poll {
+                if word.load(Ordering::Acquire) != seen {
+                    return;
+                }
+                std::hint::spin_loop();
+            }
         }
         // Whatever it returns, the caller looks again.
         let _woken = futex::wait(word, futex::Flags::PRIVATE, seen, None);

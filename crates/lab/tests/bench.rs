@@ -267,6 +267,7 @@ const NAMES: [&str; 23] = [
     "hugetlb-pool",
     "demote",
     "hugetlb-churn",
+    "postcopy",
 ];
 
 /// Our own arms of the experiments on the page allocator.

@@ -318,3 +318,32 @@ fn what_is_missing_stays_missing_whoever_wants_it_filled() {
         mm.switch_out();
     });
 }
+
+/// Where only minor faults are handled what is missing comes as ever, and brings no neighbours along.
+#[test]
+fn neighbours_are_not_mapped_past_their_handler() {
+    machine_of("around", 2, |machine, manager| {
+        let (mm, other) = (manager.new_mm().unwrap(), manager.new_mm().unwrap());
+        let file = manager.nameless(16 * PAGE).unwrap();
+        let handler = handler(manager);
+        for space in [&mm, &other] {
+            space.mmap(&of_file(&file, Sharing::Shared, BASE, 16 * PAGE)).unwrap();
+        }
+        register(&mm, &handler, BASE, 16 * PAGE, MINOR);
+        other.switch_in();
+        store(machine, &other, BASE + 3 * PAGE, 33).unwrap();
+        other.switch_out();
+        let faults = AtomicU64::new(0);
+        let program = || {
+            assert_eq!(load(machine, &mm, BASE + 4 * PAGE), Ok(0));
+            assert_eq!(load(machine, &mm, BASE + 3 * PAGE), Ok(33));
+        };
+        program_and_handler(machine, &mm, &handler, program, |event| {
+            faults.fetch_add(1, Ordering::Relaxed);
+            let fault = fault_of(event);
+            assert_eq!((fault.addr.0, fault.kind), (BASE + 3 * PAGE, UserfaultKind::Minor));
+            assert_eq!(mm.userfault_continue(fault.addr, PAGE, WAKE).all(), Ok(PAGE));
+        });
+        assert_eq!(faults.load(Ordering::Relaxed), 1);
+    });
+}

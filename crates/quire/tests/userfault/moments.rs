@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use hosted::{Hosted, InterruptPlan};
 use quire::addr::VirtAddr;
-use quire::error::FaultError;
+use quire::error::{FaultError, UserfaultError};
 use quire::platform::Context;
-use quire::vm::{Access, File, Sharing};
+use quire::vm::{Access, File, Sharing, TakenEvent, UserfaultChanges, UserfaultEvent};
 
+use crate::handlers::until;
 use crate::support::{BASE, Handler, MISSING, PAGE, WAKE, copy, handler, machine_of, of_file, register};
-use crate::world::{Manager, Space};
+use crate::world::{Manager, Space, anonymous};
 
 /// The rounds of two CPUs: `asked` is the last for which the fault wants something done, `done` the last for which it was.
 struct Rounds {
@@ -113,4 +114,70 @@ fn what_takes_the_page_away_at_any_moment_is_found() {
     let unmap = |scene: &Scene<'_, '_>| scene.mm.munmap(VirtAddr(BASE), 2 * PAGE).unwrap();
     at_every_call("munmap", unmap, Err(FaultError::NotMapped));
     at_every_call("truncate", |scene| scene.file.truncate(PAGE).unwrap(), Err(FaultError::BeyondEnd));
+}
+
+/// While a change is under way answers are refused, and what is read then is the change: never a fault before it.
+#[test]
+fn a_change_is_read_before_the_faults_that_cannot_be_answered() {
+    machine_of("order", 3, |machine, manager| {
+        let (mut round, mut refused) = (0, 0);
+        loop {
+            let (calls, seen) = unmap_with_a_look_between(machine, manager, round);
+            (round, refused) = (round + 1, refused + u64::from(seen));
+            if round > calls {
+                break;
+            }
+        }
+        assert!(refused > 0, "no look came while the change was under way");
+    });
+}
+
+/// CPU 0 unmaps, and is held up at one of its calls while CPU 1, the handler, looks what there is to read, and answers. CPU 2 waits
+/// for a page all the time. How many calls there are, and whether an answer was refused.
+fn unmap_with_a_look_between(machine: &Hosted, manager: &Manager<'_>, round: u64) -> (u64, bool) {
+    let mm = manager.new_mm().unwrap();
+    let handler = manager.userfault(UserfaultChanges::ALL).unwrap();
+    mm.mmap(&anonymous(BASE, 8 * PAGE)).unwrap();
+    register(&mm, &handler, BASE, 8 * PAGE, MISSING);
+    let rounds = Rounds { asked: AtomicU64::new(0), done: AtomicU64::new(0) };
+    let over = AtomicU64::new(0);
+    let mut all = machine.spawn_cpus(3, |cpu| match cpu.0 {
+        0 => {
+            until(|| handler.info().pending == 1);
+            let held = AtomicU64::new(0);
+            let ask = || {
+                rounds.asked.store(1, Ordering::SeqCst);
+                let done = within(Duration::from_millis(25), || rounds.done.load(Ordering::SeqCst) == 1);
+                held.store(u64::from(done), Ordering::SeqCst);
+            };
+            let unmap = || mm.munmap(VirtAddr(BASE), 4 * PAGE).unwrap();
+            let plan = InterruptPlan::Nth(round);
+            let ran = machine.interrupt_at_calls(plan, Context::HardInterrupt, ask, unmap);
+            over.store(1, Ordering::SeqCst);
+            (ran.events, held.load(Ordering::SeqCst) == 1, false)
+        }
+        1 => {
+            // What is read is in hand, and not put back, while the answer is tried.
+            let held = || rounds.asked.load(Ordering::SeqCst) == 1;
+            until(|| held() || handler.info().changes == 1);
+            let event = handler.next_event().map(TakenEvent::keep);
+            let tried = mm.userfault_zeropage(VirtAddr(BASE + 5 * PAGE), PAGE, WAKE);
+            let refused = tried.stopped == Some(UserfaultError::Again);
+            rounds.done.store(1, Ordering::SeqCst);
+            while over.load(Ordering::SeqCst) == 0 {
+                drop(handler.next_event());
+            }
+            assert_eq!(copy(&mm, BASE + 6 * PAGE, 1, WAKE), Ok(PAGE));
+            (0, refused, matches!(event, Some(UserfaultEvent::Fault(_))))
+        }
+        _ => {
+            assert_eq!(mm.fault(VirtAddr(BASE + 6 * PAGE), Access::Read).map(drop), Ok(()));
+            (0, false, false)
+        }
+    });
+    let (_, refused, fault_first) = all.swap_remove(1);
+    // What took longer than CPU 0 was held up may have begun before the change.
+    let (calls, held, _) = all.swap_remove(0);
+    assert!(!(held && refused && fault_first), "a fault was read that could not be answered");
+    (calls, held && refused)
 }

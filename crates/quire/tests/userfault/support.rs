@@ -1,5 +1,6 @@
 //! Programs that fault beside handlers that answer, and a watch over all of them.
 
+use std::io::Write;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -29,7 +30,11 @@ pub(crate) fn watched(name: &str, seconds: u64, action: impl FnOnce()) {
     std::thread::scope(|scope| {
         scope.spawn(move || {
             if ended.recv_timeout(Duration::from_secs(seconds)) == Err(RecvTimeoutError::Timeout) {
-                eprintln!("{name}: a thread still waits after {seconds} s: a fault or a wake-up was lost");
+                // Past the test's capture, which an abort throws away.
+                let text = format!(
+                    "{name}: a thread still waits after {seconds} s: a fault or a wake-up was lost\n"
+                );
+                let _said = std::io::stderr().write_all(text.as_bytes());
                 std::process::abort();
             }
         });

@@ -16,6 +16,7 @@ pub mod mapcount;
 pub mod mobility;
 pub mod page_alloc;
 pub mod pool;
+pub mod postcopy;
 pub mod primitives;
 pub mod protect;
 pub mod remap;

@@ -22,6 +22,7 @@ pub mod mobility;
 pub mod page_alloc;
 pub mod page_test;
 pub mod pcp_interrupt;
+pub mod postcopy;
 pub mod protect;
 pub mod remap;
 pub mod time_bench;
@@ -57,6 +58,7 @@ pub const ALL: &[&Experiment] = &[
     &hugetlb_pool::EXPERIMENT,
     &demote::EXPERIMENT,
     &hugetlb_churn::EXPERIMENT,
+    &postcopy::EXPERIMENT,
 ];
 
 #[cfg(test)]

@@ -26,13 +26,13 @@ pub(in crate::vm) struct Contexts([Context; MAX_USERFAULTS]);
 pub(super) struct Context {
     state: SpinLock<State>,
     /// Changes that are under way or not read yet: answers wait for them. Changes under the lock.
-    changing: AtomicU32,
+    pub(super) changing: AtomicU32,
     /// Something new can be read.
-    arrivals: AtomicU32,
+    pub(super) arrivals: AtomicU32,
     /// A place was given up.
     room: AtomicU32,
     faults: [AtomicU32; USERFAULT_SLOTS],
-    changes: [AtomicU32; USERFAULT_CHANGES],
+    pub(super) changes: [AtomicU32; USERFAULT_CHANGES],
 }
 
 pub(super) struct State {
@@ -40,20 +40,20 @@ pub(super) struct State {
     /// Contexts that have been closed here.
     generation: u32,
     pub(super) wants: UserfaultChanges,
-    faults: [Slot; USERFAULT_SLOTS],
+    pub(super) faults: [Slot; USERFAULT_SLOTS],
     pub(super) changes: [Option<Change>; USERFAULT_CHANGES],
     /// Changes under way that are not to be read yet.
     pub(super) announced: u32,
     /// Counts what was put in.
     order: u64,
     /// Handlers that wait for something to read.
-    sleepers: u32,
+    pub(super) sleepers: u32,
     /// Somebody waits for a place.
     crowded: bool,
 }
 
 #[derive(Clone, Copy)]
-enum Slot {
+pub(super) enum Slot {
     Free,
     /// Nobody has read it.
     Pending(u64, UserfaultFault),
@@ -98,30 +98,11 @@ pub(in crate::vm) enum Posted {
     Dead,
 }
 
-/// What there is to read.
-pub(super) enum Next {
-    Event(UserfaultEvent),
-    /// Nothing; the word to wait on is this.
-    Nothing(u32),
-    Closed,
-}
-
-/// How much of each kind there is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct UserfaultInfo {
-    /// Faults that nobody has read.
-    pub pending: usize,
-    /// Faults that somebody has read and nobody has answered.
-    pub taken: usize,
-    /// Changes that nobody has read.
-    pub changes: usize,
-}
-
 /// Whom to wake once the lock is given back.
 #[derive(Default)]
 pub(super) struct Owed {
     faults: u64,
-    changes: u32,
+    pub(super) changes: u32,
     room: bool,
     arrivals: bool,
 }
@@ -290,7 +271,7 @@ impl Context {
         }
     }
 
-    fn changed(&self, word: &AtomicU32) {
+    pub(super) fn changed(&self, word: &AtomicU32) {
         word.fetch_add(1, Ordering::Release);
     }
 
@@ -319,7 +300,7 @@ impl Context {
         self.make_room(state, owed);
     }
 
-    fn make_room(&self, state: &mut State, owed: &mut Owed) {
+    pub(super) fn make_room(&self, state: &mut State, owed: &mut Owed) {
         if core::mem::take(&mut state.crowded) {
             self.changed(&self.room);
             owed.room = true;
@@ -327,7 +308,7 @@ impl Context {
     }
 
     /// Wakes whoever is owed it. The caller holds no lock.
-    fn settle<P: Platform>(&self, platform: &P, owed: &Owed) {
+    pub(super) fn settle<P: Platform>(&self, platform: &P, owed: &Owed) {
         let mut faults = owed.faults;
         while faults != 0 {
             platform.wake(&self.faults[faults.trailing_zeros() as usize]);
@@ -356,82 +337,6 @@ impl Context {
     pub(super) fn call_off(&self, state: &mut State) {
         state.announced -= 1;
         self.changing.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// Takes what is to be read next out: changes first, since faults may have come of them; while some are under way that
-    /// cannot be read yet, nothing. `sleeps`: the caller waits if there is nothing.
-    pub(super) fn next<P: Platform>(&self, platform: &P, registration: Registration, sleeps: bool) -> Next {
-        let Some(mut state) = self.lock_open(platform, registration) else { return Next::Closed };
-        let mut owed = Owed::default();
-        let found = match state.first_change() {
-            Some(slot) => {
-                let change = state.changes[slot].take();
-                self.changed(&self.changes[slot]);
-                owed.changes |= 1 << slot;
-                self.make_room(&mut state, &mut owed);
-                if change.is_some_and(|change| change.announced) {
-                    self.changing.fetch_sub(1, Ordering::Relaxed);
-                }
-                change.map(|change| change.event)
-            }
-            None if state.announced > 0 => None,
-            None => state.take_fault().map(UserfaultEvent::Fault),
-        };
-        let seen = self.arrivals.load(Ordering::Relaxed);
-        state.sleepers += u32::from(sleeps && found.is_none());
-        drop(state);
-        self.settle(platform, &owed);
-        found.map_or(Next::Nothing(seen), Next::Event)
-    }
-
-    /// Wakes those who wait for something to read, if that is owed. The caller holds no lock.
-    pub(super) fn rouse<P: Platform>(&self, platform: &P, owed: bool) {
-        if owed {
-            platform.wake(&self.arrivals);
-        }
-    }
-
-    /// Sleeps until something arrives, as one of those that [`Self::next`] has counted. The caller holds no lock.
-    pub(super) fn sleep<P: Platform>(&self, platform: &P, registration: Registration, seen: u32) {
-        platform.wait(&self.arrivals, seen);
-        // Who opens the context anew finds nobody asleep.
-        if let Some(mut state) = self.lock_open(platform, registration) {
-            state.sleepers -= 1;
-        }
-    }
-
-    /// Puts faults back that were read and not answered: those of this ticket, or all. How many. The caller holds no lock.
-    pub(super) fn requeue<P: Platform>(
-        &self,
-        platform: &P,
-        registration: Registration,
-        only: Option<Ticket>,
-    ) -> usize {
-        let Some(mut state) = self.lock_open(platform, registration) else { return 0 };
-        let mut count = 0;
-        for slot in &mut state.faults {
-            if let Slot::Taken(order, fault) = *slot
-                && only.is_none_or(|only| only == fault.ticket)
-            {
-                *slot = Slot::Pending(order, fault);
-                count += 1;
-            }
-        }
-        let rouse = count > 0 && self.arrive(&state);
-        drop(state);
-        self.rouse(platform, rouse);
-        count
-    }
-
-    /// What there is.
-    pub(super) fn info<P: Platform>(&self, platform: &P, registration: Registration) -> UserfaultInfo {
-        let Some(state) = self.lock_open(platform, registration) else { return UserfaultInfo::default() };
-        let count = |of: fn(&Slot) -> bool| state.faults.iter().filter(|slot| of(slot)).count();
-        UserfaultInfo {
-            pending: count(|slot| matches!(slot, Slot::Pending(..))),
-            taken: count(|slot| matches!(slot, Slot::Taken(..))),
-            changes: state.changes.iter().flatten().count(),
-        }
     }
 
     /// Nobody reads any more: everybody goes on, and finds that nobody is there. The caller holds no lock.
@@ -475,22 +380,5 @@ impl State {
     pub(super) fn next(&mut self) -> u64 {
         self.order += 1;
         self.order
-    }
-
-    fn first_change(&self) -> Option<usize> {
-        let orders = self.changes.iter().enumerate();
-        orders.filter_map(|(slot, change)| Some((change.as_ref()?.order, slot))).min().map(|(_, slot)| slot)
-    }
-
-    fn take_fault(&mut self) -> Option<UserfaultFault> {
-        let pending = |slot: &Slot| match *slot {
-            Slot::Pending(order, _) => Some(order),
-            Slot::Free | Slot::Taken(..) => None,
-        };
-        let first =
-            self.faults.iter_mut().filter(|slot| pending(slot).is_some()).min_by_key(|slot| pending(slot))?;
-        let Slot::Pending(order, fault) = *first else { return None };
-        *first = Slot::Taken(order, fault);
-        Some(fault)
     }
 }

@@ -4,8 +4,8 @@
 use core::mem;
 use core::ops::Deref;
 
-use super::context::{Next, UserfaultInfo};
 use super::event::{UserfaultChanges, UserfaultEvent, UserfaultFault};
+use super::reader::{Next, UserfaultInfo};
 use super::registration::Registration;
 use crate::error::TooManyHandlers;
 use crate::platform::Platform;

@@ -21,6 +21,7 @@ mod fault;
 mod handle;
 mod huge;
 mod poison;
+mod reader;
 mod register;
 mod registration;
 mod resume;
@@ -31,7 +32,7 @@ mod zeropage;
 pub(in crate::vm) use context::{Contexts, Waiting};
 
 pub use answer::{Answer, AnswerMode};
-pub use context::UserfaultInfo;
 pub use event::{Ticket, UserfaultChanges, UserfaultEvent, UserfaultFault, UserfaultKind};
 pub use handle::{TakenEvent, Userfault};
+pub use reader::UserfaultInfo;
 pub use registration::{Registration, UserfaultModes};

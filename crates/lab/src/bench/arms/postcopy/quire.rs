@@ -1,0 +1,302 @@
+//! Our own memory: huge pages of a file, mapped for the guest in pieces as they come, and read through second-stage tables.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use hdrhistogram::Histogram;
+use hosted::{Bare, Hosted, HostedConfig, Nested};
+
+use quire::arch::Protection;
+use quire::cpu::CpuId;
+use quire::hugetlb::HugeSize;
+use quire::manager::{Config, MemoryManager};
+use quire::page_alloc::NodeSet;
+use quire::vm::{
+    Advice, Backing, File, MapRequest, Mm, Placement, Sharing, Userfault, UserfaultChanges, UserfaultModes,
+};
+
+use super::guest::{self, Felt};
+use super::link::Link;
+use super::receiver::{self, Received};
+use super::{IDLE, LARGE, LONGEST, Migration, P99, STALL, THERE, tag};
+use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
+use crate::bench::folio::PAGE;
+use crate::bench::ours::{self, START};
+use crate::bench::threads::together;
+
+/// Memory beside the guest's: tables and what the manager keeps.
+const SLACK: u64 = 256 << 20;
+
+/// The longest fetch that is told from longer ones.
+const LONGEST_NS: u64 = 60_000_000_000;
+
+/// How long a virtual CPU looks for its page before its thread sleeps: KVM's default (`halt_poll_ns`).
+const HALT_POLL: std::time::Duration = std::time::Duration::from_micros(200);
+
+/// The machine of all arms.
+type Kept = Rc<RefCell<Option<Rc<Hosted>>>>;
+
+pub(super) fn all() -> Vec<Box<dyn Arm<Migration>>> {
+    let kept = Kept::default();
+    [("4KiB", 4 << 10), ("2MiB", 2 << 20), ("1GiB", 1 << 30)]
+        .map(|(name, piece)| -> Box<dyn Arm<Migration>> {
+            Box::new(Quire { name, piece, kept: kept.clone() })
+        })
+        .into()
+}
+
+struct Quire {
+    name: &'static str,
+    piece: u64,
+    kept: Kept,
+}
+
+impl Arm<Migration> for Quire {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn about(&self) -> &'static str {
+        match self.piece {
+            0x1000 => {
+                "pieces of 4 KiB: minor faults of a userfault range over huge pages that may be mapped in parts, Mm::userfault_continue for each piece, Mm::collapse at the end. No trap, no system call, but the halt of a virtual CPU that has polled for 200 us."
+            }
+            0x20_0000 => "the same in pieces of 2 MiB.",
+            _ => "the same in pieces of 1 GiB: what Linux has without high-granularity mapping.",
+        }
+    }
+
+    fn setup(&mut self, case: &Migration) -> Result<Box<dyn Prepared + '_>, Skip> {
+        if self.piece > case.page.bytes() {
+            return Err(Skip("the guest is made of smaller pages than that: leave --smoke out".to_owned()));
+        }
+        let machine = self.machine(case)?;
+        Ok(Box::new(Ready { case: case.clone(), piece: self.piece, machine }))
+    }
+}
+
+impl Quire {
+    fn machine(&self, case: &Migration) -> Result<Rc<Hosted>, Skip> {
+        // One page more, so that as many are aligned wherever the tables stand.
+        let bytes = case.bytes + case.page.bytes() + SLACK;
+        let mut kept = self.kept.borrow_mut();
+        if let Some(machine) = kept.as_ref().filter(|machine| machine.ranges()[0].bytes >= bytes) {
+            return Ok(machine.clone());
+        }
+        *kept = None;
+        let config = HostedConfig { halt_poll: HALT_POLL, ..HostedConfig::bench(bytes) };
+        let built = config.with_cpus(case.cpus + 2).build();
+        let machine = Rc::new(built.map_err(|error| Skip(error.to_string()))?);
+        ours::keep_from_children(&machine)?;
+        *kept = Some(machine.clone());
+        Ok(machine)
+    }
+}
+
+struct Ready {
+    case: Migration,
+    piece: u64,
+    machine: Rc<Hosted>,
+}
+
+/// What all threads share.
+struct Scene<'a> {
+    case: &'a Migration,
+    piece: u64,
+    machine: &'a Hosted,
+    guest: &'a Mm<'a, Bare>,
+    /// The file mapped whole, through which contents come.
+    host: &'a Mm<'a, Bare>,
+    handler: &'a Userfault<'a, Bare>,
+    nested: &'a Nested<'a>,
+    fetched: Vec<AtomicBool>,
+    over: AtomicBool,
+}
+
+/// What one thread gave.
+enum Part {
+    Felt(Felt),
+    Received { received: Received, busy: u64, large: u64 },
+}
+
+impl Prepared for Ready {
+    fn run(&mut self) -> Result<Sample, Skip> {
+        let machine = &*self.machine;
+        // SAFETY: used by threads inside `run_on` of this machine alone, the manager too.
+        let bare = unsafe { machine.bare() };
+        let ranges = ours::ranges(machine, false);
+        machine.run_on(CpuId(0), || {
+            let manager = MemoryManager::new(bare, &ranges, &Config::default());
+            let manager = manager.map_err(|error| Skip(error.to_string()))?;
+            let pages = self.case.bytes / self.case.page.bytes();
+            let resized = manager.resize_huge(self.case.page, NodeSet::ALL, pages);
+            if resized.after < pages {
+                return Err(Skip(format!("the pool has {} pages of {pages}", resized.after)));
+            }
+            self.migrate(machine, &manager)
+        })
+    }
+}
+
+impl Ready {
+    fn migrate(&self, machine: &Hosted, manager: &MemoryManager<'_, Bare>) -> Result<Sample, Skip> {
+        let case = &self.case;
+        let said = |error: &dyn std::fmt::Display| Skip(error.to_string());
+        let file = manager.huge_file(case.page, case.bytes).map_err(|error| said(&error))?;
+        file.allocate(0..case.bytes).map_err(|error| said(&error))?;
+        let host = map(manager, &file, case, true)?;
+        let guest = map(manager, &file, case, false)?;
+        if self.piece < case.page.bytes() {
+            guest.madvise(START, case.bytes, Advice::Split).map_err(|error| said(&error))?;
+        }
+        let handler = manager.userfault(UserfaultChanges::NONE).map_err(|error| said(&error))?;
+        let registered = guest.userfault_register(&handler, START, case.bytes, UserfaultModes::MINOR);
+        registered.map_err(|error| said(&error))?;
+        let secondary = guest.register_secondary();
+        let nested = Nested::new(machine, &guest, START, case.bytes, case.cpus);
+        let scene = Scene {
+            case,
+            piece: self.piece,
+            machine,
+            guest: &guest,
+            host: &host,
+            handler: &handler,
+            nested: &nested,
+            fetched: (0..case.bytes / self.piece).map(|_| AtomicBool::new(false)).collect(),
+            over: AtomicBool::new(false),
+        };
+        let parts = scene.play();
+        let sample =
+            parts.into_iter().collect::<Result<Vec<_>, _>>().and_then(|parts| self.sample(&scene, parts));
+        drop(nested);
+        drop(secondary);
+        sample
+    }
+
+    fn sample(&self, scene: &Scene<'_>, parts: Vec<Part>) -> Result<Sample, Skip> {
+        let mut fetches =
+            Histogram::<u64>::new_with_bounds(1, LONGEST_NS, 3).map_err(|error| Skip(error.to_string()))?;
+        let (mut stall, mut accesses, mut end) = (0, 0, None);
+        for part in parts {
+            match part {
+                Part::Felt(felt) => {
+                    if let Some(page) = felt.wrong {
+                        return Err(Skip(format!("page {page} held something else than was sent")));
+                    }
+                    felt.fetches.iter().for_each(|&took| fetches.saturating_record(took));
+                    (stall, accesses) = (stall + felt.stall, accesses + felt.accesses);
+                }
+                Part::Received { received, busy, large } => end = Some((received, busy, large)),
+            }
+        }
+        let (received, busy, large) = end.ok_or_else(|| Skip("nobody received".to_owned()))?;
+        if fetches.is_empty() {
+            return Err(Skip(
+                "the stream was here before anybody waited: more memory, or a slower wire".to_owned(),
+            ));
+        }
+        let cpu = scene.nested.cpu(0);
+        let pages = 0..self.case.bytes / PAGE as u64;
+        let sum = pages.map(|page| cpu.load(scene.guest, page * PAGE as u64).unwrap_or(0));
+        let checksum = sum.fold(0_u64, u64::wrapping_add);
+        Ok(Sample::new(fetches.value_at_quantile(0.5) as f64, checksum)
+            .metric(P99, fetches.value_at_quantile(0.99) as f64)
+            .metric(LONGEST, fetches.max() as f64)
+            .metric(STALL, stall as f64)
+            .metric(IDLE, received.there.saturating_sub(busy) as f64)
+            .metric(THERE, received.there as f64)
+            .metric(LARGE, large as f64)
+            .count("fetches", received.asked)
+            .count("waited", fetches.len())
+            .count("events", received.events)
+            .count("pieces", scene.fetched.len() as u64)
+            .count("accesses", accesses))
+    }
+}
+
+impl Scene<'_> {
+    /// Virtual CPUs and the receiver, each on a thread.
+    fn play(&self) -> Vec<Result<Part, Skip>> {
+        let case = self.case;
+        let mut threads: Vec<usize> = (0..=case.cpus).collect();
+        let guests = case.processors.len().saturating_sub(1).max(1);
+        let last = case.processors[case.processors.len() - 1];
+        let placed: Vec<usize> =
+            (0..case.cpus).map(|cpu| case.processors[cpu % guests]).chain([last]).collect();
+        together(&mut threads, &placed, |&mut number, meeting| {
+            // The main thread is CPU 0 meanwhile.
+            self.machine.run_on(CpuId(number as u32 + 1), || {
+                if number < case.cpus {
+                    let cpu = self.nested.cpu(number);
+                    meeting.wait();
+                    let shape = (case.bytes / PAGE as u64, self.piece);
+                    let seed = case.seed + number as u64;
+                    Ok(Part::Felt(guest::run(&cpu, self.guest, shape, &self.fetched, seed, &self.over)))
+                } else {
+                    meeting.wait();
+                    let part = self.receive();
+                    // Those who wait for what does not come any more.
+                    self.over.store(true, Ordering::Relaxed);
+                    if part.is_err() {
+                        self.handler.close();
+                    }
+                    part
+                }
+            })
+        })
+    }
+
+    fn receive(&self) -> Result<Part, Skip> {
+        let case = self.case;
+        let pieces = self.fetched.len();
+        let mut link = Link::new(case.wire, self.piece, pieces);
+        let pages = self.piece / PAGE as u64;
+        self.host.switch_in();
+        let write = |number: usize| {
+            for page in number as u64 * pages..(number as u64 + 1) * pages {
+                let addr = START.add(page * PAGE as u64);
+                let written = self.machine.write(addr, &tag(page).to_le_bytes());
+                debug_assert!(written.is_ok(), "the file is mapped whole");
+            }
+        };
+        let start = Instant::now();
+        let received =
+            receiver::run(self.handler, self.guest, (START, self.piece), &mut link, &self.fetched, write)?;
+        if self.piece < case.page.bytes() {
+            let collapsed =
+                self.guest.collapse(START, case.bytes).map_err(|error| Skip(error.to_string()))?;
+            if let Some(why) = collapsed.last {
+                return Err(Skip(format!("{} parts stay small: {}", collapsed.all_refused(), why.text())));
+            }
+        }
+        let large = start.elapsed().as_nanos() as u64;
+        self.host.switch_out();
+        Ok(Part::Received { received, busy: link.busy(), large })
+    }
+}
+
+/// An address space with the file at [`START`].
+fn map<'m>(
+    manager: &'m MemoryManager<'_, Bare>,
+    file: &File<'_, Bare>,
+    case: &Migration,
+    populate: bool,
+) -> Result<Mm<'m, Bare>, Skip> {
+    let mm = manager.new_mm().map_err(|error| Skip(error.to_string()))?;
+    let request = MapRequest {
+        addr: START,
+        len: case.bytes,
+        prot: Protection::READ | Protection::WRITE,
+        placement: Placement::Fixed,
+        sharing: Sharing::Shared,
+        backing: Backing::File { file, page_offset: 0 },
+        populate,
+        ..MapRequest::default()
+    };
+    mm.mmap(&request).map_err(|error| Skip(error.to_string()))?;
+    Ok(mm)
+}
+
+const _: () = assert!(HugeSize::Size1G.bytes() == 1 << 30 && START.0.is_multiple_of(1 << 30));

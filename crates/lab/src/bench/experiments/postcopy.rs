@@ -1,0 +1,110 @@
+//! How long does a guest wait for memory that is still on its way, by the size of the pieces in which it comes?
+
+use quire::hugetlb::HugeSize;
+use serde_json::json;
+
+use crate::bench::arms::postcopy::link::Wire;
+use crate::bench::arms::postcopy::{self, IDLE, LARGE, LONGEST, Migration, P99, STALL, THERE};
+use crate::bench::experiment::{Case, Experiment, Measured, Metric, TIME};
+use crate::bench::row::Row;
+use crate::bench::runner::Runner;
+use crate::bench::table;
+
+/// See the module.
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "postcopy",
+    question: "How long does a virtual CPU wait for a piece of memory that is still at the source of a migration, in pieces of 4 KiB, 2 MiB and 1 GiB, and how long until all is there and mapped large again?",
+    expectation: "4KiB: 20 us of latency and 3.3 us on the wire, a piece of the stream before it half of the time, and 1 to 2 us for event, mapping and wake-up. 2MiB: 1.7 ms, 1GiB: 0.86 s of wire time. All is there after 0.86 s whatever the pieces are, and large 0.2 ms later.",
+    baseline: &["2MiB"],
+    per: "call",
+    notes: &[
+        "`time` is the median of the fetches of one migration: from the access of a virtual CPU that raises an event, to its end. Few of the pieces are on their way by then.",
+        "The link is a model with a clock: one wire of so many bits a second and so long a round trip; the source sends what was asked for first, else the next piece of its stream, each to its end. Contents are one word for each 4 KiB, put into the file when the source begins to send them, as a device would.",
+        "A virtual CPU touches one page after another, four times in five one of a tenth of them; the receiver polls, on a processor of its own.",
+        "`large` is until Mm::collapse has put the largest leaves there, which pieces of 1 GiB are at once. `idle` is the time in which the wire carried nothing before all was there, the round trip of the last piece included.",
+    ],
+    run,
+    appendix: Some(over_the_link),
+};
+
+/// Nanoseconds of a round trip.
+const ROUND_TRIP: u64 = 20_000;
+/// Bits a second.
+const RATE: u64 = 10_000_000_000;
+
+fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
+    let (bytes, page) = runner.scale.pick((16 << 20, HugeSize::Size2M), (1 << 30, HugeSize::Size1G));
+    // A small guest is there before it has touched much, unless the wire is slow.
+    let wire = Wire { bits_per_second: runner.scale.pick(RATE / 4, RATE), round_trip: ROUND_TRIP };
+    let processors: Vec<usize> = runner.cpus.iter().copied().take(2).collect();
+    let migration = Migration { bytes, page, wire, cpus: 1, seed: runner.seed, processors };
+    runner.measure(experiment, &[case(migration)], &mut postcopy::all())
+}
+
+fn case(spec: Migration) -> Case<Migration> {
+    let gigabits = spec.wire.bits_per_second as f64 / 1e9;
+    let size = if spec.bytes >= 1 << 30 {
+        format!("{}GiB", spec.bytes >> 30)
+    } else {
+        format!("{}MiB", spec.bytes >> 20)
+    };
+    let params = [
+        ("bytes", json!(spec.bytes)),
+        ("bits_per_second", json!(spec.wire.bits_per_second)),
+        ("round_trip_ns", json!(spec.wire.round_trip)),
+        ("virtual_cpus", json!(spec.cpus)),
+        ("oversubscribed", json!(spec.processors.len() < spec.cpus + 1)),
+    ];
+    let params = params.map(|(name, value)| (name.to_owned(), value)).into_iter().collect();
+    Case { name: format!("{size}/{gigabits}Gbit"), params, spec }
+}
+
+/// Each arm's figures, and its median over what the link itself takes.
+fn over_the_link(rows: &[Row]) -> anyhow::Result<String> {
+    let median = |arm: &str, metric: Metric| {
+        let wanted = |row: &&Row| row.arm == arm && row.metric == metric.name;
+        rows.iter().find(wanted).and_then(|row| row.median)
+    };
+    let header = [
+        "pieces",
+        "fetch us",
+        "over the link's own",
+        "p99 us",
+        "longest us",
+        "stall ms",
+        "idle ms",
+        "there ms",
+        "large ms",
+    ];
+    let mut text = table::new(&header.map(str::to_owned), 1);
+    for row in rows.iter().filter(|row| row.metric == TIME.name) {
+        let Some(fetch) = row.median else { continue };
+        let param = |name: &str| row.params.get(name).and_then(serde_json::Value::as_u64).unwrap_or(0);
+        let wire =
+            Wire { bits_per_second: param("bits_per_second").max(1), round_trip: param("round_trip_ns") };
+        let own = wire.latency(piece_of(&row.arm));
+        let shown = |metric, unit: f64| {
+            median(&row.arm, metric).map_or(String::new(), |value| format!("{:.2}", value / unit))
+        };
+        text.add_row(vec![
+            row.arm.clone(),
+            format!("{:.2}", fetch / 1e3),
+            format!("{:.3}", fetch / own as f64),
+            shown(P99, 1e3),
+            shown(LONGEST, 1e3),
+            shown(STALL, 1e6),
+            shown(IDLE, 1e6),
+            shown(THERE, 1e6),
+            shown(LARGE, 1e6),
+        ]);
+    }
+    Ok(format!("medians of all migrations\n{text}"))
+}
+
+fn piece_of(arm: &str) -> u64 {
+    match arm {
+        "4KiB" => 4 << 10,
+        "2MiB" => 2 << 20,
+        _ => 1 << 30,
+    }
+}

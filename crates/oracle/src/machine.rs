@@ -24,9 +24,6 @@ use crate::subject::{Resident, Subject, Who};
 /// Faults after which an access that still does not succeed is taken for one that never will.
 const FAULTS: usize = 64;
 
-/// Bytes that a collapse makes one leaf.
-const HUGE: u64 = 2 << 20;
-
 /// Bytes that a stack may reach; Linux's usual limit.
 pub const STACK_LIMIT: u64 = 8 << 20;
 
@@ -298,12 +295,9 @@ impl Subject for Quire<'_> {
                 manager.collapse_ahead(collapser).collapsed.collapsed()
             } else {
                 // A range that is not mapped throughout is refused, after the rest was collapsed.
-                let end = addr.saturating_add(len) / HUGE * HUGE;
-                let starts = (addr.next_multiple_of(HUGE)..end).step_by(HUGE as usize);
-                starts
-                    .filter_map(|at| mm.collapse(VirtAddr(at), HUGE).ok())
-                    .map(|done| done.collapsed())
-                    .sum()
+                let before = manager.stat(Stat::ThpCollapseCopied);
+                let _refused = mm.collapse(VirtAddr(addr), len);
+                manager.stat(Stat::ThpCollapseCopied) - before
             }
         });
     }

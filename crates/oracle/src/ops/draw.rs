@@ -282,7 +282,11 @@ impl Draw {
             14 => Op::Touch(self.at(rng, true), rng.u32(1..=self.longest)),
             15 => Op::Access(self.at(rng, true), *rng.choice(&[Kind::Read, Kind::Write]).expect("not empty")),
             16 => Op::Access(self.at(rng, true), Kind::Exec),
-            COLLAPSE => Op::Collapse(self.at(rng, false), self.len(rng), rng.u32(..3) == 0),
+            // Mostly all that there may be: what is mapped is seldom 2 MiB at their alignment.
+            COLLAPSE if rng.u32(..4) > 0 => {
+                Op::Collapse(At::Window(-self.span, 0), 2 * self.span as u64 * PAGE, rng.u32(..4) == 0)
+            }
+            COLLAPSE => Op::Collapse(self.at(rng, false), self.len(rng), false),
             CLEAR_AHEAD => Op::ClearAhead(*rng.choice(&[3, 40, 512, 512]).expect("not empty")),
             _ => {
                 let (file, bytes) = *rng.choice(&self.files).expect("not empty");

@@ -101,12 +101,12 @@ impl Owners {
     pub fn read(allocator: &PageAllocator<'_, Hosted>, mapped: &Mapped, memory: FrameRange) -> Self {
         let info = allocator.memory_info();
         let (objects, tables) = (allocator.stat(Stat::NrSlab), mapped.tables.len() as u64);
-        let mut owners = Self { used: info.used, tables, objects, ..Self::default() };
+        let counts = allocator.stat(Stat::NrMapCountPages);
+        let mut owners = Self { used: info.used, tables, objects, counts, ..Self::default() };
         for piece in memory.by_block() {
             let block = allocator.memmap().block(piece.start.block());
             if matches!(block.state(), BlockState::Folio | BlockState::FolioTail) {
                 owners.mapped += piece.count;
-                owners.counts += u64::from(block.lanes_at().is_some());
                 continue;
             }
             for frame in (0..piece.count).map(|n| piece.start.add(n)) {

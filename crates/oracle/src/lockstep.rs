@@ -150,6 +150,7 @@ impl<S: Subject> Lockstep<S> {
             }
             Op::Access(at, kind) => self.access(who, self.at(at), kind),
             Op::ClearAhead(pieces) => self.clear_ahead(who, pieces),
+            Op::Collapse(at, len, behind) => self.collapse(who, self.at(at), len, behind),
             Op::Truncate(file, bytes) => self.verb(
                 who,
                 |m| {
@@ -172,6 +173,12 @@ impl<S: Subject> Lockstep<S> {
     /// What is done before anybody asks for it changes nothing that the model knows.
     fn clear_ahead(&mut self, who: Who, pieces: u16) -> Outcome {
         self.subject.clear_ahead(who, pieces);
+        Ok(())
+    }
+
+    /// What stands in which frames is not the model's business either.
+    fn collapse(&mut self, who: Who, addr: u64, len: u64, behind: bool) -> Outcome {
+        self.subject.collapse(who, addr, len, behind);
         Ok(())
     }
 

@@ -14,7 +14,7 @@ use quire::cpu::CpuId;
 use quire::error::{FaultError, MmError};
 use quire::manager::MemoryManager;
 use quire::stats::Stat;
-use quire::vm::{self, File, MapRequest, Mm, Sharing};
+use quire::vm::{self, Collapser, File, MapRequest, Mm, Sharing};
 
 use crate::counts::{Mapped, Owners};
 use crate::mappings::Mappings;
@@ -42,6 +42,8 @@ pub struct Quire<'p> {
     failed_before: u64,
     /// Leaves of 1 GiB that were there after a CPU had cleared ahead.
     gigantic: u64,
+    /// Ranges of 2 MiB that were collapsed.
+    collapsed: u64,
     /// Owners of frames before there was an address space.
     owners_before: Owners,
 }
@@ -67,6 +69,7 @@ impl<'p> Quire<'p> {
             single_pages: false,
             failed_before: 0,
             gigantic: 0,
+            collapsed: 0,
             owners_before: Owners::default(),
         };
         quire.owners_before = machine.run_on(CpuId(0), || quire.owners(&Mapped::default()));
@@ -102,6 +105,11 @@ impl<'p> Quire<'p> {
     /// Leaves of 1 GiB that were there when a CPU had cleared ahead, each time that one did.
     pub fn gigantic(&self) -> u64 {
         self.gigantic
+    }
+
+    /// Ranges of 2 MiB that were collapsed.
+    pub fn collapsed(&self) -> u64 {
+        self.collapsed
     }
 
     /// Closes all files. All address spaces have exited.
@@ -272,6 +280,25 @@ impl Subject for Quire<'_> {
             let _cleared = (0..pieces).take_while(|_| manager.clear_ahead()).count();
             let leaves = machine.leaves(mm.root()).into_iter();
             leaves.filter(|leaf| leaf.frames == Order::GIGANTIC.frames()).count() as u64
+        });
+    }
+
+    fn collapse(&mut self, who: Who, addr: u64, len: u64, behind: bool) {
+        if self.single_pages {
+            // That only what was touched is resident is all that is known then.
+            return;
+        }
+        let manager = self.manager;
+        let collapser = &mut Collapser::default();
+        self.collapsed += self.on(who, |mm| {
+            if behind {
+                manager.collapse_ahead(collapser).collapsed.collapsed()
+            } else {
+                // A range that is not mapped throughout is refused, after the rest was collapsed.
+                let before = manager.stat(Stat::ThpCollapseCopied);
+                let _refused = mm.collapse(VirtAddr(addr), len);
+                manager.stat(Stat::ThpCollapseCopied) - before
+            }
         });
     }
 

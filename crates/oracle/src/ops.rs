@@ -13,8 +13,8 @@ use crate::space::{Advice, Kind, PAGE, Placement, Prot};
 pub mod prelude {
     pub use super::At::{Heap, Null, Returned, Window};
     pub use super::Op::{
-        Access, Brk, ClearAhead, Exit, Fork, Load, Madvise, Mlock, Mlockall, Mmap, Mprotect, Mremap, Munlock,
-        Munlockall, Munmap, Store, Touch, Truncate,
+        Access, Brk, ClearAhead, Collapse, Exit, Fork, Load, Madvise, Mlock, Mlockall, Mmap, Mprotect,
+        Mremap, Munlock, Munlockall, Munmap, Store, Touch, Truncate,
     };
     pub use super::To::{DontUnmap, FixedDontUnmap, FixedTo, InPlace, MayMove};
     pub use super::What::{Anonymous, File, SharedAnonymous};
@@ -140,6 +140,8 @@ pub enum Op {
     Truncate(u64, u64),
     /// The CPU has nothing else to do, and clears so many pieces of what may be touched later.
     ClearAhead(u16),
+    /// So many bytes are collapsed where possible; with `true`, in the background.
+    Collapse(At, u64, bool),
 }
 
 /// An operation, the CPU that does it and the address space it is done to (modulo the number of live ones).

@@ -40,6 +40,10 @@ pub trait Subject {
     /// such a thing. Nothing of it shows but in how much is resident.
     fn clear_ahead(&mut self, _who: Who, _pieces: u16) {}
 
+    /// Small pages of a range become large ones, or in the background those of any address space, where the subject does such
+    /// a thing. Nothing of it shows but in how much is resident.
+    fn collapse(&mut self, _who: Who, _addr: u64, _len: u64, _behind: bool) {}
+
     /// Gives a file another size.
     fn truncate(&mut self, who: Who, file: u64, bytes: u64) -> Result<(), MmError>;
 

@@ -19,6 +19,31 @@ fn families_and_model_agree() {
     agree(Duration::from_secs(5), Draw::families);
 }
 
+/// Small pages that become large ones between everything else, by call and in the background.
+#[test]
+fn collapses_and_model_agree() {
+    let (mut runs, mut collapsed) = (0, 0);
+    for seed in seeds(Duration::from_secs(5)) {
+        let mut rng = Rng::with_seed(seed);
+        let machine = MachineShape::of_small_folios(&mut rng);
+        let mut shape = Draw::new(&mut rng, 200, 4);
+        shape.collapses();
+        let steps = draw(&mut rng, &shape);
+        let counted = Cell::new(RunCounts::default());
+        let run = |steps: &[Step]| {
+            check_machine(&machine, &shape.files, seed, steps).map(|counts| counted.set(counts))
+        };
+        let checked = in_time(&format!("QUIRE_SEED={seed}"), || check_seed(seed, &steps, &run));
+        if let Err(report) = checked {
+            panic!("{machine:?}, files {:?}\n{report}", shape.files);
+        }
+        (runs, collapsed) = (runs + 1, collapsed + counted.get().collapsed);
+    }
+    // One seed alone may have none.
+    assert!(collapsed > 0 || runs < 5, "nothing was collapsed");
+    println!("{runs} machines of 200 operations agreed, with {collapsed} collapses");
+}
+
 /// Folios of 1 GiB, which come piece by piece while mappings change, and as one leaf in the end.
 #[test]
 fn gigantic_folios_and_model_agree() {

@@ -4,6 +4,7 @@ use quire::addr::VirtAddr;
 use quire::error::FaultError;
 use quire::vm::{Access, FaultKind, FaultOutcome};
 
+use super::background;
 use super::error::ReplayError;
 use super::processes::Key;
 use super::replayer::Replayer;
@@ -43,6 +44,9 @@ impl Replayer<'_> {
         let page = addr / PAGE;
         let seen_before = !space.seen.insert(page);
         space.touched.insert(page);
+        if self.background.is_some() && matches!(access, trace::Access::Write | trace::Access::Unknown) {
+            background::mark(self.machine, addr);
+        }
         let kind = match outcome.kind {
             FaultKind::AnonZero => "anon-zero",
             FaultKind::Anon => "anon",

@@ -4,10 +4,12 @@
 //! survey     reads a trace to its end: is it whole, which files, how much memory     pages    sets of pages
 //! run        a machine, a manager, the events, and what is left at the end           files    the page cache, warm
 //! replayer   applies events: lives (fork, exec, exit), calls (by plan and verb), faults; on processes and their CPUs
+//! background the same beside a collapser of small pages and a splitter of folios, for an experiment
 //! check      the same in lockstep with the naive model        costs, memory    what it took in time and space
 //! report     as JSON lines                                    text     as tables
 //! ```
 
+mod background;
 mod calls;
 mod check;
 mod costs;
@@ -36,6 +38,7 @@ use anyhow::{Result, anyhow};
 use clap::value_parser;
 use serde_json::Value;
 
+pub(crate) use background::{Behind, Moment, Plan as BackgroundPlan, Recording};
 pub use error::ReplayError;
 
 use crate::bench::{machine, row};

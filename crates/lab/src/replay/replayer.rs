@@ -7,6 +7,7 @@ use quire::cpu::CpuId;
 use quire::manager::MemoryManager;
 use quire::vm::File;
 
+use super::background::Background;
 use super::check::Check;
 use super::costs::{Costs, Stopwatch};
 use super::error::ReplayError;
@@ -61,6 +62,8 @@ pub(super) struct Replayer<'m> {
     pub(super) starting: HashMap<u32, u64>,
     /// Whether the trace tells access, protection and whether a fault was resolved.
     pub(super) tells_all: bool,
+    /// What goes on beside it.
+    pub(super) background: Option<Background>,
 }
 
 impl<'m> Replayer<'m> {
@@ -90,6 +93,7 @@ impl<'m> Replayer<'m> {
             forked: HashMap::new(),
             starting: HashMap::new(),
             tells_all: survey.header.tier == Tier::Privileged,
+            background: None,
         }
     }
 
@@ -100,7 +104,13 @@ impl<'m> Replayer<'m> {
     pub(super) fn step(&mut self, event: &Event) -> Result<(), ReplayError> {
         let cpu = self.processes.cpu_of(event.tid);
         let machine = self.machine;
-        machine.run_on(cpu, || self.apply(event, cpu))?;
+        machine.run_on(cpu, || {
+            self.apply(event, cpu)?;
+            if let Some(background) = &mut self.background {
+                background.turn(self.event, (machine, self.manager), self.watch, self.processes.spaces());
+            }
+            Ok::<_, ReplayError>(())
+        })?;
         self.event += 1;
         Ok(())
     }

@@ -9,6 +9,7 @@ use quire::manager::{Config, MemoryManager, MemoryRange};
 use quire::page_alloc::{AllocatorConfig, Zeroes};
 use quire::stats::Stat;
 
+use super::background::{Background, Plan};
 use super::costs::{Costs, Stopwatch};
 use super::error::ReplayError;
 use super::files;
@@ -26,6 +27,8 @@ pub(super) struct World {
     check: bool,
     /// Memory is all zeroes until a manager has used it.
     fresh: bool,
+    /// What goes on beside the replay.
+    pub(super) background: Option<Plan>,
 }
 
 /// What one replay showed.
@@ -42,6 +45,8 @@ pub(super) struct Outcome {
     pub(super) mapped_around: u64,
     /// Frames that were not given back.
     pub(super) leaked: u64,
+    /// What went on beside it.
+    pub(super) background: Option<Background>,
 }
 
 impl Outcome {
@@ -65,7 +70,7 @@ impl World {
             HostedConfig { real_ipis: false, ..HostedConfig::bench(bytes) }
         };
         let machine = config.with_cpus(cpus).build()?;
-        Ok(Self { machine, bytes, check, fresh: true })
+        Ok(Self { machine, bytes, check, fresh: true, background: None })
     }
 
     /// Replays the trace.
@@ -107,6 +112,7 @@ impl World {
         machine.reset_counters();
         let mut replayer =
             Replayer::new(machine, &manager, watch, survey, files.map_err(|_| full())?, self.check, size);
+        replayer.background = self.background.map(|plan| Background::new(plan, survey.header.events));
         let replayed = replay_events(path, &mut replayer, progress);
         let counted = machine.counters();
         let (outcome, event) = machine.run_on(CpuId(0), || finish(replayer, counted));
@@ -128,7 +134,7 @@ impl World {
 /// Ends what a replay that stopped early has left, closes the files, and keeps what was counted.
 fn finish(mut replayer: Replayer<'_>, counted: Counters) -> (Outcome, u64) {
     replayer.processes.release_all();
-    let Replayer { size, counts, verbs, faults, peak, event, .. } = replayer;
+    let Replayer { size, counts, verbs, faults, peak, event, background, .. } = replayer;
     let outcome = Outcome {
         size,
         counts,
@@ -139,6 +145,7 @@ fn finish(mut replayer: Replayer<'_>, counted: Counters) -> (Outcome, u64) {
         flushes_avoided: 0,
         mapped_around: 0,
         leaked: 0,
+        background,
     };
     (outcome, event)
 }

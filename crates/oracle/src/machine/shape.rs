@@ -61,6 +61,13 @@ impl MachineShape {
         Self { bytes: GIGANTIC_BYTES, cpus: rng.usize(1..3), policy, ..Self::new(rng) }
     }
 
+    /// A machine with plenty of memory, and with small folios at faults, so that there is something to collapse.
+    pub fn of_small_folios(rng: &mut Rng) -> Self {
+        let order = *rng.choice(&[0, 2, 4, 8]).expect("not empty");
+        let policy = FolioPolicy::LINUX.with(Order::new(order).unwrap_or(Order::FRAME), OrderPolicy::Always);
+        Self { policy, ..Self::new(rng) }
+    }
+
     /// The same machine with so little memory that it runs out.
     #[must_use]
     pub fn small(self, bytes: u64) -> Self {
@@ -110,6 +117,8 @@ pub struct RunCounts {
     pub flushes: u64,
     /// Leaves of 1 GiB, as [`Quire::gigantic`] counts them.
     pub gigantic: u64,
+    /// Ranges of 2 MiB that were collapsed.
+    pub collapsed: u64,
 }
 
 /// Builds the machine, steps library and model through the operations, exits everything, closes all files and checks
@@ -159,6 +168,7 @@ pub fn check_machine(
         allocations: machine.allocations_asked(),
         flushes: machine.flushes_asked(),
         gigantic: subject.gigantic(),
+        collapsed: subject.collapsed(),
     };
     machine.set_failures(FailurePlan::Off);
     subject.close();

@@ -31,12 +31,14 @@ pub struct Draw {
 }
 
 /// Kinds of operations that are drawn.
-const KINDS: usize = 19;
+const KINDS: usize = 20;
 
 /// The last of those that every run may have.
 const TRUNCATE: usize = 17;
 /// What idle CPUs do, which shows only where folios are cleared on demand.
 const CLEAR_AHEAD: usize = 18;
+/// Small pages become large ones, which shows only in how much is resident.
+const COLLAPSE: usize = 19;
 
 /// Pages of a folio of 1 GiB, and of a piece that it is cleared in.
 const GIGANTIC: i32 = 1 << 18;
@@ -99,6 +101,15 @@ impl Draw {
             self.weights[kind] = self.weights[kind].max(weight);
         }
         self.anonymous = true;
+    }
+
+    /// Collapses often, between forks, moves and stores to many pages in a row, most of them of private anonymous memory.
+    pub fn collapses(&mut self) {
+        let often = [(0, 6), (3, 3), (4, 3), (10, 2), (11, 2), (12, 12), (13, 8), (14, 8), (COLLAPSE, 10)];
+        for (kind, weight) in often {
+            self.weights[kind] = self.weights[kind].max(weight);
+        }
+        (self.span, self.longest, self.anonymous) = (3000, 1600, true);
     }
 
     /// Maps anonymous memory by the GiB, stores here and there, cuts it, moves it and forks, while idle CPUs clear ahead. Nothing
@@ -271,6 +282,11 @@ impl Draw {
             14 => Op::Touch(self.at(rng, true), rng.u32(1..=self.longest)),
             15 => Op::Access(self.at(rng, true), *rng.choice(&[Kind::Read, Kind::Write]).expect("not empty")),
             16 => Op::Access(self.at(rng, true), Kind::Exec),
+            // Mostly all that there may be: what is mapped is seldom 2 MiB at their alignment.
+            COLLAPSE if rng.u32(..4) > 0 => {
+                Op::Collapse(At::Window(-self.span, 0), 2 * self.span as u64 * PAGE, rng.u32(..4) == 0)
+            }
+            COLLAPSE => Op::Collapse(self.at(rng, false), self.len(rng), false),
             CLEAR_AHEAD => Op::ClearAhead(*rng.choice(&[3, 40, 512, 512]).expect("not empty")),
             _ => {
                 let (file, bytes) = *rng.choice(&self.files).expect("not empty");

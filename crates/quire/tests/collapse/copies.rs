@@ -189,6 +189,10 @@ fn madvise_says_why() {
             assert_eq!(collapse(BASE + 1, HUGE), Err(MmError::Invalid));
             assert_eq!(collapse(BASE, PAGE), Ok(()), "no 2 MiB in it");
             assert_eq!(collapse(BASE, u64::MAX - 5000), Err(MmError::Invalid));
+            // Of a range of any length only what is mapped takes time.
+            assert_eq!(collapse(0, u64::MAX >> 1), Err(MmError::NoMemory));
+            let report = mm.collapse(VirtAddr(BASE), HUGE).unwrap();
+            assert_eq!(counts(&report), [0, 0, 1, 0]);
         });
     });
 }

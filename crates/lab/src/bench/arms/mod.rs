@@ -12,6 +12,7 @@ pub mod fork;
 pub mod gigantic;
 pub mod heap;
 pub mod interrupts;
+pub mod khugepaged;
 pub mod mapcount;
 pub mod mobility;
 pub mod page_alloc;

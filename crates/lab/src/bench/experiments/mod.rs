@@ -16,6 +16,7 @@ pub mod first_touch;
 pub mod fork;
 pub mod hugetlb_churn;
 pub mod hugetlb_pool;
+pub mod khugepaged;
 pub mod mapcount;
 pub mod mlock_gigantic;
 pub mod mobility;
@@ -50,6 +51,7 @@ pub const ALL: &[&Experiment] = &[
     &collapse::EXPERIMENT,
     &mapcount::EXPERIMENT,
     &collapse_thp::EXPERIMENT,
+    &khugepaged::EXPERIMENT,
     &clear::EXPERIMENT,
     &clear_cache::EXPERIMENT,
     &clear_then_use::EXPERIMENT,

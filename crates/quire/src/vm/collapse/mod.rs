@@ -61,6 +61,12 @@ impl<P: Platform> Mm<'_, P> {
         let mut report = Collapsed::default();
         let mut at = addr.align_up(BLOCK_SIZE).ok_or(MmError::Invalid)?;
         while at < end && end.0 - at.0 >= BLOCK_SIZE && !self.memory.platform().is_dying() {
+            // However long the range is, only what is mapped of it is gone through.
+            let Some(start) = self.first_mapped(VirtRange::new(at, end)) else { break };
+            if start > at {
+                at = start;
+                continue;
+            }
             let huge = self.huge_extent(at, end);
             let extent = VirtRange::from_len(at, huge.map_or(BLOCK_SIZE, PageSize::bytes));
             report.note(match huge {
@@ -71,5 +77,11 @@ impl<P: Platform> Mm<'_, P> {
             self.memory.platform().reschedule_point();
         }
         covered.map(|()| report)
+    }
+
+    /// The first multiple of 2 MiB in a range whose 2 MiB begin in, or before, a mapping. The range begins at one.
+    fn first_mapped(&self, range: VirtRange) -> Option<VirtAddr> {
+        let space = self.space.read(self.memory.platform());
+        space.tree.first_in(range).map(|vma| vma.range.start.align_down(BLOCK_SIZE).max(range.start))
     }
 }

@@ -1,0 +1,161 @@
+//! Arms of the experiment `khugepaged`: a bundled recording, replayed beside a collapser and a splitter.
+
+use std::path::PathBuf;
+
+use quire::vm::CollapseLimits;
+
+use crate::bench::experiment::{Arm, Better, Metric, Prepared, Sample, Skip};
+use crate::replay::{BackgroundPlan, Behind, Moment, Recording};
+
+/// Milliseconds of the program's own faults and calls are [`TIME`](crate::bench::experiment::TIME), in nanoseconds; this is what
+/// collapsing and splitting took.
+const BACKGROUND: Metric = Metric { name: "background", unit: "ns", better: Better::Lower };
+/// Of the pages that the program has touched, the share in leaves of 2 MiB; the mean over time.
+const COVERAGE: Metric = Metric { name: "coverage", unit: "%", better: Better::Higher };
+/// The same at the end.
+const COVERAGE_END: Metric = Metric { name: "coverage-end", unit: "%", better: Better::Higher };
+/// Pages that are there and were never touched, for each hundred that were; the mean over time.
+const UNTOUCHED: Metric = Metric { name: "untouched", unit: "%", better: Better::Lower };
+/// Resident private memory, the mean over time.
+const RESIDENT: Metric = Metric { name: "resident", unit: "pages", better: Better::Lower };
+
+/// A recording and the limits of whoever works in the background.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// Name of a bundled recording.
+    pub recording: &'static str,
+    /// Holes that a collapse fills in, and zeroes beyond which a folio is split.
+    pub max_ptes_none: usize,
+}
+
+/// A way to come by large folios and to be rid of them.
+#[derive(Clone, Copy)]
+struct Way {
+    name: &'static str,
+    about: &'static str,
+    large_faults: bool,
+    collapses: bool,
+    splits: bool,
+}
+
+const WAYS: [Way; 5] = [
+    Way {
+        name: FAULTS,
+        about: "single frames, and nobody in the background.",
+        large_faults: false,
+        collapses: false,
+        splits: false,
+    },
+    Way {
+        name: "collapse",
+        about: "faults bring single frames, as if no folio of 2 MiB were free; a collapser within the case's max_ptes_none has 256 turns of \
+                4096 pages.",
+        large_faults: false,
+        collapses: true,
+        splits: false,
+    },
+    Way {
+        name: "collapse-split",
+        about: "the same, and folios with more zeroes than max_ptes_none are split in each turn, 32 of them looked at.",
+        large_faults: false,
+        collapses: true,
+        splits: true,
+    },
+    Way {
+        name: "large",
+        about: "faults bring folios of 2 MiB wherever they fit, and nobody is in the background.",
+        large_faults: true,
+        collapses: false,
+        splits: false,
+    },
+    Way {
+        name: "large-split",
+        about: "the same, and folios with more zeroes than max_ptes_none are split, as above.",
+        large_faults: true,
+        collapses: false,
+        splits: true,
+    },
+];
+
+/// The arm with nobody in the background.
+pub const FAULTS: &str = "frames";
+
+/// Every arm. The checksum of a repetition is the number of events of the recording.
+pub fn all() -> Vec<Box<dyn Arm<Life>>> {
+    WAYS.into_iter().map(|way| -> Box<dyn Arm<Life>> { Box::new(Quire { way }) }).collect()
+}
+
+struct Quire {
+    way: Way,
+}
+
+impl Arm<Life> for Quire {
+    fn name(&self) -> &'static str {
+        self.way.name
+    }
+
+    fn about(&self) -> &'static str {
+        self.way.about
+    }
+
+    fn setup(&mut self, case: &Life) -> Result<Box<dyn Prepared + '_>, Skip> {
+        let file = format!("traces/{}.qtrace", case.recording);
+        let path =
+            find(&file).ok_or_else(|| Skip(format!("{file} is not here: run it in the repository")))?;
+        let recording = Recording::open(&path).map_err(|error| Skip(error.to_string()))?;
+        let Way { large_faults, collapses, splits, .. } = self.way;
+        let max_ptes_none = case.max_ptes_none;
+        let limits = CollapseLimits { max_ptes_none, ..CollapseLimits::default() };
+        let plan = BackgroundPlan {
+            large_faults,
+            collapse: collapses.then_some(limits),
+            split: splits.then_some(max_ptes_none),
+        };
+        Ok(Box::new(Ready { recording, plan }))
+    }
+}
+
+/// A file of the repository, from wherever in it the program runs.
+fn find(file: &str) -> Option<PathBuf> {
+    let here = std::env::current_dir().ok()?;
+    here.ancestors().map(|folder| folder.join(file)).find(|path| path.exists())
+}
+
+struct Ready {
+    recording: Recording,
+    plan: BackgroundPlan,
+}
+
+impl Prepared for Ready {
+    fn run(&mut self) -> Result<Sample, Skip> {
+        let behind = self.recording.replay(self.plan).map_err(|error| Skip(error.to_string()))?;
+        Ok(sample(&behind))
+    }
+}
+
+fn sample(behind: &Behind) -> Sample {
+    let moments = &behind.moments;
+    let mean =
+        |value: fn(&Moment) -> f64| moments.iter().map(value).sum::<f64>() / moments.len().max(1) as f64;
+    let coverage = |moment: &Moment| 100.0 * moment.large as f64 / moment.touched.max(1) as f64;
+    let untouched =
+        |moment: &Moment| 100.0 * (moment.resident - moment.touched) as f64 / moment.touched.max(1) as f64;
+    let sample = Sample::new(behind.program_ns as f64, behind.events)
+        .metric(BACKGROUND, behind.background_ns as f64)
+        .metric(COVERAGE, mean(coverage))
+        .metric(COVERAGE_END, moments.iter().rev().find(|moment| moment.touched > 0).map_or(0.0, coverage))
+        .metric(UNTOUCHED, mean(untouched))
+        .metric(RESIDENT, mean(|moment| moment.resident as f64));
+    // What it was like over time, as far as counters can tell: eight of the moments.
+    let step = moments.len().div_ceil(8).max(1);
+    let over_time = moments.iter().step_by(step).enumerate().fold(sample, |sample, (at, moment)| {
+        let percent = at * step * 100 / moments.len().max(1);
+        sample
+            .count(&format!("large_pages_at_{percent:02}"), moment.large)
+            .count(&format!("resident_pages_at_{percent:02}"), moment.resident)
+    });
+    over_time
+        .count("collapsed", behind.collapsed)
+        .count("split", behind.split)
+        .count("frames_recovered", behind.freed)
+}

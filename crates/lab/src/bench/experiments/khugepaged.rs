@@ -1,0 +1,79 @@
+//! What do a collapser and a splitter in the background make of a recorded program's memory over time?
+
+use serde_json::{Map, json};
+
+use crate::bench::arms::khugepaged::{self, Life};
+use crate::bench::experiment::{Case, Experiment, Measured};
+use crate::bench::row::Row;
+use crate::bench::runner::Runner;
+use crate::bench::table;
+
+/// See the module.
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "khugepaged",
+    question: "How much of a recorded program's memory is in leaves of 2 MiB over time, and how much is there that it never touched, with small or large folios at faults and a collapser and a splitter behind them?",
+    expectation: "large: most is covered at once, with memory that was never touched beside. collapse/511: nearly as much, later, and as much in vain. collapse/64: less covered, next to nothing in vain. split/409: what was never touched comes back, and \
+                  coverage goes down by the folios that were mostly empty.",
+    baseline: &[khugepaged::FAULTS],
+    per: "call",
+    notes: &[
+        "`time` is what all recorded faults and calls of the programs took on Quire, on a watchful hosted machine; `background` is collapsing and splitting.",
+        "A page holds something once a store to it was recorded, and zeroes before, so a folio is as full as the program has touched it.",
+        "The background has its turns by events, 256 in all, and memory is looked at 32 times; time that passed without an event is none here.",
+        "Linux has no arm: it cannot replay a recording, and its khugepaged works at its own pace.",
+    ],
+    run,
+    appendix: Some(appendix),
+};
+
+fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
+    let recordings: &[&'static str] = runner.scale.pick(&["gcc"], &["gcc", "python", "redis", "java"]);
+    let limits: &[usize] = runner.scale.pick(&[64], &[511, 409, 64]);
+    let cases = recordings.iter().flat_map(|&recording| {
+        limits.iter().map(move |&max_ptes_none| {
+            let params = [("recording", json!(recording)), ("max_ptes_none", json!(max_ptes_none))];
+            let params =
+                params.map(|(name, value)| (name.to_owned(), value)).into_iter().collect::<Map<_, _>>();
+            Case {
+                name: format!("{recording}/{max_ptes_none}"),
+                params,
+                spec: Life { recording, max_ptes_none },
+            }
+        })
+    });
+    runner.measure(experiment, &cases.collect::<Vec<_>>(), &mut khugepaged::all())
+}
+
+/// The metrics side by side, and what was counted over time.
+fn appendix(rows: &[Row]) -> anyhow::Result<String> {
+    let metrics = ["coverage", "coverage-end", "untouched", "resident", "background"];
+    let counted = ["collapsed", "split", "frames_recovered"];
+    let header = ["case", "arm"]
+        .into_iter()
+        .chain(metrics)
+        .chain(counted)
+        .chain(["touched pages in leaves of 2 MiB over time"]);
+    let mut text = table::new(&header.map(str::to_owned).collect::<Vec<_>>(), 2);
+    for row in rows.iter().filter(|row| row.metric == "time" && row.skipped.is_none()) {
+        let value = |metric: &str| {
+            let same = |other: &&Row| {
+                (&other.case, &other.arm, other.metric.as_str()) == (&row.case, &row.arm, metric)
+            };
+            rows.iter()
+                .find(same)
+                .and_then(|row| row.median)
+                .map(|median| format!("{median:.1}"))
+                .unwrap_or_default()
+        };
+        let over_time = row.counters.iter().filter(|(name, _)| name.starts_with("large_pages_at_"));
+        let over_time = over_time.map(|(_, count)| count.to_string()).collect::<Vec<_>>().join(" ");
+        let mut cells = vec![row.case.clone(), row.arm.clone()];
+        cells.extend(metrics.map(value));
+        cells.extend(counted.map(|name| row.counters.get(name).map(u64::to_string).unwrap_or_default()));
+        cells.push(over_time);
+        text.add_row(cells);
+    }
+    Ok(format!(
+        "coverage and untouched in % of the pages touched, resident in pages, background in ns\n{text}"
+    ))
+}

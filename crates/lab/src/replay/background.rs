@@ -1,0 +1,191 @@
+//! A replay beside which memory is collapsed and split in the background: what a policy makes of a recorded program over time.
+//!
+//! A recording tells which pages a program stored to first, and not what it stored. Here each page whose fault was a store
+//! holds something from then on, and all others are zero; so a folio is as full as the program has touched it.
+
+use std::path::{Path, PathBuf};
+
+use hosted::Hosted;
+use quire::addr::{Order, VirtAddr};
+use quire::manager::MemoryManager;
+use quire::vm::{CollapseLimits, Collapser, FolioPolicy, Splitter};
+
+use super::costs::Stopwatch;
+use super::error::ReplayError;
+use super::policy::FolioSize;
+use super::processes::Space;
+use super::progress::Progress;
+use super::run::World;
+use super::survey::Survey;
+use super::verb::PAGE;
+
+/// Times that the background has its turn in one replay.
+const TURNS: u64 = 256;
+/// Moments at which memory is looked at.
+const MOMENTS: u64 = 32;
+/// Folios that are looked at in one turn.
+const FOLIOS: u64 = 32;
+
+/// Who changes what in the background.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Plan {
+    /// Whether faults bring folios of 2 MiB, rather than single frames.
+    pub(crate) large_faults: bool,
+    /// Within which limits small pages are collapsed.
+    pub(crate) collapse: Option<CollapseLimits>,
+    /// With more pages of zeroes than how many folios are split.
+    pub(crate) split: Option<usize>,
+}
+
+/// What memory was like at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Moment {
+    /// Pages of private memory that are there, each where it is mapped.
+    pub(crate) resident: u64,
+    /// Those among them that the program has touched.
+    pub(crate) touched: u64,
+    /// Touched ones in leaves of 2 MiB.
+    pub(crate) large: u64,
+}
+
+/// What became of it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Behind {
+    /// Memory at moments that are equally many events apart.
+    pub(crate) moments: Vec<Moment>,
+    /// Ranges of 2 MiB that were collapsed.
+    pub(crate) collapsed: u64,
+    /// Folios that were split.
+    pub(crate) split: u64,
+    /// Frames that became free by that.
+    pub(crate) freed: u64,
+    /// Nanoseconds of collapsing and splitting.
+    pub(crate) background_ns: u64,
+    /// Nanoseconds of the program's own faults and calls.
+    pub(crate) program_ns: u64,
+    /// Events of the recording.
+    pub(crate) events: u64,
+}
+
+/// The background of one replay.
+pub(super) struct Background {
+    plan: Plan,
+    collapser: Collapser,
+    splitter: Splitter,
+    events: u64,
+    behind: Behind,
+}
+
+impl Background {
+    pub(super) fn new(plan: Plan, events: u64) -> Self {
+        let collapser = plan.collapse.map_or_else(Collapser::default, Collapser::within);
+        let splitter = Splitter::new(plan.split.unwrap_or(0));
+        Self { plan, collapser, splitter, events, behind: Behind { events, ..Behind::default() } }
+    }
+
+    /// The background's turn after an event, if it is due; on the CPU that the caller is.
+    pub(super) fn turn<'s, 'm: 's>(
+        &mut self,
+        event: u64,
+        (machine, manager): (&Hosted, &MemoryManager<'_, Hosted>),
+        watch: &Stopwatch,
+        spaces: impl Iterator<Item = &'s Space<'m>>,
+    ) {
+        if due(event, self.events, TURNS) {
+            let ((), ns) = watch.time(|| self.work(manager));
+            self.behind.background_ns += ns;
+        }
+        if due(event, self.events, MOMENTS) {
+            self.behind.moments.push(look(machine, manager, spaces));
+        }
+    }
+
+    fn work(&mut self, manager: &MemoryManager<'_, Hosted>) {
+        if self.plan.collapse.is_some() {
+            // Faults are to stay as they are: as if no folio of 2 MiB had been free when they came.
+            let faults = manager.folio_policy();
+            manager.set_folio_policy(FolioPolicy::only(Order::BLOCK));
+            self.behind.collapsed += manager.collapse_ahead(&mut self.collapser).collapsed.collapsed();
+            manager.set_folio_policy(faults);
+        }
+        if self.plan.split.is_some() {
+            let done = manager.split_underused(&mut self.splitter, FOLIOS);
+            self.behind.split += done.split;
+            self.behind.freed += done.freed;
+        }
+    }
+
+    pub(super) fn end(self, program_ns: u64) -> Behind {
+        Behind { program_ns, ..self.behind }
+    }
+}
+
+/// Whether one of `turns` that are equally far apart comes with this event.
+fn due(event: u64, events: u64, turns: u64) -> bool {
+    let turn = |event: u64| event * turns / events.max(1);
+    turn(event + 1) > turn(event)
+}
+
+/// Looks at all page tables.
+fn look<'s, 'm: 's>(
+    machine: &Hosted,
+    manager: &MemoryManager<'_, Hosted>,
+    spaces: impl Iterator<Item = &'s Space<'m>>,
+) -> Moment {
+    let mut moment = Moment::default();
+    for space in spaces {
+        for leaf in machine.leaves(space.mm.root()) {
+            // What the page cache owns, and the page of zeroes, is held besides being mapped.
+            if manager.pages().is_held(leaf.frame) {
+                continue;
+            }
+            let touched =
+                (0..leaf.frames).filter(|page| space.touched.contains(leaf.addr.page() + page)).count();
+            moment.resident += leaf.frames;
+            moment.touched += touched as u64;
+            moment.large += if leaf.frames > 1 { touched as u64 } else { 0 };
+        }
+    }
+    moment
+}
+
+/// Stores something to a page, as its program did.
+pub(super) fn mark(machine: &Hosted, addr: u64) {
+    // Where a store is refused there was none: the access was a load, by whatever the recording knows.
+    let _ = machine.write(VirtAddr(addr / PAGE * PAGE), &addr.to_le_bytes());
+}
+
+/// A bundled recording, ready to be replayed.
+pub(crate) struct Recording {
+    path: PathBuf,
+    survey: Survey,
+    world: World,
+    watch: Stopwatch,
+}
+
+impl Recording {
+    /// The recording of this name, and a machine that has room for it.
+    ///
+    /// # Errors
+    /// [`ReplayError`].
+    pub(crate) fn open(path: &Path) -> Result<Self, ReplayError> {
+        let survey = Survey::of(path, &mut Progress::new(String::new()))?;
+        // A folio comes before the pages that it replaces go.
+        let world = World::new(survey.needed + survey.needed / 2, survey.header.cpus as usize, false)?;
+        Ok(Self { path: path.to_owned(), survey, world, watch: Stopwatch::new() })
+    }
+
+    /// Replays it with this in the background.
+    ///
+    /// # Errors
+    /// [`ReplayError`].
+    pub(crate) fn replay(&mut self, plan: Plan) -> Result<Behind, ReplayError> {
+        self.world.background = Some(plan);
+        let order = if plan.large_faults { Order::BLOCK } else { Order::FRAME };
+        let size = FolioSize::all().find(|size| size.order() == order).expect("both are sizes");
+        let mut progress = Progress::new(String::new());
+        let outcome = self.world.replay(&self.path, &self.survey, size, &self.watch, &mut progress)?;
+        let program_ns = outcome.quire_ns();
+        Ok(outcome.background.map_or_else(Behind::default, |background| background.end(program_ns)))
+    }
+}

@@ -262,8 +262,10 @@ impl Block {
     pub(crate) fn change_slot<P: Platform>(&self, platform: &P, at: PhysAddr, width: LaneWidth) {
         let before = self.any_lanes(platform);
         self.set_lanes(Some((at, width)));
-        if let (Some(before), Some(lanes)) = (before, self.slot_lanes(platform)) {
-            SmallMaps::new(0, Some(before)).copy_to(lanes);
+        match (before, self.slot_lanes(platform)) {
+            (Some(Lanes::Bits(before)), Some(Lanes::Bits(bits))) => bits.store(before.load()),
+            (Some(before), Some(lanes)) => SmallMaps::new(0, Some(before)).copy_to(lanes),
+            _ => {}
         }
         if self.state() == BlockState::FolioTail {
             self.heads.store(FrameMask::EMPTY);

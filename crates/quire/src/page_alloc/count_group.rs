@@ -55,7 +55,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         let (index, first) = (frame.index_in_block() / GROUP * GROUP, frame.block().first_frame());
         block.lock(self.platform);
         let mut small = [0; GROUP];
-        let lanes = block.lanes(self.platform).filter(|lanes| lanes.any());
+        let lanes = Some(block.small_maps(self.platform)).filter(|lanes| lanes.any());
         if let Some(lanes) = lanes {
             small.iter_mut().enumerate().for_each(|(at, count)| *count = lanes.get(index + at));
         }

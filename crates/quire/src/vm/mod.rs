@@ -43,8 +43,8 @@ mod track;
 mod translate;
 pub mod tree;
 mod truncate;
-mod userfault;
 mod usage;
+mod userfault;
 pub mod vma;
 
 pub use collapse::{
@@ -67,8 +67,8 @@ pub use pagemap::PageWord;
 pub use policy::{FolioOverride, FolioPolicy, HugeAdvice, OrderPolicy, OrderSet};
 pub use secondary::Secondary;
 pub use translate::Translated;
+pub use usage::Usage;
 pub use userfault::{
     Answer, AnswerMode, Registration, TakenEvent, Ticket, Userfault, UserfaultChanges, UserfaultEvent,
     UserfaultFault, UserfaultInfo, UserfaultKind, UserfaultModes,
 };
-pub use usage::Usage;

@@ -1,4 +1,4 @@
-//! Huge pages that are mapped in parts become large leaves again: same frames, same rights, nobody kept out.
+//! Huge pages that are mapped in parts become large leaves again (invariant 11): same frames, same rights, nobody kept out.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

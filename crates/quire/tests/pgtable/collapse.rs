@@ -1,4 +1,4 @@
-//! Collapse in place: the shape changes and nothing else; what hardware records meanwhile is kept; what cannot be one leaf stays.
+//! Collapse in place (invariant 11): the shape changes and nothing else; what hardware records meanwhile is kept; what cannot be one leaf stays.
 
 use hosted::{Hosted, HostedConfig, InterruptPlan};
 use quire::addr::{Frame, FrameRange, Order, PageSize, VirtAddr};

@@ -255,6 +255,13 @@ impl Bitmap {
         near.unwrap_or_else(|| FrameMask::ALL.without(self.load()).largest_group())
     }
 
+    /// Whether the set holds any of `start .. start + count`.
+    #[inline]
+    pub fn meets_run(&self, start: usize, count: usize) -> bool {
+        let mut words = start / 64..(start + count).div_ceil(64);
+        words.any(|word| self.word(word) & run_in_word(word, start, count) != 0)
+    }
+
     /// Adds the frames `start .. start + count`. Under the block's lock.
     #[inline]
     pub fn insert_run(&self, start: usize, count: usize) {

@@ -80,8 +80,8 @@ impl<'a> SmallMaps<'a> {
 }
 
 impl Block {
-    /// One more leaf for each frame of `start .. start + count`, of a block of a folio of whole blocks. Whether nothing of the
-    /// block was counted before. Without a slot only where it may be counted `in_record`. Under the block's lock.
+    /// One more leaf for each frame of `start .. start + count`, of a block of a folio of whole blocks. Whether perhaps
+    /// nothing of the block was counted before. Without a slot only where it may be counted `in_record`. Under the block's lock.
     ///
     /// # Errors
     /// [`LaneError::Full`]: there is no slot, or a count would pass what it holds. Nothing has changed then.
@@ -120,18 +120,38 @@ impl Block {
     /// One leaf for each frame of a run, none of which has one, in the record.
     #[inline]
     fn add_once(&self, tables: u32, start: usize, count: usize) -> Result<bool, LaneError> {
-        let (counted, wanted) = (self.heads.load(), FrameMask::run(start, count));
-        if tables > 0 || !counted.intersection(wanted).is_empty() {
+        if tables > 0 || self.heads.meets_run(start, count) {
             return Err(LaneError::Full);
         }
-        let all = counted.union(wanted);
-        let whole = all == FrameMask::ALL;
-        self.table_maps().store(whole.into(), Ordering::Relaxed);
-        self.heads.store(if whole { FrameMask::EMPTY } else { all });
-        Ok(counted.is_empty())
+        if count == BLOCK_FRAMES {
+            self.table_maps().store(1, Ordering::Relaxed);
+            return Ok(true);
+        }
+        self.heads.insert_run(start, count);
+        let full = |word: usize| self.heads.word(word) == u64::MAX;
+        // Mostly the word that has just changed says that there is more to come.
+        if full(start / 64) && (0..BLOCK_FRAMES / 64).all(full) {
+            self.heads.store(FrameMask::EMPTY);
+            self.table_maps().store(1, Ordering::Relaxed);
+        }
+        Ok(true)
     }
 
-    /// One leaf less for each of these frames, in the record.
+    /// One leaf less for each frame of a run, in the record.
+    #[inline]
+    fn remove_run_once(&self, start: usize, count: usize, zeroed: &mut FrameMask) -> Result<(), LaneError> {
+        if self.table_maps().load(Ordering::Relaxed) > 0 || self.state() != BlockState::FolioTail {
+            return self.remove_once(FrameMask::run(start, count), zeroed);
+        }
+        if !self.heads.contains_run(start, count) {
+            return Err(LaneError::Underflow);
+        }
+        self.heads.remove_run(start, count);
+        *zeroed = zeroed.union(FrameMask::run(start, count));
+        Ok(())
+    }
+
+    /// The same for each of these frames.
     #[inline]
     fn remove_once(&self, frames: FrameMask, zeroed: &mut FrameMask) -> Result<(), LaneError> {
         let whole = self.table_maps().load(Ordering::Relaxed) > 0;
@@ -160,7 +180,7 @@ impl Block {
     ) -> Result<(), LaneError> {
         let tables = self.table_maps().load(Ordering::Relaxed);
         let Some(lanes) = self.slot_lanes(platform) else {
-            return self.remove_once(FrameMask::run(start, count), zeroed);
+            return self.remove_run_once(start, count, zeroed);
         };
         if count == BLOCK_FRAMES && tables > 0 {
             self.table_maps().store(tables - 1, Ordering::Relaxed);

@@ -42,7 +42,8 @@ fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
         case("staged/8spaces", Collapse { to: staged, spaces: 8, ..plain }),
     ];
     if other.is_some() {
-        for (name, to) in [("direct", direct), ("staged", staged)] {
+        let ways = [("staged", staged), ("direct", direct)];
+        for (name, to) in ways.into_iter().take(runner.scale.pick(1, 2)) {
             let touched = Collapse { to, touched_on: other, ..plain };
             cases.push(case(&format!("{name}/touched"), touched));
             cases.push(case(&format!("{name}/guest"), Collapse { virtual_cpu: true, ..touched }));

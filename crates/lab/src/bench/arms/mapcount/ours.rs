@@ -80,8 +80,7 @@ impl Prepared for Ready {
             let first = allocator
                 .alloc(Gfp::USER, Order::GIGANTIC)
                 .map_err(|error| Skip::because("a folio of 1 GiB", error))?;
-            // A pool has it.
-            allocator.hold(FrameRange::folio(first, Order::GIGANTIC));
+            allocator.make_huge(first);
             let said = |error: MapError| Skip::because("page tables", error);
             let context = PageTables::create(&allocator, PagingMode::FourLevel).map_err(said)?;
             let world = World { allocator: &allocator, context: &context, first };

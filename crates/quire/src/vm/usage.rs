@@ -153,8 +153,8 @@ impl AddAssign for Usage {
 }
 
 impl<P: Platform> Mm<'_, P> {
-    /// Shows every mapping in ascending order and how much of it is in memory, whole mappings of which a part lies in the
-    /// range by that part. Exact while nobody changes mappings ([`Self::mapped`]); holds no lock while it shows. The caller holds no lock.
+    /// Shows every mapping that has a part in the range, in ascending order, and how much of that part is in memory. Exact while nobody
+    /// changes mappings ([`Self::mapped`]). Holds no lock while it shows; the caller holds none, either.
     pub fn smaps(&self, range: VirtRange, mut show: impl FnMut(&VmaInfo, &Usage)) {
         let mut at = range.start;
         while let Some(vma) = self.mapping_in(VirtRange { start: at, end: range.end.max(at) }) {

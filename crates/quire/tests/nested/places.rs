@@ -1,5 +1,5 @@
 //! Each place at which anonymous memory, or a right to it, goes: a copy exists before and none after; and a lost bracket is
-//! noticed, or this suite could not tell a correct library from one that tells nobody (invariant 11).
+//! noticed, or this suite could not tell a correct library from one that tells nobody (invariant 12).
 
 use hosted::{Hosted, HostedConfig, Nested};
 use quire::addr::{FrameRange, Order, VirtAddr};

@@ -1,5 +1,5 @@
 //! Virtual CPUs that run while others change everything under them: no copy leads to a frame that is not its any more, and
-//! no store is made that the page table does not allow any more (invariant 11).
+//! no store is made that the page table does not allow any more (invariant 12).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

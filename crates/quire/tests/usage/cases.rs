@@ -61,7 +61,7 @@ fn a_large_leaf_that_another_maps_in_pieces() {
             mm.mlock(VirtAddr(BASE), 2 * MIB, false).unwrap();
             let usage = mm.usage_of_all();
             assert_eq!((usage.anon_huge, usage.by_size), (4 * MIB, [0, 4 * MIB, 0]));
-            assert_eq!((usage.pss_bytes(), usage.locked), (4 * MIB, 2 * MIB << 12));
+            assert_eq!((usage.pss_bytes(), usage.locked), (4 * MIB, (2 * MIB) << 12));
             let child = mm.fork().unwrap();
             assert_eq!(child.usage_of_all().locked, 0);
             child.mprotect(VirtAddr(BASE), PAGE, R).unwrap();

@@ -3,9 +3,10 @@
 use fastrand::Rng;
 use hosted::{Hosted, HostedConfig};
 use quire::addr::VirtAddr;
+use quire::filemap::FileKind;
 use quire::hugetlb::HugeSize;
 use quire::manager::Config;
-use quire::page_alloc::{FrameInfo, NodeSet};
+use quire::page_alloc::NodeSet;
 use quire::platform::FileId;
 use quire::vm::{
     Access, Advice, Backing, File, FolioPolicy, ForkStrategy, MapRequest, OrderPolicy, Placement, Remap,
@@ -74,7 +75,7 @@ impl World<'_, '_> {
             10 => _ = space.munmap(addr, len),
             11 => _ = space.mprotect(addr, len, if self.rng.bool() { R } else { RW }),
             12 => _ = space.madvise(addr, len, Advice::DontNeed),
-            13 => _ = space.madvise(addr, len, Advice::Free),
+            13 if !is_huge(space, addr) => _ = space.madvise(addr, len, Advice::Free),
             14 => {
                 let to = VirtAddr(BASE + self.rng.u64(0..PLACES * PLACE / PAGE) * PAGE);
                 let _moved = space.mremap(addr, len, len, Remap::Fixed(to));
@@ -86,11 +87,8 @@ impl World<'_, '_> {
             }
             16 => {
                 let leaf = space.translate(addr, Access::Read);
-                let huge = |frame| {
-                    matches!(self.manager.pages().frame_info(frame), FrameInfo::InUse { huge: true, .. })
-                };
                 // The folios of pools stay whole.
-                if let Some(leaf) = leaf.filter(|leaf| !huge(leaf.frame)) {
+                if let Some(leaf) = leaf.filter(|_| !is_huge(space, addr)) {
                     let _split = self.manager.split_folio(leaf.frame, order(self.rng.u8(0..3)));
                 }
             }
@@ -100,6 +98,13 @@ impl World<'_, '_> {
             _ => _ = space.mlock(addr, PAGE * 4, true),
         }
     }
+}
+
+/// Whether huge pages are mapped at an address.
+fn is_huge(mm: &Space<'_>, addr: VirtAddr) -> bool {
+    let mut huge = false;
+    mm.vmas(|vma| huge |= vma.range.contains(addr) && matches!(vma.file, Some((FileKind::Huge { .. }, _))));
+    huge
 }
 
 fn run(fork: ForkStrategy, folios: FolioPolicy, seed: u64) {

@@ -243,7 +243,7 @@ fn check_other_allocator_experiments(rows: &[Row]) {
     }
 }
 
-const NAMES: [&str; 23] = [
+const NAMES: [&str; 24] = [
     "boot",
     "page-alloc",
     "time-bench",

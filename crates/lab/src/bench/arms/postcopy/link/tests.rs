@@ -10,7 +10,7 @@ fn drain(link: &mut Link, now: u64) -> Vec<usize> {
 #[test]
 fn a_stream_keeps_the_wire_busy_however_seldom_it_is_asked() {
     let mut link = Link::new(WIRE, 1000, 4);
-    assert_eq!(drain(&mut link, 1099), []);
+    assert!(drain(&mut link, 1099).is_empty());
     assert_eq!(drain(&mut link, 1100), [0]);
     assert_eq!(drain(&mut link, 3099), [1]);
     assert_eq!(drain(&mut link, 10_000), [2, 3]);

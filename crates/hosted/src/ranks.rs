@@ -15,6 +15,7 @@ const ALL: [Rank; Rank::Parked as usize] = [
     Rank::File,
     Rank::FileViews,
     Rank::Forming,
+    Rank::Underused,
     Rank::Userfault,
     Rank::PageTable,
     Rank::PageTableSecond,

@@ -244,6 +244,7 @@ fn check_other_allocator_experiments(rows: &[Row]) {
 }
 
 const NAMES: [&str; 24] = [
+const NAMES: [&str; 27] = [
     "boot",
     "page-alloc",
     "time-bench",
@@ -259,6 +260,10 @@ const NAMES: [&str; 24] = [
     "protect",
     "move",
     "churn",
+    "collapse",
+    "mapcount",
+    "collapse-thp",
+    "khugepaged",
     "clear",
     "clear-cache",
     "clear-then-use",
@@ -276,6 +281,9 @@ const OURS: [&str; 3] = ["quire", "irq-off", "task-only"];
 /// Metrics that are what is left after something was taken off: in a short run they may be nothing or less.
 const REMAINDERS: [&str; 6] = ["clear", "rest", "alloc", "free", "alloc-cycles", "free-cycles"];
 
+/// Metrics that may be nothing: shares of memory, and waits.
+const SHARES: [&str; 4] = ["coverage", "coverage-end", "untouched", "stall"];
+
 /// What every line must hold.
 fn check(row: &Row) {
     let name = format!("{} {} {} {}", row.experiment, row.case, row.arm, row.metric);
@@ -287,14 +295,16 @@ fn check(row: &Row) {
             assert_eq!(row.samples.len(), 3, "{name}");
             assert_eq!(row.median, Summary::of(&row.samples).map(|summary| summary.median), "{name}");
             assert!(
-                REMAINDERS.contains(&row.metric.as_str()) || row.samples.iter().all(|sample| *sample > 0.0),
+                REMAINDERS.contains(&row.metric.as_str())
+                    || SHARES.contains(&row.metric.as_str())
+                    || row.samples.iter().all(|sample| *sample > 0.0),
                 "{name}"
             );
             assert!(!row.counters.is_empty(), "{name}");
         }
     }
     assert!(
-        ["ns", "cycles", "ops/s", "blocks", "GiB/s"].contains(&row.unit.as_str()),
+        ["ns", "cycles", "ops/s", "blocks", "GiB/s", "%", "pages"].contains(&row.unit.as_str()),
         "{name}: {}",
         row.unit
     );

@@ -199,6 +199,12 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         self.memory.split_underused(splitter, folios)
     }
 
+    /// Has [`Self::reclaim`], and whoever finds memory out, split folios of 2 MiB with more pages of zeroes than this, after
+    /// everything else was given up. At first 511, Linux's default: none are.
+    pub fn set_underused_limit(&self, max_ptes_none: usize) {
+        self.memory.set_underused_limit(max_ptes_none);
+    }
+
     /// Clears some free memory ahead of its use, as much as [`Zeroes`](crate::page_alloc::Zeroes) asks for; whether there was
     /// anything to do. For CPUs that have nothing else to do, after [`Self::clear_ahead`], for which somebody may wait. The
     /// caller holds no lock.

@@ -16,6 +16,8 @@ pub enum Rank {
     FileViews,
     /// One gigantic folio that is being cleared.
     Forming,
+    /// Where the search for underused folios is.
+    Underused,
     /// The events of one handler of faults.
     Userfault,
     /// The entries of one page-table page.

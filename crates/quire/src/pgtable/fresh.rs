@@ -23,7 +23,16 @@ pub(super) struct FreshTable<'a, 'p, P: Platform> {
 impl<'a, 'p, P: Platform> FreshTable<'a, 'p, P> {
     /// Takes a frame and empties it. Not under a page-table lock.
     pub(super) fn new(allocator: &'a PageAllocator<'p, P>, level: Level) -> Result<Self, AllocError> {
-        let (frame, contents) = allocator.alloc_known(Gfp::KERNEL, Order::FRAME)?;
+        Self::by(allocator, level, Gfp::KERNEL)
+    }
+
+    /// The same, with a frame that is asked for in this way.
+    pub(super) fn by(
+        allocator: &'a PageAllocator<'p, P>,
+        level: Level,
+        gfp: Gfp,
+    ) -> Result<Self, AllocError> {
+        let (frame, contents) = allocator.alloc_known(gfp, Order::FRAME)?;
         allocator.change(Stat::NrPageTablePages, 1);
         if contents == Contents::Unknown {
             clear_table(allocator.platform(), frame);

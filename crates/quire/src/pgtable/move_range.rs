@@ -6,6 +6,7 @@ use super::{PageTables, place_of};
 use crate::addr::{PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, Level};
 use crate::error::MapError;
+use crate::page_alloc::Gfp;
 use crate::platform::Platform;
 use crate::tlb::FlushBatch;
 use crate::tlb::words::Table;
@@ -66,7 +67,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
                 // In smaller leaves it can go anywhere. Where its alignment is in the way, those behind it come next.
                 let alone = to.is_aligned(extent.len());
                 let end = if alone { extent.end } else { rest.end.min(table_end(table, extent)) };
-                self.split_leaves(VirtRange::new(extent.start, end), table.level())?;
+                self.split_leaves(VirtRange::new(extent.start, end), table.level(), Gfp::KERNEL)?;
                 continue;
             }
             if entry.is_shared_table(table.level()) {

@@ -5,7 +5,7 @@ use crate::addr::{Frame, FrameRange, PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags, Level};
 use crate::error::MapError;
 use crate::limits::{SPLIT_BATCH, TABLE_ENTRIES};
-use crate::page_alloc::{Contents, CountError};
+use crate::page_alloc::{Contents, CountError, Gfp};
 use crate::platform::Platform;
 use crate::stats::Stat;
 use crate::tlb::FlushBatch;
@@ -44,12 +44,20 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
     /// # Errors
     /// [`MapError::OutOfMemory`]; the leaves translate as before then, though one may have been split already.
     pub fn split_at(&self, addr: VirtAddr) -> Result<(), MapError> {
+        self.split_at_by(addr, Gfp::KERNEL)
+    }
+
+    /// The same with tables that are asked for in this way. Shared.
+    ///
+    /// # Errors
+    /// As [`Self::split_at`].
+    pub fn split_at_by(&self, addr: VirtAddr, gfp: Gfp) -> Result<(), MapError> {
         loop {
             let found = self.lookup(addr);
             match found.leaf_size() {
                 Some(size) if !addr.is_aligned(size.bytes()) => {
                     let leaf = VirtRange::from_len(addr.align_down(size.bytes()), size.bytes());
-                    self.split_leaves(leaf, found.level)?;
+                    self.split_leaves(leaf, found.level, gfp)?;
                 }
                 _ => return Ok(()),
             }
@@ -62,12 +70,12 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
     ///
     /// # Errors
     /// [`MapError::OutOfMemory`]; all leaves translate as before then, though some may have been split already.
-    pub(super) fn split_leaves(&self, range: VirtRange, level: Level) -> Result<(), MapError> {
+    pub(super) fn split_leaves(&self, range: VirtRange, level: Level, gfp: Gfp) -> Result<(), MapError> {
         let (Some(table), Some(size)) = (self.find(range.start, level), level.leaf_size()) else {
             return Ok(());
         };
         let mut pieces = [const { None }; SPLIT_BATCH];
-        self.prepare_split(table, range, &mut pieces)?;
+        self.prepare_split(table, range, gfp, &mut pieces)?;
         let begun = pieces.iter_mut().flatten().try_for_each(|piece| self.begin_split(table, size, piece));
         // What was taken out has all that it needs, also after an error.
         self.finish_split(table, size, &mut pieces);
@@ -79,6 +87,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         &'s self,
         table: Table<'p>,
         range: VirtRange,
+        gfp: Gfp,
         pieces: &mut Pieces<'s, 'p, P>,
     ) -> Result<(), MapError> {
         let level = table.level();
@@ -87,7 +96,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         let addrs = (0..count).map(|at| start.add(at * level.entry_bytes()));
         let leaves = addrs.filter(|&addr| table.load(table.index(addr)).is_leaf(level));
         for (piece, addr) in pieces[..batch].iter_mut().zip(leaves) {
-            let fresh = FreshTable::new(self.allocator, level.below())?;
+            let fresh = FreshTable::by(self.allocator, level.below(), gfp)?;
             *piece = Some(Piece { addr, leaf: Entry::EMPTY, fresh });
         }
         Ok(())

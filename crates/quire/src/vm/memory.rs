@@ -4,6 +4,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::body::{BodyBox, MmBody};
+use super::collapse::WhenShort;
 use super::edit::Spares;
 use super::family::Families;
 use super::fork::ForkStrategy;
@@ -41,6 +42,7 @@ pub struct Memory<'p, P: Platform> {
     zero: Frame,
     fork: ForkStrategy,
     forming: Forming,
+    when_short: WhenShort,
     huge: HugePools,
     userfaults: Contexts,
 }
@@ -84,9 +86,15 @@ impl<'p, P: Platform> Memory<'p, P> {
             zero,
             fork,
             forming: Forming::new(),
+            when_short: WhenShort::new(),
             huge,
             userfaults: Contexts::new(),
         })
+    }
+
+    /// The search for underused folios when memory is short.
+    pub(super) fn when_short(&self) -> &WhenShort {
+        &self.when_short
     }
 
     /// The gigantic folios that are being cleared.

@@ -20,7 +20,7 @@ const RUNS: usize = 32;
 
 impl<P: Platform> Memory<'_, P> {
     /// Gives up what can be had again, the cheapest first: page cache that nobody maps, frames of large folios that nobody
-    /// maps, and page cache that is mapped. How many frames became free. The caller holds no lock.
+    /// maps, page cache that is mapped, and zeroes in underused folios, if such are to be split. How many frames became free. The caller holds no lock.
     pub fn reclaim_all(&self) -> u64 {
         let mut freed = self.reclaim();
         if freed == 0 {
@@ -28,6 +28,9 @@ impl<P: Platform> Memory<'_, P> {
         }
         if freed == 0 {
             freed = self.reclaim_mapped();
+        }
+        if freed == 0 {
+            freed = self.reclaim_underused();
         }
         freed
     }

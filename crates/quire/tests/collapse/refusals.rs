@@ -4,7 +4,9 @@ use hosted::HostedConfig;
 use quire::addr::{FrameRange, Order, VirtAddr};
 use quire::page_alloc::Gfp;
 use quire::platform::FileId;
-use quire::vm::{Advice, Backing, FolioPolicy, MapRequest, Refusal, Sharing};
+use quire::vm::{
+    Advice, AnswerMode, Backing, FolioPolicy, MapRequest, Refusal, Sharing, UserfaultChanges, UserfaultModes,
+};
 
 use crate::support::{BASE, HUGE, PAGE, check, copied, fill, is_large, leaf, refused};
 use crate::world::{MIB, anonymous, load, run, small, with_manager};
@@ -73,6 +75,26 @@ fn leaves_that_do_not_suit() {
             fill(machine, mm, BASE, 0..512);
             mm.madvise(VirtAddr(BASE), HUGE, Advice::DontNeed).unwrap();
             refused(mm, BASE, Refusal::Empty);
+        });
+    });
+}
+
+/// What is missing in the range of a handler stays missing, until that brings it in.
+#[test]
+fn holes_of_a_handler_are_not_filled() {
+    small(|machine, manager| {
+        manager.set_folio_policy(FolioPolicy::FRAMES);
+        run(manager, |mm| {
+            mm.mmap(&anonymous(BASE, HUGE)).unwrap();
+            fill(machine, mm, BASE, 0..511);
+            let handler = manager.userfault(UserfaultChanges::NONE).expect("room");
+            mm.userfault_register(&handler, VirtAddr(BASE), HUGE, UserfaultModes::MISSING).unwrap();
+            refused(mm, BASE, Refusal::Watched);
+            let answer = mm.userfault_zeropage(VirtAddr(BASE + 511 * PAGE), PAGE, AnswerMode::WAKE);
+            assert!(answer.stopped.is_none(), "{answer:?}");
+            copied(mm, BASE);
+            check(machine, mm, BASE, |page| page < 511);
+            handler.close();
         });
     });
 }

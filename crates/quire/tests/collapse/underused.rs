@@ -93,6 +93,31 @@ fn what_does_not_suit_stays() {
     }
 }
 
+/// When memory is out, a store that nothing else could serve is served by zeroes of others, if that was allowed.
+#[test]
+fn zeroes_are_the_last_reserve() {
+    for limit in [511, 400] {
+        small(|machine, manager| {
+            manager.set_folio_policy(FolioPolicy::only(Order::BLOCK));
+            manager.set_underused_limit(limit);
+            run(manager, |mm| {
+                mm.mmap(&anonymous(BASE, 8 * HUGE)).unwrap();
+                (0..4).for_each(|at| fill(machine, mm, BASE + at * HUGE, [9].into_iter()));
+                let mut kept = Vec::new();
+                while let Ok(frame) = manager.pages().alloc(quire::page_alloc::Gfp::KERNEL, Order::FRAME) {
+                    kept.push(frame);
+                }
+                let stored =
+                    (0..512).take_while(|page| store(machine, mm, BASE + 6 * HUGE + page * PAGE, 1).is_ok());
+                let stored = stored.count();
+                assert_eq!((stored == 512, stored == 0), (limit == 400, limit == 511));
+                (0..4).for_each(|at| check(machine, mm, BASE + at * HUGE, |page| page == 9));
+                kept.into_iter().for_each(|frame| manager.pages().free(frame, Order::FRAME).unwrap());
+            });
+        });
+    }
+}
+
 #[test]
 fn one_call_looks_at_so_many_folios() {
     small(|machine, manager| {

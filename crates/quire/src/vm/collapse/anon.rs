@@ -65,7 +65,7 @@ impl<P: Platform> Memory<'_, P> {
         terms: &Terms,
     ) -> Result<Done, Refusal> {
         let space = body.space.read(self.platform());
-        terms.mapping(&space, extent, self.policy())?;
+        let vma = terms.mapping(&space, extent, self.policy())?;
         let survey = match PageTables::new(self.pages(), &body.context).survey(extent.start, &Copied::NOTHING)
         {
             Stands::Large => return Ok(Done::Large),
@@ -73,8 +73,8 @@ impl<P: Platform> Memory<'_, P> {
             Stands::Other => return Err(Refusal::Lost),
             Stands::Table(survey) => survey,
         };
+        terms.leaves(vma, &survey)?;
         drop(space);
-        terms.leaves(&survey)?;
         if survey.in_order && self.collapse_shape(body, extent, terms)? {
             return Ok(Done::Reshaped);
         }
@@ -191,7 +191,7 @@ impl<P: Platform> Memory<'_, P> {
             _ => Err(Refusal::Busy),
         };
         let before = survey(&tables)?;
-        job.terms.leaves(&before)?;
+        job.terms.leaves(vma, &before)?;
         // What a handler of faults has not brought is not zero.
         let missing = before.present + before.zero < TABLE_ENTRIES;
         if missing && vma.attributes.handler.catches(UserfaultModes::MISSING) {

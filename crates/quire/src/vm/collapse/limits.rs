@@ -7,6 +7,7 @@ use crate::limits::TABLE_ENTRIES;
 use crate::pgtable::TableSurvey;
 use crate::vm::mm::Space;
 use crate::vm::policy::{FolioPolicy, HugeAdvice};
+use crate::vm::userfault::UserfaultModes;
 use crate::vm::vma::Vma;
 
 /// How much of 2 MiB may be what, for the background to collapse them. Names and defaults are Linux's, as files of
@@ -72,14 +73,17 @@ impl Terms {
         }
     }
 
-    /// Whether the leaves do.
-    pub(super) fn leaves(&self, survey: &TableSurvey) -> Result<(), Refusal> {
+    /// Whether the leaves in this mapping do.
+    pub(super) fn leaves(&self, vma: &Vma, survey: &TableSurvey) -> Result<(), Refusal> {
         let refused = |refused: bool, why| if refused { Err(why) } else { Ok(()) };
         refused(survey.lost > 0, Refusal::Lost)?;
         refused(survey.marked > 0, Refusal::Marked)?;
         refused(survey.held > 0, Refusal::Held)?;
         refused(survey.file > 0, Refusal::NotAnonymous)?;
         refused(survey.present + survey.zero == 0, Refusal::Empty)?;
+        // What is missing there is its handler's to bring in.
+        let watched = vma.attributes.handler.catches(UserfaultModes::MISSING);
+        refused(watched && survey.holes() > survey.zero, Refusal::Watched)?;
         if let Self::Within(limits) = self {
             refused(survey.holes() > limits.max_ptes_none, Refusal::Holes)?;
             refused(survey.shared > limits.max_ptes_shared, Refusal::Shared)?;

@@ -19,6 +19,7 @@ pub use huge::CollapseSteps;
 pub use limits::CollapseLimits;
 pub use report::{Collapsed, Refusal};
 pub use scan::{Collapser, Scanned};
+pub(super) use underused::WhenShort;
 pub use underused::{Splitter, Underused};
 
 use super::madvise::covers;

@@ -67,6 +67,8 @@ refusals! {
     Lazy => Invalid, "some pages were freed lazily: they may go at any time";
     /// A page is marked for a userfaultfd handler.
     Marked => Invalid, "a page is marked for a handler: take the mark off first";
+    /// A page is missing, and a userfaultfd handler wants to hear of that.
+    Watched => Invalid, "a handler brings in what is missing here: let it bring all, or unregister the range";
     /// The memory of a page went bad.
     Lost => Invalid, "the memory of a page went bad: unmap it first";
     /// Somebody besides leaves owns a page: it is pinned, or on its way elsewhere.

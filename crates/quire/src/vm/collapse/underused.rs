@@ -9,7 +9,7 @@
 //! was read, and of one that is not the page is read again. Then the zero frame comes in the place of pages that are zero, as
 //! after a load of untouched memory.
 //!
-//! Memory that several address spaces map is left alone, and so is what is locked, held or marked for a handler.
+//! Memory that several address spaces map is left alone, and so is what is locked or held, or has a handler of faults.
 //!
 //! (Linux, since 6.12: `split_underused_thp`, with `max_ptes_none` as the limit.)
 #![forbid(unsafe_code)]
@@ -17,11 +17,14 @@
 use super::scan::Cursor;
 use crate::addr::{Frame, Order, PageSize, VirtAddr, VirtRange};
 use crate::arch::EntryFlags;
-use crate::limits::{BLOCK_FRAMES, BLOCK_SIZE, FRAME_SIZE, TABLE_ENTRIES};
+use crate::limits::{BLOCK_FRAMES, BLOCK_SIZE, DEFERRED_SPLITS, FRAME_SIZE, TABLE_ENTRIES};
 use crate::memmap::FrameMask;
+use crate::page_alloc::{Gfp, Urgency};
 use crate::pgtable::PageTables;
 use crate::platform::Platform;
+use crate::rank::Rank;
 use crate::stats::Stat;
+use crate::sync::SpinLock;
 use crate::tlb::{FlushBatch, MmuGather};
 use crate::vm::body::MmBody;
 use crate::vm::fault::leaf_flags;
@@ -60,6 +63,16 @@ pub struct Underused {
     pub full_scan: bool,
 }
 
+/// The search that goes on when memory is short.
+pub(in crate::vm) struct WhenShort(SpinLock<Splitter>);
+
+impl WhenShort {
+    /// One that finds nothing underused, as in Linux.
+    pub(in crate::vm) fn new() -> Self {
+        Self(SpinLock::new(Rank::Underused, Splitter::new(TABLE_ENTRIES - 1)))
+    }
+}
+
 /// What comes next in an address space.
 enum Next {
     End,
@@ -69,6 +82,29 @@ enum Next {
 }
 
 impl<P: Platform> Memory<'_, P> {
+    /// Says from how many pages of zeroes on a folio is split when memory is short: with more than this.
+    pub fn set_underused_limit(&self, max_ptes_none: usize) {
+        self.when_short().0.lock(self.platform()).max_ptes_none = max_ptes_none;
+    }
+
+    /// Splits underused folios until some frame is free, or none was found anywhere. How many became free. The caller holds
+    /// no lock.
+    pub(in crate::vm) fn reclaim_underused(&self) -> u64 {
+        let mut splitter = *self.when_short().0.lock(self.platform());
+        if splitter.max_ptes_none >= TABLE_ENTRIES - 1 {
+            return 0;
+        }
+        let (mut freed, mut ends) = (0, 0);
+        // From where it left off to the end, and all over once.
+        while freed == 0 && ends < 2 && !self.platform().is_dying() {
+            let done = self.split_underused(&mut splitter, DEFERRED_SPLITS as u64);
+            freed = done.freed;
+            ends += usize::from(done.full_scan);
+        }
+        self.when_short().0.lock(self.platform()).cursor = splitter.cursor;
+        freed
+    }
+
     /// Looks at up to `folios` folios of 2 MiB from where the last call left off, splits those that are underused, and frees
     /// what of them is zero. The caller holds no lock.
     pub fn split_underused(&self, splitter: &mut Splitter, folios: u64) -> Underused {
@@ -169,7 +205,9 @@ impl<P: Platform> Memory<'_, P> {
         if self.own_folio(&tables, extent.start) != Some(frame) {
             return None;
         }
-        tables.split_at(extent.start.add(FRAME_SIZE)).ok()?;
+        // The table takes a frame, and more become free by it.
+        let gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::KERNEL };
+        tables.split_at_by(extent.start.add(FRAME_SIZE), gfp).ok()?;
         let zero = (self.zero_frame(), leaf_flags(&vma.attributes, false));
         let mut gather = MmuGather::new(self.pages(), &body.context);
         tables.drop_zeroes(extent.start, zeroes, zero, &mut gather);
@@ -196,6 +234,7 @@ fn suits(space: &Space, extent: VirtRange) -> Option<&Vma> {
     let fits = attributes.is_anonymous()
         && attributes.is_private()
         && vma.range.covers(extent)
-        && !attributes.flags.contains(VmaFlags::LOCKED);
+        && !attributes.flags.contains(VmaFlags::LOCKED)
+        && !attributes.handler.is_some();
     fits.then_some(vma)
 }

@@ -1,12 +1,12 @@
 //! The pool of one size: numbers, and the links of what is free.
 #![forbid(unsafe_code)]
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::{HugePools, HugeSize};
 use crate::addr::{BlockNumber, Frame};
 use crate::limits::MAX_NODES;
-use crate::memmap::MemMap;
+use crate::memmap::{Block, BlockState, MemMap};
 use crate::page_alloc::{NodeSet, PageAllocator, has_marks};
 use crate::platform::Platform;
 
@@ -36,7 +36,7 @@ impl PoolInfo {
 }
 
 /// Stands for the predecessor of a list's first page.
-const FIRST: u32 = u32::MAX;
+const FIRST: u64 = u64::MAX;
 
 /// The pages of one node.
 #[derive(Clone, Copy)]
@@ -139,9 +139,9 @@ impl Pool {
         let (number, top) = (frame.block(), &mut self.nodes[usize::from(node)].top);
         let block = memmap.block(number);
         block.next.store(*top, Ordering::Relaxed);
-        block.previous.store(FIRST, Ordering::Relaxed);
+        back_link(block).store(FIRST, Ordering::Relaxed);
         if let Some(next) = top.checked_sub(1) {
-            memmap.block(BlockNumber(next)).previous.store(number.0 + 1, Ordering::Relaxed);
+            back_link(memmap.block(BlockNumber(next))).store(u64::from(number.0) + 1, Ordering::Relaxed);
         }
         *top = number.0 + 1;
         self.count(node, |counts| counts.free += 1);
@@ -164,21 +164,22 @@ impl Pool {
 
     /// Whether a folio is one of the pool's free pages.
     pub(super) fn is_free(&self, memmap: &MemMap, frame: Frame) -> bool {
-        memmap.get(frame.block()).is_some_and(|block| block.previous.load(Ordering::Relaxed) != 0)
+        let block = memmap.get(frame.block()).filter(|block| block.state() == BlockState::Folio);
+        block.is_some_and(|block| back_link(block).load(Ordering::Relaxed) != 0)
     }
 
     fn unlink(&mut self, memmap: &MemMap, node: u8, number: BlockNumber) {
         let block = memmap.block(number);
-        let (next, previous) = (block.next.load(Ordering::Relaxed), block.previous.load(Ordering::Relaxed));
+        let (next, previous) = (block.next.load(Ordering::Relaxed), back_link(block).load(Ordering::Relaxed));
         if let Some(next) = next.checked_sub(1) {
-            memmap.block(BlockNumber(next)).previous.store(previous, Ordering::Relaxed);
+            back_link(memmap.block(BlockNumber(next))).store(previous, Ordering::Relaxed);
         }
         match previous {
             FIRST => self.nodes[usize::from(node)].top = next,
-            _ => memmap.block(BlockNumber(previous - 1)).next.store(next, Ordering::Relaxed),
+            _ => memmap.block(BlockNumber(previous as u32 - 1)).next.store(next, Ordering::Relaxed),
         }
         block.next.store(0, Ordering::Relaxed);
-        block.previous.store(0, Ordering::Relaxed);
+        back_link(block).store(0, Ordering::Relaxed);
         self.count(node, |counts| counts.free -= 1);
     }
 
@@ -203,6 +204,12 @@ impl Pool {
             Some(number.first_frame())
         })
     }
+}
+
+/// Where a free page has the page before it in its list, from 1 on, or [`FIRST`]; zero in any other. In the folio's descriptor: the
+/// word of the record that links use elsewhere counts the tables that map a page in use.
+fn back_link(block: &Block) -> &AtomicU64 {
+    &block.folio().previous
 }
 
 impl HugePools {

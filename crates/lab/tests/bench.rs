@@ -243,8 +243,7 @@ fn check_other_allocator_experiments(rows: &[Row]) {
     }
 }
 
-const NAMES: [&str; 24] = [
-const NAMES: [&str; 27] = [
+const NAMES: [&str; 28] = [
     "boot",
     "page-alloc",
     "time-bench",

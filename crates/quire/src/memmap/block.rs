@@ -160,7 +160,8 @@ impl Block {
         first: Frame,
         elsewhere: Option<PhysAddr>,
     ) {
-        let before = SmallMaps::new(self.table_maps().swap(0, Ordering::Relaxed), self.slot_lanes(platform));
+        let before =
+            SmallMaps::new(self.table_maps().swap(0, Ordering::Relaxed).into(), self.slot_lanes(platform));
         let width = if self.is_wide() { LaneWidth::Wide } else { LaneWidth::Narrow };
         // SAFETY: the caller's promise.
         unsafe { self.set_area(at, first) };
@@ -240,10 +241,10 @@ impl Block {
     }
 
     /// How many tables map all of a block of a folio of whole blocks, by 4 KiB leaves in order. Under the block's lock. (A
-    /// block in small pieces has a link there.)
+    /// block in small pieces has its capacity there.)
     #[inline]
-    pub(super) fn table_maps(&self) -> &AtomicU32 {
-        &self.previous
+    pub(super) fn table_maps(&self) -> &AtomicU16 {
+        &self.capacity
     }
 
     /// Widens the counts of a block in small pieces, if they are narrow still: the room is there. Under the block's lock.
@@ -291,7 +292,10 @@ impl Block {
     pub fn small_maps<P: Platform>(&self, platform: &P) -> SmallMaps<'_> {
         match self.area_lanes() {
             Some(lanes) => SmallMaps::new(0, Some(lanes)),
-            None => SmallMaps::new(self.table_maps().load(Ordering::Relaxed), self.any_lanes(platform)),
+            None if matches!(self.state(), BlockState::Folio | BlockState::FolioTail) => {
+                SmallMaps::new(self.tables(), self.any_lanes(platform))
+            }
+            None => SmallMaps::new(0, None),
         }
     }
 

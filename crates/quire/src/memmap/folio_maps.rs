@@ -25,6 +25,8 @@ use crate::platform::Platform;
 
 /// The largest count that lanes of a byte hold.
 const NARROW_MOST: u32 = 255;
+/// The most tables that are counted as such; those beyond are counted in lanes, of four bytes by then.
+const TABLES_MOST: u32 = u16::MAX as u32;
 
 /// The counts of 4 KiB leaves of one block, under its lock.
 #[derive(Clone, Copy)]
@@ -80,6 +82,18 @@ impl<'a> SmallMaps<'a> {
 }
 
 impl Block {
+    /// How many tables map all of the block.
+    #[inline]
+    pub(super) fn tables(&self) -> u32 {
+        self.table_maps().load(Ordering::Relaxed).into()
+    }
+
+    #[inline]
+    fn set_tables(&self, tables: u32) {
+        debug_assert!(tables <= TABLES_MOST);
+        self.table_maps().store(tables as u16, Ordering::Relaxed);
+    }
+
     /// One more leaf for each frame of `start .. start + count`, of a block of a folio of whole blocks. Whether perhaps
     /// nothing of the block was counted before. Without a slot only where it may be counted `in_record`. Under the block's lock.
     ///
@@ -93,15 +107,15 @@ impl Block {
         count: usize,
         in_record: impl FnOnce() -> bool,
     ) -> Result<bool, LaneError> {
-        let tables = self.table_maps().load(Ordering::Relaxed);
+        let tables = self.tables();
         let Some(lanes) = self.slot_lanes(platform) else {
             return if in_record() { self.add_once(tables, start, count) } else { Err(LaneError::Full) };
         };
         if !has_room(tables, lanes, start, count) {
             return Err(LaneError::Full);
         }
-        if count == BLOCK_FRAMES {
-            self.table_maps().store(tables + 1, Ordering::Relaxed);
+        if count == BLOCK_FRAMES && tables < TABLES_MOST {
+            self.set_tables(tables + 1);
             return Ok(tables == 0);
         }
         if let Lanes::Bits(bits) = lanes {
@@ -110,7 +124,7 @@ impl Block {
                 let all = bits.load().union(wanted);
                 let whole = all == FrameMask::ALL && tables + 1 < NARROW_MOST;
                 bits.store(if whole { FrameMask::EMPTY } else { all });
-                self.table_maps().store(tables + u32::from(whole), Ordering::Relaxed);
+                self.set_tables(tables + u32::from(whole));
                 return Ok(tables == 0);
             }
         }
@@ -124,7 +138,7 @@ impl Block {
             return Err(LaneError::Full);
         }
         if count == BLOCK_FRAMES {
-            self.table_maps().store(1, Ordering::Relaxed);
+            self.set_tables(1);
             return Ok(true);
         }
         self.heads.insert_run(start, count);
@@ -132,7 +146,7 @@ impl Block {
         // Mostly the word that has just changed says that there is more to come.
         if full(start / 64) && (0..BLOCK_FRAMES / 64).all(full) {
             self.heads.store(FrameMask::EMPTY);
-            self.table_maps().store(1, Ordering::Relaxed);
+            self.set_tables(1);
         }
         Ok(true)
     }
@@ -140,7 +154,13 @@ impl Block {
     /// One leaf less for each frame of a run, in the record.
     #[inline]
     fn remove_run_once(&self, start: usize, count: usize, zeroed: &mut FrameMask) -> Result<(), LaneError> {
-        if self.table_maps().load(Ordering::Relaxed) > 0 || self.state() != BlockState::FolioTail {
+        let whole = self.tables() > 0;
+        if whole && count == BLOCK_FRAMES {
+            self.set_tables(0);
+            *zeroed = FrameMask::ALL;
+            return Ok(());
+        }
+        if whole || self.state() != BlockState::FolioTail {
             return self.remove_once(FrameMask::run(start, count), zeroed);
         }
         if !self.heads.contains_run(start, count) {
@@ -154,12 +174,12 @@ impl Block {
     /// The same for each of these frames.
     #[inline]
     fn remove_once(&self, frames: FrameMask, zeroed: &mut FrameMask) -> Result<(), LaneError> {
-        let whole = self.table_maps().load(Ordering::Relaxed) > 0;
+        let whole = self.tables() > 0;
         let counted = if whole { FrameMask::ALL } else { self.heads.load() };
         if self.state() != BlockState::FolioTail || !frames.without(counted).is_empty() {
             return Err(LaneError::Underflow);
         }
-        self.table_maps().store(0, Ordering::Relaxed);
+        self.set_tables(0);
         self.heads.store(counted.without(frames));
         *zeroed = zeroed.union(frames);
         Ok(())
@@ -178,12 +198,12 @@ impl Block {
         count: usize,
         zeroed: &mut FrameMask,
     ) -> Result<(), LaneError> {
-        let tables = self.table_maps().load(Ordering::Relaxed);
+        let tables = self.tables();
         let Some(lanes) = self.slot_lanes(platform) else {
             return self.remove_run_once(start, count, zeroed);
         };
         if count == BLOCK_FRAMES && tables > 0 {
-            self.table_maps().store(tables - 1, Ordering::Relaxed);
+            self.set_tables(tables - 1);
             if tables == 1 {
                 *zeroed = zeroed.union(FrameMask::ALL.without(lanes.nonzero()));
             }
@@ -202,14 +222,14 @@ impl Block {
         frames: FrameMask,
         zeroed: &mut FrameMask,
     ) -> Result<(), LaneError> {
-        let tables = self.table_maps().load(Ordering::Relaxed);
+        let tables = self.tables();
         let Some(lanes) = self.slot_lanes(platform) else { return self.remove_once(frames, zeroed) };
         let missing = frames.without(lanes.nonzero());
         let (mut tables, mut lanes) = (tables, lanes);
         if !missing.is_empty() {
             // A table is spelled out in lanes, all of it.
             tables = tables.checked_sub(1).ok_or(LaneError::Underflow)?;
-            self.table_maps().store(tables, Ordering::Relaxed);
+            self.set_tables(tables);
             lanes = self.spell_out(platform, lanes)?;
         }
         let mut zero = FrameMask::EMPTY;
@@ -263,7 +283,7 @@ impl Block {
 
     /// Whether one more leaf could be counted for every frame of the block as it is.
     pub(crate) fn has_room_for_small<P: Platform>(&self, platform: &P) -> bool {
-        let tables = self.table_maps().load(Ordering::Relaxed);
+        let tables = self.tables();
         self.slot_lanes(platform).is_some_and(|lanes| has_room(tables, lanes, 0, BLOCK_FRAMES))
     }
 
@@ -271,7 +291,7 @@ impl Block {
     pub(crate) fn take_unused_slot<P: Platform>(&self, platform: &P) -> Option<(PhysAddr, LaneWidth)> {
         let unused = self.area().is_none()
             && self.lanes_at()?.1 != LaneWidth::Cells
-            && self.table_maps().load(Ordering::Relaxed) == 0
+            && self.tables() == 0
             && !self.slot_lanes(platform)?.any();
         let slot = self.lanes_at().filter(|_| unused);
         slot.inspect(|_| self.set_lanes(None))

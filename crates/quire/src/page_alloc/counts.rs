@@ -116,7 +116,7 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
                 }
                 Err(LaneError::Underflow) => unreachable!("counting up never reaches below zero"),
             }
-            self.count_folio(piece.start, block, piece.count as i64);
+            self.count_small(piece.start, block, piece.count as i64);
         }
         Ok(())
     }
@@ -169,7 +169,7 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
         if block.state() == BlockState::Small {
             return self.add_freed(block, zeroed);
         }
-        let stays = self.count_folio(frame, block, -(leaves as i64));
+        let stays = self.count_small(frame, block, -(leaves as i64));
         if zeroed.is_empty() {
             return 0;
         }
@@ -251,6 +251,16 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
         self.freed = self.freed.union(freed);
         self.any_freed = true;
         freed.count() as u64
+    }
+
+    /// As [`Self::count_folio`] with 4 KiB leaves. A page of a pool does not count those at its start: nothing becomes of it when they
+    /// go.
+    #[inline]
+    fn count_small(&self, frame: Frame, block: &Block, leaves: i64) -> bool {
+        if block.state() == BlockState::FolioTail && self.allocator.counts_in_record(frame, block) {
+            return true;
+        }
+        self.count_folio(frame, block, leaves)
     }
 
     /// Folios of more than one block count all their leaves together at their start. Whether other leaves map the folio, and somebody

@@ -117,6 +117,7 @@ impl<P: Platform> PageAllocator<'_, P> {
             block.lock(self.platform);
             let bad = if self.bad_frames() == 0 { FrameMask::EMPTY } else { block.used.load() };
             let slot = block.lanes_at().map(CountSlot::of);
+            debug_assert!(!block.small_maps(self.platform).any(), "4 KiB leaves map a folio that is freed");
             block.reset();
             block.unlock(self.platform);
             if let Some(slot) = slot {

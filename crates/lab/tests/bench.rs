@@ -243,7 +243,7 @@ fn check_other_allocator_experiments(rows: &[Row]) {
     }
 }
 
-const NAMES: [&str; 24] = [
+const NAMES: [&str; 28] = [
     "boot",
     "page-alloc",
     "time-bench",
@@ -259,6 +259,10 @@ const NAMES: [&str; 24] = [
     "protect",
     "move",
     "churn",
+    "collapse",
+    "mapcount",
+    "collapse-thp",
+    "khugepaged",
     "clear",
     "clear-cache",
     "clear-then-use",

@@ -129,6 +129,9 @@ impl<P: Platform> Mm<'_, P> {
         let covered = covers(&space, range);
         let range = space.whole_pages(range.intersect(space.layout.user))?;
         let (part, outcome) = prefix(&space, range, |vma| !vma.flags.contains(VmaFlags::LOCKED));
+        if part.is_empty() {
+            return outcome.and(covered);
+        }
         self.cut(part)?;
         self.renew_promises(&space, part)?;
         self.zap(space.tree.overlapping(part), part, part);
@@ -141,6 +144,10 @@ impl<P: Platform> Mm<'_, P> {
         let range = range.intersect(space.layout.user);
         let (part, outcome) =
             prefix(&space, range, |vma| vma.is_anonymous() && !vma.flags.contains(VmaFlags::LOCKED));
+        if part.is_empty() {
+            // Its ends are nobody's: a leaf that lies around them stays whole.
+            return outcome.and(covered);
+        }
         self.cut(part)?;
         self.unshare(part)?;
         let mut owed = FlushBatch::new();

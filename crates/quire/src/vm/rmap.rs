@@ -78,8 +78,12 @@ impl<P: Platform> Memory<'_, P> {
     /// first. How many frames became free, since nobody mapped them any more. The caller holds no lock.
     ///
     /// # Errors
-    /// As [`PageAllocator::split_folio`](crate::page_alloc::PageAllocator::split_folio).
+    /// As [`PageAllocator::split_folio`](crate::page_alloc::PageAllocator::split_folio); [`SplitError::InUse`] for a page of a pool.
     pub fn split_folio(&self, frame: Frame, to: Order) -> Result<u64, SplitError> {
+        if [Order::BLOCK, Order::GIGANTIC].into_iter().any(|order| self.pages().is_huge(frame, order)) {
+            // It is the pool's.
+            return Err(SplitError::InUse);
+        }
         let frames = self.pages().folio_rest(frame);
         if frames == Order::GIGANTIC.frames() && to < Order::GIGANTIC {
             self.split_leaves(frame, PageSize::Size1G)?;

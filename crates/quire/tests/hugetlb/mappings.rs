@@ -375,3 +375,22 @@ fn surplus_pages_serve_mappings() {
         let _ = manager.huge_pools().resize(manager.pages(), HugeSize::Size2M, NodeSet::ALL, 1);
     });
 }
+
+/// Named for what was found: advice that was refused, and a split of the folio, left small leaves on a huge page, which then faulted for
+/// ever.
+#[test]
+fn what_is_refused_splits_no_huge_page() {
+    with_huge(2, |machine, manager| {
+        run(manager, |mm| {
+            mm.mmap(&private(BASE, 1)).unwrap();
+            store(machine, mm, BASE, 1).unwrap();
+            let whole = || machine.probe(mm.root(), VirtAddr(BASE)).unwrap().frames;
+            assert_eq!(mm.madvise(VirtAddr(BASE + 4096), 4096, Advice::Free), Err(MmError::Invalid));
+            assert_eq!(mm.clear_soft_dirty(VirtAddr(BASE + 4096), 4096), Err(MmError::Invalid));
+            let frame = machine.probe(mm.root(), VirtAddr(BASE)).unwrap().frame;
+            let split = manager.split_folio(frame, quire::addr::Order::FRAME);
+            assert_eq!((split, whole()), (Err(quire::error::SplitError::InUse), 512));
+            store(machine, mm, BASE, 2).unwrap();
+        });
+    });
+}

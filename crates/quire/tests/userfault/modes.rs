@@ -310,7 +310,7 @@ fn what_is_missing_stays_missing_whoever_wants_it_filled() {
         };
         bring(0, 511);
         let collapsed = mm.collapse(VirtAddr(BASE + huge), huge).unwrap();
-        assert_eq!(collapsed.refused(quire::vm::Refusal::Missing), 1);
+        assert_eq!(collapsed.refused(quire::vm::Refusal::Watched), 1);
         bring(511, 512);
         assert_eq!(mm.collapse(VirtAddr(BASE + huge), huge).unwrap().collapsed(), 1);
         mm.switch_in();

@@ -40,7 +40,6 @@ use crate::vm::fault::leaf_flags;
 use crate::vm::memory::Memory;
 use crate::vm::mm::Space;
 use crate::vm::rss::Counted;
-use crate::vm::userfault::UserfaultModes;
 
 /// Frames that are copied without a reschedule point, at most.
 const STRETCH: usize = (CLEAR_STRETCH_BYTES / FRAME_SIZE) as usize;
@@ -192,11 +191,6 @@ impl<P: Platform> Memory<'_, P> {
         };
         let before = survey(&tables)?;
         job.terms.leaves(vma, &before)?;
-        // What a handler of faults has not brought is not zero.
-        let missing = before.present + before.zero < TABLE_ENTRIES;
-        if missing && vma.attributes.handler.catches(UserfaultModes::MISSING) {
-            return Err(Refusal::Missing);
-        }
         if !tables.is_shared(job.extent.start) {
             return Ok(before);
         }

@@ -45,8 +45,8 @@ refusals! {
     NotAnonymous => Invalid, "not private anonymous memory: only that is collapsed";
     /// The mapping is of huge pages, which are mapped whole.
     HugePages => Invalid, "a mapping of huge pages is large already: advise Split if parts are to be mapped by themselves";
-    /// A part of a huge page is not mapped, or a page of memory whose missing pages a handler of faults brings.
-    Missing => Invalid, "a part of the huge page, or a page that has a handler, is not mapped: touch it first";
+    /// A part of a huge page is not mapped.
+    Missing => Invalid, "a part of the huge page is not mapped: touch it first";
     /// Parts differ in their rights, or in whether they are marked for a handler.
     Rights => Invalid, "parts differ in their rights or marks: make them alike first";
     /// The parts do not stand in one folio.

@@ -88,7 +88,8 @@ impl<P: Platform> PageAllocator<'_, P> {
         self.zero(slot.at, Lanes::bytes(slot.width));
         block.lock(self.platform);
         // It may have been split meanwhile, or somebody else was faster.
-        let unused = if block.area().is_none() && block.lanes_at() == before {
+        let folio = matches!(block.state(), BlockState::Folio | BlockState::FolioTail);
+        let unused = if folio && block.lanes_at() == before {
             block.change_slot(self.platform, slot.at, slot.width);
             FrameState::UNKNOWN.put(block.folio_state_cell());
             before.map(CountSlot::of)

@@ -173,7 +173,7 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
         if zeroed.is_empty() {
             return 0;
         }
-        self.slot = block.take_unused_slot(self.allocator.platform).map(CountSlot::of);
+        self.note_unused_slot(block);
         if stays { 0 } else { self.free_folio_if_unmapped(frame, block, Contents::Unknown) }
     }
 
@@ -220,7 +220,7 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
         maps.fetch_sub(1, Ordering::Relaxed);
         let stays = self.count_folio(frame, block, -1);
         // What was prepared for parts that never came.
-        self.slot = block.take_unused_slot(self.allocator.platform).map(CountSlot::of);
+        self.note_unused_slot(block);
         if stays {
             return 0;
         }
@@ -251,6 +251,15 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
         self.freed = self.freed.union(freed);
         self.any_freed = true;
         freed.count() as u64
+    }
+
+    /// Takes the current block's slot, if nothing is counted in it any more; it goes back with the block's lock.
+    #[inline]
+    fn note_unused_slot(&mut self, block: &Block) {
+        if let Some(slot) = block.take_unused_slot(self.allocator.platform) {
+            debug_assert!(self.slot.is_none(), "a block has one slot");
+            self.slot = Some(CountSlot::of(slot));
+        }
     }
 
     /// As [`Self::count_folio`] with 4 KiB leaves. A page of a pool does not count those at its start: nothing becomes of it when they

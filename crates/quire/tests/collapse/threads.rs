@@ -27,7 +27,10 @@ const APART: u64 = 2 * HUGE / SUMS;
 fn add(machine: &Hosted, mm: &Space<'_>, addr: u64) {
     while let Err(fault) = machine.fetch_add(VirtAddr(addr), 1) {
         assert!(matches!(fault.cause, FaultCause::NotPresent | FaultCause::Protection), "{fault:?}");
-        mm.fault(VirtAddr(addr), Access::Write).expect("mapped");
+        if let Err(error) = mm.fault(VirtAddr(addr), Access::Write) {
+            let leaf = machine.probe(mm.root(), VirtAddr(addr));
+            panic!("{error:?} at {addr:#x}, where {leaf:?} stands");
+        }
     }
 }
 

@@ -60,6 +60,12 @@ impl<'a> Scheduled<'a> {
         self.own().since.store(cycles::now(), Ordering::Relaxed);
     }
 
+    /// As [`Self::begin`], and what was noted of this CPU before is forgotten.
+    pub fn begin_anew(&self) {
+        self.own().longest.store(0, Ordering::Relaxed);
+        self.begin();
+    }
+
     /// It has ended: what lies behind its last point counts, too.
     pub fn end(&self) {
         if self.points == Points::Watched {

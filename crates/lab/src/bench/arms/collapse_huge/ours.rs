@@ -174,7 +174,7 @@ fn alone(world: &World<'_, '_, Scheduled<'_>>, case: &Collapse) -> Result<Sample
     let mm = &spaces[0];
     mm.switch_in();
     let platform = world.manager.pages().platform();
-    platform.begin();
+    platform.begin_anew();
     let done = world.collapse(case, mm);
     platform.end();
     mm.switch_out();

@@ -3,7 +3,7 @@
 //! A [`Nested`] keeps copies of an address space's leaves in tables of its own, by guest-physical address: the address in the
 //! hypervisor's address space less a base. Virtual CPUs load and store through them. What the library promises a
 //! secondary MMU is checked like what it promises a TLB: a frame that is freed while a copy leads to it is a violation
-//! ([`Violation::FreedNested`](crate::Violation::FreedNested)), and so is a copy that the page table does not bear out ([`Nested::check`]).
+//! ([`Violation::FreedNested`]), and so is a copy that the page table does not bear out ([`Nested::check`]).
 //! [`Hosted::lose_brackets`] loses brackets on purpose, to show that this would be noticed.
 
 mod brackets;

@@ -35,7 +35,7 @@ impl<P: Platform> Mm<'_, P> {
     /// Makes one folio, mapped by one leaf, of each aligned 2 MiB of private anonymous memory in `len` bytes (rounded up to
     /// pages) from `addr`, whatever the folio policy says and however many holes there are; not where
     /// [`Advice::NoHugePage`](super::Advice::NoHugePage) was given. In mappings of huge pages whose parts may be mapped by
-    /// themselves ([`Advice::Split`](super::Advice::Split)) the largest leaves that the range covers come in the places of smaller ones ([`huge`]). What became of each is in the answer. As `MADV_COLLAPSE`.
+    /// themselves ([`Advice::Split`](super::Advice::Split)) the largest leaves that the range covers come in the places of smaller ones. What became of each is in the answer. As `MADV_COLLAPSE`.
     ///
     /// Everybody goes on using the memory: who touches it waits for a flush and at most
     /// [`COLLAPSE_RECOPIED`](crate::limits::COLLAPSE_RECOPIED) pages to be copied, more only if a program stores faster than

@@ -7,7 +7,7 @@ use quire::addr::VirtAddr;
 use quire::error::{FaultError, UserfaultError};
 use quire::hugetlb::HugeSize;
 use quire::page_alloc::NodeSet;
-use quire::vm::{Advice, AnswerMode, File, MapRequest, Sharing, UserfaultKind};
+use quire::vm::{Access, Advice, AnswerMode, File, MapRequest, Sharing, UserfaultKind};
 
 use crate::support::{
     BASE, MINOR, MISSING, PAGE, PROTECT, WAKE, copy, fault_of, handler, of_file, program_and_handler,
@@ -253,5 +253,38 @@ fn pages_that_are_punched_are_missing() {
         assert_eq!(fault_of(read[2]).kind, UserfaultKind::Missing);
         assert_eq!(read.len(), 3);
         mm.validate().unwrap();
+    });
+}
+
+/// Memory that went bad is continued over: it stays unmapped, and whoever touches it is told.
+#[test]
+fn what_went_bad_is_left_out() {
+    watched("bad", 60, || {
+        let machine = HostedConfig::new(64 * MIB).with_cpus(3).build().expect("a machine");
+        machine.run_on(quire::cpu::CpuId(0), || {
+            let ranges = crate::common::ranges_of(&machine);
+            let manager = Manager::new(&machine, &ranges, &quire::manager::Config::default()).unwrap();
+            let pools = manager.huge_pools();
+            let _ = pools.resize(manager.pages(), HugeSize::Size2M, NodeSet::ALL, 2);
+            let (mm, writer) = (manager.new_mm().unwrap(), manager.new_mm().unwrap());
+            let handler = handler(&manager);
+            let file = huge_file(&manager, 1);
+            for space in [&mm, &writer] {
+                space.mmap(&of_file(&file, Sharing::Shared, BASE, HUGE)).unwrap();
+                space.madvise(VirtAddr(BASE), HUGE, Advice::Split).unwrap();
+            }
+            writer.switch_in();
+            (0..512).for_each(|page| store(&machine, &writer, BASE + page * PAGE, page).unwrap());
+            let leaf = machine.probe(writer.root(), VirtAddr(BASE)).unwrap();
+            writer.switch_out();
+            register(&mm, &handler, BASE, HUGE, MINOR);
+            manager.memory_failure(leaf.frame.add(9)).unwrap();
+            assert_eq!(mm.userfault_continue(VirtAddr(BASE), HUGE, WAKE).all(), Ok(HUGE));
+            let mapped = |page: u64| machine.probe(mm.root(), VirtAddr(BASE + page * PAGE)).is_some();
+            assert_eq!([0, 8, 9, 10, 511].map(mapped), [true, true, false, true, true]);
+            let told = mm.fault(VirtAddr(BASE + 9 * PAGE), Access::Read);
+            assert_eq!(told, Err(FaultError::Poisoned));
+            mm.validate().unwrap();
+        });
     });
 }

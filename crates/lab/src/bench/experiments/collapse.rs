@@ -49,6 +49,9 @@ fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
             cases.push(case(&format!("{name}/guest"), Collapse { virtual_cpu: true, ..touched }));
         }
     }
+    if runner.scale.smoke {
+        cases.retain(|case| !case.name.ends_with("8spaces"));
+    }
     runner.measure(experiment, &cases, &mut collapse_huge::all())
 }
 

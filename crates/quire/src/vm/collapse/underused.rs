@@ -210,11 +210,17 @@ impl<P: Platform> Memory<'_, P> {
         tables.split_at_by(extent.start.add(FRAME_SIZE), gfp).ok()?;
         let zero = (self.zero_frame(), leaf_flags(&vma.attributes, false));
         let mut gather = MmuGather::new(self.pages(), &body.context);
-        tables.drop_zeroes(extent.start, zeroes, zero, &mut gather);
-        drop(space);
+        let dropped = tables.drop_zeroes(extent.start, zeroes, zero, &mut gather);
         body.add_rss(self.pages(), gather.finish(), Counted::File);
-        // Where memory is so short that even this fails, the folio waits to be split.
-        Some(self.pages().split_folio(frame, Order::FRAME).unwrap_or(0))
+        if dropped == BLOCK_FRAMES as u64 {
+            // Nothing maps it any more: it is free, and may be somebody else's.
+            return Some(dropped);
+        }
+        // The leaves that are left keep the folio in use as long as the lock is held. Where memory is so short that even this
+        // fails, it waits to be split.
+        let freed = self.pages().split_folio(frame, Order::FRAME).unwrap_or(0);
+        drop(space);
+        Some(freed)
     }
 
     /// The pages of a folio that are zero, unless somebody has had the lock for writing since its number of writers was this.

@@ -75,7 +75,7 @@ impl<'a> SmallMaps<'a> {
         (0..BLOCK_FRAMES).map(|index| u64::from(self.get(index))).sum()
     }
 
-    /// Adds the counts to lanes that are wide enough.
+    /// Writes the counts to lanes that are wide enough.
     pub(super) fn copy_to(self, lanes: Lanes<'_>) {
         (0..BLOCK_FRAMES).for_each(|index| lanes.set(index, self.get(index)));
     }
@@ -233,13 +233,7 @@ impl Block {
             lanes = self.spell_out(platform, lanes)?;
         }
         let mut zero = FrameMask::EMPTY;
-        match lanes {
-            Lanes::Bits(bits) => {
-                bits.store(bits.load().without(frames));
-                zero = frames;
-            }
-            lanes => lanes.decrement_each(frames, &mut zero)?,
-        }
+        lanes.decrement_each(frames, &mut zero)?;
         if tables == 0 {
             *zeroed = zeroed.union(zero);
         }

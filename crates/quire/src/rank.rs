@@ -32,12 +32,12 @@ pub enum Rank {
     Sections,
     /// A cache of small objects.
     Slab,
-    /// Slots for map counts of folios of whole blocks.
-    CountRoom,
     /// The right to revoke one CPU's lists.
     ListDrain,
     /// One block: its bitmaps and map counts.
     Block,
+    /// Slots for map counts of folios of whole blocks.
+    CountRoom,
     /// The list of folios that wait to be split.
     DeferredSplits,
     /// One shard's index of partly used blocks.

@@ -9,9 +9,7 @@
 //! is unmapped can be spelled out in lanes without needing memory; and tables and lanes of less than four bytes together
 //! never count beyond 255.
 //!
-//! Most pages of a pool are mapped in pieces by one address space. Behind their first block the record has room for a bit for
-//! each frame, where other blocks have their folio's descriptor. So as long as no frame of a block is counted twice, in a table or
-//! by itself, there is no slot.
+//! Blocks of a pool's pages have room for a bit for each frame in their record: no slot as long as that is enough ([`super::record_maps`]).
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
@@ -19,12 +17,13 @@ use core::sync::atomic::Ordering;
 use super::bitmap::FrameMask;
 use super::block::{Block, BlockState};
 use super::lanes::{LaneError, LaneWidth, Lanes};
+use super::record_maps::SlotPromises;
 use crate::addr::PhysAddr;
 use crate::limits::BLOCK_FRAMES;
 use crate::platform::Platform;
 
 /// The largest count that lanes of a byte hold.
-const NARROW_MOST: u32 = 255;
+pub(super) const NARROW_MOST: u32 = 255;
 /// The most tables that are counted as such; those beyond are counted in lanes, of four bytes by then.
 const TABLES_MOST: u32 = u16::MAX as u32;
 
@@ -89,28 +88,29 @@ impl Block {
     }
 
     #[inline]
-    fn set_tables(&self, tables: u32) {
+    pub(super) fn set_tables(&self, tables: u32) {
         debug_assert!(tables <= TABLES_MOST);
         self.table_maps().store(tables as u16, Ordering::Relaxed);
     }
 
     /// One more leaf for each frame of `start .. start + count`, of a block of a folio of whole blocks. Whether perhaps
-    /// nothing of the block was counted before. Without a slot only where it may be counted `in_record`. Under the block's lock.
+    /// nothing of the block was counted before. Without a slot only where `in_record` says who promises one. Under the block's lock.
     ///
     /// # Errors
-    /// [`LaneError::Full`]: there is no slot, or a count would pass what it holds. Nothing has changed then.
+    /// [`LaneError::Full`]: there is no slot, none to be promised, or a count would pass what it holds. Nothing has changed then.
     #[inline]
-    pub(crate) fn add_small<P: Platform>(
+    pub(crate) fn add_small<P: Platform, S: SlotPromises>(
         &self,
         platform: &P,
         start: usize,
         count: usize,
-        in_record: impl FnOnce() -> bool,
+        in_record: impl FnOnce() -> Option<S>,
     ) -> Result<bool, LaneError> {
-        let tables = self.tables();
         let Some(lanes) = self.slot_lanes(platform) else {
-            return if in_record() { self.add_once(tables, start, count) } else { Err(LaneError::Full) };
+            let promises = in_record().ok_or(LaneError::Full)?;
+            return self.add_in_record(&promises, start, count);
         };
+        let tables = self.tables();
         if !has_room(tables, lanes, start, count) {
             return Err(LaneError::Full);
         }
@@ -131,60 +131,6 @@ impl Block {
         self.unpacked(platform, lanes).increment(start, count).map(|fresh| fresh && tables == 0)
     }
 
-    /// One leaf for each frame of a run, none of which has one, in the record.
-    #[inline]
-    fn add_once(&self, tables: u32, start: usize, count: usize) -> Result<bool, LaneError> {
-        if tables > 0 || self.heads.meets_run(start, count) {
-            return Err(LaneError::Full);
-        }
-        if count == BLOCK_FRAMES {
-            self.set_tables(1);
-            return Ok(true);
-        }
-        self.heads.insert_run(start, count);
-        let full = |word: usize| self.heads.word(word) == u64::MAX;
-        // Mostly the word that has just changed says that there is more to come.
-        if full(start / 64) && (0..BLOCK_FRAMES / 64).all(full) {
-            self.heads.store(FrameMask::EMPTY);
-            self.set_tables(1);
-        }
-        Ok(true)
-    }
-
-    /// One leaf less for each frame of a run, in the record.
-    #[inline]
-    fn remove_run_once(&self, start: usize, count: usize, zeroed: &mut FrameMask) -> Result<(), LaneError> {
-        let whole = self.tables() > 0;
-        if whole && count == BLOCK_FRAMES {
-            self.set_tables(0);
-            *zeroed = FrameMask::ALL;
-            return Ok(());
-        }
-        if whole || self.state() != BlockState::FolioTail {
-            return self.remove_once(FrameMask::run(start, count), zeroed);
-        }
-        if !self.heads.contains_run(start, count) {
-            return Err(LaneError::Underflow);
-        }
-        self.heads.remove_run(start, count);
-        *zeroed = zeroed.union(FrameMask::run(start, count));
-        Ok(())
-    }
-
-    /// The same for each of these frames.
-    #[inline]
-    fn remove_once(&self, frames: FrameMask, zeroed: &mut FrameMask) -> Result<(), LaneError> {
-        let whole = self.tables() > 0;
-        let counted = if whole { FrameMask::ALL } else { self.heads.load() };
-        if self.state() != BlockState::FolioTail || !frames.without(counted).is_empty() {
-            return Err(LaneError::Underflow);
-        }
-        self.set_tables(0);
-        self.heads.store(counted.without(frames));
-        *zeroed = zeroed.union(frames);
-        Ok(())
-    }
-
     /// One leaf less for each frame of `start .. start + count`; frames that nothing is counted for any more are added to
     /// `zeroed`. Under the block's lock.
     ///
@@ -194,14 +140,15 @@ impl Block {
     pub(crate) fn remove_small<P: Platform>(
         &self,
         platform: &P,
+        promises: &impl SlotPromises,
         start: usize,
         count: usize,
         zeroed: &mut FrameMask,
     ) -> Result<(), LaneError> {
-        let tables = self.tables();
         let Some(lanes) = self.slot_lanes(platform) else {
-            return self.remove_run_once(start, count, zeroed);
+            return self.remove_in_record(platform, promises, start, count, zeroed);
         };
+        let tables = self.tables();
         if count == BLOCK_FRAMES && tables > 0 {
             self.set_tables(tables - 1);
             if tables == 1 {
@@ -209,7 +156,7 @@ impl Block {
             }
             return Ok(());
         }
-        self.remove_each(platform, FrameMask::run(start, count), zeroed)
+        self.remove_from_slot(platform, lanes, FrameMask::run(start, count), zeroed)
     }
 
     /// As [`Self::remove_small`], for any frames.
@@ -219,13 +166,25 @@ impl Block {
     pub(crate) fn remove_each<P: Platform>(
         &self,
         platform: &P,
+        promises: &impl SlotPromises,
         frames: FrameMask,
         zeroed: &mut FrameMask,
     ) -> Result<(), LaneError> {
-        let tables = self.tables();
-        let Some(lanes) = self.slot_lanes(platform) else { return self.remove_once(frames, zeroed) };
+        match self.slot_lanes(platform) {
+            Some(lanes) => self.remove_from_slot(platform, lanes, frames, zeroed),
+            None => self.remove_each_in_record(platform, promises, frames, zeroed),
+        }
+    }
+
+    pub(super) fn remove_from_slot<'b, P: Platform>(
+        &'b self,
+        platform: &P,
+        mut lanes: Lanes<'b>,
+        frames: FrameMask,
+        zeroed: &mut FrameMask,
+    ) -> Result<(), LaneError> {
+        let mut tables = self.tables();
         let missing = frames.without(lanes.nonzero());
-        let (mut tables, mut lanes) = (tables, lanes);
         if !missing.is_empty() {
             // A table is spelled out in lanes, all of it.
             tables = tables.checked_sub(1).ok_or(LaneError::Underflow)?;

@@ -14,6 +14,7 @@ mod boot;
 mod descriptor;
 mod folio_maps;
 mod lanes;
+mod record_maps;
 
 pub use area::{Area, FrameState};
 pub(crate) use area::{COLUMNS, COUNTS_AT};
@@ -23,6 +24,7 @@ pub use boot::{BootMemory, BootRef, BootSlice};
 pub use descriptor::{Descriptor, DescriptorFlags};
 pub use folio_maps::SmallMaps;
 pub use lanes::{LaneError, LaneWidth, Lanes};
+pub(crate) use record_maps::{RecordNeed, SlotPromises};
 
 use crate::addr::{BlockNumber, Frame};
 use crate::limits::SECTION_BLOCKS;

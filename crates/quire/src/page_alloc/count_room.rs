@@ -3,8 +3,13 @@
 //! A slot holds lanes of a byte, or bits, for one block (512 bytes), or lanes of four bytes (2 KiB): 0.024 % or 0.098 % of
 //! what they count. Slots of a size share frames of order 0. The frame's descriptor says which of its slots are taken, and links it
 //! with others of which some are free. A frame without slots goes back at once, so what is mapped whole costs nothing.
+//!
+//! Slots of a pool's pages are promised before they are needed ([`crate::memmap::SlotPromises`]). A promise is a number: so many free
+//! slots of the small size are not for others, whichever they are, and as many frames stay. Making and keeping one needs no
+//! memory, so it goes under a block's lock; frames come and go without.
 #![forbid(unsafe_code)]
 
+use core::cell::Cell;
 use core::sync::atomic::Ordering;
 
 use super::PageAllocator;
@@ -14,9 +19,12 @@ use super::gfp::{Gfp, Urgency};
 use crate::addr::{Frame, Order, PhysAddr};
 use crate::error::AllocError;
 use crate::limits::FRAME_SIZE;
-use crate::memmap::{Block, BlockState, Descriptor, DescriptorFlags, FrameState, LaneWidth, Lanes};
+use crate::memmap::{
+    Block, BlockState, Descriptor, DescriptorFlags, FrameState, LaneWidth, Lanes, RecordNeed, SlotPromises,
+};
 use crate::platform::Platform;
 use crate::stats::Stat;
+use crate::sync::SpinGuard;
 
 /// Room for the counts of one block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,9 +33,30 @@ pub(super) struct CountSlot {
     pub(super) width: LaneWidth,
 }
 
-/// The first frame, as its number plus one, of those of each size of which some slots are free.
+/// Frames of slots, each list by its first frame's number plus one.
 #[derive(Default)]
-pub(super) struct CountRoom([u64; 2]);
+pub(super) struct CountRoom {
+    /// Of each size, those of which some slots are free; then those of the small size of which all are.
+    first: [u64; 3],
+    /// Free slots of the small size that are not promised.
+    spare: u64,
+}
+
+/// The list of frames of the small size that nothing is in.
+const EMPTY: usize = 2;
+
+/// Slots of the small size in a frame.
+const PER_FRAME: u64 = FRAME_SIZE / bytes_of(0);
+
+impl CountRoom {
+    /// Whether a frame could go back.
+    fn has_excess(&self) -> bool {
+        self.spare >= PER_FRAME && self.first[EMPTY] != 0
+    }
+}
+
+/// How room is asked for.
+const ROOM: Gfp = Gfp { urgency: Urgency::Atomic, ..Gfp::KERNEL };
 
 /// A folio for the cells of one block.
 const CELLS: Order = match Order::new(3) {
@@ -69,16 +98,20 @@ impl<P: Platform> PageAllocator<'_, P> {
         let block = self.memmap.block(frame.block());
         block.lock(self.platform);
         let before = block.lanes_at();
-        let enough = match block.area() {
+        let need = match block.area() {
             Some(area) => {
                 block.widen_area(area);
-                true
+                RecordNeed::Nothing
             }
-            None => block.has_room_for_small(self.platform),
+            None if block.has_room_for_small(self.platform) => RecordNeed::Nothing,
+            None if before.is_none() && self.counts_in_record(frame, block) => block.record_need(),
+            None => RecordNeed::Slot,
         };
         block.unlock(self.platform);
-        if enough {
-            return Ok(());
+        match need {
+            RecordNeed::Nothing => return Ok(()),
+            RecordNeed::Promise => return self.make_spare(),
+            RecordNeed::Slot => {}
         }
         let slot = self.take_slot(match (self.scheme, before) {
             (CountScheme::PerFrame, _) => LaneWidth::Cells,
@@ -89,7 +122,9 @@ impl<P: Platform> PageAllocator<'_, P> {
         block.lock(self.platform);
         // It may have been split meanwhile, or somebody else was faster.
         let folio = matches!(block.state(), BlockState::Folio | BlockState::FolioTail);
+        let mut promised = false;
         let unused = if folio && block.lanes_at() == before {
+            promised = block.has_promise();
             block.change_slot(self.platform, slot.at, slot.width);
             FrameState::UNKNOWN.put(block.folio_state_cell());
             before.map(CountSlot::of)
@@ -97,10 +132,20 @@ impl<P: Platform> PageAllocator<'_, P> {
             Some(slot)
         };
         block.unlock(self.platform);
+        if promised {
+            self.count_room.lock(self.platform).spare += 1;
+        }
         if let Some(slot) = unused {
             self.give_slot(slot);
         }
+        self.trim_room();
         Ok(())
+    }
+
+    /// Sees to it that one more slot can be promised.
+    fn make_spare(&self) -> Result<(), AllocError> {
+        let enough = self.count_room.lock(self.platform).spare > 0;
+        if enough { Ok(()) } else { self.add_room(0).map(drop) }
     }
 
     /// Gives back what [`Self::prepare_counts`] prepared for a block of a folio of whole blocks, if nothing is counted there.
@@ -112,6 +157,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         if let Some(slot) = slot {
             self.give_slot(slot);
         }
+        self.trim_room();
     }
 
     /// Whether counts of a block of a folio of whole blocks may stand in its record while no frame is counted twice: in pages of a
@@ -124,35 +170,56 @@ impl<P: Platform> PageAllocator<'_, P> {
 
     /// Takes a slot for lanes of a width; what it holds is whatever was there. No block's lock may be held.
     pub(super) fn take_slot(&self, width: LaneWidth) -> Result<CountSlot, AllocError> {
-        let gfp = Gfp { urgency: Urgency::Atomic, ..Gfp::KERNEL };
         if width == LaneWidth::Cells {
-            let frame = self.alloc(gfp, CELLS)?;
+            let frame = self.alloc(ROOM, CELLS)?;
             self.change(Stat::NrMapCountPages, CELLS.frames() as i64);
             return Ok(CountSlot { at: frame.addr(), width });
         }
         let class = CountSlot { at: PhysAddr(0), width }.class();
         let mut room = self.count_room.lock(self.platform);
-        if room.0[class] == 0 {
+        let free = if class == 0 { room.spare } else { room.first[class] };
+        if free == 0 {
             drop(room);
-            let frame = self.alloc(gfp, Order::FRAME)?;
-            let descriptor = self.descriptor(frame);
-            descriptor.reset();
-            descriptor.set_flags(DescriptorFlags::SLAB);
-            self.change(Stat::NrMapCountPages, 1);
-            room = self.count_room.lock(self.platform);
-            self.link_room(&mut room, frame, descriptor, class);
+            room = self.add_room(class)?;
         }
-        let frame = Frame(room.0[class] - 1);
+        if class == 0 {
+            room.spare -= 1;
+        }
+        Ok(CountSlot { at: self.take_free(&mut room, class), width })
+    }
+
+    /// Adds a frame of free slots; what others have taken of it is not known once the lock is given back.
+    fn add_room(&self, class: usize) -> Result<SpinGuard<'_, CountRoom, P>, AllocError> {
+        let frame = self.alloc(ROOM, Order::FRAME)?;
         let descriptor = self.descriptor(frame);
-        let taken = descriptor.word.load(Ordering::Relaxed);
-        let slot = (!taken).trailing_zeros();
-        let taken = taken | 1 << slot;
-        descriptor.word.store(taken, Ordering::Relaxed);
-        if taken == all_of(class) {
-            self.unlink_room(&mut room, descriptor, class);
+        descriptor.reset();
+        descriptor.set_flags(DescriptorFlags::SLAB);
+        self.change(Stat::NrMapCountPages, 1);
+        let mut room = self.count_room.lock(self.platform);
+        self.link_room(&mut room, frame, descriptor, if class == 0 { EMPTY } else { class });
+        if class == 0 {
+            room.spare += PER_FRAME;
         }
-        drop(room);
-        Ok(CountSlot { at: PhysAddr(frame.addr().0 + u64::from(slot) * bytes_of(class)), width })
+        Ok(room)
+    }
+
+    /// Takes one of the free slots, of which there is one.
+    fn take_free(&self, room: &mut CountRoom, class: usize) -> PhysAddr {
+        let list = if class == 0 && room.first[class] == 0 { EMPTY } else { class };
+        debug_assert!(room.first[list] != 0, "a slot of counts was promised twice");
+        let frame = Frame(room.first[list] - 1);
+        let descriptor = self.descriptor(frame);
+        let before = descriptor.word.load(Ordering::Relaxed);
+        let slot = (!before).trailing_zeros();
+        let taken = before | 1 << slot;
+        descriptor.word.store(taken, Ordering::Relaxed);
+        if list == EMPTY || taken == all_of(class) {
+            self.unlink_room(room, descriptor, list);
+        }
+        if list == EMPTY {
+            self.link_room(room, frame, descriptor, class);
+        }
+        PhysAddr(frame.addr().0 + u64::from(slot) * bytes_of(class))
     }
 
     /// Gives a slot back. No block's lock may be held.
@@ -170,13 +237,39 @@ impl<P: Platform> PageAllocator<'_, P> {
         if before == all_of(class) {
             self.link_room(&mut room, frame, descriptor, class);
         }
+        if class == 0 {
+            room.spare += 1;
+        }
         if before != bit {
             return;
         }
         self.unlink_room(&mut room, descriptor, class);
+        if class == 0 {
+            self.link_room(&mut room, frame, descriptor, EMPTY);
+            drop(room);
+            return self.trim_room();
+        }
         drop(room);
         descriptor.clear_flags();
         self.free_room(frame, Order::FRAME);
+    }
+
+    /// Gives back frames of the small size that nothing is in, as long as what is promised does not need them. No block's lock may
+    /// be held.
+    pub(super) fn trim_room(&self) {
+        loop {
+            let mut room = self.count_room.lock(self.platform);
+            if !room.has_excess() {
+                return;
+            }
+            let frame = Frame(room.first[EMPTY] - 1);
+            let descriptor = self.descriptor(frame);
+            self.unlink_room(&mut room, descriptor, EMPTY);
+            room.spare -= PER_FRAME;
+            drop(room);
+            descriptor.clear_flags();
+            self.free_room(frame, Order::FRAME);
+        }
     }
 
     fn free_room(&self, frame: Frame, order: Order) {
@@ -185,8 +278,8 @@ impl<P: Platform> PageAllocator<'_, P> {
         debug_assert_eq!(freed, Ok(()));
     }
 
-    fn link_room(&self, room: &mut CountRoom, frame: Frame, descriptor: &Descriptor, class: usize) {
-        let first = &mut room.0[class];
+    fn link_room(&self, room: &mut CountRoom, frame: Frame, descriptor: &Descriptor, list: usize) {
+        let first = &mut room.first[list];
         descriptor.previous.store(0, Ordering::Relaxed);
         descriptor.next.store(*first, Ordering::Relaxed);
         if let Some(next) = self.room_at(*first) {
@@ -195,12 +288,12 @@ impl<P: Platform> PageAllocator<'_, P> {
         *first = frame.0 + 1;
     }
 
-    fn unlink_room(&self, room: &mut CountRoom, descriptor: &Descriptor, class: usize) {
+    fn unlink_room(&self, room: &mut CountRoom, descriptor: &Descriptor, list: usize) {
         let (next, previous) =
             (descriptor.next.load(Ordering::Relaxed), descriptor.previous.load(Ordering::Relaxed));
         match self.room_at(previous) {
             Some(before) => before.next.store(next, Ordering::Relaxed),
-            None => room.0[class] = next,
+            None => room.first[list] = next,
         }
         if let Some(behind) = self.room_at(next) {
             behind.previous.store(previous, Ordering::Relaxed);
@@ -209,5 +302,41 @@ impl<P: Platform> PageAllocator<'_, P> {
 
     fn room_at(&self, link: u64) -> Option<&Descriptor> {
         link.checked_sub(1).map(|frame| self.descriptor(Frame(frame)))
+    }
+}
+
+/// Makes and keeps promises, under a block's lock.
+pub(super) struct Promises<'a, 'p, P: Platform> {
+    allocator: &'a PageAllocator<'p, P>,
+    /// Whether a frame of slots could go back, once that lock is given back.
+    pub(super) excess: Cell<bool>,
+}
+
+impl<'a, 'p, P: Platform> Promises<'a, 'p, P> {
+    pub(super) fn new(allocator: &'a PageAllocator<'p, P>) -> Self {
+        Self { allocator, excess: Cell::new(false) }
+    }
+
+    fn room(&self) -> SpinGuard<'a, CountRoom, P> {
+        self.allocator.count_room.lock(self.allocator.platform)
+    }
+}
+
+impl<P: Platform> SlotPromises for Promises<'_, '_, P> {
+    fn promise(&self) -> bool {
+        let mut room = self.room();
+        let any = room.spare > 0;
+        room.spare -= u64::from(any);
+        any
+    }
+
+    fn release(&self) {
+        let mut room = self.room();
+        room.spare += 1;
+        self.excess.set(self.excess.get() || room.has_excess());
+    }
+
+    fn redeem(&self) -> PhysAddr {
+        self.allocator.take_free(&mut self.room(), 0)
     }
 }

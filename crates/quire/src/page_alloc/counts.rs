@@ -3,11 +3,11 @@
 use core::sync::atomic::Ordering;
 
 use super::PageAllocator;
-use super::count_room::CountSlot;
+use super::count_room::{CountSlot, Promises};
 use super::gfp::Contents;
+use super::remainders::split_remainders;
 use crate::addr::{BlockNumber, Frame, FrameRange, Order, PageSize};
 use crate::arch::expect_changes;
-use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{Block, BlockState, COUNTS_AT, FrameMask, FrameState, LaneError};
 use crate::platform::Platform;
 
@@ -34,13 +34,22 @@ pub struct Counter<'a, 'p, P: Platform> {
     any_freed: bool,
     /// Where the current block's lanes stood, which count nothing any more.
     slot: Option<CountSlot>,
+    /// Whether slots are promised no more, so that memory of theirs may go back.
+    excess: bool,
 }
 
 impl<'p, P: Platform> PageAllocator<'p, P> {
     /// A counter that holds no lock yet.
     #[inline]
     pub fn counter(&self) -> Counter<'_, 'p, P> {
-        Counter { allocator: self, current: None, freed: FrameMask::EMPTY, any_freed: false, slot: None }
+        Counter {
+            allocator: self,
+            current: None,
+            freed: FrameMask::EMPTY,
+            any_freed: false,
+            slot: None,
+            excess: false,
+        }
     }
 
     /// Says that counts of a run of frames in one block are about to be changed, so that they are at hand by then. A hint.
@@ -98,8 +107,10 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
             let counted = match block.area_lanes() {
                 Some(lanes) => lanes.increment(start, count),
                 None => {
-                    let in_record = || self.allocator.counts_in_record(piece.start, block);
-                    block.add_small(self.allocator.platform, start, count, in_record)
+                    let allocator = self.allocator;
+                    let counts = || allocator.counts_in_record(piece.start, block);
+                    let in_record = || counts().then(|| Promises::new(allocator));
+                    block.add_small(allocator.platform, start, count, in_record)
                 }
             };
             match counted {
@@ -137,20 +148,25 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
 
     fn unmap_in_block(&mut self, piece: FrameRange) -> u64 {
         let (start, count) = (piece.start.index_in_block(), piece.count as usize);
-        let platform = self.allocator.platform;
-        self.count_down(piece.start, count, |block, zeroed| match block.area_lanes() {
+        let (platform, promises) = (self.allocator.platform, Promises::new(self.allocator));
+        let freed = self.count_down(piece.start, count, |block, zeroed| match block.area_lanes() {
             Some(lanes) => lanes.decrement(start, count, zeroed),
-            None => block.remove_small(platform, start, count, zeroed),
-        })
+            None => block.remove_small(platform, &promises, start, count, zeroed),
+        });
+        self.excess |= promises.excess.get();
+        freed
     }
 
     /// As [`Self::unmap`], for any frames of one block; panics where that does.
     pub fn unmap_each(&mut self, block: BlockNumber, frames: FrameMask) -> u64 {
-        let platform = self.allocator.platform;
-        self.count_down(block.first_frame(), frames.count(), |block, zeroed| match block.area_lanes() {
-            Some(lanes) => lanes.decrement_each(frames, zeroed),
-            None => block.remove_each(platform, frames, zeroed),
-        })
+        let (platform, promises) = (self.allocator.platform, Promises::new(self.allocator));
+        let freed =
+            self.count_down(block.first_frame(), frames.count(), |block, zeroed| match block.area_lanes() {
+                Some(lanes) => lanes.decrement_each(frames, zeroed),
+                None => block.remove_each(platform, &promises, frames, zeroed),
+            });
+        self.excess |= promises.excess.get();
+        freed
     }
 
     #[inline]
@@ -356,6 +372,9 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
             if let Some(slot) = self.slot.take() {
                 self.allocator.give_slot(slot);
             }
+            if core::mem::take(&mut self.excess) {
+                self.allocator.trim_room();
+            }
             return;
         }
         let freed = core::mem::take(&mut self.freed);
@@ -394,47 +413,4 @@ pub(super) fn touch(block: &Block, start: usize, count: usize) {
 /// The first block of the folio of this order around a block.
 pub(super) fn head_of(block: BlockNumber, order: u8) -> BlockNumber {
     BlockNumber(block.0 & !((1u32 << (order - Order::BLOCK.get())) - 1))
-}
-
-/// A folio of which only some frames are freed falls apart: each frame that stays becomes a folio of its own, of whose
-/// state nothing is known. Under the block's lock. No descriptor is touched.
-pub(super) fn split_remainders(block: &Block, freed: FrameMask) {
-    if block.used.load().without(block.heads.load()).without(block.held.load()).is_empty() {
-        // Single frames, which cannot fall apart.
-        return;
-    }
-    let make_heads = |start: usize, count: usize| make_heads(block, start, count, 1);
-    for (start, count) in freed.runs() {
-        if !block.heads.contains(start) {
-            let mut at = start;
-            while at > 0 && !block.heads.contains(at) && !freed.contains(at - 1) {
-                at -= 1;
-            }
-            make_heads(at, start - at);
-        }
-        let mut end = start + count;
-        while end < BLOCK_FRAMES && is_tail(block, end) && !freed.contains(end) {
-            make_heads(end, 1);
-            end += 1;
-        }
-    }
-}
-
-/// Makes every `step`-th frame of `count`, all of them of one folio, the start of a folio of its own, of whose state nothing
-/// is known. Under the block's lock.
-pub(super) fn make_heads(block: &Block, start: usize, count: usize, step: usize) {
-    let head = block.heads.load().previous_set(start).unwrap_or(start);
-    if let Some(area) = block.area() {
-        area.set_states(start, count, FrameState::UNKNOWN);
-        let origin = area.origin(head).load(Ordering::Relaxed);
-        for at in (start..start + count).step_by(step) {
-            area.origin(at).store(origin.wrapping_add((at - head) as u64), Ordering::Relaxed);
-        }
-    }
-    (start..start + count).step_by(step).for_each(|at| block.heads.insert_run(at, 1));
-}
-
-/// Whether the frame is inside a folio in use, not at its start. Metadata and absent frames are held and never are.
-fn is_tail(block: &Block, index: usize) -> bool {
-    block.used.contains(index) && !block.heads.contains(index) && !block.held.contains(index)
 }

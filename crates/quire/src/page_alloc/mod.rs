@@ -35,6 +35,7 @@ mod origins;
 mod pcp;
 mod placement;
 mod pool;
+mod remainders;
 mod runs;
 mod search;
 mod shard;

@@ -8,7 +8,7 @@
 use core::sync::atomic::Ordering;
 
 use super::count_room::CountSlot;
-use super::counts::{make_heads, split_remainders};
+use super::remainders::{make_heads, split_remainders};
 use super::store::SMALL_CAPACITY;
 use super::{Gfp, PageAllocator, Urgency};
 use crate::addr::{BlockNumber, Frame, FrameRange, Order, PhysAddr};

@@ -234,10 +234,13 @@ fn tables_of_a_pool_page_are_promised_the_slots_that_their_parts_need() {
         let page = FrameRange::folio(first, Order::GIGANTIC);
         // The first block has its descriptor where the others have bits.
         let behind = FrameRange::new(first.add(BLOCK), page.count - BLOCK);
+        // Eight slots in a frame, and up to an eighth more than is needed.
         let promised = (behind.count / BLOCK).div_ceil(8);
+        let promised = promised..=promised + promised / 8;
         for spaces in 1..=8 {
             map(allocator, behind);
-            assert_eq!(count_frames(allocator), if spaces > 1 { promised } else { 0 }, "{spaces}");
+            let frames = count_frames(allocator);
+            assert!(if spaces > 1 { promised.contains(&frames) } else { frames == 0 }, "{spaces}: {frames}");
         }
         machine.set_failures(hosted::FailurePlan::From(0));
         // A part of one, of a second, of a third: bits, then lanes.
@@ -251,7 +254,7 @@ fn tables_of_a_pool_page_are_promised_the_slots_that_their_parts_need() {
             [0, 99, 100, 119, 120, 149, 150, 319, 320, 511].map(count),
             [7, 7, 6, 6, 5, 5, 6, 6, 7, 8]
         );
-        assert_eq!(count_frames(allocator), promised, "they took what was promised");
+        assert!(promised.contains(&count_frames(allocator)), "they took what was promised");
         machine.set_failures(hosted::FailurePlan::Off);
         for (from, len) in [(100, 50), (120, 200), (0, 511)] {
             for table in behind.by_block() {

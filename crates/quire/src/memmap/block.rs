@@ -160,8 +160,8 @@ impl Block {
         first: Frame,
         elsewhere: Option<PhysAddr>,
     ) {
-        let before =
-            SmallMaps::new(self.table_maps().swap(0, Ordering::Relaxed).into(), self.slot_lanes(platform));
+        let before = SmallMaps::new(self.tables(), self.slot_lanes(platform));
+        self.table_maps().store(0, Ordering::Relaxed);
         let width = if self.is_wide() { LaneWidth::Wide } else { LaneWidth::Narrow };
         // SAFETY: the caller's promise.
         unsafe { self.set_area(at, first) };

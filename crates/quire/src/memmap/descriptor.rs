@@ -31,6 +31,10 @@ impl DescriptorFlags {
     pub const MIXED: Self = Self(64);
 }
 
+/// Of a page table's link: its grain, and whether its leaves were compared.
+const GRAIN: u64 = 0xf;
+const COMPARED: u64 = 0x10;
+
 /// A page descriptor. Who owns the frame says what the fields mean; all are atomics because a stale reader may look. It
 /// holds whatever the last owner left there: [`Self::reset`] makes it fresh.
 #[repr(C)]
@@ -47,9 +51,9 @@ pub struct Descriptor {
     pub index: AtomicU64,
     /// Links of whatever list the frame is on.
     pub next: AtomicU64,
-    /// The other direction.
+    /// The other direction; for a page table [`Self::grain`].
     pub previous: AtomicU64,
-    /// A word for the owner: which objects of a slab frame are free.
+    /// A word for the owner: which objects of a slab frame are free; where a page table hangs.
     pub word: AtomicU64,
 }
 
@@ -105,8 +109,29 @@ impl Descriptor {
     /// The grain of a page table of the lowest level, as an order: each aligned group of so many entries is empty, or maps
     /// consecutive frames of one kind. Under the table's lock; 0 says nothing.
     #[inline]
-    pub fn grain(&self) -> &AtomicU64 {
-        &self.previous
+    pub fn grain(&self) -> u64 {
+        self.previous.load(Ordering::Relaxed) & GRAIN
+    }
+
+    /// Says so, and that the table has changed since it was compared. Under the table's lock.
+    #[inline]
+    pub fn set_grain(&self, order: u64) {
+        self.previous.store(order, Ordering::Relaxed);
+    }
+
+    /// What was recorded in the leaves of a page table of the lowest level when all were found to be one run, if none has changed
+    /// since, other than by hardware.
+    #[inline]
+    pub fn compared(&self) -> Option<u64> {
+        let word = self.previous.load(Ordering::Relaxed);
+        (word & COMPARED != 0).then_some(word & !(GRAIN | COMPARED))
+    }
+
+    /// Notes that all leaves are one run, and which bits are recorded in them: none of the lowest five. Under the table's
+    /// lock.
+    pub fn note_compared(&self, recorded: u64) {
+        let history = recorded & !(GRAIN | COMPARED);
+        self.previous.store(history | COMPARED | u64::from(crate::limits::BLOCK_ORDER), Ordering::Relaxed);
     }
 
     /// Takes the lock of the page-table page that the frame holds.

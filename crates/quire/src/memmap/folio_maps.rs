@@ -25,7 +25,9 @@ use crate::platform::Platform;
 /// The largest count that lanes of a byte hold.
 pub(super) const NARROW_MOST: u32 = 255;
 /// The most tables that are counted as such; those beyond are counted in lanes, of four bytes by then.
-const TABLES_MOST: u32 = u16::MAX as u32;
+const TABLES_MOST: u32 = TABLES_MASK as u32;
+/// The part of the cell that says how many they are; the bit above it is of [`super::record_maps`].
+pub(super) const TABLES_MASK: u16 = 0x7fff;
 
 /// The counts of 4 KiB leaves of one block, under its lock.
 #[derive(Clone, Copy)]
@@ -84,11 +86,11 @@ impl Block {
     /// How many tables map all of the block.
     #[inline]
     pub(super) fn tables(&self) -> u32 {
-        self.table_maps().load(Ordering::Relaxed).into()
+        (self.table_maps().load(Ordering::Relaxed) & TABLES_MASK).into()
     }
 
     #[inline]
-    pub(super) fn set_tables(&self, tables: u32) {
+    fn set_tables(&self, tables: u32) {
         debug_assert!(tables <= TABLES_MOST);
         self.table_maps().store(tables as u16, Ordering::Relaxed);
     }
@@ -261,7 +263,7 @@ impl Block {
             _ => {}
         }
         if self.state() == BlockState::FolioTail {
-            self.heads.store(FrameMask::EMPTY);
+            self.forget_bits();
         }
     }
 }

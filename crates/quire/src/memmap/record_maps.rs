@@ -8,9 +8,11 @@
 //! of them, are two or more. Nothing notes that a block was promised one: its counts say it.
 #![forbid(unsafe_code)]
 
+use core::sync::atomic::Ordering;
+
 use super::bitmap::FrameMask;
 use super::block::{Block, BlockState};
-use super::folio_maps::NARROW_MOST;
+use super::folio_maps::{NARROW_MOST, TABLES_MASK};
 use super::lanes::{LaneError, LaneWidth};
 use crate::addr::PhysAddr;
 use crate::limits::BLOCK_FRAMES;
@@ -37,31 +39,89 @@ pub(crate) enum RecordNeed {
     Slot,
 }
 
-/// Whether so many tables, and bits, need a promise.
-fn is_promised(tables: u32, bits: bool) -> bool {
-    tables + u32::from(bits) >= 2
+/// How many tables map all of a block, and whether bits say what else does, in one word: whoever maps and unmaps whole tables
+/// looks at nothing else.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Record(u16);
+
+impl Record {
+    const BITS: u16 = TABLES_MASK + 1;
+    fn new(tables: u32, bits: bool) -> Self {
+        Self(tables as u16 | if bits { Self::BITS } else { 0 })
+    }
+
+    #[inline]
+    fn tables(self) -> u32 {
+        (self.0 & TABLES_MASK).into()
+    }
+
+    #[inline]
+    fn has_bits(self) -> bool {
+        self.0 & Self::BITS != 0
+    }
+
+    /// Whether a slot is promised: each table, and the bits, may come to need lanes, and there is room for one.
+    #[inline]
+    fn is_promised(self) -> bool {
+        self.tables() + u32::from(self.has_bits()) >= 2
+    }
 }
 
 impl Block {
-    fn has_bits(&self) -> bool {
-        !self.heads.misses_run(0, BLOCK_FRAMES)
+    #[inline]
+    fn record(&self) -> Record {
+        Record(self.table_maps().load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn set_record(&self, record: Record) {
+        self.table_maps().store(record.0, Ordering::Relaxed);
+    }
+
+    /// Changes what stands in the record, which may need a promise more.
+    #[inline]
+    fn grow_record(
+        &self,
+        promises: &impl SlotPromises,
+        before: Record,
+        after: Record,
+    ) -> Result<(), LaneError> {
+        if after.is_promised() && !before.is_promised() && !promises.promise() {
+            return Err(LaneError::Full);
+        }
+        self.set_record(after);
+        Ok(())
+    }
+
+    /// The same, which may need one less.
+    #[inline]
+    fn shrink_record(&self, promises: &impl SlotPromises, before: Record, after: Record) {
+        self.set_record(after);
+        if before.is_promised() && !after.is_promised() {
+            promises.release();
+        }
     }
 
     /// Whether a slot is promised to a block that has none. Under its lock.
     pub(crate) fn has_promise(&self) -> bool {
-        self.state() == BlockState::FolioTail
-            && self.lanes_at().is_none()
-            && is_promised(self.tables(), self.has_bits())
+        self.state() == BlockState::FolioTail && self.lanes_at().is_none() && self.record().is_promised()
     }
 
     /// What one more table would need of a block whose counts stand in its record. Under its lock.
     pub(crate) fn record_need(&self) -> RecordNeed {
-        match self.tables() {
-            _ if self.has_bits() => RecordNeed::Slot,
+        let record = self.record();
+        match record.tables() {
+            _ if record.has_bits() => RecordNeed::Slot,
             1 => RecordNeed::Promise,
             tables if tables + 1 < NARROW_MOST => RecordNeed::Nothing,
             _ => RecordNeed::Slot,
         }
+    }
+
+    /// The bits stand elsewhere.
+    pub(super) fn forget_bits(&self) {
+        self.set_record(Record::new(self.record().tables(), false));
+        self.heads.store(FrameMask::EMPTY);
     }
 
     /// One more leaf for each frame of a run. Whether perhaps nothing was counted before.
@@ -72,28 +132,25 @@ impl Block {
         start: usize,
         count: usize,
     ) -> Result<bool, LaneError> {
-        let tables = self.tables();
-        if count == BLOCK_FRAMES {
-            let bits = self.has_bits();
-            if tables + 1 >= NARROW_MOST {
-                return Err(LaneError::Full);
-            }
-            promise(promises, is_promised(tables, bits), is_promised(tables + 1, bits))?;
-            self.set_tables(tables + 1);
-            return Ok(tables == 0);
-        }
-        if self.heads.meets_run(start, count) {
+        let before = self.record();
+        let tables = before.tables();
+        if tables + 1 >= NARROW_MOST {
             return Err(LaneError::Full);
         }
-        if tables > 0 {
-            promise(promises, is_promised(tables, self.has_bits()), true)?;
+        if count == BLOCK_FRAMES {
+            self.grow_record(promises, before, Record::new(tables + 1, before.has_bits()))?;
+            return Ok(tables == 0);
         }
+        if before.has_bits() && self.heads.meets_run(start, count) {
+            return Err(LaneError::Full);
+        }
+        self.grow_record(promises, before, Record::new(tables, true))?;
         self.heads.insert_run(start, count);
         let full = |word: usize| self.heads.word(word) == u64::MAX;
         // Mostly the word that has just changed says that there is more to come.
-        if tables + 2 < NARROW_MOST && full(start / 64) && (0..BLOCK_FRAMES / 64).all(full) {
+        if full(start / 64) && (0..BLOCK_FRAMES / 64).all(full) {
             self.heads.store(FrameMask::EMPTY);
-            self.set_tables(tables + 1);
+            self.set_record(Record::new(tables + 1, false));
         }
         Ok(tables == 0)
     }
@@ -108,29 +165,31 @@ impl Block {
         count: usize,
         zeroed: &mut FrameMask,
     ) -> Result<(), LaneError> {
-        let tables = self.tables();
-        if tables > 0 && count == BLOCK_FRAMES {
-            let bits = self.has_bits();
-            self.set_tables(tables - 1);
-            release(promises, is_promised(tables, bits), is_promised(tables - 1, bits));
-            if tables == 1 {
-                *zeroed = zeroed.union(FrameMask::ALL.without(self.heads.load()));
+        let before = self.record();
+        if before.tables() == 0
+            && self.state() == BlockState::FolioTail
+            && self.heads.contains_run(start, count)
+        {
+            self.heads.remove_run(start, count);
+            let empty = |word: usize| self.heads.word(word) == 0;
+            if empty(start / 64) && (0..BLOCK_FRAMES / 64).all(empty) {
+                self.set_record(Record::new(0, false));
             }
+            *zeroed = zeroed.union(FrameMask::run(start, count));
             return Ok(());
         }
-        if tables > 0 || self.state() != BlockState::FolioTail {
+        if count < BLOCK_FRAMES || before.tables() == 0 {
             return self.remove_each_in_record(platform, promises, FrameMask::run(start, count), zeroed);
         }
-        if !self.heads.contains_run(start, count) {
-            return Err(LaneError::Underflow);
+        self.shrink_record(promises, before, Record::new(before.tables() - 1, before.has_bits()));
+        if before.tables() == 1 {
+            let left = if before.has_bits() { self.heads.load() } else { FrameMask::EMPTY };
+            *zeroed = zeroed.union(FrameMask::ALL.without(left));
         }
-        self.heads.remove_run(start, count);
-        *zeroed = zeroed.union(FrameMask::run(start, count));
         Ok(())
     }
 
     /// The same for each of these frames.
-    #[inline(never)]
     pub(super) fn remove_each_in_record<P: Platform>(
         &self,
         platform: &P,
@@ -138,49 +197,26 @@ impl Block {
         frames: FrameMask,
         zeroed: &mut FrameMask,
     ) -> Result<(), LaneError> {
-        let (tables, bits) = (self.tables(), self.heads.load());
+        let (before, bits) = (self.record(), self.heads.load());
         let in_bits = frames.without(bits).is_empty();
-        if self.state() != BlockState::FolioTail || tables == 0 && !in_bits {
+        if self.state() != BlockState::FolioTail || before.tables() == 0 && !in_bits {
             return Err(LaneError::Underflow);
         }
-        if !in_bits && !bits.is_empty() {
-            let lanes = self.move_to_slot(platform, promises, bits)?;
+        if !in_bits && before.has_bits() {
+            // What was promised.
+            self.change_slot(platform, promises.redeem(), LaneWidth::Bits);
+            let lanes = self.slot_lanes(platform).ok_or(LaneError::Underflow)?;
             return self.remove_from_slot(platform, lanes, frames, zeroed);
         }
         // Without bits a table becomes such.
-        let (left, rest) = if in_bits { (tables, bits) } else { (tables - 1, FrameMask::ALL) };
+        let (left, rest) =
+            if in_bits { (before.tables(), bits) } else { (before.tables() - 1, FrameMask::ALL) };
         let rest = rest.without(frames);
-        self.set_tables(left);
         self.heads.store(rest);
-        release(promises, is_promised(tables, !bits.is_empty()), is_promised(left, !rest.is_empty()));
+        self.shrink_record(promises, before, Record::new(left, !rest.is_empty()));
         if left == 0 {
             *zeroed = zeroed.union(frames);
         }
         Ok(())
-    }
-
-    /// Moves the bits to the slot that was promised.
-    fn move_to_slot<'b, P: Platform>(
-        &'b self,
-        platform: &P,
-        promises: &impl SlotPromises,
-        bits: FrameMask,
-    ) -> Result<super::lanes::Lanes<'b>, LaneError> {
-        self.change_slot(platform, promises.redeem(), LaneWidth::Bits);
-        let lanes = self.slot_lanes(platform).ok_or(LaneError::Underflow)?;
-        debug_assert!(lanes.nonzero() == bits);
-        Ok(lanes)
-    }
-}
-
-#[inline]
-fn promise(promises: &impl SlotPromises, before: bool, after: bool) -> Result<(), LaneError> {
-    if after && !before && !promises.promise() { Err(LaneError::Full) } else { Ok(()) }
-}
-
-#[inline]
-fn release(promises: &impl SlotPromises, before: bool, after: bool) {
-    if before && !after {
-        promises.release();
     }
 }

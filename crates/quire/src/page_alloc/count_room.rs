@@ -40,6 +40,8 @@ pub(super) struct CountRoom {
     first: [u64; 3],
     /// Free slots of the small size that are not promised.
     spare: u64,
+    /// Frames of the small size.
+    frames: u64,
 }
 
 /// The list of frames of the small size that nothing is in.
@@ -54,6 +56,9 @@ impl CountRoom {
         self.spare >= PER_FRAME && self.first[EMPTY] != 0
     }
 }
+
+/// The most frames that are added at once.
+const ROOM_STEP: u64 = 16;
 
 /// How room is asked for.
 const ROOM: Gfp = Gfp { urgency: Urgency::Atomic, ..Gfp::KERNEL };
@@ -142,10 +147,20 @@ impl<P: Platform> PageAllocator<'_, P> {
         Ok(())
     }
 
-    /// Sees to it that one more slot can be promised.
+    /// Sees to it that one more slot can be promised. Adds an eighth to what there is, since whoever copies the tables of a page needs
+    /// many, and comes back for each of these.
     fn make_spare(&self) -> Result<(), AllocError> {
-        let enough = self.count_room.lock(self.platform).spare > 0;
-        if enough { Ok(()) } else { self.add_room(0).map(drop) }
+        let room = self.count_room.lock(self.platform);
+        let (enough, frames) = (room.spare > 0, room.frames);
+        drop(room);
+        if enough {
+            return Ok(());
+        }
+        drop(self.add_room(0)?);
+        let more = (frames / 8).min(ROOM_STEP - 1);
+        // Without memory for more there is enough.
+        let _ = (0..more).try_for_each(|_| self.add_room(0).map(drop));
+        Ok(())
     }
 
     /// Gives back what [`Self::prepare_counts`] prepared for a block of a folio of whole blocks, if nothing is counted there.
@@ -160,11 +175,12 @@ impl<P: Platform> PageAllocator<'_, P> {
         self.trim_room();
     }
 
-    /// Whether counts of a block of a folio of whole blocks may stand in its record while no frame is counted twice: in pages of a
-    /// pool, which nobody splits while they are mapped.
+    /// Whether counts of a block of a folio of whole blocks may stand in its record: in pages of a pool, which nobody splits while
+    /// they are mapped.
     pub(super) fn counts_in_record(&self, frame: Frame, block: &Block) -> bool {
         let order = block.order.load(Ordering::Relaxed);
-        block.state() == BlockState::FolioTail
+        self.scheme == CountScheme::Dense
+            && block.state() == BlockState::FolioTail
             && self.memmap.block(head_of(frame.block(), order)).folio().has(DescriptorFlags::HUGE)
     }
 
@@ -199,6 +215,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         self.link_room(&mut room, frame, descriptor, if class == 0 { EMPTY } else { class });
         if class == 0 {
             room.spare += PER_FRAME;
+            room.frames += 1;
         }
         Ok(room)
     }
@@ -266,6 +283,7 @@ impl<P: Platform> PageAllocator<'_, P> {
             let descriptor = self.descriptor(frame);
             self.unlink_room(&mut room, descriptor, EMPTY);
             room.spare -= PER_FRAME;
+            room.frames -= 1;
             drop(room);
             descriptor.clear_flags();
             self.free_room(frame, Order::FRAME);

@@ -4,11 +4,13 @@
 
 use core::sync::atomic::Ordering;
 
+use super::count_room::Promises;
 use super::counts::{CountError, head_of};
 use super::gfp::Contents;
 use super::{Counter, PageAllocator};
-use crate::addr::{Frame, FrameRange, PageSize};
-use crate::memmap::{Block, BlockState};
+use crate::addr::{Frame, FrameRange, Order, PageSize};
+use crate::limits::BLOCK_FRAMES;
+use crate::memmap::{Block, BlockState, FrameMask, FrameState};
 use crate::platform::Platform;
 
 /// How leaves of a folio of whole blocks are counted. Chosen at start-up.
@@ -42,6 +44,41 @@ impl CountScheme {
 }
 
 impl<'a, P: Platform> Counter<'a, '_, P> {
+    /// Whether a whole table is counted at once, and can become a leaf in one step.
+    pub fn counts_by_table(&self) -> bool {
+        matches!(self.allocator.scheme, CountScheme::Dense | CountScheme::HeadOnly)
+    }
+
+    /// Counts one leaf of 2 MiB in the place of 512 of 4 KiB that map the same frames, unless these are no longer one folio, or
+    /// part of one; whether they are. Nothing comes free by it.
+    ///
+    /// # Panics
+    /// As [`Self::unmap`].
+    pub fn try_merge(&mut self, frame: Frame) -> bool {
+        debug_assert!(frame.is_aligned(Order::BLOCK) && self.counts_by_table());
+        let (block, leaves) = (self.enter(frame.block()), BLOCK_FRAMES as i64);
+        if !matches!(block.state(), BlockState::Folio | BlockState::FolioTail) {
+            return false;
+        }
+        if self.allocator.is_counted_as_published(frame) {
+            self.merge_as_published(frame);
+            return true;
+        }
+        block.large_maps.fetch_add(1, Ordering::Relaxed);
+        let (platform, promises) = (self.allocator.platform, Promises::new(self.allocator));
+        let mut unmapped = FrameMask::EMPTY;
+        if block.remove_small(platform, &promises, 0, BLOCK_FRAMES, &mut unmapped).is_err() {
+            self.leave();
+            panic!("{frame:?}: a table was unmapped more often than mapped (invariant 5)");
+        }
+        self.excess |= promises.excess.get();
+        FrameState::UNKNOWN.put(block.folio_state_cell());
+        self.note_unused_slot(block);
+        let in_record = self.allocator.counts_in_record(frame, block);
+        self.count_folio(frame, block, if in_record { 1 } else { 1 - leaves });
+        true
+    }
+
     /// Counts a run of 4 KiB leaves of a folio of whole blocks, in one of the published ways, which need no lock.
     #[inline(never)]
     pub(super) fn map_as_published(&mut self, run: FrameRange) -> Result<(), CountError> {
@@ -96,7 +133,15 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
             }
         }
         self.change_head(frame, block, 1);
-        crate::memmap::FrameState::UNKNOWN.put(block.folio_state_cell());
+        FrameState::UNKNOWN.put(block.folio_state_cell());
+    }
+
+    /// Counts a leaf of 2 MiB in the place of 512 of 4 KiB.
+    pub(super) fn merge_as_published(&mut self, frame: Frame) {
+        self.leave();
+        let block = self.allocator.memmap.block(frame.block());
+        self.change_head(frame, block, 1 - BLOCK_FRAMES as i64);
+        FrameState::UNKNOWN.put(block.folio_state_cell());
     }
 
     /// Counts one down; how many frames became free.

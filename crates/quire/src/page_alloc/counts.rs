@@ -35,7 +35,7 @@ pub struct Counter<'a, 'p, P: Platform> {
     /// Where the current block's lanes stood, which count nothing any more.
     slot: Option<CountSlot>,
     /// Whether slots are promised no more, so that memory of theirs may go back.
-    excess: bool,
+    pub(super) excess: bool,
 }
 
 impl<'p, P: Platform> PageAllocator<'p, P> {
@@ -271,7 +271,7 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
 
     /// Takes the current block's slot, if nothing is counted in it any more; it goes back with the block's lock.
     #[inline]
-    fn note_unused_slot(&mut self, block: &Block) {
+    pub(super) fn note_unused_slot(&mut self, block: &Block) {
         if let Some(slot) = block.take_unused_slot(self.allocator.platform) {
             debug_assert!(self.slot.is_none(), "a block has one slot");
             self.slot = Some(CountSlot::of(slot));
@@ -290,7 +290,7 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
 
     /// Folios of more than one block count all their leaves together at their start. Whether other leaves map the folio, and somebody
     /// holds it besides: then nothing becomes of it.
-    fn count_folio(&self, frame: Frame, block: &Block, leaves: i64) -> bool {
+    pub(super) fn count_folio(&self, frame: Frame, block: &Block, leaves: i64) -> bool {
         let order = block.order.load(Ordering::Relaxed);
         if order <= Order::BLOCK.get() || block.state() == BlockState::Small {
             return false;

@@ -7,14 +7,17 @@
 //! # Order
 //!
 //! 1. Each entry of the tables is compared with what it must be. Whatever else is found refuses the whole call, which has
-//!    changed nothing then.
-//! 2. The large leaf is counted; the pointer to the table is exchanged for [`Entry::BUSY`]; all CPUs are flushed, paging-structure
-//!    caches included. From here on nobody reaches the table, and hardware records nothing in it any more.
+//!    changed nothing then. A table that was compared before ([`PageTables::check_collapse`]) and of which nobody has changed
+//!    an entry since is not read again: its grain says so.
+//! 2. The large leaf is counted, in the place of the table's where that is 2 MiB; the pointer to the table is exchanged for
+//!    [`Entry::BUSY`]; all CPUs are flushed, paging-structure caches included. From here on nobody reaches the table, and
+//!    hardware records nothing in it any more.
 //! 3. The leaf comes, with what hardware had recorded when the table was compared. That is all that anybody waits for: whoever
 //!    touches the range between 2 and 3 faults, and finds the leaf.
 //! 4. What hardware recorded between 1 and 2 is read from the table and added to the leaf, unless nothing could be added. Nobody
 //!    decides from those bits meanwhile: whoever does holds the address-space lock.
-//! 5. The table goes to a gather, which counts its leaves down, by the table, and frees it: after the lock was given back.
+//! 5. The table goes to a gather, which counts down what is still counted, by the table, and frees it: after the lock was given
+//!    back.
 //!
 //! The address-space lock is held *exclusive* from 1 to 4.
 
@@ -64,11 +67,13 @@ struct Piece<'a> {
     /// The pointer to it.
     pointer: Entry,
     leaf: Entry,
+    /// The leaf was counted in the place of the table's.
+    moved: bool,
 }
 
 impl<'p, P: Platform> PageTables<'_, 'p, P> {
     /// What keeps a part of the extent of one leaf of `size` at `addr` from being part of such a leaf. Shared; the answer may be
-    /// old. Reads every entry of the part, whose ends lie at multiples of 2 MiB.
+    /// old. Reads every entry of the part, whose ends lie at multiples of 2 MiB, and notes which tables need not be read again.
     ///
     /// # Errors
     /// The first [`Obstacle`].
@@ -83,7 +88,9 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
             let step = self.step(VirtRange::new(at, part.end));
             let distance = (at.0 - addr.0) / PageSize::Size4K.bytes();
             if step.is_lowest() {
-                common.add_table(self.platform(), step.table, distance)?;
+                let locked = self.lock(step.table);
+                let history = common.compare(step.table, distance)?;
+                locked.note_compared(history);
             } else {
                 let entry = step.table.load(step.table.index(at));
                 common.add_leaf(entry, step.table.level(), distance)?;
@@ -95,17 +102,19 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
 
     /// Puts leaves of 2 MiB in the place of the tables in a range of whole ones, of which one table holds the entries; how many.
     /// At most [`COLLAPSE_TABLES`] of them, with one flush; leaves that are large stay. The tables go to the gather, which may be
-    /// finished without the lock; what that says about resident memory means nothing here. The caller tells secondary MMUs. Exclusive.
+    /// finished without the lock; what that says about resident memory means nothing here. `checked`: nobody has held the lock
+    /// exclusive since [`Self::check_collapse`], other than for this. The caller tells secondary MMUs. Exclusive.
     ///
     /// # Errors
     /// The first [`Obstacle`]; nothing has changed then, save where a folio came apart a moment ago.
     pub fn collapse_tables(
         &self,
         range: VirtRange,
+        checked: bool,
         gather: &mut MmuGather<'_, '_, P>,
     ) -> Result<u64, Obstacle> {
         debug_assert!(range.len() <= COLLAPSE_TABLES as u64 * PageSize::Size2M.bytes());
-        self.reshape(range, PageSize::Size2M, gather)
+        self.reshape(range, PageSize::Size2M, checked, gather)
     }
 
     /// Puts a leaf of 1 GiB in the place of what maps its extent, whatever the sizes of that; whether it was not one leaf before.
@@ -119,7 +128,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         gather: &mut MmuGather<'_, '_, P>,
     ) -> Result<bool, Obstacle> {
         let extent = VirtRange::from_len(addr, PageSize::Size1G.bytes());
-        self.reshape(extent, PageSize::Size1G, gather).map(|collapsed| collapsed == 1)
+        self.reshape(extent, PageSize::Size1G, false, gather).map(|collapsed| collapsed == 1)
     }
 
     /// Puts one 2 MiB leaf in the place of 512 leaves of 4 KiB that map a whole block in order with the same rights;
@@ -152,7 +161,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
 
     fn reshape_one(&self, extent: VirtRange, size: PageSize) -> bool {
         let mut gather = MmuGather::new(self.allocator, self.context);
-        let collapsed = self.reshape(extent, size, &mut gather) == Ok(1);
+        let collapsed = self.reshape(extent, size, false, &mut gather) == Ok(1);
         gather.finish();
         if collapsed {
             self.context.collapse_possible(self.platform(), extent);
@@ -164,6 +173,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         &self,
         range: VirtRange,
         size: PageSize,
+        checked: bool,
         gather: &mut MmuGather<'_, '_, P>,
     ) -> Result<u64, Obstacle> {
         let Some(parent) = self.find(range.start, Level::of_leaf(size)) else { return Err(Obstacle::Hole) };
@@ -171,13 +181,18 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         let first = parent.index(range.start);
         let indices = first..first + (range.len() / size.bytes()) as usize;
         for (piece, index) in pieces.iter_mut().zip(indices) {
-            *piece = self.compare(parent, index, size)?;
+            *piece = self.compare(parent, index, size, checked)?;
         }
         let tables = pieces.iter().flatten().count() as u64;
         let counted = self.count_large(&mut pieces, size);
         self.exchange(parent, range, &pieces);
         for piece in pieces.iter().flatten() {
-            self.describe(piece.table);
+            if piece.moved {
+                // Nothing in it counts any more.
+                self.allocator.descriptor(piece.table.frame()).population.store(0, Ordering::Relaxed);
+            } else {
+                self.describe(piece.table);
+            }
             gather.make_room();
             gather.add(Unmapped::table(piece.pointer, parent.level()));
         }
@@ -190,6 +205,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         parent: Table<'p>,
         index: usize,
         size: PageSize,
+        checked: bool,
     ) -> Result<Option<Piece<'p>>, Obstacle> {
         let pointer = parent.load(index);
         if pointer.is_leaf(parent.level()) {
@@ -206,8 +222,18 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         if !common.frame.is_aligned(size.order()) {
             return Err(Obstacle::Frames);
         }
-        common.add_table(self.platform(), table, 0)?;
-        Ok(Some(Piece { index, table, pointer, leaf: common.leaf(size) }))
+        match self.seen_in(table).filter(|_| checked) {
+            Some(history) => common.history = history,
+            None => common.add_table(self.platform(), table, 0)?,
+        }
+        Ok(Some(Piece { index, table, pointer, leaf: common.leaf(size), moved: false }))
+    }
+
+    /// What was recorded in a table of the lowest level when it was compared, if nobody has changed it since.
+    fn seen_in(&self, table: Table<'p>) -> Option<EntryFlags> {
+        let seen =
+            self.allocator.descriptor(table.frame()).compared().filter(|_| table.level() == Level::PTE);
+        seen.map(|recorded| Entry::from_bits(recorded).flags())
     }
 
     /// What the first leaf of a table has, or of the first table below it.
@@ -225,10 +251,15 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         let mut counted = 0;
         let mut whole = true;
         for place in pieces {
-            whole &= place.is_none_or(|piece| counter.try_map_large(piece.leaf.frame(), size));
-            match place {
-                Some(_) if whole => counted += 1,
-                _ => *place = None,
+            let Some(piece) = place else { continue };
+            piece.moved = size == PageSize::Size2M && counter.counts_by_table();
+            let frame = piece.leaf.frame();
+            whole = whole
+                && if piece.moved { counter.try_merge(frame) } else { counter.try_map_large(frame, size) };
+            if whole {
+                counted += 1;
+            } else {
+                *place = None;
             }
         }
         counted
@@ -276,8 +307,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
     /// Notes of tables of the lowest level that nobody reaches any more that each maps one run, so that the drain need not look.
     fn describe(&self, table: Table<'p>) {
         if table.level() == Level::PTE {
-            let grain = self.allocator.descriptor(table.frame()).grain();
-            return grain.store(BLOCK_ORDER.into(), Ordering::Relaxed);
+            return self.allocator.descriptor(table.frame()).set_grain(BLOCK_ORDER.into());
         }
         for entry in (0..TABLE_ENTRIES).map(|index| table.load_private(index)) {
             if entry.is_table(table.level()) {
@@ -319,9 +349,7 @@ impl Common {
         distance: u64,
     ) -> Result<(), Obstacle> {
         if table.level() == Level::PTE {
-            let expected = self.expected(PageSize::Size4K, distance);
-            let history =
-                table.whole_run(expected).map_err(|at| self.differs(table.load(at), table.level()))?;
+            let history = self.compare(table, distance)?;
             self.history = self.history.union(history);
             return Ok(());
         }
@@ -337,6 +365,12 @@ impl Common {
             }
         }
         Ok(())
+    }
+
+    /// Compares a table of the lowest level; what is recorded in it.
+    fn compare(&self, table: Table<'_>, distance: u64) -> Result<EntryFlags, Obstacle> {
+        let expected = self.expected(PageSize::Size4K, distance);
+        table.whole_run(expected).map_err(|at| self.differs(table.load(at), table.level()))
     }
 
     fn add_leaf(&mut self, entry: Entry, level: Level, distance: u64) -> Result<(), Obstacle> {

@@ -75,9 +75,8 @@ impl<'a, P: Platform> LockedTable<'a, P> {
         }
         let (was_empty, grain) = (self.population() == 0, self.descriptor.grain());
         let of_run = u64::from((index | count).trailing_zeros());
-        let of_all = if was_empty { of_run } else { of_run.min(grain.load(Ordering::Relaxed)) };
         self.grow(count as i32);
-        grain.store(of_all, Ordering::Relaxed);
+        self.descriptor.set_grain(if was_empty { of_run } else { of_run.min(grain) });
     }
 
     /// Notes that the table is about to hold a leaf that is not counted anonymous memory.
@@ -108,7 +107,13 @@ impl<'a, P: Platform> LockedTable<'a, P> {
     /// All leaves of `other`, and no more, have come here: they have its grain.
     #[inline]
     pub(super) fn inherit_grain(&self, other: &Self) {
-        self.descriptor.grain().store(other.descriptor.grain().load(Ordering::Relaxed), Ordering::Relaxed);
+        self.descriptor.set_grain(other.descriptor.grain());
+    }
+
+    /// Notes that all leaves are one run, and what is recorded in them.
+    #[inline]
+    pub(super) fn note_compared(&self, history: EntryFlags) {
+        self.descriptor.note_compared(history.bits());
     }
 
     /// Takes a leaf out and returns it with all that hardware set. The caller corrects the population with
@@ -141,6 +146,7 @@ impl<'a, P: Platform> LockedTable<'a, P> {
     /// what stood there just before.
     #[inline]
     pub(super) fn update(&self, index: usize, seen: Entry, change: impl Fn(Entry) -> Entry) -> Entry {
+        self.descriptor.set_grain(self.descriptor.grain());
         let mut before = seen;
         loop {
             let after = change(before);
@@ -167,7 +173,7 @@ impl<'a, P: Platform> LockedTable<'a, P> {
     /// table's grain any more.
     #[inline]
     pub(super) fn grow(&self, by: i32) {
-        self.descriptor.grain().store(0, Ordering::Relaxed);
+        self.descriptor.set_grain(0);
         let population = i32::from(self.population()) + by;
         debug_assert!((0..=crate::limits::TABLE_ENTRIES as i32).contains(&population));
         self.descriptor.population.store(population as u16, Ordering::Relaxed);

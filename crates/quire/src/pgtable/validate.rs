@@ -154,7 +154,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
                 return Err(TableViolation::Strange { addr, entry });
             }
         }
-        if table.level() == Level::PTE && !has_grain(table, 1 << descriptor.grain().load(Ordering::Relaxed)) {
+        if table.level() == Level::PTE && !has_grain(table, 1 << descriptor.grain()) {
             return Err(TableViolation::Grain(table.frame()));
         }
         let counted = descriptor.population.load(Ordering::Relaxed);

@@ -70,7 +70,7 @@ impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
         let population = usize::from(descriptor.population.load(Ordering::Relaxed));
         let mut left = population;
         let entries = self.user_entries(frame);
-        let grain = if level == Level::PTE { 1 << descriptor.grain().load(Ordering::Relaxed) } else { 1 };
+        let grain = if level == Level::PTE { 1 << descriptor.grain() } else { 1 };
         let begin = level.index(first) & !(grain - 1);
         let (mut index, mut looked_at) = (begin, 0);
         while left > 0 && looked_at < entries {
@@ -118,7 +118,7 @@ impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
             entry.is_table(table.level()).then(|| table.child(platform, entry))
         };
         if let Some(next) = child(index + 1) {
-            let grain = 1 << self.allocator.descriptor(next.frame()).grain().load(Ordering::Relaxed);
+            let grain = 1 << self.allocator.descriptor(next.frame()).grain();
             self.expect_run(next, 0, if grain == TABLE_ENTRIES { 0 } else { TABLE_ENTRIES });
         }
         if let Some(after) = child(index + 2) {

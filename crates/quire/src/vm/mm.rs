@@ -332,6 +332,13 @@ pub(super) struct SpaceGuard<'a, P: Platform> {
     platform: &'a P,
 }
 
+impl<P: Platform> SpaceGuard<'_, P> {
+    /// How often the lock was held for writing, this time counted.
+    pub(super) fn writes(&self) -> u32 {
+        self.space.writes()
+    }
+}
+
 impl<P: Platform> Deref for SpaceGuard<'_, P> {
     type Target = Space;
     #[inline]

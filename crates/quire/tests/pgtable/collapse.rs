@@ -40,8 +40,20 @@ fn collapse_tables(
     addr: VirtAddr,
     tables: u64,
 ) -> Result<u64, Obstacle> {
+    collapse_checked(allocator, context, addr, tables, false)
+}
+
+/// The same, after a look at them perhaps.
+fn collapse_checked(
+    allocator: &Allocator<'_>,
+    context: &MmContext,
+    addr: VirtAddr,
+    tables: u64,
+    checked: bool,
+) -> Result<u64, Obstacle> {
     let mut gather = MmuGather::new(allocator, context);
-    let done = Tables::new(allocator, context).collapse_tables(range(addr.0, tables * LARGE), &mut gather);
+    let range = range(addr.0, tables * LARGE);
+    let done = Tables::new(allocator, context).collapse_tables(range, checked, &mut gather);
     gather.finish();
     done
 }
@@ -161,15 +173,18 @@ fn what_cannot_be_one_leaf_stays_as_it_is() {
                     allocator.hold(FrameRange::folio(block, BLOCK));
                     map_small(allocator, context, VirtAddr(GIB + at as u64 * LARGE), block, 1, clean());
                 }
+                let tables = Tables::new(allocator, context);
+                for at in [VirtAddr(GIB), VirtAddr(GIB + LARGE)] {
+                    assert_eq!(tables.check_collapse(at, PageSize::Size2M, range(at.0, LARGE)), Ok(()));
+                }
                 spoil(machine, allocator, context, VirtAddr(GIB + page * PAGE));
                 let before = check(allocator, context);
-                assert_eq!(
-                    collapse_tables(allocator, context, VirtAddr(GIB), 2),
-                    Err(obstacle),
-                    "page {page}"
-                );
+                // Whether it relies on that look or not.
+                for checked in [true, false] {
+                    let refused = collapse_checked(allocator, context, VirtAddr(GIB), 2, checked);
+                    assert_eq!(refused, Err(obstacle), "page {page}, {checked}");
+                }
                 let own = VirtAddr(GIB + page / 512 * LARGE);
-                let tables = Tables::new(allocator, context);
                 let part = range(own.0, LARGE);
                 assert_eq!(tables.check_collapse(own, PageSize::Size2M, part), Err(obstacle), "page {page}");
                 let after = check(allocator, context);

@@ -1,6 +1,7 @@
 //! What requests for frames cost, in numbers that do not depend on the machine's mood: calls of the platform, locks taken,
 //! descriptors touched, instructions. Whoever changes one of them changes it on purpose, and says why here.
 
+mod collapse;
 #[path = "../common/mod.rs"]
 mod common;
 mod descriptors;

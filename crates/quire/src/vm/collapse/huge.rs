@@ -72,10 +72,9 @@ impl<P: Platform> Mm<'_, P> {
             return Ok(Done::Large);
         }
         if size == PageSize::Size1G && steps == CollapseSteps::Staged {
-            self.each_step(extent, |mm, part| mm.check_step(extent, part))?;
-            self.each_step(extent, |mm, part| mm.collapse_step(part, PageSize::Size2M))?;
+            self.collapse_tables(extent)?;
         }
-        self.collapse_step(extent, size)?;
+        self.collapse_step(extent, size, None)?;
         Ok(if size == PageSize::Size1G { Done::Gigantic } else { Done::Reshaped })
     }
 
@@ -86,32 +85,44 @@ impl<P: Platform> Mm<'_, P> {
         Ok(leaf.is_some_and(|leaf| leaf >= size))
     }
 
-    fn each_step(
-        &self,
-        extent: VirtRange,
-        step: impl Fn(&Self, VirtRange) -> Result<(), Refusal>,
-    ) -> Result<(), Refusal> {
-        for at in (0..extent.len()).step_by(STEP_BYTES as usize) {
-            step(self, VirtRange::from_len(extent.start.add(at), STEP_BYTES))?;
+    /// Makes leaves of 2 MiB of all tables in the extent, after a look at all of them. As long as nobody else holds the lock for
+    /// writing, what was seen then is not read again.
+    fn collapse_tables(&self, extent: VirtRange) -> Result<(), Refusal> {
+        let (mut seen, mut alone) = (None, true);
+        for part in steps(extent) {
+            let now = self.check_step(extent, part)?;
+            alone &= seen.replace(now).is_none_or(|before| before == now);
+            self.memory.platform().reschedule_point();
+        }
+        let writes = seen.filter(|_| alone);
+        for (step, part) in steps(extent).enumerate() {
+            let expected = writes.map(|writes: u32| writes.wrapping_add(1 + step as u32));
+            self.collapse_step(part, PageSize::Size2M, expected)?;
             self.memory.platform().reschedule_point();
         }
         Ok(())
     }
 
-    fn check_step(&self, extent: VirtRange, part: VirtRange) -> Result<(), Refusal> {
+    /// How often the lock was held for writing when the part was looked at.
+    fn check_step(&self, extent: VirtRange, part: VirtRange) -> Result<u32, Refusal> {
         let space = self.space.read(self.memory.platform());
         check_split(&space, extent)?;
-        Ok(self.tables().check_collapse(extent.start, PageSize::Size1G, part)?)
+        self.tables().check_collapse(extent.start, PageSize::Size1G, part)?;
+        Ok(space.writes())
     }
 
-    /// One step: all tables in the part, or all of a gigantic page.
-    fn collapse_step(&self, part: VirtRange, size: PageSize) -> Result<(), Refusal> {
+    /// One step: all tables in the part, or all of a gigantic page. `writes`: how often the lock was held for writing if nobody
+    /// has held it since the part was looked at.
+    fn collapse_step(&self, part: VirtRange, size: PageSize, writes: Option<u32>) -> Result<(), Refusal> {
         let space = self.lock();
         check_split(&space, part)?;
         let mut gather = MmuGather::new(self.memory.pages(), self.context());
         let collapsed = match size {
             PageSize::Size1G => self.tables().collapse_whole(part.start, &mut gather).map(u64::from),
-            _ => self.tables().collapse_tables(part, &mut gather),
+            _ => {
+                let checked = writes == Some(space.writes());
+                self.tables().collapse_tables(part, checked, &mut gather)
+            }
         };
         if collapsed == Ok(1) && part.len() == size.bytes() {
             self.context().collapse_possible(self.memory.platform(), part);
@@ -122,6 +133,12 @@ impl<P: Platform> Mm<'_, P> {
         self.memory.pages().count(Stat::ThpCollapseShape, collapsed?);
         Ok(())
     }
+}
+
+/// The parts of an extent that one step changes.
+fn steps(extent: VirtRange) -> impl Iterator<Item = VirtRange> {
+    let at = (0..extent.len()).step_by(STEP_BYTES as usize);
+    at.map(move |at| VirtRange::from_len(extent.start.add(at), STEP_BYTES))
 }
 
 /// Refuses an extent that does not lie in one mapping of huge pages whose parts may be mapped by themselves.

@@ -1,0 +1,92 @@
+//! What a collapse of tables that were looked at costs: nothing is read twice, and each table is counted once.
+
+use hosted::{HostedConfig, InterruptPlan};
+use quire::addr::{FrameRange, Order, PageSize, VirtAddr, VirtRange};
+use quire::arch::{EntryFlags, PagingMode, Protection};
+use quire::cpu::CpuId;
+use quire::page_alloc::Gfp;
+use quire::pgtable::PageTables;
+use quire::platform::Context;
+use quire::tlb::{MmContext, MmuGather};
+
+use crate::Allocator;
+use crate::machine::Counting;
+
+const AT: VirtAddr = VirtAddr(3 << 30);
+const TABLES: u64 = 8;
+
+/// Eight folios of 2 MiB that tables map, all accessed and dirty, so that nothing can be recorded later.
+fn in_pieces(allocator: &Allocator<'_>, act: impl FnOnce(&MmContext)) {
+    let context = PageTables::create(allocator, PagingMode::FourLevel).unwrap();
+    let recorded = EntryFlags::ANON | EntryFlags::ACCESSED | EntryFlags::DIRTY;
+    let flags = EntryFlags::leaf(Protection::READ | Protection::WRITE) | recorded;
+    for table in 0..TABLES {
+        let folio = FrameRange::folio(allocator.alloc(Gfp::USER, Order::BLOCK).unwrap(), Order::BLOCK);
+        let addr = AT.add(table * PageSize::Size2M.bytes());
+        PageTables::new(allocator, &context).map(addr, folio, flags).unwrap();
+    }
+    act(&context);
+    PageTables::destroy(allocator, context);
+}
+
+/// A look at each, and then the collapse, whose cost `count` finds.
+fn collapse<R>(
+    allocator: &Allocator<'_>,
+    context: &MmContext,
+    checked: bool,
+    count: impl FnOnce(&mut dyn FnMut()) -> R,
+) -> R {
+    let (tables, size) = (PageTables::new(allocator, context), PageSize::Size2M);
+    for table in 0..TABLES {
+        let addr = AT.add(table * size.bytes());
+        let part = VirtRange::from_len(addr, size.bytes());
+        assert_eq!(tables.check_collapse(addr, size, part), Ok(()));
+    }
+    count(&mut || {
+        let mut gather = MmuGather::new(allocator, context);
+        let range = VirtRange::from_len(AT, TABLES * size.bytes());
+        assert_eq!(tables.collapse_tables(range, checked, &mut gather), Ok(TABLES));
+        gather.finish();
+    })
+}
+
+#[test]
+fn a_collapse_counts_each_table_once() {
+    let machine = HostedConfig::new(256 << 20).build().unwrap();
+    machine.run_on(CpuId(0), || {
+        let counting = Counting::new(&machine);
+        let allocator = crate::allocator(&counting, &machine);
+        in_pieces(&allocator, |context| {
+            let (calls, ()) = collapse(&allocator, context, true, |work| counting.during(work));
+            // Those of the frames of tables, which go back by themselves, are in it.
+            println!("{} holds of blocks", calls.block_locks);
+            assert!((TABLES..=2 * TABLES).contains(&calls.block_locks), "{}", calls.block_locks);
+        });
+    });
+}
+
+#[cfg(not(miri))]
+#[test]
+fn what_was_compared_is_not_read_again() {
+    let machine = HostedConfig { tlb_model: false, check_ranks: false, ..HostedConfig::new(256 << 20) };
+    let machine = machine.build().unwrap();
+    machine.run_on(CpuId(0), || {
+        let counting = Counting::new(&machine);
+        let allocator = crate::allocator(&counting, &machine);
+        let [checked, anew] = [true, false].map(|checked| {
+            let mut steps = 0;
+            in_pieces(&allocator, |context| {
+                steps = collapse(&allocator, context, checked, |work| {
+                    // SAFETY: the handler does nothing.
+                    let counted = unsafe {
+                        machine.interrupt_at_steps(InterruptPlan::Count, Context::HardInterrupt, || (), work)
+                    };
+                    counted.unwrap().events
+                });
+            });
+            steps / TABLES
+        });
+        println!("{checked} instructions for each table, {anew} if it is read");
+        assert!(checked + 512 * 4 < anew, "{checked} for each table, {anew} if it is read");
+    });
+}

@@ -279,6 +279,14 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         self.memory.page_counts(frames, show);
     }
 
+    /// How many address spaces map the folio in use around a frame, or any part of it; `None` where there is none. How many leaves do, and
+    /// whether they map all of it, [`PageAllocator::folio_maps`] says; whether a certain address space alone does,
+    /// [`Mm::maps_exclusively`](crate::vm::Mm::maps_exclusively). Visits others ([`Memory::folio_spaces`](crate::vm::Memory::folio_spaces)); the
+    /// caller holds no lock.
+    pub fn folio_spaces(&self, frame: Frame) -> Option<u64> {
+        self.memory.folio_spaces(frame)
+    }
+
     /// Splits the anonymous folio in use that starts at `frame` into folios of order `to`; large leaves that map it become
     /// small ones first. How many frames became free. The caller holds no lock.
     ///

@@ -76,7 +76,7 @@ fn folio_at(block: &Block, head: Frame) -> FrameInfo {
 }
 
 /// A frame of a block in small pieces. Under its lock.
-fn in_small_pieces<P: Platform>(platform: &P, block: &Block, frame: Frame) -> FrameInfo {
+pub(super) fn in_small_pieces<P: Platform>(platform: &P, block: &Block, frame: Frame) -> FrameInfo {
     let index = frame.index_in_block();
     if !block.used.contains(index) {
         return FrameInfo::Free;

@@ -11,6 +11,7 @@ mod exit;
 mod family;
 mod fault;
 mod file;
+mod folio_maps;
 mod fork;
 mod forming;
 mod huge_file;

@@ -3,6 +3,7 @@
 mod cases;
 #[path = "../common/mod.rs"]
 mod common;
+mod folios;
 mod lockstep;
 mod naive;
 #[path = "../vm/world.rs"]

@@ -63,7 +63,9 @@ impl<P: Platform> PageAllocator<'_, P> {
                     }
                 }
                 FrameInfo::Changing => {}
-                FrameInfo::NotMemory | FrameInfo::Metadata | FrameInfo::Free => return None,
+                FrameInfo::NotMemory | FrameInfo::Metadata | FrameInfo::Free | FrameInfo::Bad => {
+                    return None;
+                }
             }
             self.platform.relax();
         }

@@ -14,6 +14,7 @@ use quire::platform::FileId;
 use quire::vm::{Access, Advice, Backing, FolioPolicy, ForkStrategy, MapRequest, Placement, Remap, Sharing};
 
 use crate::common::{order, seed};
+use crate::flags::compare_flags;
 use crate::lockstep::World;
 use crate::naive::compare;
 use crate::world::{FORKS, MIB, Manager, RW, Space, anonymous, with_config};
@@ -150,6 +151,10 @@ fn drawn(fork: ForkStrategy, counts: CountScheme, seed: u64, sums: &mut [usize; 
             if step % 20 == 0 {
                 let more = compare_folios(machine, manager, &world.spaces, counts);
                 (0..3).for_each(|at| seen[at] += more[at]);
+                let by_frame = matches!(counts, CountScheme::Dense | CountScheme::PerFrame);
+                if step % 60 == 0 {
+                    compare_flags(machine, manager, &world.spaces, by_frame);
+                }
                 if counts == CountScheme::Dense {
                     let _shared = compare(machine, manager, &world.spaces);
                 }

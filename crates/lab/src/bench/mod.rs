@@ -15,6 +15,7 @@ pub mod ours;
 pub mod published;
 pub mod row;
 pub mod runner;
+pub mod sparkline;
 pub mod stats;
 pub mod table;
 pub mod threads;

@@ -36,6 +36,7 @@ pub(crate) fn check(rows: &[Row]) {
     for row in of("brackets", "longest") {
         let median = rows.iter().find(|other| other.case == row.case && other.metric == "bracket").unwrap();
         assert!(median.median <= row.median, "{}", row.case);
+        assert_eq!(median.median == Some(0.0), row.case == "collapse-parts", "{}: each was timed", row.case);
     }
     let fetches = of("postcopy", "time");
     let arms: Vec<&str> = fetches.iter().map(|row| row.arm.as_str()).collect();

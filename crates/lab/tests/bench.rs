@@ -14,6 +14,7 @@ use lab::bench::stats::Summary;
 mod clears;
 mod counts;
 mod gigantic;
+mod guests;
 mod pools;
 
 fn quire(arguments: &[&str]) -> Command {
@@ -96,6 +97,7 @@ fn a_smoke_run_of_everything_writes_whole_lines_and_restores_the_machine() {
     clears::check(&rows);
     gigantic::check(&rows);
     pools::check(&rows);
+    guests::check(&rows);
     assert!(table.contains("published, before") && table.contains("published, batched"), "{table}");
 }
 
@@ -243,7 +245,7 @@ fn check_other_allocator_experiments(rows: &[Row]) {
     }
 }
 
-const NAMES: [&str; 28] = [
+const NAMES: [&str; 29] = [
     "boot",
     "page-alloc",
     "time-bench",
@@ -271,6 +273,7 @@ const NAMES: [&str; 28] = [
     "hugetlb-pool",
     "demote",
     "hugetlb-churn",
+    "brackets",
     "postcopy",
 ];
 
@@ -296,6 +299,7 @@ fn check(row: &Row) {
             assert!(
                 REMAINDERS.contains(&row.metric.as_str())
                     || SHARES.contains(&row.metric.as_str())
+                    || row.experiment == "brackets" && row.metric != "time"
                     || row.samples.iter().all(|sample| *sample > 0.0),
                 "{name}"
             );
@@ -303,7 +307,7 @@ fn check(row: &Row) {
         }
     }
     assert!(
-        ["ns", "cycles", "ops/s", "blocks", "GiB/s", "%", "pages"].contains(&row.unit.as_str()),
+        ["ns", "cycles", "ops/s", "blocks", "GiB/s", "%", "pages", "brackets"].contains(&row.unit.as_str()),
         "{name}: {}",
         row.unit
     );

@@ -15,8 +15,8 @@ use crate::platform::{FileId, Platform};
 use crate::stats::Stat;
 use crate::tlb::ZapStrategy;
 use crate::vm::{
-    Collapser, File, FolioPolicy, ForkStrategy, HugeFs, Memory, MemoryFailure, Mm, Scanned, Splitter,
-    Underused, Userfault, UserfaultChanges,
+    Collapser, File, FolioPolicy, ForkStrategy, HugeFs, Memory, MemoryFailure, Mm, PageFlags, Scanned,
+    Splitter, Underused, Userfault, UserfaultChanges,
 };
 
 pub use crate::page_alloc::MemoryRange;
@@ -277,6 +277,20 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// count as zero. The caller holds no lock.
     pub fn kpagecount(&self, frames: FrameRange, show: impl FnMut(FrameRange, u64)) {
         self.memory.page_counts(frames, show);
+    }
+
+    /// Shows what each of these frames is used for, in ascending order, runs with the same word together: what `/proc/kpageflags` says
+    /// ([`Memory::page_flags`](crate::vm::Memory::page_flags)). The caller holds no lock.
+    pub fn kpageflags(&self, frames: FrameRange, show: impl FnMut(FrameRange, PageFlags)) {
+        self.memory.page_flags(frames, show);
+    }
+
+    /// How many address spaces map the folio in use around a frame, or any part of it; `None` where there is none. How many leaves do, and
+    /// whether they map all of it, [`PageAllocator::folio_maps`] says; whether a certain address space alone does,
+    /// [`Mm::maps_exclusively`](crate::vm::Mm::maps_exclusively). Visits others ([`Memory::folio_spaces`](crate::vm::Memory::folio_spaces)); the
+    /// caller holds no lock.
+    pub fn folio_spaces(&self, frame: Frame) -> Option<u64> {
+        self.memory.folio_spaces(frame)
     }
 
     /// Splits the anonymous folio in use that starts at `frame` into folios of order `to`; large leaves that map it become

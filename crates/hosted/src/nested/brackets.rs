@@ -61,6 +61,8 @@ pub(super) struct Brackets {
     pub(super) begun: u64,
     open: Vec<Open>,
     verbs: BTreeMap<&'static str, BracketStats>,
+    /// How long each was, if that is kept.
+    times: Option<BTreeMap<&'static str, Vec<Duration>>>,
 }
 
 impl Brackets {
@@ -102,6 +104,9 @@ impl Brackets {
         stats.longest = stats.longest.max(took);
         stats.dropping += open.dropping;
         stats.dropped += open.dropped;
+        if let Some(times) = &mut self.times {
+            times.entry(open.verb).or_default().push(took);
+        }
         true
     }
 
@@ -116,7 +121,17 @@ impl Brackets {
         self.verbs.clone()
     }
 
+    /// From now on it is kept how long each bracket was.
+    pub(super) fn keep_times(&mut self) {
+        self.times.get_or_insert_default();
+    }
+
+    pub(super) fn times(&self) -> BTreeMap<&'static str, Vec<Duration>> {
+        self.times.clone().unwrap_or_default()
+    }
+
     pub(super) fn forget(&mut self) {
         self.verbs.clear();
+        self.times.iter_mut().for_each(BTreeMap::clear);
     }
 }

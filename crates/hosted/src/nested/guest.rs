@@ -1,8 +1,10 @@
 //! A guest's memory as its virtual CPUs use it.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use quire::addr::{Frame, VirtAddr};
 use quire::error::FaultError;
@@ -12,7 +14,7 @@ use quire::vm::{Access, Mm, Translated};
 
 use super::cpu::VirtualCpu;
 use super::radix::Leaf;
-use super::tables::{NestedStats, Put, Tables};
+use super::tables::{NestedStats, Put, Tables, lock};
 use crate::machine::Hosted;
 
 /// Second-stage tables for a part of one address space: guest-physical address 0 is `base` there.
@@ -133,6 +135,17 @@ impl<'m> Nested<'m> {
     /// What happened since [`Self::forget_stats`].
     pub fn stats(&self) -> NestedStats {
         self.tables.stats()
+    }
+
+    /// Keeps the length of each bracket from now on ([`Self::bracket_times`]): 16 bytes for each.
+    pub fn keep_bracket_times(&self) {
+        lock(&self.tables.brackets).value.keep_times();
+    }
+
+    /// How long each bracket was since [`Self::forget_stats`], by verb as in [`NestedStats::brackets`] and in the order in which they
+    /// ended. Empty unless [they are kept](Self::keep_bracket_times).
+    pub fn bracket_times(&self) -> BTreeMap<&'static str, Vec<Duration>> {
+        lock(&self.tables.brackets).value.times()
     }
 
     /// Puts all counts to zero.

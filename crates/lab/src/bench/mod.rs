@@ -7,6 +7,7 @@ pub mod cycles;
 pub mod experiment;
 pub mod experiments;
 pub mod folio;
+pub mod link_args;
 pub mod linux;
 pub mod machine;
 pub mod memory;
@@ -14,6 +15,7 @@ pub mod ours;
 pub mod published;
 pub mod row;
 pub mod runner;
+pub mod sparkline;
 pub mod stats;
 pub mod table;
 pub mod threads;
@@ -52,6 +54,8 @@ pub struct BenchArgs {
     /// Measured rounds of each arm; more of them tell arms apart that differ by little [default: 11, or 3 with --smoke].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(3..))]
     rounds: Option<u16>,
+    #[command(flatten)]
+    link: link_args::LinkArgs,
 }
 
 /// Runs `quire bench`.
@@ -77,7 +81,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     }
     let scale = if args.smoke { Scale::SMOKE } else { Scale::FULL };
     let scale = args.rounds.map_or(scale, |rounds| Scale { rounds: rounds.into(), ..scale });
-    let runner = Runner::new(scale, args.seed).only(&args.only);
+    let runner = Runner::new(scale, args.seed).only(&args.only).over(args.link);
     let mut rows = Vec::new();
     for experiment in chosen {
         let measured = (experiment.run)(experiment, &runner)?;

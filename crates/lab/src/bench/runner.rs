@@ -4,6 +4,7 @@ use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
 use super::experiment::{Arm, Case, Counters, Experiment, Measured, Metric, Prepared, Sample, Skip, TIME};
+use super::link_args::LinkArgs;
 use super::machine;
 use super::progress::Progress;
 use super::row::Row;
@@ -43,6 +44,8 @@ pub struct Runner {
     pub cpus: Vec<usize>,
     /// Only cases whose names contain this are run.
     pub only: String,
+    /// The link of the experiments that have one.
+    pub link: LinkArgs,
     machine: Value,
 }
 
@@ -57,13 +60,20 @@ impl Runner {
     /// A run on this machine.
     pub fn new(scale: Scale, seed: u64) -> Self {
         let only = String::new();
-        Self { scale, seed, cpus: threads::allowed_cpus(), only, machine: machine::describe() }
+        let (cpus, link) = (threads::allowed_cpus(), LinkArgs::default());
+        Self { scale, seed, cpus, only, link, machine: machine::describe() }
     }
 
     /// The same for no cases but those whose names contain `text`.
     #[must_use]
     pub fn only(self, text: &str) -> Self {
         Self { only: text.to_owned(), ..self }
+    }
+
+    /// The same with this link.
+    #[must_use]
+    pub fn over(self, link: LinkArgs) -> Self {
+        Self { link, ..self }
     }
 
     /// Measures every case with every arm; returns a row for each metric, case by case, and what each arm includes.

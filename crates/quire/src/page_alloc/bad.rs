@@ -352,7 +352,7 @@ pub(crate) fn has_marks(memmap: &MemMap, frame: Frame) -> bool {
 }
 
 /// Whether a frame of a block in small pieces is lost. Under the block's lock.
-fn is_lost(block: &Block, index: usize) -> bool {
+pub(super) fn is_lost(block: &Block, index: usize) -> bool {
     let lost = block.area().is_some_and(|area| area.state(index) == FrameState::BAD);
     lost && block.held.contains(index) && !block.heads.contains(index)
 }

@@ -9,7 +9,9 @@
 use core::sync::atomic::Ordering;
 
 use super::PageAllocator;
+use super::bad::is_lost;
 use super::counts::head_of;
+use super::gfp::Mobility;
 use crate::addr::{BlockNumber, Frame, Order};
 use crate::limits::{BLOCK_FRAMES, DESCRIPTOR_FRAMES};
 use crate::memmap::{Block, BlockState, DescriptorFlags};
@@ -24,6 +26,8 @@ pub enum FrameInfo {
     Metadata,
     /// Nobody has it.
     Free,
+    /// It went bad, and nobody will have it any more. One that went bad in a folio of whole blocks is in use as long as that.
+    Bad,
     /// It belongs to a folio in use.
     InUse {
         /// The folio's first frame.
@@ -68,6 +72,19 @@ impl<P: Platform> PageAllocator<'_, P> {
     }
 }
 
+impl<P: Platform> PageAllocator<'_, P> {
+    /// Whether the descriptor of a frame has a flag that whoever uses the frame has set. Of others it is whatever was left there;
+    /// of those that may be moved, which have none, it is not looked at.
+    pub(crate) fn descriptor_has(&self, frame: Frame, flag: DescriptorFlags) -> bool {
+        let Some(block) = self.memmap.get(frame.block()) else { return false };
+        block.lock(self.platform);
+        let own = block.state() == BlockState::Small && block.mobility() != Mobility::Movable as u8;
+        let has = own && self.memmap.descriptor(frame).has(flag);
+        block.unlock(self.platform);
+        has
+    }
+}
+
 /// The folio of whole blocks that starts at a block. Under its lock.
 fn folio_at(block: &Block, head: Frame) -> FrameInfo {
     let frames = 1 << block.order.load(Ordering::Relaxed);
@@ -76,12 +93,15 @@ fn folio_at(block: &Block, head: Frame) -> FrameInfo {
 }
 
 /// A frame of a block in small pieces. Under its lock.
-fn in_small_pieces<P: Platform>(platform: &P, block: &Block, frame: Frame) -> FrameInfo {
+pub(super) fn in_small_pieces<P: Platform>(platform: &P, block: &Block, frame: Frame) -> FrameInfo {
     let index = frame.index_in_block();
     if !block.used.contains(index) {
         return FrameInfo::Free;
     }
     let Some(area) = block.area() else { return FrameInfo::Metadata };
+    if is_lost(block, index) {
+        return FrameInfo::Bad;
+    }
     // The block's own descriptors stand between folios, and start nothing.
     let is_area = |at: usize| {
         let group = frame.block().first_frame().add((at & !(DESCRIPTOR_FRAMES - 1)) as u64);
@@ -95,8 +115,10 @@ fn in_small_pieces<P: Platform>(platform: &P, block: &Block, frame: Frame) -> Fr
         return FrameInfo::Free;
     }
     let next = heads.next_set(index + 1).unwrap_or(BLOCK_FRAMES);
-    let end = (index..next).find(|&at| !block.used.contains(at) || is_area(at)).unwrap_or(next);
-    if !(start..index).all(|at| block.used.contains(at) && !is_area(at)) {
+    let end = (index..next)
+        .find(|&at| !block.used.contains(at) || is_area(at) || is_lost(block, at))
+        .unwrap_or(next);
+    if !(start..index).all(|at| block.used.contains(at) && !is_area(at) && !is_lost(block, at)) {
         return FrameInfo::Metadata;
     }
     let head = frame.block().first_frame().add(start as u64);

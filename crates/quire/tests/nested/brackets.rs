@@ -241,3 +241,29 @@ fn a_freed_frame_with_a_copy_is_found() {
         mm.exit();
     });
 }
+
+/// How long each bracket was is kept only where that was asked for, and agrees with what is kept of all of them.
+#[test]
+fn the_time_of_each_bracket_is_kept() {
+    with_guest(1, |_, mm, nested| {
+        let cpu = nested.cpu(0);
+        let protect = |prot| hosted::during("protect", || mm.mprotect(VirtAddr(BASE), PAGE, prot).unwrap());
+        cpu.store(mm, 0, 1).unwrap();
+        protect(R);
+        assert!(nested.bracket_times().is_empty() && nested.stats().brackets["protect"].count == 1);
+        nested.keep_bracket_times();
+        nested.forget_stats();
+        for _ in 0..5 {
+            protect(RW);
+            cpu.store(mm, 0, 1).unwrap();
+            protect(R);
+        }
+        let (times, stats) = (nested.bracket_times(), nested.stats().brackets["protect"]);
+        let own = &times["protect"];
+        assert_eq!((own.len() as u64, times.len()), (stats.count, nested.stats().brackets.len()));
+        assert_eq!((own.iter().sum::<Duration>(), own.iter().max()), (stats.total, Some(&stats.longest)));
+        assert_eq!(own.len(), 5, "more rights need no bracket");
+        nested.forget_stats();
+        assert!(nested.bracket_times().is_empty());
+    });
+}

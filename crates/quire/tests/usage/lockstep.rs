@@ -24,19 +24,22 @@ const PLACES: u64 = 6;
 const PLACE: u64 = 4 * MIB;
 const MOST: usize = 5;
 
-struct World<'a, 'm> {
-    manager: &'m Manager<'m>,
-    file: &'a File<'m, Hosted>,
-    shared: &'a File<'m, Hosted>,
-    spaces: Vec<Space<'m>>,
-    rng: Rng,
+pub(crate) struct World<'a, 'm> {
+    pub(crate) manager: &'m Manager<'m>,
+    pub(crate) file: &'a File<'m, Hosted>,
+    pub(crate) shared: &'a File<'m, Hosted>,
+    /// Huge pages that are mapped in parts, if there are any.
+    pub(crate) parts: Option<&'a File<'m, Hosted>>,
+    pub(crate) spaces: Vec<Space<'m>>,
+    pub(crate) rng: Rng,
 }
 
 impl World<'_, '_> {
     /// Maps something of some kind at a place.
     fn map(&mut self, mm: usize) {
         let at = BASE + self.rng.u64(0..PLACES) * PLACE;
-        let (kind, len) = (self.rng.u8(0..5), self.rng.u64(1..PLACE / PAGE) * PAGE);
+        let kinds = if self.parts.is_some() { 7 } else { 5 };
+        let (kind, len) = (self.rng.u8(0..kinds), self.rng.u64(1..PLACE / PAGE) * PAGE);
         let plain = MapRequest { prot: if self.rng.u8(0..4) == 0 { R } else { RW }, ..anonymous(at, len) };
         let backed =
             |file, sharing| MapRequest { sharing, backing: Backing::File { file, page_offset: 0 }, ..plain };
@@ -44,13 +47,20 @@ impl World<'_, '_> {
             0 => backed(self.file, Sharing::Private),
             1 => backed(self.shared, Sharing::Shared),
             2 => MapRequest { huge: Some(HugeSize::Size2M), len: 2 * MIB, ..plain },
+            5 | 6 => match self.parts {
+                Some(file) => MapRequest { len: 4 * MIB, ..backed(file, Sharing::Shared) },
+                None => plain,
+            },
             _ => plain,
         };
         // A pool may have no page for it.
-        let _mapped = self.spaces[mm].mmap(&MapRequest { placement: Placement::Fixed, ..request });
+        let mapped = self.spaces[mm].mmap(&MapRequest { placement: Placement::Fixed, ..request });
+        if kind >= 5 && mapped.is_ok() {
+            self.spaces[mm].madvise(VirtAddr(at), 4 * MIB, Advice::Split).unwrap();
+        }
     }
 
-    fn step(&mut self) {
+    pub(crate) fn step(&mut self) {
         let mm = self.rng.usize(0..self.spaces.len());
         let at = BASE + self.rng.u64(0..PLACES * PLACE / PAGE) * PAGE;
         let len = if self.rng.bool() { PAGE * self.rng.u64(1..40) } else { PLACE };
@@ -93,6 +103,7 @@ impl World<'_, '_> {
                 }
             }
             // Whole places: a huge page is marked whole.
+            19 if self.parts.is_some() => _ = space.collapse(addr.align_down(2 * MIB), 2 * MIB),
             17 => _ = space.clear_soft_dirty(addr.align_down(PLACE), PLACE),
             18 => _ = space.write_protect_marked(addr.align_down(PLACE), PLACE),
             _ => _ = space.mlock(addr, PAGE * 4, true),
@@ -115,7 +126,8 @@ fn run(fork: ForkStrategy, folios: FolioPolicy, seed: u64) {
         machine.files().set_size(FileId(2), PLACE);
         let (file, shared) = (manager.open(FileId(2)).unwrap(), manager.nameless(PLACE).unwrap());
         let (first, rng) = (manager.new_mm().unwrap(), Rng::with_seed(seed));
-        let mut world = World { manager, file: &file, shared: &shared, spaces: vec![first], rng };
+        let mut world =
+            World { manager, file: &file, shared: &shared, parts: None, spaces: vec![first], rng };
         let mut shared_pages = 0;
         for step in 0..480 {
             world.step();

@@ -3,6 +3,8 @@
 mod cases;
 #[path = "../common/mod.rs"]
 mod common;
+mod flags;
+mod folios;
 mod lockstep;
 mod naive;
 #[path = "../vm/world.rs"]

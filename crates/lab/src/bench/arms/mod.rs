@@ -1,6 +1,7 @@
 //! The arms, one file each, by experiment. A new arm is a file here and its name in the list `all` beside it.
 
 pub mod boot;
+pub mod brackets;
 pub mod churn;
 pub mod clear;
 pub mod collapse;

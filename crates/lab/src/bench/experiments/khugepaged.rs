@@ -6,6 +6,7 @@ use crate::bench::arms::khugepaged::{self, Life};
 use crate::bench::experiment::{Case, Experiment, Measured};
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
+use crate::bench::sparkline::sparkline;
 use crate::bench::table;
 
 /// See the module.
@@ -44,36 +45,50 @@ fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
     runner.measure(experiment, &cases.collect::<Vec<_>>(), &mut khugepaged::all())
 }
 
-/// The metrics side by side, and what was counted over time.
+/// What the two counts were over time, moment by moment.
+fn over_time<'a>(row: &'a Row, name: &str) -> impl Iterator<Item = f64> + use<'a> {
+    let prefix = format!("{name}_at_");
+    row.counters.iter().filter(move |(name, _)| name.starts_with(&prefix)).map(|(_, count)| *count as f64)
+}
+
+/// The metrics side by side, and coverage and resident memory over time.
 fn appendix(rows: &[Row]) -> anyhow::Result<String> {
-    let metrics = ["coverage", "coverage-end", "untouched", "resident", "background"];
-    let counted = ["collapsed", "split", "frames_recovered"];
+    let metrics = [
+        ("coverage %", "coverage", 1.0),
+        ("at the end %", "coverage-end", 1.0),
+        ("untouched %", "untouched", 1.0),
+        ("resident MiB", "resident", 256.0),
+        ("background ms", "background", 1e6),
+    ];
+    let counted = [("collapsed", "collapsed"), ("split", "split"), ("frames recovered", "frames_recovered")];
     let header = ["case", "arm"]
         .into_iter()
-        .chain(metrics)
-        .chain(counted)
-        .chain(["touched pages in leaves of 2 MiB over time"]);
+        .chain(metrics.map(|(shown, ..)| shown))
+        .chain(counted.map(|(shown, _)| shown))
+        .chain(["coverage over time", "resident over time"]);
     let mut text = table::new(&header.map(str::to_owned).collect::<Vec<_>>(), 2);
-    for row in rows.iter().filter(|row| row.metric == "time" && row.skipped.is_none()) {
-        let value = |metric: &str| {
+    let timed = || rows.iter().filter(|row| row.metric == "time" && row.skipped.is_none());
+    for row in timed() {
+        let value = |metric: &str, unit: f64| {
             let same = |other: &&Row| {
                 (&other.case, &other.arm, other.metric.as_str()) == (&row.case, &row.arm, metric)
             };
-            rows.iter()
-                .find(same)
-                .and_then(|row| row.median)
-                .map(|median| format!("{median:.1}"))
-                .unwrap_or_default()
+            let median = rows.iter().find(same).and_then(|row| row.median);
+            median.map(|median| format!("{:.1}", median / unit)).unwrap_or_default()
         };
-        let over_time = row.counters.iter().filter(|(name, _)| name.starts_with("large_pages_at_"));
-        let over_time = over_time.map(|(_, count)| count.to_string()).collect::<Vec<_>>().join(" ");
+        // The arms of a case have one scale.
+        let of_case = timed().filter(|other| other.case == row.case);
+        let most = of_case.flat_map(|other| over_time(other, "resident_pages")).fold(0.0, f64::max);
+        let touched = over_time(row, "touched_pages");
+        let covered = over_time(row, "large_pages").zip(touched).map(|(large, all)| large / all.max(1.0));
         let mut cells = vec![row.case.clone(), row.arm.clone()];
-        cells.extend(metrics.map(value));
-        cells.extend(counted.map(|name| row.counters.get(name).map(u64::to_string).unwrap_or_default()));
-        cells.push(over_time);
+        cells.extend(metrics.map(|(_, metric, unit)| value(metric, unit)));
+        cells.extend(counted.map(|(_, name)| row.counters.get(name).map(u64::to_string).unwrap_or_default()));
+        cells.push(sparkline(covered, 1.0));
+        cells.push(sparkline(over_time(row, "resident_pages"), most));
         text.add_row(cells);
     }
     Ok(format!(
-        "coverage and untouched in % of the pages touched, resident in pages, background in ns\n{text}"
+        "coverage and untouched in % of the pages touched; over time: coverage from 0 to all that was touched, resident memory from 0 to the most of any arm\n{text}"
     ))
 }

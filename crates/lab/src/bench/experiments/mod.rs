@@ -1,6 +1,7 @@
 //! The experiments, one question per file.
 
 pub mod boot;
+pub mod brackets;
 pub mod brk_test;
 pub mod churn;
 pub mod clear;
@@ -60,6 +61,7 @@ pub const ALL: &[&Experiment] = &[
     &hugetlb_pool::EXPERIMENT,
     &demote::EXPERIMENT,
     &hugetlb_churn::EXPERIMENT,
+    &brackets::EXPERIMENT,
     &postcopy::EXPERIMENT,
 ];
 

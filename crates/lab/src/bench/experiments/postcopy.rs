@@ -1,5 +1,7 @@
 //! How long does a guest wait for memory that is still on its way, by the size of the pieces in which it comes?
 
+use std::time::Duration;
+
 use quire::hugetlb::HugeSize;
 use serde_json::json;
 
@@ -14,13 +16,14 @@ use crate::bench::table;
 pub const EXPERIMENT: Experiment = Experiment {
     name: "postcopy",
     question: "How long does a virtual CPU wait for a piece of memory that is still at the source of a migration, in pieces of 4 KiB, 2 MiB and 1 GiB, and how long until all is there and mapped large again?",
-    expectation: "4KiB: 20 us of latency and 3.3 us on the wire, a piece of the stream before it half of the time, and 1 to 2 us for event, mapping and wake-up. 2MiB: 1.7 ms, 1GiB: 0.86 s of wire time. All is there after 0.86 s whatever the pieces are, and large 0.2 ms later.",
+    expectation: "4KiB: 20 us of latency and 3.3 us on the wire, a piece of the stream before it half of the time, and 1 to 2 us for event, mapping and wake-up. 2MiB: 1.7 ms, 1GiB: 0.86 s of wire time. All is there after 0.86 s whatever the pieces are, and large 0.2 ms later. linux: as 4KiB with a trap, a sleep and a wake-up, 5 to 15 us more; large 0.3 s later, since MADV_COLLAPSE copies.",
     baseline: &["2MiB"],
     per: "call",
     notes: &[
         "`time` is the median of the fetches of one migration: from the access of a virtual CPU that raises an event, to its end. Few of the pieces are on their way by then.",
-        "The link is a model with a clock: one wire of so many bits a second and so long a round trip; the source sends what was asked for first, else the next piece of its stream, each to its end. Contents are one word for each 4 KiB, put into the file when the source begins to send them, as a device would.",
+        "The link is a model with a clock: one wire of so many bits a second and so long a round trip (`--link-rate`, `--link-latency`); the source sends what was asked for first, else the next piece of its stream, each to its end. Contents are one word for each 4 KiB, put into the file when the source begins to send them, as a device would.",
         "A virtual CPU touches one page after another, four times in five one of a tenth of them; the receiver polls, on a processor of its own.",
+        "`linux` has the same link, threads and accesses, and no second-stage tables: its virtual CPU is a thread that traps and sleeps at once. Its pages are single frames of a file in memory, and are copied into folios of 2 MiB at the end; the other arms' huge pages were never anything else.",
         "`large` is until Mm::collapse has put the largest leaves there, which pieces of 1 GiB are at once. `idle` is the time in which the wire carried nothing before all was there, the round trip of the last piece included.",
     ],
     run,
@@ -35,7 +38,8 @@ const RATE: u64 = 10_000_000_000;
 fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
     let (bytes, page) = runner.scale.pick((16 << 20, HugeSize::Size2M), (1 << 30, HugeSize::Size1G));
     // A small guest is there before it has touched much, unless the wire is slow.
-    let wire = Wire { bits_per_second: runner.scale.pick(RATE / 4, RATE), round_trip: ROUND_TRIP };
+    let bits = runner.link.rate.map_or(runner.scale.pick(RATE / 4, RATE), |bytes| bytes * 8);
+    let wire = Wire { bits_per_second: bits, round_trip: runner.link.latency.unwrap_or(ROUND_TRIP) };
     let processors: Vec<usize> = runner.cpus.iter().copied().take(2).collect();
     let migration = Migration { bytes, page, wire, cpus: 1, seed: runner.seed, processors };
     runner.measure(experiment, &[case(migration)], &mut postcopy::all())
@@ -56,7 +60,11 @@ fn case(spec: Migration) -> Case<Migration> {
         ("oversubscribed", json!(spec.processors.len() < spec.cpus + 1)),
     ];
     let params = params.map(|(name, value)| (name.to_owned(), value)).into_iter().collect();
-    Case { name: format!("{size}/{gigabits}Gbit"), params, spec }
+    let latency = match spec.wire.round_trip {
+        ROUND_TRIP => String::new(),
+        other => format!("/{}", humantime::format_duration(Duration::from_nanos(other))),
+    };
+    Case { name: format!("{size}/{gigabits}Gbit{latency}"), params, spec }
 }
 
 /// Each arm's figures, and its median over what the link itself takes.
@@ -103,7 +111,7 @@ fn over_the_link(rows: &[Row]) -> anyhow::Result<String> {
 
 fn piece_of(arm: &str) -> u64 {
     match arm {
-        "4KiB" => 4 << 10,
+        "4KiB" | "linux" => 4 << 10,
         "2MiB" => 2 << 20,
         _ => 1 << 30,
     }

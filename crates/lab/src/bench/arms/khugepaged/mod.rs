@@ -146,12 +146,12 @@ fn sample(behind: &Behind) -> Sample {
         .metric(COVERAGE_END, moments.iter().rev().find(|moment| moment.touched > 0).map_or(0.0, coverage))
         .metric(UNTOUCHED, mean(untouched))
         .metric(RESIDENT, mean(|moment| moment.resident as f64));
-    // What it was like over time, as far as counters can tell: eight of the moments.
-    let step = moments.len().div_ceil(8).max(1);
-    let over_time = moments.iter().step_by(step).enumerate().fold(sample, |sample, (at, moment)| {
-        let percent = at * step * 100 / moments.len().max(1);
+    // What it was like over time, by hundredths of the events.
+    let over_time = moments.iter().enumerate().fold(sample, |sample, (at, moment)| {
+        let percent = at * 100 / moments.len().max(1);
         sample
             .count(&format!("large_pages_at_{percent:02}"), moment.large)
+            .count(&format!("touched_pages_at_{percent:02}"), moment.touched)
             .count(&format!("resident_pages_at_{percent:02}"), moment.resident)
     });
     over_time

@@ -3,10 +3,6 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use hosted::VirtualCpu;
-use quire::platform::Platform;
-use quire::vm::Mm;
-
 use super::tag;
 use crate::bench::folio::PAGE;
 
@@ -28,11 +24,10 @@ pub(super) struct Felt {
     pub(super) wrong: Option<u64>,
 }
 
-/// Touches pages of a guest of so many, four times in five one of a tenth of them, until it is over. `fetched` says of each piece, once,
-/// that somebody waits for it.
-pub(super) fn run<P: Platform>(
-    cpu: &VirtualCpu<'_, '_>,
-    mm: &Mm<'_, P>,
+/// Touches pages of a guest of so many, four times in five one of a tenth of them, until it is over: `load` gives the word at an
+/// address of the guest. `fetched` says of each piece, once, that somebody waits for it.
+pub(super) fn run(
+    mut load: impl FnMut(u64) -> Option<u64>,
     (pages, piece): (u64, u64),
     fetched: &[AtomicBool],
     seed: u64,
@@ -44,10 +39,10 @@ pub(super) fn run<P: Platform>(
         let hot = rng.u64(..HOT_ACCESSES) > 0;
         let page = if hot { scattered(rng.u64(..pages / HOT_SHARE), pages) } else { rng.u64(..pages) };
         let start = Instant::now();
-        let seen = cpu.load(mm, page * PAGE as u64);
+        let seen = load(page * PAGE as u64);
         let took = start.elapsed().as_nanos() as u64;
         felt.accesses += 1;
-        if seen != Ok(tag(page)) {
+        if seen != Some(tag(page)) {
             felt.wrong = Some(page);
             return felt;
         }

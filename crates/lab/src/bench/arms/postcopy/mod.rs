@@ -2,8 +2,11 @@
 
 mod guest;
 pub mod link;
+mod linux;
+mod outcome;
 mod quire;
 mod receiver;
+mod uffd;
 
 use crate::bench::experiment::{Arm, Better, Metric};
 use ::quire::hugetlb::HugeSize;
@@ -45,7 +48,9 @@ pub struct Migration {
 
 /// Every arm. The checksum is the sum of what the guest reads at the end, of each 4 KiB.
 pub fn all() -> Vec<Box<dyn Arm<Migration>>> {
-    quire::all()
+    let mut arms = quire::all();
+    arms.push(Box::new(linux::Linux));
+    arms
 }
 
 /// What a page of 4 KiB holds.

@@ -5,7 +5,6 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use hdrhistogram::Histogram;
 use hosted::{Bare, Hosted, HostedConfig, Nested};
 
 use quire::arch::Protection;
@@ -14,13 +13,14 @@ use quire::hugetlb::HugeSize;
 use quire::manager::{Config, MemoryManager};
 use quire::page_alloc::NodeSet;
 use quire::vm::{
-    Advice, Backing, File, MapRequest, Mm, Placement, Sharing, Userfault, UserfaultChanges, UserfaultModes,
+    Advice, AnswerMode, Backing, File, MapRequest, Mm, Placement, Sharing, Userfault, UserfaultChanges,
+    UserfaultEvent, UserfaultModes,
 };
 
-use super::guest::{self, Felt};
 use super::link::Link;
-use super::receiver::{self, Received};
-use super::{IDLE, LARGE, LONGEST, Migration, P99, STALL, THERE, tag};
+use super::outcome::{self, Part};
+use super::receiver::{self, Answers};
+use super::{Migration, guest, tag};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::folio::PAGE;
 use crate::bench::ours::{self, START};
@@ -28,9 +28,6 @@ use crate::bench::threads::together;
 
 /// Memory beside the guest's: tables and what the manager keeps.
 const SLACK: u64 = 256 << 20;
-
-/// The longest fetch that is told from longer ones.
-const LONGEST_NS: u64 = 60_000_000_000;
 
 /// How long a virtual CPU looks for its page before its thread sleeps: KVM's default (`halt_poll_ns`).
 const HALT_POLL: std::time::Duration = std::time::Duration::from_micros(200);
@@ -115,12 +112,6 @@ struct Scene<'a> {
     over: AtomicBool,
 }
 
-/// What one thread gave.
-enum Part {
-    Felt(Felt),
-    Received { received: Received, busy: u64, large: u64 },
-}
-
 impl Prepared for Ready {
     fn run(&mut self) -> Result<Sample, Skip> {
         let machine = &*self.machine;
@@ -167,52 +158,14 @@ impl Ready {
             fetched: (0..case.bytes / self.piece).map(|_| AtomicBool::new(false)).collect(),
             over: AtomicBool::new(false),
         };
-        let parts = scene.play();
-        let sample =
-            parts.into_iter().collect::<Result<Vec<_>, _>>().and_then(|parts| self.sample(&scene, parts));
+        let parts = scene.play().into_iter().collect::<Result<Vec<_>, _>>();
+        let sample = parts.and_then(|parts| {
+            let cpu = scene.nested.cpu(0);
+            outcome::sample(parts, scene.fetched.len(), case.bytes, |at| cpu.load(scene.guest, at).ok())
+        });
         drop(nested);
         drop(secondary);
         sample
-    }
-
-    fn sample(&self, scene: &Scene<'_>, parts: Vec<Part>) -> Result<Sample, Skip> {
-        let mut fetches =
-            Histogram::<u64>::new_with_bounds(1, LONGEST_NS, 3).map_err(|error| Skip(error.to_string()))?;
-        let (mut stall, mut accesses, mut end) = (0, 0, None);
-        for part in parts {
-            match part {
-                Part::Felt(felt) => {
-                    if let Some(page) = felt.wrong {
-                        return Err(Skip(format!("page {page} held something else than was sent")));
-                    }
-                    felt.fetches.iter().for_each(|&took| fetches.saturating_record(took));
-                    (stall, accesses) = (stall + felt.stall, accesses + felt.accesses);
-                }
-                Part::Received { received, busy, large } => end = Some((received, busy, large)),
-            }
-        }
-        let (received, busy, large) = end.ok_or_else(|| Skip("nobody received".to_owned()))?;
-        if fetches.is_empty() {
-            return Err(Skip(
-                "the stream was here before anybody waited: more memory, or a slower wire".to_owned(),
-            ));
-        }
-        let cpu = scene.nested.cpu(0);
-        let pages = 0..self.case.bytes / PAGE as u64;
-        let sum = pages.map(|page| cpu.load(scene.guest, page * PAGE as u64).unwrap_or(0));
-        let checksum = sum.fold(0_u64, u64::wrapping_add);
-        Ok(Sample::new(fetches.value_at_quantile(0.5) as f64, checksum)
-            .metric(P99, fetches.value_at_quantile(0.99) as f64)
-            .metric(LONGEST, fetches.max() as f64)
-            .metric(STALL, stall as f64)
-            .metric(IDLE, received.there.saturating_sub(busy) as f64)
-            .metric(THERE, received.there as f64)
-            .metric(LARGE, large as f64)
-            .count("fetches", received.asked)
-            .count("waited", fetches.len())
-            .count("events", received.events)
-            .count("pieces", scene.fetched.len() as u64)
-            .count("accesses", accesses))
     }
 }
 
@@ -233,7 +186,8 @@ impl Scene<'_> {
                     meeting.wait();
                     let shape = (case.bytes / PAGE as u64, self.piece);
                     let seed = case.seed + number as u64;
-                    Ok(Part::Felt(guest::run(&cpu, self.guest, shape, &self.fetched, seed, &self.over)))
+                    let load = |at| cpu.load(self.guest, at).ok();
+                    Ok(Part::Felt(guest::run(load, shape, &self.fetched, seed, &self.over)))
                 } else {
                     meeting.wait();
                     let part = self.receive();
@@ -252,18 +206,9 @@ impl Scene<'_> {
         let case = self.case;
         let pieces = self.fetched.len();
         let mut link = Link::new(case.wire, self.piece, pieces);
-        let pages = self.piece / PAGE as u64;
         self.host.switch_in();
-        let write = |number: usize| {
-            for page in number as u64 * pages..(number as u64 + 1) * pages {
-                let addr = START.add(page * PAGE as u64);
-                let written = self.machine.write(addr, &tag(page).to_le_bytes());
-                debug_assert!(written.is_ok(), "the file is mapped whole");
-            }
-        };
         let start = Instant::now();
-        let received =
-            receiver::run(self.handler, self.guest, (START, self.piece), &mut link, &self.fetched, write)?;
+        let received = receiver::run(&mut Userfaulted(self), &mut link, &self.fetched)?;
         if self.piece < case.page.bytes() {
             let collapsed =
                 self.guest.collapse(START, case.bytes).map_err(|error| Skip(error.to_string()))?;
@@ -274,6 +219,35 @@ impl Scene<'_> {
         let large = start.elapsed().as_nanos() as u64;
         self.host.switch_out();
         Ok(Part::Received { received, busy: link.busy(), large })
+    }
+}
+
+/// Faults come by a handler of ours, pieces are mapped from the file.
+struct Userfaulted<'a>(&'a Scene<'a>);
+
+impl Answers for Userfaulted<'_> {
+    fn next_fault(&mut self) -> Result<Option<usize>, Skip> {
+        while let Some(event) = self.0.handler.next_event() {
+            if let UserfaultEvent::Fault(fault) = event.keep() {
+                return Ok(Some(((fault.addr.0 - START.0) / self.0.piece) as usize));
+            }
+        }
+        Ok(None)
+    }
+
+    fn write(&mut self, piece: usize) {
+        let pages = self.0.piece / PAGE as u64;
+        for page in piece as u64 * pages..(piece as u64 + 1) * pages {
+            let addr = START.add(page * PAGE as u64);
+            let written = self.0.machine.write(addr, &tag(page).to_le_bytes());
+            debug_assert!(written.is_ok(), "the file is mapped whole");
+        }
+    }
+
+    fn map(&mut self, piece: usize) -> Result<(), Skip> {
+        let addr = START.add(piece as u64 * self.0.piece);
+        let mapped = self.0.guest.userfault_continue(addr, self.0.piece, AnswerMode::WAKE);
+        mapped.all().map(drop).map_err(|error| Skip(format!("a piece that came was not mapped: {error}")))
     }
 }
 

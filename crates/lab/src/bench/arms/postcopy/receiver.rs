@@ -3,10 +3,6 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use quire::addr::VirtAddr;
-use quire::platform::Platform;
-use quire::vm::{AnswerMode, Mm, Userfault, UserfaultEvent};
-
 use super::link::Link;
 use crate::bench::experiment::Skip;
 
@@ -21,34 +17,37 @@ pub(super) struct Received {
     pub(super) asked: u64,
 }
 
-/// Works until all pieces are here. It polls, as who wants latency does: it has a processor to itself. `write` puts a piece's contents
-/// into the file when the source begins to send it, which costs this thread what it costs a device to tell of: nobody sees
-/// them before they are mapped.
-pub(super) fn run<P: Platform>(
-    handler: &Userfault<'_, P>,
-    mm: &Mm<'_, P>,
-    (base, piece): (VirtAddr, u64),
+/// The faults and the memory of the guest, as the receiver has them.
+pub(super) trait Answers {
+    /// The piece that a virtual CPU waits for, if one does that was not told of yet.
+    fn next_fault(&mut self) -> Result<Option<usize>, Skip>;
+
+    /// Puts a piece's contents where nobody sees them before they are mapped.
+    fn write(&mut self, piece: usize);
+
+    /// Maps a piece that has come, and wakes who waits for it.
+    fn map(&mut self, piece: usize) -> Result<(), Skip>;
+}
+
+/// Works until all pieces are here. It polls, as who wants latency does: it has a processor to itself. A piece's contents are written
+/// when the source begins to send it, which costs this thread what it costs a device to tell of.
+pub(super) fn run(
+    answers: &mut impl Answers,
     link: &mut Link,
     fetched: &[AtomicBool],
-    mut write: impl FnMut(usize),
 ) -> Result<Received, Skip> {
     let start = Instant::now();
     let now = || start.elapsed().as_nanos() as u64;
     let mut received = Received::default();
     let mut missing = fetched.len();
     while missing > 0 {
-        while let Some(event) = handler.next_event() {
-            if let UserfaultEvent::Fault(fault) = event.keep() {
-                let number = ((fault.addr.0 - base.0) / piece) as usize;
-                received.events += 1;
-                fetched[number].store(true, Ordering::Release);
-                received.asked += u64::from(link.ask(now(), number, &mut write));
-            }
+        while let Some(number) = answers.next_fault()? {
+            received.events += 1;
+            fetched[number].store(true, Ordering::Release);
+            received.asked += u64::from(link.ask(now(), number, &mut |piece| answers.write(piece)));
         }
-        if let Some(number) = link.arrived(now(), &mut write) {
-            let addr = base.add(number as u64 * piece);
-            let mapped = mm.userfault_continue(addr, piece, AnswerMode::WAKE);
-            mapped.all().map_err(|error| Skip(format!("a piece that came was not mapped: {error}")))?;
+        if let Some(number) = link.arrived(now(), &mut |piece| answers.write(piece)) {
+            answers.map(number)?;
             missing -= 1;
         }
     }

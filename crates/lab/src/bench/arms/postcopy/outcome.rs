@@ -1,0 +1,65 @@
+//! What one migration gave, from what its threads felt and did.
+
+use hdrhistogram::Histogram;
+
+use super::guest::Felt;
+use super::receiver::Received;
+use super::{IDLE, LARGE, LONGEST, P99, STALL, THERE};
+use crate::bench::experiment::{Sample, Skip};
+use crate::bench::folio::PAGE;
+
+/// The longest fetch that is told from longer ones.
+const LONGEST_NS: u64 = 60_000_000_000;
+
+/// What one thread gave.
+pub(super) enum Part {
+    /// A virtual CPU.
+    Felt(Felt),
+    /// The receiver: what it did, for how long the wire was busy, and when all was large.
+    Received { received: Received, busy: u64, large: u64 },
+}
+
+/// The figures of a migration of so many pieces. `load` reads the guest's memory, all of which is there.
+pub(super) fn sample(
+    parts: Vec<Part>,
+    pieces: usize,
+    bytes: u64,
+    mut load: impl FnMut(u64) -> Option<u64>,
+) -> Result<Sample, Skip> {
+    let mut fetches =
+        Histogram::<u64>::new_with_bounds(1, LONGEST_NS, 3).map_err(|error| Skip(error.to_string()))?;
+    let (mut stall, mut accesses, mut end) = (0, 0, None);
+    for part in parts {
+        match part {
+            Part::Felt(felt) => {
+                if let Some(page) = felt.wrong {
+                    return Err(Skip(format!("page {page} held something else than was sent")));
+                }
+                felt.fetches.iter().for_each(|&took| fetches.saturating_record(took));
+                (stall, accesses) = (stall + felt.stall, accesses + felt.accesses);
+            }
+            Part::Received { received, busy, large } => end = Some((received, busy, large)),
+        }
+    }
+    let (received, busy, large) = end.ok_or_else(|| Skip("nobody received".to_owned()))?;
+    if fetches.is_empty() {
+        return Err(Skip(
+            "the stream was here before anybody waited: more memory, or a slower wire (--link-rate)"
+                .to_owned(),
+        ));
+    }
+    let sum = (0..bytes).step_by(PAGE).map(|at| load(at).unwrap_or(0));
+    let checksum = sum.fold(0_u64, u64::wrapping_add);
+    Ok(Sample::new(fetches.value_at_quantile(0.5) as f64, checksum)
+        .metric(P99, fetches.value_at_quantile(0.99) as f64)
+        .metric(LONGEST, fetches.max() as f64)
+        .metric(STALL, stall as f64)
+        .metric(IDLE, received.there.saturating_sub(busy) as f64)
+        .metric(THERE, received.there as f64)
+        .metric(LARGE, large as f64)
+        .count("fetches", received.asked)
+        .count("waited", fetches.len())
+        .count("events", received.events)
+        .count("pieces", pieces as u64)
+        .count("accesses", accesses))
+}

@@ -12,6 +12,7 @@ mod lockstep;
 mod mappings;
 mod model;
 mod parts;
+mod parts_lockstep;
 mod poison;
 mod resize;
 mod support;

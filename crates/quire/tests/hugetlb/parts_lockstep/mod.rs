@@ -21,7 +21,7 @@ use quire::stats::Stat;
 use quire::vm::CollapseSteps;
 
 use crate::common::{ranges_of, seed};
-use crate::world::{BASE, HUGE, info};
+use crate::world::{BASE, HUGE, Space, info};
 use model::{Mapping, Model, Places, Slot, cells_of};
 use verbs::{Both, Piece, RealSpace};
 
@@ -95,7 +95,7 @@ impl Both<'_, '_, '_> {
             74 if who > 0 => self.exit(who),
             75..77 => self.remap(who, slot, random.u64(0..PLACES[slot.0])),
             77..90 => self.collapse_some(random),
-            90 if random.u32(0..3) == 0 => self.lose(random),
+            90 => self.lose(random),
             91..93 => self.cut(random),
             93..100 => self.answer(random),
             _ => {}
@@ -118,42 +118,32 @@ impl Both<'_, '_, '_> {
     fn mark(&mut self, random: &mut Rng) {
         let piece = self.piece(random);
         match random.u32(0..5) {
-            0 => self.track(
-                &piece,
-                |mm, addr, len| mm.clear_soft_dirty(addr, len),
-                |leaf| (leaf.write, leaf.soft) = (false, false),
-            ),
-            1..3 => self.track(
-                &piece,
-                |mm, addr, len| mm.write_protect_marked(addr, len),
-                |leaf| (leaf.write, leaf.marked) = (false, true),
-            ),
-            _ => self.track(
-                &piece,
-                |mm, addr, len| mm.remove_write_protect_marks(addr, len),
-                |leaf| leaf.marked = false,
-            ),
+            0 => self.track(&piece, Space::clear_soft_dirty, |leaf| (leaf.write, leaf.soft) = (false, false)),
+            1..3 => self
+                .track(&piece, Space::write_protect_marked, |leaf| (leaf.write, leaf.marked) = (false, true)),
+            _ => self.track(&piece, Space::remove_write_protect_marks, |leaf| leaf.marked = false),
         }
     }
 
-    /// Mostly after all that was missing, or could not be stored to, was brought back.
+    /// Mostly after all that was missing, or could not be stored to, was brought back; now and then with marks on all of it.
     fn collapse_some(&mut self, random: &mut Rng) {
         let piece = if random.bool() { self.piece(random) } else { self.pages(random) };
         let steps = if random.bool() { CollapseSteps::Staged } else { CollapseSteps::Direct };
+        let blocks = piece.cells.start / 512 * 512..piece.cells.end.next_multiple_of(512);
+        let piece = Piece { cells: blocks, ..piece };
         if random.u32(0..3) > 0 {
-            let whole = piece.cells.start / 512 * 512..piece.cells.end.next_multiple_of(512);
-            let piece = Piece { cells: whole, ..piece.clone() };
-            let len = cells_of(piece.size);
-            if piece.cells.start.is_multiple_of(len) && piece.cells.end.is_multiple_of(len) {
-                self.track(
-                    &piece,
-                    |mm, addr, len| mm.remove_write_protect_marks(addr, len),
-                    |leaf| leaf.marked = false,
-                );
-            }
             for (slot, _) in Model::parts(piece.size, &piece.cells) {
                 let writable = self.model.spaces[piece.who].get(&slot).is_some_and(|place| place.writable);
                 self.populate(piece.who, slot, writable && random.u32(0..4) > 0);
+            }
+            match random.u32(0..4) {
+                0 => self.track(&piece, Space::write_protect_marked, |leaf| {
+                    (leaf.write, leaf.marked) = (false, true);
+                }),
+                1 => self.track(&piece, Space::remove_write_protect_marks, |leaf| leaf.marked = false),
+                2 => self
+                    .track(&piece, Space::clear_soft_dirty, |leaf| (leaf.write, leaf.soft) = (false, false)),
+                _ => {}
             }
         }
         self.collapse(&piece, steps);

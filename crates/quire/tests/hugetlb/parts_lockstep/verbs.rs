@@ -359,6 +359,11 @@ impl<'m> Both<'_, 'm, '_> {
             return;
         }
         let (size, index, first) = pages[random.usize(0..pages.len())];
+        // Pages with bad memory leave their pools in the end: some are to be left.
+        let bad = self.model.files[size].present().filter(|page| !page.bad.is_empty()).count() as u64;
+        if self.model.pools[size] - bad <= [3, 1][size] {
+            return;
+        }
         let at = random.usize(0..cells_of(size).min(2048));
         println!("lose {size} {index} {at}");
         let failed = self.manager.memory_failure(first.add(at as u64));

@@ -236,7 +236,7 @@ fn lockstep(config: &Config, seed: u64, steps: u32) {
 fn agree(descriptors: DescriptorPolicy, counts: CountScheme, runs: u64) {
     let allocator = AllocatorConfig { counts, ..AllocatorConfig::default() };
     let config = Config { allocator, descriptors, ..Config::default() };
-    let first = seed(descriptors as u64 * 1000 + counts as u64 * 10);
+    let first = seed(descriptors as u64 * 1000 + counts as u64 * 100);
     let long = if std::env::var_os("QUIRE_LONG").is_some() { 30 } else { 1 };
     for seed in first..first + runs * long {
         lockstep(&config, seed, 250);

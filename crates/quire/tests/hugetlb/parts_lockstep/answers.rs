@@ -9,7 +9,7 @@ use quire::vm::{Answer, AnswerMode, UserfaultChanges, UserfaultModes};
 
 use super::PAGE;
 use super::model::{Cell, Slot, cells_of};
-use super::verbs::{Both, WORD};
+use super::verbs::{Both, Piece, WORD};
 
 impl Both<'_, '_, '_> {
     /// Registers a place, answers for a part of it, and ends that.
@@ -19,6 +19,11 @@ impl Both<'_, '_, '_> {
             return;
         }
         let len = cells_of(slot.0);
+        // Now and then all of it is missing, and what stands for bad memory goes with it.
+        let first = slot.1 as usize * len;
+        if random.u32(0..3) == 0 {
+            self.dont_need(&Piece { who, size: slot.0, cells: first..first + len });
+        }
         let mode = if random.bool() { AnswerMode::QUIET } else { AnswerMode::PROTECTED };
         let modes = UserfaultModes::MISSING | UserfaultModes::MINOR | UserfaultModes::WRITE_PROTECT;
         let handler = self.manager.userfault(UserfaultChanges::NONE).expect("few handlers");

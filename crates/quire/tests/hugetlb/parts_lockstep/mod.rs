@@ -94,8 +94,8 @@ impl Both<'_, '_, '_> {
             72..74 if self.spaces.len() < SPACES => self.fork(who),
             74 if who > 0 => self.exit(who),
             75..77 => self.remap(who, slot, random.u64(0..PLACES[slot.0])),
-            77..90 => self.collapse_some(random),
-            90 => self.lose(random),
+            77..89 => self.collapse_some(random),
+            89..91 => self.lose(random),
             91..93 => self.cut(random),
             93..100 => self.answer(random),
             _ => {}

@@ -8,22 +8,45 @@ use quire::error::{FaultError, UserfaultError};
 use quire::vm::{Answer, AnswerMode, UserfaultChanges, UserfaultModes};
 
 use super::PAGE;
-use super::model::{Cell, Slot, cells_of};
+use super::model::{Cell, Place, Slot, cells_of};
 use super::verbs::{Both, Piece, WORD};
 
 impl Both<'_, '_, '_> {
-    /// Registers a place, answers for a part of it, and ends that.
+    /// Answers for a part of some place, where parts may be mapped by themselves.
     pub(super) fn answer(&mut self, random: &mut Rng) {
         let (who, slot, at) = self.draw(random);
-        if self.model.spaces[who].get(&slot).is_none_or(|place| !place.split) {
-            return;
+        if self.model.spaces[who].get(&slot).is_some_and(|place| place.split) {
+            if random.u32(0..3) == 0 {
+                self.give_up(who, slot);
+            }
+            self.answer_in(random, who, slot, at);
         }
+    }
+
+    /// All of a page with bad memory is given up wherever it is mapped in parts, with what stands for that memory, and answered for.
+    pub(super) fn answer_around(&mut self, random: &mut Rng, size: usize, index: u64, at: usize) {
+        for who in 0..self.spaces.len() {
+            let shows = |(slot, place): (&Slot, &Place)| {
+                (slot.0 == size && place.index == index && place.split).then_some(*slot)
+            };
+            let slots: Vec<Slot> = self.model.spaces[who].iter().filter_map(shows).collect();
+            for slot in slots {
+                self.give_up(who, slot);
+                let from = at.saturating_sub(random.usize(0..20));
+                self.answer_in(random, who, slot, from);
+            }
+        }
+    }
+
+    fn give_up(&mut self, who: usize, slot: Slot) {
         let len = cells_of(slot.0);
-        // Now and then all of it is missing, and what stands for bad memory goes with it.
         let first = slot.1 as usize * len;
-        if random.u32(0..3) == 0 {
-            self.dont_need(&Piece { who, size: slot.0, cells: first..first + len });
-        }
+        self.dont_need(&Piece { who, size: slot.0, cells: first..first + len });
+    }
+
+    /// Registers a place, answers for a part of it, and ends that.
+    fn answer_in(&mut self, random: &mut Rng, who: usize, slot: Slot, at: usize) {
+        let len = cells_of(slot.0);
         let mode = if random.bool() { AnswerMode::QUIET } else { AnswerMode::PROTECTED };
         let modes = UserfaultModes::MISSING | UserfaultModes::MINOR | UserfaultModes::WRITE_PROTECT;
         let handler = self.manager.userfault(UserfaultChanges::NONE).expect("few handlers");

@@ -348,7 +348,9 @@ impl<'m> Both<'_, 'm, '_> {
 
     /// A frame of a page that was seen goes bad.
     pub(super) fn lose(&mut self, random: &mut Rng) {
-        let pages = self.model.files.iter().enumerate().flat_map(|(size, file)| {
+        let wanted = random.usize(0..2);
+        let files = self.model.files.iter().enumerate().filter(|(size, _)| *size == wanted);
+        let pages = files.flat_map(|(size, file)| {
             let known = move |(&index, page): (&u64, &Option<super::model::Page>)| {
                 Some((size, index, page.as_ref()?.frame?))
             };
@@ -372,5 +374,7 @@ impl<'m> Both<'_, 'm, '_> {
         }
         assert_eq!(failed, Ok(Failed::Huge(HugeFailure::InUse)));
         self.model.lose(size, index, at);
+        self.check();
+        self.answer_around(random, size, index, at);
     }
 }

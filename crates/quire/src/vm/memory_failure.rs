@@ -178,7 +178,9 @@ impl<P: Platform> Memory<'_, P> {
             let space = body.space.write(self.platform());
             let tables = PageTables::new(self.pages(), &body.context);
             for vma in space.tree.iter().filter(|_| space.huge) {
-                let Some(size) = vma.attributes.huge_size() else { continue };
+                // A mapping of pages of another size has none of this one, but may have its neighbours.
+                let size = vma.attributes.huge_size().filter(|size| self.pages().is_huge(head, size.order()));
+                let Some(size) = size else { continue };
                 let page = FrameRange::folio(head, size.order());
                 let Some(addr) = find_leaf(&tables, vma.range, page, false) else { continue };
                 let mut gather = MmuGather::new(self.pages(), &body.context);

@@ -9,6 +9,7 @@ mod forks;
 #[path = "../pgtable/support.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod machine;
+mod moments;
 mod refusals;
 mod scan;
 mod steps;

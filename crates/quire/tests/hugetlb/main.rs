@@ -12,6 +12,8 @@ mod lockstep;
 mod mappings;
 mod model;
 mod parts;
+mod parts_lockstep;
+mod parts_threads;
 mod poison;
 mod resize;
 mod support;

@@ -208,6 +208,14 @@ fn memory_that_goes_bad_costs_one_part() {
             assert_eq!(told(BASE + 2 * PAGE), Some(FaultError::Poisoned));
             assert_eq!((leaf_frames(&machine, mm, BASE + PAGE), leaf_frames(&machine, mm, BASE)), (1, 0));
         });
+        // Nor in an address space that has no tables yet.
+        run(&manager, |mm| {
+            mm.mmap(&of_file(&file, Shared, BASE, (0, 2))).unwrap();
+            split(mm, BASE, 2 * HUGE);
+            assert_eq!(load(&machine, mm, BASE + 3 * PAGE), Ok(3));
+            let told = mm.fault(VirtAddr(BASE + 2 * PAGE), Access::Read);
+            assert_eq!((told, leaf(&machine, mm, BASE + 2 * PAGE)), (Err(FaultError::Poisoned), None));
+        });
         drop(file);
         manager.validate().unwrap();
     });

@@ -132,3 +132,48 @@ fn a_page_of_a_file_is_isolated_until_the_file_gives_it_up() {
         [mm, other].into_iter().for_each(Mm::exit);
     });
 }
+
+/// The page that goes bad stands before a larger one: mappings of that one are not looked at by what they would have if it were
+/// the larger one's beginning.
+#[test]
+fn a_bad_page_costs_no_page_of_another_size_behind_it() {
+    const GIB: u64 = 1 << 30;
+    let machine = HostedConfig::new(3 * GIB).build().expect("the host refused a machine");
+    machine.run_on(CpuId(0), || {
+        let manager = MemoryManager::new(&machine, &ranges_of(&machine), &Config::default()).unwrap();
+        let pools = manager.huge_pools();
+        for (size, pages) in [(HugeSize::Size1G, 1), (HugeSize::Size2M, 8)] {
+            assert_eq!(pools.resize(manager.pages(), size, NodeSet::ALL, pages).after, pages);
+        }
+        let gigantic = manager.huge_file(HugeSize::Size1G, GIB).unwrap();
+        let large = manager.huge_file(HugeSize::Size2M, 8 * HUGE).unwrap();
+        let mm = manager.new_mm().unwrap();
+        let (below, near, far) = (BASE, BASE + GIB, BASE + 2 * GIB);
+        for at in [below, near] {
+            mm.mmap(&of_file(&gigantic, Shared, at, (0, GIB / HUGE))).unwrap();
+            mm.madvise(VirtAddr(at), GIB, Advice::Split).unwrap();
+        }
+        mm.mmap(&of_file(&large, Shared, far, (0, 8))).unwrap();
+        within(&mm, || {
+            [below, near].into_iter().for_each(|at| store(&machine, &mm, at, 1).unwrap());
+            (0..8).for_each(|page| store(&machine, &mm, far + page * HUGE, page).unwrap());
+            let leaf = |addr| machine.probe(mm.root(), VirtAddr(addr)).expect("mapped");
+            let behind = leaf(near).frame;
+            let before = (0..8).filter(|page| leaf(far + page * HUGE).frame < behind);
+            let before: Vec<u64> = before.collect();
+            assert!(!before.is_empty(), "the smaller pages stand before the larger one");
+            for page in before {
+                fail_under(&machine, &manager, &mm, far + page * HUGE + 109 * 4096);
+                assert_eq!(told(&mm, far + page * HUGE), Some(FaultError::Poisoned));
+                for at in (below..far).step_by(HUGE as usize) {
+                    assert_eq!(leaf(at).frames, 1 << 18, "nothing of it was split, or lost");
+                }
+            }
+            assert_eq!(load(&machine, &mm, near), Ok(1));
+        });
+        mm.exit();
+        drop((gigantic, large));
+        manager.validate().unwrap();
+        machine.assert_clean();
+    });
+}

@@ -1,12 +1,13 @@
 //! The bracket itself: what needs none, who waits for it, and who walks again.
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use hosted::{Hosted, HostedConfig, Nested, OnViolation, Violation};
+use hosted::{Counters, Hosted, HostedConfig, InterruptPlan, Nested, OnViolation, Violation};
 use quire::addr::{VirtAddr, VirtRange};
 use quire::cpu::CpuId;
-use quire::platform::Platform;
+use quire::platform::{Context, Platform};
 use quire::vm::{Access, Advice, FolioPolicy, ForkStrategy};
 
 use crate::common::order;
@@ -94,6 +95,46 @@ fn another_shape_needs_no_bracket() {
         assert_eq!(nested.copies(0..MIB).len() as u64, MIB / PAGE);
         nested.check();
         child.exit();
+    });
+}
+
+/// The bracket begins before any CPU is flushed and ends when all are: at each call that a verb makes on its way, a flush that is
+/// next finds it open. Guests cannot tell; a secondary MMU that stops its own flushes for the length of the bracket can.
+#[test]
+fn a_bracket_holds_the_flush() {
+    with_guest(2, |machine, mm, nested| {
+        mm.switch_in();
+        machine.run_on(CpuId(1), || mm.switch_in());
+        let child = RefCell::new(None);
+        let store = |at: u64| nested.cpu(0).store(mm, at, 1).unwrap();
+        let verbs: [(&str, &dyn Fn()); 7] = [
+            ("unmapped", &|| mm.munmap(VirtAddr(BASE), 2 * PAGE).unwrap()),
+            ("given up", &|| mm.madvise(VirtAddr(BASE + 2 * PAGE), PAGE, Advice::DontNeed).unwrap()),
+            ("freed lazily", &|| mm.madvise(VirtAddr(BASE + 3 * PAGE), PAGE, Advice::Free).unwrap()),
+            ("protected", &|| mm.mprotect(VirtAddr(BASE + 4 * PAGE), PAGE, R).unwrap()),
+            ("marked", &|| mm.write_protect_marked(VirtAddr(BASE + 5 * PAGE), PAGE).unwrap()),
+            ("forked", &|| *child.borrow_mut() = Some(mm.fork().unwrap())),
+            ("copied", &|| _ = mm.fault(VirtAddr(BASE + 6 * PAGE), Access::Write).unwrap()),
+        ];
+        (0..8).for_each(|page| store(page * PAGE));
+        let mut all = Vec::new();
+        for (name, verb) in verbs {
+            let seen = RefCell::new(vec![machine.counters()]);
+            let look = || seen.borrow_mut().push(machine.counters());
+            machine.interrupt_at_calls(InterruptPlan::Every(1), Context::HardInterrupt, look, verb);
+            look();
+            let flushes = |now: &Counters| (now.flushes_local, now.flushes_remote);
+            let open = |now: &Counters| now.brackets - now.bracket_ends;
+            let seen = seen.into_inner();
+            let pairs = seen.windows(2).filter(|pair| flushes(&pair[0]) != flushes(&pair[1]));
+            let around: Vec<u64> = pairs.map(|pair| open(&pair[0])).collect();
+            all.push((name, !around.is_empty() && around.iter().all(|&open| open == 1)));
+        }
+        child.take().unwrap().exit();
+        machine.run_on(CpuId(1), || mm.switch_out());
+        mm.switch_out();
+        let outside: Vec<&str> = all.iter().filter(|(_, held)| !held).map(|(name, _)| *name).collect();
+        assert!(outside.is_empty(), "no CPU was flushed inside the bracket: {outside:?}");
     });
 }
 

@@ -232,11 +232,11 @@ impl<P: Platform> Mm<'_, P> {
     ) -> Result<Step, FaultError> {
         let flags = leaf_flags(&vma.attributes, !vma.attributes.is_private());
         let kind = FaultKind::FileMinor;
-        let found = self.tables().lookup(addr);
-        let Some(size) = found.level.leaf_size().filter(|_| vma.attributes.flags.contains(VmaFlags::SPLIT))
-        else {
+        if !vma.attributes.flags.contains(VmaFlags::SPLIT) {
             return self.map_huge(place, frame, flags, kind);
-        };
+        }
+        // Where the walk ended above all leaves, as in an address space without tables, all of the page is missing.
+        let size = self.tables().lookup(addr).level.leaf_size().unwrap_or(PageSize::Size1G);
         // Around memory that went bad nothing larger comes.
         let bad = self.memory.pages().has_bad(frame);
         let size = if bad { PageSize::Size4K } else { size.min(place.size.leaf()) };

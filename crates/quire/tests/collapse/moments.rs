@@ -1,0 +1,183 @@
+//! A folio most of which is zero is split while others unmap it, take its memory, or look at it as well: at every moment.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use hosted::{Hosted, HostedConfig, InterruptPlan};
+use quire::addr::{Frame, Order, VirtAddr};
+use quire::page_alloc::Gfp;
+use quire::platform::Context;
+use quire::vm::{FolioPolicy, Splitter};
+
+use crate::support::{BASE, HUGE, PAGE, leaf};
+use crate::world::{MIB, Manager, Space, anonymous, load, store, with_manager};
+
+/// How long one waits for another, who may wait for a lock of his.
+const PATIENCE: Duration = Duration::from_millis(40);
+/// The last page of each folio: it holds something, so that the folio is not free when its zeroes are.
+const KEPT: u64 = BASE + 511 * PAGE;
+
+/// Waits for something, but not for ever; whether it came.
+fn within(time: Duration, what: impl Fn() -> bool) -> bool {
+    let end = Instant::now() + time;
+    while !what() {
+        if Instant::now() > end {
+            return false;
+        }
+        std::thread::yield_now();
+    }
+    true
+}
+
+fn with_folios(test: impl FnOnce(&Hosted, &Manager<'_>)) {
+    with_manager(HostedConfig::new(64 * MIB).with_cpus(2), |machine, manager| {
+        manager.set_folio_policy(FolioPolicy::only(Order::BLOCK));
+        test(machine, manager);
+    });
+}
+
+/// An address space with one folio, of zeroes but for `kept` in its last page.
+fn with_folio<'m>(machine: &Hosted, manager: &'m Manager<'_>, kept: u64) -> Space<'m> {
+    let mm = manager.new_mm().expect("memory");
+    mm.mmap(&anonymous(BASE, HUGE)).expect("memory");
+    mm.switch_in();
+    store(machine, &mm, KEPT, kept).expect("memory");
+    mm.switch_out();
+    mm
+}
+
+fn split(manager: &Manager<'_>) {
+    manager.split_underused(&mut Splitter::new(400), 1);
+}
+
+/// Lets CPU 0 split the folio, while at the `round`-th call of the platform that this makes CPU 1 unmaps it and takes its memory for
+/// something that nobody maps. How many calls there were, and whether the same memory was had while CPU 0 was held up.
+fn take_away(machine: &Hosted, manager: &Manager<'_>, round: u64, kept: u64) -> (u64, bool) {
+    let mm = with_folio(machine, manager, kept);
+    let folio = leaf(machine, &mm, BASE).expect("mapped").frame;
+    let [asked, done, waited] = [const { AtomicU64::new(0) }; 3];
+    let taken: Vec<(u64, Option<Frame>)> = machine.spawn_cpus(2, |cpu| {
+        if cpu.0 == 1 {
+            within(Duration::from_secs(1), || asked.load(Ordering::SeqCst) == 1);
+            mm.munmap(VirtAddr(BASE), HUGE).expect("mapped");
+            let frame = manager.pages().alloc(Gfp::USER, Order::BLOCK).expect("memory");
+            done.store(1, Ordering::SeqCst);
+            return (0, Some(frame));
+        }
+        let ask = || {
+            asked.store(1, Ordering::SeqCst);
+            let came = within(PATIENCE, || done.load(Ordering::SeqCst) == 1);
+            waited.store(u64::from(came), Ordering::SeqCst);
+        };
+        let plan = InterruptPlan::Nth(round);
+        let ran = machine.interrupt_at_calls(plan, Context::HardInterrupt, ask, || split(manager));
+        asked.store(1, Ordering::SeqCst);
+        (ran.events, None)
+    });
+    let (calls, frame) = (taken[0].0, taken[1].1.expect("CPU 1 took it"));
+    manager.pages().free(frame, Order::BLOCK).expect("whoever has it is who gives it back");
+    mm.validate().expect("broken address space");
+    mm.exit();
+    (calls, waited.load(Ordering::SeqCst) == 1 && frame == folio)
+}
+
+/// Whoever splits a folio keeps it from becoming somebody else's (invariant 1).
+#[test]
+fn a_folio_that_is_split_is_nobody_elses_meanwhile() {
+    // Of one nothing is left when its zeroes are gone.
+    for kept in [7, 0] {
+        with_folios(|machine, manager| {
+            let (mut round, mut met) = (0, 0);
+            loop {
+                let (calls, same) = take_away(machine, manager, round, kept);
+                (round, met) = (round + 1, met + u64::from(same));
+                if round > calls {
+                    break;
+                }
+            }
+            println!("{round} moments, at {met} of which the memory was somebody else's");
+            assert!(met > 1, "nobody was faster at any of {round} moments");
+        });
+    }
+}
+
+/// Where the two who look at one folio are.
+#[derive(Default)]
+struct Looks {
+    /// CPU 0 waits for CPU 1, which is to store and to look as well.
+    asked: AtomicU64,
+    /// CPU 1 has taken the dirty bit again, or cannot come so far.
+    taken: AtomicU64,
+    /// CPU 0 is through.
+    through: AtomicU64,
+}
+
+/// Lets CPU 0 split the folio; at the `moment`-th call after it took the dirty bit away CPU 1 stores to a page of zeroes and begins to
+/// split as well, up to where it has taken the dirty bit, too. Then CPU 0 goes on to its end, and CPU 1 after it. Whether there was such a
+/// moment, and whether CPU 1 came so far.
+fn look_twice(machine: &Hosted, manager: &Manager<'_>, moment: usize) -> (bool, bool) {
+    let (mm, looks) = (with_folio(machine, manager, 7), Looks::default());
+    let is_clean = || leaf(machine, &mm, BASE).is_some_and(|leaf| leaf.frames == 512 && !leaf.dirty);
+    let wait = |word: &AtomicU64| within(PATIENCE, || word.load(Ordering::SeqCst) == 1);
+    let page = BASE + 5 * PAGE + 16;
+    let came = machine.spawn_cpus(2, |cpu| {
+        mm.switch_in();
+        let calls = AtomicUsize::new(0);
+        let mut came = false;
+        if cpu.0 == 0 {
+            let hold_up = || {
+                if (calls.load(Ordering::Relaxed) > 0 || is_clean())
+                    && calls.fetch_add(1, Ordering::Relaxed) == moment
+                {
+                    looks.asked.store(1, Ordering::SeqCst);
+                    wait(&looks.taken);
+                }
+            };
+            let every = InterruptPlan::Every(1);
+            machine.interrupt_at_calls(every, Context::HardInterrupt, hold_up, || split(manager));
+            looks.through.store(1, Ordering::SeqCst);
+            came = calls.load(Ordering::Relaxed) > moment;
+        } else if within(Duration::from_secs(1), || {
+            looks.asked.load(Ordering::SeqCst) + looks.through.load(Ordering::SeqCst) > 0
+        }) {
+            store(machine, &mm, page, 9).expect("mapped");
+            let stop = || {
+                if is_clean() && calls.fetch_add(1, Ordering::Relaxed) == 1 {
+                    looks.taken.store(1, Ordering::SeqCst);
+                    wait(&looks.through);
+                }
+            };
+            let every = InterruptPlan::Every(1);
+            machine.interrupt_at_calls(every, Context::HardInterrupt, stop, || split(manager));
+            came = calls.load(Ordering::Relaxed) > 1;
+            looks.taken.store(1, Ordering::SeqCst);
+        }
+        mm.switch_out();
+        came
+    });
+    mm.switch_in();
+    assert_eq!(load(machine, &mm, page), Ok(9), "a store was lost at moment {moment}");
+    assert_eq!(load(machine, &mm, KEPT), Ok(7));
+    mm.switch_out();
+    mm.validate().expect("broken address space");
+    mm.exit();
+    (came[0], came[1])
+}
+
+/// A clean page is what was read only if nobody else has taken the dirty bit since (invariant 3).
+#[test]
+fn two_who_look_at_one_folio_lose_no_store() {
+    with_folios(|machine, manager| {
+        let (mut moment, mut both) = (0, 0);
+        loop {
+            let (was, second) = look_twice(machine, manager, moment);
+            both += u64::from(second);
+            moment += 1;
+            if !was {
+                break;
+            }
+        }
+        println!("{moment} moments, at {both} of which both had taken the dirty bit");
+        assert!(moment > 10 && both > 2, "{moment}, {both}");
+    });
+}

@@ -1,0 +1,155 @@
+//! A handler's answers for parts that are missing: what the file has, zeroes, other contents.
+
+use std::ops::Range;
+
+use fastrand::Rng;
+use quire::addr::VirtAddr;
+use quire::error::{FaultError, UserfaultError};
+use quire::vm::{Answer, AnswerMode, UserfaultChanges, UserfaultModes};
+
+use super::PAGE;
+use super::model::{Cell, Place, Slot, cells_of};
+use super::verbs::{Both, Piece, WORD};
+
+impl Both<'_, '_, '_> {
+    /// Answers for a part of some place, where parts may be mapped by themselves.
+    pub(super) fn answer(&mut self, random: &mut Rng) {
+        let (who, slot, at) = self.draw(random);
+        if self.model.spaces[who].get(&slot).is_some_and(|place| place.split) {
+            if random.u32(0..3) == 0 {
+                self.give_up(who, slot);
+            }
+            self.answer_in(random, who, slot, at);
+        }
+    }
+
+    /// All of a page with bad memory is given up wherever it is mapped in parts, with what stands for that memory, and answered for.
+    pub(super) fn answer_around(&mut self, random: &mut Rng, size: usize, index: u64, at: usize) {
+        for who in 0..self.spaces.len() {
+            let shows = |(slot, place): (&Slot, &Place)| {
+                (slot.0 == size && place.index == index && place.split).then_some(*slot)
+            };
+            let slots: Vec<Slot> = self.model.spaces[who].iter().filter_map(shows).collect();
+            for slot in slots {
+                self.give_up(who, slot);
+                let from = at.saturating_sub(random.usize(0..20));
+                self.answer_in(random, who, slot, from);
+            }
+        }
+    }
+
+    fn give_up(&mut self, who: usize, slot: Slot) {
+        let len = cells_of(slot.0);
+        let first = slot.1 as usize * len;
+        self.dont_need(&Piece { who, size: slot.0, cells: first..first + len });
+    }
+
+    /// Registers a place, answers for a part of it, and ends that.
+    fn answer_in(&mut self, random: &mut Rng, who: usize, slot: Slot, at: usize) {
+        let len = cells_of(slot.0);
+        let mode = if random.bool() { AnswerMode::QUIET } else { AnswerMode::PROTECTED };
+        let modes = UserfaultModes::MISSING | UserfaultModes::MINOR | UserfaultModes::WRITE_PROTECT;
+        let handler = self.manager.userfault(UserfaultChanges::NONE).expect("few handlers");
+        let (start, bytes) = (VirtAddr(Self::addr(slot, 0)), len as u64 * PAGE);
+        self.on(who, |mm| mm.userfault_register(&handler, start, bytes, modes)).expect("shared huge pages");
+        let end = match random.u32(0..4) {
+            0 => len,
+            1 => (at + 512).min(len),
+            _ => at + 1,
+        };
+        println!("answer {who} {slot:?} {at}..{end} {mode:?}");
+        match random.u32(0..4) {
+            0 | 1 => self.resume(who, slot, at..end, mode),
+            2 => self.zero(who, slot, at..end.min(at + 4), mode),
+            _ => self.copy(who, slot, at, random.u64(1..), mode),
+        }
+        self.on(who, |mm| mm.userfault_unregister(start, bytes)).expect("it was registered");
+        // Nobody would be told of its marks.
+        self.model.spaces[who].get_mut(&slot).expect("seen").each(0..len, |leaf| leaf.marked = false);
+    }
+
+    fn stopped(answer: Answer, done: usize, why: Option<UserfaultError>) {
+        assert_eq!((answer.bytes, answer.stopped), (done as u64 * PAGE, why));
+    }
+
+    /// Up to what is mapped, bad memory left out.
+    fn resume(&mut self, who: usize, slot: Slot, range: Range<usize>, mode: AnswerMode) {
+        let (addr, len) = (VirtAddr(Self::addr(slot, range.start)), range.len() as u64 * PAGE);
+        let answer = self.on(who, |mm| mm.userfault_continue(addr, len, mode));
+        let (place, file) = (&self.model.spaces[who][&slot], &self.model.files[slot.0]);
+        let occupied = range.clone().find(|&at| place.cells[at] != Cell::Empty);
+        let end = occupied.unwrap_or(range.end);
+        let bad = match file.pages.get(&place.index) {
+            _ if end == range.start => return Self::stopped(answer, 0, Some(UserfaultError::Exists)),
+            _ if place.index >= file.size => {
+                return Self::stopped(answer, 0, Some(UserfaultError::BeyondEnd));
+            }
+            Some(Some(page)) => page.bad.contains(&range.start),
+            _ => return Self::stopped(answer, 0, Some(UserfaultError::NotThere)),
+        };
+        if bad {
+            return Self::stopped(answer, 0, Some(UserfaultError::Poisoned));
+        }
+        Self::stopped(answer, end - range.start, occupied.map(|_| UserfaultError::Exists));
+        self.adopt(who, slot, range.start..end, mode.write_protected);
+    }
+
+    /// Why nothing may come for a cell; or the file has the page now, and had it before or not.
+    fn prepare(&mut self, who: usize, slot: Slot, at: usize) -> Result<bool, UserfaultError> {
+        let place = &self.model.spaces[who][&slot];
+        if place.cells[at] != Cell::Empty {
+            return Err(UserfaultError::Exists);
+        }
+        let (index, file) = (place.index, &self.model.files[slot.0]);
+        let before = file.pages.get(&index).and_then(Option::as_ref);
+        if before.is_some_and(|page| page.bad.contains(&at)) {
+            return Err(UserfaultError::Poisoned);
+        }
+        let there = before.is_some();
+        self.model.bring(slot.0, index).map(|()| there).map_err(|error| match error {
+            FaultError::BeyondEnd => UserfaultError::BeyondEnd,
+            _ => UserfaultError::NoHugePage,
+        })
+    }
+
+    fn zero(&mut self, who: usize, slot: Slot, range: Range<usize>, mode: AnswerMode) {
+        let (addr, len) = (VirtAddr(Self::addr(slot, range.start)), range.len() as u64 * PAGE);
+        let answer = self.on(who, |mm| mm.userfault_zeropage(addr, len, mode));
+        let mut why = None;
+        let mut end = range.end;
+        for at in range.clone() {
+            match self.prepare(who, slot, at) {
+                Ok(_) => {
+                    let index = self.model.spaces[who][&slot].index;
+                    self.model.files[slot.0].page(index).words.remove(&at);
+                }
+                Err(error) => {
+                    (why, end) = (Some(error), at);
+                    break;
+                }
+            }
+        }
+        Self::stopped(answer, end - range.start, why);
+        if end > range.start {
+            self.adopt(who, slot, range.start..end, mode.write_protected);
+        }
+    }
+
+    fn copy(&mut self, who: usize, slot: Slot, at: usize, word: u64, mode: AnswerMode) {
+        let addr = VirtAddr(Self::addr(slot, at));
+        let fill = |_: u64, bytes: &mut [u8; PAGE as usize]| {
+            bytes.fill(0);
+            bytes[WORD as usize..WORD as usize + 8].copy_from_slice(&word.to_le_bytes());
+        };
+        let answer = self.on(who, |mm| mm.userfault_copy(addr, PAGE, mode, fill));
+        match self.prepare(who, slot, at) {
+            Ok(_) => {
+                Self::stopped(answer, 1, None);
+                self.adopt(who, slot, at..at + 1, mode.write_protected);
+                let index = self.model.spaces[who][&slot].index;
+                self.model.files[slot.0].page(index).words.insert(at, word);
+            }
+            Err(why) => Self::stopped(answer, 0, Some(why)),
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! Huge pages of files in parts, kept naively: a cell for each 4 KiB of each place, and a sum over all cells for everything else.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use quire::addr::{Frame, PageSize};
+use quire::error::{FaultError, MmError};
+use quire::hugetlb::HugeSize;
+use quire::vm::Refusal;
+
+/// What stands for 4 KiB in a page table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Cell {
+    #[default]
+    Empty,
+    /// A marker: the memory went bad.
+    Lost,
+    Mapped(Leaf),
+}
+
+/// A leaf, or the part of one that a cell is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Leaf {
+    pub(super) size: PageSize,
+    pub(super) write: bool,
+    pub(super) marked: bool,
+    pub(super) dirty: bool,
+    pub(super) soft: bool,
+}
+
+impl Leaf {
+    /// One that came by a fault or an answer.
+    pub(super) fn new(write: bool, marked: bool) -> Self {
+        let write = write && !marked;
+        Self { size: PageSize::Size4K, write, marked, dirty: write, soft: write }
+    }
+
+    fn rights(self) -> (bool, bool) {
+        (self.write, self.marked)
+    }
+}
+
+impl Cell {
+    pub(super) fn leaf(self) -> Option<Leaf> {
+        match self {
+            Self::Mapped(leaf) => Some(leaf),
+            _ => None,
+        }
+    }
+
+    fn change(&mut self, change: impl FnOnce(&mut Leaf)) {
+        if let Self::Mapped(leaf) = self {
+            change(leaf);
+        }
+    }
+}
+
+/// The addresses at which one huge page of a file is mapped.
+#[derive(Clone)]
+pub(super) struct Place {
+    /// The page of the file.
+    pub(super) index: u64,
+    pub(super) writable: bool,
+    pub(super) split: bool,
+    /// Nothing has been mapped in pieces since all of it was unmapped here.
+    pub(super) fresh: bool,
+    pub(super) cells: Vec<Cell>,
+}
+
+/// A page that a file has.
+#[derive(Default)]
+pub(super) struct Page {
+    /// Its first frame, once it was seen.
+    pub(super) frame: Option<Frame>,
+    pub(super) bad: BTreeSet<usize>,
+    /// What was stored to each 4 KiB.
+    pub(super) words: BTreeMap<usize, u64>,
+}
+
+/// A file of pages of one size. Those that are only promised are `None`.
+#[derive(Default)]
+pub(super) struct ModelFile {
+    pub(super) size: u64,
+    pub(super) pages: BTreeMap<u64, Option<Page>>,
+}
+
+/// A place: the size of its page, and which of that size it is.
+pub(super) type Slot = (usize, u64);
+pub(super) type Places = BTreeMap<Slot, Place>;
+
+/// Everything: one file of each size.
+pub(super) struct Model {
+    pub(super) files: [ModelFile; 2],
+    /// How many pages each pool has.
+    pub(super) pools: [u64; 2],
+    pub(super) spaces: Vec<Places>,
+}
+
+pub(super) fn cells_of(size: usize) -> usize {
+    HugeSize::ALL[size].order().frames() as usize
+}
+
+impl Place {
+    /// Splits what lies around the border before a cell.
+    fn cut(&mut self, at: usize) {
+        let Some(Cell::Mapped(leaf)) = self.cells.get(at).copied() else { return };
+        if leaf.size == PageSize::Size1G && at > 0 {
+            self.resize(0..self.cells.len(), PageSize::Size2M);
+        }
+        if leaf.size > PageSize::Size4K && !at.is_multiple_of(512) {
+            self.resize(at / 512 * 512..at / 512 * 512 + 512, PageSize::Size4K);
+        }
+    }
+
+    fn resize(&mut self, range: Range<usize>, size: PageSize) {
+        self.cells[range].iter_mut().for_each(|cell| cell.change(|leaf| leaf.size = size));
+        self.fresh = false;
+    }
+
+    pub(super) fn cut_ends(&mut self, range: &Range<usize>) {
+        self.cut(range.start);
+        self.cut(range.end);
+    }
+
+    /// A range is unmapped, and the tables that it covers go with it.
+    fn unmap(&mut self, range: Range<usize>) {
+        self.fresh |= range == (0..self.cells.len());
+        self.cells[range].fill(Cell::Empty);
+    }
+
+    /// All of it is unmapped by somebody else, who leaves tables where they are.
+    fn lose_all(&mut self) {
+        self.cells.fill(Cell::Empty);
+    }
+
+    /// As a child has it: pages of files come by faults.
+    pub(super) fn inherited(&self) -> Self {
+        Self { fresh: true, cells: vec![Cell::Empty; self.cells.len()], ..*self }
+    }
+
+    pub(super) fn each(&mut self, range: Range<usize>, change: impl Fn(&mut Leaf)) {
+        self.cells[range].iter_mut().for_each(|cell| cell.change(&change));
+    }
+
+    /// What one leaf of a size in the place of these cells would be, or the first thing in its way.
+    pub(super) fn as_one(&self, range: Range<usize>, size: PageSize) -> Result<Leaf, Refusal> {
+        let mut all: Option<Leaf> = None;
+        for cell in &self.cells[range] {
+            let leaf = match cell {
+                Cell::Empty => return Err(Refusal::Missing),
+                Cell::Lost => return Err(Refusal::Lost),
+                Cell::Mapped(leaf) => *leaf,
+            };
+            let sum = all.get_or_insert(Leaf { size, ..leaf });
+            if sum.rights() != leaf.rights() {
+                return Err(Refusal::Rights);
+            }
+            (sum.dirty, sum.soft) = (sum.dirty | leaf.dirty, sum.soft | leaf.soft);
+        }
+        Ok(all.expect("no range is empty"))
+    }
+}
+
+impl ModelFile {
+    pub(super) fn present(&self) -> impl Iterator<Item = &Page> {
+        self.pages.values().flatten()
+    }
+
+    pub(super) fn page(&mut self, index: u64) -> &mut Page {
+        self.pages.get_mut(&index).and_then(Option::as_mut).expect("the file has the page")
+    }
+}
+
+impl Model {
+    /// Free pages of a pool, and how many of them are promised.
+    pub(super) fn free_and_promised(&self, size: usize) -> (u64, u64) {
+        let pages = &self.files[size].pages;
+        let present = self.files[size].present().count() as u64;
+        (self.pools[size] - present, pages.len() as u64 - present)
+    }
+
+    fn spare(&self, size: usize) -> u64 {
+        let (free, promised) = self.free_and_promised(size);
+        free - promised
+    }
+
+    /// The parts of a range of cells, of places of a size that are numbered through.
+    pub(super) fn parts(size: usize, range: &Range<usize>) -> Vec<(Slot, Range<usize>)> {
+        let len = cells_of(size);
+        let slots = range.start / len..range.end.div_ceil(len);
+        let part = |slot: usize| {
+            let first = slot * len;
+            ((size, slot as u64), range.start.max(first) - first..range.end.min(first + len) - first)
+        };
+        slots.map(part).filter(|(_, part)| !part.is_empty()).collect()
+    }
+
+    pub(super) fn map(&mut self, who: usize, slots: Range<u64>, of: &Mapping) -> Result<(), MmError> {
+        let indices = of.first..of.first + (slots.end - slots.start);
+        let missing = indices.clone().filter(|index| !self.files[of.size].pages.contains_key(index)).count();
+        if !of.noreserve {
+            if missing as u64 > self.spare(of.size) {
+                return Err(MmError::NoMemory);
+            }
+            for index in indices.clone() {
+                self.files[of.size].pages.entry(index).or_insert(None);
+            }
+        }
+        if of.writable {
+            let file = &mut self.files[of.size];
+            file.size = file.size.max(indices.end);
+        }
+        for (slot, index) in slots.zip(indices) {
+            let place = Place {
+                index,
+                writable: of.writable,
+                split: false,
+                fresh: true,
+                cells: vec![Cell::Empty; cells_of(of.size)],
+            };
+            self.spaces[who].insert((of.size, slot), place);
+        }
+        Ok(())
+    }
+
+    /// What an access does: whether something comes where nothing is.
+    pub(super) fn access(
+        &mut self,
+        who: usize,
+        slot: Slot,
+        at: usize,
+        write: bool,
+    ) -> Result<bool, FaultError> {
+        let place = self.spaces[who].get_mut(&slot).ok_or(FaultError::NotMapped)?;
+        if write && !place.writable {
+            return Err(FaultError::Protection);
+        }
+        match place.cells[at] {
+            Cell::Lost => Err(FaultError::Poisoned),
+            Cell::Mapped(leaf) if write && leaf.marked => Err(FaultError::Marked),
+            Cell::Mapped(leaf) => {
+                if write && !leaf.write {
+                    let frames = leaf.size.frames() as usize;
+                    let first = at / frames * frames;
+                    place.each(first..first + frames, |leaf| {
+                        (leaf.write, leaf.dirty, leaf.soft) = (true, true, true);
+                    });
+                }
+                Ok(false)
+            }
+            Cell::Empty => {
+                let (index, split) = (place.index, place.split);
+                self.bring(slot.0, index)?;
+                let bad = &self.files[slot.0].page(index).bad;
+                let lost = if split { bad.contains(&at) } else { !bad.is_empty() };
+                if lost { Err(FaultError::Poisoned) } else { Ok(true) }
+            }
+        }
+    }
+
+    /// The file's page comes, if it is not there.
+    pub(super) fn bring(&mut self, size: usize, index: u64) -> Result<(), FaultError> {
+        if index >= self.files[size].size {
+            return Err(FaultError::BeyondEnd);
+        }
+        let spare = self.spare(size);
+        let pages = &mut self.files[size].pages;
+        match pages.get(&index) {
+            Some(Some(_)) => return Ok(()),
+            None if spare == 0 => return Err(FaultError::NoHugePage),
+            _ => {}
+        }
+        pages.insert(index, Some(Page::default()));
+        Ok(())
+    }
+
+    /// `MADV_DONTNEED`.
+    pub(super) fn dont_need(
+        &mut self,
+        who: usize,
+        size: usize,
+        mut range: Range<usize>,
+    ) -> Result<(), MmError> {
+        let len = cells_of(size);
+        let places = &mut self.spaces[who];
+        let whole = |at: usize| {
+            let place = places.get(&(size, (at / len) as u64));
+            !at.is_multiple_of(len) && place.is_some_and(|place| !place.split)
+        };
+        let holes = Self::parts(size, &range).iter().any(|(slot, _)| !places.contains_key(slot));
+        if whole(range.start) {
+            return Err(MmError::Invalid);
+        }
+        if whole(range.end) {
+            range.end = (range.end / len * len).max(range.start);
+        }
+        for (slot, part) in Self::parts(size, &range) {
+            if let Some(place) = places.get_mut(&slot) {
+                place.cut_ends(&part);
+                place.unmap(part);
+            }
+        }
+        if holes { Err(MmError::NoMemory) } else { Ok(()) }
+    }
+
+    /// Pages of a file go, and promises, and what maps them.
+    pub(super) fn drop_pages(&mut self, size: usize, indices: Range<u64>) {
+        let file = &mut self.files[size];
+        let bad = |page: &Option<Page>| page.as_ref().is_some_and(|page| !page.bad.is_empty());
+        let gone = file.pages.iter().filter(|(index, page)| indices.contains(index) && bad(page)).count();
+        // What has bad memory leaves its pool.
+        self.pools[size] -= gone as u64;
+        file.pages.retain(|index, _| !indices.contains(index));
+        for (slot, place) in self.spaces.iter_mut().flatten() {
+            if slot.0 == size && indices.contains(&place.index) {
+                place.lose_all();
+            }
+        }
+    }
+
+    /// A frame of a page goes bad.
+    pub(super) fn lose(&mut self, size: usize, index: u64, at: usize) {
+        self.files[size].page(index).bad.insert(at);
+        for (slot, place) in self.spaces.iter_mut().flatten() {
+            if slot.0 != size || place.index != index || place.cells.iter().all(|cell| cell.leaf().is_none())
+            {
+                continue;
+            }
+            if !place.split {
+                place.lose_all();
+                continue;
+            }
+            place.cut_ends(&(at..at + 1));
+            if place.cells[at].leaf().is_some() {
+                place.cells[at] = Cell::Lost;
+            }
+        }
+    }
+}
+
+/// What is mapped.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    pub(super) size: usize,
+    pub(super) first: u64,
+    pub(super) writable: bool,
+    pub(super) noreserve: bool,
+}

@@ -85,7 +85,7 @@ impl Clearer {
         self.clear_by(platform, frames, kernel);
     }
 
-    /// Clears an extent of any length: what is behind the frame that somebody waits for first, and its neighbourhood last.
+    /// Clears an extent of any length: what is far from the frame that somebody waits for first, and its neighbourhood last.
     /// Passes a [`Platform::reschedule_point`] before more than the policy's stretch is done without one, and asks `cancel` there.
     ///
     /// Precondition: as for [`Platform::reschedule_point`], when there is more than a stretch.
@@ -102,19 +102,17 @@ impl Clearer {
         let near = extent.neighbourhood();
         let before = FrameRange::new(extent.frames.start, near.start.0 - extent.frames.start.0);
         let after = FrameRange::new(near.end(), extent.frames.end().0 - near.end().0);
-        let far = || self.clear.get(extent.hint, busy.cpus(), bytes);
-        let last = self.clear.get(TouchHint::Soon, 1, CLEAR_NEAR_BYTES);
         let mut stretches = self.stretches(platform, cancel);
-        stretches.over(after, |frames| self.clear_by(platform, frames, far()))?;
-        // What is before it ends where it begins: one call for both, if it is one kernel.
-        let together = far() == last;
-        let (before, near) = if together {
-            (FrameRange::new(before.start, 0), FrameRange::new(before.start, before.count + near.count))
-        } else {
-            (before, near)
-        };
-        stretches.over(before, |frames| self.clear_by(platform, frames, far()))?;
-        stretches.over(near, |frames| self.clear_by(platform, frames, last))
+        for part in [before, after] {
+            stretches.over(part, |frames| {
+                let kernel = self.clear.get(extent.hint, busy.cpus(), bytes);
+                self.clear_by(platform, frames, kernel);
+            })?;
+        }
+        stretches.over(near, |frames| {
+            let kernel = self.clear.get(TouchHint::Soon, 1, CLEAR_NEAR_BYTES);
+            self.clear_by(platform, frames, kernel);
+        })
     }
 
     /// Clears an extent in stretches by one kernel, whatever the table says: for measurements.

@@ -159,6 +159,11 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
 
     /// As [`Self::unmap`], for any frames of one block; panics where that does.
     pub fn unmap_each(&mut self, block: BlockNumber, frames: FrameMask) -> u64 {
+        let first = block.first_frame();
+        if self.allocator.is_counted_as_published(first) {
+            let run = |(start, count): (usize, usize)| FrameRange::new(first.add(start as u64), count as u64);
+            return frames.runs().map(|at| self.unmap_as_published(run(at))).sum();
+        }
         let (platform, promises) = (self.allocator.platform, Promises::new(self.allocator));
         let freed =
             self.count_down(block.first_frame(), frames.count(), |block, zeroed| match block.area_lanes() {

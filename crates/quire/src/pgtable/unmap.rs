@@ -203,6 +203,21 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         step.range.end
     }
 
+    /// Takes the leaf of 2 MiB out that maps `addr`, if one does that is no anonymous memory: all of it, so that nothing need be
+    /// split. Shared.
+    pub fn unmap_around(&self, addr: VirtAddr, gather: &mut MmuGather<'_, '_, P>) {
+        loop {
+            let found = self.lookup(addr);
+            let large = found.leaf_size() == Some(PageSize::Size2M) && !found.entry.has(EntryFlags::ANON);
+            let Some(table) = self.find(addr, Level::PMD).filter(|_| large) else { return };
+            gather.make_room();
+            let step = Step { table, range: table.extent(addr), shared: false };
+            if self.unmap_large(&step, false, gather) == step.range.end {
+                return;
+            }
+        }
+    }
+
     /// Waits until an entry is no longer busy. The gather's own busy entries are released first, so that two who wait
     /// for each other both go on.
     #[cold]

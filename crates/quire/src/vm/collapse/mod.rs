@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod anon;
+mod file;
 mod huge;
 mod limits;
 mod report;

@@ -204,7 +204,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
     }
 
     /// Takes the leaf of 2 MiB out that maps `addr`, if one does that is no anonymous memory: all of it, so that nothing need be
-    /// split. Shared.
+    /// split. Flushes. Shared.
     pub fn unmap_around(&self, addr: VirtAddr, gather: &mut MmuGather<'_, '_, P>) {
         loop {
             let found = self.lookup(addr);
@@ -213,7 +213,8 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
             gather.make_room();
             let step = Step { table, range: table.extent(addr), shared: false };
             if self.unmap_large(&step, false, gather) == step.range.end {
-                return;
+                // Nobody waits for a busy entry of his own.
+                return gather.flush();
             }
         }
     }

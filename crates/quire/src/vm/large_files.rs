@@ -25,7 +25,11 @@ impl Vma {
     /// where somebody can they are mapped by themselves; and a handler hears of each.
     pub(super) fn may_map_block(&self, range: VirtRange) -> Option<bool> {
         let Backing::File { file, .. } = &self.attributes.backing else { return None };
-        let first = self.file_page(range.start)?;
+        let fits =
+            range.len() == BLOCK_SIZE && range.start.is_aligned(BLOCK_SIZE) && self.range.covers(range);
+        if !fits || !self.file_page(range.start)?.is_multiple_of(BLOCK_FRAMES as u64) {
+            return None;
+        }
         let shared = !self.attributes.is_private();
         let stores = match file.node().kind() {
             FileKind::Nameless { .. } => Some(shared),
@@ -35,12 +39,8 @@ impl Vma {
             }
             FileKind::Huge { .. } => None,
         };
-        let fits = range.len() == BLOCK_SIZE
-            && range.start.is_aligned(BLOCK_SIZE)
-            && self.range.covers(range)
-            && first.is_multiple_of(BLOCK_FRAMES as u64);
         let wanted = self.attributes.advice != HugeAdvice::NoHuge && !self.attributes.handler.is_some();
-        stores.filter(|_| fits && wanted)
+        stores.filter(|_| wanted)
     }
 }
 

@@ -3,9 +3,12 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod counts;
+mod failures;
 mod faults;
 mod refusals;
+mod scan;
 mod support;
+mod threads;
 mod verbs;
 #[path = "../vm/world.rs"]
 #[allow(dead_code)]

@@ -49,6 +49,7 @@ impl<P: Platform> FoundSpace<'_, '_, P> {
     /// split; else, or without memory for that, it goes to the gather. Nobody maps the pages at the ends meanwhile.
     pub(super) fn part_large(&self, vma: &Vma, range: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
         for at in [range.start, range.end] {
+            gather.finish_busy();
             if self.reaches_over(at) && !(is_locked(vma) && self.tables().split_at(at).is_ok()) {
                 self.tables().unmap_around(at, gather);
             }
@@ -65,6 +66,7 @@ impl<P: Platform> FoundSpace<'_, '_, P> {
     /// which a leaf would have to be split and there is no memory. The file is closed.
     pub(super) fn unmap_plain(&self, vma: &Vma, range: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
         let ends = [range.start, range.end];
+        gather.finish_busy();
         if is_locked(vma) && ends.into_iter().any(|at| self.tables().split_at(at).is_err()) {
             return;
         }

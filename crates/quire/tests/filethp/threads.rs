@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use hosted::{FaultCause, Hosted, HostedConfig};
-use quire::addr::{Frame, VirtAddr};
+use quire::addr::VirtAddr;
 use quire::cpu::CpuId;
 use quire::error::FaultError;
 use quire::stats::Stat;
@@ -62,7 +62,7 @@ fn disturb(scene: &Scene<'_, '_>, mm: &Space<'_>, rng: &mut Rng, collapser: &mut
         5 | 6 => {
             let at = [SUMS_AT, TEXT_AT][rng.usize(..2)] + rng.u64(..1024) * PAGE;
             if let Some(leaf) = scene.machine.probe(mm.root(), VirtAddr(at)) {
-                _ = scene.manager.migrate(Frame(leaf.frame.0));
+                _ = scene.manager.migrate(leaf.frame);
             }
         }
         _ => _ = scene.manager.reclaim(),
@@ -80,6 +80,11 @@ fn work(scene: &Scene<'_, '_>, mm: &Space<'_>, cpu: CpuId, rng: &mut Rng) {
         let bytes: [u8; 8] =
             core::array::from_fn(|at| hosted::SyntheticFiles::pristine_byte(TEXT, page * PAGE + at as u64));
         assert_eq!(look(machine, mm, TEXT_AT + page * PAGE), Ok(u64::from_le_bytes(bytes)), "page {page}");
+    }
+    // Pages move elsewhere while they come together.
+    let at = [SUMS_AT, TEXT_AT][rng.usize(..2)] + rng.u64(..1024) * PAGE;
+    if let Some(leaf) = machine.probe(mm.root(), VirtAddr(at)) {
+        _ = scene.manager.migrate(leaf.frame);
     }
     let own = OWN_AT + u64::from(cpu.0) * 16 * HUGE;
     match rng.u32(..4) {

@@ -2,9 +2,10 @@
 
 use quire::addr::VirtAddr;
 use quire::stats::Stat;
+use quire::vm::{Backing, MapRequest};
 
 use crate::support::{
-    BASE, HUGE, PAGE, RX, check, check_text, counts, fill, frame_at, inside, is_large, moved, nameless,
+    BASE, HUGE, PAGE, RX, TEXT, check, check_text, counts, fill, frame_at, inside, is_large, moved, nameless,
     private, shared, text,
 };
 use crate::world::{load, store};
@@ -143,6 +144,16 @@ fn what_is_missing_of_a_file_is_read() {
         check_text(machine, mm, BASE, 512..1024);
         mm.mmap(&private(file, BASE + 8 * HUGE, HUGE, RX)).unwrap();
         check_text(machine, mm, BASE + 8 * HUGE, 0..512);
+        // All of it.
+        let third = MapRequest {
+            backing: Backing::File { file, page_offset: 1024 },
+            ..private(file, BASE + 16 * HUGE, HUGE, RX)
+        };
+        machine.files().set_size(TEXT, 3 * HUGE);
+        mm.mmap(&third).unwrap();
+        moved(mm, BASE + 16 * HUGE);
+        assert_eq!(file.resident(), 1536);
+        check_text(machine, mm, BASE + 14 * HUGE, 1024..1536);
     });
 }
 

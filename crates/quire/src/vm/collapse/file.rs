@@ -25,7 +25,7 @@ use crate::addr::{FrameRange, Order, PageSize, VirtRange};
 use crate::clear::Copier;
 use crate::error::FaultError;
 use crate::filemap::{
-    BlockSurvey, BlockTarget, FileCollapse, FileKind, FileNode, FileUse, NotMoved, PagesMoving,
+    BlockSurvey, BlockTarget, FileClosed, FileCollapse, FileKind, FileNode, FileUse, NotMoved, PagesMoving,
 };
 use crate::limits::{
     BLOCK_FRAMES, BLOCK_SIZE, CLEAR_STRETCH_BYTES, COLLAPSE_FILE_PAGES, COLLAPSE_FILE_TRIES, FRAME_SIZE,
@@ -183,6 +183,17 @@ impl<P: Platform> Memory<'_, P> {
         Err(Refusal::Busy)
     }
 
+    /// Closes the file. Who uses a page of it may wait for a pager: he is not waited for, since all others would.
+    fn close_soon<'n>(&self, node: &'n FileNode) -> Result<FileClosed<'n>, Refusal> {
+        for _ in 0..COLLAPSE_FILE_TRIES {
+            if let Some(closed) = node.try_close() {
+                return Ok(closed);
+            }
+            self.platform().relax();
+        }
+        Err(Refusal::Busy)
+    }
+
     /// Brings some pages into their places.
     fn gather_some(
         &self,
@@ -193,7 +204,7 @@ impl<P: Platform> Memory<'_, P> {
     ) -> Result<(), Refusal> {
         let (files, node) = (self.files(), job.collapse.node());
         let part = start..start + COLLAPSE_FILE_PAGES as u64;
-        let closed = node.close(self.platform());
+        let closed = self.close_soon(node)?;
         let moving = files.begin_gathering(self.platform(), &closed, part.clone(), target)?;
         if moving.is_empty() {
             return Ok(());

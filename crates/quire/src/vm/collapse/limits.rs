@@ -83,7 +83,7 @@ impl Terms {
         let (missing, paged) = (BLOCK_FRAMES - survey.present, matches!(kind, FileKind::Paged(_)));
         refused(!survey.inside, Refusal::Beyond)?;
         refused(survey.lost > 0, Refusal::Lost)?;
-        refused(survey.present == 0, Refusal::Empty)?;
+        refused(survey.present == 0 && !paged, Refusal::Empty)?;
         refused(survey.busy > 0, Refusal::Busy)?;
         if let Self::Within(limits) = self {
             refused(!paged && missing > limits.max_ptes_none, Refusal::Holes)?;

@@ -129,7 +129,7 @@ impl Draw {
         let page = rng.u64(..bytes.div_ceil(PAGE << 9)) << 9;
         let what = match rng.u32(..4) {
             0 => What::SharedAnonymous,
-            _ => What::File { file, page, shared: rng.bool() },
+            _ => What::File { file, page, shared: self.sharing.unwrap_or_else(|| rng.bool()) },
         };
         MapOp {
             at: At::Window(rng.i32(-4..4) << 9, 0),

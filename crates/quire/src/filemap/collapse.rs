@@ -15,7 +15,7 @@ use super::pages::CachedPage;
 use crate::addr::{Frame, FrameRange, Order};
 use crate::limits::{BLOCK_FRAMES, COLLAPSE_FILE_PAGES, FRAME_SIZE};
 use crate::memmap::FrameMask;
-use crate::page_alloc::PageAllocator;
+use crate::page_alloc::{CountGroup, PageAllocator};
 use crate::platform::Platform;
 
 /// What 512 pages of a file are, from a multiple of 512 on.
@@ -252,6 +252,12 @@ impl FileTable {
 
     /// Whether any of the pages is still mapped where it was.
     pub fn is_mapped<P: Platform>(&self, pages: &PageAllocator<'_, P>, moving: &PagesMoving) -> bool {
-        moving.each().any(|(_, from, _)| pages.mapcount(from) != 0)
+        let mut group: Option<CountGroup> = None;
+        moving.each().any(|(_, from, _)| {
+            if !group.is_some_and(|group| group.frames.contains(from)) {
+                group = pages.count_group(from);
+            }
+            group.is_none_or(|group| group.leaves(from) != 0)
+        })
     }
 }

@@ -113,7 +113,10 @@ impl<P: Platform> Memory<'_, P> {
             return Err(Refusal::NoMemory);
         };
         self.pages().count(Stat::ThpCollapseAlloc, 1);
-        let done = self.fill_block(job, &mut target, contents);
+        // What goes meanwhile refuses the rest.
+        let complete = survey.present == BLOCK_FRAMES;
+        let brought = if complete { Ok(()) } else { self.bring_missing(job, &mut target, contents) };
+        let done = brought.and_then(|()| self.fill_block(job, &mut target));
         target.give_back(self.pages());
         done
     }
@@ -131,14 +134,24 @@ impl<P: Platform> Memory<'_, P> {
         Ok((BlockTarget::new(block), contents))
     }
 
-    fn fill_block(&self, job: &Job<'_>, target: &mut BlockTarget, contents: Contents) -> Result<(), Refusal> {
-        let all = job.first..job.first + BLOCK_FRAMES as u64;
-        for index in all.clone() {
+    /// Brings in what is missing of the pages.
+    fn bring_missing(
+        &self,
+        job: &Job<'_>,
+        target: &mut BlockTarget,
+        contents: Contents,
+    ) -> Result<(), Refusal> {
+        for index in job.first..job.first + BLOCK_FRAMES as u64 {
             // Whether what is there was lost is seen later.
             if self.files().is_lost(self.platform(), job.collapse.node(), index).is_none() {
                 self.bring_in(job, index, target, contents)?;
             }
         }
+        Ok(())
+    }
+
+    fn fill_block(&self, job: &Job<'_>, target: &mut BlockTarget) -> Result<(), Refusal> {
+        let all = job.first..job.first + BLOCK_FRAMES as u64;
         let copier = self.pages().clearer().copier(self.platform(), BLOCK_SIZE, TouchHint::Later);
         for start in all.step_by(COLLAPSE_FILE_PAGES) {
             self.gather_some(job, start, target, &copier)?;

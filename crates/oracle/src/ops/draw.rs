@@ -133,7 +133,7 @@ impl Draw {
         };
         MapOp {
             at: At::Window(rng.i32(-4..4) << 9, 0),
-            len: rng.u64(1..4) * PAGE << 9,
+            len: (rng.u64(1..4) * PAGE) << 9,
             prot: *rng.choice(&[Prot::Rw, Prot::Rw, Prot::R, Prot::Rx]).expect("not empty"),
             placement: Placement::Fixed,
             what,

@@ -295,9 +295,10 @@ impl Subject for Quire<'_> {
                 manager.collapse_ahead(collapser).collapsed.collapsed()
             } else {
                 // A range that is not mapped throughout is refused, after the rest was collapsed.
-                let before = manager.stat(Stat::ThpCollapseCopied);
+                let copied = || manager.stat(Stat::ThpCollapseCopied) + manager.stat(Stat::ThpCollapseFile);
+                let before = copied();
                 let _refused = mm.collapse(VirtAddr(addr), len);
-                manager.stat(Stat::ThpCollapseCopied) - before
+                copied() - before
             }
         });
     }

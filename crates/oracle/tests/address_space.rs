@@ -22,12 +22,22 @@ fn families_and_model_agree() {
 /// Small pages that become large ones between everything else, by call and in the background.
 #[test]
 fn collapses_and_model_agree() {
+    agree_while_collapsing(Duration::from_secs(5), |shape, _| shape.collapses());
+}
+
+/// The same with pages of files, which are stored to, cut off, written back and copied privately meanwhile.
+#[test]
+fn collapses_of_files_and_model_agree() {
+    agree_while_collapsing(Duration::from_secs(5), Draw::file_collapses);
+}
+
+fn agree_while_collapsing(time: Duration, draw_more: impl Fn(&mut Draw, &mut Rng)) {
     let (mut runs, mut collapsed) = (0, 0);
-    for seed in seeds(Duration::from_secs(5)) {
+    for seed in seeds(time) {
         let mut rng = Rng::with_seed(seed);
         let machine = MachineShape::of_small_folios(&mut rng);
         let mut shape = Draw::new(&mut rng, 200, 4);
-        shape.collapses();
+        draw_more(&mut shape, &mut rng);
         let steps = draw(&mut rng, &shape);
         let counted = Cell::new(RunCounts::default());
         let run = |steps: &[Step]| {

@@ -24,6 +24,9 @@ fn case(seed: u64, count: usize) -> Case {
     let mut rng = Rng::with_seed(seed);
     let machine = MachineShape::new(&mut rng);
     let mut shape = Draw::new(&mut rng, count, 4);
+    if seed % 4 == 1 {
+        shape.file_collapses(&mut rng);
+    }
     shape.one_sharing(&mut rng);
     if seed.is_multiple_of(2) {
         shape.families();

@@ -28,6 +28,10 @@ pub const COLLAPSE_ROUNDS: usize = 4;
 /// Pages that it copies while nobody can reach them, unless a program stores faster than the rounds before could copy: under
 /// 20 us at 10 GB/s.
 pub const COLLAPSE_RECOPIED: usize = 32;
+/// Pages of a file that a collapse moves together: who wants one of them waits for so many at most, under 40 us at 10 GB/s.
+pub const COLLAPSE_FILE_PAGES: usize = 64;
+/// Times that a collapse asks to use a file that somebody else has closed, or to close one that somebody uses.
+pub const COLLAPSE_FILE_TRIES: usize = 1024;
 /// Pages that one call of the background collapser scans, as Linux's `khugepaged/pages_to_scan`.
 pub const COLLAPSE_SCAN_PAGES: u64 = 4096;
 

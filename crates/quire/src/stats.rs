@@ -93,6 +93,8 @@ stats! {
     Pgmajfault = "pgmajfault",
     /// Anonymous faults served by a 2 MiB folio.
     ThpFaultAlloc = "thp_fault_alloc",
+    /// Faults on pages of files that mapped 2 MiB of them by one leaf.
+    ThpFileMapped = "thp_file_mapped",
     /// Anonymous faults that fell back to a smaller folio than the policy wanted.
     ThpFaultFallback = "thp_fault_fallback",
     /// 2 MiB folios that were allocated to collapse smaller ones into.
@@ -101,6 +103,8 @@ stats! {
     ThpCollapseAllocFailed = "thp_collapse_alloc_failed",
     /// Ranges of 2 MiB whose pages became one folio by copy.
     ThpCollapseCopied = "thp_collapse_copied",
+    /// Ranges of 2 MiB of files whose pages were moved into one block.
+    ThpCollapseFile = "thp_collapse_file",
     /// Ranges of 2 MiB that mapped one folio in order by small leaves and became one leaf.
     ThpCollapseShape = "thp_collapse_shape",
     /// Pages that were copied, or cleared in the place of holes, while others went on using the range.
@@ -154,6 +158,9 @@ stats! {
     NrAnonPages = "nr_anon_pages",
     /// Pages of files and nameless memory that address spaces map now, each counted where it is mapped.
     NrMapped = "nr_mapped",
+    /// Pages of them that leaves of 2 MiB map, of files and of nameless memory (Linux counts these apart, as
+    /// `nr_shmem_pmdmapped`).
+    NrFilePmdMapped = "nr_file_pmdmapped",
     /// Frames that hold page tables now.
     NrPageTablePages = "nr_page_table_pages",
     /// Frames that hold map counts of folios of 2 MiB and more that are mapped in pieces.

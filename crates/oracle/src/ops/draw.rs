@@ -26,6 +26,8 @@ pub struct Draw {
     anonymous: bool,
     /// Addresses and lengths are of the order of folios of 1 GiB.
     gigantic: bool,
+    /// Most mappings are of files and of shared memory, by 2 MiB at their alignment.
+    blocks: bool,
     /// Of a thousand arguments, how many are made odd on purpose.
     odd: u32,
 }
@@ -70,6 +72,7 @@ impl Draw {
             sharing: None,
             anonymous: false,
             gigantic: false,
+            blocks: false,
             odd: *rng.choice(&[0, 20, 100]).expect("not empty"),
         }
     }
@@ -110,6 +113,34 @@ impl Draw {
             self.weights[kind] = self.weights[kind].max(weight);
         }
         (self.span, self.longest, self.anonymous) = (3000, 1600, true);
+    }
+
+    /// The same with files of some MiB, which are cut short and grow, and mostly shown at their alignment.
+    pub fn file_collapses(&mut self, rng: &mut Rng) {
+        self.collapses();
+        self.weights[TRUNCATE] = 3;
+        (self.anonymous, self.blocks) = (false, true);
+        self.files = (1..=3).map(|file| (file, rng.u64(512..2000) * PAGE)).collect();
+    }
+
+    /// A mapping by 2 MiB.
+    fn map_blocks(&self, rng: &mut Rng) -> MapOp {
+        let (file, bytes) = *rng.choice(&self.files).expect("not empty");
+        let page = rng.u64(..bytes.div_ceil(PAGE << 9)) << 9;
+        let what = match rng.u32(..4) {
+            0 => What::SharedAnonymous,
+            _ => What::File { file, page, shared: self.sharing.unwrap_or_else(|| rng.bool()) },
+        };
+        MapOp {
+            at: At::Window(rng.i32(-4..4) << 9, 0),
+            len: (rng.u64(1..4) * PAGE) << 9,
+            prot: *rng.choice(&[Prot::Rw, Prot::Rw, Prot::R, Prot::Rx]).expect("not empty"),
+            placement: Placement::Fixed,
+            what,
+            grows_down: false,
+            populate: rng.u32(..3) == 0,
+            locked: self.weights[6] > 0 && rng.u32(..8) == 0,
+        }
     }
 
     /// Maps anonymous memory by the GiB, stores here and there, cuts it, moves it and forks, while idle CPUs clear ahead. Nothing
@@ -209,6 +240,9 @@ impl Draw {
     }
 
     fn map(&self, rng: &mut Rng) -> MapOp {
+        if self.blocks && rng.u32(..4) > 0 {
+            return self.map_blocks(rng);
+        }
         let placement = match rng.u32(..10) {
             0..=5 => Placement::Fixed,
             6 => Placement::FixedNoReplace,

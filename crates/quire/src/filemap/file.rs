@@ -48,6 +48,8 @@ pub struct FileNode {
     end: AtomicU64,
     /// Whether somebody changes the file's size.
     resizing: AtomicBool,
+    /// Whether somebody brings pages together in a block.
+    collapsing: AtomicBool,
     /// The next node of the table's bucket; changes and is read under the table's lock.
     pub(super) next: AtomicPtr<FileNode>,
     pub(super) pages: SpinLock<FilePages>,
@@ -69,6 +71,11 @@ pub struct FileUse<'a>(&'a FileNode);
 /// Keeps everybody from using pages of a file, for as long as it lives.
 #[must_use = "the file is open again at once"]
 pub struct FileClosed<'a>(&'a FileNode);
+
+/// The right to bring pages of a file together in a block, for as long as it lives. Meanwhile none is dropped that somebody
+/// could read again.
+#[must_use = "it is given up at once"]
+pub struct FileCollapse<'a>(&'a FileNode);
 
 /// The right to change the size of a file.
 pub struct FileResize<'a>(&'a FileNode);
@@ -94,6 +101,7 @@ impl FileNode {
             }),
             end: AtomicU64::new(u64::MAX),
             resizing: AtomicBool::new(false),
+            collapsing: AtomicBool::new(false),
             next: AtomicPtr::new(core::ptr::null_mut()),
             pages: SpinLock::new(Rank::File, FilePages::new()),
             views: SpinLock::new(Rank::FileViews, FileViews::new()),
@@ -149,6 +157,18 @@ impl FileNode {
         self.users.load(Ordering::Acquire) != 0
     }
 
+    /// Becomes the one who brings pages of the file together, unless somebody is.
+    pub fn try_collapse(&self) -> Option<FileCollapse<'_>> {
+        let free = !self.collapsing.swap(true, Ordering::AcqRel);
+        // Not `then_some`: as in `try_close`.
+        free.then(|| FileCollapse(self))
+    }
+
+    /// Whether somebody brings pages of the file together.
+    pub fn is_collapsing(&self) -> bool {
+        self.collapsing.load(Ordering::Acquire)
+    }
+
     /// Becomes a user of the file's pages. `None` while somebody has it closed: whoever holds a lock that he may want gives
     /// it back and tries again.
     #[inline]
@@ -184,6 +204,19 @@ impl FileNode {
             platform.relax();
         }
         FileResize(self)
+    }
+}
+
+impl<'a> FileCollapse<'a> {
+    /// The file.
+    pub const fn node(&self) -> &'a FileNode {
+        self.0
+    }
+}
+
+impl Drop for FileCollapse<'_> {
+    fn drop(&mut self) {
+        self.0.collapsing.store(false, Ordering::Release);
     }
 }
 

@@ -15,6 +15,7 @@
 //!   when somebody asks, after the file was closed and every mapping has lost the right to store to them; or when the
 //!   last reference goes, when nobody maps the file.
 
+mod collapse;
 mod file;
 mod fill;
 mod huge;
@@ -30,7 +31,8 @@ mod truncate;
 mod views;
 mod writeback;
 
-pub use file::{FileClosed, FileKind, FileNode, FileRef, FileResize, FileUse};
+pub use collapse::{BlockSurvey, BlockTarget, NotMoved, PagesMoving};
+pub use file::{FileClosed, FileCollapse, FileKind, FileNode, FileRef, FileResize, FileUse};
 pub use fill::Filled;
 pub use huge::HugePage;
 pub use loss::LostPage;

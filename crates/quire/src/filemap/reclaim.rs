@@ -45,7 +45,7 @@ impl FileTable {
         wanted: u64,
     ) -> (Option<u64>, u64) {
         let mut cached = node.pages.lock(pages.platform());
-        if node.has_users() {
+        if node.has_users() || node.is_collapsing() {
             return (None, 0);
         }
         let (mut at, mut freed) = (from, 0);

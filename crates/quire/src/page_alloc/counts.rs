@@ -233,6 +233,9 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
             return self.unmap_large_as_published(frame, size, contents);
         }
         let block = self.enter(frame.block());
+        if block.state() == BlockState::Small {
+            return self.unmap_pieces(frame);
+        }
         let maps = if size == PageSize::Size1G { &block.gigantic_maps } else { &block.large_maps };
         if maps.load(Ordering::Relaxed) == 0 {
             self.leave();

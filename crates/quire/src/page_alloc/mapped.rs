@@ -6,7 +6,7 @@ use super::PageAllocator;
 use super::counts::head_of;
 use crate::addr::{Frame, Order};
 use crate::limits::BLOCK_FRAMES;
-use crate::memmap::{Block, BlockState, Descriptor};
+use crate::memmap::{Block, BlockState, Descriptor, FrameMask};
 use crate::platform::Platform;
 
 impl<P: Platform> PageAllocator<'_, P> {
@@ -111,6 +111,12 @@ impl<P: Platform> PageAllocator<'_, P> {
         block.state() == BlockState::Folio
             && frame.is_aligned(Order::BLOCK)
             && block.order.load(Ordering::Relaxed) == Order::BLOCK.get()
+    }
+
+    /// Whether the block of a frame is one in small pieces of which something besides leaves owns every frame. A hint.
+    pub(crate) fn is_block_held(&self, frame: Frame) -> bool {
+        let block = self.memmap.get(frame.block());
+        block.is_some_and(|block| block.state() == BlockState::Small && block.held.load() == FrameMask::ALL)
     }
 
     /// Whether something besides leaves owns the frame.

@@ -23,6 +23,7 @@ mod info;
 mod init;
 mod isolate;
 mod isolated;
+mod large_pieces;
 mod layout;
 mod list;
 mod lists;

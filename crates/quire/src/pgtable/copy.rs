@@ -178,17 +178,21 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         debug_assert_eq!(step.range.len(), size.bytes(), "a leaf reaches over the range's end");
         let target = child.ensure(step.range.start, level)?;
         let index = step.indices().start;
-        let from = self.lock(step.table);
-        let to = self.lock_second(target);
-        let leaf = from.load(index);
-        if !leaf.has(EntryFlags::SPECIAL) {
-            self.allocator.counter().map_large(leaf.frame(), size);
+        loop {
+            let from = self.lock(step.table);
+            let to = self.lock_second(target);
+            let leaf = from.load(index);
+            if let Err(CountError::Prepare { at, .. }) = self.count_leaf(leaf, size) {
+                drop((to, from));
+                self.allocator.prepare_counts(at)?;
+                continue;
+            }
+            if copy_run(&from, &to, index, 1, copied.mode) {
+                copied.owed.add(step.range, size);
+            }
+            copied.rss.count(leaf, size, 1);
+            return Ok(());
         }
-        if copy_run(&from, &to, index, 1, copied.mode) {
-            copied.owed.add(step.range, size);
-        }
-        copied.rss.count(leaf, size, 1);
-        Ok(())
     }
 }
 

@@ -94,7 +94,8 @@ impl<P: Platform> PageTables<'_, '_, P> {
         Ok(mapped)
     }
 
-    /// Maps a folio, or an aligned part of a larger one, by one leaf of 2 MiB or 1 GiB. Shared.
+    /// Maps a folio, or an aligned part of a larger one, by one leaf of 2 MiB or 1 GiB; or a block in small pieces by one of 2 MiB.
+    /// Shared.
     ///
     /// # Errors
     /// [`MapError::Occupied`] when the entry is not empty (a table without leaves is in the way as well);
@@ -112,13 +113,19 @@ impl<P: Platform> PageTables<'_, '_, P> {
         self.check_len(addr, size.bytes())?;
         let table = self.ensure(addr, Level::of_leaf(size))?;
         let index = table.index(addr);
-        let locked = self.lock(table);
-        if !locked.all_empty(index, 1) {
-            return Err(MapError::Occupied);
+        loop {
+            let locked = self.lock(table);
+            if !locked.all_empty(index, 1) {
+                return Err(MapError::Occupied);
+            }
+            let counted = self.allocator.counter().map_leaf(frame, size);
+            let Err(CountError::Prepare { at, .. }) = counted else {
+                locked.fill(index, Entry::leaf(frame, size, flags));
+                return Ok(());
+            };
+            drop(locked);
+            self.allocator.prepare_counts(at)?;
         }
-        self.allocator.counter().map_large(frame, size);
-        locked.fill(index, Entry::leaf(frame, size, flags));
-        Ok(())
     }
 
     /// Maps a frame that is not counted, such as the zero frame, by one 4 KiB leaf that is marked

@@ -69,10 +69,7 @@ impl<P: Platform> PageTables<'_, '_, P> {
         let mut counter = self.allocator.counter();
         match size {
             PageSize::Size4K => counter.map(FrameRange::new(leaf.frame(), 1)),
-            PageSize::Size2M | PageSize::Size1G => {
-                counter.map_large(leaf.frame(), size);
-                Ok(())
-            }
+            PageSize::Size2M | PageSize::Size1G => counter.map_leaf(leaf.frame(), size),
         }
     }
 }

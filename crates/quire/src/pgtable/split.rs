@@ -161,6 +161,9 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
     /// Counts one leaf of `size` as its parts. At no moment is a frame of it without a count.
     fn move_counts(&self, frame: Frame, size: PageSize) -> Result<(), CountError> {
         let mut counter = self.allocator.counter();
+        if counter.split_leaf(frame, size) {
+            return Ok(());
+        }
         if size == PageSize::Size2M {
             counter.map(FrameRange::folio(frame, size.order()))?;
         } else {

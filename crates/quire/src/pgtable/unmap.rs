@@ -63,6 +63,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
     pub fn unmap(&self, zap: &Zap, gather: &mut MmuGather<'_, '_, P>) -> Result<(), MapError> {
         debug_assert!(zap.limits.covers(zap.range));
         self.check(zap.range)?;
+        gather.finish_busy();
         self.split_ends(zap.range)?;
         if zap.detach {
             self.unshare_ends(zap.range)?;
@@ -201,6 +202,22 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         gather.owe(step.range, size);
         self.allocator.count(Stat::ZapEntry, 1);
         step.range.end
+    }
+
+    /// Takes the leaf of 2 MiB out that maps `addr`, if one does that is no anonymous memory: all of it, so that nothing need be
+    /// split. Shared.
+    pub fn unmap_around(&self, addr: VirtAddr, gather: &mut MmuGather<'_, '_, P>) {
+        loop {
+            gather.finish_busy();
+            let found = self.lookup(addr);
+            let large = found.leaf_size() == Some(PageSize::Size2M) && !found.entry.has(EntryFlags::ANON);
+            let Some(table) = self.find(addr, Level::PMD).filter(|_| large) else { return };
+            gather.make_room();
+            let step = Step { table, range: table.extent(addr), shared: false };
+            if self.unmap_large(&step, false, gather) == step.range.end {
+                return;
+            }
+        }
     }
 
     /// Waits until an entry is no longer busy. The gather's own busy entries are released first, so that two who wait

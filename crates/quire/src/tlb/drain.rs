@@ -264,8 +264,12 @@ impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
 }
 
 /// Marks page-cache frames as newer than their file. They are still counted as mapped, so nobody can have given them
-/// up. A folio of whole blocks has one mark.
+/// up. A folio of whole blocks has one mark. Pages of a block in small pieces that a large leaf maps have none: only memory that
+/// is never written back is mapped so with the right to store.
 pub(super) fn mark_dirty<P: Platform>(allocator: &PageAllocator<'_, P>, frames: FrameRange, size: PageSize) {
+    if size != PageSize::Size4K && !allocator.is_of_whole_blocks(frames.start) {
+        return;
+    }
     for page in (0..frames.count).step_by(size.frames() as usize) {
         let descriptor = allocator.folio_descriptor(frames.start.add(page));
         if !descriptor.has(DescriptorFlags::DIRTY) {

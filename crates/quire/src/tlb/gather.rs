@@ -174,6 +174,15 @@ impl<'a, 'p, P: Platform> MmuGather<'a, 'p, P> {
         self.flush_and_drain();
     }
 
+    /// Flushes if entries are marked busy until then, and empties these: before the caller looks at entries that somebody may have
+    /// marked, since nobody waits who is waited for.
+    #[inline]
+    pub(crate) fn finish_busy(&mut self) {
+        if self.busy_count > 0 {
+            self.flush();
+        }
+    }
+
     /// A place at which the caller lets others run, unless somebody may wait for a busy entry of this gather. No page-table
     /// lock may be held.
     #[inline]

@@ -257,6 +257,10 @@ impl<P: Platform> Memory<'_, P> {
             if let Some(index) = runs.indices().next() {
                 let prepared = self.files().prepare_loss(self.pages(), file, index);
                 let Ok(loss) = prepared else { return Err(MemoryFailureError::OutOfMemory) };
+                if loss.is_last_copy() && !self.split_around(file, index) {
+                    self.files().call_off(self.pages(), file, index, loss);
+                    return Err(MemoryFailureError::OutOfMemory);
+                }
                 self.unmap_lost(file, index, loss.is_last_copy());
                 if self.pages().mapcount(frame) != 0 {
                     self.files().call_off(self.pages(), file, index, loss);
@@ -276,9 +280,9 @@ impl<P: Platform> Memory<'_, P> {
     fn unmap_lost(&self, file: &FileClosed<'_>, index: u64, marked: bool) {
         self.each_mapper(file.node(), &(index..index + 1), |found| {
             let mut gather = MmuGather::new(self.pages(), &found.body.context);
-            found.each_part(&(index..index + 1), |_, range| {
+            found.each_part(&(index..index + 1), |vma, range| {
                 if !marked {
-                    found.unmap_cached(range, &mut gather);
+                    found.unmap_cached(vma, range, &mut gather);
                     return;
                 }
                 let leaf = found.tables().lookup(range.start);

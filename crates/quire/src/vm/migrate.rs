@@ -28,17 +28,16 @@ use super::body::{FoundBody, MmBody};
 use super::fault::leaf_flags;
 use super::memory::Memory;
 use super::mm::Space;
-use super::rmap::{FoundSpace, place_in};
+use super::rmap::place_in;
 use super::userfault::UserfaultModes;
 use super::vma::VmaFlags;
 use crate::addr::{BlockNumber, Frame, FrameRange, Order, PageSize, VirtRange};
-use crate::arch::EntryFlags;
 use crate::error::MigrateError;
 use crate::filemap::{FileClosed, FileKind, FileNode, MovedPage, PageRuns};
 use crate::limits::{BLOCK_FRAMES, BLOCK_SIZE, CLEAR_STRETCH_BYTES, FRAME_SIZE, MOVE_LEAVES};
 use crate::memmap::FrameMask;
 use crate::page_alloc::{Gfp, Origin};
-use crate::pgtable::{PageTables, Relocation, Zap};
+use crate::pgtable::{PageTables, Relocation};
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
 use crate::tlb::MmuGather;
@@ -298,7 +297,7 @@ impl<P: Platform> Memory<'_, P> {
             for run in runs.as_slice() {
                 found.each_part(run, |vma, range| {
                     locked |= vma.attributes.flags.contains(VmaFlags::LOCKED);
-                    found.unmap_plain(range, &mut gather);
+                    found.unmap_plain(vma, range, &mut gather);
                 });
             }
             found.body.add_rss(self.pages(), gather.finish(), file.node().kind().into());
@@ -334,22 +333,6 @@ impl<P: Platform> Memory<'_, P> {
             }
             found.body.rss.add_as(self.platform(), kind.into(), mapped as i64);
             self.pages().change(Stat::NrMapped, mapped as i64);
-        });
-    }
-}
-
-impl<P: Platform> FoundSpace<'_, '_, P> {
-    /// Unmaps the leaves of a range that are neither private copies nor marked for a handler.
-    fn unmap_plain(&self, range: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
-        let kept = |leaf: crate::arch::Entry| {
-            leaf.has(EntryFlags::ANON) || leaf.has(EntryFlags::SPECIAL) || leaf.has(EntryFlags::UFFD_WP)
-        };
-        self.tables().runs(range, |run| {
-            if !kept(run.first) {
-                let leaves = VirtRange::from_len(run.addr, run.count * run.size.bytes());
-                let done = self.tables().unmap(&Zap::leaves(leaves), gather);
-                debug_assert_eq!(done, Ok(()), "pages of files are mapped by small leaves");
-            }
         });
     }
 }

@@ -218,9 +218,14 @@ impl<'m, P: Platform> Mm<'m, P> {
     /// that can be dropped is, before memory counts as out.
     pub(super) fn cut(&self, range: VirtRange) -> Result<(), MmError> {
         for at in [range.start, range.end] {
-            self.retried(|| self.tables().split_at(at))?;
+            self.cut_at(at)?;
         }
         self.retried(|| self.tables().unshare_ends(range))
+    }
+
+    /// Splits leaves until none reaches across an address.
+    pub(super) fn cut_at(&self, at: VirtAddr) -> Result<(), MmError> {
+        self.retried(|| self.tables().split_at(at))
     }
 
     /// As [`Self::cut`], save that huge pages, which are mapped whole, are left alone.

@@ -18,6 +18,7 @@ mod huge_file;
 mod huge_parts;
 mod hugetlb;
 mod info;
+mod large_files;
 pub mod layout;
 mod madvise;
 mod mapped;

@@ -3,7 +3,6 @@
 
 use super::memory::{Memory, RECLAIM_FRAMES};
 use super::mm::{Mm, Space};
-use super::rmap::FoundSpace;
 use super::rss::Counted;
 use super::vma::VmaFlags;
 use crate::addr::{PageSize, VirtAddr, VirtRange};
@@ -42,7 +41,9 @@ impl<P: Platform> Memory<'_, P> {
             && let Some((file, next)) = self.files().next_file(self.platform(), place)
         {
             place = next;
-            if let Some(closed) = file.node().try_close() {
+            if !file.node().is_collapsing()
+                && let Some(closed) = file.node().try_close()
+            {
                 freed += self.reclaim_file(&closed, RECLAIM_FRAMES - freed);
             }
             self.close(file);
@@ -72,26 +73,13 @@ impl<P: Platform> Memory<'_, P> {
             for run in runs.as_slice() {
                 found.each_part(run, |vma, range| {
                     if !vma.attributes.flags.contains(VmaFlags::LOCKED) {
-                        found.unmap_cached(range, &mut gather);
+                        found.unmap_cached(vma, range, &mut gather);
                     }
                 });
             }
             let change = gather.finish();
             found.body.add_rss(self.pages(), change, Counted::File);
             self.pages().count(Stat::PgscanFile, change.file.unsigned_abs());
-        });
-    }
-}
-
-impl<P: Platform> FoundSpace<'_, '_, P> {
-    /// Unmaps the leaves of a range that are no private copies.
-    pub(super) fn unmap_cached(&self, range: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
-        self.tables().runs(range, |run| {
-            let leaves = VirtRange::from_len(run.addr, run.count * run.size.bytes());
-            if !run.first.has(EntryFlags::ANON) && !run.first.has(EntryFlags::SPECIAL) {
-                let done = self.tables().unmap(&Zap::leaves(leaves), gather);
-                debug_assert_eq!(done, Ok(()), "pages of files are mapped by small leaves");
-            }
         });
     }
 }

@@ -57,6 +57,7 @@ impl<P: Platform> Mm<'_, P> {
         check_parts(&space, range)?;
         self.cut(range)?;
         self.unshare(range)?;
+        self.split_to_mark(&space, range)?;
         let mut owed = FlushBatch::new();
         let done = verb(range, &mut owed);
         owed.flush(self.memory.pages(), self.context());

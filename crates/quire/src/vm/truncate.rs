@@ -62,9 +62,10 @@ impl<P: Platform> Memory<'_, P> {
     fn unmap_pages(&self, file: &FileNode, pages: &Range<u64>) {
         self.each_mapper(file, pages, |found| {
             let mut gather = MmuGather::new(self.pages(), &found.body.context);
-            found.each_part(pages, |_, range| {
+            found.each_part(pages, |vma, range| {
+                found.part_large(vma, range, &mut gather);
                 let done = found.tables().unmap(&Zap::leaves(range), &mut gather);
-                debug_assert_eq!(done, Ok(()), "pages of files are mapped by small leaves");
+                debug_assert_eq!(done, Ok(()), "no large leaf reaches over the ends");
             });
             found.body.add_rss(self.pages(), gather.finish(), file.kind().into());
         });

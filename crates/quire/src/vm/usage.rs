@@ -39,6 +39,10 @@ pub struct Usage {
     pub lazy_free: u64,
     /// Anonymous, and mapped by a leaf of 2 MiB or more (`AnonHugePages`).
     pub anon_huge: u64,
+    /// Nameless memory that a leaf of 2 MiB maps (`ShmemPmdMapped`).
+    pub shmem_large: u64,
+    /// Pages of files that a leaf of 2 MiB maps (`FilePmdMapped`).
+    pub file_large: u64,
     /// Huge pages mapped more than once (`Shared_Hugetlb`).
     pub shared_hugetlb: u64,
     /// Huge pages mapped here alone (`Private_Hugetlb`).
@@ -80,6 +84,8 @@ impl Usage {
             ("Anonymous", self.anonymous),
             ("LazyFree", self.lazy_free),
             ("AnonHugePages", self.anon_huge),
+            ("ShmemPmdMapped", self.shmem_large),
+            ("FilePmdMapped", self.file_large),
             ("Shared_Hugetlb", self.shared_hugetlb),
             ("Private_Hugetlb", self.private_hugetlb),
             ("Locked", self.locked >> SHARE_BITS),
@@ -95,7 +101,7 @@ impl Usage {
         self.hugetlb_by_size[pages.size as usize] += bytes;
     }
 
-    fn add(&mut self, pages: &Mapped, bytes: u64, locked: bool) {
+    fn add(&mut self, pages: &Mapped, bytes: u64, nameless: bool, locked: bool) {
         let dirty = pages.has(EntryFlags::DIRTY);
         let row = match (pages.spaces > 1, dirty) {
             (true, true) => &mut self.shared_dirty,
@@ -107,12 +113,14 @@ impl Usage {
         self.rss += bytes;
         self.pss += share(pages);
         self.by_size[pages.size as usize] += bytes;
-        let anon = pages.has(EntryFlags::ANON);
+        let (anon, large) = (pages.has(EntryFlags::ANON), pages.size != PageSize::Size4K);
         let rows = [
             (&mut self.referenced, pages.has(EntryFlags::ACCESSED)),
             (&mut self.anonymous, anon),
             (&mut self.lazy_free, pages.has(EntryFlags::LAZY_FREE) && !dirty),
-            (&mut self.anon_huge, anon && pages.size != PageSize::Size4K),
+            (&mut self.anon_huge, anon && large),
+            (&mut self.shmem_large, !anon && large && nameless),
+            (&mut self.file_large, !anon && large && !nameless),
         ];
         rows.into_iter().filter(|(_, applies)| *applies).for_each(|(row, _)| *row += bytes);
         if locked {
@@ -145,6 +153,8 @@ impl AddAssign for Usage {
         self.anonymous += other.anonymous;
         self.lazy_free += other.lazy_free;
         self.anon_huge += other.anon_huge;
+        self.shmem_large += other.shmem_large;
+        self.file_large += other.file_large;
         self.shared_hugetlb += other.shared_hugetlb;
         self.private_hugetlb += other.private_hugetlb;
         self.hugetlb_pss += other.hugetlb_pss;
@@ -160,13 +170,14 @@ impl<P: Platform> Mm<'_, P> {
         while let Some(vma) = self.mapping_in(VirtRange { start: at, end: range.end.max(at) }) {
             let mut usage = Usage::default();
             let huge = matches!(vma.file, Some((FileKind::Huge { .. }, _)));
+            let nameless = matches!(vma.file, Some((FileKind::Nameless { .. }, _)));
             let locked = vma.flags.contains(VmaFlags::LOCKED);
             self.mapped(vma.range.intersect(range), |pages| {
                 let bytes = pages.frames.count * FRAME_SIZE;
                 if huge {
                     usage.add_huge(pages, bytes);
                 } else if !pages.has(EntryFlags::SPECIAL) {
-                    usage.add(pages, bytes, locked);
+                    usage.add(pages, bytes, nameless, locked);
                 }
             });
             show(&vma, &usage);

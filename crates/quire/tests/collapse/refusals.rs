@@ -26,15 +26,16 @@ fn mappings_that_do_not_suit() {
             mm.mmap(&anonymous(at, MIB)).unwrap();
             mm.mmap(&MapRequest { prot: crate::world::R, ..anonymous(at + MIB, MIB) }).unwrap();
             refused(mm, at, Refusal::TooSmall);
+            // Shared memory is that of a nameless file, which is collapsed.
             let at = BASE + 6 * HUGE;
             mm.mmap(&MapRequest { sharing: Sharing::Shared, ..anonymous(at, HUGE) }).unwrap();
             fill(machine, mm, at, 0..512);
-            refused(mm, at, Refusal::NotAnonymous);
+            copied(mm, at);
             let file = manager.open(FileId(5)).unwrap();
             let at = BASE + 8 * HUGE;
             let backing = Backing::File { file: &file, page_offset: 0 };
             mm.mmap(&MapRequest { backing, ..anonymous(at, HUGE) }).unwrap();
-            refused(mm, at, Refusal::NotAnonymous);
+            refused(mm, at, Refusal::Beyond);
             let at = BASE + 10 * HUGE;
             mm.mmap(&anonymous(at, HUGE)).unwrap();
             fill(machine, mm, at, 0..512);

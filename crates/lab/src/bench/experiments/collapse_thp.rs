@@ -1,6 +1,6 @@
 //! What does it cost to make folios of 2 MiB of small pages, by copy?
 
-use crate::bench::arms::collapse;
+use crate::bench::arms::collapse::{self, Collapsing};
 use crate::bench::beside;
 use crate::bench::counts;
 use crate::bench::experiment::{Experiment, Measured};
@@ -20,6 +20,8 @@ pub const EXPERIMENT: Experiment = Experiment {
     notes: &[
         "Every page was written once before. Only the call is timed; it includes having the new folios and giving the old ones back.",
         "`/shuffled`: the pages were touched in random order, so that neighbours have frames far apart (verified).",
+        "`/file`: shared memory of a nameless file (Linux: a memfd). quire moves the pages, whose descriptors stand elsewhere afterwards; \
+         who wants one waits until 64 are moved.",
         "Nobody touches the memory meanwhile. In quire whoever does goes on reading and storing while pages are copied; in Linux it \
          waits until they are.",
         "The kernel finds its folios where they are: the first that it has may stand in memory that the host of a virtual machine has \
@@ -41,5 +43,8 @@ fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
         .map(|folio| Memory { bytes, folio, shuffled: false, cold: false })
         .collect();
     memories.insert(1, Memory { shuffled: true, ..memories[0] });
-    runner.measure(experiment, &Memory::plain_cases(memories.into_iter()), &mut collapse::all())
+    let shared = Collapsing { memory: memories[0], file: true };
+    let anonymous = memories.into_iter().map(|memory| Collapsing { memory, file: false });
+    let cases: Vec<_> = anonymous.chain([shared]).map(Collapsing::case).collect();
+    runner.measure(experiment, &cases, &mut collapse::all())
 }

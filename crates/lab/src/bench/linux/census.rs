@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use procfs::PhysicalPageFlags;
-use procfs::process::{MMapPath, MemoryPageFlags, Process};
+use procfs::process::{MMapPath, MemoryMap, MemoryPageFlags, Process};
 
 use super::region::Region;
 use crate::bench::experiment::Skip;
@@ -100,15 +100,31 @@ fn words(file: &File, first: usize, count: usize) -> io::Result<Vec<u64>> {
 /// # Errors
 /// [`Skip`] when the process's `smaps` cannot be read.
 pub fn pmd_mapped(process: &str, region: &Region) -> Result<(u64, bool), Skip> {
+    let inside = |map: &MemoryMap| map.pathname == MMapPath::Anonymous;
+    large_in(process, region, "AnonHugePages", inside)
+}
+
+/// The same for a region of shared memory.
+///
+/// # Errors
+/// As [`pmd_mapped`].
+pub fn shared_pmd_mapped(process: &str, region: &Region) -> Result<(u64, bool), Skip> {
+    large_in(process, region, "ShmemPmdMapped", |_| true)
+}
+
+fn large_in(
+    process: &str,
+    region: &Region,
+    row: &str,
+    kind: impl Fn(&MemoryMap) -> bool,
+) -> Result<(u64, bool), Skip> {
     let failed = |error| Skip::because(&format!("cannot read /proc/{process}/smaps"), error);
     let process = Process::new_with_root(format!("/proc/{process}").into());
     let maps = process.and_then(|process| process.smaps()).map_err(failed)?;
     let (start, end) = (region.start() as u64, (region.start() + region.bytes()) as u64);
-    let inside = |map: &&procfs::process::MemoryMap| {
-        map.pathname == MMapPath::Anonymous && map.address.0 < end && map.address.1 > start
-    };
+    let inside = |map: &&MemoryMap| kind(map) && map.address.0 < end && map.address.1 > start;
     let maps: Vec<_> = maps.iter().filter(inside).collect();
-    let bytes = maps.iter().filter_map(|map| map.extension.map.get("AnonHugePages")).sum();
+    let bytes = maps.iter().filter_map(|map| map.extension.map.get(row)).sum();
     Ok((bytes, maps.len() == 1 && maps[0].address == (start, end)))
 }
 

@@ -4,9 +4,10 @@ use std::ffi::c_void;
 use std::io;
 use std::ptr::null_mut;
 
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{
-    Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mprotect, mremap_fixed,
-    munmap,
+    Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect,
+    mremap_fixed, munmap,
 };
 
 use crate::bench::folio::PAGE;
@@ -56,6 +57,22 @@ impl Region {
             mmap_anonymous(start as *mut c_void, bytes, rights, flags)?;
         }
         Ok(region)
+    }
+
+    /// Puts fresh shared memory, that of a nameless file, in the place of all that is there.
+    ///
+    /// # Errors
+    /// Those of `memfd_create`, `ftruncate` and `mmap`; the region is as before then.
+    pub fn share(&mut self) -> io::Result<()> {
+        assert!(self.mapped, "the region is gone");
+        let file = memfd_create("quire-bench", MemfdFlags::CLOEXEC)?;
+        ftruncate(&file, self.bytes as u64)?;
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        // SAFETY: the fixed range is owned by this value, which is borrowed exclusively, so no reference into it exists.
+        unsafe {
+            mmap(self.start as *mut c_void, self.bytes, ProtFlags::READ | ProtFlags::WRITE, flags, &file, 0)?;
+        }
+        Ok(())
     }
 
     /// Bytes of the region.

@@ -64,6 +64,10 @@ impl<P: Platform> Memory<'_, P> {
         terms: &Terms,
     ) -> Result<Done, Refusal> {
         let space = body.space.read(self.platform());
+        if terms.is_of_file(&space, extent) {
+            drop(space);
+            return self.collapse_file(body, extent, terms);
+        }
         let vma = terms.mapping(&space, extent, self.policy())?;
         let survey = match PageTables::new(self.pages(), &body.context).survey(extent.start, &Copied::NOTHING)
         {
@@ -98,7 +102,8 @@ impl<P: Platform> Memory<'_, P> {
         survey: &TableSurvey,
     ) -> Result<Done, Refusal> {
         let pages = self.pages();
-        let Ok((to, contents)) = self.collapse_target(survey) else {
+        let Ok((to, contents)) = self.collapse_target(survey.first, survey.holes() > TABLE_ENTRIES / 2)
+        else {
             pages.count(Stat::ThpCollapseAllocFailed, 1);
             return Err(Refusal::NoMemory);
         };
@@ -119,13 +124,16 @@ impl<P: Platform> Memory<'_, P> {
 
     /// A folio for the copies, on the node on which the first of the pages is; if need be what is in the way of one moves
     /// elsewhere.
-    fn collapse_target(&self, survey: &TableSurvey) -> Result<(Frame, Contents), Refusal> {
+    pub(super) fn collapse_target(
+        &self,
+        first: Option<Frame>,
+        mostly_holes: bool,
+    ) -> Result<(Frame, Contents), Refusal> {
         let pages = self.pages();
-        let gfp = match survey.first {
+        let gfp = match first {
             Some(frame) if pages.node_count() > 1 => Gfp::USER.on_node(pages.node_of_frame(frame)),
             _ => Gfp::USER,
         };
-        let mostly_holes = survey.holes() > TABLE_ENTRIES / 2;
         let found = if mostly_holes {
             pages.alloc_known(gfp, Order::BLOCK)
         } else {

@@ -1,7 +1,7 @@
 //! Collapse: 2 MiB of small pages become one folio, mapped by one leaf.
 //!
 //! Where the pages stand in one block in order already, only the shape of the page table changes. Else they are copied to a new
-//! folio ([`anon`]), by call ([`Mm::collapse`]) or in the background ([`scan`]). The way back is [`underused`]: a folio of which
+//! folio ([`anon`]), or moved to a block of their own if they are pages of a file ([`file`]), by call ([`Mm::collapse`]) or in the background ([`scan`]). The way back is [`underused`]: a folio of which
 //! most is zero is split, and the zeroes are given up.
 //!
 //! (Linux: `mm/khugepaged.c`; Documentation/admin-guide/mm/transhuge.rst. It clears the entry above the table, copies with
@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod anon;
+mod file;
 mod huge;
 mod limits;
 mod report;
@@ -34,10 +35,13 @@ use limits::Terms;
 impl<P: Platform> Mm<'_, P> {
     /// Makes one folio, mapped by one leaf, of each aligned 2 MiB of private anonymous memory in `len` bytes (rounded up to
     /// pages) from `addr`, whatever the folio policy says and however many holes there are; not where
-    /// [`Advice::NoHugePage`](super::Advice::NoHugePage) was given. In mappings of huge pages whose parts may be mapped by
+    /// [`Advice::NoHugePage`](super::Advice::NoHugePage) was given. Pages of files are brought into one block in order, for all who
+    /// map them, and mapped by one leaf: those of nameless memory, and of others where the mapping cannot store to them;
+    /// what is missing of them is read. In mappings of huge pages whose parts may be mapped by
     /// themselves ([`Advice::Split`](super::Advice::Split)) the largest leaves that the range covers come in the places of smaller ones. What became of each is in the answer. As `MADV_COLLAPSE`.
     ///
-    /// Everybody goes on using the memory: who touches it waits for a flush and at most
+    /// Everybody goes on using the memory: who touches a page of a file that moves waits for at most
+    /// [`COLLAPSE_FILE_PAGES`](crate::limits::COLLAPSE_FILE_PAGES) to be copied. Who touches other memory waits for a flush and at most
     /// [`COLLAPSE_RECOPIED`](crate::limits::COLLAPSE_RECOPIED) pages to be copied, more only if a program stores faster than
     /// [`COLLAPSE_ROUNDS`](crate::limits::COLLAPSE_ROUNDS) rounds can copy.
     ///

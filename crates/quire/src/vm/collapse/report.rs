@@ -41,8 +41,20 @@ macro_rules! refusals {
 }
 
 refusals! {
-    /// The mapping is of a file, or shared.
-    NotAnonymous => Invalid, "not private anonymous memory: only that is collapsed";
+    /// The memory is neither private and anonymous, nor of a file.
+    NotAnonymous => Invalid, "neither private anonymous memory nor pages of a file: only these are collapsed";
+    /// The mapping is shared, and can store to a file with a backing store: which pages are newer is known of each page.
+    SharedStores => Invalid, "a shared mapping can store to the file: map it for reading alone, or privately";
+    /// The mapping shows the file off its alignment.
+    Offset => Invalid, "the mapping begins at another multiple of 4 KiB than the file's pages: map it at its alignment";
+    /// The file ends within the 2 MiB.
+    Beyond => Invalid, "the file ends within these 2 MiB: make it longer";
+    /// A part is private copies of the file's pages.
+    Copies => Invalid, "some pages were copied for this mapping alone: they stay small";
+    /// More pages of the file are on its backing store alone than the limits allow.
+    Swapped => Invalid, "too many pages must be read: raise max_ptes_swap";
+    /// A page of the file could not be read.
+    Io => Io, "a page of the file could not be read: see to the backing store";
     /// The mapping is of huge pages, which are mapped whole.
     HugePages => Invalid, "a mapping of huge pages is large already: advise Split if parts are to be mapped by themselves";
     /// A part of a huge page is not mapped.

@@ -146,7 +146,12 @@ impl<P: Platform> Memory<'_, P> {
             Some(start) if start < vma.range.end => VirtRange::from_len(start, BLOCK_SIZE),
             _ => return Next::Skip(vma.range.end),
         };
-        if terms.mapping(&space, extent, self.policy()).is_err() {
+        let suits = if terms.is_of_file(&space, extent) {
+            terms.file(&space, extent, self.policy()).map(|_| ())
+        } else {
+            terms.mapping(&space, extent, self.policy()).map(|_| ())
+        };
+        if suits.is_err() {
             return Next::Skip(vma.range.end);
         }
         let tables = PageTables::new(self.pages(), &body.context);

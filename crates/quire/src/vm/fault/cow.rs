@@ -44,6 +44,9 @@ impl<P: Platform> Mm<'_, P> {
         };
         let ours = leaf.has(EntryFlags::ANON) && self.is_exclusive(leaf.frame(), size);
         if is_shared_writable(vma) {
+            if size == PageSize::Size2M && self.note_stores_by_page(vma) {
+                return self.split_for_copy(addr);
+            }
             self.note_store(vma, addr);
         }
         if ours || is_shared_writable(vma) {
@@ -71,6 +74,12 @@ impl<P: Platform> Mm<'_, P> {
             PageSize::Size2M => pages.is_block_mapped_once(frame),
             PageSize::Size1G => pages.is_gigantic_mapped_once(frame),
         }
+    }
+
+    /// Whether each page of the mapping is marked by itself when it is stored to: a large leaf that came while nobody could is
+    /// split then.
+    fn note_stores_by_page(&self, vma: &Vma) -> bool {
+        matches!(&vma.attributes.backing, Backing::File { file, .. } if matches!(file.node().kind(), FileKind::Paged(_)))
     }
 
     /// Page cache that is stored to is newer than its file from now on. The leaf that is there keeps the page in memory.

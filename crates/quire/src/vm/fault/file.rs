@@ -1,12 +1,13 @@
 //! Faults on file pages that are not mapped yet.
 
 use super::{Access, FaultKind, Step, leaf_flags, mapped};
-use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr};
-use crate::arch::{EntryFlags, Protection};
+use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
+use crate::arch::{EntryFlags, Level, Protection};
 use crate::error::FaultError;
 use crate::filemap::{FileKind, FileUse};
-use crate::limits::{FAULT_AROUND_PAGES, FRAME_SIZE};
+use crate::limits::{BLOCK_FRAMES, BLOCK_SIZE, FAULT_AROUND_PAGES, FRAME_SIZE};
 use crate::page_alloc::{Gfp, Origin};
+use crate::pgtable::Lookup;
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
 use crate::vm::mm::Mm;
@@ -14,7 +15,13 @@ use crate::vm::userfault::UserfaultModes;
 use crate::vm::vma::{Backing, Vma};
 
 impl<P: Platform> Mm<'_, P> {
-    pub(super) fn fault_file(&self, vma: &Vma, addr: VirtAddr, access: Access) -> Result<Step, FaultError> {
+    pub(super) fn fault_file(
+        &self,
+        vma: &Vma,
+        addr: VirtAddr,
+        access: Access,
+        found: &Lookup,
+    ) -> Result<Step, FaultError> {
         let (Backing::File { file, .. }, Some(index)) = (&vma.attributes.backing, vma.file_page(addr)) else {
             return Err(FaultError::NotMapped);
         };
@@ -28,6 +35,11 @@ impl<P: Platform> Mm<'_, P> {
         } else {
             FaultKind::FileMinor
         };
+        if found.level > Level::PTE
+            && let Some(step) = self.map_file_block(vma, addr, access, &file, page.frame)
+        {
+            return Ok(step);
+        }
         let addr = addr.align_down(PageSize::Size4K.bytes());
         match (access, vma.attributes.is_private()) {
             (Access::Write, true) => self.copy_file_page(vma, addr, page.frame),
@@ -65,6 +77,27 @@ impl<P: Platform> Mm<'_, P> {
         self.add_anon(1);
         pages.count(Stat::CowCopy, 1);
         Ok(Step::done(Order::FRAME, FaultKind::Cow))
+    }
+
+    /// Maps the 2 MiB around a page by one leaf, where they stand in one block in order and the mapping allows it. What cannot
+    /// be mapped so is mapped otherwise.
+    fn map_file_block(
+        &self,
+        vma: &Vma,
+        addr: VirtAddr,
+        access: Access,
+        file: &FileUse<'_>,
+        frame: Frame,
+    ) -> Option<Step> {
+        let range = VirtRange::from_len(addr.align_down(BLOCK_SIZE), BLOCK_SIZE);
+        let writable = vma.may_map_block(range).filter(|writable| *writable || access != Access::Write)?;
+        let pages = self.memory.pages();
+        let block = self.memory.files().block_of(pages, file, vma.file_page(addr)?, frame)?;
+        let flags = leaf_flags(&vma.attributes, writable);
+        self.tables().map_large(range.start, block, PageSize::Size2M, flags).ok()?;
+        self.add_file(file.node().kind(), BLOCK_FRAMES as i64);
+        pages.count(Stat::ThpFileMapped, 1);
+        Some(Step::done(Order::BLOCK, FaultKind::FileMinor))
     }
 
     fn map_file_page(

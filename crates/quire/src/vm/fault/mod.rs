@@ -183,7 +183,7 @@ impl<P: Platform> Mm<'_, P> {
             } else if vma.attributes.huge_size().is_some() {
                 self.fault_huge(vma, addr, access, caller)
             } else {
-                self.fault_file(vma, addr, access)
+                self.fault_file(vma, addr, access, &found)
             };
         }
         if found.entry.is_poison() {

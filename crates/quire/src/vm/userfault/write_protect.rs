@@ -46,6 +46,9 @@ impl<P: Platform> Mm<'_, P> {
         self.check_protectable(&space, range)?;
         self.cut(range).map_err(|_| UserfaultError::OutOfMemory)?;
         self.unshare(range).map_err(|_| UserfaultError::OutOfMemory)?;
+        if protect {
+            self.split_to_mark(&space, range).map_err(|_| UserfaultError::OutOfMemory)?;
+        }
         let mut owed = FlushBatch::new();
         let done = if protect {
             self.tables().mark_write_protected(range, &mut owed)

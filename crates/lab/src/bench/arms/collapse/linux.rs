@@ -6,20 +6,27 @@ use rustix::mm::Advice;
 
 use crate::bench::experiment::{Sample, Skip};
 use crate::bench::linux::census;
+use crate::bench::linux::region::Region;
 use crate::bench::linux::verbs::{Subject, Verb};
-use crate::bench::memory::Memory;
+
+use super::Collapsing;
 
 /// `madvise` in this process.
-pub(super) static COLLAPSE: Verb<Memory> = Verb {
+pub(super) static COLLAPSE: Verb<Collapsing> = Verb {
     about: "one madvise(MADV_COLLAPSE): system call; for each 2 MiB a folio of the kernel's, LRU isolation, a flush, copying \
             while the range is out of the page table, cgroup, reverse map, and giving the old frames back. Folio sizes are \
             forced and verified as in `unmap`; that the memory is mapped by PMDs afterwards is verified too.",
-    memory: |memory| *memory,
+    memory: |case| case.memory,
     work,
 };
 
-fn work(_: &Memory, subject: Subject) -> Result<Sample, Skip> {
-    by_kernel(subject)
+fn work(case: &Collapsing, mut subject: Subject) -> Result<Sample, Skip> {
+    if !case.file {
+        return by_kernel(subject);
+    }
+    subject.region.share().map_err(|error| Skip::because("memfd_create, ftruncate, mmap", error))?;
+    subject.region.touch_all();
+    timed(&subject, census::shared_pmd_mapped)
 }
 
 /// `MADV_COLLAPSE` of all of a region.
@@ -30,13 +37,22 @@ pub fn by_kernel(subject: Subject) -> Result<Sample, Skip> {
     let region = &subject.region;
     // Single frames were had by declining larger folios, which would decline this as well.
     region.advise(Advice::LinuxHugepage).map_err(|error| Skip::because("MADV_HUGEPAGE", error))?;
+    timed(&subject, census::pmd_mapped)
+}
+
+/// The call, after which all of the region must be mapped by PMDs and hold what was written.
+fn timed(
+    subject: &Subject,
+    mapped: impl Fn(&str, &Region) -> Result<(u64, bool), Skip>,
+) -> Result<Sample, Skip> {
+    let region = &subject.region;
     let start = Instant::now();
     let outcome = region.collapse();
     let time = start.elapsed().as_nanos() as f64;
     outcome.map_err(|error| {
         Skip::because("MADV_COLLAPSE (needs Linux 6.1 or later and free memory in one piece)", error)
     })?;
-    let (mapped, _) = census::pmd_mapped("self", region)?;
+    let (mapped, _) = mapped("self", region)?;
     if mapped != region.bytes() as u64 {
         return Err(Skip(format!("{mapped} bytes are mapped by PMDs where {} should be", region.bytes())));
     }

@@ -3,15 +3,34 @@
 mod linux;
 mod quire;
 
-use crate::bench::experiment::Arm;
+use serde_json::json;
+
+use crate::bench::experiment::{Arm, Case};
 use crate::bench::linux::verbs::Linux;
 use crate::bench::memory::Memory;
 use crate::bench::ours::verbs::{self, DEFAULT};
 
 pub use linux::by_kernel as collapse_by_kernel;
 
+/// What is collapsed.
+#[derive(Clone, Copy, Debug)]
+pub struct Collapsing {
+    /// As much memory, which is that of a case of anonymous memory.
+    pub memory: Memory,
+    /// It is shared memory in its place, of which each page was written once in order of address.
+    pub file: bool,
+}
+
+impl Collapsing {
+    /// A case of this.
+    pub fn case(self) -> Case<Self> {
+        let modifier = if self.file { "/file" } else { "" };
+        self.memory.case(modifier, &[("file", json!(self.file))], self)
+    }
+}
+
 /// Every arm. The checksum of a repetition is the number of pages that were mapped, and are in folios of 2 MiB now.
-pub fn all() -> Vec<Box<dyn Arm<Memory>>> {
+pub fn all() -> Vec<Box<dyn Arm<Collapsing>>> {
     let mut arms = verbs::arms::<quire::Collapse>(&[DEFAULT]);
     arms.push(Linux::arm(&linux::COLLAPSE));
     arms

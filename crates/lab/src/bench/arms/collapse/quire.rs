@@ -1,17 +1,23 @@
 //! Our own `MADV_COLLAPSE`, on a hosted machine.
 
+use quire::arch::Protection;
 use quire::platform::Platform;
 use quire::stats::Stat;
+use quire::vm::{Access, Backing, MapRequest, Placement, Sharing};
 
 use crate::bench::experiment::{Sample, Skip};
+use crate::bench::folio::PAGE;
 use crate::bench::memory::Memory;
 use crate::bench::ours::START;
-use crate::bench::ours::verbs::{Subject, Verb};
+use crate::bench::ours::verbs::{self, Subject, Verb};
+
+use super::Collapsing;
 
 /// What is counted beside the usual.
 const COUNTED: &[Stat] = &[
     Stat::ThpCollapseAlloc,
     Stat::ThpCollapseCopied,
+    Stat::ThpCollapseFile,
     Stat::ThpCollapseShape,
     Stat::ThpCollapsePages,
     Stat::ThpCollapseRecopied,
@@ -21,22 +27,26 @@ const COUNTED: &[Stat] = &[
 pub(super) struct Collapse;
 
 impl Verb for Collapse {
-    type Case = Memory;
+    type Case = Collapsing;
 
     const ABOUT: &'static str = "Mm::collapse on a bare hosted machine: folios of 2 MiB, copying, page tables, map counts, two flushes of the modelled \
             CPU for each 2 MiB, and giving the old frames back. No system call, no reverse map, no LRU, no cgroup.";
 
     const CLEARING: bool = true;
 
-    fn memory(memory: &Memory) -> Memory {
-        *memory
+    fn memory(case: &Collapsing) -> Memory {
+        case.memory
     }
 
-    fn with_memory(_: &Memory, _: Memory) -> Option<Memory> {
+    fn with_memory(_: &Collapsing, _: Memory) -> Option<Collapsing> {
         None
     }
 
-    fn work<P: Platform>(memory: &Memory, subject: Subject<'_, '_, P>) -> Result<Sample, Skip> {
+    fn work<P: Platform>(case: &Collapsing, subject: Subject<'_, '_, P>) -> Result<Sample, Skip> {
+        let memory = &case.memory;
+        if case.file {
+            share(memory, &subject)?;
+        }
         let counted = subject.counted();
         let before = COUNTED.iter().map(|&stat| subject.manager.stat(stat)).collect::<Vec<_>>();
         let (report, time) = counted.timed(|| subject.mm.collapse(START, memory.bytes as u64))?;
@@ -45,10 +55,42 @@ impl Verb for Collapse {
         if report.collapsed() != memory.bytes as u64 >> 21 {
             return Err(Skip(format!("some memory was not collapsed: {report:?}")));
         }
-        subject.expect_mapped(subject.pages)?;
+        if case.file {
+            let mapped = subject.mm.rss().shmem;
+            if mapped != subject.pages {
+                return Err(Skip(format!("{mapped} pages are mapped where {} should be", subject.pages)));
+            }
+        } else {
+            subject.expect_mapped(subject.pages)?;
+        }
         let named = COUNTED.iter().zip(before);
         Ok(named.fold(sample, |sample, (&stat, before)| {
             sample.count(stat.name(), subject.manager.stat(stat) - before)
         }))
     }
+}
+
+/// Puts shared memory in the place of what is mapped, and writes to each of its pages.
+fn share<P: Platform>(memory: &Memory, subject: &Subject<'_, '_, P>) -> Result<(), Skip> {
+    let bytes = memory.bytes as u64;
+    subject.mm.munmap(START, bytes).map_err(|error| Skip::because("munmap", error))?;
+    let file = subject.manager.nameless(bytes).map_err(|error| Skip::because("nameless", error))?;
+    let request = MapRequest {
+        addr: START,
+        len: bytes,
+        prot: Protection::READ.union(Protection::WRITE),
+        placement: Placement::Fixed,
+        sharing: Sharing::Shared,
+        backing: Backing::File { file: &file, page_offset: 0 },
+        ..MapRequest::default()
+    };
+    subject.mm.mmap(&request).map_err(|error| Skip::because("mmap", error))?;
+    for page in 0..memory.pages() {
+        let at = verbs::at(page * PAGE);
+        subject
+            .mm
+            .fault(at, Access::Write)
+            .map_err(|error| Skip(format!("fault at {:#x}: {error}", at.0)))?;
+    }
+    Ok(())
 }

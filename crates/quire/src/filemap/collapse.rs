@@ -1,0 +1,263 @@
+//! Brings 2 MiB of a file into one block, in order, so that one leaf may map them.
+//!
+//! The pages stay what they are: frames with a hold and marks each, of a block in small pieces. So truncation, reclaim, writing
+//! back and memory that goes bad take them one by one, as ever.
+//!
+//! Whoever does it is the only one ([`FileCollapse`]). Some pages at a time are made busy, under the closed file, and unmapped;
+//! then the file is open again while they are copied, and who wants one of them waits for these few.
+#![forbid(unsafe_code)]
+
+use core::ops::Range;
+
+use super::FileTable;
+use super::file::{FileClosed, FileCollapse, FileKind, FileNode, FileUse};
+use super::pages::CachedPage;
+use crate::addr::{Frame, FrameRange, Order};
+use crate::limits::{BLOCK_FRAMES, COLLAPSE_FILE_PAGES, FRAME_SIZE};
+use crate::memmap::FrameMask;
+use crate::page_alloc::{CountGroup, PageAllocator};
+use crate::platform::Platform;
+
+/// What 512 pages of a file are, from a multiple of 512 on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct BlockSurvey {
+    /// Pages that are in memory.
+    pub present: usize,
+    /// Pages of them that somebody reads or writes just now.
+    pub busy: usize,
+    /// Pages of them whose memory went bad.
+    pub lost: usize,
+    /// Whether all of them are before the end of the file.
+    pub inside: bool,
+    /// The frame of the first one that is in memory.
+    pub first: Option<Frame>,
+    /// The first frame of the block in which all of them stand in order, none busy or lost.
+    pub in_order: Option<Frame>,
+}
+
+/// Why pages cannot be moved now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NotMoved {
+    /// A page is not in memory.
+    Missing,
+    /// Somebody reads or writes a page, or maps it still.
+    Busy,
+    /// The memory of a page went bad.
+    Lost,
+    /// There is no memory for the cache's own records.
+    OutOfMemory,
+}
+
+/// A block in small pieces, all of it the caller's and held, that pages of a file go to.
+#[must_use = "frames that nobody gives back are lost"]
+#[derive(Debug)]
+pub struct BlockTarget {
+    block: Frame,
+    /// Frames of it that became pages: these are no longer the caller's, and whoever moves or drops the page may free them.
+    given: FrameMask,
+}
+
+impl BlockTarget {
+    /// The block that begins at this frame.
+    pub const fn new(block: Frame) -> Self {
+        Self { block, given: FrameMask::EMPTY }
+    }
+
+    /// Its first frame.
+    pub const fn block(&self) -> Frame {
+        self.block
+    }
+
+    /// The frame for a page.
+    pub const fn frame(&self, index: u64) -> Frame {
+        self.block.add(index % BLOCK_FRAMES as u64)
+    }
+
+    /// Whether the frame for a page became one.
+    fn is_given(&self, index: u64) -> bool {
+        self.given.contains((index % BLOCK_FRAMES as u64) as usize)
+    }
+
+    fn give(&mut self, index: u64) {
+        let one = FrameMask::run((index % BLOCK_FRAMES as u64) as usize, 1);
+        self.given = self.given.union(one);
+    }
+
+    /// Gives back what did not become pages.
+    pub fn give_back<P: Platform>(self, pages: &PageAllocator<'_, P>) {
+        for (start, count) in FrameMask::ALL.without(self.given).runs() {
+            pages.release(FrameRange::new(self.block.add(start as u64), count as u64));
+        }
+    }
+}
+
+/// Pages that are on their way into a block, all of them busy.
+#[derive(Debug)]
+pub struct PagesMoving {
+    /// The first page, and the frame that it goes to.
+    first: u64,
+    to: Frame,
+    /// Where those are that move.
+    from: [Option<Frame>; COLLAPSE_FILE_PAGES],
+}
+
+impl PagesMoving {
+    /// Whether all pages are in their places already.
+    pub fn is_empty(&self) -> bool {
+        self.from.iter().all(Option::is_none)
+    }
+
+    /// The pages that move, as runs of frames side by side: where each is, and where it goes.
+    pub fn runs(&self) -> impl Iterator<Item = (FrameRange, Frame)> + '_ {
+        let mut at = 0;
+        core::iter::from_fn(move || {
+            at += self.from[at..].iter().position(Option::is_some)?;
+            let (start, first) = (at, self.from[at]?);
+            let follows = |at: usize| self.from[at] == Some(first.add((at - start) as u64));
+            at = (at..self.from.len()).find(|&at| !follows(at)).unwrap_or(self.from.len());
+            Some((FrameRange::new(first, (at - start) as u64), self.to.add(start as u64)))
+        })
+    }
+
+    fn each(&self) -> impl Iterator<Item = (u64, Frame, Frame)> + '_ {
+        let moving = self.from.iter().enumerate();
+        moving.filter_map(|(at, from)| Some((self.first + at as u64, (*from)?, self.to.add(at as u64))))
+    }
+}
+
+impl FileTable {
+    /// What the 512 pages from a multiple of 512 on are. The answer may be old.
+    pub fn survey_block<P: Platform>(&self, platform: &P, file: &FileNode, first: u64) -> BlockSurvey {
+        let end = first + BLOCK_FRAMES as u64;
+        let inside = end <= file.size(platform).div_ceil(FRAME_SIZE) && !file.is_cut_off(end - 1);
+        let mut survey = BlockSurvey { inside, ..BlockSurvey::default() };
+        let cached = file.pages.lock(platform);
+        let (mut at, mut ordered) = (first, true);
+        while let Some((index, page)) = cached.next(at).filter(|&(index, _)| index < end) {
+            survey.present += 1;
+            survey.busy += usize::from(page.is_busy());
+            survey.lost += usize::from(page.is_lost());
+            let start = *survey.first.get_or_insert(page.frame());
+            ordered &= page.frame() == start.add(index - first);
+            at = index + 1;
+        }
+        let whole = survey.present == BLOCK_FRAMES && survey.busy + survey.lost == 0 && inside;
+        survey.in_order = survey.first.filter(|first| whole && ordered && first.is_aligned(Order::BLOCK));
+        survey
+    }
+
+    /// The first frame of the block in which the 512 pages from a multiple of 512 on stand in order, none of them busy, lost or
+    /// cut off, if they do. `index` is one of them, in `frame`: mostly that says already that they do not.
+    pub fn block_of<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        file: &FileUse<'_>,
+        index: u64,
+        frame: Frame,
+    ) -> Option<Frame> {
+        let (first, inside) = (index - index % BLOCK_FRAMES as u64, index % BLOCK_FRAMES as u64);
+        if frame.index_in_block() as u64 != inside || !pages.is_block_held(frame) {
+            return None;
+        }
+        self.survey_block(pages.platform(), file.node(), first).in_order
+    }
+
+    /// Makes the frame for it, which the caller has cleared, this page of nameless memory, if there is none; whether it did.
+    ///
+    /// # Errors
+    /// [`NotMoved::OutOfMemory`]; [`NotMoved::Missing`] where the file is being cut short.
+    pub fn fill_hole<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        file: &FileUse<'_>,
+        index: u64,
+        target: &mut BlockTarget,
+    ) -> Result<bool, NotMoved> {
+        let node = file.node();
+        debug_assert!(matches!(node.kind(), FileKind::Nameless { .. }), "others know their contents better");
+        let mut cached = node.pages.lock(pages.platform());
+        if node.is_cut_off(index) || index >= node.size(pages.platform()).div_ceil(FRAME_SIZE) {
+            return Err(NotMoved::Missing);
+        }
+        if cached.get(index).is_some() || target.is_given(index) {
+            return Ok(false);
+        }
+        let page = CachedPage::filled(target.frame(index), None);
+        let free = |memory| self.free_radix(pages, memory);
+        if !cached.insert(index, page, || self.alloc_radix(pages), free) {
+            return Err(NotMoved::OutOfMemory);
+        }
+        target.give(index);
+        self.count_cached(node.kind(), 1);
+        Ok(true)
+    }
+
+    /// Makes pages busy that are to go to the block, save those that are there; [`COLLAPSE_FILE_PAGES`] at most. Ends with
+    /// [`Self::end_gathering`].
+    ///
+    /// # Errors
+    /// [`NotMoved`]; none is busy then.
+    pub fn begin_gathering<P: Platform>(
+        &self,
+        platform: &P,
+        file: &FileClosed<'_>,
+        pages: Range<u64>,
+        target: &BlockTarget,
+    ) -> Result<PagesMoving, NotMoved> {
+        let to = target.frame(pages.start);
+        let mut moving = PagesMoving { first: pages.start, to, from: [None; COLLAPSE_FILE_PAGES] };
+        let mut cached = file.node().pages.lock(platform);
+        for (at, index) in pages.enumerate() {
+            let page = cached.get(index).filter(|_| !file.node().is_cut_off(index));
+            let page = page.ok_or(NotMoved::Missing)?;
+            let there = page.frame() == target.frame(index);
+            if page.is_lost() {
+                return Err(NotMoved::Lost);
+            } else if page.is_busy() || target.is_given(index) && !there {
+                // It was moved away, or dropped and brought in again: its frame is no longer ours.
+                return Err(NotMoved::Busy);
+            }
+            moving.from[at] = Some(page.frame()).filter(|_| !there);
+        }
+        for (index, ..) in moving.each() {
+            cached.set_busy(index, true);
+        }
+        Ok(moving)
+    }
+
+    /// Puts the pages into their new frames, into which the caller has copied them, and opens them to everybody; or, without a
+    /// target, leaves them where they are. The frames that they leave are free.
+    pub fn end_gathering<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        collapse: &FileCollapse<'_>,
+        moving: &PagesMoving,
+        mut target: Option<&mut BlockTarget>,
+    ) {
+        let mut cached = collapse.node().pages.lock(pages.platform());
+        for (index, _, to) in moving.each() {
+            if let Some(target) = &mut target {
+                cached.set_frame(index, to);
+                target.give(index);
+            }
+            cached.set_busy(index, false);
+        }
+        drop(cached);
+        if target.is_some() {
+            for (frames, _) in moving.runs() {
+                pages.release(frames);
+            }
+        }
+    }
+
+    /// Whether any of the pages is still mapped where it was.
+    pub fn is_mapped<P: Platform>(&self, pages: &PageAllocator<'_, P>, moving: &PagesMoving) -> bool {
+        let mut group: Option<CountGroup> = None;
+        moving.each().any(|(_, from, _)| {
+            if !group.is_some_and(|group| group.frames.contains(from)) {
+                group = pages.count_group(from);
+            }
+            group.is_none_or(|group| group.leaves(from) != 0)
+        })
+    }
+}

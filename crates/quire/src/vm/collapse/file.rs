@@ -1,0 +1,340 @@
+//! Collapse of pages of files: nameless memory, and files with a backing store through mappings that cannot store to them.
+//!
+//! # Protocol
+//!
+//! The pages of 2 MiB go to one block, in order, [`COLLAPSE_FILE_PAGES`] at a time ([`crate::filemap`]): these are made busy and
+//! unmapped everywhere, then copied while no lock is held and the file is open. So whoever touches one of them waits until so
+//! many are copied, and nobody else waits at all. The right to store is gone with the leaf, so a copy is what there is.
+//!
+//! Then, under the lock of the caller's address space for writing, the table goes and one leaf comes: both map the same frames,
+//! so this is a flush and no copy. Others who map the file lose their tables of the 2 MiB, one address space after the other,
+//! and get the large leaf at the next fault; where memory is locked they get it at once.
+//!
+//! Nothing that a program could see is undone after a refusal: pages that were moved have the same contents in another place.
+//!
+//! Such a leaf counts as 512 small ones ([`crate::page_alloc`]). Whoever takes one page of it splits the leaf, or takes it away
+//! as a whole, which needs no memory: pages of files come back by faults.
+//!
+//! (Linux: `collapse_file()` in `mm/khugepaged.c`. Its folio takes the place of the pages in the cache, which all who want one
+//! wait for, and it refuses pages that are dirty.)
+#![forbid(unsafe_code)]
+
+use super::limits::Terms;
+use super::report::{Done, Refusal};
+use crate::addr::{FrameRange, Order, PageSize, VirtRange};
+use crate::clear::Copier;
+use crate::error::FaultError;
+use crate::filemap::{
+    BlockSurvey, BlockTarget, FileClosed, FileCollapse, FileKind, FileNode, FileUse, NotMoved, PagesMoving,
+};
+use crate::limits::{
+    BLOCK_FRAMES, BLOCK_SIZE, CLEAR_STRETCH_BYTES, COLLAPSE_FILE_PAGES, COLLAPSE_FILE_TRIES, FRAME_SIZE,
+};
+use crate::page_alloc::Contents;
+use crate::pgtable::{Copied, PageTables, Stands, TableSurvey, Zap};
+use crate::platform::{Platform, TouchHint};
+use crate::stats::Stat;
+use crate::tlb::MmuGather;
+use crate::vm::body::{FoundBody, MmBody};
+use crate::vm::fault::leaf_flags;
+use crate::vm::memory::Memory;
+use crate::vm::rmap::FoundSpace;
+use crate::vm::vma::{Vma, VmaFlags};
+
+/// Frames that are copied without a reschedule point, at most.
+const STRETCH: usize = (CLEAR_STRETCH_BYTES / FRAME_SIZE) as usize;
+
+/// Pages of 2 MiB of a file that are collapsed for one address space.
+struct Job<'a> {
+    body: &'a MmBody,
+    extent: VirtRange,
+    terms: &'a Terms,
+    collapse: FileCollapse<'a>,
+    /// The first page.
+    first: u64,
+}
+
+impl From<NotMoved> for Refusal {
+    fn from(why: NotMoved) -> Self {
+        match why {
+            NotMoved::Missing | NotMoved::Busy => Self::Busy,
+            NotMoved::Lost => Self::Lost,
+            NotMoved::OutOfMemory => Self::NoMemory,
+        }
+    }
+}
+
+impl<P: Platform> Memory<'_, P> {
+    /// Makes one leaf of an aligned range of 2 MiB of a mapping of a file. The caller holds no lock.
+    pub(super) fn collapse_file(
+        &self,
+        body: &MmBody,
+        extent: VirtRange,
+        terms: &Terms,
+    ) -> Result<Done, Refusal> {
+        let space = body.space.read(self.platform());
+        let (_, file, first) = terms.file(&space, extent, self.policy())?;
+        let tables = PageTables::new(self.pages(), &body.context);
+        match tables.survey(extent.start, &Copied::NOTHING) {
+            Stands::Large => return Ok(Done::Large),
+            Stands::Other => return Err(Refusal::Lost),
+            Stands::Table(survey) => check_leaves(&survey)?,
+            Stands::Nothing(_) => {}
+        }
+        let file = file.again();
+        drop(space);
+        let done = match file.node().try_collapse() {
+            Some(collapse) => self.collapse_pages(&Job { body, extent, terms, collapse, first }),
+            None => Err(Refusal::Busy),
+        };
+        self.close(file);
+        done
+    }
+
+    fn collapse_pages(&self, job: &Job<'_>) -> Result<Done, Refusal> {
+        let node = job.collapse.node();
+        let survey = self.files().survey_block(self.platform(), node, job.first);
+        job.terms.pages(node.kind(), &survey)?;
+        let in_order = survey.in_order.is_some();
+        if !in_order {
+            self.gather(job, &survey)?;
+        }
+        self.put_file_leaf(job)?;
+        self.make_way(node, job.first);
+        let stat = if in_order { Stat::ThpCollapseShape } else { Stat::ThpCollapseFile };
+        self.pages().count(stat, 1);
+        Ok(if in_order { Done::Reshaped } else { Done::Copied })
+    }
+
+    /// Brings the pages into a block of their own.
+    fn gather(&self, job: &Job<'_>, survey: &BlockSurvey) -> Result<(), Refusal> {
+        let Ok((mut target, contents)) = self.block_for(survey) else {
+            self.pages().count(Stat::ThpCollapseAllocFailed, 1);
+            return Err(Refusal::NoMemory);
+        };
+        self.pages().count(Stat::ThpCollapseAlloc, 1);
+        // What goes meanwhile refuses the rest.
+        let complete = survey.present == BLOCK_FRAMES;
+        let brought = if complete { Ok(()) } else { self.bring_missing(job, &mut target, contents) };
+        let done = brought.and_then(|()| self.fill_block(job, &mut target));
+        target.give_back(self.pages());
+        done
+    }
+
+    /// A block in small pieces, all of whose frames are ours. Its descriptors stand elsewhere: 1/64 of its size.
+    fn block_for(&self, survey: &BlockSurvey) -> Result<(BlockTarget, Contents), Refusal> {
+        let pages = self.pages();
+        let (block, contents) = self.collapse_target(survey.first, survey.present < BLOCK_FRAMES / 2)?;
+        if pages.has_bad(block) || pages.split_folio(block, Order::FRAME).is_err() {
+            // Where memory went bad, what is bad is lost as the folio is freed.
+            self.give_up(block, Order::BLOCK);
+            return Err(Refusal::NoMemory);
+        }
+        pages.hold(FrameRange::folio(block, Order::BLOCK));
+        Ok((BlockTarget::new(block), contents))
+    }
+
+    /// Brings in what is missing of the pages.
+    fn bring_missing(
+        &self,
+        job: &Job<'_>,
+        target: &mut BlockTarget,
+        contents: Contents,
+    ) -> Result<(), Refusal> {
+        for index in job.first..job.first + BLOCK_FRAMES as u64 {
+            // Whether what is there was lost is seen later.
+            if self.files().is_lost(self.platform(), job.collapse.node(), index).is_none() {
+                self.bring_in(job, index, target, contents)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn fill_block(&self, job: &Job<'_>, target: &mut BlockTarget) -> Result<(), Refusal> {
+        let all = job.first..job.first + BLOCK_FRAMES as u64;
+        let copier = self.pages().clearer().copier(self.platform(), BLOCK_SIZE, TouchHint::Later);
+        for start in all.step_by(COLLAPSE_FILE_PAGES) {
+            self.gather_some(job, start, target, &copier)?;
+            self.platform().reschedule_point();
+        }
+        Ok(())
+    }
+
+    /// Brings a page in that was not there: from the backing store, to wherever it comes; zeroes to their place.
+    fn bring_in(
+        &self,
+        job: &Job<'_>,
+        index: u64,
+        target: &mut BlockTarget,
+        contents: Contents,
+    ) -> Result<(), Refusal> {
+        let file = self.use_of(job.collapse.node())?;
+        if matches!(file.node().kind(), FileKind::Paged(_)) {
+            let page = self.files().page(self.pages(), &file, index);
+            return page.map(drop).map_err(|error| match error {
+                FaultError::OutOfMemory => Refusal::NoMemory,
+                FaultError::BeyondEnd => Refusal::Beyond,
+                FaultError::Poisoned => Refusal::Lost,
+                _ => Refusal::Io,
+            });
+        }
+        if contents == Contents::Unknown {
+            let frame = FrameRange::folio(target.frame(index), Order::FRAME);
+            self.pages().clear(frame, TouchHint::Later);
+        }
+        self.files().fill_hole(self.pages(), &file, index, target)?;
+        Ok(())
+    }
+
+    fn use_of<'n>(&self, node: &'n FileNode) -> Result<FileUse<'n>, Refusal> {
+        for _ in 0..COLLAPSE_FILE_TRIES {
+            if let Some(file) = node.enter() {
+                return Ok(file);
+            }
+            self.platform().relax();
+        }
+        Err(Refusal::Busy)
+    }
+
+    /// Closes the file. Who uses a page of it may wait for a pager: he is not waited for, since all others would.
+    fn close_soon<'n>(&self, node: &'n FileNode) -> Result<FileClosed<'n>, Refusal> {
+        for _ in 0..COLLAPSE_FILE_TRIES {
+            if let Some(closed) = node.try_close() {
+                return Ok(closed);
+            }
+            self.platform().relax();
+        }
+        Err(Refusal::Busy)
+    }
+
+    /// Brings some pages into their places.
+    fn gather_some(
+        &self,
+        job: &Job<'_>,
+        start: u64,
+        target: &mut BlockTarget,
+        copier: &Copier<'_, P>,
+    ) -> Result<(), Refusal> {
+        let (files, node) = (self.files(), job.collapse.node());
+        let part = start..start + COLLAPSE_FILE_PAGES as u64;
+        let closed = self.close_soon(node)?;
+        let moving = files.begin_gathering(self.platform(), &closed, part.clone(), target)?;
+        if moving.is_empty() {
+            return Ok(());
+        }
+        self.each_mapper(node, &part, |found| {
+            let mut gather = MmuGather::new(self.pages(), &found.body.context);
+            found.each_part(&part, |vma, range| found.unmap_plain(vma, range, &mut gather));
+            found.body.add_rss(self.pages(), gather.finish(), node.kind().into());
+        });
+        // Nobody reaches the pages, and who wants one waits until it is not busy any more.
+        drop(closed);
+        let ours = !files.is_mapped(self.pages(), &moving);
+        if ours {
+            self.copy_pages(&moving, copier);
+        }
+        files.end_gathering(self.pages(), &job.collapse, &moving, ours.then_some(target));
+        // Where stores are watched the leaf stays, and where memory is locked and there is none for a split.
+        if ours { Ok(()) } else { Err(Refusal::Held) }
+    }
+
+    fn copy_pages(&self, moving: &PagesMoving, copier: &Copier<'_, P>) {
+        for (from, to) in moving.runs() {
+            for at in (0..from.count).step_by(STRETCH) {
+                let part = FrameRange::new(from.start.add(at), (from.count - at).min(STRETCH as u64));
+                copier.copy(part, to.add(at));
+            }
+            self.pages().count(Stat::ThpCollapsePages, from.count);
+        }
+    }
+
+    /// Puts the leaf into the caller's address space.
+    fn put_file_leaf(&self, job: &Job<'_>) -> Result<(), Refusal> {
+        for _ in 0..COLLAPSE_FILE_TRIES {
+            let space = job.body.space.write(self.platform());
+            // Who has the file closed may wait for this lock.
+            let Some(file) = job.collapse.node().enter() else {
+                drop(space);
+                self.platform().relax();
+                continue;
+            };
+            let (vma, mapped, first) = job.terms.file(&space, job.extent, self.policy())?;
+            if !core::ptr::eq(mapped.node(), file.node()) || first != job.first {
+                return Err(Refusal::Busy);
+            }
+            return self.map_block(job.body, vma, job.extent, &file, first);
+        }
+        Err(Refusal::Busy)
+    }
+
+    /// Puts a leaf onto the block of the pages from `first` on in the place of what maps them. The lock is held for writing.
+    fn map_block(
+        &self,
+        body: &MmBody,
+        vma: &Vma,
+        extent: VirtRange,
+        file: &FileUse<'_>,
+        first: u64,
+    ) -> Result<(), Refusal> {
+        let survey = self.files().survey_block(self.platform(), file.node(), first);
+        let block = survey.in_order.ok_or(Refusal::Busy)?;
+        let writable = vma.may_map_block(extent).ok_or(Refusal::Busy)?;
+        let tables = PageTables::new(self.pages(), &body.context);
+        match tables.survey(extent.start, &Copied::NOTHING) {
+            Stands::Large => return Ok(()),
+            Stands::Other => return Err(Refusal::Lost),
+            Stands::Table(survey) => check_leaves(&survey)?,
+            Stands::Nothing(_) => {}
+        }
+        tables.prepare(extent.start, PageSize::Size2M).map_err(|_| Refusal::NoMemory)?;
+        let mut gather = MmuGather::new(self.pages(), &body.context);
+        let done = tables.unmap(&Zap::tables(extent, extent), &mut gather);
+        debug_assert_eq!(done, Ok(()), "no leaf reaches over the ends");
+        gather.flush();
+        let flags = leaf_flags(&vma.attributes, writable);
+        let mapped = tables.map_large(extent.start, block, PageSize::Size2M, flags);
+        let mut change = gather.finish();
+        if mapped.is_ok() {
+            change.file += BLOCK_FRAMES as i64;
+        }
+        body.add_rss(self.pages(), change, file.node().kind().into());
+        mapped.map_err(|_| Refusal::Busy)
+    }
+
+    /// Takes tables away, in all address spaces, in whose place a leaf onto the block of these pages may come.
+    fn make_way(&self, node: &FileNode, first: u64) {
+        let pages = first..first + BLOCK_FRAMES as u64;
+        let mut after = 0;
+        while let Some(body) = FoundBody::next(self.platform(), node, after, &pages) {
+            after = body.mapper.number();
+            let space = body.space.write(self.platform());
+            let found = FoundSpace::new(self, &body, &space, node);
+            let tables = found.tables();
+            found.each_part(&pages, |vma, range| {
+                let Stands::Table(survey) = tables.survey(range.start, &Copied::NOTHING) else { return };
+                if vma.may_map_block(range).is_none() || check_leaves(&survey).is_err() {
+                    return;
+                }
+                if vma.attributes.flags.contains(VmaFlags::LOCKED) {
+                    if let Some(file) = node.enter() {
+                        // What cannot be had stays as it is.
+                        let _refused = self.map_block(&body, vma, range, &file, first);
+                    }
+                    return;
+                }
+                let mut gather = MmuGather::new(self.pages(), &body.context);
+                let done = tables.unmap(&Zap::tables(range, range), &mut gather);
+                debug_assert_eq!(done, Ok(()), "no leaf reaches over the ends");
+                body.add_rss(self.pages(), gather.finish(), node.kind().into());
+            });
+        }
+    }
+}
+
+/// Whether all that a table maps are pages of a file, and nothing is to be kept that a larger leaf has no room for.
+fn check_leaves(survey: &TableSurvey) -> Result<(), Refusal> {
+    let refused = |refused: bool, why| if refused { Err(why) } else { Ok(()) };
+    refused(survey.lost > 0, Refusal::Lost)?;
+    refused(survey.marked > 0, Refusal::Marked)?;
+    refused(survey.present != survey.file || survey.zero > 0, Refusal::Copies)
+}

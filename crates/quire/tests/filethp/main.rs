@@ -1,0 +1,15 @@
+//! Pages of files in leaves of 2 MiB: how they come together, how they are counted, and what takes them apart.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod counts;
+mod failures;
+mod faults;
+mod refusals;
+mod scan;
+mod support;
+mod threads;
+mod verbs;
+#[path = "../vm/world.rs"]
+#[allow(dead_code)]
+mod world;

@@ -121,6 +121,13 @@ pub struct PageRuns {
 }
 
 impl PageRuns {
+    /// One run.
+    pub fn of(pages: Range<u64>) -> Self {
+        let mut runs = Self { count: 1, ..Self::default() };
+        runs.runs[0] = pages;
+        runs
+    }
+
     /// The runs, in ascending order.
     pub fn as_slice(&self) -> &[Range<u64>] {
         &self.runs[..self.count]

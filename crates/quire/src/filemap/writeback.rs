@@ -11,7 +11,7 @@ use crate::platform::{FileId, Pager, Platform};
 impl FileTable {
     /// Writes every dirty page of the file to its pager and marks it clean; `protect` takes from all mappings of the pages
     /// that it is shown the right to store to them, so that the next store marks its page again. Pages that others are
-    /// just writing are left to them. May block in the pager; the caller holds no lock.
+    /// just writing are left to them; those that are busy for another reason, and dirty still, are waited for. May block in the pager; the caller holds no lock.
     ///
     /// # Errors
     /// [`MmError::Io`] when a page could not be written; it stays dirty, and the others are written all the same.
@@ -29,6 +29,9 @@ impl FileTable {
             protect(&runs);
             drop(closed);
             outcome = write_runs(pages.platform(), node, file, &runs).and(outcome);
+            if next == Some(at) {
+                pages.platform().relax();
+            }
             from = next;
         }
         outcome
@@ -42,7 +45,11 @@ fn begin_writing<P: Platform>(platform: &P, file: &FileClosed<'_>, from: u64) ->
     let (mut runs, mut at) = (PageRuns::default(), from);
     for _ in 0..LOCK_HOLD_FRAMES {
         let Some((index, page)) = cached.next(at).filter(|_| cached.dirty() > 0) else { return (runs, None) };
-        if page.is_dirty() && !page.is_busy() {
+        if page.is_dirty() && page.is_busy() {
+            // Being moved, or cut off: whoever does so waits for nobody.
+            return (runs, Some(index));
+        }
+        if page.is_dirty() {
             if !runs.add(index) {
                 break;
             }

@@ -2,7 +2,8 @@
 //!
 //! A slot holds lanes of a byte, or bits, for one block (512 bytes), or lanes of four bytes (2 KiB): 0.024 % or 0.098 % of
 //! what they count. Slots of a size share frames of order 0. The frame's descriptor says which of its slots are taken, and links it
-//! with others of which some are free. A frame without slots goes back at once, so what is mapped whole costs nothing.
+//! with others of which some are free. A frame in which no slot is taken, and that no promise needs, goes back at once, so what
+//! is mapped whole costs nothing.
 //!
 //! Slots of a pool's pages are promised before they are needed ([`crate::memmap::SlotPromises`]). A promise is a number: so many free
 //! slots of the small size are not for others, whichever they are, and as many frames stay. Making and keeping one needs no

@@ -290,7 +290,7 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     /// Unmaps pages of a closed file, save where a handler wants to hear of stores; whether some were locked.
-    fn unmap_to_move(&self, file: &FileClosed<'_>, runs: &PageRuns) -> bool {
+    pub(super) fn unmap_to_move(&self, file: &FileClosed<'_>, runs: &PageRuns) -> bool {
         let mut locked = false;
         self.each_mapper(file.node(), &runs.hull(), |found| {
             let mut gather = MmuGather::new(self.pages(), &found.body.context);
@@ -306,7 +306,7 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     /// Maps pages of a closed file again where they are locked.
-    fn map_locked(&self, file: &FileClosed<'_>, runs: &PageRuns) {
+    pub(super) fn map_locked(&self, file: &FileClosed<'_>, runs: &PageRuns) {
         let kind = file.node().kind();
         let nameless = matches!(kind, FileKind::Nameless { .. });
         self.each_mapper(file.node(), &runs.hull(), |found| {

@@ -5,16 +5,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use hosted::{FaultCause, Hosted, HostedConfig};
+use hosted::{FaultCause, Hosted, HostedConfig, InterruptPlan};
 use quire::addr::VirtAddr;
 use quire::cpu::CpuId;
 use quire::error::FaultError;
+use quire::platform::Context;
 use quire::stats::Stat;
 use quire::vm::{Access, Advice, Collapser, File, FolioPolicy, Remap};
 
 use crate::common::seed;
-use crate::support::{HUGE, PAGE, RX, TEXT, private, shared};
-use crate::world::{MIB, Manager, RW, Space, with_manager};
+use crate::support::{BASE, HUGE, PAGE, RX, TEXT, private, shared, word};
+use crate::world::{MIB, Manager, RW, Space, store, with_manager};
 
 const CPUS: usize = 4;
 const TIME: Duration = Duration::from_millis(1500);
@@ -174,4 +175,66 @@ fn nothing_that_is_stored_during_collapses_is_lost() {
         mm.validate().expect("broken address space");
         mm.exit();
     });
+}
+
+/// At whatever moment of a collapse a file is written back: what was stored before is written when that says so.
+#[test]
+fn what_is_moved_is_written_back() {
+    const PATIENCE: Duration = Duration::from_millis(5);
+    // How many of the last calls move pages.
+    const MOVING: u64 = 400;
+    // The first time they are counted.
+    let (mut round, mut waited, mut last) = (None, 0, 0);
+    while round.is_none_or(|round| round <= last) {
+        with_manager(HostedConfig::new(64 * MIB).with_cpus(2), |machine, manager| {
+            manager.set_folio_policy(FolioPolicy::FRAMES);
+            machine.files().set_size(TEXT, HUGE);
+            let file = manager.open(TEXT).expect("memory");
+            let [reader, writer] = [(); 2].map(|()| manager.new_mm().expect("memory"));
+            reader.mmap(&private(&file, BASE, HUGE, RX)).unwrap();
+            writer.mmap(&shared(&file, BASE, HUGE)).unwrap();
+            writer.switch_in();
+            for page in (0..512).step_by(40) {
+                store(machine, &writer, BASE + page * PAGE, word(page)).unwrap();
+            }
+            writer.switch_out();
+            let [asked, done] = [const { AtomicU64::new(0) }; 2];
+            let seen: Vec<(u64, u64)> = machine.spawn_cpus(2, |cpu| {
+                if cpu.0 == 1 {
+                    while asked.load(Ordering::SeqCst) == 0 {
+                        std::thread::yield_now();
+                    }
+                    file.sync().expect("written");
+                    let left = file.dirty();
+                    done.store(1, Ordering::SeqCst);
+                    return (0, left);
+                }
+                let mut late = 0;
+                let ask = || {
+                    asked.store(1, Ordering::SeqCst);
+                    let end = Instant::now() + PATIENCE;
+                    while done.load(Ordering::SeqCst) == 0 && Instant::now() < end {
+                        std::thread::yield_now();
+                    }
+                };
+                let plan = round.map_or(InterruptPlan::Count, InterruptPlan::Nth);
+                let ran = machine.interrupt_at_calls(plan, Context::HardInterrupt, ask, || {
+                    reader.collapse(VirtAddr(BASE), HUGE).expect("a mapping");
+                });
+                late += u64::from(done.load(Ordering::SeqCst) == 0);
+                asked.store(1, Ordering::SeqCst);
+                (ran.events, late)
+            });
+            assert_eq!(seen[1].1, 0, "call {round:?}: dirty pages are left, and nobody stored to any");
+            waited += seen[0].1;
+            last = if round.is_none() { seen[0].0 } else { last };
+            [reader, writer].into_iter().for_each(Space::exit);
+        });
+        // Many of the last ones, in which pages move; a few of those before, which bring them in.
+        let moving = last.saturating_sub(MOVING);
+        let next = |round: u64| if round < moving { (round + last / 6).min(moving) } else { round + 13 };
+        round = Some(round.map_or(0, next));
+    }
+    assert!(waited > 0, "nobody had to wait at any moment");
+    println!("{last} calls, late {waited} times");
 }

@@ -5,7 +5,7 @@ use quire::addr::{Order, VirtAddr, VirtRange};
 use quire::arch::Protection;
 use quire::error::FaultError;
 use quire::page_alloc::Gfp;
-use quire::vm::{Access, Advice, MemoryFailure, Remap};
+use quire::vm::{Access, Advice, Backing, MapRequest, MemoryFailure, Remap};
 
 use crate::support::{
     BASE, HUGE, PAGE, RX, check, check_text, counts, fill, frame_at, inside, is_large, moved, nameless,
@@ -221,6 +221,31 @@ fn locked_pages_stay_mapped() {
         moved(mm, BASE);
         assert!(is_large(machine, mm, BASE));
         check(machine, mm, BASE, 0..512);
+    });
+}
+
+/// Memory that somebody has locked stays mapped when another collapses it, whether a large leaf can come there or not.
+#[test]
+fn what_others_have_locked_stays_mapped() {
+    nameless(|machine, manager, mm, file| {
+        let other = manager.new_mm().expect("memory");
+        inside(mm, &other, || {
+            let backing = Backing::File { file, page_offset: 1 };
+            other.mmap(&MapRequest { backing, ..shared(file, BASE, HUGE - PAGE) }).unwrap();
+            other.mlock(VirtAddr(BASE), HUGE - PAGE, false).unwrap();
+        });
+        moved(mm, BASE);
+        let first = frame_at(machine, mm, BASE).expect("mapped");
+        for page in 1..512 {
+            assert_eq!(
+                frame_at(machine, &other, BASE + (page - 1) * PAGE),
+                Some(first.add(page)),
+                "page {page}"
+            );
+        }
+        counts(manager, first, |page| 1 + u64::from(page > 0));
+        other.validate().expect("broken address space");
+        other.exit();
     });
 }
 

@@ -25,12 +25,13 @@ const BASE: u64 = 1 << 30;
 /// A leaf by the table and the place in it where it stands: however many reach it, it is one.
 type Place = (u64, u64);
 
-/// The leaves of one folio: what each maps, and which address spaces reach it.
+/// The leaves of one folio: what each maps of it, and which address spaces reach it.
 type Leaves = BTreeMap<Place, (u64, u64, BTreeSet<usize>)>;
 
-fn head_of(manager: &Manager<'_>, frame: u64) -> u64 {
+/// Where the folio around a frame starts, and where it ends.
+fn folio_of(manager: &Manager<'_>, frame: u64) -> (u64, u64) {
     match manager.pages().frame_info(Frame(frame)) {
-        FrameInfo::InUse { head, .. } => head.0,
+        FrameInfo::InUse { head, frames, .. } => (head.0, head.0 + frames),
         other => panic!("frame {frame:#x} is mapped and {other:?}"),
     }
 }
@@ -44,10 +45,15 @@ fn folios(machine: &Hosted, manager: &Manager<'_>, spaces: &[Space<'_>]) -> BTre
                 continue;
             }
             let index = leaf.addr.0 / (leaf.frames * PAGE) % 512;
-            let leaves = folios.entry(head_of(manager, leaf.frame.0)).or_default();
-            let found = leaves.entry((leaf.table.0, index)).or_default();
-            (found.0, found.1) = (leaf.frame.0, leaf.frames);
-            found.2.insert(number);
+            // A large leaf of a file maps many folios of a frame.
+            let (mut at, end) = (leaf.frame.0, leaf.frame.0 + leaf.frames);
+            while at < end {
+                let (head, behind) = folio_of(manager, at);
+                let found = folios.entry(head).or_default().entry((leaf.table.0, index)).or_default();
+                (found.0, found.1) = (at, behind.min(end) - at);
+                found.2.insert(number);
+                at = behind;
+            }
         }
     }
     folios
@@ -103,7 +109,7 @@ fn compare_folios(
     for (number, mm) in spaces.iter().enumerate() {
         for leaf in machine.leaves(mm.root()) {
             let expected = (leaf.entry & EntryFlags::SPECIAL.bits() == 0)
-                .then(|| users[&head_of(manager, leaf.frame.0)] == BTreeSet::from([number]));
+                .then(|| users[&folio_of(manager, leaf.frame.0).0] == BTreeSet::from([number]));
             let last = leaf.addr.add((leaf.frames - 1) * PAGE);
             for addr in [leaf.addr, last] {
                 assert_eq!(mm.maps_exclusively(addr), expected, "{counts:?}: {addr:?} of {number}");

@@ -25,7 +25,8 @@ use crate::addr::{FrameRange, Order, PageSize, VirtRange};
 use crate::clear::Copier;
 use crate::error::FaultError;
 use crate::filemap::{
-    BlockSurvey, BlockTarget, FileClosed, FileCollapse, FileKind, FileNode, FileUse, NotMoved, PagesMoving,
+    BlockSurvey, BlockTarget, FileClosed, FileCollapse, FileKind, FileNode, FileUse, NotMoved, PageRuns,
+    PagesMoving,
 };
 use crate::limits::{
     BLOCK_FRAMES, BLOCK_SIZE, CLEAR_STRETCH_BYTES, COLLAPSE_FILE_PAGES, COLLAPSE_FILE_TRIES, FRAME_SIZE,
@@ -222,11 +223,8 @@ impl<P: Platform> Memory<'_, P> {
         if moving.is_empty() {
             return Ok(());
         }
-        self.each_mapper(node, &part, |found| {
-            let mut gather = MmuGather::new(self.pages(), &found.body.context);
-            found.each_part(&part, |vma, range| found.unmap_plain(vma, range, &mut gather));
-            found.body.add_rss(self.pages(), gather.finish(), node.kind().into());
-        });
+        let runs = PageRuns::of(part);
+        let locked = self.unmap_to_move(&closed, &runs);
         // Nobody reaches the pages, and who wants one waits until it is not busy any more.
         drop(closed);
         let ours = !files.is_mapped(self.pages(), &moving);
@@ -234,6 +232,10 @@ impl<P: Platform> Memory<'_, P> {
             self.copy_pages(&moving, copier);
         }
         files.end_gathering(self.pages(), &job.collapse, &moving, ours.then_some(target));
+        // Whether a larger leaf comes or not. Where somebody waits for a pager meanwhile, they come with the next fault.
+        if locked && let Ok(closed) = self.close_soon(node) {
+            self.map_locked(&closed, &runs);
+        }
         // Where stores are watched the leaf stays, and where memory is locked and there is none for a split.
         if ours { Ok(()) } else { Err(Refusal::Held) }
     }

@@ -72,8 +72,7 @@ pub struct FileUse<'a>(&'a FileNode);
 #[must_use = "the file is open again at once"]
 pub struct FileClosed<'a>(&'a FileNode);
 
-/// The right to bring pages of a file together in a block, for as long as it lives. Meanwhile none is dropped that somebody
-/// could read again.
+/// The right to bring pages of a file together in a block, for as long as it lives. Reclaim drops none meanwhile.
 #[must_use = "it is given up at once"]
 pub struct FileCollapse<'a>(&'a FileNode);
 

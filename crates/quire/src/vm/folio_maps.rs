@@ -63,7 +63,8 @@ fn maps_any(leaf: &Leaf, folio: FrameRange) -> bool {
 
 impl<P: Platform> Mm<'_, P> {
     /// Whether this address space alone maps the folio, some of which it maps at `addr`: however often, and whatever part of it
-    /// (Linux: the opposite of `folio_maybe_mapped_shared`). `None` where nothing is mapped, or zeroes that nobody counts. Of the
+    /// (Linux: the opposite of `folio_maybe_mapped_shared`). `None` where nothing is mapped, or zeroes that nobody counts, and where
+    /// the folio changes as fast as it is looked at. Of the
     /// page alone that is at the address, [`Self::mapped`] says how often it is mapped.
     ///
     /// Never `Some(true)` while another address space maps any of it; of a folio of several blocks each block at one moment of the call, so

@@ -56,7 +56,8 @@ pub enum FreeError {
 pub enum SplitError {
     /// No folio in use starts at the frame.
     NotAFolio,
-    /// A leaf larger than the parts maps it, or somebody besides leaves owns a folio below a block's size.
+    /// A leaf larger than the parts maps it, or somebody besides leaves owns a folio below a block's size, or one in which memory
+    /// has just gone bad.
     InUse,
     /// No room for the descriptors of the frames of a block.
     OutOfMemory,

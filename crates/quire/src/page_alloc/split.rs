@@ -128,6 +128,8 @@ impl<P: Platform> PageAllocator<'_, P> {
                 Err(SplitError::NotAFolio)
             }
             _ if block.large_maps.load(Ordering::Relaxed) != 0 => Err(SplitError::InUse),
+            // Somebody is about to find out whose the frame is that went bad, and takes the mark off.
+            _ if block.held.contains(0) && !marks.is_empty() => Err(SplitError::InUse),
             place => place.ok_or(SplitError::OutOfMemory),
         };
         let place = match place {

@@ -126,12 +126,14 @@ impl<P: Platform> Memory<'_, P> {
     fn block_for(&self, survey: &BlockSurvey) -> Result<(BlockTarget, Contents), Refusal> {
         let pages = self.pages();
         let (block, contents) = self.collapse_target(survey.first, survey.present < BLOCK_FRAMES / 2)?;
+        let folio = FrameRange::folio(block, Order::BLOCK);
+        // Held first: what goes bad from here on is not taken for lost with a folio that nobody uses.
+        pages.hold(folio);
         if pages.has_bad(block) || pages.split_folio(block, Order::FRAME).is_err() {
             // Where memory went bad, what is bad is lost as the folio is freed.
-            self.give_up(block, Order::BLOCK);
+            pages.release(folio);
             return Err(Refusal::NoMemory);
         }
-        pages.hold(FrameRange::folio(block, Order::BLOCK));
         Ok((BlockTarget::new(block), contents))
     }
 

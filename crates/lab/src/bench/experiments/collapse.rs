@@ -50,7 +50,8 @@ fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
         }
     }
     if runner.scale.smoke {
-        cases.retain(|case| !case.name.ends_with("8spaces"));
+        // Eight mappings take long to make, and the kernel long to find a gigabyte in pieces of 2 MiB.
+        cases.retain(|case| !case.name.ends_with("8spaces") && case.name != "2MiB");
     }
     runner.measure(experiment, &cases, &mut collapse_huge::all())
 }

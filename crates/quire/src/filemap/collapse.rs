@@ -63,11 +63,6 @@ impl BlockTarget {
         Self { block, given: FrameMask::EMPTY }
     }
 
-    /// Its first frame.
-    pub const fn block(&self) -> Frame {
-        self.block
-    }
-
     /// The frame for a page.
     pub const fn frame(&self, index: u64) -> Frame {
         self.block.add(index % BLOCK_FRAMES as u64)

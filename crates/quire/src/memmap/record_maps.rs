@@ -46,6 +46,7 @@ struct Record(u16);
 
 impl Record {
     const BITS: u16 = TABLES_MASK + 1;
+
     fn new(tables: u32, bits: bool) -> Self {
         Self(tables as u16 | if bits { Self::BITS } else { 0 })
     }

@@ -46,6 +46,15 @@ pub struct Migration {
     pub processors: Vec<usize>,
 }
 
+impl Migration {
+    /// The processor of each virtual CPU, then the receiver's.
+    fn placed(&self) -> Vec<usize> {
+        let guests = self.processors.len().saturating_sub(1).max(1);
+        let last = self.processors[self.processors.len() - 1];
+        (0..self.cpus).map(|cpu| self.processors[cpu % guests]).chain([last]).collect()
+    }
+}
+
 /// Every arm. The checksum is the sum of what the guest reads at the end, of each 4 KiB.
 pub fn all() -> Vec<Box<dyn Arm<Migration>>> {
     let mut arms = quire::all();

@@ -174,11 +174,7 @@ impl Scene<'_> {
     fn play(&self) -> Vec<Result<Part, Skip>> {
         let case = self.case;
         let mut threads: Vec<usize> = (0..=case.cpus).collect();
-        let guests = case.processors.len().saturating_sub(1).max(1);
-        let last = case.processors[case.processors.len() - 1];
-        let placed: Vec<usize> =
-            (0..case.cpus).map(|cpu| case.processors[cpu % guests]).chain([last]).collect();
-        together(&mut threads, &placed, |&mut number, meeting| {
+        together(&mut threads, &case.placed(), |&mut number, meeting| {
             // The main thread is CPU 0 meanwhile.
             self.machine.run_on(CpuId(number as u32 + 1), || {
                 if number < case.cpus {

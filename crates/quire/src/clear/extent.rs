@@ -6,7 +6,7 @@ use crate::addr::{Frame, FrameRange};
 use crate::arch::{ClearKernel, ReadyClear};
 use crate::error::Cancelled;
 use crate::limits::{
-    CLEAR_CACHED_BYTES, CLEAR_NEAR_BYTES, CLEAR_NEAR_SHARE, CLEAR_STRETCH_BYTES, FRAME_SIZE,
+    CLEAR_CACHED_BYTES, CLEAR_NEAR_BYTES, CLEAR_NEAR_SHARE, CLEAR_OWN_BYTES, CLEAR_STRETCH_BYTES, FRAME_SIZE,
 };
 use crate::platform::{Platform, TouchHint};
 
@@ -99,14 +99,16 @@ impl Clearer {
         cancel: impl FnMut() -> bool,
     ) -> Result<(), Cancelled> {
         let (busy, bytes) = (self.busy(extent.whole), extent.chosen_by());
-        let near = extent.neighbourhood();
+        let kernel = || self.clear.get(extent.hint, busy.cpus(), bytes);
+        // What goes through the core's own caches and fits there is all at hand: one run of stores beats three.
+        let own = bytes <= CLEAR_OWN_BYTES && !kernel().is_streaming();
+        let near = if own { FrameRange::new(extent.frames.end(), 0) } else { extent.neighbourhood() };
         let before = FrameRange::new(extent.frames.start, near.start.0 - extent.frames.start.0);
         let after = FrameRange::new(near.end(), extent.frames.end().0 - near.end().0);
         let mut stretches = self.stretches(platform, cancel);
         for part in [before, after] {
             stretches.over(part, |frames| {
-                let kernel = self.clear.get(extent.hint, busy.cpus(), bytes);
-                self.clear_by(platform, frames, kernel);
+                self.clear_by(platform, frames, kernel());
             })?;
         }
         stretches.over(near, |frames| {

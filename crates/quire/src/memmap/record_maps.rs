@@ -179,15 +179,19 @@ impl Block {
             *zeroed = zeroed.union(FrameMask::run(start, count));
             return Ok(());
         }
-        if count < BLOCK_FRAMES || before.tables() == 0 {
-            return self.remove_each_in_record(platform, promises, FrameMask::run(start, count), zeroed);
+        self.remove_each_in_record(platform, promises, FrameMask::run(start, count), zeroed)
+    }
+
+    /// One table less, if the record says that there is one; whether it does. Nothing becomes of the block by it.
+    #[inline]
+    pub(crate) fn remove_table(&self, promises: &impl SlotPromises) -> bool {
+        let before = self.record();
+        let counted =
+            self.state() == BlockState::FolioTail && self.lanes_at().is_none() && before.tables() > 0;
+        if counted {
+            self.shrink_record(promises, before, Record::new(before.tables() - 1, before.has_bits()));
         }
-        self.shrink_record(promises, before, Record::new(before.tables() - 1, before.has_bits()));
-        if before.tables() == 1 {
-            let left = if before.has_bits() { self.heads.load() } else { FrameMask::EMPTY };
-            *zeroed = zeroed.union(FrameMask::ALL.without(left));
-        }
-        Ok(())
+        counted
     }
 
     /// The same for each of these frames.

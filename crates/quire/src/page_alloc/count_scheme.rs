@@ -67,7 +67,9 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
         block.large_maps.fetch_add(1, Ordering::Relaxed);
         let (platform, promises) = (self.allocator.platform, Promises::new(self.allocator));
         let mut unmapped = FrameMask::EMPTY;
-        if block.remove_small(platform, &promises, 0, BLOCK_FRAMES, &mut unmapped).is_err() {
+        if !block.remove_table(&promises)
+            && block.remove_small(platform, &promises, 0, BLOCK_FRAMES, &mut unmapped).is_err()
+        {
             self.leave();
             panic!("{frame:?}: a table was unmapped more often than mapped (invariant 5)");
         }

@@ -8,7 +8,8 @@ use super::gfp::Contents;
 use super::remainders::split_remainders;
 use crate::addr::{BlockNumber, Frame, FrameRange, Order, PageSize};
 use crate::arch::expect_changes;
-use crate::memmap::{Block, BlockState, COUNTS_AT, FrameMask, FrameState, LaneError};
+use crate::limits::BLOCK_FRAMES;
+use crate::memmap::{Block, BlockState, COUNTS_AT, DescriptorFlags, FrameMask, FrameState, LaneError};
 use crate::platform::Platform;
 
 /// Why a run was not counted to its end.
@@ -149,6 +150,10 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
     fn unmap_in_block(&mut self, piece: FrameRange) -> u64 {
         let (start, count) = (piece.start.index_in_block(), piece.count as usize);
         let (platform, promises) = (self.allocator.platform, Promises::new(self.allocator));
+        if count == BLOCK_FRAMES && self.enter(piece.start.block()).remove_table(&promises) {
+            self.excess |= promises.excess.get();
+            return 0;
+        }
         let freed = self.count_down(piece.start, count, |block, zeroed| match block.area_lanes() {
             Some(lanes) => lanes.decrement(start, count, zeroed),
             None => block.remove_small(platform, &promises, start, count, zeroed),
@@ -327,6 +332,12 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
             }
             self.allocator.forget_deferred(number, block);
         } else {
+            if block.state() == BlockState::FolioTail
+                && self.allocator.memmap.block(number).folio().has(DescriptorFlags::HUGE)
+            {
+                // A page of a pool that is mapped in parts is a file's, which may give it to others as soon as this lock is.
+                return 0;
+            }
             let small = block.small_maps(self.allocator.platform).any();
             let unmapped = !small && block.large_maps.load(Ordering::Relaxed) == 0;
             // The whole folio's count says it; only one CPU takes it to zero, and it works under the head's lock.

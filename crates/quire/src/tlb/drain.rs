@@ -117,11 +117,11 @@ impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
             let entry = (at < TABLE_ENTRIES).then(|| table.load_private(at))?;
             entry.is_table(table.level()).then(|| table.child(platform, entry))
         };
-        if let Some(next) = child(index + 1) {
+        if let Some(next) = child(index + 2) {
             let grain = 1 << self.allocator.descriptor(next.frame()).grain();
             self.expect_run(next, 0, if grain == TABLE_ENTRIES { 0 } else { TABLE_ENTRIES });
         }
-        if let Some(after) = child(index + 2) {
+        if let Some(after) = child(index + 4) {
             let descriptor = core::ptr::from_ref(self.allocator.descriptor(after.frame()));
             expect_changes(descriptor.cast(), size_of::<Descriptor>());
             expect_changes(platform.direct_map(after.frame().addr()), 1);

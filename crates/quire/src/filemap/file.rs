@@ -50,6 +50,8 @@ pub struct FileNode {
     resizing: AtomicBool,
     /// Whether somebody brings pages together in a block.
     collapsing: AtomicBool,
+    /// Whether parts of its huge pages may have been mapped by themselves.
+    in_parts: AtomicBool,
     /// The next node of the table's bucket; changes and is read under the table's lock.
     pub(super) next: AtomicPtr<FileNode>,
     pub(super) pages: SpinLock<FilePages>,
@@ -101,6 +103,7 @@ impl FileNode {
             end: AtomicU64::new(u64::MAX),
             resizing: AtomicBool::new(false),
             collapsing: AtomicBool::new(false),
+            in_parts: AtomicBool::new(false),
             next: AtomicPtr::new(core::ptr::null_mut()),
             pages: SpinLock::new(Rank::File, FilePages::new()),
             views: SpinLock::new(Rank::FileViews, FileViews::new()),
@@ -133,6 +136,16 @@ impl FileNode {
             FileKind::Huge { order, .. } => Some(order),
             FileKind::Paged(_) | FileKind::Nameless { .. } => None,
         }
+    }
+
+    /// Says that parts of its huge pages may be mapped by themselves from now on.
+    pub fn allow_parts(&self) {
+        self.in_parts.store(true, Ordering::Release);
+    }
+
+    /// Whether [`Self::allow_parts`] was ever said.
+    pub fn allows_parts(&self) -> bool {
+        self.in_parts.load(Ordering::Acquire)
     }
 
     /// Who maps the file.

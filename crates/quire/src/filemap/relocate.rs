@@ -85,10 +85,11 @@ impl FileTable {
         MovedPage::Gone
     }
 
-    /// The frame of a page that is in memory and not busy.
+    /// The frame of a page that is in memory, not busy, and not on its way out: those who cut a file short have it open again before
+    /// they drop what is behind the end.
     pub fn frame_of<P: Platform>(&self, platform: &P, file: &FileClosed<'_>, index: u64) -> Option<Frame> {
         let page = file.node().pages.lock(platform).get(index)?;
-        (!page.is_busy()).then_some(page.frame())
+        (!page.is_busy() && !file.node().is_cut_off(index)).then_some(page.frame())
     }
 
     fn drop_page<P: Platform>(

@@ -151,7 +151,8 @@ impl HugePools {
         debug_assert_eq!(more, 0, "what was not used can be kept");
     }
 
-    /// Takes these pages of a file out of it, and back into the pool, promises too. Nobody maps them, uses them, or can.
+    /// Takes these pages of a file out of it, and back into the pool, promises too. Nobody maps them, uses them, or can; who counts
+    /// leaves of them down still is waited for.
     pub(crate) fn drop_pages<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -162,6 +163,9 @@ impl HugePools {
         let of = |group| Account { group: HugeGroup::from_number(group), fs };
         let mut since = 0;
         while let Some(page) = files.take_huge_page(pages, file, &indices) {
+            if let HugePage::Present { frame, .. } = page {
+                pages.wait_until_uncounted(frame, size.order(), file.allows_parts());
+            }
             match page {
                 HugePage::Promised { group } => self.take_promises_back(pages, size, of(group), 1),
                 HugePage::Present { frame, promise: Some(group) } => {

@@ -7,6 +7,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::PageAllocator;
+use super::count_scheme::CountScheme;
 use super::whole::blocks_of;
 use super::zone::Zone;
 use crate::addr::{BlockNumber, Frame, Order};
@@ -79,6 +80,29 @@ impl<P: Platform> PageAllocator<'_, P> {
     /// Takes a page back that was lent and never mapped.
     pub fn unlend_huge(&self, frame: Frame) {
         self.memmap.block(frame.block()).folio().take_flags(DescriptorFlags::LENT);
+    }
+
+    /// Waits until no leaf of a page of a pool is counted any more. The caller has unmapped it everywhere, and nobody maps it anew;
+    /// but others may have unmapped some of it who have yet to flush, or to count it down, with no lock held. `in_parts`: parts
+    /// of it may have been mapped by themselves.
+    pub(crate) fn wait_until_uncounted(&self, frame: Frame, order: Order, in_parts: bool) {
+        let blocks = if in_parts { blocks_of(order) } else { 1 };
+        for at in 0..blocks {
+            while self.is_counted(self.memmap.block(frame.block().add(at))) {
+                self.platform.relax();
+            }
+        }
+    }
+
+    /// Whether leaves are counted in the record of a block of a page of a pool.
+    fn is_counted(&self, block: &Block) -> bool {
+        block.lock(self.platform);
+        let large = block.large_maps.load(Ordering::Relaxed) | block.gigantic_maps.load(Ordering::Relaxed);
+        let any = large != 0 || block.folio_maps.load(Ordering::Acquire) != 0;
+        // Other ways count small leaves with the folio.
+        let small = self.scheme == CountScheme::Dense && block.small_maps(self.platform).any();
+        block.unlock(self.platform);
+        any || small
     }
 
     /// Whether leaves alone own a page of a pool.

@@ -24,28 +24,27 @@ impl<P: Platform> PageTables<'_, '_, P> {
         let table = self.ensure(addr, Level::PTE)?;
         let entry = Entry::leaf(run.start, PageSize::Size4K, flags);
         debug_assert!(entry.is_present() && !flags.contains(EntryFlags::SPECIAL));
-        let mut prepared = false;
-        loop {
+        let mut prepared = None;
+        let error = loop {
             let locked = self.lock(table);
             if !locked.all_empty(first, count) {
-                drop(locked);
-                if prepared {
-                    self.allocator.forget_counts(run.start);
-                }
-                return Err(MapError::Occupied);
+                break MapError::Occupied;
             }
-            match self.allocator.counter().map(run) {
-                Ok(()) => {
-                    locked.fill_run(first, entry, count);
-                    return Ok(());
-                }
-                Err(CountError::Prepare { at, .. }) => {
-                    drop(locked);
-                    self.allocator.prepare_counts(at)?;
-                    prepared = true;
-                }
+            let counted = self.allocator.counter().map(run);
+            let Err(CountError::Prepare { at, .. }) = counted else {
+                locked.fill_run(first, entry, count);
+                return Ok(());
+            };
+            drop(locked);
+            if let Err(error) = self.allocator.prepare_counts(at) {
+                break error.into();
             }
+            prepared = Some(at);
+        };
+        if let Some(frame) = prepared {
+            self.allocator.forget_counts(frame);
         }
+        Err(error)
     }
 
     /// Maps those frames of the run whose entries are empty, as [`Self::map`] does otherwise; how many. Shared.

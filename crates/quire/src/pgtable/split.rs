@@ -109,10 +109,18 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         size: PageSize,
         piece: &mut Piece<'_, 'p, P>,
     ) -> Result<(), MapError> {
-        while let Err(CountError::Prepare { at, .. }) = self.take_out(table, size, piece) {
-            self.allocator.prepare_counts(at)?;
+        let mut prepared = None;
+        let done = loop {
+            let Err(CountError::Prepare { at, .. }) = self.take_out(table, size, piece) else { break Ok(()) };
+            prepared = Some(at);
+            if let Err(error) = self.allocator.prepare_counts(at) {
+                break Err(error.into());
+            }
+        };
+        if let Some(frame) = prepared.filter(|_| !piece.is_taken()) {
+            self.allocator.forget_counts(frame);
         }
-        Ok(())
+        done
     }
 
     /// The same, if nothing must be prepared first; else nothing has changed. A hold of the table's lock for each leaf: no

@@ -19,7 +19,7 @@ use super::madvise::covers;
 use super::mm::Mm;
 use super::rss::Counted;
 use super::tree::VmaList;
-use super::vma::{Vma, VmaFlags};
+use super::vma::{Backing, Vma, VmaFlags};
 use crate::addr::{FrameRange, PageSize, VirtAddr, VirtRange};
 use crate::arch::EntryFlags;
 use crate::error::{MapError, MmError};
@@ -67,6 +67,11 @@ impl<P: Platform> Mm<'_, P> {
         let fits = |vma: &Vma| vma.attributes.huge_size().is_some() && !vma.attributes.is_private();
         if !space.tree.overlapping(range).all(fits) {
             return Err(MmError::Invalid);
+        }
+        for vma in space.tree.overlapping(range) {
+            if let Backing::File { file, .. } = &vma.attributes.backing {
+                file.node().allow_parts();
+            }
         }
         let mut gone = VmaList::new();
         let changed = self.change_range(&mut space, range, &mut gone, |vma| {

@@ -187,9 +187,11 @@ impl<P: Platform> Memory<'_, P> {
                 let part = addr.add((bad.0 - head.0) << FRAME_SHIFT);
                 let split = vma.attributes.flags.contains(VmaFlags::SPLIT);
                 if !split || !poison_part(&tables, part, &mut gather) {
-                    let done =
-                        tables.unmap(&Zap::leaves(VirtRange::from_len(addr, size.bytes())), &mut gather);
-                    debug_assert_eq!(done, Ok(()), "the ends of huge pages are ends of leaves");
+                    // The leaf alone: what a handler has marked beside it stays marked.
+                    let leaf = tables.lookup(part).leaf_size().unwrap_or(PageSize::Size4K).bytes();
+                    let leaf = VirtRange::from_len(part.align_down(leaf), leaf);
+                    let done = tables.unmap(&Zap::leaves(leaf), &mut gather);
+                    debug_assert_eq!(done, Ok(()), "the ends of a leaf");
                 }
                 body.add_rss(self.pages(), gather.finish(), Counted::Huge);
             }

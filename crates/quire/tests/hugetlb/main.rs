@@ -13,6 +13,7 @@ mod mappings;
 mod model;
 mod parts;
 mod parts_lockstep;
+mod parts_moments;
 mod parts_threads;
 mod poison;
 mod resize;

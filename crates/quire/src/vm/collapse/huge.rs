@@ -71,10 +71,10 @@ impl<P: Platform> Mm<'_, P> {
         if self.is_one_leaf(extent, size)? {
             return Ok(Done::Large);
         }
-        if size == PageSize::Size1G && steps == CollapseSteps::Staged {
-            self.collapse_tables(extent)?;
+        match (size, steps) {
+            (PageSize::Size1G, CollapseSteps::Staged) => self.collapse_staged(extent)?,
+            _ => self.collapse_step(extent, size, None)?,
         }
-        self.collapse_step(extent, size, None)?;
         Ok(if size == PageSize::Size1G { Done::Gigantic } else { Done::Reshaped })
     }
 
@@ -85,22 +85,44 @@ impl<P: Platform> Mm<'_, P> {
         Ok(leaf.is_some_and(|leaf| leaf >= size))
     }
 
-    /// Makes leaves of 2 MiB of all tables in the extent, after a look at all of them. As long as nobody else holds the lock for
-    /// writing, what was seen then is not read again.
-    fn collapse_tables(&self, extent: VirtRange) -> Result<(), Refusal> {
+    /// Makes leaves of 2 MiB of all tables in the extent, after a look at all of them, and one of these. As long as nobody else
+    /// holds the lock for writing, what was seen then is not read again.
+    fn collapse_staged(&self, extent: VirtRange) -> Result<(), Refusal> {
         let (mut seen, mut alone) = (None, true);
         for part in steps(extent) {
             let now = self.check_step(extent, part)?;
             alone &= seen.replace(now).is_none_or(|before| before == now);
             self.memory.platform().reschedule_point();
         }
-        let writes = seen.filter(|_| alone);
+        let done = self
+            .collapse_tables(extent, seen.filter(|_| alone))
+            .and_then(|()| self.collapse_step(extent, PageSize::Size1G, None));
+        done.inspect_err(|_| self.tell_of_large(extent))
+    }
+
+    /// Makes leaves of 2 MiB of all tables in the extent. `writes`: how often the lock was held for writing if nobody has held
+    /// it since they were looked at.
+    fn collapse_tables(&self, extent: VirtRange, writes: Option<u32>) -> Result<(), Refusal> {
         for (step, part) in steps(extent).enumerate() {
-            let expected = writes.map(|writes: u32| writes.wrapping_add(1 + step as u32));
+            let expected = writes.map(|writes| writes.wrapping_add(1 + step as u32));
             self.collapse_step(part, PageSize::Size2M, expected)?;
             self.memory.platform().reschedule_point();
         }
         Ok(())
+    }
+
+    /// Tells secondary MMUs of the leaves of 2 MiB in an extent of which no larger one came.
+    fn tell_of_large(&self, extent: VirtRange) {
+        for at in (0..extent.len()).step_by(PageSize::Size2M.bytes() as usize) {
+            let _space = self.lock();
+            if !self.context().has_secondary() {
+                return;
+            }
+            let part = VirtRange::from_len(extent.start.add(at), PageSize::Size2M.bytes());
+            if self.tables().lookup(part.start).leaf_size() == Some(PageSize::Size2M) {
+                self.context().collapse_possible(self.memory.platform(), part);
+            }
+        }
     }
 
     /// How often the lock was held for writing when the part was looked at.

@@ -129,6 +129,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         } else if block.held.contains(index) {
             if block.heads.contains(index) { Verdict::Held } else { Verdict::Unrecoverable }
         } else if state == FrameState::ROOM && block.heads.contains(index) {
+            // Inside a folio it is what was left there.
             block.heads.remove_run(index, 1);
             block.held.insert_run(index, 1);
             self.lose(block, index);

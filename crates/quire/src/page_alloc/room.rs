@@ -78,7 +78,6 @@ impl<P: Platform> PageAllocator<'_, P> {
         block.lock(self.platform);
         let rest = rest.without(block.held.load());
         for (start, count) in rest.runs() {
-            block.area().inspect(|area| area.set_states(start, count, FrameState::UNKNOWN));
             self.note_freed(FrameRange::new(room.block.add(start as u64), count as u64));
         }
         self.store_put(number, block, rest);

@@ -11,7 +11,7 @@ use quire::cpu::CpuId;
 use quire::error::{FaultError, MemoryFailureError};
 use quire::manager::{Failed, MemoryManager};
 use quire::platform::Context;
-use quire::vm::{Access, Collapsed, File, FolioPolicy, MemoryFailure, Refusal};
+use quire::vm::{Access, Advice, Collapsed, File, FolioPolicy, MemoryFailure, Refusal};
 
 use crate::support::{
     BASE, HUGE, PAGE, RX, TEXT, check, check_text, fill, frame_at, is_large, private, shared,
@@ -226,11 +226,14 @@ fn look(
     lost
 }
 
-/// Lets a frame go bad at every `step`-th moment.
-fn at_moments(pages: Pages, step: usize, victims: &[Victim]) -> Seen {
+/// Lets a frame go bad at every `early`-th moment, and at every `late`-th of the last, in which pages move.
+fn at_moments(pages: Pages, (early, late): (usize, usize), victims: &[Victim]) -> Seen {
+    const MOVING: u64 = 450;
     let (counted, block) = scene(pages, InterruptPlan::Count, |_, _| Frame(0));
+    let moving = counted.calls - MOVING;
+    let moments = (0..moving).step_by(early).chain((moving..counted.calls).step_by(late));
     let mut seen = Seen::default();
-    for (number, moment) in (0..counted.calls).step_by(step).enumerate() {
+    for (number, moment) in moments.enumerate() {
         let victim = victims[number % victims.len()];
         let (outcome, _) = scene(pages, InterruptPlan::Nth(moment), |machine, mm| match victim {
             Victim::Target(page) => block.expect("mapped").add(page),
@@ -267,13 +270,13 @@ enum Victim {
 fn memory_goes_bad_where_pages_go_to() {
     let last = [Victim::Target(511)];
     let each = [Victim::Target(0), Victim::Target(255), Victim::Target(256), Victim::Target(511)];
-    let seen = at_moments(Pages::Nameless, 3, &last);
+    let seen = at_moments(Pages::Nameless, (1, 4), &last);
     assert!(seen.refused > 20 && seen.marked > 0, "{seen:?}");
-    let seen = at_moments(Pages::Nameless, 7, &each);
+    let seen = at_moments(Pages::Nameless, (5, 7), &each);
     assert!(seen.refused > 0 && seen.pages > 0, "{seen:?}");
-    let seen = at_moments(Pages::Holes, 31, &each);
+    let seen = at_moments(Pages::Holes, (61, 13), &each);
     assert!(seen.refused > 5 && seen.pages > 1, "{seen:?}");
-    let seen = at_moments(Pages::Text, 61, &each);
+    let seen = at_moments(Pages::Text, (97, 11), &each);
     assert!(seen.refused > 5 && seen.pages > 0, "{seen:?}");
 }
 
@@ -281,9 +284,9 @@ fn memory_goes_bad_where_pages_go_to() {
 #[test]
 fn memory_goes_bad_where_pages_come_from() {
     let victims = [Victim::Source(3), Victim::Source(200), Victim::Source(64)];
-    let seen = at_moments(Pages::Nameless, 5, &victims);
+    let seen = at_moments(Pages::Nameless, (5, 5), &victims);
     assert!(seen.busy > 0 && seen.pages > 1, "{seen:?}");
-    let seen = at_moments(Pages::Text, 67, &victims);
+    let seen = at_moments(Pages::Text, (97, 17), &victims);
     assert!(seen.pages > 1, "{seen:?}");
 }
 
@@ -339,5 +342,52 @@ fn nobody_waits_for_an_address_space_while_a_pager_is_asked() {
             mm.switch_out();
             mm.exit();
         }
+    });
+}
+
+/// Pages that are cut off come back with no large leaf, at whatever moment somebody touches one that stays (invariant 3).
+#[test]
+fn a_fault_while_pages_are_cut_off_maps_none_of_them() {
+    // In which the pages are cut off and unmapped, and the first of them go.
+    const MOMENTS: u64 = 40;
+    with_manager(HostedConfig::new(64 * MIB).with_cpus(2), |machine, manager| {
+        manager.set_folio_policy(FolioPolicy::FRAMES);
+        let mut meanwhile = 0;
+        for moment in 0..MOMENTS {
+            let (file, mm) = (manager.nameless(HUGE).unwrap(), manager.new_mm().expect("memory"));
+            mm.switch_in();
+            Pages::Nameless.map(machine, &mm, &file);
+            crate::support::moved(&mm, BASE);
+            mm.madvise(VirtAddr(BASE), HUGE, Advice::DontNeed).unwrap();
+            mm.switch_out();
+            let [asked, done] = [const { AtomicU64::new(0) }; 2];
+            let served = machine.spawn_cpus(2, |cpu| {
+                if cpu.0 == 1 {
+                    wait(&asked, 1, Duration::from_secs(2));
+                    mm.fault(VirtAddr(BASE), Access::Read).expect("it stays");
+                    done.store(1, Ordering::SeqCst);
+                    return 0;
+                }
+                let mut served = 0;
+                let ask = || {
+                    asked.store(1, Ordering::SeqCst);
+                    served = u64::from(wait(&done, 1, PATIENCE));
+                };
+                let plan = InterruptPlan::Nth(moment);
+                machine.interrupt_at_calls(plan, Context::HardInterrupt, ask, || {
+                    file.truncate(100 * PAGE).expect("it is nameless");
+                });
+                served
+            });
+            meanwhile += served[0];
+            mm.switch_in();
+            assert_eq!(frame_at(machine, &mm, BASE + 300 * PAGE), None, "moment {moment}");
+            assert_eq!(mm.fault(VirtAddr(BASE + 300 * PAGE), Access::Read), Err(FaultError::BeyondEnd));
+            check(machine, &mm, BASE, 0..100);
+            mm.validate().expect("broken address space");
+            mm.switch_out();
+            mm.exit();
+        }
+        assert!(meanwhile > 5, "at {meanwhile} of {MOMENTS} moments");
     });
 }

@@ -45,7 +45,7 @@ unsafe impl Platform for Bare {
     type Pager = SyntheticFiles;
 
     fn pager(&self) -> &SyntheticFiles {
-        self.0.pager()
+        self.0.files()
     }
 
     #[inline(always)]

@@ -12,6 +12,8 @@ use crate::failures::{FailurePlan, Failures, mix};
 const PAGE: usize = FRAME_SIZE as usize;
 
 type Page = Box<[u8; PAGE]>;
+/// What passes before an answer.
+type Slow = Box<dyn Fn() + Send + Sync>;
 
 /// How often a [`SyntheticFiles`] was asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -39,6 +41,7 @@ pub struct SyntheticFiles {
     writes: AtomicU64,
     read_failures: Failures,
     write_failures: Failures,
+    slow_sizes: RwLock<Option<Slow>>,
 }
 
 impl SyntheticFiles {
@@ -95,6 +98,11 @@ impl SyntheticFiles {
         self.write_failures.set(plan);
     }
 
+    /// Says what passes from now on before a size is answered.
+    pub fn set_slow_sizes(&self, slow: impl Fn() + Send + Sync + 'static) {
+        *self.slow_sizes.write().expect("nothing that passes panics") = Some(Box::new(slow));
+    }
+
     /// How often the files were read and written.
     pub fn counters(&self) -> FileCounters {
         FileCounters {
@@ -127,6 +135,9 @@ fn pristine_word(file: FileId, index: u64) -> u64 {
 
 impl Pager for SyntheticFiles {
     fn size(&self, file: FileId) -> u64 {
+        if let Some(slow) = &*self.slow_sizes.read().expect("nothing that passes panics") {
+            slow();
+        }
         self.size_of(file).bytes
     }
 

@@ -93,8 +93,10 @@ impl Hosted {
 unsafe impl Platform for Hosted {
     type Pager = SyntheticFiles;
 
+    /// The files; and looks that nothing is held but an address space.
     #[inline]
     fn pager(&self) -> &SyntheticFiles {
+        Task::with(|task| task.ranks.at_most(Rank::AddressSpace));
         &self.files
     }
 

@@ -3,6 +3,8 @@
 //! The pages stay what they are: frames with a hold and marks each, of a block in small pieces. So truncation, reclaim, writing
 //! back and memory that goes bad take them one by one, as ever.
 //!
+//! The block is a [`Room`] until then: its frames are held one by one as they become pages, and what goes bad before becomes none.
+//!
 //! Whoever does it is the only one ([`FileCollapse`]). Some pages at a time are made busy, under the closed file, and unmapped;
 //! then the file is open again while they are copied, and who wants one of them waits for these few.
 #![forbid(unsafe_code)]
@@ -10,12 +12,11 @@
 use core::ops::Range;
 
 use super::FileTable;
-use super::file::{FileClosed, FileCollapse, FileKind, FileNode, FileUse};
-use super::pages::CachedPage;
+use super::file::{FileClosed, FileCollapse, FileNode, FileUse};
 use crate::addr::{Frame, FrameRange, Order};
-use crate::limits::{BLOCK_FRAMES, COLLAPSE_FILE_PAGES, FRAME_SIZE};
+use crate::limits::{BLOCK_FRAMES, COLLAPSE_FILE_PAGES};
 use crate::memmap::FrameMask;
-use crate::page_alloc::{CountGroup, PageAllocator};
+use crate::page_alloc::{CountGroup, PageAllocator, Room};
 use crate::platform::Platform;
 
 /// What 512 pages of a file are, from a multiple of 512 on.
@@ -27,11 +28,9 @@ pub struct BlockSurvey {
     pub busy: usize,
     /// Pages of them whose memory went bad.
     pub lost: usize,
-    /// Whether all of them are before the end of the file.
-    pub inside: bool,
     /// The frame of the first one that is in memory.
     pub first: Option<Frame>,
-    /// The first frame of the block in which all of them stand in order, none busy or lost.
+    /// The first frame of the block in which all of them stand in order, none busy, lost or cut off: so none is behind the end.
     pub in_order: Option<Frame>,
 }
 
@@ -40,50 +39,12 @@ pub struct BlockSurvey {
 pub enum NotMoved {
     /// A page is not in memory.
     Missing,
-    /// Somebody reads or writes a page, or maps it still.
+    /// Somebody reads, writes or has moved a page, or the memory for it went bad.
     Busy,
     /// The memory of a page went bad.
     Lost,
     /// There is no memory for the cache's own records.
     OutOfMemory,
-}
-
-/// A block in small pieces, all of it the caller's and held, that pages of a file go to.
-#[must_use = "frames that nobody gives back are lost"]
-#[derive(Debug)]
-pub struct BlockTarget {
-    block: Frame,
-    /// Frames of it that became pages: these are no longer the caller's, and whoever moves or drops the page may free them.
-    given: FrameMask,
-}
-
-impl BlockTarget {
-    /// The block that begins at this frame.
-    pub const fn new(block: Frame) -> Self {
-        Self { block, given: FrameMask::EMPTY }
-    }
-
-    /// The frame for a page.
-    pub const fn frame(&self, index: u64) -> Frame {
-        self.block.add(index % BLOCK_FRAMES as u64)
-    }
-
-    /// Whether the frame for a page became one.
-    fn is_given(&self, index: u64) -> bool {
-        self.given.contains((index % BLOCK_FRAMES as u64) as usize)
-    }
-
-    fn give(&mut self, index: u64) {
-        let one = FrameMask::run((index % BLOCK_FRAMES as u64) as usize, 1);
-        self.given = self.given.union(one);
-    }
-
-    /// Gives back what did not become pages.
-    pub fn give_back<P: Platform>(self, pages: &PageAllocator<'_, P>) {
-        for (start, count) in FrameMask::ALL.without(self.given).runs() {
-            pages.release(FrameRange::new(self.block.add(start as u64), count as u64));
-        }
-    }
 }
 
 /// Pages that are on their way into a block, all of them busy.
@@ -124,8 +85,7 @@ impl FileTable {
     /// What the 512 pages from a multiple of 512 on are. The answer may be old.
     pub fn survey_block<P: Platform>(&self, platform: &P, file: &FileNode, first: u64) -> BlockSurvey {
         let end = first + BLOCK_FRAMES as u64;
-        let inside = end <= file.size(platform).div_ceil(FRAME_SIZE) && !file.is_cut_off(end - 1);
-        let mut survey = BlockSurvey { inside, ..BlockSurvey::default() };
+        let mut survey = BlockSurvey::default();
         let cached = file.pages.lock(platform);
         let (mut at, mut ordered) = (first, true);
         while let Some((index, page)) = cached.next(at).filter(|&(index, _)| index < end) {
@@ -136,8 +96,9 @@ impl FileTable {
             ordered &= page.frame() == start.add(index - first);
             at = index + 1;
         }
-        let whole = survey.present == BLOCK_FRAMES && survey.busy + survey.lost == 0 && inside;
-        survey.in_order = survey.first.filter(|first| whole && ordered && first.is_aligned(Order::BLOCK));
+        ordered &= survey.present == BLOCK_FRAMES && survey.busy + survey.lost == 0;
+        ordered &= !file.is_cut_off(end - 1);
+        survey.in_order = survey.first.filter(|first| ordered && first.is_aligned(Order::BLOCK));
         survey
     }
 
@@ -157,36 +118,6 @@ impl FileTable {
         self.survey_block(pages.platform(), file.node(), first).in_order
     }
 
-    /// Makes the frame for it, which the caller has cleared, this page of nameless memory, if there is none; whether it did.
-    ///
-    /// # Errors
-    /// [`NotMoved::OutOfMemory`]; [`NotMoved::Missing`] where the file is being cut short.
-    pub fn fill_hole<P: Platform>(
-        &self,
-        pages: &PageAllocator<'_, P>,
-        file: &FileUse<'_>,
-        index: u64,
-        target: &mut BlockTarget,
-    ) -> Result<bool, NotMoved> {
-        let node = file.node();
-        debug_assert!(matches!(node.kind(), FileKind::Nameless { .. }), "others know their contents better");
-        let mut cached = node.pages.lock(pages.platform());
-        if node.is_cut_off(index) || index >= node.size(pages.platform()).div_ceil(FRAME_SIZE) {
-            return Err(NotMoved::Missing);
-        }
-        if cached.get(index).is_some() || target.is_given(index) {
-            return Ok(false);
-        }
-        let page = CachedPage::filled(target.frame(index), None);
-        let free = |memory| self.free_radix(pages, memory);
-        if !cached.insert(index, page, || self.alloc_radix(pages), free) {
-            return Err(NotMoved::OutOfMemory);
-        }
-        target.give(index);
-        self.count_cached(node.kind(), 1);
-        Ok(true)
-    }
-
     /// Makes pages busy that are to go to the block, save those that are there; [`COLLAPSE_FILE_PAGES`] at most. Ends with
     /// [`Self::end_gathering`].
     ///
@@ -197,18 +128,18 @@ impl FileTable {
         platform: &P,
         file: &FileClosed<'_>,
         pages: Range<u64>,
-        target: &BlockTarget,
+        room: &Room,
     ) -> Result<PagesMoving, NotMoved> {
-        let to = target.frame(pages.start);
+        let to = room.frame(pages.start);
         let mut moving = PagesMoving { first: pages.start, to, from: [None; COLLAPSE_FILE_PAGES] };
         let mut cached = file.node().pages.lock(platform);
         for (at, index) in pages.enumerate() {
             let page = cached.get(index).filter(|_| !file.node().is_cut_off(index));
             let page = page.ok_or(NotMoved::Missing)?;
-            let there = page.frame() == target.frame(index);
+            let there = page.frame() == room.frame(index);
             if page.is_lost() {
                 return Err(NotMoved::Lost);
-            } else if page.is_busy() || target.is_given(index) && !there {
+            } else if page.is_busy() || room.is_taken(index) && !there {
                 // It was moved away, or dropped and brought in again: its frame is no longer ours.
                 return Err(NotMoved::Busy);
             }
@@ -220,29 +151,32 @@ impl FileTable {
         Ok(moving)
     }
 
-    /// Puts the pages into their new frames, into which the caller has copied them, and opens them to everybody; or, without a
-    /// target, leaves them where they are. The frames that they leave are free.
+    /// Puts the pages into their new frames, into which the caller has copied them, and opens them to everybody; whether it did.
+    /// Without a room, or if one of these frames went bad, they stay where they are. The frames that they leave are free.
     pub fn end_gathering<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         collapse: &FileCollapse<'_>,
         moving: &PagesMoving,
-        mut target: Option<&mut BlockTarget>,
-    ) {
+        room: Option<&mut Room>,
+    ) -> bool {
+        let places = moving.each().map(|(.., to)| FrameMask::run(to.index_in_block(), 1));
+        let places = places.fold(FrameMask::EMPTY, FrameMask::union);
         let mut cached = collapse.node().pages.lock(pages.platform());
+        let moved = room.is_some_and(|room| pages.take_of_room(room, places));
         for (index, _, to) in moving.each() {
-            if let Some(target) = &mut target {
+            if moved {
                 cached.set_frame(index, to);
-                target.give(index);
             }
             cached.set_busy(index, false);
         }
-        drop(cached);
-        if target.is_some() {
+        if moved {
+            // Under the lock: who looks for the page of a frame that went bad finds it, or finds the frame free.
             for (frames, _) in moving.runs() {
                 pages.release(frames);
             }
         }
+        moved
     }
 
     /// Whether any of the pages is still mapped where it was.

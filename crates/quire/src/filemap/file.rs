@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use super::pages::FilePages;
 use super::views::FileViews;
 use crate::addr::Order;
+use crate::limits::FRAME_SIZE;
 use crate::platform::{FileId, Pager, Platform};
 use crate::rank::Rank;
 use crate::sync::{SpinGuard, SpinLock};
@@ -151,6 +152,11 @@ impl FileNode {
     /// Who maps the file.
     pub fn views<'a, P: Platform>(&'a self, platform: &'a P) -> SpinGuard<'a, FileViews, P> {
         self.views.lock(platform)
+    }
+
+    /// Whether a page lies wholly behind the file's end, or is about to. Asks the pager.
+    pub fn ends_before<P: Platform>(&self, platform: &P, index: u64) -> bool {
+        self.is_cut_off(index) || index >= self.size(platform).div_ceil(FRAME_SIZE)
     }
 
     /// Whether nobody may use this page any more, since the file is being cut short.

@@ -100,14 +100,8 @@ impl FileTable {
         if cached.get(index).is_some() {
             return Ok(false);
         }
-        let allocate = || self.alloc_radix(pages);
-        let entered =
-            cached.insert(index, CachedPage::busy(frame), allocate, |memory| self.free_radix(pages, memory));
-        if !entered {
-            return Err(FaultError::OutOfMemory);
-        }
+        self.enter(pages, node, &mut cached, (index, CachedPage::busy(frame)))?;
         pages.hold(FrameRange::folio(frame, Order::FRAME));
-        self.count_cached(node.kind(), 1);
         Ok(true)
     }
 }

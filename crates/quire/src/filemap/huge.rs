@@ -97,12 +97,8 @@ impl FileTable {
         if cached.get(index).is_some() {
             return Ok(false);
         }
-        let free = |memory| self.free_radix(pages, memory);
-        if cached.insert(index, CachedPage::promised(group), || self.alloc_radix(pages), free) {
-            Ok(true)
-        } else {
-            Err(AllocError::OutOfMemory)
-        }
+        let promise = CachedPage::promised(group);
+        self.enter(pages, right.node(), &mut cached, (index, promise)).map(|()| true)
     }
 
     /// What was promised last is there to stay.
@@ -157,12 +153,7 @@ impl FileTable {
         if before.is_some() && cached.replace(index, page) {
             return Ok(());
         }
-        let free = |memory| self.free_radix(pages, memory);
-        if cached.insert(index, page, || self.alloc_radix(pages), free) {
-            Ok(())
-        } else {
-            Err(AllocError::OutOfMemory)
-        }
+        self.enter(pages, file, &mut cached, (index, page))
     }
 
     /// Takes the first of these pages out that is there or promised. Nobody uses it or will, and nobody maps it.

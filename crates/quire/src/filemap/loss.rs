@@ -5,6 +5,7 @@ use super::FileTable;
 use super::file::{FileClosed, FileKind};
 use crate::addr::{Frame, FrameRange, Order};
 use crate::error::AllocError;
+use crate::limits::LOCK_HOLD_FRAMES;
 use crate::page_alloc::{Gfp, PageAllocator};
 use crate::platform::Platform;
 
@@ -26,7 +27,44 @@ impl LostPage {
     }
 }
 
+/// Where the page is that a frame holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SoughtPage {
+    /// In the file, at this index, and the caller has made it busy.
+    Found(u64),
+    /// In the file, and somebody else reads, writes or moves it.
+    Busy,
+    /// At this index or behind it, if it is in the file.
+    NotBefore(u64),
+    /// Not in the file.
+    Elsewhere,
+}
+
 impl FileTable {
+    /// Looks at some pages from index `from` on for the one in this frame, and makes it busy.
+    pub fn begin_loss<P: Platform>(
+        &self,
+        platform: &P,
+        file: &FileClosed<'_>,
+        frame: Frame,
+        from: u64,
+    ) -> SoughtPage {
+        let mut cached = file.node().pages.lock(platform);
+        let mut at = from;
+        for _ in 0..LOCK_HOLD_FRAMES {
+            match cached.next(at) {
+                None => return SoughtPage::Elsewhere,
+                Some((index, page)) if page.frame() != frame => at = index + 1,
+                Some((_, page)) if page.is_busy() => return SoughtPage::Busy,
+                Some((index, _)) => {
+                    cached.set_busy(index, true);
+                    return SoughtPage::Found(index);
+                }
+            }
+        }
+        SoughtPage::NotBefore(at)
+    }
+
     /// Finds out what is lost with a page that the caller has made busy.
     ///
     /// # Errors

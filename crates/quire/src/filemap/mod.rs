@@ -31,11 +31,11 @@ mod truncate;
 mod views;
 mod writeback;
 
-pub use collapse::{BlockSurvey, BlockTarget, NotMoved, PagesMoving};
+pub use collapse::{BlockSurvey, NotMoved, PagesMoving};
 pub use file::{FileClosed, FileCollapse, FileKind, FileNode, FileRef, FileResize, FileUse};
 pub use fill::Filled;
 pub use huge::HugePage;
-pub use loss::LostPage;
+pub use loss::{LostPage, SoughtPage};
 pub use radix::INDEX_END;
 pub use reclaim::PageRuns;
 pub use relocate::MovedPage;

@@ -2,11 +2,13 @@
 #![forbid(unsafe_code)]
 
 use super::FileTable;
-use super::file::{FileKind, FileUse};
-use super::pages::CachedPage;
+use super::collapse::NotMoved;
+use super::file::{FileKind, FileNode, FileUse};
+use super::pages::{CachedPage, FilePages};
 use crate::addr::{Frame, FrameRange, Order};
 use crate::error::AllocError;
-use crate::page_alloc::PageAllocator;
+use crate::memmap::FrameMask;
+use crate::page_alloc::{PageAllocator, Room};
 use crate::platform::Platform;
 
 impl FileTable {
@@ -28,13 +30,54 @@ impl FileTable {
         if cached.get(index).is_some() {
             return Ok(false);
         }
-        let page = CachedPage::filled(frame, None);
+        self.enter(pages, node, &mut cached, (index, CachedPage::filled(frame, None)))?;
+        pages.hold(FrameRange::folio(frame, Order::FRAME));
+        Ok(true)
+    }
+
+    /// Makes the frame for it in the room, which the caller has cleared, this page of a nameless file, if there is none.
+    ///
+    /// # Errors
+    /// [`NotMoved`].
+    pub fn fill_hole<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        file: &FileUse<'_>,
+        index: u64,
+        room: &mut Room,
+    ) -> Result<(), NotMoved> {
+        let (node, frame) = (file.node(), room.frame(index));
+        debug_assert!(matches!(node.kind(), FileKind::Nameless { .. }), "others know their contents better");
+        let mut cached = node.pages.lock(pages.platform());
+        if node.ends_before(pages.platform(), index) {
+            return Err(NotMoved::Missing);
+        }
+        if cached.get(index).is_some() || room.is_taken(index) {
+            return Ok(());
+        }
+        if !pages.take_of_room(room, FrameMask::run(frame.index_in_block(), 1)) {
+            return Err(NotMoved::Busy);
+        }
+        let entered = self.enter(pages, node, &mut cached, (index, CachedPage::filled(frame, None)));
+        if entered.is_err() {
+            pages.release(FrameRange::folio(frame, Order::FRAME));
+        }
+        entered.map_err(|_| NotMoved::OutOfMemory)
+    }
+
+    /// Enters a page where there is none, under the file's lock.
+    pub(super) fn enter<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        node: &FileNode,
+        cached: &mut FilePages,
+        (index, page): (u64, CachedPage),
+    ) -> Result<(), AllocError> {
         let free = |memory| self.free_radix(pages, memory);
         if !cached.insert(index, page, || self.alloc_radix(pages), free) {
             return Err(AllocError::OutOfMemory);
         }
-        pages.hold(FrameRange::folio(frame, Order::FRAME));
         self.count_cached(node.kind(), 1);
-        Ok(true)
+        Ok(())
     }
 }

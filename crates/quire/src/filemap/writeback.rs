@@ -75,10 +75,11 @@ fn write_runs<P: Platform>(
         // tasks from using it (protocol in the module's head).
         let bytes = unsafe { &*platform.direct_map(page.frame().addr()).cast::<[u8; FRAME_SIZE as usize]>() };
         let written = platform.pager().write(file, index, bytes);
+        // What was cut off meanwhile need not be written.
+        let wanted = written.is_err() && index < node.size(platform).div_ceil(FRAME_SIZE);
         let mut cached = node.pages.lock(platform);
         cached.set_busy(index, false);
-        // What was cut off meanwhile need not be written.
-        if written.is_err() && index < node.size(platform).div_ceil(FRAME_SIZE) {
+        if wanted {
             cached.set_dirty(index, true);
             outcome = Err(MmError::Io);
         }

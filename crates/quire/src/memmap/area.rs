@@ -53,6 +53,8 @@ impl FrameState {
     pub const FREE: Self = Self(1 << 7);
     /// Lost: the memory is broken. It stays so for ever.
     pub const BAD: Self = Self(1 << 5);
+    /// In use as a part of a room, of which nobody has made anything yet (`page_alloc/room.rs`): neither mapped nor held.
+    pub const ROOM: Self = Self(1 << 4);
 
     /// A folio of this order, below a block's, is in use, and nobody has mapped or held any of it since it was handed
     /// out: freeing it needs no other check.

@@ -27,7 +27,7 @@ const ROUNDS: usize = 16;
 /// What is to be done about a frame that went bad.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Nothing: it was free, and is lost.
+    /// Nothing: it was free, or in a room ([`super::Room`]), and is lost.
     Lost,
     /// It belongs to a folio of whole blocks that nobody maps, and is marked: it is lost when the folio is freed.
     Marked,
@@ -128,6 +128,12 @@ impl<P: Platform> PageAllocator<'_, P> {
             Verdict::Anonymous
         } else if block.held.contains(index) {
             if block.heads.contains(index) { Verdict::Held } else { Verdict::Unrecoverable }
+        } else if state == FrameState::ROOM && block.heads.contains(index) {
+            // Inside a folio it is what was left there.
+            block.heads.remove_run(index, 1);
+            block.held.insert_run(index, 1);
+            self.lose(block, index);
+            Verdict::Lost
         } else if self.is_listed(block, index, state) {
             Verdict::Busy
         } else if block.mobility() == Mobility::Movable as u8 {

@@ -121,15 +121,16 @@ impl<P: Platform> PageAllocator<'_, P> {
     ) -> Result<Split, SplitError> {
         let block = self.memmap.block(number);
         block.lock(self.platform);
-        let unmapped = self.unmapped_frames(block, mapped);
+        let found = self.unmapped_frames(block, mapped);
+        let unmapped = found.unwrap_or(FrameMask::EMPTY);
         let marks = if self.bad_frames() == 0 { FrameMask::EMPTY } else { block.used.load() };
         let place = match place_for(number, unmapped.without(marks), room) {
             _ if block.state() != BlockState::Folio || block.order.load(Ordering::Relaxed) != BLOCK_ORDER => {
                 Err(SplitError::NotAFolio)
             }
             _ if block.large_maps.load(Ordering::Relaxed) != 0 => Err(SplitError::InUse),
-            // Somebody is about to find out whose the frame is that went bad, and takes the mark off.
-            _ if block.held.contains(0) && !marks.is_empty() => Err(SplitError::InUse),
+            // It is lost with the folio, unless somebody is about to find out whose it is, and takes the mark off.
+            _ if found.is_none() && !marks.is_empty() => Err(SplitError::InUse),
             place => place.ok_or(SplitError::OutOfMemory),
         };
         let place = match place {
@@ -162,14 +163,11 @@ impl<P: Platform> PageAllocator<'_, P> {
         Ok(Split { freed: freed.count() as u64, used_room: place.own.is_empty() })
     }
 
-    /// The frames of a folio of order 9 that nobody maps or holds, if others are mapped. Under its lock.
-    fn unmapped_frames(&self, block: &Block, mapped: bool) -> FrameMask {
+    /// The frames of a folio of order 9 that nobody maps, if others are mapped and nobody holds it. Under its lock.
+    fn unmapped_frames(&self, block: &Block, mapped: bool) -> Option<FrameMask> {
         let counted = block.small_maps(self.platform).nonzero();
-        if block.held.contains(0) || counted.is_empty() && !mapped {
-            FrameMask::EMPTY
-        } else {
-            FrameMask::ALL.without(counted)
-        }
+        let shared = !block.held.contains(0) && (mapped || !counted.is_empty());
+        shared.then(|| FrameMask::ALL.without(counted))
     }
 
     /// Makes the record of a folio of order 9 that of a block in small pieces, all of them in use. Under its lock.

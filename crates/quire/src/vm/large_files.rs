@@ -59,7 +59,7 @@ impl<P: Platform> FoundSpace<'_, '_, P> {
     /// Unmaps the leaves of a range that are no private copies. The file is closed.
     pub(super) fn unmap_cached(&self, vma: &Vma, range: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
         self.part_large(vma, range, gather);
-        self.unmap_where(range, gather, |leaf| !leaf.has(EntryFlags::ANON) && !leaf.has(EntryFlags::SPECIAL));
+        self.unmap_where(range, gather, is_cached);
     }
 
     /// Unmaps the leaves of a range that are neither private copies nor marked for a handler; where memory is locked, not those for
@@ -71,9 +71,14 @@ impl<P: Platform> FoundSpace<'_, '_, P> {
             return;
         }
         self.part_large(vma, range, gather);
-        self.unmap_where(range, gather, |leaf| {
-            !leaf.has(EntryFlags::ANON) && !leaf.has(EntryFlags::SPECIAL) && !leaf.has(EntryFlags::UFFD_WP)
-        });
+        self.unmap_where(range, gather, |leaf| is_cached(leaf) && !leaf.has(EntryFlags::UFFD_WP));
+    }
+
+    /// Whether [`Self::unmap_plain`] would leave a leaf of a range where it is, since it is marked for a handler.
+    pub(super) fn has_marked(&self, range: VirtRange) -> bool {
+        let mut marked = false;
+        self.tables().runs(range, |run| marked |= is_cached(run.first) && run.first.has(EntryFlags::UFFD_WP));
+        marked
     }
 
     fn unmap_where(
@@ -104,6 +109,11 @@ impl<P: Platform> FoundSpace<'_, '_, P> {
     fn reaches_over(&self, at: VirtAddr) -> bool {
         !at.is_aligned(BLOCK_SIZE) && self.tables().lookup(at).leaf_size() == Some(PageSize::Size2M)
     }
+}
+
+/// Whether a leaf maps a page of the file, and no private copy.
+fn is_cached(leaf: Entry) -> bool {
+    !leaf.has(EntryFlags::ANON) && !leaf.has(EntryFlags::SPECIAL)
 }
 
 fn is_locked(vma: &Vma) -> bool {

@@ -2,7 +2,7 @@
 //!
 //! | the frame is | then |
 //! |---|---|
-//! | free, wherever it is | it is lost ([`crate::page_alloc::Verdict`]) |
+//! | free, wherever it is, or kept for a page that is to move there | it is lost ([`crate::page_alloc::Verdict`]) |
 //! | anonymous memory | its folio comes apart; every leaf of the frame becomes a marker, and whoever touches one is told ([`FaultError::Poisoned`](crate::error::FaultError::Poisoned)) |
 //! | a clean page of a file | it is unmapped and dropped; the next access reads it again |
 //! | a page of a file that is newer than the file | as anonymous memory for those who mapped it; others read what the file has |
@@ -26,7 +26,7 @@ use super::vma::VmaFlags;
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use crate::arch::EntryFlags;
 use crate::error::MemoryFailureError;
-use crate::filemap::FileClosed;
+use crate::filemap::{FileClosed, SoughtPage};
 use crate::limits::{BLOCK_SIZE, FRAME_SHIFT, FRAME_SIZE};
 use crate::page_alloc::Verdict;
 use crate::pgtable::{PageTables, Zap};
@@ -42,7 +42,7 @@ const HELD_ROUNDS: usize = 8;
 /// What a frame was that went bad, and what became of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemoryFailure {
-    /// It was free and is lost.
+    /// It was free, or kept for a page of a file that was to move there, and is lost.
     Free,
     /// It belongs to a folio of whole blocks that somebody was handed and nobody maps: it is lost when the folio is freed.
     Marked,
@@ -234,48 +234,48 @@ impl<P: Platform> Memory<'_, P> {
             place = next;
             let done = match file.node().try_close() {
                 Some(closed) => self.lose_page(&closed, frame),
-                None => {
-                    busy = true;
-                    Ok(None)
-                }
+                None => Err(MemoryFailureError::Busy),
             };
             self.close(file);
-            if done != Ok(None) {
-                return done;
+            match done {
+                Ok(None) => {}
+                Err(MemoryFailureError::Busy) => busy = true,
+                done => return done,
             }
         }
         if busy || !last_time { Ok(None) } else { Err(MemoryFailureError::Unrecoverable) }
     }
 
+    /// Drops the page of a closed file that a frame holds, if one of its pages is there.
     fn lose_page(
         &self,
         file: &FileClosed<'_>,
         frame: Frame,
     ) -> Result<Option<MemoryFailure>, MemoryFailureError> {
-        let one = FrameRange::folio(frame, Order::FRAME);
-        let mut from = Some(0);
-        while let Some(at) = from {
-            let (runs, next) = self.files().begin_moving(self.platform(), file, one, at);
-            if let Some(index) = runs.indices().next() {
-                let prepared = self.files().prepare_loss(self.pages(), file, index);
-                let Ok(loss) = prepared else { return Err(MemoryFailureError::OutOfMemory) };
-                if loss.is_last_copy() && !self.split_around(file, index) {
-                    self.files().call_off(self.pages(), file, index, loss);
-                    return Err(MemoryFailureError::OutOfMemory);
-                }
-                self.unmap_lost(file, index, loss.is_last_copy());
-                if self.pages().mapcount(frame) != 0 {
-                    self.files().call_off(self.pages(), file, index, loss);
-                    return Ok(None);
-                }
-                self.files().lose(self.pages(), file, index, loss);
-                self.pages().bury(frame);
-                let last = loss.is_last_copy();
-                return Ok(Some(if last { MemoryFailure::PageLost } else { MemoryFailure::Dropped }));
+        let mut from = 0;
+        let index = loop {
+            match self.files().begin_loss(self.platform(), file, frame, from) {
+                SoughtPage::Found(index) => break index,
+                SoughtPage::NotBefore(at) => from = at,
+                SoughtPage::Busy => return Err(MemoryFailureError::Busy),
+                SoughtPage::Elsewhere => return Ok(None),
             }
-            from = next;
+        };
+        let prepared = self.files().prepare_loss(self.pages(), file, index);
+        let Ok(loss) = prepared else { return Err(MemoryFailureError::OutOfMemory) };
+        if loss.is_last_copy() && !self.split_around(file, index) {
+            self.files().call_off(self.pages(), file, index, loss);
+            return Err(MemoryFailureError::OutOfMemory);
         }
-        Ok(None)
+        self.unmap_lost(file, index, loss.is_last_copy());
+        if self.pages().mapcount(frame) != 0 {
+            self.files().call_off(self.pages(), file, index, loss);
+            return Err(MemoryFailureError::Busy);
+        }
+        self.files().lose(self.pages(), file, index, loss);
+        self.pages().bury(frame);
+        let last = loss.is_last_copy();
+        Ok(Some(if last { MemoryFailure::PageLost } else { MemoryFailure::Dropped }))
     }
 
     /// Unmaps a page of a closed file; with markers where what it held is nowhere else.

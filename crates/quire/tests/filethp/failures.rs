@@ -2,6 +2,7 @@
 
 use hosted::{FailurePlan, Hosted};
 use quire::addr::{Order, VirtAddr};
+use quire::error::MmError;
 use quire::page_alloc::Gfp;
 use quire::vm::{Advice, File, Refusal};
 
@@ -147,5 +148,21 @@ fn reads_may_fail() {
         check_text(machine, mm, BASE + HUGE - 512 * PAGE, 0..512);
         crate::support::moved(mm, BASE);
         check_text(machine, mm, BASE, 0..1024);
+    });
+}
+
+/// A page cannot be written back: it stays dirty, and the pager is asked about it with no lock held.
+#[test]
+fn writes_may_fail() {
+    text(|machine, _, mm, file| {
+        mm.mmap(&shared(file, THERE, HUGE)).unwrap();
+        (0..3).for_each(|page| store(machine, mm, THERE + page * PAGE, page).unwrap());
+        machine.files().set_write_failures(FailurePlan::Nth(1));
+        assert_eq!(file.sync(), Err(MmError::Io));
+        assert_eq!(file.dirty(), 1);
+        machine.files().set_write_failures(FailurePlan::Off);
+        file.sync().unwrap();
+        assert_eq!(file.dirty(), 0);
+        assert_eq!(machine.files().written_pages(crate::support::TEXT).len(), 3);
     });
 }

@@ -5,6 +5,7 @@ mod common;
 mod counts;
 mod failures;
 mod faults;
+mod moments;
 mod refusals;
 mod scan;
 mod support;

@@ -1,6 +1,7 @@
 //! The background collapser, and its limits.
 
 use quire::addr::{Order, VirtAddr};
+use quire::stats::Stat;
 use quire::vm::{Advice, CollapseLimits, Collapser, FolioPolicy, OrderPolicy, Refusal, Scanned};
 
 use crate::support::{
@@ -97,7 +98,37 @@ fn it_repairs() {
         assert!(is_large(machine, mm, BASE));
         check(machine, mm, BASE, 0..512);
         store(machine, mm, BASE, 1).unwrap();
-        assert_eq!(manager.stat(quire::stats::Stat::ThpCollapseShape), 1);
-        assert_eq!(manager.stat(quire::stats::Stat::ThpCollapseFile), 1);
+        assert_eq!(manager.stat(Stat::ThpCollapseShape), 1);
+        assert_eq!(manager.stat(Stat::ThpCollapseFile), 1);
+    });
+}
+
+/// A page that somebody has marked for a handler stays where it is, whoever it is, so none of the others moves either: not at
+/// each pass again.
+#[test]
+fn it_moves_nothing_where_a_page_is_marked() {
+    nameless(|machine, manager, mm, file| {
+        mm.madvise(VirtAddr(BASE), HUGE, Advice::HugePage).unwrap();
+        let other = manager.new_mm().unwrap();
+        other.mmap(&shared(file, BASE + HUGE, HUGE)).unwrap();
+        inside(mm, &other, || check(machine, &other, BASE + HUGE, 0..512));
+        let moved = || manager.stat(Stat::ThpCollapsePages);
+        let mut collapser = Collapser::default();
+        // The last page of all, as somebody else maps it; and the one who is scanned, at another address.
+        mm.mmap(&shared(file, BASE + 8 * HUGE, HUGE)).unwrap();
+        check(machine, mm, BASE + 8 * HUGE, 511..512);
+        for (marker, addr) in [(&other, BASE + HUGE), (mm, BASE + 8 * HUGE)] {
+            marker.write_protect_marked(VirtAddr(addr + 511 * PAGE), PAGE).unwrap();
+            for _ in 0..3 {
+                assert_eq!(round(manager, &mut collapser), (0, Some(Refusal::Held)));
+            }
+            assert_eq!((moved(), manager.stat(Stat::ThpCollapseAlloc)), (0, 0));
+            marker.remove_write_protect_marks(VirtAddr(addr), HUGE).unwrap();
+        }
+        assert_eq!(round(manager, &mut collapser), (1, None));
+        assert_eq!(moved(), 512);
+        check(machine, mm, BASE, 0..512);
+        other.validate().unwrap();
+        other.exit();
     });
 }

@@ -69,19 +69,27 @@ impl<P: Platform> Memory<'_, P> {
             return self.collapse_file(body, extent, terms);
         }
         let vma = terms.mapping(&space, extent, self.policy())?;
-        let survey = match PageTables::new(self.pages(), &body.context).survey(extent.start, &Copied::NOTHING)
-        {
-            Stands::Large => return Ok(Done::Large),
-            Stands::Nothing(_) => return Err(Refusal::Empty),
-            Stands::Other => return Err(Refusal::Lost),
-            Stands::Table(survey) => survey,
-        };
+        let Some(survey) = self.survey_extent(body, extent)? else { return Ok(Done::Large) };
         terms.leaves(vma, &survey)?;
         drop(space);
         if survey.in_order && self.collapse_shape(body, extent, terms)? {
             return Ok(Done::Reshaped);
         }
         self.collapse_by_copy(body, extent, terms, &survey)
+    }
+
+    /// What maps an aligned range of 2 MiB, if that is not one leaf. The lock is held; for reading, the answer may be old.
+    pub(super) fn survey_extent(
+        &self,
+        body: &MmBody,
+        extent: VirtRange,
+    ) -> Result<Option<TableSurvey>, Refusal> {
+        match PageTables::new(self.pages(), &body.context).survey(extent.start, &Copied::NOTHING) {
+            Stands::Large => Ok(None),
+            Stands::Nothing(_) => Ok(Some(TableSurvey::default())),
+            Stands::Table(survey) => Ok(Some(survey)),
+            Stands::Other => Err(Refusal::Lost),
+        }
     }
 
     /// Tries to make one leaf of leaves that map one folio in order; whether they did.

@@ -19,19 +19,20 @@
 //! wait for, and it refuses pages that are dirty.)
 #![forbid(unsafe_code)]
 
+use core::ops::Range;
+
 use super::limits::Terms;
 use super::report::{Done, Refusal};
 use crate::addr::{FrameRange, Order, PageSize, VirtRange};
 use crate::clear::Copier;
 use crate::error::FaultError;
 use crate::filemap::{
-    BlockSurvey, BlockTarget, FileClosed, FileCollapse, FileKind, FileNode, FileUse, NotMoved, PageRuns,
-    PagesMoving,
+    BlockSurvey, FileClosed, FileCollapse, FileKind, FileNode, FileUse, NotMoved, PageRuns, PagesMoving,
 };
 use crate::limits::{
     BLOCK_FRAMES, BLOCK_SIZE, CLEAR_STRETCH_BYTES, COLLAPSE_FILE_PAGES, COLLAPSE_FILE_TRIES, FRAME_SIZE,
 };
-use crate::page_alloc::Contents;
+use crate::page_alloc::{Contents, Room};
 use crate::pgtable::{Copied, PageTables, Stands, TableSurvey, Zap};
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
@@ -55,6 +56,13 @@ struct Job<'a> {
     first: u64,
 }
 
+impl Job<'_> {
+    /// The pages.
+    fn pages(&self) -> Range<u64> {
+        self.first..self.first + BLOCK_FRAMES as u64
+    }
+}
+
 impl From<NotMoved> for Refusal {
     fn from(why: NotMoved) -> Self {
         match why {
@@ -75,12 +83,8 @@ impl<P: Platform> Memory<'_, P> {
     ) -> Result<Done, Refusal> {
         let space = body.space.read(self.platform());
         let (_, file, first) = terms.file(&space, extent, self.policy())?;
-        let tables = PageTables::new(self.pages(), &body.context);
-        match tables.survey(extent.start, &Copied::NOTHING) {
-            Stands::Large => return Ok(Done::Large),
-            Stands::Other => return Err(Refusal::Lost),
-            Stands::Table(survey) => check_leaves(&survey)?,
-            Stands::Nothing(_) => {}
+        if self.is_large_file(body, extent)? {
+            return Ok(Done::Large);
         }
         let file = file.again();
         drop(space);
@@ -94,70 +98,62 @@ impl<P: Platform> Memory<'_, P> {
 
     fn collapse_pages(&self, job: &Job<'_>) -> Result<Done, Refusal> {
         let node = job.collapse.node();
+        let beyond = node.ends_before(self.platform(), job.pages().end - 1);
         let survey = self.files().survey_block(self.platform(), node, job.first);
-        job.terms.pages(node.kind(), &survey)?;
+        job.terms.pages(node.kind(), beyond, &survey)?;
         let in_order = survey.in_order.is_some();
         if !in_order {
+            self.check_mappers(job)?;
             self.gather(job, &survey)?;
         }
         self.put_file_leaf(job)?;
-        self.make_way(node, job.first);
+        self.make_way(node, job.pages());
         let stat = if in_order { Stat::ThpCollapseShape } else { Stat::ThpCollapseFile };
         self.pages().count(stat, 1);
         Ok(if in_order { Done::Reshaped } else { Done::Copied })
     }
 
+    /// Refuses pages of which somebody has marked one for a handler, before any moves: else the others would at each attempt.
+    fn check_mappers(&self, job: &Job<'_>) -> Result<(), Refusal> {
+        let mut marked = false;
+        self.each_mapper(job.collapse.node(), &job.pages(), |found| {
+            found.each_part(&job.pages(), |_, range| marked |= found.has_marked(range));
+        });
+        if marked { Err(Refusal::Held) } else { Ok(()) }
+    }
+
     /// Brings the pages into a block of their own.
     fn gather(&self, job: &Job<'_>, survey: &BlockSurvey) -> Result<(), Refusal> {
-        let Ok((mut target, contents)) = self.block_for(survey) else {
+        let target = self.collapse_target(survey.first, survey.present < BLOCK_FRAMES / 2).ok();
+        let opened = target.and_then(|(block, contents)| Some((self.pages().open_room(block)?, contents)));
+        let Some((mut room, contents)) = opened else {
             self.pages().count(Stat::ThpCollapseAllocFailed, 1);
             return Err(Refusal::NoMemory);
         };
         self.pages().count(Stat::ThpCollapseAlloc, 1);
         // What goes meanwhile refuses the rest.
         let complete = survey.present == BLOCK_FRAMES;
-        let brought = if complete { Ok(()) } else { self.bring_missing(job, &mut target, contents) };
-        let done = brought.and_then(|()| self.fill_block(job, &mut target));
-        target.give_back(self.pages());
+        let brought = if complete { Ok(()) } else { self.bring_missing(job, &mut room, contents) };
+        let done = brought.and_then(|()| self.fill_block(job, &mut room));
+        self.pages().close_room(room);
         done
     }
 
-    /// A block in small pieces, all of whose frames are ours. Its descriptors stand elsewhere: 1/64 of its size.
-    fn block_for(&self, survey: &BlockSurvey) -> Result<(BlockTarget, Contents), Refusal> {
-        let pages = self.pages();
-        let (block, contents) = self.collapse_target(survey.first, survey.present < BLOCK_FRAMES / 2)?;
-        let folio = FrameRange::folio(block, Order::BLOCK);
-        // Held first: what goes bad from here on is not taken for lost with a folio that nobody uses.
-        pages.hold(folio);
-        if pages.has_bad(block) || pages.split_folio(block, Order::FRAME).is_err() {
-            // Where memory went bad, what is bad is lost as the folio is freed.
-            pages.release(folio);
-            return Err(Refusal::NoMemory);
-        }
-        Ok((BlockTarget::new(block), contents))
-    }
-
     /// Brings in what is missing of the pages.
-    fn bring_missing(
-        &self,
-        job: &Job<'_>,
-        target: &mut BlockTarget,
-        contents: Contents,
-    ) -> Result<(), Refusal> {
-        for index in job.first..job.first + BLOCK_FRAMES as u64 {
+    fn bring_missing(&self, job: &Job<'_>, room: &mut Room, contents: Contents) -> Result<(), Refusal> {
+        for index in job.pages() {
             // Whether what is there was lost is seen later.
             if self.files().is_lost(self.platform(), job.collapse.node(), index).is_none() {
-                self.bring_in(job, index, target, contents)?;
+                self.bring_in(job, index, room, contents)?;
             }
         }
         Ok(())
     }
 
-    fn fill_block(&self, job: &Job<'_>, target: &mut BlockTarget) -> Result<(), Refusal> {
-        let all = job.first..job.first + BLOCK_FRAMES as u64;
+    fn fill_block(&self, job: &Job<'_>, room: &mut Room) -> Result<(), Refusal> {
         let copier = self.pages().clearer().copier(self.platform(), BLOCK_SIZE, TouchHint::Later);
-        for start in all.step_by(COLLAPSE_FILE_PAGES) {
-            self.gather_some(job, start, target, &copier)?;
+        for start in job.pages().step_by(COLLAPSE_FILE_PAGES) {
+            self.gather_some(job, start, room, &copier)?;
             self.platform().reschedule_point();
         }
         Ok(())
@@ -168,7 +164,7 @@ impl<P: Platform> Memory<'_, P> {
         &self,
         job: &Job<'_>,
         index: u64,
-        target: &mut BlockTarget,
+        room: &mut Room,
         contents: Contents,
     ) -> Result<(), Refusal> {
         let file = self.use_of(job.collapse.node())?;
@@ -182,11 +178,10 @@ impl<P: Platform> Memory<'_, P> {
             });
         }
         if contents == Contents::Unknown {
-            let frame = FrameRange::folio(target.frame(index), Order::FRAME);
+            let frame = FrameRange::folio(room.frame(index), Order::FRAME);
             self.pages().clear(frame, TouchHint::Later);
         }
-        self.files().fill_hole(self.pages(), &file, index, target)?;
-        Ok(())
+        Ok(self.files().fill_hole(self.pages(), &file, index, room)?)
     }
 
     fn use_of<'n>(&self, node: &'n FileNode) -> Result<FileUse<'n>, Refusal> {
@@ -215,13 +210,13 @@ impl<P: Platform> Memory<'_, P> {
         &self,
         job: &Job<'_>,
         start: u64,
-        target: &mut BlockTarget,
+        room: &mut Room,
         copier: &Copier<'_, P>,
     ) -> Result<(), Refusal> {
         let (files, node) = (self.files(), job.collapse.node());
         let part = start..start + COLLAPSE_FILE_PAGES as u64;
         let closed = self.close_soon(node)?;
-        let moving = files.begin_gathering(self.platform(), &closed, part.clone(), target)?;
+        let moving = files.begin_gathering(self.platform(), &closed, part.clone(), room)?;
         if moving.is_empty() {
             return Ok(());
         }
@@ -233,13 +228,18 @@ impl<P: Platform> Memory<'_, P> {
         if ours {
             self.copy_pages(&moving, copier);
         }
-        files.end_gathering(self.pages(), &job.collapse, &moving, ours.then_some(target));
+        let moved = files.end_gathering(self.pages(), &job.collapse, &moving, ours.then_some(room));
         // Whether a larger leaf comes or not. Where somebody waits for a pager meanwhile, they come with the next fault.
         if locked && let Ok(closed) = self.close_soon(node) {
             self.map_locked(&closed, &runs);
         }
-        // Where stores are watched the leaf stays, and where memory is locked and there is none for a split.
-        if ours { Ok(()) } else { Err(Refusal::Held) }
+        match (ours, moved) {
+            (_, true) => Ok(()),
+            // Some of the block went bad.
+            (true, false) => Err(Refusal::Busy),
+            // Where stores are watched the leaf stays, and where memory is locked and there is none for a split.
+            (false, false) => Err(Refusal::Held),
+        }
     }
 
     fn copy_pages(&self, moving: &PagesMoving, copier: &Copier<'_, P>) {
@@ -284,11 +284,8 @@ impl<P: Platform> Memory<'_, P> {
         let block = survey.in_order.ok_or(Refusal::Busy)?;
         let writable = vma.may_map_block(extent).ok_or(Refusal::Busy)?;
         let tables = PageTables::new(self.pages(), &body.context);
-        match tables.survey(extent.start, &Copied::NOTHING) {
-            Stands::Large => return Ok(()),
-            Stands::Other => return Err(Refusal::Lost),
-            Stands::Table(survey) => check_leaves(&survey)?,
-            Stands::Nothing(_) => {}
+        if self.is_large_file(body, extent)? {
+            return Ok(());
         }
         tables.prepare(extent.start, PageSize::Size2M).map_err(|_| Refusal::NoMemory)?;
         let mut gather = MmuGather::new(self.pages(), &body.context);
@@ -305,9 +302,14 @@ impl<P: Platform> Memory<'_, P> {
         mapped.map_err(|_| Refusal::Busy)
     }
 
+    /// Whether one leaf maps 2 MiB of a file already; refused where what does is not to give way to one. The lock is held.
+    fn is_large_file(&self, body: &MmBody, extent: VirtRange) -> Result<bool, Refusal> {
+        let Some(survey) = self.survey_extent(body, extent)? else { return Ok(true) };
+        check_leaves(&survey).map(|()| false)
+    }
+
     /// Takes tables away, in all address spaces, in whose place a leaf onto the block of these pages may come.
-    fn make_way(&self, node: &FileNode, first: u64) {
-        let pages = first..first + BLOCK_FRAMES as u64;
+    fn make_way(&self, node: &FileNode, pages: Range<u64>) {
         let mut after = 0;
         while let Some(body) = FoundBody::next(self.platform(), node, after, &pages) {
             after = body.mapper.number();
@@ -322,7 +324,7 @@ impl<P: Platform> Memory<'_, P> {
                 if vma.attributes.flags.contains(VmaFlags::LOCKED) {
                     if let Some(file) = node.enter() {
                         // What cannot be had stays as it is.
-                        let _refused = self.map_block(&body, vma, range, &file, first);
+                        let _refused = self.map_block(&body, vma, range, &file, pages.start);
                     }
                     return;
                 }

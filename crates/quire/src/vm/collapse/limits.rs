@@ -77,11 +77,11 @@ impl Terms {
         Ok((vma, file, first))
     }
 
-    /// Whether the pages of a file do.
-    pub(super) fn pages(&self, kind: FileKind, survey: &BlockSurvey) -> Result<(), Refusal> {
+    /// Whether the pages of a file do, of which some are behind its end or not.
+    pub(super) fn pages(&self, kind: FileKind, beyond: bool, survey: &BlockSurvey) -> Result<(), Refusal> {
         let refused = |refused: bool, why| if refused { Err(why) } else { Ok(()) };
         let (missing, paged) = (BLOCK_FRAMES - survey.present, matches!(kind, FileKind::Paged(_)));
-        refused(!survey.inside, Refusal::Beyond)?;
+        refused(beyond, Refusal::Beyond)?;
         refused(survey.lost > 0, Refusal::Lost)?;
         refused(survey.present == 0 && !paged, Refusal::Empty)?;
         refused(survey.busy > 0, Refusal::Busy)?;

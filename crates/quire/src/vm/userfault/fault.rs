@@ -99,7 +99,7 @@ impl<P: Platform> Memory<'_, P> {
             return Page::Absent;
         };
         let node = file.node();
-        if node.is_cut_off(index) || index >= node.size(self.platform()).div_ceil(FRAME_SIZE) {
+        if node.ends_before(self.platform(), index) {
             return Page::None;
         }
         match vma.attributes.huge_size() {

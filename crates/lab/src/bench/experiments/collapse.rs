@@ -78,18 +78,12 @@ fn beside_each_other(rows: &[Row]) -> anyhow::Result<String> {
     let mut text = table::new(&header.map(str::to_owned), 1);
     for case in table::distinct(rows.iter().map(|row| row.case.as_str())) {
         let over = |arm, base| relative(median(rows, arm, case), median(rows, base, case));
-        let direct = case.replace("staged", "direct");
-        let staged = if case.starts_with("staged") {
-            relative(median(rows, "quire", case), median(rows, "quire", &direct))
-        } else {
-            String::new()
-        };
         text.add_row(vec![
             case.to_owned(),
             over("per-frame", "quire"),
             over("quire", "head-only"),
             over("quire", "head-only-by-leaf"),
-            staged,
+            over("quire", "quire-direct"),
             over("linux", "quire"),
         ]);
     }

@@ -51,6 +51,7 @@ pub fn name_of(counts: CountScheme) -> &'static str {
 pub fn all() -> Vec<Box<dyn Arm<Collapse>>> {
     let mut arms: Vec<Box<dyn Arm<Collapse>>> =
         CountScheme::ALL.map(|counts| Box::new(ours::Quire { counts }) as Box<dyn Arm<Collapse>>).into();
+    arms.insert(1, Box::new(ours::Direct));
     arms.push(Linux::arm(&linux::COLLAPSE));
     arms
 }

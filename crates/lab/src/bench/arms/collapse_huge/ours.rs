@@ -12,7 +12,7 @@ use quire::manager::{Config, MemoryManager};
 use quire::page_alloc::{AllocatorConfig, CountScheme, NodeSet};
 use quire::platform::Platform;
 use quire::stats::Stat;
-use quire::vm::{Access, Advice, Backing, File, MapRequest, Mm, Placement, Sharing};
+use quire::vm::{Access, Advice, Backing, CollapseSteps, File, MapRequest, Mm, Placement, Sharing};
 
 use super::{Collapse, STALL, STEP, To, name_of};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
@@ -54,9 +54,36 @@ impl Arm<Collapse> for Quire {
     }
 
     fn setup(&mut self, case: &Collapse) -> Result<Box<dyn Prepared + '_>, Skip> {
+        self.prepare(*case)
+    }
+}
+
+/// What is staged in this case, at once: in turn with the stages, so that both meet the same spells of the host.
+pub(super) struct Direct;
+
+impl Arm<Collapse> for Direct {
+    fn name(&self) -> &'static str {
+        "quire-direct"
+    }
+
+    fn about(&self) -> &'static str {
+        "`quire` in one step (CollapseSteps::Direct) where the others take stages."
+    }
+
+    fn setup(&mut self, case: &Collapse) -> Result<Box<dyn Prepared + '_>, Skip> {
+        if case.to != To::Gigantic(CollapseSteps::Staged) {
+            return Err(Skip("nothing is staged there".to_owned()));
+        }
+        Quire { counts: CountScheme::Dense }
+            .prepare(Collapse { to: To::Gigantic(CollapseSteps::Direct), ..*case })
+    }
+}
+
+impl Quire {
+    fn prepare<'a>(&self, case: Collapse) -> Result<Box<dyn Prepared + 'a>, Skip> {
         let config = HostedConfig { clearing: false, prefault: false, ..HostedConfig::bench(MACHINE) };
         let machine = config.with_cpus(2).build().map_err(|error| Skip(error.to_string()))?;
-        Ok(Box::new(Ready { case: *case, machine, counts: self.counts, stepped: None }))
+        Ok(Box::new(Ready { case, machine, counts: self.counts, stepped: None }))
     }
 }
 

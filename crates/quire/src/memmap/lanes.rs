@@ -1,7 +1,7 @@
 //! Map counts of the 512 frames of a block, side by side: how many 4 KiB leaves map each frame.
 //!
 //! Counts are changed a run at a time, eight lanes to a word, under the block's lock. A count stands in one byte; the
-//! rare block with a frame that more than 255 leaves map is *widened* to 32-bit lanes in a frame of their own. Nothing
+//! rare block with a frame that more than 255 leaves map is *widened* to 32-bit lanes, in their own place. Nothing
 //! here allocates: a full byte is reported, and the caller widens and tries again.
 //!
 //! The word-wise arithmetic needs no vector registers, so a kernel that does not save them has it as well.

@@ -391,3 +391,56 @@ fn a_fault_while_pages_are_cut_off_maps_none_of_them() {
         assert!(meanwhile > 5, "at {meanwhile} of {MOMENTS} moments");
     });
 }
+
+/// Collapses locked pages, of which all but the first 100 are cut off when this is at one of its calls of the platform. How many there
+/// were, and whether the file was short while the collapse stood still.
+fn cut_off_at(machine: &Hosted, manager: &Manager<'_>, moment: u64) -> (u64, bool) {
+    let (file, mm) = (manager.nameless(HUGE).unwrap(), manager.new_mm().expect("memory"));
+    mm.switch_in();
+    Pages::Nameless.map(machine, &mm, &file);
+    mm.mlock(VirtAddr(BASE), HUGE, false).expect("it is there");
+    mm.switch_out();
+    let [asked, done] = [const { AtomicU64::new(0) }; 2];
+    let came = machine.spawn_cpus(2, |cpu| {
+        if cpu.0 == 1 {
+            wait(&asked, 1, Duration::from_secs(10));
+            file.truncate(100 * PAGE).expect("it is nameless");
+            done.store(1, Ordering::SeqCst);
+            return (0, false);
+        }
+        let mut came = false;
+        let ask = || {
+            asked.store(1, Ordering::SeqCst);
+            came = wait(&done, 1, PATIENCE);
+        };
+        let plan = InterruptPlan::Nth(moment);
+        let ran = machine.interrupt_at_calls(plan, Context::HardInterrupt, ask, || {
+            _ = mm.collapse(VirtAddr(BASE), HUGE);
+        });
+        asked.store(1, Ordering::SeqCst);
+        (ran.events, came)
+    });
+    mm.switch_in();
+    for page in 100..512 {
+        assert_eq!(frame_at(machine, &mm, BASE + page * PAGE), None, "page {page}, moment {moment}");
+    }
+    check(machine, &mm, BASE, 0..100);
+    mm.validate().expect("broken address space");
+    mm.switch_out();
+    mm.exit();
+    came[0]
+}
+
+/// What a collapse moved is mapped again where it is locked, but not what was cut off meanwhile (invariant 2).
+#[test]
+fn what_is_cut_off_meanwhile_is_not_mapped_again_for_its_lock() {
+    with_manager(HostedConfig::new(64 * MIB).with_cpus(2), |machine, manager| {
+        manager.set_folio_policy(FolioPolicy::FRAMES);
+        let (calls, _) = cut_off_at(machine, manager, u64::MAX);
+        let moments = (0..calls).step_by((calls / 150) as usize);
+        let came = moments.filter(|&moment| cut_off_at(machine, manager, moment).1).count();
+        // At the others whoever cuts it short waits for busy pages, or for the closed file.
+        println!("of {calls} calls, {came} times the file was cut short while the collapse stood still");
+        assert!(came > 0);
+    });
+}

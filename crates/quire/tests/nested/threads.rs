@@ -63,7 +63,7 @@ fn change_kept(machine: &Hosted, manager: &Manager<'_>, mm: &Space<'_>, rng: &mu
     let first = rng.u64(0..pages);
     let count = if rng.bool() { rng.u64(1..=pages - first) } else { 1 };
     let (at, len) = (VirtAddr(BASE + first * PAGE), count * PAGE);
-    match rng.u8(0..7) {
+    match rng.u8(0..8) {
         0 => during("mprotect", || {
             mm.mprotect(at, len, R).unwrap();
             mm.mprotect(at, len, RW).unwrap();
@@ -84,6 +84,11 @@ fn change_kept(machine: &Hosted, manager: &Manager<'_>, mm: &Space<'_>, rng: &mu
         5 => during("marks", || {
             mm.write_protect_marked(at, len).unwrap();
             mm.remove_write_protect_marks(at, len).unwrap();
+        }),
+        6 => during("collapse", || {
+            // By copy, while virtual CPUs store: whatever refuses it, nothing that they stored is lost.
+            let block = VirtAddr(at.0 & !(2 * MIB - 1));
+            let _done = mm.collapse(block, 2 * MIB).expect("it is mapped");
         }),
         _ => during("split", || {
             let frame = mm.translate(at, Access::Read).map(|leaf| leaf.frame);

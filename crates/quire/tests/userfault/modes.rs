@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use quire::addr::VirtAddr;
 use quire::error::{FaultError, MmError, UserfaultError};
 use quire::platform::FileId;
-use quire::vm::{Access, AnswerMode, Sharing, UserfaultKind, UserfaultModes};
+use quire::vm::{Access, AnswerMode, Refusal, Sharing, UserfaultKind, UserfaultModes};
 
 use crate::support::{
     BASE, MINOR, MISSING, PAGE, PROTECT, WAKE, copy, fault_of, handler, machine_of, of_file,
@@ -345,5 +345,30 @@ fn neighbours_are_not_mapped_past_their_handler() {
             assert_eq!(mm.userfault_continue(fault.addr, PAGE, WAKE).all(), Ok(PAGE));
         });
         assert_eq!(faults.load(Ordering::Relaxed), 1);
+    });
+}
+
+/// Whoever watches what is missing of a file hears of it, whatever a collapse through another mapping could make of it.
+#[test]
+fn a_collapse_of_others_leaves_what_is_missing_to_the_handler() {
+    machine_of("elsewhere", 2, |machine, manager| {
+        let file = manager.nameless(2 * MIB).unwrap();
+        let (mm, other) = (manager.new_mm().unwrap(), manager.new_mm().unwrap());
+        let handler = handler(manager);
+        for mm in [&mm, &other] {
+            mm.mmap(&of_file(&file, Sharing::Shared, BASE, 2 * MIB)).unwrap();
+        }
+        register(&mm, &handler, BASE, 2 * MIB, MISSING);
+        other.switch_in();
+        store(machine, &other, BASE, 7).unwrap();
+        let refused = other.collapse(VirtAddr(BASE), 2 * MIB).unwrap();
+        assert_eq!((refused.all_refused(), refused.last), (1, Some(Refusal::Watched)));
+        assert_eq!(file.resident(), 1, "nothing came");
+        assert_eq!(copy(&mm, BASE + 3 * PAGE, 33, WAKE), Ok(PAGE), "the handler's page comes");
+        assert_eq!(load(machine, &other, BASE + 3 * PAGE), Ok(33));
+        mm.userfault_unregister(VirtAddr(BASE), 2 * MIB).unwrap();
+        assert_eq!(other.collapse(VirtAddr(BASE), 2 * MIB).unwrap().copied, 1, "nobody watches any more");
+        assert_eq!([0, 3, 5].map(|page| load(machine, &other, BASE + page * PAGE)), [Ok(7), Ok(33), Ok(0)]);
+        other.switch_out();
     });
 }

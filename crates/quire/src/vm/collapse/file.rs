@@ -41,6 +41,7 @@ use crate::vm::body::{FoundBody, MmBody};
 use crate::vm::fault::leaf_flags;
 use crate::vm::memory::Memory;
 use crate::vm::rmap::FoundSpace;
+use crate::vm::userfault::UserfaultModes;
 use crate::vm::vma::{Vma, VmaFlags};
 
 /// Frames that are copied without a reschedule point, at most.
@@ -103,7 +104,8 @@ impl<P: Platform> Memory<'_, P> {
         job.terms.pages(node.kind(), beyond, &survey)?;
         let in_order = survey.in_order.is_some();
         if !in_order {
-            self.check_mappers(job)?;
+            let zeroes = survey.present < BLOCK_FRAMES && !matches!(node.kind(), FileKind::Paged(_));
+            self.check_mappers(job, zeroes)?;
             self.gather(job, &survey)?;
         }
         self.put_file_leaf(job)?;
@@ -113,13 +115,22 @@ impl<P: Platform> Memory<'_, P> {
         Ok(if in_order { Done::Reshaped } else { Done::Copied })
     }
 
-    /// Refuses pages of which somebody has marked one for a handler, before any moves: else the others would at each attempt.
-    fn check_mappers(&self, job: &Job<'_>) -> Result<(), Refusal> {
-        let mut marked = false;
+    /// Refuses pages of which somebody has marked one for a handler, before any moves: else the others would at each attempt. And,
+    /// where `zeroes` are to come, those whose missing pages a handler fills in, whoever's mapping it watches: it would never
+    /// hear of them.
+    fn check_mappers(&self, job: &Job<'_>, zeroes: bool) -> Result<(), Refusal> {
+        let (mut marked, mut watched) = (false, false);
         self.each_mapper(job.collapse.node(), &job.pages(), |found| {
-            found.each_part(&job.pages(), |_, range| marked |= found.has_marked(range));
+            found.each_part(&job.pages(), |vma, range| {
+                marked |= found.has_marked(range);
+                watched |= zeroes && vma.attributes.handler.catches(UserfaultModes::MISSING);
+            });
         });
-        if marked { Err(Refusal::Held) } else { Ok(()) }
+        match (marked, watched) {
+            (true, _) => Err(Refusal::Held),
+            (_, true) => Err(Refusal::Watched),
+            _ => Ok(()),
+        }
     }
 
     /// Brings the pages into a block of their own.

@@ -188,6 +188,11 @@ impl VmaAttributes {
         }
     }
 
+    /// The same where no part of a page is mapped by itself.
+    pub fn whole_size(&self) -> Option<HugeSize> {
+        self.huge_size().filter(|_| !self.flags.contains(VmaFlags::SPLIT))
+    }
+
     /// Whether the memory is the mapping's own, with nothing behind it.
     #[inline]
     pub const fn is_anonymous(&self) -> bool {

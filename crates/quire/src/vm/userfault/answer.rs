@@ -9,7 +9,7 @@ use crate::limits::{FRAME_SIZE, POPULATE_FAULTS};
 use crate::platform::Platform;
 use crate::vm::fault::{Step, leaf_flags};
 use crate::vm::mm::{Mm, Space};
-use crate::vm::vma::{Vma, VmaFlags};
+use crate::vm::vma::Vma;
 
 /// How a fault is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -160,8 +160,7 @@ impl<P: Platform> Mm<'_, P> {
         if self.memory.userfaults().is_changing(handler) {
             return Err(UserfaultError::Again);
         }
-        if let Some(size) =
-            vma.attributes.huge_size().filter(|_| !vma.attributes.flags.contains(VmaFlags::SPLIT))
+        if let Some(size) = vma.attributes.whole_size()
             && (!at.is_aligned(size.bytes()) || left < size.bytes())
         {
             return Err(UserfaultError::Invalid);

@@ -43,8 +43,7 @@ impl<P: Platform> Mm<'_, P> {
         found: &Lookup,
     ) -> Result<Option<Step>, FaultError> {
         let Some(kind) = self.caught(vma, addr, access, found) else { return Ok(None) };
-        let whole = vma.attributes.huge_size().filter(|_| !vma.attributes.flags.contains(VmaFlags::SPLIT));
-        let addr = addr.align_down(whole.map_or(FRAME_SIZE, HugeSize::bytes));
+        let addr = addr.align_down(vma.attributes.whole_size().map_or(FRAME_SIZE, HugeSize::bytes));
         let ticket = Ticket { slot: 0, round: 0 };
         let fault = UserfaultFault { space: self.number(), addr, kind, access, ticket };
         let (platform, contexts) = (self.memory.platform(), self.memory.userfaults());

@@ -27,9 +27,7 @@ impl<P: Platform> Mm<'_, P> {
             if vma.attributes.flags.contains(VmaFlags::PROMISED) {
                 return Err(UserfaultError::Invalid.into());
             }
-            let whole =
-                vma.attributes.huge_size().filter(|_| !vma.attributes.flags.contains(VmaFlags::SPLIT));
-            let size = whole.map_or(PageSize::Size4K, HugeSize::leaf);
+            let size = vma.attributes.whole_size().map_or(PageSize::Size4K, HugeSize::leaf);
             self.tables().poison_empty(at, size)?;
             Ok(size.bytes())
         })

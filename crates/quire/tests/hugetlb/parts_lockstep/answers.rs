@@ -1,4 +1,4 @@
-//! A handler's answers for parts that are missing: what the file has, zeroes, other contents.
+//! A handler's answers for parts that are missing: what the file has, zeroes, other contents, or that it will never come.
 
 use std::ops::Range;
 
@@ -58,9 +58,10 @@ impl Both<'_, '_, '_> {
             _ => at + 1,
         };
         println!("answer {who} {slot:?} {at}..{end} {mode:?}");
-        match random.u32(0..4) {
-            0 | 1 => self.resume(who, slot, at..end, mode),
-            2 => self.zero(who, slot, at..end.min(at + 4), mode),
+        match random.u32(0..10) {
+            0..4 => self.resume(who, slot, at..end, mode),
+            4..6 => self.zero(who, slot, at..end.min(at + 4), mode),
+            6..8 => self.poison(who, slot, at..end.min(at + 4), mode),
             _ => self.copy(who, slot, at, random.u64(1..), mode),
         }
         self.on(who, |mm| mm.userfault_unregister(start, bytes)).expect("it was registered");
@@ -133,6 +134,21 @@ impl Both<'_, '_, '_> {
         if end > range.start {
             self.adopt(who, slot, range.start..end, mode.write_protected);
         }
+    }
+
+    /// Up to what is there, whatever it is, and whatever the file has.
+    fn poison(&mut self, who: usize, slot: Slot, range: Range<usize>, mode: AnswerMode) {
+        let (addr, len) = (VirtAddr(Self::addr(slot, range.start)), range.len() as u64 * PAGE);
+        let answer = self.on(who, |mm| mm.userfault_poison(addr, len, mode));
+        if mode.write_protected {
+            return Self::stopped(answer, 0, Some(UserfaultError::Invalid));
+        }
+        let place = self.model.spaces[who].get_mut(&slot).expect("mapped");
+        let occupied = range.clone().find(|&at| place.cells[at] != Cell::Empty);
+        let end = occupied.unwrap_or(range.end);
+        Self::stopped(answer, end - range.start, occupied.map(|_| UserfaultError::Exists));
+        place.lose(range.start..end);
+        range.for_each(|at| self.look(who, slot, at));
     }
 
     fn copy(&mut self, who: usize, slot: Slot, at: usize, word: u64, mode: AnswerMode) {

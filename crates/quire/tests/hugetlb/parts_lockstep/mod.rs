@@ -1,5 +1,5 @@
 //! Huge pages of files in parts, in lockstep with a naive model: every verb that maps, unmaps, splits, marks, moves, collapses or loses a
-//! part, by several address spaces at once, each on a CPU with a TLB of its own, and a guest in one of them. After each verb the
+//! part, and a handler's answers, by several address spaces at once, each on a CPU with a TLB of its own, and a guest in one of them. After each verb the
 //! leaves are compared, and now and then the count of each frame, and each word (invariants 2, 5, 6, 11 and 12).
 
 mod answers;

@@ -73,7 +73,8 @@ impl<P: Platform> Memory<'_, P> {
         {
             Stands::Large => return Ok(Done::Large),
             Stands::Nothing(_) => return Err(Refusal::Empty),
-            Stands::Other => return Err(Refusal::Lost),
+            Stands::Lost => return Err(Refusal::Lost),
+            Stands::Busy => return Err(Refusal::Busy),
             Stands::Table(survey) => survey,
         };
         terms.leaves(vma, &survey)?;

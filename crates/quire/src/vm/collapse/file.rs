@@ -78,7 +78,8 @@ impl<P: Platform> Memory<'_, P> {
         let tables = PageTables::new(self.pages(), &body.context);
         match tables.survey(extent.start, &Copied::NOTHING) {
             Stands::Large => return Ok(Done::Large),
-            Stands::Other => return Err(Refusal::Lost),
+            Stands::Lost => return Err(Refusal::Lost),
+            Stands::Busy => return Err(Refusal::Busy),
             Stands::Table(survey) => check_leaves(&survey)?,
             Stands::Nothing(_) => {}
         }
@@ -286,7 +287,8 @@ impl<P: Platform> Memory<'_, P> {
         let tables = PageTables::new(self.pages(), &body.context);
         match tables.survey(extent.start, &Copied::NOTHING) {
             Stands::Large => return Ok(()),
-            Stands::Other => return Err(Refusal::Lost),
+            Stands::Lost => return Err(Refusal::Lost),
+            Stands::Busy => return Err(Refusal::Busy),
             Stands::Table(survey) => check_leaves(&survey)?,
             Stands::Nothing(_) => {}
         }
@@ -339,6 +341,7 @@ impl<P: Platform> Memory<'_, P> {
 fn check_leaves(survey: &TableSurvey) -> Result<(), Refusal> {
     let refused = |refused: bool, why| if refused { Err(why) } else { Ok(()) };
     refused(survey.lost > 0, Refusal::Lost)?;
+    refused(survey.busy > 0, Refusal::Busy)?;
     refused(survey.marked > 0, Refusal::Marked)?;
     refused(survey.present != survey.file || survey.zero > 0, Refusal::Copies)
 }

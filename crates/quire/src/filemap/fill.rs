@@ -106,7 +106,7 @@ impl FileTable {
         if !entered {
             return Err(FaultError::OutOfMemory);
         }
-        pages.hold(FrameRange::folio(frame, Order::FRAME));
+        pages.hold_for_file(FrameRange::folio(frame, Order::FRAME));
         self.count_cached(node.kind(), 1);
         Ok(true)
     }

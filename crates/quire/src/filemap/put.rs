@@ -33,7 +33,7 @@ impl FileTable {
         if !cached.insert(index, page, || self.alloc_radix(pages), free) {
             return Err(AllocError::OutOfMemory);
         }
-        pages.hold(FrameRange::folio(frame, Order::FRAME));
+        pages.hold_for_file(FrameRange::folio(frame, Order::FRAME));
         self.count_cached(node.kind(), 1);
         Ok(true)
     }

@@ -129,7 +129,7 @@ impl<P: Platform> Memory<'_, P> {
         let (block, contents) = self.collapse_target(survey.first, survey.present < BLOCK_FRAMES / 2)?;
         let folio = FrameRange::folio(block, Order::BLOCK);
         // Held first: what goes bad from here on is not taken for lost with a folio that nobody uses.
-        pages.hold(folio);
+        pages.hold_for_file(folio);
         if pages.has_bad(block) || pages.split_folio(block, Order::FRAME).is_err() {
             // Where memory went bad, what is bad is lost as the folio is freed.
             pages.release(folio);

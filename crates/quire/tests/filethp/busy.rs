@@ -6,7 +6,7 @@ use quire::stats::Stat;
 use quire::vm::{Access, Advice, File, FolioPolicy, Refusal};
 
 use crate::common::meet;
-use crate::support::{BASE, HUGE, PAGE, RX, TEXT, check_text, frame_at, private};
+use crate::support::{BASE, HUGE, PAGE, RX, TEXT, check_text, frame_at, moved, private};
 use crate::world::{MIB, Manager, RW, Space, with_manager};
 
 /// A machine, two address spaces that show a file's text, and the file.
@@ -124,4 +124,45 @@ fn a_file_that_another_collapses_is_in_the_way() {
         scene.other.collapse(VirtAddr(BASE), HUGE).expect("a mapping");
     };
     assert!(at_every_moment(None, collapse) > 0);
+}
+
+/// While a file is cut short, no leaf comes over what is cut off, also where somebody else makes the file longer again.
+#[test]
+fn what_is_being_cut_off_is_not_mapped_with_the_rest() {
+    let mut round = 0;
+    loop {
+        let mut calls = 0;
+        with_manager(HostedConfig::new(64 * MIB).with_cpus(2), |machine, manager| {
+            manager.set_folio_policy(FolioPolicy::FRAMES);
+            machine.files().set_size(TEXT, HUGE);
+            let file = manager.open(TEXT).expect("memory");
+            let [mm, other, third] = [(); 3].map(|()| manager.new_mm().expect("memory"));
+            for each in [&mm, &other, &third] {
+                each.mmap(&private(&file, BASE, HUGE, RX)).unwrap();
+            }
+            moved(&mm, BASE);
+            let grow = || {
+                machine.files().set_size(TEXT, HUGE);
+                // At the end of a moment at which it is short.
+                let _beyond = other.fault(VirtAddr(BASE + 3 * PAGE), Access::Read);
+            };
+            (calls, _) = meet(machine, round, || file.truncate(HUGE / 2).expect("the pager can"), grow);
+            machine.files().set_size(TEXT, HUGE);
+            third.fault(VirtAddr(BASE + 300 * PAGE), Access::Read).expect("the file is long again");
+            let page = |mm: &Space<'_>| {
+                let leaf = machine.probe(mm.root(), VirtAddr(BASE + 300 * PAGE))?;
+                Some(leaf.frame.add(300 % leaf.frames))
+            };
+            assert!(page(&third).is_some());
+            for each in [&mm, &other] {
+                assert!(page(each).is_none_or(|shown| Some(shown) == page(&third)), "call {round}");
+            }
+            [mm, other, third].into_iter().for_each(Space::exit);
+        });
+        round += 1;
+        if round > calls {
+            break;
+        }
+    }
+    assert!(round > 10, "{round} moments");
 }

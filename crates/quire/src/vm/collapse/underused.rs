@@ -197,6 +197,7 @@ impl<P: Platform> Memory<'_, P> {
         let number = space.writes();
         drop(space);
         let zeroes = self.zero_pages(frame);
+        self.platform().reschedule_point();
         if zeroes.count() <= max_ptes_none {
             return None;
         }

@@ -91,7 +91,10 @@ impl Both<'_, '_, '_> {
             46..60 => self.dont_need(&self.piece(random)),
             60..64 => self.protect(&self.pages(random), random.u32(0..3) > 0),
             64..72 => self.mark(random),
-            72..74 if self.spaces.len() < SPACES => self.fork(who),
+            72..74 if self.spaces.len() < SPACES => {
+                self.poison_some(random, who);
+                self.fork(who);
+            }
             74 if who > 0 => self.exit(who),
             75..77 => self.remap(who, slot, random.u64(0..PLACES[slot.0])),
             77..89 => self.collapse_some(random),

@@ -180,6 +180,11 @@ fn held_anonymous_memory_is_told_from_pages_of_files() {
             });
             let child = mm.fork().unwrap();
             child.fault(VirtAddr(BASE + 4 * MIB), Access::Read).unwrap();
+            // What is free now was anonymous memory, and says so.
+            mm.madvise(VirtAddr(BASE + MIB), MIB, Advice::PopulateWrite).unwrap();
+            mm.mmap(&anonymous(BASE + 8 * MIB, 2 * MIB)).unwrap();
+            mm.madvise(VirtAddr(BASE + 8 * MIB), 2 * MIB, Advice::PopulateWrite).unwrap();
+            mm.munmap(VirtAddr(BASE + 8 * MIB), 2 * MIB).unwrap();
             let said = |frame: Frame| {
                 let mut count = 0;
                 manager.kpagecount(FrameRange::new(frame, 1), |_, leaves| count = leaves);

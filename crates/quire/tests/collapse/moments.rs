@@ -169,8 +169,9 @@ fn look_twice(machine: &Hosted, manager: &Manager<'_>, moment: usize, second: us
 fn two_who_look_at_one_folio_lose_no_store() {
     with_folios(|machine, manager| {
         let (mut moments, mut both) = (0, 0);
-        for second in 1..=5 {
-            for moment in 0.. {
+        for second in 1..=20 {
+            // Later on CPU 0 lets nobody in.
+            for moment in 0..10 {
                 let (was, came) = look_twice(machine, manager, moment, second);
                 (moments, both) = (moments + 1, both + u64::from(came));
                 if !was {

@@ -174,17 +174,22 @@ fn held_anonymous_memory_is_told_from_pages_of_files() {
             let backing = Backing::File { file: &file, page_offset: 0 };
             mm.mmap(&MapRequest { backing, sharing: Sharing::Shared, ..anonymous(BASE + 4 * MIB, MIB) })
                 .unwrap();
-            let [ours, cached] = [BASE, BASE + 4 * MIB].map(|at| {
+            let touched = |at: u64| {
                 mm.fault(VirtAddr(at), Access::Write).unwrap();
                 machine.probe(mm.root(), VirtAddr(at)).unwrap().frame
-            });
+            };
+            let ours = touched(BASE);
+            // What is free from here on was anonymous memory, and says so.
+            let filled = BASE + 64 * MIB;
+            mm.mmap(&anonymous(filled, 64 * MIB)).unwrap();
+            mm.madvise(VirtAddr(filled), 64 * MIB, Advice::NoHugePage).unwrap();
+            mm.madvise(VirtAddr(filled), 64 * MIB, Advice::PopulateWrite).unwrap_err();
+            for page in (0..64 * MIB / PAGE).step_by(2) {
+                mm.madvise(VirtAddr(filled + page * PAGE), PAGE, Advice::DontNeed).unwrap();
+            }
+            let cached = touched(BASE + 4 * MIB);
             let child = mm.fork().unwrap();
             child.fault(VirtAddr(BASE + 4 * MIB), Access::Read).unwrap();
-            // What is free now was anonymous memory, and says so.
-            mm.madvise(VirtAddr(BASE + MIB), MIB, Advice::PopulateWrite).unwrap();
-            mm.mmap(&anonymous(BASE + 8 * MIB, 2 * MIB)).unwrap();
-            mm.madvise(VirtAddr(BASE + 8 * MIB), 2 * MIB, Advice::PopulateWrite).unwrap();
-            mm.munmap(VirtAddr(BASE + 8 * MIB), 2 * MIB).unwrap();
             let said = |frame: Frame| {
                 let mut count = 0;
                 manager.kpagecount(FrameRange::new(frame, 1), |_, leaves| count = leaves);

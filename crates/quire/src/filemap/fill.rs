@@ -101,7 +101,7 @@ impl FileTable {
             return Ok(false);
         }
         self.enter(pages, node, &mut cached, (index, CachedPage::busy(frame)))?;
-        pages.hold(FrameRange::folio(frame, Order::FRAME));
+        pages.hold_for_file(FrameRange::folio(frame, Order::FRAME));
         Ok(true)
     }
 }

@@ -85,7 +85,7 @@ impl FileTable {
             file.node().pages.lock(pages.platform()).set_busy(index, false);
         }
         let frame = found?;
-        pages.hold(FrameRange::folio(frame, Order::FRAME));
+        pages.hold_for_file(FrameRange::folio(frame, Order::FRAME));
         Ok(LostPage::All(frame))
     }
 

@@ -31,7 +31,7 @@ impl FileTable {
             return Ok(false);
         }
         self.enter(pages, node, &mut cached, (index, CachedPage::filled(frame, None)))?;
-        pages.hold(FrameRange::folio(frame, Order::FRAME));
+        pages.hold_for_file(FrameRange::folio(frame, Order::FRAME));
         Ok(true)
     }
 

@@ -66,7 +66,7 @@ impl FileTable {
         let gfp = Gfp::USER.on_node(pages.node_of_frame(page.frame()));
         let target = if mapped { None } else { pages.alloc(gfp, Order::FRAME).ok() };
         if let Some(to) = target {
-            pages.hold(FrameRange::folio(to, Order::FRAME));
+            pages.hold_for_file(FrameRange::folio(to, Order::FRAME));
             pages.copy(from, to, TouchHint::Unknown);
         }
         let mut cached = node.pages.lock(platform);

@@ -2,8 +2,9 @@
 //!
 //! A slot holds lanes of a byte, or bits, for one block (512 bytes), or lanes of four bytes (2 KiB): 0.024 % or 0.098 % of
 //! what they count. Slots of a size share frames of order 0. The frame's descriptor says which of its slots are taken, and links it
-//! with others of which some are free. A frame in which no slot is taken, and that no promise needs, goes back at once, so what
-//! is mapped whole costs nothing.
+//! with others of which some are free. A frame in which no slot is taken, and that no promise needs, goes back at once, save that
+//! as many slots as one frame has are kept for who comes next as long as some are taken or promised. So what is mapped whole
+//! costs nothing, and who comes and goes beside others asks for no frame each time.
 //!
 //! Slots of a pool's pages are promised before they are needed ([`crate::memmap::SlotPromises`]). A promise is a number: so many free
 //! slots of the small size are not for others, whichever they are, and as many frames stay. Making and keeping one needs no
@@ -54,7 +55,8 @@ const PER_FRAME: u64 = FRAME_SIZE / bytes_of(0);
 impl CountRoom {
     /// Whether a frame could go back.
     fn has_excess(&self) -> bool {
-        self.spare >= PER_FRAME && self.first[EMPTY] != 0
+        let idle = self.spare == self.frames * PER_FRAME;
+        self.first[EMPTY] != 0 && self.spare >= if idle { PER_FRAME } else { 2 * PER_FRAME }
     }
 }
 

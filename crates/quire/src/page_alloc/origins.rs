@@ -1,15 +1,16 @@
 //! Where anonymous folios come from: an address, and the family of address spaces that has it.
 //!
 //! A folio of order 0 to 8 has a word for it in a column of its block's area, at its start; one of order 9 in its record. It
-//! is written once, before the folio is first mapped, and moves with the parts when the folio is split. Nobody clears it: what
-//! it says of other frames means nothing.
+//! is written once, before the folio is first mapped, and moves with the parts when the folio is split. Pages of files, save huge
+//! ones, have one that is nobody's, so that who looks at held memory can tell them apart. Nobody clears it: what it says of other frames
+//! means nothing.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
 
 use super::PageAllocator;
 use super::counts::head_of;
-use crate::addr::{Frame, VirtAddr};
+use crate::addr::{Frame, FrameRange, VirtAddr};
 use crate::limits::FRAME_SHIFT;
 use crate::memmap::BlockState;
 use crate::platform::Platform;
@@ -25,6 +26,8 @@ impl Origin {
     pub const ADDR_BITS: u32 = Self::PAGE_BITS + FRAME_SHIFT;
     /// Families whose numbers agree in this many bits are not told apart.
     const FAMILY_BITS: u32 = u64::BITS - Self::PAGE_BITS;
+    /// What is kept of no family's number.
+    pub const NOBODY: u64 = 0;
 
     /// The origin of a page of a family.
     #[inline]
@@ -42,6 +45,11 @@ impl Origin {
         self.0 >> Self::PAGE_BITS
     }
 
+    /// Whether it is that of pages of files, which no family has.
+    fn is_of_file(self) -> bool {
+        self.family() == Self::NOBODY
+    }
+
     /// The same for any family.
     pub fn kept(family: u64) -> u64 {
         family & ((1 << Self::FAMILY_BITS) - 1)
@@ -57,6 +65,23 @@ impl<P: Platform> PageAllocator<'_, P> {
             Some(area) => area.origin(frame.index_in_block()).store(origin.0, Ordering::Relaxed),
             None => block.folio().index.store(origin.0, Ordering::Relaxed),
         }
+    }
+
+    /// Holds frames that become pages of a file.
+    pub fn hold_for_file(&self, frames: FrameRange) {
+        self.give_to_file(frames);
+        self.hold(frames);
+    }
+
+    /// Says of frames that are about to be held that they are a file's.
+    pub(super) fn give_to_file(&self, frames: FrameRange) {
+        (frames.start.0..frames.end().0)
+            .for_each(|frame| self.set_origin(Frame(frame), Origin(Origin::NOBODY)));
+    }
+
+    /// Whether a held frame is a page of a file, and no huge one; else it is anonymous memory that somebody has pinned or moves.
+    pub fn is_of_file(&self, frame: Frame) -> bool {
+        self.origin(frame).is_some_and(Origin::is_of_file)
     }
 
     /// Where a frame of an anonymous folio in use comes from.

@@ -48,7 +48,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         Some(Room { block: folio, taken: FrameMask::EMPTY })
     }
 
-    /// Takes some frames out of a room and holds them; none, if one of them went bad. Whether it did.
+    /// Takes some frames out of a room for a file, and holds them; none, if one of them went bad. Whether it did.
     pub fn take_of_room(&self, room: &mut Room, wanted: FrameMask) -> bool {
         debug_assert!(wanted.intersection(room.taken).is_empty(), "a frame is taken once");
         let block = self.memmap.block(room.block.block());
@@ -58,10 +58,11 @@ impl<P: Platform> PageAllocator<'_, P> {
         let good = held.intersection(wanted).is_empty();
         if good {
             block.held.store(held.union(wanted));
-            let unknown = |(start, count)| {
+            for (start, count) in wanted.runs() {
                 block.area().inspect(|area| area.set_states(start, count, FrameState::UNKNOWN));
-            };
-            wanted.runs().for_each(unknown);
+                let frames = FrameRange::new(room.block.add(start as u64), count as u64);
+                self.give_to_file(frames);
+            }
             room.taken = room.taken.union(wanted);
         }
         block.unlock(self.platform);

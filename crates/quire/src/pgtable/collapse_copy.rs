@@ -41,8 +41,10 @@ pub enum Stands {
     Nothing(u64),
     /// A leaf of 2 MiB or more.
     Large,
-    /// A marker in the place of a large leaf, or one that is being replaced.
-    Other,
+    /// A marker in the place of a large leaf.
+    Lost,
+    /// A large leaf, or a table, that is being replaced.
+    Busy,
     /// A table of 4 KiB leaves.
     Table(TableSurvey),
 }
@@ -62,8 +64,10 @@ pub struct TableSurvey {
     pub lazy: usize,
     /// Leaves that are marked for a handler.
     pub marked: usize,
-    /// Markers in the place of leaves whose memory is lost, and busy entries.
+    /// Markers in the place of leaves whose memory is lost.
     pub lost: usize,
+    /// Entries that somebody is replacing.
+    pub busy: usize,
     /// Leaves of frames that somebody besides leaves owns.
     pub held: usize,
     /// Leaves that are not anonymous memory.
@@ -79,7 +83,7 @@ pub struct TableSurvey {
 impl TableSurvey {
     /// Entries that map nothing or zeroes.
     pub fn holes(&self) -> usize {
-        TABLE_ENTRIES - self.present - self.lost
+        TABLE_ENTRIES - self.present - self.lost - self.busy
     }
 }
 
@@ -159,7 +163,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
                 return Stands::Nothing(table.extent(addr).end.0 - addr.0);
             }
             if !entry.is_table(table.level()) {
-                return Stands::Other;
+                return if entry.is_poison() { Stands::Lost } else { Stands::Busy };
             }
             shared = entry.is_shared_table(table.level());
             table = table.child(self.platform(), entry);
@@ -178,7 +182,8 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
             survey.marked += usize::from(entry.has(EntryFlags::PRESENT | EntryFlags::UFFD_WP));
             survey.zero += usize::from(entry.has(EntryFlags::PRESENT | EntryFlags::SPECIAL));
             if !maps_frame(entry) {
-                survey.lost += usize::from(!entry.is_present() && !entry.is_empty());
+                survey.lost += usize::from(entry.is_poison());
+                survey.busy += usize::from(entry.is_busy());
                 survey.in_order = false;
                 continue;
             }

@@ -1,7 +1,7 @@
 //! Markers in the places of leaves whose memory is lost, or will never come.
 //!
 //! A marker ([`Entry::POISON`]) is not present and not empty: an access faults, nothing is mapped over it, and it stays
-//! until its address is unmapped. `fork` gives it to the child, `mremap` moves it. It counts as an entry of its table, and
+//! until its address is unmapped. `fork` gives it to the child, of a shared mapping as well, `mremap` moves it. It counts as an entry of its table, and
 //! as nothing else. Large leaves that belong together, those of huge pages, get large markers; others are split first.
 #![forbid(unsafe_code)]
 
@@ -32,6 +32,7 @@ impl<P: Platform> PageTables<'_, '_, P> {
         }
         let old = locked.mark_lost(index);
         drop(locked);
+        self.context.note_lost();
         gather.owe(VirtRange::from_len(addr.align_down(size.bytes()), size.bytes()), size);
         if !old.has(EntryFlags::SPECIAL) {
             gather.add(Unmapped::leaves(old, size, 1, false));
@@ -54,6 +55,25 @@ impl<P: Platform> PageTables<'_, '_, P> {
             return Err(MapError::Occupied);
         }
         locked.mark_lost(index);
+        self.context.note_lost();
+        Ok(())
+    }
+
+    /// Gives `child`, in which nothing is mapped in the range, every marker that `self` has there, and nothing else. Exclusive on both
+    /// sides.
+    ///
+    /// # Errors
+    /// [`MapError::OutOfMemory`]: the child has the markers of a part of the range.
+    pub fn copy_poison(&self, child: &Self, range: VirtRange) -> Result<(), MapError> {
+        let mut rest = if self.context.has_lost() { range } else { VirtRange::default() };
+        while !rest.is_empty() {
+            let step = self.step(rest);
+            for index in step.indices().filter(|&index| step.table.load(index).is_poison()) {
+                let target = child.ensure(step.range.start, step.table.level())?;
+                child.lock(target).mark_lost(index);
+            }
+            rest.start = step.range.end;
+        }
         Ok(())
     }
 

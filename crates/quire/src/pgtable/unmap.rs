@@ -230,8 +230,11 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         }
     }
 
-    /// Splits the large leaves that reach over the start or the end of the range.
-    pub(super) fn split_ends(&self, range: VirtRange) -> Result<(), MapError> {
+    /// Splits the large leaves that reach over the start or the end of the range. Shared.
+    ///
+    /// # Errors
+    /// As [`Self::split_at`].
+    pub fn split_ends(&self, range: VirtRange) -> Result<(), MapError> {
         self.split_at(range.start)?;
         self.split_at(range.end)
     }

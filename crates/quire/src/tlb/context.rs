@@ -24,6 +24,8 @@ pub struct MmContext {
     shared: AtomicBool,
     /// Some leaves were marked for a handler at some time.
     marks: AtomicBool,
+    /// Some leaves, or places for them, became markers at some time.
+    lost: AtomicBool,
     /// Secondary MMUs that have copies of leaves.
     pub(super) secondaries: AtomicU32,
 }
@@ -39,6 +41,7 @@ impl MmContext {
             tables: AtomicU64::new(1),
             shared: AtomicBool::new(false),
             marks: AtomicBool::new(false),
+            lost: AtomicBool::new(false),
             secondaries: AtomicU32::new(0),
         }
     }
@@ -124,6 +127,18 @@ impl MmContext {
     #[inline]
     pub(crate) fn note_marks(&self) {
         self.marks.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether there may be markers.
+    #[inline]
+    pub(crate) fn has_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// There may be markers from now on. The address-space lock is held: who asks holds it exclusive.
+    #[inline]
+    pub(crate) fn note_lost(&self) {
+        self.lost.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn add_tables(&self, count: u64) {

@@ -141,10 +141,9 @@ impl<P: Platform> Memory<'_, P> {
         let pages = self.pages();
         let maps = pages.folio_maps(frame)?;
         let folio = maps.folio;
-        let lent = [Order::BLOCK, Order::GIGANTIC]
-            .into_iter()
-            .any(|order| pages.is_huge(folio.start, order) && pages.is_lent(folio.start));
-        let of_file = pages.is_held(folio.start) && !lent;
+        let huge = [Order::BLOCK, Order::GIGANTIC].into_iter().any(|order| pages.is_huge(folio.start, order));
+        let of_file = if huge { !pages.is_lent(folio.start) } else { pages.is_of_file(folio.start) };
+        let of_file = of_file && pages.is_held(folio.start);
         if maps.mapcount == 0 || of_file && maps.mapcount == 1 {
             // No table with a page of a file is shared.
             return Some(maps.mapcount);

@@ -29,7 +29,7 @@ pub enum ForkStrategy {
 
 impl<'m, P: Platform> Mm<'m, P> {
     /// A second address space with the same mappings. Private pages are shared until either side stores to them; locks
-    /// are not inherited. Pages of shared mappings come to the child by faults, as with Linux. Handlers of faults are inherited, and
+    /// are not inherited. Pages of shared mappings come to the child by faults, as with Linux; what is lost of them is lost to it as well. Handlers of faults are inherited, and
     /// the marks of those that write-protect; one that wants to read of it has done so when this returns.
     ///
     /// # Errors
@@ -93,7 +93,15 @@ impl<'m, P: Platform> Mm<'m, P> {
         if parent.handled && parent.tree.iter().any(protects) {
             child.context().note_marks();
         }
-        for vma in parent.tree.iter().filter(|vma| vma.attributes.is_private() || protects(vma)) {
+        if self.context().has_lost() {
+            child.context().note_lost();
+        }
+        for vma in parent.tree.iter() {
+            if !vma.attributes.is_private() && !protects(vma) {
+                let copied = self.tables().copy_poison(&child.tables(), vma.range);
+                copied.map_err(|_| MmError::NoMemory)?;
+                continue;
+            }
             let mut rss = RssChange::default();
             let copied = if self.memory.fork_strategy() == ForkStrategy::Share && is_shareable(vma) {
                 let limits = shareable_around(&parent.tree, vma);

@@ -65,9 +65,8 @@ impl<P: Platform> FoundSpace<'_, '_, P> {
     /// Unmaps the leaves of a range that are neither private copies nor marked for a handler; where memory is locked, not those for
     /// which a leaf would have to be split and there is no memory. The file is closed.
     pub(super) fn unmap_plain(&self, vma: &Vma, range: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
-        let ends = [range.start, range.end];
         gather.finish_busy();
-        if is_locked(vma) && ends.into_iter().any(|at| self.tables().split_at(at).is_err()) {
+        if is_locked(vma) && self.tables().split_ends(range).is_err() {
             return;
         }
         self.part_large(vma, range, gather);
@@ -125,10 +124,7 @@ impl<P: Platform> Memory<'_, P> {
     pub(super) fn split_around(&self, file: &FileClosed<'_>, index: u64) -> bool {
         let (page, mut done) = (index..index + 1, true);
         self.each_mapper(file.node(), &page, |found| {
-            found.each_part(&page, |_, range| {
-                let mut ends = [range.start, range.end].into_iter();
-                done &= ends.all(|at| found.tables().split_at(at).is_ok());
-            });
+            found.each_part(&page, |_, range| done &= found.tables().split_ends(range).is_ok());
         });
         done
     }

@@ -19,7 +19,7 @@ use crate::error::{AllocError, InitError, MmError};
 use crate::filemap::{FileRef, FileTable};
 use crate::hugetlb::HugePools;
 use crate::limits::FRAME_SIZE;
-use crate::page_alloc::{Gfp, PageAllocator};
+use crate::page_alloc::{Gfp, Origin, PageAllocator};
 use crate::platform::{Platform, TouchHint};
 use crate::rank::Rank;
 use crate::slab::Cache;
@@ -181,9 +181,10 @@ impl<'p, P: Platform> Memory<'p, P> {
         self.families.lock(self.platform())
     }
 
-    /// A number for one more address space: larger than all before.
+    /// A number for one more address space: larger than all before, and a family's.
     pub(super) fn next_number(&self) -> u64 {
-        self.number.fetch_add(1, Ordering::Relaxed) + 1
+        let number = self.number.fetch_add(1, Ordering::Relaxed) + 1;
+        if Origin::kept(number) == Origin::NOBODY { self.next_number() } else { number }
     }
 
     /// A body at a place where it stays.

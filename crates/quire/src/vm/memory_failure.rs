@@ -306,8 +306,7 @@ fn poison_part<P: Platform>(
     addr: VirtAddr,
     gather: &mut MmuGather<'_, '_, P>,
 ) -> bool {
-    let ends = [addr, addr.add(FRAME_SIZE)];
-    if ends.into_iter().any(|at| tables.split_at(at).is_err()) {
+    if tables.split_ends(VirtRange::from_len(addr, FRAME_SIZE)).is_err() {
         return false;
     }
     let found = tables.lookup(addr);

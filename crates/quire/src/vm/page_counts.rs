@@ -24,7 +24,7 @@ impl<P: Platform> Memory<'_, P> {
                     count = group.leaves(at);
                     let alike = |&frame: &u64| group.leaves(Frame(frame)) == count;
                     run = 1 + (at.0 + 1..end.0).take_while(alike).count() as u64;
-                    if shares && group.small(at) > 0 && !group.is_held(at) {
+                    if shares && group.small(at) > 0 && !(group.is_held(at) && self.pages().is_of_file(at)) {
                         (count, run) = (self.spaces_of(at).max(count), 1);
                     }
                 }

@@ -1,5 +1,6 @@
 //! Small pages become folios of 2 MiB, and back.
 
+mod busy;
 #[path = "../common/mod.rs"]
 mod common;
 mod contention;

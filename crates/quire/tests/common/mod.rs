@@ -1,10 +1,14 @@
 //! What the tests of the library share: machines, and the library's view of their memory.
 #![allow(dead_code, unreachable_pub)]
 
-use hosted::{FaultCause, Hosted, HostedConfig};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use hosted::{FaultCause, Hosted, HostedConfig, InterruptPlan};
 use quire::addr::{FrameRange, Order, VirtAddr};
 use quire::error::FaultError;
 use quire::page_alloc::{AllocatorConfig, MemoryRange, PageAllocator};
+use quire::platform::Context;
 use quire::vm::{Access, Mm};
 
 /// The ranges of a hosted machine as the library wants them.
@@ -67,4 +71,40 @@ pub fn store(machine: &Hosted, mm: &Mm<'_, Hosted>, addr: u64, word: u64) -> Res
         }
     }
     panic!("the store to {addr:#x} faults for ever");
+}
+
+/// Lets CPU 0 do some work, and holds it up at the `round`-th call of the platform that this makes until CPU 1 has done something
+/// else, or waits for CPU 0. How many calls there were, and what CPU 1 found if it did not wait.
+pub fn meet<R: Send>(
+    machine: &Hosted,
+    round: u64,
+    work: impl Fn() + Sync,
+    other: impl Fn() -> R + Sync,
+) -> (u64, Option<R>) {
+    const PATIENCE: Duration = Duration::from_millis(40);
+    let [asked, through, in_time] = [const { AtomicBool::new(false) }; 3];
+    let mut ends = machine.spawn_cpus(2, |cpu| {
+        if cpu.0 == 1 {
+            while !asked.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            let found = other();
+            through.store(true, Ordering::SeqCst);
+            return (0, Some(found));
+        }
+        let hold_up = || {
+            asked.store(true, Ordering::SeqCst);
+            let end = Instant::now() + PATIENCE;
+            while !through.load(Ordering::SeqCst) && Instant::now() < end {
+                std::thread::yield_now();
+            }
+            in_time.store(through.load(Ordering::SeqCst), Ordering::SeqCst);
+        };
+        let plan = InterruptPlan::Nth(round);
+        let ran = machine.interrupt_at_calls(plan, Context::HardInterrupt, hold_up, &work);
+        asked.store(true, Ordering::SeqCst);
+        (ran.events, None)
+    });
+    let found = ends.pop().and_then(|(_, found)| found);
+    (ends[0].0, found.filter(|_| in_time.load(Ordering::SeqCst)))
 }

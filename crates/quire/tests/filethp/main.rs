@@ -1,5 +1,6 @@
 //! Pages of files in leaves of 2 MiB: how they come together, how they are counted, and what takes them apart.
 
+mod busy;
 #[path = "../common/mod.rs"]
 mod common;
 mod counts;

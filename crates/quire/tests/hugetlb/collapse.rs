@@ -76,6 +76,27 @@ fn parts_become_one_leaf_and_nothing_else_changes() {
     });
 }
 
+/// Memory for counts: a frame has slots for eight pages. What comes and goes beside others asks for none each time, and nothing is kept
+/// once all is whole.
+#[test]
+fn what_comes_and_goes_keeps_its_memory_for_counts() {
+    with_huge(10, |machine, manager| {
+        run(manager, |mm| {
+            let _file = map_split(manager, mm, HugeSize::Size2M, 10);
+            (0..8).for_each(|page| take_apart(machine, mm, BASE + page * HUGE));
+            assert_eq!(counts_in_use(manager), 1);
+            for _ in 0..3 {
+                take_apart(machine, mm, BASE + 8 * HUGE);
+                assert_eq!(counts_in_use(manager), 2);
+                assert_eq!(collapse(mm, BASE + 8 * HUGE, HUGE).reshaped, 1);
+                assert_eq!(counts_in_use(manager), 2, "for who comes next");
+            }
+            assert_eq!(collapse(mm, BASE, 8 * HUGE).reshaped, 8);
+            assert_eq!(counts_in_use(manager), 0);
+        });
+    });
+}
+
 #[test]
 fn what_is_in_the_way_is_named_and_left() {
     with_huge(6, |machine, manager| {

@@ -4,6 +4,7 @@
 
 mod canary;
 mod collapse;
+mod collapse_busy;
 #[path = "../common/mod.rs"]
 mod common;
 mod counters;

@@ -9,10 +9,10 @@ use quire::cpu::CpuId;
 use quire::hugetlb::HugeSize;
 use quire::manager::{Config, MemoryManager};
 use quire::page_alloc::{Gfp, NodeSet};
-use quire::vm::{Access, Advice, FolioPolicy, MapRequest, PageFlags};
+use quire::vm::{Access, Advice, Backing, FolioPolicy, MapRequest, PageFlags, Sharing};
 
 use crate::common::{order, ranges_of};
-use crate::world::{MIB, Manager, Space, anonymous, with_config};
+use crate::world::{FORKS, MIB, Manager, Space, anonymous, with_config};
 
 const PAGE: u64 = 4096;
 const BASE: u64 = 1 << 30;
@@ -157,4 +157,60 @@ fn bad_frames_say_so() {
         manager.validate().unwrap();
         machine.assert_clean();
     });
+}
+
+/// Anonymous memory that somebody has pinned, or moves, is no file's: what is said of it is what was said before.
+#[test]
+fn held_anonymous_memory_is_told_from_pages_of_files() {
+    for (fork, number, pmd) in
+        FORKS.into_iter().flat_map(|fork| [(fork, 0, false), (fork, 4, false), (fork, 9, true)])
+    {
+        let folios = FolioPolicy::only(order(number)).with_pmd_mapped(pmd);
+        let config = Config { fork, folios, ..Config::default() };
+        with_config(HostedConfig::new(64 * MIB), config, |machine, manager| {
+            let mm = manager.new_mm().unwrap();
+            let file = manager.nameless(MIB).unwrap();
+            mm.mmap(&anonymous(BASE, 2 * MIB)).unwrap();
+            let backing = Backing::File { file: &file, page_offset: 0 };
+            mm.mmap(&MapRequest { backing, sharing: Sharing::Shared, ..anonymous(BASE + 4 * MIB, MIB) })
+                .unwrap();
+            let touched = |at: u64| {
+                mm.fault(VirtAddr(at), Access::Write).unwrap();
+                machine.probe(mm.root(), VirtAddr(at)).unwrap().frame
+            };
+            let ours = touched(BASE);
+            // What is free from here on was anonymous memory, and says so.
+            let filled = BASE + 64 * MIB;
+            mm.mmap(&anonymous(filled, 64 * MIB)).unwrap();
+            mm.madvise(VirtAddr(filled), 64 * MIB, Advice::NoHugePage).unwrap();
+            mm.madvise(VirtAddr(filled), 64 * MIB, Advice::PopulateWrite).unwrap_err();
+            for page in (0..64 * MIB / PAGE).step_by(2) {
+                mm.madvise(VirtAddr(filled + page * PAGE), PAGE, Advice::DontNeed).unwrap();
+            }
+            let cached = touched(BASE + 4 * MIB);
+            let child = mm.fork().unwrap();
+            child.fault(VirtAddr(BASE + 4 * MIB), Access::Read).unwrap();
+            let said = |frame: Frame| {
+                let mut count = 0;
+                manager.kpagecount(FrameRange::new(frame, 1), |_, leaves| count = leaves);
+                (word(manager, frame), count, manager.folio_spaces(frame))
+            };
+            let before = said(ours);
+            assert!(before.0.has(PageFlags::ANON) && (before.1, before.2) == (2, Some(2)), "{before:?}");
+            let folio = FrameRange::folio(ours, order(number));
+            assert_eq!(manager.pages().set_aside(ours), Some(order(number)));
+            assert_eq!(said(ours), before, "{fork:?}, {number}");
+            child.munmap(VirtAddr(BASE), 2 * MIB).unwrap();
+            assert_eq!((said(ours).1, said(ours).2), (1, Some(1)));
+            assert_eq!(said(cached), (PageFlags(PageFlags::MMAP), 2, Some(2)));
+            // In another frame it is a file's still.
+            assert_eq!(manager.migrate(cached), Ok(1));
+            mm.fault(VirtAddr(BASE + 4 * MIB), Access::Read).unwrap();
+            let moved = machine.probe(mm.root(), VirtAddr(BASE + 4 * MIB)).unwrap().frame;
+            assert_eq!(said(moved), (PageFlags(PageFlags::MMAP), 1, Some(1)));
+            [child, mm].into_iter().for_each(Space::exit);
+            assert!(!word(manager, ours).has(PageFlags::ANON), "mapped nowhere");
+            assert_eq!(manager.pages().release(folio), folio.count);
+        });
+    }
 }

@@ -288,3 +288,49 @@ fn what_went_bad_is_left_out() {
         });
     });
 }
+
+/// What a handler says is lost is lost to children as well, whatever kind of mapping it is and whether it still has a handler.
+#[test]
+fn children_have_what_is_poisoned() {
+    with_pool("forked", 2, |machine, manager| {
+        let huge =
+            |sharing| MapRequest { sharing, huge: Some(HugeSize::Size2M), ..anonymous(BASE, 2 * HUGE) };
+        let small = |sharing| MapRequest { sharing, ..anonymous(BASE, 2 * HUGE) };
+        let kinds = [
+            (small(Sharing::Private), PAGE, false),
+            (small(Sharing::Shared), PAGE, false),
+            (huge(Sharing::Shared), HUGE, false),
+            (huge(Sharing::Shared), PAGE, true),
+        ];
+        for (request, size, split) in kinds {
+            for registered in [false, true] {
+                let (mm, handler) = (manager.new_mm().unwrap(), handler(manager));
+                mm.mmap(&request).unwrap();
+                if split {
+                    mm.madvise(VirtAddr(BASE), 2 * HUGE, Advice::Split).unwrap();
+                }
+                register(&mm, &handler, BASE, 2 * HUGE, MISSING);
+                let lost = VirtAddr(BASE + HUGE);
+                assert_eq!(mm.userfault_poison(lost, size, WAKE).all(), Ok(size));
+                if !registered {
+                    mm.userfault_unregister(VirtAddr(BASE), 2 * HUGE).unwrap();
+                }
+                let child = mm.fork().unwrap();
+                let grandchild = child.fork().unwrap();
+                for each in [&mm, &child, &grandchild] {
+                    let told = each.fault(lost, Access::Read);
+                    assert_eq!(told, Err(FaultError::Poisoned), "{size}, {registered}");
+                    each.validate().unwrap();
+                }
+                // It is the address that is lost, until it is unmapped.
+                child.madvise(VirtAddr(BASE), 2 * HUGE, Advice::DontNeed).unwrap();
+                if !registered {
+                    child.fault(lost, Access::Read).expect("nothing stands there");
+                }
+                assert_eq!(grandchild.fault(lost, Access::Write), Err(FaultError::Poisoned));
+                [grandchild, child, mm].into_iter().for_each(Space::exit);
+            }
+        }
+        machine.assert_clean();
+    });
+}

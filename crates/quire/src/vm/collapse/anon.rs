@@ -88,7 +88,8 @@ impl<P: Platform> Memory<'_, P> {
             Stands::Large => Ok(None),
             Stands::Nothing(_) => Ok(Some(TableSurvey::default())),
             Stands::Table(survey) => Ok(Some(survey)),
-            Stands::Other => Err(Refusal::Lost),
+            Stands::Lost => Err(Refusal::Lost),
+            Stands::Busy => Err(Refusal::Busy),
         }
     }
 

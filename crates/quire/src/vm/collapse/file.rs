@@ -352,6 +352,7 @@ impl<P: Platform> Memory<'_, P> {
 fn check_leaves(survey: &TableSurvey) -> Result<(), Refusal> {
     let refused = |refused: bool, why| if refused { Err(why) } else { Ok(()) };
     refused(survey.lost > 0, Refusal::Lost)?;
+    refused(survey.busy > 0, Refusal::Busy)?;
     refused(survey.marked > 0, Refusal::Marked)?;
     refused(survey.present != survey.file || survey.zero > 0, Refusal::Copies)
 }

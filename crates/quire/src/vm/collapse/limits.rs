@@ -131,6 +131,7 @@ impl Terms {
     pub(super) fn leaves(&self, vma: &Vma, survey: &TableSurvey) -> Result<(), Refusal> {
         let refused = |refused: bool, why| if refused { Err(why) } else { Ok(()) };
         refused(survey.lost > 0, Refusal::Lost)?;
+        refused(survey.busy > 0, Refusal::Busy)?;
         refused(survey.marked > 0, Refusal::Marked)?;
         refused(survey.held > 0, Refusal::Held)?;
         refused(survey.file > 0, Refusal::NotAnonymous)?;

@@ -158,7 +158,7 @@ impl<P: Platform> Memory<'_, P> {
         match tables.survey(extent.start, &Copied::NOTHING) {
             Stands::Table(_) => Next::Extent(extent),
             Stands::Nothing(bytes) => Next::Skip(extent.start.add(bytes)),
-            Stands::Large | Stands::Other => Next::Skip(extent.end),
+            Stands::Large | Stands::Lost | Stands::Busy => Next::Skip(extent.end),
         }
     }
 }

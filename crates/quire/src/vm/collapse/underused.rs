@@ -3,7 +3,7 @@
 //! # Protocol
 //!
 //! *Looking* takes as long as reading 2 MiB, so nobody is kept out meanwhile. Under the address space's lock for *writing* the
-//! large leaf loses its dirty bit, with a flush. Under the lock for *reading* the pages are read. Under the lock for
+//! large leaf loses its dirty bit, with a flush. The pages are read while no lock is held. Under the lock for
 //! *writing* again, if nobody else has had it in between, the leaf becomes 512 small ones, each of which has what hardware
 //! recorded since; those of pages that were zero lose the right to store, with a flush; and now a leaf that is clean maps what
 //! was read, and of one that is not the page is read again. Then the zero frame comes in the place of pages that are zero, as
@@ -196,7 +196,8 @@ impl<P: Platform> Memory<'_, P> {
         cleared.ok()?;
         let number = space.writes();
         drop(space);
-        let zeroes = self.zero_pages(body, frame, number)?;
+        let zeroes = self.zero_pages(frame);
+        self.platform().reschedule_point();
         if zeroes.count() <= max_ptes_none {
             return None;
         }
@@ -223,13 +224,10 @@ impl<P: Platform> Memory<'_, P> {
         Some(freed)
     }
 
-    /// The pages of a folio that are zero, unless somebody has had the lock for writing since its number of writers was this.
-    fn zero_pages(&self, body: &MmBody, frame: Frame, number: u32) -> Option<FrameMask> {
-        let space = body.space.read(self.platform());
+    /// The pages of a folio that are zero. What it says of memory that is somebody else's by now is not relied upon.
+    fn zero_pages(&self, frame: Frame) -> FrameMask {
         let zero = |at: &usize| self.pages().is_zero(frame.add(*at as u64));
-        (space.writes() == number).then(|| {
-            (0..BLOCK_FRAMES).filter(zero).fold(FrameMask::EMPTY, |all, at| all.union(FrameMask::run(at, 1)))
-        })
+        (0..BLOCK_FRAMES).filter(zero).fold(FrameMask::EMPTY, |all, at| all.union(FrameMask::run(at, 1)))
     }
 }
 

@@ -1,4 +1,4 @@
-//! A handler's answers for parts that are missing: what the file has, zeroes, other contents.
+//! A handler's answers for parts that are missing: what the file has, zeroes, other contents, or that it will never come.
 
 use std::ops::Range;
 
@@ -44,25 +44,42 @@ impl Both<'_, '_, '_> {
         self.dont_need(&Piece { who, size: slot.0, cells: first..first + len });
     }
 
+    /// Says of parts of an address space that they will never come, where something may be missing by itself.
+    pub(super) fn poison_some(&mut self, random: &mut Rng, who: usize) {
+        let split = |(slot, place): (&Slot, &Place)| place.split.then_some(*slot);
+        let slots: Vec<Slot> = self.model.spaces[who].iter().filter_map(split).collect();
+        for slot in slots {
+            let (first, at) = (slot.1 as usize * cells_of(slot.0), random.usize(0..cells_of(slot.0)));
+            self.dont_need(&Piece { who, size: slot.0, cells: first + at..first + at + 1 });
+            self.registered(who, slot, |both| both.poison(who, slot, at..at + 1, AnswerMode::WAKE));
+        }
+    }
+
     /// Registers a place, answers for a part of it, and ends that.
     fn answer_in(&mut self, random: &mut Rng, who: usize, slot: Slot, at: usize) {
         let len = cells_of(slot.0);
         let mode = if random.bool() { AnswerMode::QUIET } else { AnswerMode::PROTECTED };
-        let modes = UserfaultModes::MISSING | UserfaultModes::MINOR | UserfaultModes::WRITE_PROTECT;
-        let handler = self.manager.userfault(UserfaultChanges::NONE).expect("few handlers");
-        let (start, bytes) = (VirtAddr(Self::addr(slot, 0)), len as u64 * PAGE);
-        self.on(who, |mm| mm.userfault_register(&handler, start, bytes, modes)).expect("shared huge pages");
         let end = match random.u32(0..4) {
             0 => len,
             1 => (at + 512).min(len),
             _ => at + 1,
         };
         println!("answer {who} {slot:?} {at}..{end} {mode:?}");
-        match random.u32(0..4) {
-            0 | 1 => self.resume(who, slot, at..end, mode),
-            2 => self.zero(who, slot, at..end.min(at + 4), mode),
-            _ => self.copy(who, slot, at, random.u64(1..), mode),
-        }
+        self.registered(who, slot, |both| match random.u32(0..10) {
+            0..4 => both.resume(who, slot, at..end, mode),
+            4..6 => both.zero(who, slot, at..end.min(at + 4), mode),
+            6..8 => both.poison(who, slot, at..end.min(at + 4), mode),
+            _ => both.copy(who, slot, at, random.u64(1..), mode),
+        });
+    }
+
+    fn registered(&mut self, who: usize, slot: Slot, act: impl FnOnce(&mut Self)) {
+        let len = cells_of(slot.0);
+        let modes = UserfaultModes::MISSING | UserfaultModes::MINOR | UserfaultModes::WRITE_PROTECT;
+        let handler = self.manager.userfault(UserfaultChanges::NONE).expect("few handlers");
+        let (start, bytes) = (VirtAddr(Self::addr(slot, 0)), len as u64 * PAGE);
+        self.on(who, |mm| mm.userfault_register(&handler, start, bytes, modes)).expect("shared huge pages");
+        act(self);
         self.on(who, |mm| mm.userfault_unregister(start, bytes)).expect("it was registered");
         // Nobody would be told of its marks.
         self.model.spaces[who].get_mut(&slot).expect("seen").each(0..len, |leaf| leaf.marked = false);
@@ -133,6 +150,21 @@ impl Both<'_, '_, '_> {
         if end > range.start {
             self.adopt(who, slot, range.start..end, mode.write_protected);
         }
+    }
+
+    /// Up to what is there, whatever it is, and whatever the file has.
+    fn poison(&mut self, who: usize, slot: Slot, range: Range<usize>, mode: AnswerMode) {
+        let (addr, len) = (VirtAddr(Self::addr(slot, range.start)), range.len() as u64 * PAGE);
+        let answer = self.on(who, |mm| mm.userfault_poison(addr, len, mode));
+        if mode.write_protected {
+            return Self::stopped(answer, 0, Some(UserfaultError::Invalid));
+        }
+        let place = self.model.spaces[who].get_mut(&slot).expect("mapped");
+        let occupied = range.clone().find(|&at| place.cells[at] != Cell::Empty);
+        let end = occupied.unwrap_or(range.end);
+        Self::stopped(answer, end - range.start, occupied.map(|_| UserfaultError::Exists));
+        place.lose(range.start..end);
+        range.for_each(|at| self.look(who, slot, at));
     }
 
     fn copy(&mut self, who: usize, slot: Slot, at: usize, word: u64, mode: AnswerMode) {

@@ -1,5 +1,5 @@
 //! Huge pages of files in parts, in lockstep with a naive model: every verb that maps, unmaps, splits, marks, moves, collapses or loses a
-//! part, by several address spaces at once, each on a CPU with a TLB of its own, and a guest in one of them. After each verb the
+//! part, and a handler's answers, by several address spaces at once, each on a CPU with a TLB of its own, and a guest in one of them. After each verb the
 //! leaves are compared, and now and then the count of each frame, and each word (invariants 2, 5, 6, 11 and 12).
 
 mod answers;
@@ -91,7 +91,10 @@ impl Both<'_, '_, '_> {
             46..60 => self.dont_need(&self.piece(random)),
             60..64 => self.protect(&self.pages(random), random.u32(0..3) > 0),
             64..72 => self.mark(random),
-            72..74 if self.spaces.len() < SPACES => self.fork(who),
+            72..74 if self.spaces.len() < SPACES => {
+                self.poison_some(random, who);
+                self.fork(who);
+            }
             74 if who > 0 => self.exit(who),
             75..77 => self.remap(who, slot, random.u64(0..PLACES[slot.0])),
             77..89 => self.collapse_some(random),

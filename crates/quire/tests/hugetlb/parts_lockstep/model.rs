@@ -13,7 +13,7 @@ use quire::vm::Refusal;
 pub(super) enum Cell {
     #[default]
     Empty,
-    /// A marker: the memory went bad.
+    /// A marker: the memory went bad, or a handler says so.
     Lost,
     Mapped(Leaf),
 }
@@ -133,9 +133,17 @@ impl Place {
         self.cells.fill(Cell::Empty);
     }
 
-    /// As a child has it: pages of files come by faults.
+    /// Markers come where nothing is.
+    pub(super) fn lose(&mut self, range: Range<usize>) {
+        self.fresh &= range.is_empty();
+        self.cells[range].fill(Cell::Lost);
+    }
+
+    /// As a child has it: pages of files come by faults, save those that are lost.
     pub(super) fn inherited(&self) -> Self {
-        Self { fresh: true, cells: vec![Cell::Empty; self.cells.len()], ..*self }
+        let kept = |cell: &Cell| if *cell == Cell::Lost { Cell::Lost } else { Cell::Empty };
+        let cells: Vec<Cell> = self.cells.iter().map(kept).collect();
+        Self { fresh: !cells.contains(&Cell::Lost), cells, ..*self }
     }
 
     pub(super) fn each(&mut self, range: Range<usize>, change: impl Fn(&mut Leaf)) {

@@ -306,6 +306,8 @@ impl<'m> Both<'_, 'm, '_> {
     /// A collapse of what the piece covers; a refusal changes nothing.
     pub(super) fn collapse(&mut self, piece: &Piece, steps: CollapseSteps) {
         println!("collapse {piece:?} {steps:?}");
+        // So that its CPU has something cached of every table, which nobody may use afterwards.
+        self.look_around(piece);
         let done = self.on(piece.who, |mm| mm.collapse_in(piece.addr(), piece.len(), steps));
         let places = &mut self.model.spaces[piece.who];
         let covered =
@@ -344,6 +346,14 @@ impl<'m> Both<'_, 'm, '_> {
         let why: Vec<u64> = Refusal::ALL.iter().map(|&why| done.refused(why)).collect();
         assert_eq!(([done.reshaped, done.gigantic], done.large, done.copied), (made, large, 0), "{piece:?}");
         assert_eq!(why, refused, "{piece:?}");
+        self.look_around(piece);
+    }
+
+    /// Looks at a cell of each 2 MiB.
+    fn look_around(&self, piece: &Piece) {
+        for (slot, part) in Model::parts(piece.size, &piece.cells) {
+            part.step_by(512).for_each(|at| self.look(piece.who, slot, at + 7));
+        }
     }
 
     /// A frame of a page that was seen goes bad.

@@ -8,7 +8,7 @@ use super::stretch::{MeasuredStretches, STRETCHES, Stretch, best_stretch};
 use crate::addr::{Frame, FrameRange};
 use crate::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures};
 use crate::error::KernelError;
-use crate::limits::{CLEAR_CACHED_BYTES, CLEAR_CACHED_GAIN, CLEAR_OWN_BYTES, FRAME_SIZE};
+use crate::limits::{CLEAR_CACHED_BYTES, CLEAR_CACHED_GAIN, CLEAR_OWN_BYTES, CLEAR_OWN_GAIN, FRAME_SIZE};
 use crate::platform::{Platform, TouchHint};
 
 /// Bytes that one reading of the clock stands for, at least: smaller extents are measured several at a time.
@@ -129,6 +129,7 @@ fn best<K: Copy, const N: usize>(
                 // goes past them costs the user, in whatever way he uses it.
                 let own = hint == TouchHint::Soon && bytes_of(class) <= CLEAR_OWN_BYTES;
                 let costs_more = |kernel: usize| !small && kernels[kernel].2 == own;
+                let gain = if own { CLEAR_OWN_GAIN } else { CLEAR_CACHED_GAIN };
                 let places =
                     (0..=threads).rev().flat_map(|threads| (0..=class).rev().map(move |at| (threads, at)));
                 let costs = places.map(|(threads, at)| {
@@ -137,7 +138,7 @@ fn best<K: Copy, const N: usize>(
                         let own = measured[threads][kernel][at];
                         let cost = if kernels[kernel].2 { Cost { read, ..own } } else { own };
                         let own = cost.weighed(hint);
-                        let all = if costs_more(kernel) { own + own / CLEAR_CACHED_GAIN } else { own };
+                        let all = if costs_more(kernel) { own + own / gain } else { own };
                         cost.is_known().then_some((kernel, all))
                     })
                 });

@@ -41,7 +41,8 @@ impl Extent {
         Self { whole: bytes, ..self }
     }
 
-    /// The same when somebody waits for one of its frames: the neighbourhood of it is cleared last and stays cached.
+    /// The same when somebody waits for one of its frames: the neighbourhood of it is cleared last and stays cached, or all of it
+    /// does.
     #[inline]
     #[must_use]
     pub const fn near(self, frame: Frame) -> Self {
@@ -85,7 +86,8 @@ impl Clearer {
         self.clear_by(platform, frames, kernel);
     }
 
-    /// Clears an extent of any length: what is far from the frame that somebody waits for first, and its neighbourhood last.
+    /// Clears an extent of any length: what is far from the frame that somebody waits for first, and its neighbourhood last; what a
+    /// core's own caches hold, and is to stay there, in one go.
     /// Passes a [`Platform::reschedule_point`] before more than the policy's stretch is done without one, and asks `cancel` there.
     ///
     /// Precondition: as for [`Platform::reschedule_point`], when there is more than a stretch.

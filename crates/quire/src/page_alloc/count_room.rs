@@ -261,7 +261,11 @@ impl<P: Platform> PageAllocator<'_, P> {
             room.spare += 1;
         }
         if before != bit {
-            return;
+            let excess = room.has_excess();
+            drop(room);
+            return if excess {
+                self.trim_room()
+            };
         }
         self.unlink_room(&mut room, descriptor, class);
         if class == 0 {

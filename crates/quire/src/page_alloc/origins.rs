@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering;
 
 use super::PageAllocator;
 use super::counts::head_of;
-use crate::addr::{Frame, FrameRange, VirtAddr};
+use crate::addr::{Frame, FrameRange, Order, VirtAddr};
 use crate::limits::FRAME_SHIFT;
 use crate::memmap::BlockState;
 use crate::platform::Platform;
@@ -79,9 +79,15 @@ impl<P: Platform> PageAllocator<'_, P> {
             .for_each(|frame| self.set_origin(Frame(frame), Origin(Origin::NOBODY)));
     }
 
-    /// Whether a held frame is a page of a file, and no huge one; else it is anonymous memory that somebody has pinned or moves.
+    /// Whether a held frame is a file's; else it is anonymous memory: a private huge page, or what somebody has pinned or moves.
     pub fn is_of_file(&self, frame: Frame) -> bool {
-        self.origin(frame).is_some_and(Origin::is_of_file)
+        let huge =
+            |&start: &Frame| [Order::BLOCK, Order::GIGANTIC].iter().any(|&order| self.is_huge(start, order));
+        match self.folio_start(frame).filter(huge) {
+            // The origin of a file's huge page is whatever it was before.
+            Some(start) => !self.is_lent(start),
+            None => self.origin(frame).is_some_and(Origin::is_of_file),
+        }
     }
 
     /// Where a frame of an anonymous folio in use comes from.

@@ -21,7 +21,7 @@ use super::mm::{Mm, Space};
 use super::moved::Moved;
 use super::rmap::FoundSpace;
 use super::vma::{Backing, Vma};
-use crate::addr::{Frame, FrameRange, Order, VirtAddr, VirtRange};
+use crate::addr::{Frame, FrameRange, VirtAddr, VirtRange};
 use crate::arch::EntryFlags;
 use crate::limits::FRAME_SHIFT;
 use crate::page_alloc::Origin;
@@ -141,9 +141,7 @@ impl<P: Platform> Memory<'_, P> {
         let pages = self.pages();
         let maps = pages.folio_maps(frame)?;
         let folio = maps.folio;
-        let huge = [Order::BLOCK, Order::GIGANTIC].into_iter().any(|order| pages.is_huge(folio.start, order));
-        let of_file = if huge { !pages.is_lent(folio.start) } else { pages.is_of_file(folio.start) };
-        let of_file = of_file && pages.is_held(folio.start);
+        let of_file = pages.is_held(folio.start) && pages.is_of_file(folio.start);
         if maps.mapcount == 0 || of_file && maps.mapcount == 1 {
             // No table with a page of a file is shared.
             return Some(maps.mapcount);

@@ -233,6 +233,8 @@ impl<P: Platform> Memory<'_, P> {
         while let Some((file, next)) = self.files().next_of_all(self.platform(), place) {
             place = next;
             let done = match file.node().try_close() {
+                // Huge pages are their pool's.
+                _ if file.node().huge_order().is_some() => Ok(None),
                 Some(closed) => self.lose_page(&closed, frame),
                 None => Err(MemoryFailureError::Busy),
             };

@@ -105,8 +105,7 @@ impl<P: Platform> Memory<'_, P> {
         let folio_mapped = looked.folio.is_some_and(|maps| maps.is_mapped());
         let mapped = folio_mapped && looked.group.is_some_and(|group| group.leaves(frame) > 0);
         let held = looked.group.is_some_and(|group| group.is_held(frame));
-        let anon =
-            folio_mapped && (if huge { pages.is_lent(head) } else { !held || !pages.is_of_file(frame) });
+        let anon = folio_mapped && !((held || huge) && pages.is_of_file(frame));
         let nobodys = !folio_mapped && !held && !huge && frames == 1;
         let own = |flag| nobodys && pages.descriptor_has(frame, flag);
         let bits = [

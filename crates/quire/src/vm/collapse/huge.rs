@@ -113,15 +113,19 @@ impl<P: Platform> Mm<'_, P> {
 
     /// Tells secondary MMUs of the leaves of 2 MiB in an extent of which no larger one came.
     fn tell_of_large(&self, extent: VirtRange) {
-        for at in (0..extent.len()).step_by(PageSize::Size2M.bytes() as usize) {
-            let _space = self.lock();
+        let bytes = PageSize::Size2M.bytes();
+        for step in steps(extent) {
+            let space = self.lock();
             if !self.context().has_secondary() {
                 return;
             }
-            let part = VirtRange::from_len(extent.start.add(at), PageSize::Size2M.bytes());
-            if self.tables().lookup(part.start).leaf_size() == Some(PageSize::Size2M) {
-                self.context().collapse_possible(self.memory.platform(), part);
+            for at in (0..step.len()).step_by(bytes as usize).map(|at| step.start.add(at)) {
+                if self.tables().lookup(at).leaf_size() == Some(PageSize::Size2M) {
+                    self.context().collapse_possible(self.memory.platform(), VirtRange::from_len(at, bytes));
+                }
             }
+            drop(space);
+            self.memory.platform().reschedule_point();
         }
     }
 

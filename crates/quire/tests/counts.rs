@@ -105,6 +105,35 @@ fn counts_do_not_overflow_at_8192_split_mappings() {
 }
 
 /// Runs of every length, whole blocks, wide counts, splits: in lockstep with one number for each frame.
+/// Of a page of a pool: in its record, in a slot, in one of four bytes, and beyond what is counted by tables.
+#[test]
+fn counts_of_a_pools_page_do_not_overflow() {
+    const SPACES: u32 = 33_000;
+    with_allocator(
+        HostedConfig { clearing: false, ..HostedConfig::new((2 << 30) + 64 * MIB) },
+        |_, allocator| {
+            let first = allocator.alloc(Gfp::USER, Order::GIGANTIC).unwrap();
+            allocator.make_huge(first);
+            let block = FrameRange::new(first.add(3 * BLOCK), BLOCK);
+            let part = |start: u64, end: u64| FrameRange::new(block.start.add(start), end - start);
+            let counts = |expected: [u32; 3]| {
+                let found = [0, 5, 511].map(|at| allocator.mapcount(block.start.add(at)));
+                assert_eq!(found, expected.map(u64::from));
+            };
+            (0..SPACES).for_each(|_| map(allocator, block));
+            counts([SPACES; 3]);
+            unmap(allocator, part(5, 9));
+            counts([SPACES, SPACES - 1, SPACES]);
+            [part(0, 5), part(9, BLOCK)].into_iter().for_each(|part| _ = unmap(allocator, part));
+            counts([SPACES - 1; 3]);
+            (1..SPACES).for_each(|_| _ = unmap(allocator, block));
+            counts([0; 3]);
+            assert_eq!(count_frames(allocator), 0);
+            assert_eq!(allocator.release(FrameRange::folio(first, Order::FRAME)), Order::GIGANTIC.frames());
+        },
+    );
+}
+
 #[test]
 fn counts_agree_with_a_number_for_each_frame() {
     for seed in seed(0)..seed(0) + 24 {

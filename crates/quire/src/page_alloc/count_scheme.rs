@@ -13,7 +13,8 @@ use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{Block, BlockState, FrameMask, FrameState};
 use crate::platform::Platform;
 
-/// How leaves of a folio of whole blocks are counted. Chosen at start-up.
+/// How leaves of a folio of whole blocks are counted. Chosen at start-up. The published ways are there to be measured: without a lock,
+/// whoever takes the last leaf of a pool's page away may look at the page after its file has given it to somebody else.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 pub enum CountScheme {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use hosted::{Backing, Hosted, HostedConfig};
+use hosted::{Backing, Hosted, HostedConfig, Nested, VirtualCpu};
 use quire::addr::VirtAddr;
 use quire::cpu::CpuId;
 use quire::error::{FaultError, MmError};
@@ -30,6 +30,8 @@ struct Scene<'s, 'm> {
     machine: &'s Hosted,
     mm: &'s Space<'m>,
     file: &'s File<'m, Hosted>,
+    /// A guest to which both pages belong.
+    guest: &'s Nested<'m>,
 }
 
 /// In three blocks, the last one's last pages among them.
@@ -46,17 +48,28 @@ impl Scene<'_, '_> {
     }
 
     /// A word of the page that stays is counted up, or one of the other is looked at.
-    fn touch(&self, random: &mut Rng, sums: &[AtomicU64]) {
+    fn touch(&self, cpu: &VirtualCpu<'_, '_>, random: &mut Rng, sums: &[AtomicU64]) {
         if random.u32(0..4) == 0 {
             let at = VirtAddr(CUT + random.u64(0..8) * HUGE + random.u64(0..512) * PAGE);
             let access = if random.bool() { Access::Write } else { Access::Read };
-            match self.mm.fault(at, access) {
+            let done = if random.bool() {
+                cpu.load(self.mm, at.0 - BASE).map(drop)
+            } else {
+                self.mm.fault(at, access).map(drop)
+            };
+            match done {
                 Ok(_) | Err(FaultError::BeyondEnd | FaultError::NotMapped | FaultError::NoHugePage) => {}
                 Err(error) => panic!("{error:?}"),
             }
             return;
         }
         let at = random.u64(0..WORDS);
+        if random.bool() {
+            // By a virtual CPU, through second-stage tables.
+            cpu.fetch_add(self.mm, word(at) - BASE, 1).expect("it stays mapped");
+            sums[at as usize].fetch_add(1, Ordering::Relaxed);
+            return;
+        }
         while self.machine.fetch_add(VirtAddr(word(at)), 1).is_err() {
             self.mm.fault(VirtAddr(word(at)), Access::Write).expect("it stays mapped");
         }
@@ -111,7 +124,9 @@ fn one_gigantic_page_is_collapsed_by_one_and_taken_apart_by_others() {
         assert_eq!(pools.resize(manager.pages(), HugeSize::Size1G, NodeSet::ALL, 2).after, 2);
         let file = manager.huge_file(HugeSize::Size1G, 2 * GIB).expect("memory for a file");
         let mm = manager.new_mm().expect("an address space");
-        let scene = Scene { machine: &machine, mm: &mm, file: &file };
+        let registered = mm.register_secondary();
+        let guest = Nested::new(&machine, &mm, VirtAddr(BASE), 2 * GIB, 1);
+        let scene = Scene { machine: &machine, mm: &mm, file: &file, guest: &guest };
         scene.map(BASE, 0);
         scene.map(CUT, 1);
         let sums: Vec<AtomicU64> = (0..WORDS).map(|_| AtomicU64::new(0)).collect();
@@ -119,10 +134,13 @@ fn one_gigantic_page_is_collapsed_by_one_and_taken_apart_by_others() {
         machine.spawn_cpus(3, |cpu| {
             mm.switch_in();
             let mut random = Rng::with_seed(first.wrapping_add(cpu.0.into()));
+            let guest = (cpu.0 == 0).then(|| scene.guest.cpu(0));
             let end = Instant::now() + TIME;
             while !over.load(Ordering::Relaxed) {
                 match cpu.0 {
-                    0 => scene.touch(&mut random, &sums),
+                    0 => {
+                        guest.iter().for_each(|guest| scene.touch(guest, &mut random, &sums));
+                    }
                     1 => scene.upset(&mut random),
                     _ => {
                         for (steps, made) in
@@ -149,6 +167,10 @@ fn one_gigantic_page_is_collapsed_by_one_and_taken_apart_by_others() {
         while scene.collapse(CollapseSteps::Direct) > 0 {}
         assert_eq!(machine.leaves(mm.root()).len(), 2);
         mm.switch_out();
+        guest.check();
+        println!("{} copies of the guest became larger", guest.stats().collapses);
+        drop(guest);
+        drop(registered);
         mm.validate().expect("broken address space");
         mm.exit();
         drop(file);

@@ -33,3 +33,6 @@ impl Folio {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

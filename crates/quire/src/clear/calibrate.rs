@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::Clearer;
-use super::policy::{CLASSES, ClearPolicy, THREADS, Table, bytes_of, stays_cached};
+use super::policy::{CLASSES, ClearPolicy, THREADS, Table, bytes_of, cache_bytes, stays_cached};
 use super::stretch::{MeasuredStretches, STRETCHES, Stretch, best_stretch};
 use crate::addr::{Frame, FrameRange};
 use crate::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures};
@@ -84,8 +84,8 @@ impl Calibration {
 
     /// The cheapest kernel for each hint, number of CPUs and extent, among those that the processor has. What may stay in the
     /// caches (see [`crate::limits::CLEAR_SOON_SHARE`] and its neighbours) may take any kernel, small extents one that stays there,
-    /// and all others one that goes past them. Where nothing was measured for an extent, the next smaller one
-    /// counts, and for so many CPUs, fewer; where nothing was at all, or with stretches of another length, the [suggestion](ClearPolicy::suggested) stands.
+    /// and all others one that goes past them. Extents that fill the last cache are measured as one. Where nothing was measured for an
+    /// extent, the next smaller one counts, and for so many CPUs, fewer; where nothing was at all, or with stretches of another length, the [suggestion](ClearPolicy::suggested) stands.
     ///
     /// The stretch is the shortest of the [`STRETCHES`] that is within 1 % of the best and takes little enough time
     /// ([`crate::limits::CLEAR_POINT_NS`]).
@@ -105,6 +105,23 @@ impl Calibration {
     }
 }
 
+/// The same, with one figure for all extents that fill the last cache, the mean of theirs: what goes past the caches goes there in
+/// stretches that are all alike, and a large extent leaves time for a few rounds only, whose figures differ by chance.
+fn alike<const N: usize>(measured: &Measured<N>, last_cache: u64) -> Measured<N> {
+    let mut alike = *measured;
+    for costs in alike.iter_mut().flatten() {
+        let large = (0..CLASSES).find(|&class| bytes_of(class) >= cache_bytes(last_cache)).unwrap_or(CLASSES);
+        let known = || costs[large..].iter().filter(|cost| cost.is_known());
+        let mean = |part: fn(&Cost) -> u32| {
+            let sum: u64 = known().map(|cost| u64::from(part(cost))).sum();
+            (sum / known().count().max(1) as u64) as u32
+        };
+        let mean = Cost { fill: mean(|cost| cost.fill), read: mean(|cost| cost.read) };
+        costs[large..].fill(mean);
+    }
+    alike
+}
+
 /// The table of the cheapest; `kernels` says of each whether the processor has it, and whether it goes past the caches. The
 /// kernel of the next smaller extent stays while it costs no more than 3 % more, so that figures which differ by chance do
 /// not make a table that nobody can read.
@@ -114,6 +131,7 @@ fn best<K: Copy, const N: usize>(
     otherwise: &Table<K>,
     last_cache: u64,
 ) -> Table<K> {
+    let measured = &alike(measured, last_cache);
     let mut table = *otherwise;
     for (hint, rows) in TouchHint::ALL.into_iter().zip(&mut table) {
         for (threads, row) in rows.iter_mut().enumerate() {

@@ -22,6 +22,11 @@ pub type Table<K> = [[[K; CLASSES]; THREADS]; TouchHint::ALL.len()];
 /// What a last cache is taken for whose size the processor does not say.
 const UNKNOWN_CACHE: u64 = 1 << 20;
 
+/// Bytes of the last cache, for what the processor says of it.
+pub(super) const fn cache_bytes(said: u64) -> u64 {
+    if said == 0 { UNKNOWN_CACHE } else { said }
+}
+
 /// The class of an extent of so many bytes.
 #[inline]
 pub const fn class_of(bytes: u64) -> usize {
@@ -51,7 +56,7 @@ pub const fn cpus_of(threads: usize) -> u64 {
 
 /// Whether an extent should be left in the caches: by its class, the CPUs that clear at once, and what the caller knows.
 pub(super) const fn stays_cached(hint: TouchHint, threads: usize, class: usize, last_cache: u64) -> bool {
-    let cache = if last_cache == 0 { UNKNOWN_CACHE } else { last_cache } / cpus_of(threads);
+    let cache = cache_bytes(last_cache) / cpus_of(threads);
     let limit = match hint {
         TouchHint::Soon => cache / CLEAR_SOON_SHARE,
         TouchHint::Unknown => cache / CLEAR_UNKNOWN_SHARE,

@@ -148,15 +148,34 @@ fn what_was_measured_decides() {
 #[test]
 fn chance_does_not_change_the_kernel() {
     let mut measured = flat();
-    let class = class_of(64 * MIB);
+    let class = class_of(2 * MIB);
     for (at, fill) in [(class, 100), (class + 1, 102), (class + 2, 110)] {
         measured.clear[0][ClearKernel::Nt16 as usize][at] = Cost { fill, read: 1000 };
         measured.clear[0][ClearKernel::Nt64 as usize][at] =
             Cost { fill: if at == class { 120 } else { 100 }, read: 1000 };
     }
     let policy = measured.policy(features(&Feature::ALL));
-    let kernels = [64, 128, 256].map(|mib| policy.clear_kernel(TouchHint::Later, 1, mib * MIB));
+    let kernels = [2, 4, 8].map(|mib| policy.clear_kernel(TouchHint::Later, 1, mib * MIB));
     assert_eq!(kernels, [ClearKernel::Nt16, ClearKernel::Nt16, ClearKernel::Nt64]);
+}
+
+/// A spell in which one extent was measured does not decide for it where all are the same work; a smaller one is its own.
+#[test]
+fn extents_that_fill_the_last_cache_count_as_one() {
+    let mut measured = flat();
+    for class in class_of(MIB)..CLASSES {
+        measured.clear[0][ClearKernel::Nt16 as usize][class] = Cost { fill: 110, read: 1000 };
+        measured.clear[0][ClearKernel::Nt64 as usize][class] = Cost { fill: 100, read: 1000 };
+    }
+    for bytes in [CACHES.last / 4, 1 << 30] {
+        measured.clear[0][ClearKernel::Nt64 as usize][class_of(bytes)].fill = 120;
+    }
+    let policy = measured.policy(features(&Feature::ALL));
+    let kernel = |bytes| policy.clear_kernel(TouchHint::Later, 1, bytes);
+    assert_eq!(kernel(CACHES.last / 4), ClearKernel::Nt16);
+    for class in class_of(CACHES.last)..CLASSES {
+        assert_eq!(kernel(bytes_of(class)), ClearKernel::Nt64, "{class}");
+    }
 }
 
 /// Of two that cost the same, use included, the one that leaves the caches to others is chosen; one that is dearer by more
@@ -186,12 +205,12 @@ fn caches_are_others_too() {
 #[test]
 fn one_way_past_the_caches_is_read_like_another() {
     let mut measured = flat();
-    let class = class_of(64 * MIB);
+    let class = class_of(8 * MIB);
     for (kernel, fill, read) in [(ClearKernel::Nt16, 110, 100), (ClearKernel::Nt64, 100, 1000)] {
         measured.clear[0][kernel as usize][class] = Cost { fill, read };
     }
     let policy = measured.policy(features(&Feature::ALL));
-    assert_eq!(policy.clear_kernel(TouchHint::Soon, 1, 64 * MIB), ClearKernel::Nt64);
+    assert_eq!(policy.clear_kernel(TouchHint::Soon, 1, 8 * MIB), ClearKernel::Nt64);
 }
 
 #[test]
@@ -230,10 +249,9 @@ fn what_was_not_measured_is_as_for_less_or_as_suggested() {
     for cpus in [1, 2, 4] {
         assert_eq!(policy.clear_kernel(TouchHint::Later, cpus, 1 << 30), ClearKernel::Movnti);
     }
-    assert_eq!(
-        policy.clear_kernel(TouchHint::Later, 1, 256 * MIB),
-        suggested.clear_kernel(TouchHint::Later, 1, 256 * MIB)
-    );
+    // What fills the last cache counts as one; what does not is something else.
+    let choices = [CACHES.last, CACHES.last / 2].map(|bytes| policy.clear_kernel(TouchHint::Later, 1, bytes));
+    assert_eq!(choices, [ClearKernel::Movnti, suggested.clear_kernel(TouchHint::Later, 1, CACHES.last / 2)]);
     // Figures for stretches of another length say nothing.
     measured.stretch = Stretch::of(MIB).unwrap();
     assert_eq!(measured.policy(all), suggested);

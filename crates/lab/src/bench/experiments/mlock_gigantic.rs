@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::clear::extent_name;
 use crate::bench::arms::clear::Setting;
-use crate::bench::arms::gigantic::{self, LONGEST, Locking, PER_GIB, WAITED};
+use crate::bench::arms::gigantic::{self, DISTURBED, IDLE, LONGEST, Locking, PER_GIB, WAITED};
 use crate::bench::experiment::{Case, Experiment, Measured};
 use crate::bench::published;
 use crate::bench::row::Row;
@@ -33,7 +33,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         "`every64` and so on: a reschedule point after so many 4 KiB of 1 GiB, `none`: none within a page of 1 GiB. Other cases have the stretch of the calibrated policy, and the arms of one kernel the same.",
         "In one address space the second call waits with its lock for writing until the first has cleared its page, as in linux: threads gain little there, unless pages come piece by piece.",
         "Our reschedule points are real under `/loaded` (sched_yield, once the turn of 1 ms is over) and nothing but a test otherwise. Where nobody else runs on a processor but by its own will (`chrt -f`), they are all that lets others run.",
-        "`longest-stretch` is measured in a second pass, whose points look at the clock: the most that lay between two of them, whatever disturbed it. `others-waited` is the longest that the busy thread did not run.",
+        "`longest-stretch` is the most that lies between two points each time: three more passes look at the clock at each point, and of the stretches that clear the same memory the middle one counts. `longest-disturbed` is the most of one pass as it was, and `longest-idle` the most between two looks at the clock of somebody who does nothing else for as long as a pass takes: what the machine takes away from anybody. `others-waited` is the longest that the busy thread did not run.",
     ],
     run,
     appendix: Some(beside_published),
@@ -114,6 +114,7 @@ fn beside_published(rows: &[Row]) -> anyhow::Result<String> {
     header.push("published: nt, Broadwell, per GiB".to_owned());
     header.extend(arms.iter().filter(|arm| **arm != "linux").map(|arm| format!("{arm}: longest stretch")));
     header.push("to reach".to_owned());
+    header.extend(["quire: one pass, as it was", "idle"].map(str::to_owned));
     header.extend(arms.iter().map(|arm| format!("{arm}: others waited")));
     let mut text = table::new(&header, 1);
     let published = published::figures("clear")?;
@@ -130,6 +131,7 @@ fn beside_published(rows: &[Row]) -> anyhow::Result<String> {
             let reached = if own < goal { "reached" } else { "missed" };
             format!("{}: {reached}", duration(goal))
         }));
+        cells.extend([&DISTURBED, &IDLE].map(|metric| shown(&"quire", metric.name)));
         cells.extend(arms.iter().map(|arm| shown(arm, WAITED.name)));
         text.add_row(cells);
     }

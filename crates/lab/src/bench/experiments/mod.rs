@@ -65,5 +65,14 @@ pub const ALL: &[&Experiment] = &[
     &postcopy::EXPERIMENT,
 ];
 
-#[cfg(test)]
-mod tests;
+/// Each says what it asks and what was expected. Checked here and not by a unit test, for which all arms would be compiled
+/// a second time.
+const _: () = {
+    let mut at = 0;
+    while at < ALL.len() {
+        let Experiment { question, expectation, baseline, .. } = ALL[at];
+        assert!(matches!(question.as_bytes().last(), Some(b'?')));
+        assert!(!expectation.is_empty() && !baseline.is_empty());
+        at += 1;
+    }
+};

@@ -8,6 +8,7 @@ pub mod instructions;
 mod looked_up;
 mod passed_on;
 pub mod scheduled;
+pub mod stretches;
 pub mod verbs;
 
 use std::time::Instant;

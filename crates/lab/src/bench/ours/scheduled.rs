@@ -2,6 +2,7 @@
 //! points can be looked at.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use hosted::Bare;
 use quire::addr::{Frame, FrameRange, VirtRange};
@@ -11,6 +12,7 @@ use quire::platform::{FlushRequest, Platform};
 use rustix::thread::sched_yield;
 
 use super::passed_on::passed_on;
+use super::stretches::{self, Between};
 use crate::bench::cycles;
 
 /// How long a task has its processor before it gives it away at the next reschedule point.
@@ -42,10 +44,12 @@ pub struct Scheduled<'a> {
 struct Clock {
     /// When its task passed the last point, or got the processor.
     since: AtomicU64,
-    /// The most that lay between two points.
-    longest: AtomicU64,
+    /// One more than the first frame that was cleared since; 0 where none was.
+    cleared: AtomicU64,
     /// Points passed.
     passed: AtomicU64,
+    /// What lay between points, in counts of the time-stamp counter.
+    noted: Mutex<Vec<Between<u64>>>,
 }
 
 impl<'a> Scheduled<'a> {
@@ -57,26 +61,31 @@ impl<'a> Scheduled<'a> {
 
     /// A long call of the running CPU begins, or goes on after others could run.
     pub fn begin(&self) {
-        self.own().since.store(cycles::now(), Ordering::Relaxed);
+        self.own().begin();
     }
 
     /// As [`Self::begin`], and what was noted of this CPU before is forgotten.
     pub fn begin_anew(&self) {
-        self.own().longest.store(0, Ordering::Relaxed);
+        self.own().noted().clear();
         self.begin();
     }
 
     /// It has ended: what lies behind its last point counts, too.
     pub fn end(&self) {
         if self.points == Points::Watched {
-            self.note(self.own());
+            self.own().note();
         }
     }
 
     /// The most that lay between two points of one CPU, in nanoseconds; nothing where nobody watched.
     pub fn longest(&self) -> Option<f64> {
-        let longest = self.cpus.iter().map(|clock| clock.longest.load(Ordering::Relaxed)).max();
-        longest.filter(|_| self.points == Points::Watched).map(|counts| cycles::to_nanoseconds(counts as f64))
+        stretches::longest(&self.stretches())
+    }
+
+    /// What lay between points of one CPU and the next, of each CPU; nothing where nobody watched.
+    pub fn stretches(&self) -> Vec<Between> {
+        let of = |clock: &Clock| clock.noted().iter().map(Between::timed).collect::<Vec<_>>();
+        self.cpus.iter().flat_map(of).collect()
     }
 
     /// Points that were passed while somebody watched.
@@ -88,20 +97,43 @@ impl<'a> Scheduled<'a> {
         &self.cpus[self.bare.hosted().this_cpu().index()]
     }
 
-    fn note(&self, clock: &Clock) {
-        let now = cycles::now();
-        let since = now.saturating_sub(clock.since.load(Ordering::Relaxed));
-        let longest = clock.longest.load(Ordering::Relaxed).max(since);
-        clock.longest.store(longest, Ordering::Relaxed);
-        clock.since.store(now, Ordering::Relaxed);
-    }
-
     /// Gives the processor away if the task has had its turn.
     fn share(&self, clock: &Clock) {
-        if cycles::now().saturating_sub(clock.since.load(Ordering::Relaxed)) > self.turn {
+        if clock.since() > self.turn {
             sched_yield();
-            clock.since.store(cycles::now(), Ordering::Relaxed);
+            clock.begin();
         }
+    }
+}
+
+impl Clock {
+    fn begin(&self) {
+        self.cleared.store(0, Ordering::Relaxed);
+        self.since.store(cycles::now(), Ordering::Relaxed);
+    }
+
+    /// Counts since the task passed the last point.
+    fn since(&self) -> u64 {
+        cycles::now().saturating_sub(self.since.load(Ordering::Relaxed))
+    }
+
+    /// Only the first of them since the last point says which stretch it is.
+    fn clears(&self, first: Frame) {
+        if self.cleared.load(Ordering::Relaxed) == 0 {
+            self.cleared.store(first.0 + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// A stretch has ended; the next one begins when this one is noted.
+    fn note(&self) {
+        let length = self.since();
+        let cleared = self.cleared.load(Ordering::Relaxed).checked_sub(1).map(Frame);
+        self.noted().push(Between { cleared, length });
+        self.begin();
+    }
+
+    fn noted(&self) -> std::sync::MutexGuard<'_, Vec<Between<u64>>> {
+        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -115,7 +147,7 @@ unsafe impl Platform for Scheduled<'_> {
             Points::Watched => {
                 let clock = self.own();
                 clock.passed.store(clock.passed.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-                self.note(clock);
+                clock.note();
             }
             Points::Shared => self.share(self.own()),
         }
@@ -154,6 +186,9 @@ unsafe impl Platform for Scheduled<'_> {
     }
 
     fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
+        if self.points == Points::Watched {
+            self.own().clears(frames.start);
+        }
         self.bare.clear(frames, kernel);
     }
 

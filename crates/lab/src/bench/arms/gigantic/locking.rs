@@ -15,18 +15,27 @@ use quire::vm::{FolioPolicy, Mm};
 
 use super::busy::{self, Busy};
 use super::ground::{Shared, all_zero, mark, word, zeroes};
+use crate::bench::cycles;
 use crate::bench::experiment::{Arm, Better, Metric, Prepared, Sample, Skip};
 use crate::bench::folio::PAGE;
 use crate::bench::ours;
 use crate::bench::ours::scheduled::{Points, Scheduled};
+use crate::bench::ours::stretches::{self, Between};
 use crate::bench::threads::Meeting;
 
 /// Nanoseconds for each GiB.
 pub const PER_GIB: Metric = Metric { name: "per-GiB", unit: "ns", better: Better::Lower };
-/// The most that lay between two reschedule points.
+/// The most that lies between two reschedule points each time: the middle one of [`WATCHED`] passes over the same memory.
 pub const LONGEST: Metric = Metric { name: "longest-stretch", unit: "ns", better: Better::Lower };
+/// The most that lay between two of one pass, whatever disturbed it.
+pub const DISTURBED: Metric = Metric { name: "longest-disturbed", unit: "ns", better: Better::Lower };
+/// The most that lay between two looks at the clock of somebody who did nothing else for as long: what the machine takes away.
+pub const IDLE: Metric = Metric { name: "longest-idle", unit: "ns", better: Better::Lower };
 /// The longest that somebody else who wanted the processor did not have it.
 pub const WAITED: Metric = Metric { name: "others-waited", unit: "ns", better: Better::Lower };
+
+/// Passes whose points look at the clock.
+const WATCHED: usize = 3;
 
 /// Lock memory that is not there yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,7 +155,7 @@ struct Ready<'a> {
 struct Pass {
     nanoseconds: f64,
     zeroes: u64,
-    longest: Option<f64>,
+    stretches: Vec<Between>,
     points: u64,
 }
 
@@ -160,10 +169,26 @@ impl Prepared for Ready<'_> {
         }
         let pass = self.pass(Points::Idle)?;
         // Looking at the clock at each point would be most of the time where they are close together.
-        let watched = self.pass(Points::Watched)?;
+        let watched = (0..WATCHED).map(|_| self.pass(Points::Watched)).collect::<Result<Vec<_>, _>>()?;
+        let points = watched[0].points;
+        let passes: Vec<_> = watched.into_iter().map(|pass| pass.stretches).collect();
         let sample = self.case.sample(pass.nanoseconds, pass.zeroes)?;
-        Ok(sample.metric(LONGEST, watched.longest.unwrap_or_default()).count("points", watched.points))
+        let sample = sample.metric(LONGEST, stretches::longest_again(&passes).unwrap_or_default());
+        let sample = sample.metric(DISTURBED, stretches::longest(&passes[0]).unwrap_or_default());
+        Ok(sample.metric(IDLE, longest_idle(pass.nanoseconds)).count("points", points))
     }
+}
+
+/// The longest between two looks at the clock in so much time, in nanoseconds.
+fn longest_idle(nanoseconds: f64) -> f64 {
+    let begun = cycles::now();
+    let (mut before, mut longest) = (begun, 0);
+    while cycles::to_nanoseconds((before - begun) as f64) < nanoseconds {
+        let now = cycles::now();
+        longest = longest.max(now - before);
+        before = now;
+    }
+    cycles::to_nanoseconds(longest as f64)
 }
 
 impl Ready<'_> {
@@ -185,7 +210,7 @@ impl Ready<'_> {
             });
             let spans = spans.into_iter().collect::<Result<Vec<_>, Skip>>()?;
             // Before anything else passes a point.
-            let (longest, points) = (scheduled.longest(), scheduled.passed());
+            let (stretches, points) = (scheduled.stretches(), scheduled.passed());
             mm.switch_in();
             let start = |at: usize| ours::START.add(at as u64);
             let zeroes = zeroes(0, case.total(), |at| word(machine, start(at)));
@@ -193,7 +218,7 @@ impl Ready<'_> {
             mm.switch_out();
             mm.exit();
             let nanoseconds = busy::length(&spans);
-            Ok(Pass { nanoseconds, zeroes, longest, points })
+            Ok(Pass { nanoseconds, zeroes, stretches, points })
         })
     }
 }

@@ -16,7 +16,7 @@ use ground::Shared;
 use locking_linux::HugeTlb;
 
 pub use first::{First, What};
-pub use locking::{LONGEST, Locking, PER_GIB, WAITED};
+pub use locking::{DISTURBED, IDLE, LONGEST, Locking, PER_GIB, WAITED};
 
 /// Bytes of a gigantic folio.
 const GIB: usize = 1 << 30;

@@ -1,8 +1,6 @@
 //! Which nodes a request is served from, under every policy.
 
-mod common;
-
-use common::{order, ranges_of};
+use crate::common::{order, ranges_of};
 use hosted::{Hosted, HostedConfig, MemoryRange as Range};
 use quire::addr::{Frame, Order};
 use quire::cpu::CpuId;

@@ -1,8 +1,6 @@
 //! Folios in use are split: every count stays exact, what nobody maps is free, and everything can become whole again.
 
-mod common;
-
-use common::{order, seed, with_allocator};
+use crate::common::{order, seed, with_allocator};
 use fastrand::Rng;
 use hosted::{FailurePlan, Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange, Order, PageSize};
@@ -231,7 +229,7 @@ fn large_leaves_and_missing_memory_are_refused_without_a_trace() {
 fn threads_unmap_while_others_split() {
     let config = HostedConfig::new(64 * MIB).with_cpus(3);
     let machine = config.build().unwrap();
-    let ranges = common::ranges_of(&machine);
+    let ranges = crate::common::ranges_of(&machine);
     let allocator = machine
         .run_on(CpuId(0), || {
             PageAllocator::new(&machine, &ranges, quire::page_alloc::AllocatorConfig::default())

@@ -1,11 +1,9 @@
 //! Caches of small objects on a hosted machine.
 
-mod common;
-
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-use common::{seed, with_allocator};
+use crate::common::{seed, with_allocator};
 use hosted::{FailurePlan, HostedConfig};
 use quire::error::AllocError;
 use quire::slab::{Cache, CacheUsage};
@@ -78,7 +76,7 @@ fn a_double_free_is_caught() {
     machine.run_on(quire::cpu::CpuId(0), || {
         let pages = quire::page_alloc::PageAllocator::new(
             &machine,
-            &common::ranges_of(&machine),
+            &crate::common::ranges_of(&machine),
             quire::page_alloc::AllocatorConfig::default(),
         )
         .unwrap();
@@ -99,7 +97,7 @@ fn several_cpus_share_a_cache() {
     let pages = machine.run_on(quire::cpu::CpuId(0), || {
         quire::page_alloc::PageAllocator::new(
             &machine,
-            &common::ranges_of(&machine),
+            &crate::common::ranges_of(&machine),
             quire::page_alloc::AllocatorConfig::default(),
         )
         .unwrap()

@@ -1,9 +1,7 @@
 //! The manager's own memory: tables, descriptors and lanes stand in frames of the machine that it manages (invariants M1
 //! to M4), so whatever those frames held before, or their neighbours hold now, must not reach them.
 
-mod common;
-
-use common::{order, ranges_of, with_allocator};
+use crate::common::{order, ranges_of, with_allocator};
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange, Order};
 use quire::cpu::CpuId;

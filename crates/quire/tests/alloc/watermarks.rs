@@ -1,8 +1,6 @@
 //! How far each kind of request may empty a zone, and what is left untouched when it is refused.
 
-mod common;
-
-use common::{order, ranges_of};
+use crate::common::{order, ranges_of};
 use hosted::{Hosted, HostedConfig, MemoryRange as Range};
 use quire::addr::{Frame, Order};
 use quire::cpu::CpuId;

@@ -1,10 +1,8 @@
 //! The page allocator as its users would break it.
 
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::{order, ranges_of, seed, with_allocator};
+use crate::common::{order, ranges_of, seed, with_allocator};
 use hosted::{HostedConfig, MemoryRange as Range};
 use quire::addr::{Frame, FrameRange, Order, PageSize};
 use quire::cpu::CpuId;
@@ -59,7 +57,7 @@ fn names_every_bad_free() {
         for number in [0, 1, 2, 3, 5, 8, 9, 10] {
             let order = order(number);
             let frame = allocator.alloc(Gfp::USER, order).unwrap();
-            let wrong = common::order(if number == 0 { 1 } else { number - 1 });
+            let wrong = crate::common::order(if number == 0 { 1 } else { number - 1 });
             assert_eq!(allocator.free(frame, wrong), Err(FreeError::WrongOrder), "order {number}");
             if number > 0 {
                 assert_eq!(

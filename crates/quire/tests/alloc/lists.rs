@@ -1,10 +1,8 @@
 //! Per-CPU lists: who may use them, what they keep, and how they are emptied.
 
-mod common;
-
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use common::{order, ranges_of, with_allocator};
+use crate::common::{order, ranges_of, with_allocator};
 use hosted::{Hosted, HostedConfig, InterruptPlan};
 use quire::addr::{Frame, FrameRange, Order};
 use quire::cpu::CpuId;

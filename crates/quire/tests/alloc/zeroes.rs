@@ -1,10 +1,8 @@
 //! Free memory that is known to be zero: who gets it, who keeps it, and that it is.
 
-mod common;
-
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use common::{order, ranges_of, seed};
+use crate::common::{order, ranges_of, seed};
 use fastrand::Rng;
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange, Order, PageSize};

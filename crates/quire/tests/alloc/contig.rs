@@ -1,10 +1,8 @@
 //! Ranges of whole blocks: found whenever there are any, given back together or one by one, refused without a trace.
 
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::{order, ranges_of, seed, with_allocator};
+use crate::common::{order, ranges_of, seed, with_allocator};
 use hosted::{Hosted, HostedConfig, MemoryRange as Range};
 use quire::addr::{Frame, Order, PageSize};
 use quire::cpu::CpuId;

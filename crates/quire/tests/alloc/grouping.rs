@@ -1,10 +1,8 @@
 //! Frames of one mobility group share blocks, so that whole blocks stay whole.
 
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::{ranges_of, seed};
+use crate::common::{ranges_of, seed};
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, Order};
 use quire::cpu::CpuId;

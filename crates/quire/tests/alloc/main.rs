@@ -1,0 +1,14 @@
+//! Page frames, ranges of them and small objects on a hosted machine, without address spaces.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod contig;
+mod grouping;
+mod lists;
+mod metadata;
+mod numa;
+mod pages;
+mod slab;
+mod split;
+mod watermarks;
+mod zeroes;

@@ -1,0 +1,17 @@
+//! Address spaces on a hosted machine, with every check of the machine on.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod basic;
+mod batches;
+mod failures;
+mod forming;
+mod gigantic;
+mod mappings;
+mod reclaim;
+mod threads;
+mod track;
+mod truncate;
+mod world;
+mod zeroes;

@@ -1,10 +1,10 @@
 //! Pages that somebody else is just replacing, or moving: a collapse refuses, and nothing has changed; the next one does it.
 
-use hosted::{Hosted, HostedConfig};
+use hosted::{Hosted, HostedConfig, InterruptPlan};
 use quire::addr::{Frame, FrameRange, Order, VirtAddr};
 use quire::vm::{Access, FolioPolicy, Refusal};
 
-use crate::common::meet;
+use crate::common::{PATIENCE, held_up};
 use crate::support::{BASE, HUGE, PAGE, check, fill, leaf};
 use crate::world::{MIB, Manager, Space, anonymous, with_manager};
 
@@ -46,8 +46,9 @@ fn at_every_moment(folios: FolioPolicy, work: Work, why: Refusal) -> u64 {
                 work(machine, manager, &mm);
                 mm.switch_out();
             };
-            let (calls, met) = meet(machine, round, working, collapse);
-            if let Some((done, same)) = met.filter(|(done, _)| done.all_refused() > 0) {
+            let held = held_up(machine, InterruptPlan::Nth(round), PATIENCE, working, collapse);
+            let (done, same) = held.second;
+            if held.in_time && done.all_refused() > 0 {
                 assert_eq!(done.last, Some(why), "call {round}");
                 assert!(same, "call {round}: it refused, and something has changed");
                 found += 1;
@@ -62,7 +63,7 @@ fn at_every_moment(folios: FolioPolicy, work: Work, why: Refusal) -> u64 {
                 each.exit();
             }
             round += 1;
-            if round > calls {
+            if round > held.calls {
                 break;
             }
         }

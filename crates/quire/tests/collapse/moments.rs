@@ -1,33 +1,20 @@
 //! A folio most of which is zero is split while others unmap it, take its memory, or look at it as well: at every moment.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hosted::{Hosted, HostedConfig, InterruptPlan};
-use quire::addr::{Frame, Order, VirtAddr};
+use quire::addr::{Order, VirtAddr};
 use quire::page_alloc::Gfp;
 use quire::platform::Context;
 use quire::vm::{FolioPolicy, Splitter};
 
+use crate::common::{PATIENCE, held_up, within};
 use crate::support::{BASE, HUGE, PAGE, leaf};
 use crate::world::{MIB, Manager, Space, anonymous, load, store, with_manager};
 
-/// How long one waits for another, who may wait for a lock of his.
-const PATIENCE: Duration = Duration::from_millis(40);
 /// The last page of each folio: it holds something, so that the folio is not free when its zeroes are.
 const KEPT: u64 = BASE + 511 * PAGE;
-
-/// Waits for something, but not for ever; whether it came.
-fn within(time: Duration, what: impl Fn() -> bool) -> bool {
-    let end = Instant::now() + time;
-    while !what() {
-        if Instant::now() > end {
-            return false;
-        }
-        std::thread::yield_now();
-    }
-    true
-}
 
 fn with_folios(test: impl FnOnce(&Hosted, &Manager<'_>)) {
     with_manager(HostedConfig::new(64 * MIB).with_cpus(2), |machine, manager| {
@@ -55,30 +42,16 @@ fn split(manager: &Manager<'_>) {
 fn take_away(machine: &Hosted, manager: &Manager<'_>, round: u64, kept: u64) -> (u64, bool) {
     let mm = with_folio(machine, manager, kept);
     let folio = leaf(machine, &mm, BASE).expect("mapped").frame;
-    let [asked, done, waited] = [const { AtomicU64::new(0) }; 3];
-    let taken: Vec<(u64, Option<Frame>)> = machine.spawn_cpus(2, |cpu| {
-        if cpu.0 == 1 {
-            within(Duration::from_secs(1), || asked.load(Ordering::SeqCst) == 1);
-            mm.munmap(VirtAddr(BASE), HUGE).expect("mapped");
-            let frame = manager.pages().alloc(Gfp::USER, Order::BLOCK).expect("memory");
-            done.store(1, Ordering::SeqCst);
-            return (0, Some(frame));
-        }
-        let ask = || {
-            asked.store(1, Ordering::SeqCst);
-            let came = within(PATIENCE, || done.load(Ordering::SeqCst) == 1);
-            waited.store(u64::from(came), Ordering::SeqCst);
-        };
-        let plan = InterruptPlan::Nth(round);
-        let ran = machine.interrupt_at_calls(plan, Context::HardInterrupt, ask, || split(manager));
-        asked.store(1, Ordering::SeqCst);
-        (ran.events, None)
-    });
-    let (calls, frame) = (taken[0].0, taken[1].1.expect("CPU 1 took it"));
+    let take = || {
+        mm.munmap(VirtAddr(BASE), HUGE).expect("mapped");
+        manager.pages().alloc(Gfp::USER, Order::BLOCK).expect("memory")
+    };
+    let held = held_up(machine, InterruptPlan::Nth(round), PATIENCE, || split(manager), take);
+    let frame = held.second;
     manager.pages().free(frame, Order::BLOCK).expect("whoever has it is who gives it back");
     mm.validate().expect("broken address space");
     mm.exit();
-    (calls, waited.load(Ordering::SeqCst) == 1 && frame == folio)
+    (held.calls, held.in_time && frame == folio)
 }
 
 /// Whoever splits a folio keeps it from becoming somebody else's (invariant 1).

@@ -73,38 +73,74 @@ pub fn store(machine: &Hosted, mm: &Mm<'_, Hosted>, addr: u64, word: u64) -> Res
     panic!("the store to {addr:#x} faults for ever");
 }
 
-/// Lets CPU 0 do some work, and holds it up at the `round`-th call of the platform that this makes until CPU 1 has done something
-/// else, or waits for CPU 0. How many calls there were, and what CPU 1 found if it did not wait.
-pub fn meet<R: Send>(
+/// How long one waits for another, who may wait for him.
+pub const PATIENCE: Duration = Duration::from_millis(40);
+
+/// Two CPUs of which the first was held up in the middle of its work until the second had done its own.
+pub struct HeldUp<A, B> {
+    /// Calls of the platform that the first one's work made.
+    pub calls: u64,
+    /// What came of it.
+    pub first: A,
+    /// What came of the other's.
+    pub second: B,
+    /// Whether the second one was through while the first stood still; else it waited for the first, or did not begin before it ended.
+    pub in_time: bool,
+}
+
+/// Lets CPU 0 do something, and holds it up at the calls of the platform that `plan` names until CPU 1 has done something else, or has
+/// taken so long that it seems to wait for CPU 0.
+pub fn held_up<A: Send, B: Send>(
     machine: &Hosted,
-    round: u64,
-    work: impl Fn() + Sync,
-    other: impl Fn() -> R + Sync,
-) -> (u64, Option<R>) {
-    const PATIENCE: Duration = Duration::from_millis(40);
+    plan: InterruptPlan,
+    patience: Duration,
+    first: impl Fn() -> A + Sync,
+    second: impl Fn() -> B + Sync,
+) -> HeldUp<A, B> {
+    held_up_to_look(machine, plan, patience, first, second, |_| ())
+}
+
+/// The same, and at the end of the time for which CPU 0 is held up it has a look, and is told whether CPU 1 is through.
+pub fn held_up_to_look<A: Send, B: Send>(
+    machine: &Hosted,
+    plan: InterruptPlan,
+    patience: Duration,
+    first: impl Fn() -> A + Sync,
+    second: impl Fn() -> B + Sync,
+    look: impl Fn(bool) + Sync,
+) -> HeldUp<A, B> {
     let [asked, through, in_time] = [const { AtomicBool::new(false) }; 3];
     let mut ends = machine.spawn_cpus(2, |cpu| {
         if cpu.0 == 1 {
-            while !asked.load(Ordering::SeqCst) {
-                std::thread::yield_now();
-            }
-            let found = other();
+            // Who is to ask may have failed.
+            within(Duration::from_secs(10), || asked.load(Ordering::SeqCst));
+            let end = second();
             through.store(true, Ordering::SeqCst);
-            return (0, Some(found));
+            return (None, Some(end));
         }
         let hold_up = || {
             asked.store(true, Ordering::SeqCst);
-            let end = Instant::now() + PATIENCE;
-            while !through.load(Ordering::SeqCst) && Instant::now() < end {
-                std::thread::yield_now();
-            }
-            in_time.store(through.load(Ordering::SeqCst), Ordering::SeqCst);
+            let came = within(patience, || through.load(Ordering::SeqCst));
+            in_time.fetch_or(came, Ordering::SeqCst);
+            look(came);
         };
-        let plan = InterruptPlan::Nth(round);
-        let ran = machine.interrupt_at_calls(plan, Context::HardInterrupt, hold_up, &work);
+        let ran = machine.interrupt_at_calls(plan, Context::HardInterrupt, hold_up, &first);
         asked.store(true, Ordering::SeqCst);
-        (ran.events, None)
+        (Some((ran.events, ran.result)), None)
     });
-    let found = ends.pop().and_then(|(_, found)| found);
-    (ends[0].0, found.filter(|_| in_time.load(Ordering::SeqCst)))
+    let second = ends.pop().and_then(|end| end.1).expect("CPU 1 did its part");
+    let (calls, first) = ends.pop().and_then(|end| end.0).expect("CPU 0 did its part");
+    HeldUp { calls, first, second, in_time: in_time.into_inner() }
+}
+
+/// Waits for something, but not for ever; whether it came.
+pub fn within(time: Duration, came: impl Fn() -> bool) -> bool {
+    let end = Instant::now() + time;
+    while !came() {
+        if Instant::now() > end {
+            return false;
+        }
+        std::thread::yield_now();
+    }
+    true
 }

@@ -1,11 +1,11 @@
 //! Pages of files that somebody else has in hand: a collapse refuses, and nothing has changed; the next one does it.
 
-use hosted::{Hosted, HostedConfig};
+use hosted::{Hosted, HostedConfig, InterruptPlan};
 use quire::addr::{Frame, FrameRange, VirtAddr};
 use quire::stats::Stat;
 use quire::vm::{Access, Advice, File, FolioPolicy, Refusal};
 
-use crate::common::meet;
+use crate::common::{PATIENCE, held_up};
 use crate::support::{BASE, HUGE, PAGE, RX, TEXT, check_text, frame_at, moved, private};
 use crate::world::{MIB, Manager, RW, Space, with_manager};
 
@@ -58,8 +58,9 @@ fn at_every_moment(missing: Option<u64>, work: impl Fn(&Scene<'_, '_>) + Sync) -
                 let done = mm.collapse(VirtAddr(BASE), HUGE).expect("a mapping");
                 (done, before == scene.seen())
             };
-            let (calls, met) = meet(machine, round, || work(&scene), collapse);
-            if let Some((_, unchanged)) = met.filter(|(done, _)| done.refused(Refusal::Busy) > 0) {
+            let held = held_up(machine, InterruptPlan::Nth(round), PATIENCE, || work(&scene), collapse);
+            let (done, unchanged) = held.second;
+            if held.in_time && done.refused(Refusal::Busy) > 0 {
                 same += u64::from(unchanged);
                 later += u64::from(!unchanged);
             }
@@ -75,7 +76,7 @@ fn at_every_moment(missing: Option<u64>, work: impl Fn(&Scene<'_, '_>) + Sync) -
             assert_eq!(file.resident(), 512);
             round += 1;
             // From here on it is the same again and again.
-            if round > calls.min(400) {
+            if round > held.calls.min(400) {
                 break;
             }
         }
@@ -146,7 +147,8 @@ fn what_is_being_cut_off_is_not_mapped_with_the_rest() {
                 // At the end of a moment at which it is short.
                 let _beyond = other.fault(VirtAddr(BASE + 3 * PAGE), Access::Read);
             };
-            (calls, _) = meet(machine, round, || file.truncate(HUGE / 2).expect("the pager can"), grow);
+            let truncate = || file.truncate(HUGE / 2).expect("the pager can");
+            calls = held_up(machine, InterruptPlan::Nth(round), PATIENCE, truncate, grow).calls;
             machine.files().set_size(TEXT, HUGE);
             third.fault(VirtAddr(BASE + 300 * PAGE), Access::Read).expect("the file is long again");
             let page = |mm: &Space<'_>| {

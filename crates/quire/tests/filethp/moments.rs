@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hosted::{Hosted, HostedConfig, InterruptPlan};
 use quire::addr::{Frame, VirtAddr};
 use quire::cpu::CpuId;
 use quire::error::{FaultError, MemoryFailureError};
 use quire::manager::{Failed, MemoryManager};
-use quire::platform::Context;
 use quire::vm::{Access, Advice, Collapsed, File, FolioPolicy, MemoryFailure, Refusal};
 
+use crate::common::{held_up, within};
 use crate::support::{
     BASE, HUGE, PAGE, RX, TEXT, check, check_text, fill, frame_at, is_large, private, shared,
 };
@@ -20,18 +20,6 @@ use crate::world::{MIB, Manager, Space, anonymous, load, with_manager};
 
 /// How long one waits for another, who may wait for a lock of his.
 const PATIENCE: Duration = Duration::from_millis(15);
-
-/// Waits for a number, but not for ever; whether it came.
-fn wait(word: &AtomicU64, wanted: u64, time: Duration) -> bool {
-    let end = Instant::now() + time;
-    while word.load(Ordering::SeqCst) < wanted {
-        if Instant::now() > end {
-            return false;
-        }
-        thread::yield_now();
-    }
-    true
-}
 
 /// What is collapsed.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -104,32 +92,17 @@ fn fail_at(
     plan: InterruptPlan,
     bad: Frame,
 ) -> Outcome {
-    let [asked, done] = [const { AtomicU64::new(0) }; 2];
-    let mut outcomes = machine.spawn_cpus(2, |cpu| {
-        if cpu.0 == 1 {
-            while asked.load(Ordering::SeqCst) == 0 {
-                thread::yield_now();
-            }
-            let failed = (plan != InterruptPlan::Count).then(|| manager.memory_failure(bad));
-            done.store(1, Ordering::SeqCst);
-            return (failed, None);
-        }
-        let mut meanwhile = false;
-        let ask = || {
-            asked.store(1, Ordering::SeqCst);
-            meanwhile = wait(&done, 1, PATIENCE);
-        };
+    let collapse = || {
         mm.switch_in();
-        let ran = machine.interrupt_at_calls(plan, Context::HardInterrupt, ask, || {
-            mm.collapse(VirtAddr(BASE), HUGE).expect("a mapping")
-        });
+        let report = mm.collapse(VirtAddr(BASE), HUGE).expect("a mapping");
         mm.switch_out();
-        asked.store(1, Ordering::SeqCst);
-        (None, Some((ran.events, ran.result, meanwhile)))
-    });
-    let failed = outcomes.pop().and_then(|one| one.0).unwrap_or(Err(MemoryFailureError::Busy));
-    let (calls, report, meanwhile) = outcomes.pop().and_then(|one| one.1).expect("CPU 0 collapsed");
-    Outcome { calls, failed, report, meanwhile }
+        report
+    };
+    let fail = || {
+        if plan == InterruptPlan::Count { Err(MemoryFailureError::Busy) } else { manager.memory_failure(bad) }
+    };
+    let held = held_up(machine, plan, PATIENCE, collapse, fail);
+    Outcome { calls: held.calls, failed: held.second, report: held.first, meanwhile: held.in_time }
 }
 
 /// How often which of these came about.
@@ -302,13 +275,14 @@ fn nobody_waits_for_an_address_space_while_a_pager_is_asked() {
             mm.mmap(&anonymous(BASE + 4 * HUGE, PAGE)).unwrap();
         }
         spaces[1].mlock(VirtAddr(BASE), HUGE, false).unwrap();
+        let reached = |word: &AtomicU64, number| word.load(Ordering::SeqCst) >= number;
         // How often the pager was asked, how often all were served meanwhile, and how often not.
         let [asked, served, waited] = [(); 3].map(|()| Arc::new(AtomicU64::new(0)));
         let (slow, collapsing) = ((asked.clone(), served.clone(), waited.clone()), thread::current().id());
         machine.files().set_slow_sizes(move || {
             if thread::current().id() == collapsing {
                 let number = slow.0.fetch_add(1, Ordering::SeqCst) + 1;
-                let late = !wait(&slow.1, number, Duration::from_secs(2));
+                let late = !within(Duration::from_secs(2), || reached(&slow.1, number));
                 slow.2.fetch_add(u64::from(late), Ordering::SeqCst);
             }
         });
@@ -316,7 +290,7 @@ fn nobody_waits_for_an_address_space_while_a_pager_is_asked() {
             let server = scope.spawn(|| {
                 machine.run_on(CpuId(1), || {
                     for number in 1.. {
-                        if !wait(&asked, number, Duration::from_secs(30))
+                        if !within(Duration::from_secs(30), || reached(&asked, number))
                             || asked.load(Ordering::SeqCst) == u64::MAX
                         {
                             return;
@@ -360,26 +334,10 @@ fn a_fault_while_pages_are_cut_off_maps_none_of_them() {
             crate::support::moved(&mm, BASE);
             mm.madvise(VirtAddr(BASE), HUGE, Advice::DontNeed).unwrap();
             mm.switch_out();
-            let [asked, done] = [const { AtomicU64::new(0) }; 2];
-            let served = machine.spawn_cpus(2, |cpu| {
-                if cpu.0 == 1 {
-                    wait(&asked, 1, Duration::from_secs(2));
-                    mm.fault(VirtAddr(BASE), Access::Read).expect("it stays");
-                    done.store(1, Ordering::SeqCst);
-                    return 0;
-                }
-                let mut served = 0;
-                let ask = || {
-                    asked.store(1, Ordering::SeqCst);
-                    served = u64::from(wait(&done, 1, PATIENCE));
-                };
-                let plan = InterruptPlan::Nth(moment);
-                machine.interrupt_at_calls(plan, Context::HardInterrupt, ask, || {
-                    file.truncate(100 * PAGE).expect("it is nameless");
-                });
-                served
-            });
-            meanwhile += served[0];
+            let truncate = || file.truncate(100 * PAGE).expect("it is nameless");
+            let fault = || mm.fault(VirtAddr(BASE), Access::Read).map(drop).expect("it stays");
+            let held = held_up(machine, InterruptPlan::Nth(moment), PATIENCE, truncate, fault);
+            meanwhile += u64::from(held.in_time);
             mm.switch_in();
             assert_eq!(frame_at(machine, &mm, BASE + 300 * PAGE), None, "moment {moment}");
             assert_eq!(mm.fault(VirtAddr(BASE + 300 * PAGE), Access::Read), Err(FaultError::BeyondEnd));
@@ -400,26 +358,9 @@ fn cut_off_at(machine: &Hosted, manager: &Manager<'_>, moment: u64) -> (u64, boo
     Pages::Nameless.map(machine, &mm, &file);
     mm.mlock(VirtAddr(BASE), HUGE, false).expect("it is there");
     mm.switch_out();
-    let [asked, done] = [const { AtomicU64::new(0) }; 2];
-    let came = machine.spawn_cpus(2, |cpu| {
-        if cpu.0 == 1 {
-            wait(&asked, 1, Duration::from_secs(10));
-            file.truncate(100 * PAGE).expect("it is nameless");
-            done.store(1, Ordering::SeqCst);
-            return (0, false);
-        }
-        let mut came = false;
-        let ask = || {
-            asked.store(1, Ordering::SeqCst);
-            came = wait(&done, 1, PATIENCE);
-        };
-        let plan = InterruptPlan::Nth(moment);
-        let ran = machine.interrupt_at_calls(plan, Context::HardInterrupt, ask, || {
-            _ = mm.collapse(VirtAddr(BASE), HUGE);
-        });
-        asked.store(1, Ordering::SeqCst);
-        (ran.events, came)
-    });
+    let collapse = || _ = mm.collapse(VirtAddr(BASE), HUGE);
+    let truncate = || file.truncate(100 * PAGE).expect("it is nameless");
+    let held = held_up(machine, InterruptPlan::Nth(moment), PATIENCE, collapse, truncate);
     mm.switch_in();
     for page in 100..512 {
         assert_eq!(frame_at(machine, &mm, BASE + page * PAGE), None, "page {page}, moment {moment}");
@@ -428,7 +369,7 @@ fn cut_off_at(machine: &Hosted, manager: &Manager<'_>, moment: u64) -> (u64, boo
     mm.validate().expect("broken address space");
     mm.switch_out();
     mm.exit();
-    came[0]
+    (held.calls, held.in_time)
 }
 
 /// What a collapse moved is mapped again where it is locked, but not what was cut off meanwhile (invariant 2).

@@ -9,11 +9,10 @@ use hosted::{FaultCause, Hosted, HostedConfig, InterruptPlan};
 use quire::addr::VirtAddr;
 use quire::cpu::CpuId;
 use quire::error::FaultError;
-use quire::platform::Context;
 use quire::stats::Stat;
 use quire::vm::{Access, Advice, Collapser, File, FolioPolicy, Remap};
 
-use crate::common::seed;
+use crate::common::{held_up, seed};
 use crate::support::{BASE, HUGE, PAGE, RX, TEXT, private, shared, word};
 use crate::world::{MIB, Manager, RW, Space, store, with_manager};
 
@@ -198,36 +197,16 @@ fn what_is_moved_is_written_back() {
                 store(machine, &writer, BASE + page * PAGE, word(page)).unwrap();
             }
             writer.switch_out();
-            let [asked, done] = [const { AtomicU64::new(0) }; 2];
-            let seen: Vec<(u64, u64)> = machine.spawn_cpus(2, |cpu| {
-                if cpu.0 == 1 {
-                    while asked.load(Ordering::SeqCst) == 0 {
-                        std::thread::yield_now();
-                    }
-                    file.sync().expect("written");
-                    let left = file.dirty();
-                    done.store(1, Ordering::SeqCst);
-                    return (0, left);
-                }
-                let mut late = 0;
-                let ask = || {
-                    asked.store(1, Ordering::SeqCst);
-                    let end = Instant::now() + PATIENCE;
-                    while done.load(Ordering::SeqCst) == 0 && Instant::now() < end {
-                        std::thread::yield_now();
-                    }
-                };
-                let plan = round.map_or(InterruptPlan::Count, InterruptPlan::Nth);
-                let ran = machine.interrupt_at_calls(plan, Context::HardInterrupt, ask, || {
-                    reader.collapse(VirtAddr(BASE), HUGE).expect("a mapping");
-                });
-                late += u64::from(done.load(Ordering::SeqCst) == 0);
-                asked.store(1, Ordering::SeqCst);
-                (ran.events, late)
-            });
-            assert_eq!(seen[1].1, 0, "call {round:?}: dirty pages are left, and nobody stored to any");
-            waited += seen[0].1;
-            last = if round.is_none() { seen[0].0 } else { last };
+            let collapse = || _ = reader.collapse(VirtAddr(BASE), HUGE).expect("a mapping");
+            let sync = || {
+                file.sync().expect("written");
+                file.dirty()
+            };
+            let plan = round.map_or(InterruptPlan::Count, InterruptPlan::Nth);
+            let held = held_up(machine, plan, PATIENCE, collapse, sync);
+            assert_eq!(held.second, 0, "call {round:?}: dirty pages are left, and nobody stored to any");
+            waited += u64::from(!held.in_time);
+            last = if round.is_none() { held.calls } else { last };
             [reader, writer].into_iter().for_each(Space::exit);
         });
         // Many of the last ones, in which pages move; a few of those before, which bring them in.

@@ -2,7 +2,7 @@
 //! every moment.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hosted::{FailurePlan, Hosted, HostedConfig, InterruptPlan, Nested};
 use quire::addr::VirtAddr;
@@ -11,11 +11,10 @@ use quire::error::FaultError;
 use quire::hugetlb::{HugeSize, PoolInfo};
 use quire::manager::{Config, MemoryManager};
 use quire::page_alloc::NodeSet;
-use quire::platform::Context;
 use quire::vm::Sharing::Shared;
 use quire::vm::{Access, Advice, AnswerMode, CollapseSteps, File, UserfaultChanges, UserfaultModes};
 
-use crate::common::ranges_of;
+use crate::common::{held_up_to_look, ranges_of};
 use crate::world::{BASE, HUGE, Manager, Space, info, load, of_file, within};
 
 const PAGE: u64 = 4096;
@@ -71,39 +70,18 @@ fn take_apart(machine: &Hosted, mm: &Space<'_>, at: u64) {
     load(machine, mm, at).expect("it is mapped");
 }
 
-/// Lets CPU 0 do something, which is held up at the `round`-th call of the platform that it makes until CPU 1 has done something
-/// else, or seems to wait. How many calls there were, and whether `seen` by then, with whether CPU 1 was through.
+/// Lets CPU 0 do something, which is held up at the `round`-th call of the platform that it makes. How many calls there were, and
+/// whether `seen` by the end of that, with whether CPU 1 was through.
 fn held_up(
     machine: &Hosted,
     round: u64,
     (first, second): (impl Fn() + Sync, impl Fn() + Sync),
     seen: impl Fn(bool) -> bool + Sync,
 ) -> (u64, bool) {
-    let [asked, done, met] = [const { AtomicBool::new(false) }; 3];
-    let wait = |flag: &AtomicBool, time: Duration| {
-        let end = Instant::now() + time;
-        while !flag.load(Ordering::SeqCst) && Instant::now() < end {
-            std::thread::yield_now();
-        }
-        flag.load(Ordering::SeqCst)
-    };
-    let calls = machine.spawn_cpus(2, |cpu| {
-        if cpu.0 == 1 {
-            wait(&asked, Duration::from_secs(10));
-            second();
-            done.store(true, Ordering::SeqCst);
-            return 0;
-        }
-        let ask = || {
-            asked.store(true, Ordering::SeqCst);
-            let through = wait(&done, PATIENCE);
-            met.store(seen(through), Ordering::SeqCst);
-        };
-        let ran = machine.interrupt_at_calls(InterruptPlan::Nth(round), Context::HardInterrupt, ask, &first);
-        asked.store(true, Ordering::SeqCst);
-        ran.events
-    });
-    (calls[0], met.load(Ordering::SeqCst))
+    let met = AtomicBool::new(false);
+    let look = |through| met.store(seen(through), Ordering::SeqCst);
+    let held = held_up_to_look(machine, InterruptPlan::Nth(round), PATIENCE, first, second, look);
+    (held.calls, met.into_inner())
 }
 
 /// Does something at so many moments of the calls that there are, the last ones among them. At how many it was met.

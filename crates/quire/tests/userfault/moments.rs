@@ -1,7 +1,7 @@
 //! An answer, or a verb, at every moment of a fault: before it has looked, between its looks, and when it sleeps.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hosted::{Hosted, InterruptPlan};
 use quire::addr::VirtAddr;
@@ -9,6 +9,7 @@ use quire::error::{FaultError, UserfaultError};
 use quire::platform::Context;
 use quire::vm::{Access, File, Sharing, TakenEvent, UserfaultChanges, UserfaultEvent};
 
+use crate::common::within;
 use crate::handlers::until;
 use crate::support::{BASE, Handler, MISSING, PAGE, WAKE, copy, handler, machine_of, of_file, register};
 use crate::world::{Manager, Space, anonymous};
@@ -17,18 +18,6 @@ use crate::world::{Manager, Space, anonymous};
 struct Rounds {
     asked: AtomicU64,
     done: AtomicU64,
-}
-
-/// Waits for something, but not for ever; whether it came.
-fn within(time: Duration, what: impl Fn() -> bool) -> bool {
-    let end = Instant::now() + time;
-    while !what() {
-        if Instant::now() > end {
-            return false;
-        }
-        std::hint::spin_loop();
-    }
-    true
 }
 
 struct Scene<'s, 'm> {

@@ -25,7 +25,7 @@ use crate::bench::threads::Meeting;
 
 /// Nanoseconds for each GiB.
 pub const PER_GIB: Metric = Metric { name: "per-GiB", unit: "ns", better: Better::Lower };
-/// The most that lies between two reschedule points each time: the middle one of [`WATCHED`] passes over the same memory.
+/// The most that lies between two reschedule points each time: the middle one of three passes over the same memory.
 pub const LONGEST: Metric = Metric { name: "longest-stretch", unit: "ns", better: Better::Lower };
 /// The most that lay between two of one pass, whatever disturbed it.
 pub const DISTURBED: Metric = Metric { name: "longest-disturbed", unit: "ns", better: Better::Lower };

@@ -191,7 +191,7 @@ pub enum MemoryFailureError {
     AlreadyPoisoned,
     /// The manager needs it: page tables, small objects, descriptors. The machine should be stopped.
     Unrecoverable,
-    /// It is on its way somewhere, or its folio is being cleared or moved.
+    /// It is on its way somewhere, its folio is pinned, or being cleared or moved, or its file is being used or closed.
     Busy,
     /// No memory to take its folio apart, or for tables that address spaces share.
     OutOfMemory,

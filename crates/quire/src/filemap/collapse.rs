@@ -43,6 +43,8 @@ pub enum NotMoved {
     Busy,
     /// The memory of a page went bad.
     Lost,
+    /// A handler has come who wants to hear of pages that are missing.
+    Watched,
     /// There is no memory for the cache's own records.
     OutOfMemory,
 }

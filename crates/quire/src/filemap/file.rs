@@ -51,6 +51,8 @@ pub struct FileNode {
     resizing: AtomicBool,
     /// Whether somebody brings pages together in a block.
     collapsing: AtomicBool,
+    /// Whether a handler has come since that began, who wants to hear of missing pages. Set under the lock of the pages.
+    watched: AtomicBool,
     /// Whether parts of its huge pages may have been mapped by themselves.
     in_parts: AtomicBool,
     /// The next node of the table's bucket; changes and is read under the table's lock.
@@ -104,6 +106,7 @@ impl FileNode {
             end: AtomicU64::new(u64::MAX),
             resizing: AtomicBool::new(false),
             collapsing: AtomicBool::new(false),
+            watched: AtomicBool::new(false),
             in_parts: AtomicBool::new(false),
             next: AtomicPtr::new(core::ptr::null_mut()),
             pages: SpinLock::new(Rank::File, FilePages::new()),
@@ -177,9 +180,24 @@ impl FileNode {
 
     /// Becomes the one who brings pages of the file together, unless somebody is.
     pub fn try_collapse(&self) -> Option<FileCollapse<'_>> {
-        let free = !self.collapsing.swap(true, Ordering::AcqRel);
-        // Not `then_some`: as in `try_close`.
-        free.then(|| FileCollapse(self))
+        if self.collapsing.swap(true, Ordering::AcqRel) {
+            return None;
+        }
+        // Who came before is found in his mapping.
+        self.watched.store(false, Ordering::Release);
+        Some(FileCollapse(self))
+    }
+
+    /// A mapping has a handler from now on who wants to hear of missing pages: nobody makes zeroes of them behind his back. The
+    /// caller holds the lock of the mapping's address space for writing.
+    pub fn note_watched<P: Platform>(&self, platform: &P) {
+        let _pages = self.pages.lock(platform);
+        self.watched.store(true, Ordering::Release);
+    }
+
+    /// Whether one came since pages began to be brought together. Under the lock of the pages.
+    pub(super) fn is_watched(&self) -> bool {
+        self.watched.load(Ordering::Acquire)
     }
 
     /// Whether somebody brings pages of the file together.

@@ -55,6 +55,9 @@ impl FileTable {
         if cached.get(index).is_some() || room.is_taken(index) {
             return Ok(());
         }
+        if node.is_watched() {
+            return Err(NotMoved::Watched);
+        }
         if !pages.take_of_room(room, FrameMask::run(frame.index_in_block(), 1)) {
             return Err(NotMoved::Busy);
         }

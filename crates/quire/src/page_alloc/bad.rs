@@ -12,11 +12,12 @@ use core::sync::atomic::Ordering;
 use super::PageAllocator;
 use super::counts::head_of;
 use super::gfp::Mobility;
+use super::origins::Origin;
 use super::split::AREA;
 use super::zeroes;
 use super::zone::Zone;
 use crate::addr::{BlockNumber, Frame, Order};
-use crate::limits::{BLOCK_FRAMES, DESCRIPTOR_FRAMES};
+use crate::limits::{BLOCK_FRAMES, DESCRIPTOR_FRAMES, FRAME_SIZE};
 use crate::memmap::{Block, BlockState, DescriptorFlags, FrameMask, FrameState, MemMap};
 use crate::platform::Platform;
 use crate::stats::Stat;
@@ -37,7 +38,7 @@ pub enum Verdict {
     Already,
     /// Leaves map it, and nobody holds it.
     Anonymous,
-    /// Somebody holds it: it may be page cache.
+    /// Somebody holds it: it is page cache, or anonymous memory that is pinned or moves.
     Held,
     /// It is on its way somewhere.
     Busy,
@@ -127,7 +128,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         } else if maps.get(index) > 0 && !block.held.contains(index) {
             Verdict::Anonymous
         } else if block.held.contains(index) {
-            if block.heads.contains(index) { Verdict::Held } else { Verdict::Unrecoverable }
+            if self.is_managers(frame, block) { Verdict::Unrecoverable } else { Verdict::Held }
         } else if state == FrameState::ROOM && block.heads.contains(index) {
             // Inside a folio it is what was left there.
             block.heads.remove_run(index, 1);
@@ -144,6 +145,20 @@ impl<P: Platform> PageAllocator<'_, P> {
         };
         block.unlock(self.platform);
         verdict
+    }
+
+    /// Whether a held frame of a block in small pieces is the manager's own: descriptors, or what it said so of. Under the block's
+    /// lock.
+    fn is_managers(&self, frame: Frame, block: &Block) -> bool {
+        let Some(area) = block.area() else { return true };
+        let (descriptors, at) =
+            (core::ptr::from_ref(area).addr(), self.platform.direct_map(frame.addr()).addr());
+        if at.wrapping_sub(descriptors) < DESCRIPTOR_FRAMES * FRAME_SIZE as usize {
+            return true;
+        }
+        // Descriptors and lost frames apart, what is held and starts no folio belongs to the folio before it.
+        let head = block.heads.load().previous_set(frame.index_in_block());
+        head.is_none_or(|head| Origin::at(area, head).is_managers())
     }
 
     /// Whether the folio around a frame in use is on a list, or on its way back.

@@ -2,7 +2,7 @@
 //!
 //! A folio of order 0 to 8 has a word for it in a column of its block's area, at its start; one of order 9 in its record. It
 //! is written once, before the folio is first mapped, and moves with the parts when the folio is split. Pages of files, save huge
-//! ones, have one that is nobody's, so that who looks at held memory can tell them apart. Nobody clears it: what it says of other frames
+//! ones, have one that is nobody's, and so has what the manager holds for itself, so that who looks at held memory can tell them apart. Nobody clears it: what it says of other frames
 //! means nothing.
 #![forbid(unsafe_code)]
 
@@ -12,7 +12,7 @@ use super::PageAllocator;
 use super::counts::head_of;
 use crate::addr::{Frame, FrameRange, Order, VirtAddr};
 use crate::limits::FRAME_SHIFT;
-use crate::memmap::BlockState;
+use crate::memmap::{Area, BlockState};
 use crate::platform::Platform;
 
 /// The page at which an anonymous frame was first mapped, and the low bits of the number of the family of address spaces in
@@ -28,6 +28,8 @@ impl Origin {
     const FAMILY_BITS: u32 = u64::BITS - Self::PAGE_BITS;
     /// What is kept of no family's number.
     pub const NOBODY: u64 = 0;
+    /// Of what the manager holds for itself.
+    const MANAGER: Self = Self(1 << (Self::PAGE_BITS - 1));
 
     /// The origin of a page of a family.
     #[inline]
@@ -50,6 +52,16 @@ impl Origin {
         self.family() == Self::NOBODY
     }
 
+    /// That of the folio that starts at an index of a block in small pieces.
+    pub(super) fn at(area: &Area, index: usize) -> Self {
+        Self(area.origin(index).load(Ordering::Relaxed))
+    }
+
+    /// Whether it is that of what the manager holds for itself.
+    pub(super) fn is_managers(self) -> bool {
+        self == Self::MANAGER
+    }
+
     /// The same for any family.
     pub fn kept(family: u64) -> u64 {
         family & ((1 << Self::FAMILY_BITS) - 1)
@@ -65,6 +77,12 @@ impl<P: Platform> PageAllocator<'_, P> {
             Some(area) => area.origin(frame.index_in_block()).store(origin.0, Ordering::Relaxed),
             None => block.folio().index.store(origin.0, Ordering::Relaxed),
         }
+    }
+
+    /// Holds a folio that the manager needs for itself: who looks at it later does not take it for a page.
+    pub fn hold_for_manager(&self, folio: FrameRange) {
+        self.set_origin(folio.start, Origin::MANAGER);
+        self.hold(folio);
     }
 
     /// Holds frames that become pages of a file.

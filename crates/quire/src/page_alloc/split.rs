@@ -101,7 +101,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         if done == Err(SplitError::OutOfMemory) {
             let gfp = Gfp { urgency: Urgency::Atomic, ..Gfp::KERNEL };
             let room = self.alloc(gfp, AREA).map_err(|_| SplitError::OutOfMemory)?;
-            self.hold(FrameRange::folio(room, AREA));
+            self.hold_for_manager(FrameRange::folio(room, AREA));
             done = self.try_split_block(number, to, mapped, Some(room));
             unused = Some(room).filter(|_| !done.is_ok_and(|split| split.used_room));
         }

@@ -72,7 +72,7 @@ impl<'p, P: Platform> Memory<'p, P> {
     ) -> Result<Self, InitError> {
         let zero = pages.alloc(Gfp::KERNEL, Order::FRAME).map_err(|_| InitError::TooSmall)?;
         let frames = FrameRange::folio(zero, Order::FRAME);
-        pages.hold(frames);
+        pages.hold_for_manager(frames);
         pages.clear(frames, TouchHint::Later);
         let policy = AtomicU64::new(policy.to_bits());
         Ok(Self {

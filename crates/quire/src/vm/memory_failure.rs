@@ -36,8 +36,6 @@ use crate::tlb::MmuGather;
 
 /// Times that a frame which is just changing hands is looked at again.
 const ROUNDS: usize = 16;
-/// Times that a page is looked for which somebody may just be reading or writing.
-const HELD_ROUNDS: usize = 8;
 
 /// What a frame was that went bad, and what became of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,7 +61,6 @@ impl<P: Platform> Memory<'_, P> {
     /// # Errors
     /// [`MemoryFailureError`]; nothing has changed then.
     pub fn memory_failure(&self, frame: Frame) -> Result<MemoryFailure, MemoryFailureError> {
-        let mut held = 0;
         for _ in 0..ROUNDS {
             let done = match self.pages().condemn(frame) {
                 Verdict::Lost => Some(MemoryFailure::Free),
@@ -74,10 +71,7 @@ impl<P: Platform> Memory<'_, P> {
                 }
                 Verdict::Already => return Err(MemoryFailureError::AlreadyPoisoned),
                 Verdict::Anonymous => self.lose_anonymous(frame)?.then_some(MemoryFailure::Anonymous),
-                Verdict::Held => {
-                    held += 1;
-                    self.lose_cached(frame, held == HELD_ROUNDS)?
-                }
+                Verdict::Held => self.lose_cached(frame)?,
                 Verdict::Busy => None,
                 Verdict::Unrecoverable => return Err(MemoryFailureError::Unrecoverable),
                 Verdict::NotMemory => return Err(MemoryFailureError::NotMemory),
@@ -223,13 +217,9 @@ impl<P: Platform> Memory<'_, P> {
         taken
     }
 
-    /// Drops the page of a file that a frame holds. `None`: there is none now, or somebody uses the file at the moment.
-    fn lose_cached(
-        &self,
-        frame: Frame,
-        last_time: bool,
-    ) -> Result<Option<MemoryFailure>, MemoryFailureError> {
-        let (mut place, mut busy) = ((0, 0), false);
+    /// Drops the page of a file that a frame holds. `None`: no file has one there now, or somebody uses the file at the moment.
+    fn lose_cached(&self, frame: Frame) -> Result<Option<MemoryFailure>, MemoryFailureError> {
+        let mut place = (0, 0);
         while let Some((file, next)) = self.files().next_of_all(self.platform(), place) {
             place = next;
             let done = match file.node().try_close() {
@@ -240,12 +230,11 @@ impl<P: Platform> Memory<'_, P> {
             };
             self.close(file);
             match done {
-                Ok(None) => {}
-                Err(MemoryFailureError::Busy) => busy = true,
+                Ok(None) | Err(MemoryFailureError::Busy) => {}
                 done => return done,
             }
         }
-        if busy || !last_time { Ok(None) } else { Err(MemoryFailureError::Unrecoverable) }
+        Ok(None)
     }
 
     /// Drops the page of a closed file that a frame holds, if one of its pages is there.

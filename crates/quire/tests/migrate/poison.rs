@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use hosted::{FailurePlan, FaultCause, Hosted, HostedConfig};
-use quire::addr::{BlockNumber, Frame, Order, VirtAddr};
+use quire::addr::{BlockNumber, Frame, FrameRange, Order, VirtAddr};
 use quire::error::{FaultError, MemoryFailureError};
 use quire::manager::{Failed, MemoryManager};
 use quire::memmap::BlockState;
@@ -185,6 +185,27 @@ fn the_managers_own_memory_cannot_be_given_up() {
             assert!(manager.meminfo().lines().any(|line| line == ("HardwareCorrupted", 4)));
         });
     });
+}
+
+/// Neither is a reason to stop the machine: memory that somebody holds is lost when he has given it up.
+#[test]
+fn memory_that_is_held_can_be_given_up_later() {
+    for (number, index) in [(0, 0), (4, 0), (4, 1), (4, 15)] {
+        with_bad(64 * MIB, ForkStrategy::Copy, 1, |machine, manager| {
+            manager.set_folio_policy(FolioPolicy::only(order(number)));
+            run(manager, |mm| {
+                mm.mmap(&anonymous(BASE, 16 * PAGE)).unwrap();
+                (0..16).for_each(|page| store(machine, mm, BASE + page * PAGE, page).unwrap());
+                let start = frame_at(machine, mm, BASE);
+                assert_eq!(manager.pages().set_aside(start), Some(order(number)));
+                let bad = start.add(index);
+                assert_eq!(fail(manager, bad), Err(MemoryFailureError::Busy), "{number}, {index}");
+                assert_eq!(load(machine, mm, BASE + index * PAGE), Ok(index), "nothing has changed");
+                manager.pages().release(FrameRange::folio(start, order(number)));
+                assert_eq!(fail(manager, bad), Ok(MemoryFailure::Anonymous));
+            });
+        });
+    }
 }
 
 #[test]

@@ -69,6 +69,7 @@ impl From<NotMoved> for Refusal {
         match why {
             NotMoved::Missing | NotMoved::Busy => Self::Busy,
             NotMoved::Lost => Self::Lost,
+            NotMoved::Watched => Self::Watched,
             NotMoved::OutOfMemory => Self::NoMemory,
         }
     }
@@ -117,7 +118,7 @@ impl<P: Platform> Memory<'_, P> {
 
     /// Refuses pages of which somebody has marked one for a handler, before any moves: else the others would at each attempt. And,
     /// where `zeroes` are to come, those whose missing pages a handler fills in, whoever's mapping it watches: it would never
-    /// hear of them.
+    /// hear of them. Handlers that come later are noted by the file ([`FileNode::note_watched`]).
     fn check_mappers(&self, job: &Job<'_>, zeroes: bool) -> Result<(), Refusal> {
         let (mut marked, mut watched) = (false, false);
         self.each_mapper(job.collapse.node(), &job.pages(), |found| {

@@ -114,6 +114,9 @@ impl<P: Platform> Mm<'_, P> {
         let changed = self.change_range(&mut space, range, &mut gone, |vma| vma.handler = registration);
         if changed.is_ok() {
             space.handled |= registration.is_some();
+            if registration.catches(UserfaultModes::MISSING) {
+                self.tell_files(&space, range);
+            }
             if unmark {
                 let done = self.tables().unmark_write_protected(range);
                 debug_assert_eq!(done, Ok(()), "the ends of {range:?} were cut before");
@@ -124,6 +127,15 @@ impl<P: Platform> Mm<'_, P> {
         changed?;
         self.wake_all(&before, range);
         Ok(())
+    }
+
+    /// Says to the files of nameless memory that are mapped in a range that somebody wants to hear of their missing pages.
+    fn tell_files(&self, space: &Space, range: VirtRange) {
+        for vma in space.tree.overlapping(range) {
+            if let Backing::File { file, .. } = &vma.attributes.backing {
+                file.node().note_watched(self.memory.platform());
+            }
+        }
     }
 
     /// Lets those go on who wait for a page of the range with one of these handlers.

@@ -54,7 +54,7 @@ pub enum FreeError {
 /// Why a folio in use was not split.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SplitError {
-    /// No folio in use starts at the frame.
+    /// No folio in use starts at the frame, or nobody maps it any more.
     NotAFolio,
     /// A leaf larger than the parts maps it, or somebody besides leaves owns a folio below a block's size, or one in which memory
     /// has just gone bad.

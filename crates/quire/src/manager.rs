@@ -293,7 +293,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         self.memory.folio_spaces(frame)
     }
 
-    /// Splits the anonymous folio in use that starts at `frame` into folios of order `to`; large leaves that map it become
+    /// Splits the mapped anonymous folio that starts at `frame` into folios of order `to`; large leaves that map it become
     /// small ones first. How many frames became free. The caller holds no lock.
     ///
     /// # Errors

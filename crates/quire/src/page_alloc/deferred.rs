@@ -8,6 +8,7 @@
 use core::sync::atomic::Ordering;
 
 use super::PageAllocator;
+use super::split::Only;
 use crate::addr::{BlockNumber, Frame, Order};
 use crate::error::SplitError;
 use crate::limits::DEFERRED_SPLITS;
@@ -48,12 +49,12 @@ impl<P: Platform> PageAllocator<'_, P> {
         freed
     }
 
-    /// Splits a folio that waits for it as far as it must be for what is not mapped to be free.
+    /// Splits a folio as far as it must be for what is not mapped to be free, if it waits for that still.
     fn split_waiting(&self, number: BlockNumber) -> Result<u64, SplitError> {
         if self.memmap.block(number).order.load(Ordering::Relaxed) > Order::BLOCK.get() {
-            return self.split_folio(number.first_frame(), Order::BLOCK);
+            return self.split_large(number, Order::BLOCK, Only::Waiting);
         }
-        self.split_block(number, Order::FRAME, false)
+        self.split_block(number, Order::FRAME, Only::Waiting)
     }
 
     /// Puts a folio of more than a block on the list if some of its blocks are mapped, by leaves of 2 MiB, and others not.

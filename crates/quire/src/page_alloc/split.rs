@@ -14,7 +14,7 @@ use super::{Gfp, PageAllocator, Urgency};
 use crate::addr::{BlockNumber, Frame, FrameRange, Order, PhysAddr};
 use crate::error::SplitError;
 use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER, DESCRIPTOR_FRAMES};
-use crate::memmap::{Area, Block, BlockState, COLUMNS, FrameMask, FrameState};
+use crate::memmap::{Area, Block, BlockState, COLUMNS, DescriptorFlags, FrameMask, FrameState};
 use crate::platform::Platform;
 use crate::stats::Stat;
 
@@ -29,6 +29,20 @@ pub(super) const AREA: Order = match Order::new(DESCRIPTOR_FRAMES.trailing_zeros
 struct Split {
     freed: u64,
     used_room: bool,
+}
+
+/// What must be so of a folio when it is locked, for it to be split: else it was freed since the caller looked, and is somebody
+/// else's, who is about to map it, or free memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Only {
+    /// Nothing: the caller keeps it in use.
+    Own,
+    /// Leaves map it, or part of it.
+    Mapped,
+    /// It waits to be split.
+    Waiting,
+    /// Nothing: it was part of a folio that was the caller's, of which something is mapped. If nothing of this part is, it is free.
+    PartOfMapped,
 }
 
 /// Where a block's descriptors go: frames of its own, or from elsewhere.
@@ -48,11 +62,24 @@ impl<P: Platform> PageAllocator<'_, P> {
     /// [`SplitError::OutOfMemory`]. Nothing has changed then, save that a folio of several blocks may have been split in
     /// part.
     pub fn split_folio(&self, frame: Frame, to: Order) -> Result<u64, SplitError> {
+        self.split_only(frame, to, Only::Own)
+    }
+
+    /// The same for who has seen that the folio is mapped, but does not keep it so.
+    ///
+    /// # Errors
+    /// As [`Self::split_folio`]; [`SplitError::NotAFolio`] also where nobody maps it any more.
+    pub fn split_mapped(&self, frame: Frame, to: Order) -> Result<u64, SplitError> {
+        self.split_only(frame, to, Only::Mapped)
+    }
+
+    fn split_only(&self, frame: Frame, to: Order, only: Only) -> Result<u64, SplitError> {
         let number = frame.block();
         let block = self.memmap.get(number).ok_or(SplitError::NotAFolio)?;
         block.lock(self.platform);
         let (state, order) = (block.state(), block.order.load(Ordering::Relaxed));
-        let small = (state == BlockState::Small).then(|| split_small(block, frame.index_in_block(), to));
+        let small =
+            (state == BlockState::Small).then(|| self.split_small(block, frame.index_in_block(), to, only));
         block.unlock(self.platform);
         if let Some(split) = small {
             return split.map(|()| 0);
@@ -67,18 +94,23 @@ impl<P: Platform> PageAllocator<'_, P> {
             // What maps its parts is not known, or not where a split looks for it.
             return Err(SplitError::InUse);
         }
-        if order == BLOCK_ORDER { self.split_block(number, to, false) } else { self.split_large(number, to) }
+        if order == BLOCK_ORDER {
+            self.split_block(number, to, only)
+        } else {
+            self.split_large(number, to, only)
+        }
     }
 
     /// Splits a folio of several blocks.
-    fn split_large(&self, first: BlockNumber, to: Order) -> Result<u64, SplitError> {
+    pub(super) fn split_large(&self, first: BlockNumber, to: Order, only: Only) -> Result<u64, SplitError> {
         let part = to.max(Order::BLOCK);
-        let (blocks, mapped) = self.split_blocks(first, part)?;
+        let (blocks, mapped) = self.split_blocks(first, part, only)?;
+        let of_part = if mapped { Only::PartOfMapped } else { Only::Own };
         let mut outcome = Ok(0);
         for at in (0..blocks).step_by(1 << (part.get() - BLOCK_ORDER)) {
             let number = first.add(at);
             if to < Order::BLOCK {
-                outcome = outcome.and_then(|freed| Ok(freed + self.split_block(number, to, mapped)?));
+                outcome = outcome.and_then(|freed| Ok(freed + self.split_block(number, to, of_part)?));
             }
             if to >= Order::BLOCK || outcome.is_err() {
                 let freed = self.finish_part(number, part, mapped);
@@ -88,21 +120,15 @@ impl<P: Platform> PageAllocator<'_, P> {
         outcome
     }
 
-    /// Splits one folio of order 9. `mapped` says that it was part of one of which something is mapped; else frames stay in
-    /// use if all of them are unmapped.
-    pub(super) fn split_block(
-        &self,
-        number: BlockNumber,
-        to: Order,
-        mapped: bool,
-    ) -> Result<u64, SplitError> {
-        let mut done = self.try_split_block(number, to, mapped, None);
+    /// Splits one folio of order 9. Frames stay in use if all of them are unmapped, but for a part of one that is mapped.
+    pub(super) fn split_block(&self, number: BlockNumber, to: Order, only: Only) -> Result<u64, SplitError> {
+        let mut done = self.try_split_block(number, to, only, None);
         let mut unused = None;
         if done == Err(SplitError::OutOfMemory) {
             let gfp = Gfp { urgency: Urgency::Atomic, ..Gfp::KERNEL };
             let room = self.alloc(gfp, AREA).map_err(|_| SplitError::OutOfMemory)?;
             self.hold_for_manager(FrameRange::folio(room, AREA));
-            done = self.try_split_block(number, to, mapped, Some(room));
+            done = self.try_split_block(number, to, only, Some(room));
             unused = Some(room).filter(|_| !done.is_ok_and(|split| split.used_room));
         }
         if let Some(room) = unused {
@@ -116,12 +142,12 @@ impl<P: Platform> PageAllocator<'_, P> {
         &self,
         number: BlockNumber,
         to: Order,
-        mapped: bool,
+        only: Only,
         room: Option<Frame>,
     ) -> Result<Split, SplitError> {
         let block = self.memmap.block(number);
         block.lock(self.platform);
-        let found = self.unmapped_frames(block, mapped);
+        let found = self.unmapped_frames(block, only == Only::PartOfMapped);
         let unmapped = found.unwrap_or(FrameMask::EMPTY);
         let marks = if self.bad_frames() == 0 { FrameMask::EMPTY } else { block.used.load() };
         let place = match place_for(number, unmapped.without(marks), room) {
@@ -129,6 +155,7 @@ impl<P: Platform> PageAllocator<'_, P> {
                 Err(SplitError::NotAFolio)
             }
             _ if block.large_maps.load(Ordering::Relaxed) != 0 => Err(SplitError::InUse),
+            _ if !self.is_still(block, only) => Err(SplitError::NotAFolio),
             // It is lost with the folio, unless somebody is about to find out whose it is, and takes the mark off.
             _ if found.is_none() && !marks.is_empty() => Err(SplitError::InUse),
             place => place.ok_or(SplitError::OutOfMemory),
@@ -161,6 +188,18 @@ impl<P: Platform> PageAllocator<'_, P> {
         }
         self.count(Stat::ThpSplitPage, 1);
         Ok(Split { freed: freed.count() as u64, used_room: place.own.is_empty() })
+    }
+
+    /// Whether what must be so of a folio of order 9 or more is. Under the lock of its first block.
+    fn is_still(&self, block: &Block, only: Only) -> bool {
+        match only {
+            Only::Own | Only::PartOfMapped => true,
+            Only::Mapped if block.order.load(Ordering::Relaxed) == BLOCK_ORDER => {
+                !block.small_maps(self.platform).nonzero().is_empty()
+            }
+            Only::Mapped => block.folio_maps.load(Ordering::Relaxed) != 0,
+            Only::Waiting => block.folio().has(DescriptorFlags::DEFERRED),
+        }
     }
 
     /// The frames of a folio of order 9 that nobody maps, if others are mapped and nobody holds it. Under its lock.
@@ -202,13 +241,19 @@ impl<P: Platform> PageAllocator<'_, P> {
     /// Splits a folio of several blocks into folios of whole blocks. How many blocks it had, and whether anything of it is
     /// mapped while nobody holds it. Each part is counted as mapped once more until [`Self::finish_part`], so that nobody
     /// finds it unmapped while counts move.
-    fn split_blocks(&self, first: BlockNumber, to: Order) -> Result<(u32, bool), SplitError> {
+    fn split_blocks(&self, first: BlockNumber, to: Order, only: Only) -> Result<(u32, bool), SplitError> {
         let head = self.memmap.block(first);
         let per_part = 1u32 << (to.get() - BLOCK_ORDER);
         head.lock(self.platform);
-        if head.gigantic_maps.load(Ordering::Relaxed) != 0 {
+        let large = head.state() == BlockState::Folio && head.order.load(Ordering::Relaxed) > BLOCK_ORDER;
+        let refused = match large {
+            true if head.gigantic_maps.load(Ordering::Relaxed) != 0 => Some(SplitError::InUse),
+            true => (!self.is_still(head, only)).then_some(SplitError::NotAFolio),
+            false => Some(SplitError::NotAFolio),
+        };
+        if let Some(refused) = refused {
             head.unlock(self.platform);
-            return Err(SplitError::InUse);
+            return Err(refused);
         }
         self.forget_deferred(first, head);
         let blocks = 1 << (head.order.load(Ordering::Relaxed) - BLOCK_ORDER);
@@ -244,6 +289,25 @@ impl<P: Platform> PageAllocator<'_, P> {
         if free { order.frames() } else { 0 }
     }
 
+    /// Splits a folio below a block's size. Under the block's lock.
+    fn split_small(&self, block: &Block, index: usize, to: Order, only: Only) -> Result<(), SplitError> {
+        if !block.used.contains(index) || !block.heads.contains(index) {
+            return Err(SplitError::NotAFolio);
+        }
+        if block.held.contains(index) {
+            return Err(SplitError::InUse);
+        }
+        let frames = block.folio_frames(index);
+        let mapped = || block.small_maps(self.platform).nonzero().intersection(FrameMask::run(index, frames));
+        if only == Only::Mapped && mapped().is_empty() {
+            return Err(SplitError::NotAFolio);
+        }
+        if frames > to.frames() as usize {
+            make_heads(block, index, frames, to.frames() as usize);
+        }
+        Ok(())
+    }
+
     /// Makes one block of a folio part of the folio of order `to` that starts at `start`: its leaves are counted there now.
     fn split_off(&self, first: BlockNumber, start: BlockNumber, number: BlockNumber, to: Order) {
         let (head, block) = (self.memmap.block(first), self.memmap.block(number));
@@ -274,21 +338,6 @@ fn place_for(number: BlockNumber, unmapped: FrameMask, room: Option<Frame>) -> O
         own: FrameMask::run(index, DESCRIPTOR_FRAMES),
     });
     own.or(room.map(|at| Place { at, own: FrameMask::EMPTY }))
-}
-
-/// Splits a folio below a block's size. Under the block's lock.
-fn split_small(block: &Block, index: usize, to: Order) -> Result<(), SplitError> {
-    if !block.used.contains(index) || !block.heads.contains(index) {
-        return Err(SplitError::NotAFolio);
-    }
-    if block.held.contains(index) {
-        return Err(SplitError::InUse);
-    }
-    let frames = block.folio_frames(index);
-    if frames > to.frames() as usize {
-        make_heads(block, index, frames, to.frames() as usize);
-    }
-    Ok(())
 }
 
 const _: () = assert!(DESCRIPTOR_FRAMES == 8);

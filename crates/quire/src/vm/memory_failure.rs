@@ -25,7 +25,7 @@ use super::rss::Counted;
 use super::vma::VmaFlags;
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use crate::arch::EntryFlags;
-use crate::error::MemoryFailureError;
+use crate::error::{MemoryFailureError, SplitError};
 use crate::filemap::{FileClosed, SoughtPage};
 use crate::limits::{BLOCK_SIZE, FRAME_SHIFT, FRAME_SIZE};
 use crate::page_alloc::Verdict;
@@ -106,11 +106,16 @@ impl<P: Platform> Memory<'_, P> {
     fn lose_anonymous(&self, frame: Frame) -> Result<bool, MemoryFailureError> {
         let pages = self.pages();
         let Some(start) = pages.folio_start(frame) else { return Ok(false) };
-        if pages.folio_rest(start) > Order::BLOCK.frames() && self.split_folio(start, Order::BLOCK).is_err() {
-            return Err(MemoryFailureError::OutOfMemory);
+        if pages.folio_rest(start) > Order::BLOCK.frames() {
+            match self.split_folio(start, Order::BLOCK) {
+                // It was unmapped, and is looked at anew.
+                Err(SplitError::NotAFolio) => return Ok(false),
+                Err(_) => return Err(MemoryFailureError::OutOfMemory),
+                Ok(_) => {}
+            }
         }
         let Some(start) = pages.folio_start(frame) else { return Ok(false) };
-        if self.split_folio(start, Order::FRAME) == Err(crate::error::SplitError::OutOfMemory) {
+        if self.split_folio(start, Order::FRAME) == Err(SplitError::OutOfMemory) {
             return Err(MemoryFailureError::OutOfMemory);
         }
         let one = FrameRange::folio(frame, Order::FRAME);

@@ -32,7 +32,7 @@ use super::rmap::place_in;
 use super::userfault::UserfaultModes;
 use super::vma::VmaFlags;
 use crate::addr::{BlockNumber, Frame, FrameRange, Order, PageSize, VirtRange};
-use crate::error::MigrateError;
+use crate::error::{MigrateError, SplitError};
 use crate::filemap::{FileClosed, FileKind, FileNode, MovedPage, PageRuns};
 use crate::limits::{BLOCK_FRAMES, BLOCK_SIZE, CLEAR_STRETCH_BYTES, FRAME_SIZE, MOVE_LEAVES};
 use crate::memmap::FrameMask;
@@ -140,7 +140,10 @@ impl<P: Platform> Memory<'_, P> {
         if order == Order::FRAME {
             return Err(MigrateError::OutOfMemory);
         }
-        let mut freed = self.split_folio(frame, Order::FRAME).map_err(|_| MigrateError::OutOfMemory)?;
+        let mut freed = self.split_folio(frame, Order::FRAME).map_err(|error| match error {
+            SplitError::NotAFolio => MigrateError::NotMovable,
+            SplitError::InUse | SplitError::OutOfMemory => MigrateError::OutOfMemory,
+        })?;
         self.pages().count(Stat::ThpMigrationSplit, 1);
         let mut failed = None;
         for at in 0..order.frames() {

@@ -74,11 +74,12 @@ impl<P: Platform> Memory<'_, P> {
         self.each_anon_mapping(frame, |body, addr| show(body.context.root(), addr));
     }
 
-    /// Splits the folio in use that starts at `frame` into folios of order `to`. Large leaves that map it become small ones
-    /// first. How many frames became free, since nobody mapped them any more. The caller holds no lock.
+    /// Splits the mapped folio that starts at `frame` into folios of order `to`. Large leaves that map it become small ones
+    /// first. How many frames became free, since nobody mapped them any more. The caller holds no lock, so it may be unmapped at
+    /// any time.
     ///
     /// # Errors
-    /// As [`PageAllocator::split_folio`](crate::page_alloc::PageAllocator::split_folio); [`SplitError::InUse`] for a page of a pool.
+    /// As [`PageAllocator::split_mapped`](crate::page_alloc::PageAllocator::split_mapped); [`SplitError::InUse`] for a page of a pool.
     pub fn split_folio(&self, frame: Frame, to: Order) -> Result<u64, SplitError> {
         if [Order::BLOCK, Order::GIGANTIC].into_iter().any(|order| self.pages().is_huge(frame, order)) {
             // It is the pool's.
@@ -92,7 +93,7 @@ impl<P: Platform> Memory<'_, P> {
             let blocks = (0..frames).step_by(BLOCK_FRAMES);
             blocks.map(|at| frame.add(at)).try_for_each(|part| self.split_leaves(part, PageSize::Size2M))?;
         }
-        self.pages().split_folio(frame, to)
+        self.pages().split_mapped(frame, to)
     }
 
     /// Splits every leaf of this size that maps memory from this frame on.

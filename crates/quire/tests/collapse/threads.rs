@@ -7,6 +7,7 @@ use fastrand::Rng;
 use hosted::{FaultCause, Hosted, HostedConfig};
 use quire::addr::VirtAddr;
 use quire::cpu::CpuId;
+use quire::error::FaultError;
 use quire::stats::Stat;
 use quire::vm::{Access, Advice, Collapser, FolioPolicy, OrderPolicy, Remap, Splitter};
 
@@ -27,7 +28,10 @@ const APART: u64 = 2 * HUGE / SUMS;
 fn add(machine: &Hosted, mm: &Space<'_>, addr: u64) {
     while let Err(fault) = machine.fetch_add(VirtAddr(addr), 1) {
         assert!(matches!(fault.cause, FaultCause::NotPresent | FaultCause::Protection), "{fault:?}");
-        if let Err(error) = mm.fault(VirtAddr(addr), Access::Write) {
+        // CPU 0 marks pages for a moment.
+        if let Err(error) = mm.fault(VirtAddr(addr), Access::Write)
+            && error != FaultError::Marked
+        {
             let leaf = machine.probe(mm.root(), VirtAddr(addr));
             panic!("{error:?} at {addr:#x}, where {leaf:?} stands");
         }

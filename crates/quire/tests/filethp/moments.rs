@@ -398,7 +398,11 @@ fn what_a_handler_is_to_bring_stays_missing_from_when_it_registers() {
             let collapse = || mm.collapse(VirtAddr(BASE), HUGE).expect("a mapping");
             let held = held_up(machine, moment, PATIENCE, collapse, register);
             let came = file.resident() - held.second;
+            // Who is gone keeps nothing missing.
+            other.userfault_unregister(VirtAddr(BASE), HUGE).expect("memory");
+            mm.collapse(VirtAddr(BASE), HUGE).expect("a mapping");
             mm.switch_in();
+            assert!(is_large(machine, &mm, BASE));
             Pages::Holes.check(machine, &mm, None);
             mm.switch_out();
             [mm, other].into_iter().for_each(Space::exit);

@@ -187,6 +187,28 @@ fn the_managers_own_memory_cannot_be_given_up() {
     });
 }
 
+/// Descriptors stand wherever a folio of 2 MiB had room for them when it came apart, behind frames that others use.
+#[test]
+fn descriptors_in_the_middle_of_a_block_cannot_be_given_up() {
+    with_bad(64 * MIB, ForkStrategy::Copy, 1, |machine, manager| {
+        manager.set_folio_policy(FolioPolicy::only(order(9)).with_pmd_mapped(true));
+        run(manager, |mm| {
+            mm.mmap(&anonymous(BASE, 2 * MIB)).unwrap();
+            store(machine, mm, BASE, 1).unwrap();
+            let start = frame_at(machine, mm, BASE);
+            mm.munmap(VirtAddr(BASE + 100 * PAGE), 100 * PAGE).unwrap();
+            assert_eq!(manager.pages().split_deferred(1), 100 - 8);
+            for index in 104..112 {
+                assert_eq!(
+                    fail(manager, start.add(index)),
+                    Err(MemoryFailureError::Unrecoverable),
+                    "{index}"
+                );
+            }
+        });
+    });
+}
+
 /// Neither is a reason to stop the machine: memory that somebody holds is lost when he has given it up.
 #[test]
 fn memory_that_is_held_can_be_given_up_later() {

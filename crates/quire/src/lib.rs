@@ -21,6 +21,7 @@ pub mod clear;
 pub mod cpu;
 pub mod error;
 pub mod filemap;
+mod flags;
 pub mod hugetlb;
 pub mod limits;
 pub mod manager;

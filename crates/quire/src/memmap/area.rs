@@ -53,6 +53,8 @@ impl FrameState {
     pub const FREE: Self = Self(1 << 7);
     /// Lost: the memory is broken. It stays so for ever.
     pub const BAD: Self = Self(1 << 5);
+    /// No frame of the allocator's: behind the end of a range, or taken before there was one.
+    pub const RESERVED: Self = Self(1 << 5 | 1 << 4);
     /// In use as a part of a room, of which nobody has made anything yet (`page_alloc/room.rs`): neither mapped nor held.
     pub const ROOM: Self = Self(1 << 4);
 

@@ -21,6 +21,8 @@ impl DescriptorFlags {
     pub const DIRTY: Self = Self(16);
     /// The folio of order 9 waits to be split.
     pub const DEFERRED: Self = Self(32);
+    /// The folio of several blocks is being split: its head is not the head of all of it any more.
+    pub const SPLITTING: Self = Self(1024);
     /// The folio belongs to a pool of huge pages.
     pub const HUGE: Self = Self(128);
     /// Huge page: it goes back to its pool when no leaf maps it any more.

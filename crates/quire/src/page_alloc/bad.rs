@@ -147,7 +147,8 @@ impl<P: Platform> PageAllocator<'_, P> {
         verdict
     }
 
-    /// Whether a held frame of a block in small pieces is the manager's own: descriptors, or what it said so of. Under the block's
+    /// Whether a held frame of a block in small pieces is the manager's own, or nobody's: descriptors, what was never given to it,
+    /// and what it says is its own. Under the block's
     /// lock.
     fn is_managers(&self, frame: Frame, block: &Block) -> bool {
         let Some(area) = block.area() else { return true };
@@ -156,8 +157,12 @@ impl<P: Platform> PageAllocator<'_, P> {
         if at.wrapping_sub(descriptors) < DESCRIPTOR_FRAMES * FRAME_SIZE as usize {
             return true;
         }
-        // Descriptors and lost frames apart, what is held and starts no folio belongs to the folio before it.
-        let head = block.heads.load().previous_set(frame.index_in_block());
+        let index = frame.index_in_block();
+        if area.state(index) == FrameState::RESERVED && !block.heads.contains(index) {
+            return true;
+        }
+        // All else that is held and starts no folio belongs to the folio before it.
+        let head = block.heads.load().previous_set(index);
         head.is_none_or(|head| Origin::at(area, head).is_managers())
     }
 

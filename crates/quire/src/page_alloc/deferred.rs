@@ -39,10 +39,10 @@ impl<P: Platform> PageAllocator<'_, P> {
             let Some(number) = first.checked_sub(1).filter(|_| freed < wanted) else { break };
             match self.split_waiting(BlockNumber(number as u32)) {
                 Ok(more) => freed += more,
-                // It was freed, or mapped by a large leaf again, since we looked.
-                Err(SplitError::NotAFolio | SplitError::InUse) => {
-                    self.forget_if_deferred(BlockNumber(number as u32));
-                }
+                // It was freed, or split by somebody else, since we looked.
+                Err(SplitError::NotAFolio) => {}
+                // It is mapped by a large leaf again, or somebody else is splitting it.
+                Err(SplitError::InUse) => self.forget_if_deferred(BlockNumber(number as u32)),
                 Err(SplitError::OutOfMemory) => break,
             }
         }
@@ -100,7 +100,7 @@ impl<P: Platform> PageAllocator<'_, P> {
         if !folio.has(DescriptorFlags::DEFERRED) {
             return;
         }
-        folio.clear_flags();
+        folio.take_flags(DescriptorFlags::DEFERRED);
         let mut list = self.deferred.lock(self.platform);
         let (next, previous) = (folio.next.load(Ordering::Relaxed), folio.previous.load(Ordering::Relaxed));
         debug_assert!(previous != 0 || list.first == u64::from(number.0) + 1);

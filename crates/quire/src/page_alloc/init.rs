@@ -25,7 +25,7 @@ use crate::limits::{
     BLOCK_FRAMES, DESCRIPTOR_FRAMES, FRAME_SIZE, MAX_CPUS, MAX_NODES, MAX_PHYS_BYTES, MAX_RANGES,
     SECTION_BLOCKS,
 };
-use crate::memmap::{Block, BlockState, BootMemory, BootSlice, FrameMask, MemMap, Section};
+use crate::memmap::{Block, BlockState, BootMemory, BootSlice, FrameMask, FrameState, MemMap, Section};
 use crate::platform::Platform;
 use crate::rank::Rank;
 use crate::stats::StatCells;
@@ -192,6 +192,9 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
         } else {
             let missing = FrameMask::ALL.without(FrameMask::run(start, count));
             self.make_small(zone, number, block, start, missing, false);
+            for (start, count) in missing.runs() {
+                block.area().inspect(|area| area.set_states(start, count, FrameState::RESERVED));
+            }
             count - DESCRIPTOR_FRAMES
         };
         self.relist(zone, number, block);
@@ -204,6 +207,7 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
     fn extend_small(&self, block: &Block, start: usize, count: usize) {
         block.used.remove_run(start, count);
         block.held.remove_run(start, count);
+        block.area().inspect(|area| area.set_states(start, count, FrameState::UNKNOWN));
         block.capacity.fetch_add(count as u16, Ordering::Relaxed);
         block.free.fetch_add(count as u16, Ordering::Relaxed);
         block.free_order.store(FrameMask::ALL.without(block.used.load()).largest_group(), Ordering::Relaxed);

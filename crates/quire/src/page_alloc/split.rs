@@ -41,8 +41,9 @@ pub(super) enum Only {
     Mapped,
     /// It waits to be split.
     Waiting,
-    /// Nothing: it was part of a folio that was the caller's, of which something is mapped. If nothing of this part is, it is free.
-    PartOfMapped,
+    /// Nothing: it was part of a folio that the caller is splitting, and is counted as mapped once more. If something of that folio
+    /// was mapped, and nothing of this part is, it is free.
+    Part { mapped: bool },
 }
 
 /// Where a block's descriptors go: frames of its own, or from elsewhere.
@@ -105,12 +106,12 @@ impl<P: Platform> PageAllocator<'_, P> {
     pub(super) fn split_large(&self, first: BlockNumber, to: Order, only: Only) -> Result<u64, SplitError> {
         let part = to.max(Order::BLOCK);
         let (blocks, mapped) = self.split_blocks(first, part, only)?;
-        let of_part = if mapped { Only::PartOfMapped } else { Only::Own };
         let mut outcome = Ok(0);
         for at in (0..blocks).step_by(1 << (part.get() - BLOCK_ORDER)) {
             let number = first.add(at);
             if to < Order::BLOCK {
-                outcome = outcome.and_then(|freed| Ok(freed + self.split_block(number, to, of_part)?));
+                outcome = outcome
+                    .and_then(|freed| Ok(freed + self.split_block(number, to, Only::Part { mapped })?));
             }
             if to >= Order::BLOCK || outcome.is_err() {
                 let freed = self.finish_part(number, part, mapped);
@@ -147,7 +148,7 @@ impl<P: Platform> PageAllocator<'_, P> {
     ) -> Result<Split, SplitError> {
         let block = self.memmap.block(number);
         block.lock(self.platform);
-        let found = self.unmapped_frames(block, only == Only::PartOfMapped);
+        let found = self.unmapped_frames(block, only == Only::Part { mapped: true });
         let unmapped = found.unwrap_or(FrameMask::EMPTY);
         let marks = if self.bad_frames() == 0 { FrameMask::EMPTY } else { block.used.load() };
         let place = match place_for(number, unmapped.without(marks), room) {
@@ -155,6 +156,10 @@ impl<P: Platform> PageAllocator<'_, P> {
                 Err(SplitError::NotAFolio)
             }
             _ if block.large_maps.load(Ordering::Relaxed) != 0 => Err(SplitError::InUse),
+            // Somebody else splits what it was part of.
+            _ if block.folio_maps.load(Ordering::Acquire) != 0 && !matches!(only, Only::Part { .. }) => {
+                Err(SplitError::InUse)
+            }
             _ if !self.is_still(block, only) => Err(SplitError::NotAFolio),
             // It is lost with the folio, unless somebody is about to find out whose it is, and takes the mark off.
             _ if found.is_none() && !marks.is_empty() => Err(SplitError::InUse),
@@ -193,7 +198,7 @@ impl<P: Platform> PageAllocator<'_, P> {
     /// Whether what must be so of a folio of order 9 or more is. Under the lock of its first block.
     fn is_still(&self, block: &Block, only: Only) -> bool {
         match only {
-            Only::Own | Only::PartOfMapped => true,
+            Only::Own | Only::Part { .. } => true,
             Only::Mapped if block.order.load(Ordering::Relaxed) == BLOCK_ORDER => {
                 !block.small_maps(self.platform).nonzero().is_empty()
             }
@@ -248,6 +253,9 @@ impl<P: Platform> PageAllocator<'_, P> {
         let large = head.state() == BlockState::Folio && head.order.load(Ordering::Relaxed) > BLOCK_ORDER;
         let refused = match large {
             true if head.gigantic_maps.load(Ordering::Relaxed) != 0 => Some(SplitError::InUse),
+            // Whoever holds it holds its first frame, and would give up that alone.
+            true if head.held.contains(0) => Some(SplitError::InUse),
+            true if head.folio().has(DescriptorFlags::SPLITTING) => Some(SplitError::InUse),
             true => (!self.is_still(head, only)).then_some(SplitError::NotAFolio),
             false => Some(SplitError::NotAFolio),
         };
@@ -256,8 +264,9 @@ impl<P: Platform> PageAllocator<'_, P> {
             return Err(refused);
         }
         self.forget_deferred(first, head);
+        head.folio().add_flags(DescriptorFlags::SPLITTING);
         let blocks = 1 << (head.order.load(Ordering::Relaxed) - BLOCK_ORDER);
-        let mapped = head.folio_maps.load(Ordering::Relaxed) != 0 && !head.held.contains(0);
+        let mapped = head.folio_maps.load(Ordering::Relaxed) != 0;
         for at in (0..blocks).step_by(per_part as usize) {
             self.memmap.block(first.add(at)).folio_maps.fetch_add(1, Ordering::AcqRel);
         }
@@ -276,7 +285,8 @@ impl<P: Platform> PageAllocator<'_, P> {
         let left = block.folio_maps.fetch_sub(1, Ordering::AcqRel) - 1;
         let small = block.small_maps(self.platform).nonzero();
         let large = block.large_maps.load(Ordering::Relaxed) != 0;
-        let free = left == 0 && small.is_empty() && !large && mapped;
+        // Who holds it by now frees it when he gives it up.
+        let free = left == 0 && small.is_empty() && !large && mapped && !block.held.contains(0);
         if free {
             block.set_state(BlockState::Listed);
         } else if mapped && !large && !small.is_empty() && small != FrameMask::ALL {
@@ -325,6 +335,10 @@ impl<P: Platform> PageAllocator<'_, P> {
             let pages = number.first_frame().0 - first.first_frame().0;
             let origin = head.folio().index.load(Ordering::Relaxed).wrapping_add(pages);
             block.folio().index.store(origin, Ordering::Relaxed);
+        }
+        if number == first {
+            // The last one.
+            block.folio().take_flags(DescriptorFlags::SPLITTING);
         }
         block.unlock(self.platform);
     }

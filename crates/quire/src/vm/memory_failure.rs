@@ -108,9 +108,9 @@ impl<P: Platform> Memory<'_, P> {
         let Some(start) = pages.folio_start(frame) else { return Ok(false) };
         if pages.folio_rest(start) > Order::BLOCK.frames() {
             match self.split_folio(start, Order::BLOCK) {
-                // It was unmapped, and is looked at anew.
-                Err(SplitError::NotAFolio) => return Ok(false),
-                Err(_) => return Err(MemoryFailureError::OutOfMemory),
+                // It was unmapped, or somebody splits or fills it, and is looked at anew.
+                Err(SplitError::NotAFolio | SplitError::InUse) => return Ok(false),
+                Err(SplitError::OutOfMemory) => return Err(MemoryFailureError::OutOfMemory),
                 Ok(_) => {}
             }
         }
@@ -224,6 +224,9 @@ impl<P: Platform> Memory<'_, P> {
 
     /// Drops the page of a file that a frame holds. `None`: no file has one there now, or somebody uses the file at the moment.
     fn lose_cached(&self, frame: Frame) -> Result<Option<MemoryFailure>, MemoryFailureError> {
+        if !self.pages().is_of_file(frame) {
+            return Ok(None);
+        }
         let mut place = (0, 0);
         while let Some((file, next)) = self.files().next_of_all(self.platform(), place) {
             place = next;

@@ -116,8 +116,9 @@ impl<P: Platform> Memory<'_, P> {
             return self.move_in_pieces(frame, order);
         };
         let room = FrameRange::folio(target, order);
-        pages.hold(room);
+        // First, since what a held frame is is told by it.
         pages.set_origin(target, origin);
+        pages.hold(room);
         let mut job = Job { source, target, origin, copied: FrameMask::EMPTY };
         let done = self.move_everywhere(&mut job);
         // What was not needed is free again, and what nobody maps any more.
@@ -142,7 +143,8 @@ impl<P: Platform> Memory<'_, P> {
         }
         let mut freed = self.split_folio(frame, Order::FRAME).map_err(|error| match error {
             SplitError::NotAFolio => MigrateError::NotMovable,
-            SplitError::InUse | SplitError::OutOfMemory => MigrateError::OutOfMemory,
+            SplitError::InUse => MigrateError::Busy,
+            SplitError::OutOfMemory => MigrateError::OutOfMemory,
         })?;
         self.pages().count(Stat::ThpMigrationSplit, 1);
         let mut failed = None;

@@ -120,6 +120,7 @@ impl<P: Platform> Mm<'_, P> {
             let grown = VirtRange::new(mapping.end, from.add(new));
             space.tree.resize(mapping.start, VirtRange::new(mapping.start, grown.end));
             edit::merge(&mut space.tree, VirtRange::new(mapping.start, grown.end), &mut done.gone);
+            self.tell_files(space, grown);
             done.populate = if locked { grown } else { VirtRange::default() };
             return Ok(());
         }
@@ -152,6 +153,8 @@ impl<P: Platform> Mm<'_, P> {
         let lost = VirtRange::new(from.add(old.min(new)), from.add(old));
         let moved = self.make_borders(space, lost).and_then(|()| self.move_parts(space, request, done));
         if moved.is_ok() {
+            // It may have grown over pages that its handler did not hear of.
+            self.tell_files(space, VirtRange::from_len(done.at, new));
             done.gone.append(self.unmap_range(space, lost)?);
         } else {
             edit::merge(&mut space.tree, VirtRange::from_len(from, old), &mut done.gone);

@@ -4,6 +4,7 @@
 use crate::addr::{VirtAddr, VirtRange};
 use crate::arch::Protection;
 use crate::filemap::FileRef;
+use crate::flags::flag_set;
 use crate::hugetlb::{HugeGroup, HugeSize};
 use crate::limits::{FRAME_SHIFT, STACK_GUARD_BYTES};
 
@@ -15,9 +16,9 @@ use super::userfault::Registration;
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct VmaFlags(u8);
 
+flag_set!(VmaFlags);
+
 impl VmaFlags {
-    /// None of them.
-    pub const NONE: Self = Self(0);
     /// Stores go to the object and are seen by everybody who maps it; without it they go to private copies.
     pub const SHARED: Self = Self(1);
     /// The mapping grows towards lower addresses on a fault just below it (`MAP_GROWSDOWN`).
@@ -32,33 +33,6 @@ impl VmaFlags {
     pub const PROMISED: Self = Self(1 << 5);
     /// Shared huge pages: parts of a page may be mapped by themselves (`MADV_SPLIT`).
     pub const SPLIT: Self = Self(1 << 6);
-
-    /// Whether all of `other` are there.
-    #[inline]
-    pub const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// With those of `other` as well.
-    #[inline]
-    #[must_use]
-    pub const fn union(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    /// Without those of `other`.
-    #[inline]
-    #[must_use]
-    pub const fn without(self, other: Self) -> Self {
-        Self(self.0 & !other.0)
-    }
-
-    /// With those of `other` if `condition`.
-    #[inline]
-    #[must_use]
-    pub const fn with_if(self, other: Self, condition: bool) -> Self {
-        if condition { self.union(other) } else { self }
-    }
 }
 
 /// What stands behind a mapping.

@@ -1,8 +1,8 @@
 //! Folios in use are split: every count stays exact, what nobody maps is free, and everything can become whole again.
 
-use crate::common::{order, seed, with_allocator};
+use crate::common::{PATIENCE, held_up, order, seed, with_allocator};
 use fastrand::Rng;
-use hosted::{FailurePlan, Hosted, HostedConfig};
+use hosted::{FailurePlan, Hosted, HostedConfig, InterruptPlan};
 use quire::addr::{Frame, FrameRange, Order, PageSize};
 use quire::cpu::CpuId;
 use quire::error::SplitError;
@@ -292,5 +292,82 @@ fn a_marked_folio_that_nobody_maps_stays_whole() {
             allocator.drain_local();
             assert_eq!((allocator.bad_frames(), allocator.is_bad(start.add(77))), (1, true));
         });
+    }
+}
+
+/// Who has only seen that a folio was mapped splits nothing that somebody was handed since, of whatever size.
+#[test]
+fn what_nobody_maps_is_split_by_its_owner_alone() {
+    with_allocator(HostedConfig::new(64 * MIB), |_, allocator| {
+        for number in [4, 9, 11] {
+            let folio = allocator.alloc(Gfp::USER, order(number)).unwrap();
+            assert_eq!(allocator.split_mapped(folio, Order::FRAME), Err(SplitError::NotAFolio));
+            allocator.free(folio, order(number)).expect("it is whole");
+            let folio = allocator.alloc(Gfp::USER, order(number)).unwrap();
+            map(allocator, FrameRange::folio(folio, order(number)));
+            assert_eq!(allocator.split_mapped(folio, Order::FRAME), Ok(0));
+            allocator.counter().unmap(FrameRange::folio(folio, order(number)));
+        }
+        allocator.validate().unwrap();
+    });
+}
+
+/// What another does with a folio of four blocks, or with a part of it, while that is split; and what he holds then.
+type Other = fn(&Allocator<'_>, Frame) -> Option<FrameRange>;
+
+/// Others who split a folio of several blocks at the same time, or its parts, or hold one of them, find it as it was or split: no
+/// count is lost, and no frame is freed twice.
+#[test]
+fn a_folio_of_blocks_is_split_by_one_at_a_time() {
+    const MAPPED: [(u64, u64); 3] = [(5, 10), (1024, 512), (1536 + 77, 1)];
+    let hold: Other = |allocator, folio| {
+        let start = folio.add(1024);
+        let part = allocator.set_aside(start).map(|order| FrameRange::folio(start, order))?;
+        assert_eq!(allocator.counter().unmap(part), 0, "it is held");
+        Some(part)
+    };
+    let others: [(&str, Other); 5] = [
+        ("all", |allocator, folio| allocator.split_mapped(folio, Order::FRAME).ok().and(None)),
+        ("in blocks", |allocator, folio| allocator.split_mapped(folio, Order::BLOCK).ok().and(None)),
+        ("a part", |allocator, folio| allocator.split_mapped(folio.add(1536), Order::FRAME).ok().and(None)),
+        ("deferred", |allocator, _| Some(allocator.split_deferred(u64::MAX)).and(None)),
+        ("hold", hold),
+    ];
+    for (name, other) in others {
+        for to in [Order::BLOCK, Order::FRAME] {
+            with_allocator(HostedConfig::new(64 * MIB).with_cpus(2), |machine, allocator| {
+                allocator.drain_local();
+                let before = allocator.memory_info();
+                let (mut round, mut met) = (0, 0);
+                loop {
+                    let folio = allocator.alloc(Gfp::USER, order(11)).unwrap();
+                    for (at, count) in MAPPED {
+                        map(allocator, FrameRange::new(folio.add(at), count));
+                    }
+                    let split = || _ = allocator.split_folio(folio, to);
+                    let plan = InterruptPlan::Nth(round);
+                    let held = held_up(machine, plan, PATIENCE, split, || other(allocator, folio));
+                    held.second.inspect(|part| _ = allocator.release(*part));
+                    allocator.validate().unwrap();
+                    for (at, count) in MAPPED {
+                        for frame in (at..at + count).map(|at| folio.add(at)) {
+                            if allocator.mapcount(frame) == 1 {
+                                allocator.counter().unmap(FrameRange::new(frame, 1));
+                            }
+                        }
+                    }
+                    while allocator.split_deferred(u64::MAX) > 0 {}
+                    machine.spawn_cpus(2, |_| allocator.drain_local());
+                    allocator.validate().unwrap();
+                    assert_eq!(allocator.memory_info(), before, "{name}, {to:?}, call {round}");
+                    (round, met) = (round + 1, met + u64::from(held.in_time));
+                    if round > held.calls {
+                        break;
+                    }
+                }
+                println!("{name}, {to:?}: {round} moments, met at {met}");
+                assert!(met > 0, "{name}, {to:?}");
+            });
+        }
     }
 }

@@ -6,6 +6,7 @@ mod common;
 mod counts;
 mod failures;
 mod faults;
+mod handlers;
 mod moments;
 mod refusals;
 mod scan;

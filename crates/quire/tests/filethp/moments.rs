@@ -10,9 +10,7 @@ use quire::addr::{Frame, VirtAddr};
 use quire::cpu::CpuId;
 use quire::error::{FaultError, MemoryFailureError};
 use quire::manager::{Failed, MemoryManager};
-use quire::vm::{
-    Access, Advice, Collapsed, File, FolioPolicy, MemoryFailure, Refusal, UserfaultChanges, UserfaultModes,
-};
+use quire::vm::{Access, Advice, Collapsed, File, FolioPolicy, MemoryFailure, Refusal};
 
 use crate::common::{held_up, within};
 use crate::support::{
@@ -372,53 +370,6 @@ fn cut_off_at(machine: &Hosted, manager: &Manager<'_>, moment: u64) -> (u64, boo
     mm.switch_out();
     mm.exit();
     (held.calls, held.in_time)
-}
-
-/// A handler that registers while a file's pages come together hears of all that were missing by then: none is made of zeroes
-/// afterwards.
-#[test]
-fn what_a_handler_is_to_bring_stays_missing_from_when_it_registers() {
-    with_manager(HostedConfig::new(64 * MIB).with_cpus(2), |machine, manager| {
-        manager.set_folio_policy(FolioPolicy::FRAMES);
-        let at = |moment: InterruptPlan| {
-            let (file, mm) = (manager.nameless(HUGE).unwrap(), manager.new_mm().expect("memory"));
-            mm.switch_in();
-            Pages::Holes.map(machine, &mm, &file);
-            mm.switch_out();
-            let (other, handler) =
-                (manager.new_mm().expect("memory"), manager.userfault(UserfaultChanges::NONE));
-            let handler = handler.expect("few handlers");
-            other.mmap(&shared(&file, BASE, HUGE)).unwrap();
-            let register = || {
-                other
-                    .userfault_register(&handler, VirtAddr(BASE), HUGE, UserfaultModes::MISSING)
-                    .expect("memory");
-                file.resident()
-            };
-            let collapse = || mm.collapse(VirtAddr(BASE), HUGE).expect("a mapping");
-            let held = held_up(machine, moment, PATIENCE, collapse, register);
-            let came = file.resident() - held.second;
-            // Who is gone keeps nothing missing.
-            other.userfault_unregister(VirtAddr(BASE), HUGE).expect("memory");
-            mm.collapse(VirtAddr(BASE), HUGE).expect("a mapping");
-            mm.switch_in();
-            assert!(is_large(machine, &mm, BASE));
-            Pages::Holes.check(machine, &mm, None);
-            mm.switch_out();
-            [mm, other].into_iter().for_each(Space::exit);
-            drop((handler, file));
-            (held, came)
-        };
-        let (mut refused, mut complete) = (0, 0);
-        let calls = at(InterruptPlan::Count).0.calls;
-        for moment in (0..calls).step_by((calls / 200).max(1) as usize) {
-            let (held, came) = at(InterruptPlan::Nth(moment));
-            assert!(!held.in_time || came == 0, "moment {moment}: {came} pages were made of zeroes");
-            refused += u64::from(held.in_time && held.first.refused(Refusal::Watched) > 0);
-            complete += u64::from(held.first.copied == 1);
-        }
-        assert!(refused > 10 && complete > 10, "refused {refused} times, complete {complete} times");
-    });
 }
 
 /// What a collapse moved is mapped again where it is locked, but not what was cut off meanwhile (invariant 2).

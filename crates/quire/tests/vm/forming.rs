@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{Order, VirtAddr};
 use quire::cpu::CpuId;
+use quire::error::SplitError;
 use quire::limits::{FORMING_FOLIOS, FRAME_SIZE};
 use quire::manager::Config;
 use quire::page_alloc::{AllocatorConfig, Zeroes};
@@ -58,6 +59,24 @@ fn the_touched_piece_comes_first_and_one_leaf_in_the_end() {
                 assert_eq!(load(machine, mm, BASE + at), Ok(word));
             }
             manager.validate().unwrap();
+        });
+    });
+}
+
+/// Nobody takes a folio apart while it forms: who fills it holds all of it by its first frame.
+#[test]
+fn a_folio_that_forms_is_not_split() {
+    with_gigantic(|machine, manager| {
+        run(manager, |mm| {
+            mm.mmap(&anonymous(BASE, GIB)).unwrap();
+            store(machine, mm, BASE, 7).unwrap();
+            let head = machine.probe(mm.root(), VirtAddr(BASE)).expect("a piece is there").frame;
+            for order in [Order::BLOCK, Order::FRAME] {
+                assert_eq!(manager.split_folio(head, order), Err(SplitError::InUse));
+            }
+            idle(manager);
+            assert_eq!(load(machine, mm, BASE), Ok(7));
+            assert_eq!(manager.split_folio(head, Order::BLOCK), Ok(0));
         });
     });
 }

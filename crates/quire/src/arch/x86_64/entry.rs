@@ -7,6 +7,7 @@ use core::fmt;
 
 use super::{Level, Protection};
 use crate::addr::{Frame, PageSize};
+use crate::flags::flag_set;
 
 /// The bits of an entry other than its frame.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
@@ -18,9 +19,9 @@ pub struct EntryFlags(u64);
 #[repr(transparent)]
 pub struct Entry(u64);
 
+flag_set!(EntryFlags);
+
 impl EntryFlags {
-    /// Nothing.
-    pub const NONE: Self = Self(0);
     /// The entry translates.
     pub const PRESENT: Self = Self(1);
     /// Stores are allowed.
@@ -58,33 +59,6 @@ impl EntryFlags {
         self.0
     }
 
-    /// Whether every bit of `other` is set.
-    #[inline]
-    pub const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// The bits of either.
-    #[inline]
-    #[must_use]
-    pub const fn union(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    /// The bits of both.
-    #[inline]
-    #[must_use]
-    pub const fn intersection(self, other: Self) -> Self {
-        Self(self.0 & other.0)
-    }
-
-    /// The bits of `self` alone.
-    #[inline]
-    #[must_use]
-    pub const fn without(self, other: Self) -> Self {
-        Self(self.0 & !other.0)
-    }
-
     /// The bits of a present leaf with this protection. Without any access the leaf keeps its frame, but user mode is
     /// kept out; a kernel that copies from user memory must ask for [`Self::USER`] as well.
     #[inline]
@@ -100,13 +74,6 @@ impl EntryFlags {
             flags = flags.union(Self::NO_EXECUTE);
         }
         flags
-    }
-}
-
-impl core::ops::BitOr for EntryFlags {
-    type Output = Self;
-    fn bitor(self, other: Self) -> Self {
-        self.union(other)
     }
 }
 

@@ -14,39 +14,21 @@ pub use features::{Caches, CpuFeatures, Feature};
 pub use level::{Level, PagingMode};
 pub use prefetch::{expect_changes, expect_reads};
 
+use crate::flags::flag_set;
+
 /// What an access through a mapping may do. Reading is implied by the other two on x86-64.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Protection(u8);
 
+flag_set!(Protection);
+
 impl Protection {
-    /// No access.
-    pub const NONE: Self = Self(0);
     /// Loads.
     pub const READ: Self = Self(1);
     /// Stores.
     pub const WRITE: Self = Self(2);
     /// Instruction fetches.
     pub const EXEC: Self = Self(4);
-
-    /// Whether everything in `other` is allowed.
-    #[inline]
-    pub const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// What either allows.
-    #[inline]
-    #[must_use]
-    pub const fn union(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    /// What only `self` allows.
-    #[inline]
-    #[must_use]
-    pub const fn without(self, other: Self) -> Self {
-        Self(self.0 & !other.0)
-    }
 
     /// The three bits as Linux numbers them: 1 read, 2 write, 4 execute.
     #[inline]
@@ -58,13 +40,6 @@ impl Protection {
     #[inline]
     pub const fn from_bits(bits: u8) -> Self {
         Self(bits & 7)
-    }
-}
-
-impl core::ops::BitOr for Protection {
-    type Output = Self;
-    fn bitor(self, other: Self) -> Self {
-        self.union(other)
     }
 }
 

@@ -217,9 +217,10 @@ impl<P: Platform> Memory<'_, P> {
             // Nothing maps it any more: it is free, and may be somebody else's.
             return Some(dropped);
         }
-        // The leaves that are left keep the folio in use as long as the lock is held. Where memory is so short that even this
-        // fails, it waits to be split.
-        let freed = self.pages().split_folio(frame, Order::FRAME).unwrap_or(0);
+        // The leaves that are left keep what they map in use as long as the lock is held, but not its start, which may be among what
+        // went: if somebody has split it since, that is somebody else's. Where memory is so short that even this fails, it waits to
+        // be split.
+        let freed = self.pages().split_mapped(frame, Order::FRAME).unwrap_or(0);
         drop(space);
         Some(freed)
     }

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::addr::{VirtAddr, VirtRange};
+use crate::flags::flag_set;
 use crate::vm::fault::Access;
 
 /// Why a thread waits.
@@ -89,9 +90,9 @@ pub enum UserfaultEvent {
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct UserfaultChanges(u8);
 
+flag_set!(UserfaultChanges);
+
 impl UserfaultChanges {
-    /// None.
-    pub const NONE: Self = Self(0);
     /// [`UserfaultEvent::Fork`].
     pub const FORK: Self = Self(1);
     /// [`UserfaultEvent::Remap`].
@@ -102,17 +103,4 @@ impl UserfaultChanges {
     pub const UNMAP: Self = Self(1 << 3);
     /// All of them.
     pub const ALL: Self = Self(15);
-
-    /// Whether all of `other` are there.
-    #[inline]
-    pub const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-}
-
-impl core::ops::BitOr for UserfaultChanges {
-    type Output = Self;
-    fn bitor(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
 }

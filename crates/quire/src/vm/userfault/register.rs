@@ -13,7 +13,7 @@ use crate::vm::edit::{self, Spares};
 use crate::vm::hugetlb::check_ends;
 use crate::vm::mm::{Mm, Space, SpaceGuard};
 use crate::vm::tree::VmaList;
-use crate::vm::vma::{Backing, VmaAttributes};
+use crate::vm::vma::{Backing, Vma, VmaAttributes};
 
 impl<P: Platform> Mm<'_, P> {
     /// Has this handler told of faults on `len` bytes from `addr`: what `modes` says, and nothing else. All mappings in the range
@@ -114,9 +114,7 @@ impl<P: Platform> Mm<'_, P> {
         let changed = self.change_range(&mut space, range, &mut gone, |vma| vma.handler = registration);
         if changed.is_ok() {
             space.handled |= registration.is_some();
-            if registration.catches(UserfaultModes::MISSING) {
-                self.tell_files(&space, range);
-            }
+            self.tell_files(&space, range);
             if unmark {
                 let done = self.tables().unmark_write_protected(range);
                 debug_assert_eq!(done, Ok(()), "the ends of {range:?} were cut before");
@@ -129,9 +127,11 @@ impl<P: Platform> Mm<'_, P> {
         Ok(())
     }
 
-    /// Says to the files of nameless memory that are mapped in a range that somebody wants to hear of their missing pages.
-    fn tell_files(&self, space: &Space, range: VirtRange) {
-        for vma in space.tree.overlapping(range) {
+    /// Says to the files that are mapped in a range with a handler who wants to hear of missing pages that there is one. The lock is
+    /// held for writing.
+    pub(in crate::vm) fn tell_files(&self, space: &Space, range: VirtRange) {
+        let watched = |vma: &&Vma| vma.attributes.handler.catches(UserfaultModes::MISSING);
+        for vma in space.tree.overlapping(range).filter(watched) {
             if let Backing::File { file, .. } = &vma.attributes.backing {
                 file.node().note_watched(self.memory.platform());
             }

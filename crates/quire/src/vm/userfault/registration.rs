@@ -1,47 +1,23 @@
 //! What a mapping knows of its handler: which one, and what it wants to hear of.
 #![forbid(unsafe_code)]
 
+use crate::flags::flag_set;
+
 /// What a handler of faults wants to be told of in a range, as a set.
 ///
 /// Source: Linux, `Documentation/admin-guide/mm/userfaultfd.rst` (`UFFDIO_REGISTER_MODE_*`).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct UserfaultModes(u8);
 
+flag_set!(UserfaultModes);
+
 impl UserfaultModes {
-    /// Nothing.
-    pub const NONE: Self = Self(0);
     /// Accesses where there is no page: nothing is mapped, and a file has none either.
     pub const MISSING: Self = Self(1);
     /// Accesses where a file has the page, and the address space has not mapped it.
     pub const MINOR: Self = Self(1 << 1);
     /// Stores to pages that were write-protected for the handler.
     pub const WRITE_PROTECT: Self = Self(1 << 2);
-
-    /// Whether all of `other` are there.
-    #[inline]
-    pub const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// With those of `other` as well.
-    #[inline]
-    #[must_use]
-    pub const fn union(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    /// Whether there are none.
-    #[inline]
-    pub const fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-}
-
-impl core::ops::BitOr for UserfaultModes {
-    type Output = Self;
-    fn bitor(self, other: Self) -> Self {
-        self.union(other)
-    }
 }
 
 /// Who handles the faults of a mapping, if anybody: a context by its number and the count of contexts that had it before. A

@@ -183,9 +183,9 @@ impl Prepared for Ready<'_> {
 fn longest_idle(nanoseconds: f64) -> f64 {
     let begun = cycles::now();
     let (mut before, mut longest) = (begun, 0);
-    while cycles::to_nanoseconds((before - begun) as f64) < nanoseconds {
+    while cycles::to_nanoseconds(before.saturating_sub(begun) as f64) < nanoseconds {
         let now = cycles::now();
-        longest = longest.max(now - before);
+        longest = longest.max(now.saturating_sub(before));
         before = now;
     }
     cycles::to_nanoseconds(longest as f64)

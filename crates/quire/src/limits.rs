@@ -146,10 +146,8 @@ pub const CLEAR_NEAR_BYTES: u64 = 64 << 10;
 pub const CLEAR_NEAR_SHARE: u64 = 32;
 /// Extents up to this stay cached, whatever the caller says: they are what one core's own caches hold easily.
 pub const CLEAR_CACHED_BYTES: u64 = 64 << 10;
-/// An extent that will be used soon stays cached up to one in so many of the last cache's bytes.
-pub const CLEAR_SOON_SHARE: u64 = 2;
-/// An extent of which nothing is known stays cached up to one in so many of the last cache's bytes.
-pub const CLEAR_UNKNOWN_SHARE: u64 = 8;
+/// An extent that may be used soon stays cached up to one in so many of the last cache's bytes, which others use as well.
+pub const CLEAR_CACHED_SHARE: u64 = 8;
 /// Above [`CLEAR_CACHED_BYTES`] a kernel that goes through the caches must cost less by one in so many to be chosen over one
 /// that goes past them, use included: what it drives out of the caches costs others, and itself where they are not all its own,
 /// as on a machine with other guests (measured: a tenth at 1 and 2 MiB that calibration does not see).

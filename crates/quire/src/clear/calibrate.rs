@@ -83,7 +83,7 @@ impl Calibration {
     }
 
     /// The cheapest kernel for each hint, number of CPUs and extent, among those that the processor has. What may stay in the
-    /// caches (see [`crate::limits::CLEAR_SOON_SHARE`] and its neighbours) may take any kernel, small extents one that stays there,
+    /// caches (see [`crate::limits::CLEAR_CACHED_SHARE`]) may take any kernel, small extents one that stays there,
     /// and all others one that goes past them. Extents that fill the last cache are measured as one. Where nothing was measured for an
     /// extent, the next smaller one counts, and for so many CPUs, fewer; where nothing was at all, or with stretches of another length, the [suggestion](ClearPolicy::suggested) stands.
     ///

@@ -6,9 +6,7 @@ use core::fmt;
 use super::stretch::Stretch;
 use crate::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures, Feature};
 use crate::error::KernelError;
-use crate::limits::{
-    CLEAR_CACHED_BYTES, CLEAR_SOON_SHARE, CLEAR_UNKNOWN_SHARE, FRAME_SHIFT, FRAME_SIZE, MAX_ORDER,
-};
+use crate::limits::{CLEAR_CACHED_BYTES, CLEAR_CACHED_SHARE, FRAME_SHIFT, FRAME_SIZE, MAX_ORDER};
 use crate::platform::TouchHint;
 
 /// Extents by power of two, 4 KiB to 1 GiB and what is larger.
@@ -58,8 +56,7 @@ pub const fn cpus_of(threads: usize) -> u64 {
 pub(super) const fn stays_cached(hint: TouchHint, threads: usize, class: usize, last_cache: u64) -> bool {
     let cache = cache_bytes(last_cache) / cpus_of(threads);
     let limit = match hint {
-        TouchHint::Soon => cache / CLEAR_SOON_SHARE,
-        TouchHint::Unknown => cache / CLEAR_UNKNOWN_SHARE,
+        TouchHint::Soon | TouchHint::Unknown => cache / CLEAR_CACHED_SHARE,
         TouchHint::Later => 0,
     };
     let bytes = bytes_of(class);

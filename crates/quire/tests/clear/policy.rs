@@ -38,7 +38,7 @@ fn the_suggestion_goes_by_hint_extent_and_cpus() {
     let policy = ClearPolicy::suggested(features(&Feature::ALL), CACHES);
     let streams = |hint, cpus, bytes| policy.clear_kernel(hint, cpus, bytes).is_streaming();
     for (hint, limit) in
-        [(TouchHint::Soon, 16 * MIB), (TouchHint::Unknown, 4 * MIB), (TouchHint::Later, CLEAR_CACHED_BYTES)]
+        [(TouchHint::Soon, 4 * MIB), (TouchHint::Unknown, 4 * MIB), (TouchHint::Later, CLEAR_CACHED_BYTES)]
     {
         for class in 0..CLASSES {
             let bytes = bytes_of(class);
@@ -129,18 +129,18 @@ fn flat() -> Calibration {
 fn what_was_measured_decides() {
     let all = features(&Feature::ALL);
     let mut measured = flat();
-    let class = class_of(8 * MIB);
+    let class = class_of(4 * MIB);
     // Fast to fill and slow to read afterwards, and the other way round.
     measured.clear[0][ClearKernel::Clzero as usize][class] = Cost { fill: 400, read: 2000 };
     measured.clear[0][ClearKernel::Cached as usize][class] = Cost { fill: 900, read: 200 };
     let policy = measured.policy(all);
-    assert_eq!(policy.clear_kernel(TouchHint::Soon, 1, 8 * MIB), ClearKernel::Cached);
-    assert_eq!(policy.clear_kernel(TouchHint::Later, 1, 8 * MIB), ClearKernel::Clzero);
+    assert_eq!(policy.clear_kernel(TouchHint::Soon, 1, 4 * MIB), ClearKernel::Cached);
+    assert_eq!(policy.clear_kernel(TouchHint::Later, 1, 4 * MIB), ClearKernel::Clzero);
     // For two CPUs it was measured too, and is flat.
-    assert_ne!(policy.clear_kernel(TouchHint::Later, 2, 8 * MIB), ClearKernel::Clzero);
+    assert_ne!(policy.clear_kernel(TouchHint::Later, 2, 4 * MIB), ClearKernel::Clzero);
     // Without the feature the next best.
     let without = measured.policy(all.without(Feature::Clzero));
-    assert_ne!(without.clear_kernel(TouchHint::Later, 1, 8 * MIB), ClearKernel::Clzero);
+    assert_ne!(without.clear_kernel(TouchHint::Later, 1, 4 * MIB), ClearKernel::Clzero);
     assert_eq!(without.check(all.without(Feature::Clzero)), Ok(()));
 }
 
@@ -231,7 +231,7 @@ fn measurements_do_not_undo_the_bounds() {
             let kernel = policy.clear_kernel(hint, 1, bytes_of(class));
             let small = bytes_of(class) <= CLEAR_CACHED_BYTES;
             assert!(!small || !kernel.is_streaming(), "{hint:?} {class}: a small extent streams");
-            let large = bytes_of(class) > CACHES.last / 2;
+            let large = bytes_of(class) > CACHES.last / 8;
             assert!(!large || kernel.is_streaming(), "{hint:?} {class}: a large extent does not");
         }
     }

@@ -143,7 +143,7 @@ pub const POPULATE_FAULTS: u32 = 64;
 /// Bytes around a faulting address that are cleared last and stay cached, at most.
 pub const CLEAR_NEAR_BYTES: u64 = 64 << 10;
 /// They are one in so many of the extent's, at most.
-pub const CLEAR_NEAR_SHARE: u64 = 32;
+pub const CLEAR_NEAR_SHARE: u64 = 64;
 /// Extents up to this stay cached, whatever the caller says: they are what one core's own caches hold easily.
 pub const CLEAR_CACHED_BYTES: u64 = 64 << 10;
 /// An extent that may be used soon stays cached up to one in so many of the last cache's bytes, which others use as well.

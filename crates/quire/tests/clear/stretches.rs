@@ -6,7 +6,7 @@ use quire::arch::{ClearKernel, CopyKernel};
 use quire::clear::{ClearPolicy, Clearer, Extent, threads_class};
 use quire::cpu::CpuId;
 use quire::error::Cancelled;
-use quire::limits::{CLEAR_NEAR_BYTES, CLEAR_STRETCH_BYTES};
+use quire::limits::{CLEAR_NEAR_BYTES, CLEAR_NEAR_SHARE, CLEAR_STRETCH_BYTES};
 use quire::platform::{Platform, TouchHint};
 
 use crate::common::seed;
@@ -14,7 +14,9 @@ use crate::machine::{Event, Watched};
 
 const MIB: u64 = 1 << 20;
 const STRETCH: u64 = CLEAR_STRETCH_BYTES / 4096;
-const NEAR: u64 = CLEAR_NEAR_BYTES / 4096;
+/// Frames of the neighbourhood in an extent of 2 MiB.
+const NEAR: u64 = 512 / CLEAR_NEAR_SHARE;
+const _: () = assert!(NEAR * 4096 <= CLEAR_NEAR_BYTES);
 
 /// Runs `test` on a machine of 16 MiB full of ones.
 fn on_machine(test: impl FnOnce(&Hosted, &Watched<'_>)) {
@@ -91,7 +93,7 @@ fn the_neighbourhood_comes_last_and_stays_cached() {
         let clearer = Clearer::new(watched, None).unwrap();
         told_apart(&clearer);
         let folio = FrameRange::new(Frame(512), 512);
-        for near in [512, 512 + 15, 512 + 16, 700, 1008, 1023] {
+        for near in [512, 512 + NEAR - 1, 512 + NEAR, 700, 1008, 1023] {
             let extent = Extent::new(folio, TouchHint::Soon).near(Frame(near));
             clearer.clear_extent(watched, &extent, || false).unwrap();
             let clears = cleared(&watched.events());
@@ -104,12 +106,8 @@ fn the_neighbourhood_comes_last_and_stays_cached() {
             assert_eq!(before.iter().map(|(frames, _)| frames.count).sum::<u64>(), 512 - NEAR);
         }
         // At the edge of an odd extent the neighbourhood is what lies inside.
-        let odd = Extent::new(FrameRange::new(Frame(10), 100), TouchHint::Soon).near(Frame(11));
-        assert_eq!(
-            odd.neighbourhood(),
-            FrameRange::new(Frame(10), 2),
-            "a thirty-second, aligned to its size"
-        );
+        let odd = Extent::new(FrameRange::new(Frame(10), 200), TouchHint::Soon).near(Frame(11));
+        assert_eq!(odd.neighbourhood(), FrameRange::new(Frame(10), 2), "a sixty-fourth, aligned to its size");
         let small = Extent::new(FrameRange::new(Frame(10), 15), TouchHint::Soon).near(Frame(12));
         assert_eq!(small.neighbourhood(), FrameRange::new(Frame(10), 6));
         // Nobody waits, or for something else: no neighbourhood.

@@ -148,8 +148,7 @@ impl<P: Platform> PageAllocator<'_, P> {
     }
 
     /// Whether a held frame of a block in small pieces is the manager's own, or nobody's: descriptors, what was never given to it,
-    /// and what it says is its own. Under the block's
-    /// lock.
+    /// and what it says is its own. Under the block's lock.
     fn is_managers(&self, frame: Frame, block: &Block) -> bool {
         let Some(area) = block.area() else { return true };
         let (descriptors, at) =

@@ -251,18 +251,20 @@ impl<P: Platform> PageAllocator<'_, P> {
         let per_part = 1u32 << (to.get() - BLOCK_ORDER);
         head.lock(self.platform);
         let large = head.state() == BlockState::Folio && head.order.load(Ordering::Relaxed) > BLOCK_ORDER;
-        let refused = match large {
-            true if head.gigantic_maps.load(Ordering::Relaxed) != 0 => Some(SplitError::InUse),
-            // Whoever holds it holds its first frame, and would give up that alone.
-            true if head.held.contains(0) => Some(SplitError::InUse),
-            true if head.folio().has(DescriptorFlags::SPLITTING) => Some(SplitError::InUse),
-            true => (!self.is_still(head, only)).then_some(SplitError::NotAFolio),
-            false => Some(SplitError::NotAFolio),
+        // Whoever holds it holds its first frame, and would give up that alone.
+        let in_use = || {
+            head.gigantic_maps.load(Ordering::Relaxed) != 0
+                || head.held.contains(0)
+                || head.folio().has(DescriptorFlags::SPLITTING)
         };
-        if let Some(refused) = refused {
-            head.unlock(self.platform);
-            return Err(refused);
-        }
+        let may = if !large || !self.is_still(head, only) {
+            Err(SplitError::NotAFolio)
+        } else if in_use() {
+            Err(SplitError::InUse)
+        } else {
+            Ok(())
+        };
+        may.inspect_err(|_| head.unlock(self.platform))?;
         self.forget_deferred(first, head);
         head.folio().add_flags(DescriptorFlags::SPLITTING);
         let blocks = 1 << (head.order.load(Ordering::Relaxed) - BLOCK_ORDER);

@@ -244,7 +244,7 @@ pub unsafe trait Platform: Sync {
     }
 
     /// Fills frames with zeroes by the kernel that the library chose; they must be visible as such to every CPU that sees a
-    /// store made after the call. A platform that wants to count, or not to clear at all, does so in its own; all others leave
+    /// store made after the call, and after a store fence of the caller's where the kernel is [unfenced](ReadyClear::unfenced). A platform that wants to count, or not to clear at all, does so in its own; all others leave
     /// the default.
     ///
     /// Precondition: the frames belong to the caller and lie in one range; where the kernel uses vectors, the call stands

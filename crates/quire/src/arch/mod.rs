@@ -4,5 +4,5 @@ pub mod x86_64;
 
 pub use x86_64::{
     Caches, ClearKernel, CopyKernel, CpuFeatures, Entry, EntryFlags, Feature, Level, PagingMode, Protection,
-    ReadyClear, ReadyCopy, expect_changes, expect_reads,
+    ReadyClear, ReadyCopy, expect_changes, expect_reads, store_fence,
 };

@@ -3,7 +3,7 @@
 
 use super::Clearer;
 use crate::addr::{Frame, FrameRange};
-use crate::arch::{ClearKernel, ReadyClear};
+use crate::arch::{ClearKernel, ReadyClear, store_fence};
 use crate::error::Cancelled;
 use crate::limits::{
     CLEAR_CACHED_BYTES, CLEAR_NEAR_BYTES, CLEAR_NEAR_SHARE, CLEAR_OWN_BYTES, CLEAR_STRETCH_BYTES, FRAME_SIZE,
@@ -84,6 +84,9 @@ impl Clearer {
         let busy = self.busy(frames.count * FRAME_SIZE);
         let kernel = self.clear.get(hint, busy.cpus(), frames.count * FRAME_SIZE);
         self.clear_by(platform, frames, kernel);
+        if kernel.is_streaming() {
+            store_fence();
+        }
     }
 
     /// Clears an extent of any length: what is far from the frame that somebody waits for first, and its neighbourhood last; what a
@@ -107,16 +110,14 @@ impl Clearer {
         let near = if own { FrameRange::new(extent.frames.end(), 0) } else { extent.neighbourhood() };
         let before = FrameRange::new(extent.frames.start, near.start.0 - extent.frames.start.0);
         let after = FrameRange::new(near.end(), extent.frames.end().0 - near.end().0);
+        let near_kernel = self.clear.get(TouchHint::Soon, 1, CLEAR_NEAR_BYTES);
         let mut stretches = self.stretches(platform, cancel);
         for part in [before, after] {
-            stretches.over(part, |frames| {
-                self.clear_by(platform, frames, kernel());
-            })?;
+            stretches.over(part, |frames| self.clear_by(platform, frames, kernel()))?;
         }
-        stretches.over(near, |frames| {
-            let kernel = self.clear.get(TouchHint::Soon, 1, CLEAR_NEAR_BYTES);
-            self.clear_by(platform, frames, kernel);
-        })
+        stretches.over(near, |frames| self.clear_by(platform, frames, near_kernel))?;
+        store_fence();
+        Ok(())
     }
 
     /// Clears an extent in stretches by one kernel, whatever the table says: for measurements.
@@ -124,6 +125,7 @@ impl Clearer {
         let mut stretches = self.stretches(platform, || false);
         let done = stretches.over(frames, |frames| self.clear_by(platform, frames, kernel));
         debug_assert_eq!(done, Ok(()), "nobody cancels it");
+        store_fence();
     }
 
     /// Work in stretches of the policy in force.
@@ -131,7 +133,8 @@ impl Clearer {
         Stretches { platform, cancel, most: self.stretch().frames(), since: 0 }
     }
 
-    /// One stretch by one kernel, or by one of its kind without vectors where these cannot be had.
+    /// One stretch by one kernel, or by one of its kind without vectors where these cannot be had. The caller makes the store
+    /// fence: each one waits until all has arrived, so that the pieces of an extent share it.
     #[inline]
     fn clear_by<P: Platform>(&self, platform: &P, frames: FrameRange, kernel: ClearKernel) {
         if !kernel.uses_vectors() {
@@ -152,7 +155,7 @@ impl Clearer {
     /// The table holds no kernel that the machine lacks; should it, then the one that all have does it as well.
     #[inline]
     fn ready(&self, kernel: ClearKernel) -> ReadyClear {
-        kernel.on(self.features).unwrap_or(ReadyClear::STRING)
+        kernel.on(self.features).unwrap_or(ReadyClear::STRING).unfenced()
     }
 }
 
@@ -177,6 +180,8 @@ impl<P: Platform, C: FnMut() -> bool> Stretches<'_, P, C> {
         while at < frames.end() {
             let count = (frames.end().0 - at.0).min(self.most);
             if self.since + count > self.most {
+                // The task may go on on another CPU, or its frames to somebody else.
+                store_fence();
                 if (self.cancel)() {
                     return Err(Cancelled);
                 }

@@ -64,7 +64,7 @@ fn clears(events: &[Event]) -> Vec<(FrameRange, ClearKernel)> {
 #[test]
 fn a_fault_clears_what_is_touched_last() {
     // What the core's own caches hold is cleared in one go.
-    for (folios, frames_near) in [(4, 16), (5, 32), (6, 64), (7, 2), (9, 8)] {
+    for (folios, frames_near) in [(4, 16), (5, 32), (6, 64), (7, 1), (9, 4)] {
         with_folios(order(folios), None, |machine, watched, mm| {
             let bytes = order(folios).bytes();
             mm.mmap(&anonymous(2 * MIB)).unwrap();

@@ -106,8 +106,10 @@ fn the_neighbourhood_comes_last_and_stays_cached() {
             assert_eq!(before.iter().map(|(frames, _)| frames.count).sum::<u64>(), 512 - NEAR);
         }
         // At the edge of an odd extent the neighbourhood is what lies inside.
-        let odd = Extent::new(FrameRange::new(Frame(10), 200), TouchHint::Soon).near(Frame(11));
-        assert_eq!(odd.neighbourhood(), FrameRange::new(Frame(10), 2), "a sixty-fourth, aligned to its size");
+        let odd = Extent::new(FrameRange::new(Frame(9), 300), TouchHint::Soon).near(Frame(11));
+        assert_eq!(odd.neighbourhood(), FrameRange::new(Frame(10), 2), "a share, aligned to its size");
+        let edge = Extent::new(FrameRange::new(Frame(9), 300), TouchHint::Soon).near(Frame(9));
+        assert_eq!(edge.neighbourhood(), FrameRange::new(Frame(9), 1), "what lies inside");
         let small = Extent::new(FrameRange::new(Frame(10), 15), TouchHint::Soon).near(Frame(12));
         assert_eq!(small.neighbourhood(), FrameRange::new(Frame(10), 6));
         // Nobody waits, or for something else: no neighbourhood.

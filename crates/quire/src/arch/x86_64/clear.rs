@@ -2,7 +2,8 @@
 //!
 //! They differ in where the zeroes go: through the caches, or past them. Stores past the caches are ordered with no later
 //! store, so each such kernel ends with a store fence, and whoever sees a later store of this CPU sees zeroes (Intel SDM
-//! volume 1, section 10.4.6.2; AMD64 manual, volume 2, section 7.4.2; `clzero` and `movdir64b` under their names).
+//! volume 1, section 10.4.6.2; AMD64 manual, volume 2, section 7.4.2; `clzero` and `movdir64b` under their names). A fence waits
+//! until everything has arrived, so that runs which belong together had better share [one](store_fence).
 //!
 //! Which one is faster is a matter of the processor, the extent and what comes after: the policy chooses.
 
@@ -91,7 +92,7 @@ impl ClearKernel {
             Some(feature) if !features.has(feature) => {
                 Err(KernelError::Missing { kernel: self.name(), feature: feature.name() })
             }
-            _ => Ok(ReadyClear { kernel: self, wide: features.has(Feature::Avx512) }),
+            _ => Ok(ReadyClear { kernel: self, wide: features.has(Feature::Avx512), fenced: true }),
         }
     }
 }
@@ -102,11 +103,13 @@ pub struct ReadyClear {
     kernel: ClearKernel,
     /// There are registers of 64 bytes.
     wide: bool,
+    /// It ends with a fence, if it goes past the caches.
+    fenced: bool,
 }
 
 impl ReadyClear {
     /// The kernel that every x86-64 processor can run.
-    pub const STRING: Self = Self { kernel: ClearKernel::String, wide: false };
+    pub const STRING: Self = Self { kernel: ClearKernel::String, wide: false, fenced: true };
 
     /// Which one it is.
     #[inline]
@@ -114,8 +117,16 @@ impl ReadyClear {
         self.kernel
     }
 
+    /// The same without a fence at its end: the caller makes a [`store_fence`] after the last of several runs, on the same CPU,
+    /// before he gives the memory to anybody, even back.
+    #[inline]
+    #[must_use]
+    pub const fn unfenced(self) -> Self {
+        Self { fenced: false, ..self }
+    }
+
     /// Fills `bytes` bytes from `start` on with zeroes, at any address and of any number. Whoever sees a store that the
-    /// caller makes afterwards sees the zeroes.
+    /// caller makes afterwards, and after the fence, if it is [unfenced](Self::unfenced), sees the zeroes.
     ///
     /// # Safety
     /// The bytes are the caller's to write. Where the kernel [uses vectors](ClearKernel::uses_vectors), nobody's values
@@ -140,7 +151,7 @@ impl ReadyClear {
                 string(start.add(head + lines * LINE), tail);
             }
         }
-        if self.kernel.is_streaming() {
+        if self.fenced && self.kernel.is_streaming() {
             store_fence();
         }
     }
@@ -165,7 +176,7 @@ impl ReadyClear {
 
 /// Orders all stores before it, those past the caches too, before all stores after it.
 #[inline]
-pub(super) fn store_fence() {
+pub fn store_fence() {
     #[cfg(not(miri))]
     // SAFETY: the instruction changes nothing.
     unsafe {

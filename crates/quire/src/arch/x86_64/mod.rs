@@ -7,7 +7,7 @@ mod features;
 mod level;
 mod prefetch;
 
-pub use clear::{ClearKernel, ReadyClear};
+pub use clear::{ClearKernel, ReadyClear, store_fence};
 pub use copy::{CopyKernel, ReadyCopy};
 pub use entry::{Entry, EntryFlags};
 pub use features::{Caches, CpuFeatures, Feature};

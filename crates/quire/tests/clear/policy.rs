@@ -195,9 +195,8 @@ fn caches_are_others_too() {
     only(&mut measured, MIB, 1000, 1050);
     only(&mut measured, 2 * MIB, 1000, 1300);
     let policy = measured.policy(features(&Feature::ALL));
-    let streams = |policy: ClearPolicy| {
-        move |bytes| policy.clear_kernel(TouchHint::Soon, 1, bytes).is_streaming()
-    };
+    let streams =
+        |policy: ClearPolicy| move |bytes| policy.clear_kernel(TouchHint::Soon, 1, bytes).is_streaming();
     assert_eq!([64 << 10, 256 << 10, MIB, 2 * MIB].map(streams(policy)), [false, true, true, false]);
     // So much waits in the core's own caches until it is used, which is worth something, but not everything.
     assert!(!streams(policy)(128 << 10));

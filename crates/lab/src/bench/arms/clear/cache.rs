@@ -134,7 +134,9 @@ impl Prepared for Ready {
             (0..WARM).for_each(|_| {
                 std::hint::black_box(self.read());
             });
+            let begun = Instant::now();
             grounds.clear(way, extent, None);
+            grounds.took(way, extent, begun.elapsed());
             let begun = Instant::now();
             let sum = std::hint::black_box(self.read());
             let nanoseconds = begun.elapsed().as_nanos() as f64;

@@ -2,21 +2,22 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::time::Instant;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange};
-use quire::arch::ReadyClear;
+use quire::arch::{ClearKernel, ReadyClear, store_fence};
 use quire::clear::{ClearPolicy, Clearer, Extent};
 use quire::cpu::CpuId;
-use quire::platform::Platform;
+use quire::platform::{Platform, TouchHint};
 
 use super::{Setting, Way};
 use crate::bench::experiment::Skip;
 
 /// Bytes between two marks.
 const MARKED: usize = 256 << 10;
-/// 64 GiB/s.
+/// 64 GiB/s: what is waited for before anything was cleared.
 const WAITED_BYTES_PER_NS: u64 = 69;
 /// Bytes of a cache line.
 const LINE: usize = 64;
@@ -35,6 +36,8 @@ pub(super) struct Grounds {
     /// One for each CPU.
     processors: Vec<usize>,
     bytes: u64,
+    /// Picoseconds for each byte that the policy took last; zero before.
+    pace: AtomicU64,
 }
 
 impl Shared {
@@ -66,7 +69,7 @@ impl Grounds {
             .map_err(|error| failed(&error))?;
         let clearer = machine.run_on(CpuId(0), || Clearer::new(&machine, Some(policy)));
         let clearer = clearer.map_err(|error| failed(&error))?;
-        Ok(Self { machine, clearer, processors: processors.to_vec(), bytes })
+        Ok(Self { machine, clearer, processors: processors.to_vec(), bytes, pace: AtomicU64::new(0) })
     }
 
     pub(super) fn machine(&self) -> &Hosted {
@@ -83,6 +86,14 @@ impl Grounds {
         let frames = self.bytes / 4096;
         let first = self.machine.ranges()[0].start.frame();
         FrameRange::new(first.add(cpu.index() as u64 * frames), frames)
+    }
+
+    /// Says how long a way took for an extent: [`Way::Wait`] takes as long as the policy did.
+    pub(super) fn took(&self, way: Way, frames: FrameRange, time: Duration) {
+        if way == Way::Policy(TouchHint::Unknown) {
+            let pace = time.as_nanos() as u64 * 1000 / (frames.count * 4096);
+            self.pace.store(pace, Ordering::Relaxed);
+        }
     }
 
     /// Clears an extent; `near` is what somebody waits for.
@@ -102,14 +113,36 @@ impl Grounds {
                 debug_assert!(done.is_ok(), "nobody cancels it");
             }
             Way::Nothing => {}
-            Way::Wait => {
-                let nanoseconds = frames.count * 4096 / WAITED_BYTES_PER_NS;
+            Way::Wait => self.wait(frames, Instant::now()),
+            Way::Translate => {
                 let begun = Instant::now();
-                while begun.elapsed().as_nanos() < u128::from(nanoseconds) {
-                    std::hint::spin_loop();
-                }
+                self.line_of_each(frames);
+                self.wait(frames, begun);
             }
         }
+    }
+
+    /// Waits until as much time has passed as the policy took for so many frames.
+    fn wait(&self, frames: FrameRange, begun: Instant) {
+        let bytes = frames.count * 4096;
+        let nanoseconds = match self.pace.load(Ordering::Relaxed) {
+            0 => bytes / WAITED_BYTES_PER_NS,
+            pace => bytes * pace / 1000,
+        };
+        while begun.elapsed().as_nanos() < u128::from(nanoseconds) {
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Clears a line of each frame past the caches, each time another one of its lines.
+    fn line_of_each(&self, frames: FrameRange) {
+        let (start, kernel) = (self.start(frames), ClearKernel::Movnti.on(self.clearer.features()));
+        let kernel = kernel.unwrap_or(ReadyClear::STRING).unfenced();
+        for frame in 0..frames.count as usize {
+            // SAFETY: memory of the machine, which the arm that runs has to itself.
+            unsafe { kernel.zero(start.add(frame * 4096 + frame % (4096 / LINE) * LINE), LINE) };
+        }
+        store_fence();
     }
 
     /// Puts a mark into every 256 KiB, or into the extent if it is smaller.

@@ -1,8 +1,9 @@
 //! Populates memory by large pages: ours, the running kernel's huge pages, and its transparent ones.
 
+use std::rc::Rc;
 use std::time::Instant;
 
-use hosted::{Hosted, HostedConfig};
+use hosted::Hosted;
 use quire::addr::Order;
 use quire::clear::ClearPolicy;
 use quire::manager::{Config, MemoryManager};
@@ -12,7 +13,8 @@ use rustix::mm::Advice as Linux;
 
 use super::fill::rate;
 use super::huge::{Chooser, Pool};
-use super::{RATE, Setting};
+use super::raw::{Machines, Raw};
+use super::{RATE, Setting, kernels};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::folio::{Folio, PAGE};
 use crate::bench::linux::populate::verify;
@@ -31,12 +33,12 @@ pub struct Populating {
 }
 
 impl Populating {
-    fn total(&self) -> usize {
+    pub(super) fn total(&self) -> usize {
         self.bytes * self.threads
     }
 
     /// What came of it.
-    fn sample(&self, nanoseconds: f64, pages: u64) -> Sample {
+    pub(super) fn sample(&self, nanoseconds: f64, pages: u64) -> Sample {
         Sample::new(nanoseconds, pages)
             .metric(RATE, rate(self.total() as u64, nanoseconds))
             .count("pages", (self.total() / self.page) as u64)
@@ -45,19 +47,21 @@ impl Populating {
 
 pub(super) fn all(setting: &Setting) -> Vec<Box<dyn Arm<Populating>>> {
     let chooser = Chooser::default();
-    let cpus = setting.cpus.clone();
-    vec![
+    let (cpus, machines) = (setting.cpus.clone(), Machines::default());
+    let mut arms: Vec<Box<dyn Arm<Populating>>> = vec![
         // First, while there is most memory in large pieces.
         Box::new(HugeTlb { chooser: chooser.clone(), cpus: cpus.clone() }),
-        Box::new(Ours { policy: setting.policy, cpus: cpus.clone(), machine: None }),
-        Box::new(Thp { chooser, cpus }),
-    ]
+        Box::new(Ours { policy: setting.policy, cpus: cpus.clone(), machines: machines.clone() }),
+        Box::new(Thp { chooser, cpus: cpus.clone() }),
+    ];
+    arms.extend(kernels().map(|way| Raw::arm(way, &cpus, &machines)));
+    arms
 }
 
 struct Ours {
     policy: ClearPolicy,
     cpus: Vec<usize>,
-    machine: Option<Hosted>,
+    machines: Machines,
 }
 
 impl Arm<Populating> for Ours {
@@ -71,18 +75,7 @@ impl Arm<Populating> for Ours {
     }
 
     fn setup(&mut self, case: &Populating) -> Result<Box<dyn Prepared + '_>, Skip> {
-        // A GiB more, so that as many are whole and aligned wherever the tables stand.
-        let bytes = (case.total() + case.page.max(64 << 20)) as u64;
-        if self
-            .machine
-            .as_ref()
-            .is_none_or(|machine| machine.ranges()[0].bytes != bytes || machine.config().cpus != case.threads)
-        {
-            self.machine = None;
-            let built = HostedConfig::bench(bytes).with_cpus(case.threads).build();
-            self.machine = Some(built.map_err(|error| Skip(error.to_string()))?);
-        }
-        let Some(machine) = &self.machine else { return Err(Skip("no machine".to_owned())) };
+        let machine = self.machines.of(case)?;
         let order =
             Order::new((case.page / PAGE).ilog2() as u8).ok_or_else(|| Skip("no order".to_owned()))?;
         let config = Config {
@@ -97,7 +90,7 @@ impl Arm<Populating> for Ours {
 struct OursReady<'a> {
     case: Populating,
     cpus: &'a [usize],
-    machine: &'a Hosted,
+    machine: Rc<Hosted>,
     config: Config,
 }
 
@@ -105,13 +98,14 @@ impl Prepared for OursReady<'_> {
     fn run(&mut self) -> Result<Sample, Skip> {
         let case = self.case;
         let said = |error: &dyn std::fmt::Display| Skip(error.to_string());
-        self.machine.run_on(quire::cpu::CpuId(0), || {
-            let manager = MemoryManager::new(self.machine, &ours::ranges(self.machine, false), &self.config)
+        let machine = &*self.machine;
+        machine.run_on(quire::cpu::CpuId(0), || {
+            let manager = MemoryManager::new(machine, &ours::ranges(machine, false), &self.config)
                 .map_err(|error| said(&error))?;
             let mm = manager.new_mm().map_err(|error| said(&error))?;
             ours::map(&mm, case.total())?;
             let meeting = Meeting::of(case.threads);
-            let spans = self.machine.spawn_pinned_cpus(case.threads, self.cpus, |cpu| {
+            let spans = machine.spawn_pinned_cpus(case.threads, self.cpus, |cpu| {
                 mm.switch_in();
                 let start = ours::START.add((cpu.index() * case.bytes) as u64);
                 meeting.wait();
@@ -133,7 +127,7 @@ impl Prepared for OursReady<'_> {
 }
 
 /// Nanoseconds from the first beginning to the last end.
-fn length(spans: &[(Instant, Instant)]) -> f64 {
+pub(super) fn length(spans: &[(Instant, Instant)]) -> f64 {
     let begun = spans.iter().map(|span| span.0).min();
     let ended = spans.iter().map(|span| span.1).max();
     begun.zip(ended).map_or(0.0, |(begun, ended)| (ended - begun).as_nanos() as f64)

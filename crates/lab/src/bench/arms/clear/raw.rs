@@ -1,0 +1,121 @@
+//! What the memory gives where it is populated: each kernel by itself on the machine of the arm `quire`.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Instant;
+
+use hosted::{Hosted, HostedConfig};
+use quire::addr::{Frame, FrameRange};
+use quire::arch::{CpuFeatures, ReadyClear};
+use quire::cpu::CpuId;
+use quire::platform::Platform;
+
+use super::Way;
+use super::populate::{Populating, length};
+use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
+use crate::bench::folio::PAGE;
+use crate::bench::threads::Meeting;
+
+/// Bytes between two marks.
+const MARKED: u64 = 256 << 10;
+
+/// The machine of a case, which all arms share that clear its memory: what the host gives differs from page to page.
+#[derive(Clone, Default)]
+pub(super) struct Machines(Rc<RefCell<Option<Rc<Hosted>>>>);
+
+impl Machines {
+    /// The machine with memory and CPUs for a case.
+    pub(super) fn of(&self, case: &Populating) -> Result<Rc<Hosted>, Skip> {
+        // A page more, so that as many are whole and aligned wherever the tables stand.
+        let bytes = (case.total() + case.page.max(64 << 20)) as u64;
+        let mut kept = self.0.borrow_mut();
+        let fits = |machine: &&Rc<Hosted>| {
+            machine.ranges()[0].bytes == bytes && machine.config().cpus == case.threads
+        };
+        if let Some(machine) = kept.as_ref().filter(fits) {
+            return Ok(machine.clone());
+        }
+        // What is there goes before there is more.
+        *kept = None;
+        let built = HostedConfig::bench(bytes).with_cpus(case.threads).build();
+        let machine = Rc::new(built.map_err(|error| Skip(error.to_string()))?);
+        *kept = Some(machine.clone());
+        Ok(machine)
+    }
+}
+
+/// One kernel over the part of each thread, and nothing else.
+pub(super) struct Raw {
+    way: Way,
+    kernel: ReadyClear,
+    cpus: Vec<usize>,
+    machines: Machines,
+}
+
+impl Raw {
+    pub(super) fn arm(way: Way, cpus: &[usize], machines: &Machines) -> Box<dyn Arm<Populating>> {
+        let ready = match way {
+            Way::Kernel(kernel) => kernel.on(CpuFeatures::detect()).ok(),
+            _ => None,
+        };
+        let kernel = ready.unwrap_or(ReadyClear::STRING);
+        Box::new(Self { way, kernel, cpus: cpus.to_vec(), machines: machines.clone() })
+    }
+}
+
+impl Arm<Populating> for Raw {
+    fn name(&self) -> &'static str {
+        self.way.name()
+    }
+
+    fn about(&self) -> &'static str {
+        self.way.about()
+    }
+
+    fn setup(&mut self, case: &Populating) -> Result<Box<dyn Prepared + '_>, Skip> {
+        let machine = self.machines.of(case)?;
+        Ok(Box::new(Ready { kernel: self.kernel, cpus: &self.cpus, machine, case: *case }))
+    }
+}
+
+struct Ready<'a> {
+    kernel: ReadyClear,
+    cpus: &'a [usize],
+    machine: Rc<Hosted>,
+    case: Populating,
+}
+
+impl Prepared for Ready<'_> {
+    fn run(&mut self) -> Result<Sample, Skip> {
+        let (case, kernel, machine) = (self.case, self.kernel, &*self.machine);
+        let page = (case.page / PAGE) as u64;
+        let first = machine.ranges()[0].start.frame().0.next_multiple_of(page);
+        let frames = (case.bytes / PAGE) as u64;
+        let meeting = Meeting::of(case.threads);
+        let done = machine.spawn_pinned_cpus(case.threads, self.cpus, |cpu: CpuId| {
+            let part = FrameRange::new(Frame(first + cpu.index() as u64 * frames), frames);
+            marks(machine, part).for_each(|mark| {
+                // SAFETY: the machine's memory, of which this thread has its part, and no manager runs on it now.
+                unsafe { mark.write_volatile(u64::MAX) }
+            });
+            meeting.wait();
+            let begun = Instant::now();
+            machine.clear(part, kernel);
+            let ended = Instant::now();
+            // SAFETY: as above.
+            let zeroes =
+                marks(machine, part).filter(|mark| unsafe { mark.read_volatile() } == 0).count() as u64;
+            ((begun, ended), zeroes)
+        });
+        let (spans, zeroes): (Vec<_>, Vec<_>) = done.into_iter().unzip();
+        Ok(case.sample(length(&spans), zeroes.iter().sum::<u64>() * (MARKED / PAGE as u64)))
+    }
+}
+
+/// A word in each 256 KiB.
+fn marks(machine: &Hosted, frames: FrameRange) -> impl Iterator<Item = *mut u64> {
+    let start = machine.direct_map(frames.start.addr());
+    (0..frames.count * PAGE as u64)
+        .step_by(MARKED as usize)
+        .map(move |at| start.wrapping_add(at as usize).cast())
+}

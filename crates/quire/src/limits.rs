@@ -152,7 +152,7 @@ pub const CLEAR_CACHED_SHARE: u64 = 8;
 /// that goes past them, use included: what it drives out of the caches costs others, and itself where they are not all its own,
 /// as on a machine with other guests (measured: a tenth at 1 and 2 MiB that calibration does not see).
 pub const CLEAR_CACHED_GAIN: u64 = 8;
-/// Up to half of [`CLEAR_OWN_BYTES`] of what is used soon it is the other way round, by one in so many: what goes past the caches is not
+/// Up to [`CLEAR_OWN_BYTES`] of what is used soon it is the other way round, by one in so many: what goes past the caches is not
 /// there when it is used.
 pub const CLEAR_OWN_GAIN: u64 = 16;
 /// An extent of up to this that is used soon waits in the caches of the core that cleared it, beside what else is there.

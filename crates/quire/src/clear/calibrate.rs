@@ -145,7 +145,7 @@ fn best<K: Copy, const N: usize>(
                 };
                 // What goes through the caches costs others besides; but where a core's own hold it until it is used, what
                 // goes past them costs the user, in whatever way he uses it.
-                let own = hint == TouchHint::Soon && bytes_of(class) <= CLEAR_OWN_BYTES / 2;
+                let own = hint == TouchHint::Soon && bytes_of(class) <= CLEAR_OWN_BYTES;
                 let costs_more = |kernel: usize| !small && kernels[kernel].2 == own;
                 let gain = if own { CLEAR_OWN_GAIN } else { CLEAR_CACHED_GAIN };
                 let places =

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use quire::addr::FrameRange;
 
-use super::grounds::{Grounds, Shared};
+use super::grounds::{Grounds, Shared, mark, zeroes};
 use super::{RATE, Way};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::threads::Meeting;
@@ -59,14 +59,14 @@ impl Prepared for Ready {
         let (meeting, grounds) = (Meeting::of(threads), &*self.grounds);
         let spans = grounds.machine().spawn_pinned_cpus(threads, grounds.processors(), |cpu| {
             let all = FrameRange::new(grounds.of(cpu).start, bytes / 4096);
-            grounds.mark(all);
+            mark(grounds.machine(), all);
             meeting.wait();
             let begun = Instant::now();
             for at in (0..all.count).step_by((extent / 4096) as usize) {
                 grounds.clear(self.way, FrameRange::new(all.start.add(at), extent / 4096), None);
             }
             let done = Instant::now();
-            (begun, done, grounds.zeroes(all))
+            (begun, done, zeroes(grounds.machine(), all))
         });
         let begun = spans.iter().map(|span| span.0).min();
         let done = spans.iter().map(|span| span.1).max();

@@ -16,7 +16,7 @@ use super::{Setting, Way};
 use crate::bench::experiment::Skip;
 
 /// Bytes between two marks.
-const MARKED: usize = 256 << 10;
+pub(super) const MARKED: usize = 256 << 10;
 /// 64 GiB/s: what is waited for before anything was cleared.
 const WAITED_BYTES_PER_NS: u64 = 69;
 /// Bytes of a cache line.
@@ -145,20 +145,6 @@ impl Grounds {
         store_fence();
     }
 
-    /// Puts a mark into every 256 KiB, or into the extent if it is smaller.
-    pub(super) fn mark(&self, frames: FrameRange) {
-        self.marks(frames).for_each(|at| {
-            // SAFETY: as above.
-            unsafe { at.write_volatile(u64::MAX) }
-        });
-    }
-
-    /// How many of the marks are zero now.
-    pub(super) fn zeroes(&self, frames: FrameRange) -> u64 {
-        // SAFETY: as above.
-        self.marks(frames).filter(|at| unsafe { at.read_volatile() } == 0).count() as u64
-    }
-
     /// How many lines read as zero, each read once and in order.
     pub(super) fn read(&self, frames: FrameRange) -> u64 {
         let start = self.start(frames);
@@ -174,10 +160,24 @@ impl Grounds {
     pub(super) fn start(&self, frames: FrameRange) -> *mut u8 {
         self.machine.direct_map(frames.start.addr())
     }
+}
 
-    fn marks(&self, frames: FrameRange) -> impl Iterator<Item = *mut u64> {
-        let (start, bytes) = (self.start(frames), (frames.count * 4096) as usize);
-        let last = move |at: usize| at + MARKED.min(bytes - at) - size_of::<u64>();
-        (0..bytes).step_by(MARKED).map(move |at| start.wrapping_add(last(at)).cast())
-    }
+/// Puts a mark into every 256 KiB, or into the frames if they are fewer. They are the caller's alone.
+pub(super) fn mark(machine: &Hosted, frames: FrameRange) {
+    marks(machine, frames).for_each(|at| {
+        // SAFETY: memory of the machine, which the arm that runs has to itself, each thread its part.
+        unsafe { at.write_volatile(u64::MAX) }
+    });
+}
+
+/// How many of the marks are zero now.
+pub(super) fn zeroes(machine: &Hosted, frames: FrameRange) -> u64 {
+    // SAFETY: as above.
+    marks(machine, frames).filter(|at| unsafe { at.read_volatile() } == 0).count() as u64
+}
+
+fn marks(machine: &Hosted, frames: FrameRange) -> impl Iterator<Item = *mut u64> {
+    let (start, bytes) = (machine.direct_map(frames.start.addr()), (frames.count * 4096) as usize);
+    let last = move |at: usize| at + MARKED.min(bytes - at) - size_of::<u64>();
+    (0..bytes).step_by(MARKED).map(move |at| start.wrapping_add(last(at)).cast())
 }

@@ -11,13 +11,11 @@ use quire::cpu::CpuId;
 use quire::platform::Platform;
 
 use super::Way;
+use super::grounds::{MARKED, mark, zeroes};
 use super::populate::{Populating, length};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::folio::PAGE;
 use crate::bench::threads::Meeting;
-
-/// Bytes between two marks.
-const MARKED: u64 = 256 << 10;
 
 /// The machine of a case, which all arms share that clear its memory: what the host gives differs from page to page.
 #[derive(Clone, Default)]
@@ -94,28 +92,14 @@ impl Prepared for Ready<'_> {
         let meeting = Meeting::of(case.threads);
         let done = machine.spawn_pinned_cpus(case.threads, self.cpus, |cpu: CpuId| {
             let part = FrameRange::new(Frame(first + cpu.index() as u64 * frames), frames);
-            marks(machine, part).for_each(|mark| {
-                // SAFETY: the machine's memory, of which this thread has its part, and no manager runs on it now.
-                unsafe { mark.write_volatile(u64::MAX) }
-            });
+            mark(machine, part);
             meeting.wait();
             let begun = Instant::now();
             machine.clear(part, kernel);
             let ended = Instant::now();
-            // SAFETY: as above.
-            let zeroes =
-                marks(machine, part).filter(|mark| unsafe { mark.read_volatile() } == 0).count() as u64;
-            ((begun, ended), zeroes)
+            ((begun, ended), zeroes(machine, part))
         });
-        let (spans, zeroes): (Vec<_>, Vec<_>) = done.into_iter().unzip();
-        Ok(case.sample(length(&spans), zeroes.iter().sum::<u64>() * (MARKED / PAGE as u64)))
+        let (spans, cleared): (Vec<_>, Vec<_>) = done.into_iter().unzip();
+        Ok(case.sample(length(&spans), cleared.iter().sum::<u64>() * (MARKED / PAGE) as u64))
     }
-}
-
-/// A word in each 256 KiB.
-fn marks(machine: &Hosted, frames: FrameRange) -> impl Iterator<Item = *mut u64> {
-    let start = machine.direct_map(frames.start.addr());
-    (0..frames.count * PAGE as u64)
-        .step_by(MARKED as usize)
-        .map(move |at| start.wrapping_add(at as usize).cast())
 }

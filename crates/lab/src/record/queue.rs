@@ -5,6 +5,7 @@
 //! behind them until they are complete.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use crate::trace::EventKind;
 
@@ -72,8 +73,13 @@ impl Queue {
         }
     }
 
-    pub(super) fn between(&self, from: Key, to: Key) -> impl Iterator<Item = (&Key, &Draft)> {
-        self.drafts.range(from..to)
+    /// The event at a place, out of its turn.
+    pub(super) fn take(&mut self, key: Key) -> Option<Draft> {
+        self.drafts.remove(&key)
+    }
+
+    pub(super) fn between(&self, span: Range<Key>) -> impl Iterator<Item = (&Key, &Draft)> {
+        self.drafts.range(span)
     }
 
     /// The next complete event that is not behind the horizon.

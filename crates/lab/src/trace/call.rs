@@ -113,7 +113,8 @@ impl Call {
     /// What a call releases may be given to another thread before the call returns, so it has to be
     /// applied at entry; what it maps may have belonged to another thread until just before it returned,
     /// so it has to be applied at exit. `mremap` does both: it stands at its exit, unless another thread
-    /// was given its source before that, in which case it stands right before that thread's call. A `brk` stands at
+    /// was given its source before that, in which case it stands right before that thread's call, and before it what had
+    /// released its target. A `brk` stands at
     /// its exit if it grows the heap and at its entry if it shrinks it, which its arguments alone don't tell.
     pub const fn applied_at_entry(self, args: &[u64; 6]) -> bool {
         match self {

@@ -1,0 +1,155 @@
+use super::*;
+use crate::record::raw::{Raw, RawKind};
+use crate::record::setup;
+use crate::trace::{Event, Layouts, Tier, Totals, TraceReader, TraceWriter};
+
+const PID: u32 = 1;
+const PAGE: u64 = 4096;
+const MREMAP_MAYMOVE: u64 = 1;
+
+/// What the kernel tells of one process, one nanosecond after the other.
+#[derive(Default)]
+struct Told {
+    raws: Vec<Raw>,
+}
+
+impl Told {
+    fn started() -> Told {
+        let mut told = Told::default();
+        told.push(PID, RawKind::Comm { exec: true, name: "threads".into() });
+        told
+    }
+
+    fn push(&mut self, tid: u32, kind: RawKind) {
+        self.raws.push(Raw { time_ns: self.raws.len() as u64, pid: PID, tid, kind });
+    }
+
+    fn enter(&mut self, tid: u32, call: Call, args: &[u64]) {
+        let mut all = [0; 6];
+        all[..args.len()].copy_from_slice(args);
+        self.push(tid, RawKind::Enter { number: call.x86_64(), args: all });
+    }
+
+    fn leave(&mut self, tid: u32, call: Call, result: u64) {
+        self.push(tid, RawKind::Leave { number: call.x86_64(), result: result as i64 });
+    }
+
+    /// A thread that asks for a page to be moved, and what it does with it.
+    fn enter_move(&mut self, tid: u32, from: u64) {
+        self.enter(tid, Call::Mremap, &[from, PAGE, PAGE, MREMAP_MAYMOVE]);
+    }
+
+    fn leave_move(&mut self, tid: u32, to: u64) {
+        self.leave(tid, Call::Mremap, to);
+    }
+
+    fn map(&mut self, tid: u32, at: u64) {
+        self.enter(tid, Call::Mmap, &[0, PAGE]);
+        self.leave(tid, Call::Mmap, at);
+    }
+
+    /// The calls of the trace that comes of it, as thread and result.
+    ///
+    /// # Panics
+    /// If one of them is given what is mapped.
+    fn recorded(self) -> Vec<(u32, u64)> {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("t.qtrace");
+        let header = setup::header(Tier::Privileged, &[], true).expect("a header");
+        let mut assembler = Assembler::new(TraceWriter::create(&path, &header).expect("a writer"));
+        self.raws.into_iter().for_each(|raw| assembler.push(raw));
+        let (writer, _) = assembler.finish().expect("a trace");
+        writer.finish(Totals::default()).expect("it is written");
+        let mut layouts = Layouts::default();
+        let mut calls = Vec::new();
+        for event in TraceReader::open(&path).expect("the trace opens") {
+            let event: Event = event.expect("an event");
+            if let EventKind::Syscall(call) = &event.kind {
+                if let Some(given) = target(call) {
+                    let taken =
+                        layouts.mappings(PID).find(|taken| overlap(&(taken.start..taken.end), &given));
+                    assert_eq!(taken, None, "{event:x?} is given what is mapped, after {calls:x?}");
+                }
+                calls.push((event.tid, call.result as u64));
+            }
+            layouts.apply(&event);
+        }
+        calls
+    }
+}
+
+/// Three threads move one after the other, each to where the one before moved from, and return in another order.
+#[test]
+fn moves_into_each_others_sources_stand_as_they_were_done() {
+    let [p, q, r, s] = [0x10, 0x11, 0x12, 0x13].map(|page| page * PAGE);
+    let done = [(1, s), (2, p), (3, q)];
+    for returned in [[1, 2, 3], [1, 3, 2], [2, 1, 3], [2, 3, 1], [3, 1, 2], [3, 2, 1]] {
+        let mut told = Told::started();
+        for (tid, at) in [(1, p), (2, q), (3, r)] {
+            told.map(tid, at);
+        }
+        for (tid, at) in [(1, p), (2, q), (3, r)] {
+            told.enter_move(tid, at);
+        }
+        for tid in returned {
+            told.leave_move(tid, done[tid as usize - 1].1);
+        }
+        assert_eq!(told.recorded()[3..], done, "returned as {returned:?}");
+    }
+}
+
+/// Where a thread of the random program is.
+#[derive(Clone, Copy)]
+enum At {
+    Idle(Option<u64>),
+    Entered(Call, Option<u64>),
+    Done(Call, u64),
+}
+
+/// A kernel that gives what was released last first, and threads that are delayed at every point.
+#[test]
+fn what_threads_are_given_was_released_before() {
+    for seed in 0..20 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut free = Vec::from_iter((0x10..0x18).map(|page| page * PAGE));
+        let mut threads = [At::Idle(None); 6];
+        let mut told = Told::started();
+        let mut returned = 0;
+        for step in 0.. {
+            let number = rng.usize(..threads.len());
+            let tid = number as u32 + 1;
+            threads[number] = match threads[number] {
+                At::Idle(_) if step > 3000 => {
+                    if threads.iter().all(|thread| matches!(thread, At::Idle(_))) {
+                        break;
+                    }
+                    continue;
+                }
+                At::Idle(None) => {
+                    told.enter(tid, Call::Mmap, &[0, PAGE]);
+                    At::Entered(Call::Mmap, None)
+                }
+                At::Idle(Some(page)) if rng.u8(..4) == 0 => {
+                    told.enter(tid, Call::Munmap, &[page, PAGE]);
+                    At::Entered(Call::Munmap, Some(page))
+                }
+                At::Idle(Some(page)) => {
+                    told.enter_move(tid, page);
+                    At::Entered(Call::Mremap, Some(page))
+                }
+                At::Entered(call, from) => {
+                    let to =
+                        if call == Call::Munmap { 0 } else { free.pop().expect("more pages than threads") };
+                    free.extend(from);
+                    At::Done(call, to)
+                }
+                At::Done(call, to) => {
+                    told.leave(tid, call, to);
+                    returned += 1;
+                    At::Idle((call != Call::Munmap).then_some(to))
+                }
+            };
+        }
+        assert_eq!(told.recorded().len(), returned, "seed {seed}");
+    }
+}

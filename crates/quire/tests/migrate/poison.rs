@@ -1,6 +1,6 @@
 //! Memory that went bad under programs: they are told when they touch it, and nobody else notices.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -165,6 +165,43 @@ fn nameless_memory_remembers_what_it_lost() {
             assert_eq!(load(machine, mm, BASE + 3 * PAGE), Ok(0), "a hole has nothing to lose");
         });
     });
+}
+
+/// What stands in the place of a lost page is the file's as any page is, whoever had that frame before.
+#[test]
+fn what_stands_for_a_lost_page_may_be_lost_too() {
+    with_bad(64 * MIB, ForkStrategy::Copy, 1, |machine, manager| {
+        manager.set_folio_policy(FolioPolicy::only(order(0)));
+        run(manager, |mm| {
+            // What is free has been anonymous memory, and says so.
+            let filled = VirtAddr(4 * BASE);
+            mm.mmap(&anonymous(filled.0, 64 * MIB)).unwrap();
+            mm.madvise(filled, 64 * MIB, Advice::PopulateWrite).unwrap_err();
+            for page in (0..64 * MIB / PAGE).step_by(2) {
+                mm.madvise(filled.add(page * PAGE), PAGE, Advice::DontNeed).unwrap();
+            }
+            let file = manager.nameless(8 * PAGE).unwrap();
+            mm.mmap(&request(&file, BASE, Sharing::Shared)).unwrap();
+            (0..8).for_each(|page| store(machine, mm, BASE + page * PAGE, page).unwrap());
+            let mut lost = frame_at(machine, mm, BASE + 3 * PAGE);
+            for round in 0..3 {
+                let before = held_frames(machine, manager);
+                assert_eq!(fail(manager, lost), Ok(MemoryFailure::PageLost), "round {round}");
+                let new = Vec::from_iter(held_frames(machine, manager).difference(&before).copied());
+                assert_eq!((new.len(), file.resident()), (1, 8), "one stands for it");
+                lost = new[0];
+                let told = mm.fault(VirtAddr(BASE + 3 * PAGE), Access::Read).map(|_| ());
+                assert_eq!(told, Err(FaultError::Poisoned));
+            }
+            assert_eq!(load(machine, mm, BASE + 4 * PAGE), Ok(4));
+        });
+    });
+}
+
+/// All frames that are held.
+fn held_frames(machine: &Hosted, manager: &Manager<'_>) -> BTreeSet<Frame> {
+    let all = ranges_of(machine).into_iter().flat_map(|range| range.frames.start.0..range.frames.end().0);
+    all.map(Frame).filter(|&frame| manager.pages().is_held(frame)).collect()
 }
 
 #[test]

@@ -9,7 +9,10 @@ use quire::cpu::CpuId;
 use quire::hugetlb::HugeSize;
 use quire::manager::{Config, MemoryManager};
 use quire::page_alloc::{Gfp, NodeSet};
-use quire::vm::{Access, Advice, Backing, FolioPolicy, MapRequest, PageFlags, Sharing};
+use quire::vm::{
+    Access, Advice, AnswerMode, Backing, FolioPolicy, MapRequest, PageFlags, Sharing, UserfaultChanges,
+    UserfaultModes,
+};
 
 use crate::common::{order, ranges_of};
 use crate::world::{FORKS, MIB, Manager, Space, anonymous, with_config};
@@ -188,6 +191,14 @@ fn held_anonymous_memory_is_told_from_pages_of_files() {
                 mm.madvise(VirtAddr(filled + page * PAGE), PAGE, Advice::DontNeed).unwrap();
             }
             let cached = touched(BASE + 4 * MIB);
+            // What a handler brings is the file's as well.
+            let handler = manager.userfault(UserfaultChanges::NONE).unwrap();
+            mm.userfault_register(&handler, VirtAddr(BASE + 4 * MIB), MIB, UserfaultModes::MISSING).unwrap();
+            let copied =
+                mm.userfault_copy(VirtAddr(BASE + 5 * MIB - PAGE), PAGE, AnswerMode::WAKE, |_, _| ());
+            assert_eq!(copied.all(), Ok(PAGE));
+            drop(handler);
+            let brought = touched(BASE + 5 * MIB - PAGE);
             let child = mm.fork().unwrap();
             child.fault(VirtAddr(BASE + 4 * MIB), Access::Read).unwrap();
             let said = |frame: Frame| {
@@ -203,6 +214,7 @@ fn held_anonymous_memory_is_told_from_pages_of_files() {
             child.munmap(VirtAddr(BASE), 2 * MIB).unwrap();
             assert_eq!((said(ours).1, said(ours).2), (1, Some(1)));
             assert_eq!(said(cached), (PageFlags(PageFlags::MMAP), 2, Some(2)));
+            assert_eq!(said(brought), (PageFlags(PageFlags::MMAP), 1, Some(1)));
             // In another frame it is a file's still.
             assert_eq!(manager.migrate(cached), Ok(1));
             mm.fault(VirtAddr(BASE + 4 * MIB), Access::Read).unwrap();

@@ -150,8 +150,8 @@ pub unsafe trait Platform: Sync {
     /// [`crate::limits::DRAIN_RUNS`] runs and [`crate::limits::DRAIN_FRAMES`] frames that it counts down.
     ///
     /// Precondition: a task, not pinned by the library, which holds no lock but that of an address space, perhaps for
-    /// writing: where a kernel schedules here, [`Self::relax`] must let the holder of a lock go on as well. Nobody waits
-    /// for a busy entry of this task. May block; the task may go on on another CPU.
+    /// writing, and perhaps a claim on memory that it clears: where a kernel schedules here, [`Self::relax`] must let the holder
+    /// of a lock or a claim go on as well. Nobody waits for a busy entry of this task. May block; the task may go on on another CPU.
     #[inline]
     fn reschedule_point(&self) {}
 

@@ -57,16 +57,22 @@ impl<P: Platform> PageAllocator<'_, P> {
         self.split_block(number, Order::FRAME, Only::Waiting)
     }
 
-    /// Puts a folio of more than a block on the list if some of its blocks are mapped, by leaves of 2 MiB, and others not.
+    /// Puts a folio of more than a block on the list if some of its blocks are mapped, by leaves of 2 MiB or smaller ones, and
+    /// others not. A block that is being mapped or unmapped may be taken for either; who unmaps one looks by himself.
     pub(crate) fn defer_if_partly_mapped(&self, frame: Frame) {
         let (number, block) = (frame.block(), self.memmap.block(frame.block()));
         block.lock(self.platform);
-        let maps = block.folio_maps.load(Ordering::Relaxed);
+        let order = block.order.load(Ordering::Relaxed);
+        let is_mapped = |at: u32| {
+            let part = self.memmap.block(number.add(at));
+            part.large_maps.load(Ordering::Relaxed) != 0 || part.small_maps(self.platform).any()
+        };
         if block.state() == BlockState::Folio
-            && block.order.load(Ordering::Relaxed) > Order::BLOCK.get()
+            && order > Order::BLOCK.get()
             && !block.held.contains(0)
             && block.gigantic_maps.load(Ordering::Relaxed) == 0
-            && (1..1 << (block.order.load(Ordering::Relaxed) - Order::BLOCK.get())).contains(&maps)
+            && block.folio_maps.load(Ordering::Relaxed) != 0
+            && !(0..1 << (order - Order::BLOCK.get())).all(is_mapped)
         {
             self.defer_split(number, block);
         }

@@ -57,6 +57,8 @@ struct Common {
     /// Their bits, but for those that are history.
     flags: EntryFlags,
     history: EntryFlags,
+    /// How many leaves of 2 MiB were zero when they were made.
+    zeroed: usize,
 }
 
 /// A table in whose place a leaf comes.
@@ -327,12 +329,15 @@ impl Common {
             return Err(Obstacle::Frames);
         }
         let flags = entry.flags().without(EntryFlags::HISTORY | EntryFlags::LARGE);
-        Ok(Self { frame: entry.frame(), flags, history: EntryFlags::NONE })
+        Ok(Self { frame: entry.frame(), flags, history: EntryFlags::NONE, zeroed: 0 })
     }
 
-    /// The leaf in the place of all. What some of them map may have been stored to since it was zero.
+    /// The leaf in the place of all. What some of them map may have been stored to since it was zero, save where all are leaves of
+    /// 2 MiB that were: a store to one of them is recorded.
     fn leaf(&self, size: PageSize) -> Entry {
-        let history = self.history.without(EntryFlags::ZEROED);
+        let all = size == PageSize::Size1G && self.zeroed == TABLE_ENTRIES;
+        let zeroed = if all { EntryFlags::ZEROED } else { EntryFlags::NONE };
+        let history = self.history.without(EntryFlags::ZEROED).union(zeroed);
         Entry::leaf(self.frame, size, self.flags.union(history))
     }
 
@@ -381,6 +386,7 @@ impl Common {
             return Err(self.differs(entry, level));
         }
         self.history = self.history.union(entry.flags().intersection(EntryFlags::HISTORY));
+        self.zeroed += usize::from(entry.has(EntryFlags::ZEROED));
         Ok(())
     }
 

@@ -25,7 +25,7 @@ impl<P: Platform> Drop for Mm<'_, P> {
         self.unmap_huge();
         // From here on nobody finds the address space.
         self.leave_files();
-        memory.stop_forming(self.mapper.number());
+        memory.forgo(self.mapper.number(), self.space.get_mut().layout.user);
         // SAFETY: the value is being dropped, so nobody uses the context after this.
         let context = unsafe { ManuallyDrop::take(&mut self.context) };
         // Leaves first: the frames of a file may go only once nobody maps them.

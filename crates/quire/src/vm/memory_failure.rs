@@ -61,6 +61,7 @@ impl<P: Platform> Memory<'_, P> {
     /// # Errors
     /// [`MemoryFailureError`]; nothing has changed then.
     pub fn memory_failure(&self, frame: Frame) -> Result<MemoryFailure, MemoryFailureError> {
+        self.forgo_around(frame);
         for _ in 0..ROUNDS {
             let done = match self.pages().condemn(frame) {
                 Verdict::Lost => Some(MemoryFailure::Free),

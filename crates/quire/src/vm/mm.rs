@@ -253,6 +253,7 @@ impl<'m, P: Platform> Mm<'m, P> {
     /// Takes out what `vmas`, in ascending order, map inside `within`. Nothing else is mapped in `limits`, which covers
     /// it: tables there go whole. The ends of `within` were [`Self::cut`]. The lock is held for writing.
     pub(super) fn zap<'v>(&self, vmas: impl Iterator<Item = &'v Vma>, within: VirtRange, limits: VirtRange) {
+        self.memory.forgo(self.mapper.number(), within);
         // Neighbours that count alike go in one gather.
         let mut open: Option<(VirtRange, Counted)> = None;
         let mut floor = limits.start;

@@ -212,6 +212,8 @@ impl<P: Platform> Mm<'_, P> {
             edit::merge(&mut space.tree, part.source, &mut done.gone);
             return Err(error);
         }
+        // A folio that forms there was for the addresses as they were.
+        self.memory.forgo(self.mapper.number(), part.source);
         if to.leaves_mapping() {
             // The ends are borders already, so no spare is needed.
             let locks = VmaFlags::LOCKED.union(VmaFlags::LOCK_ON_FAULT);

@@ -86,6 +86,9 @@ impl<P: Platform> Mm<'_, P> {
                     if faults >= POPULATE_FAULTS || frames >= CLEAR_STRETCH_BYTES / FRAME_SIZE {
                         self.memory.platform().reschedule_point();
                         (faults, frames) = (0, 0);
+                        if self.memory.platform().is_dying() {
+                            return Err((at, FaultError::Dying));
+                        }
                     }
                 }
                 Step::Again => self.memory.platform().relax(),

@@ -19,11 +19,14 @@ const RUNS: usize = 32;
 
 impl<P: Platform> Memory<'_, P> {
     /// Gives up what can be had again, the cheapest first: page cache that nobody maps, frames of large folios that nobody
-    /// maps, page cache that is mapped, and zeroes in underused folios, if such are to be split. How many frames became free. The caller holds no lock.
+    /// maps, pieces of folios of 1 GiB that nobody has touched yet, page cache that is mapped, and zeroes in underused folios, if such are to be split. How many frames became free. The caller holds no lock.
     pub fn reclaim_all(&self) -> u64 {
         let mut freed = self.reclaim();
         if freed == 0 {
             freed = self.pages().split_deferred(RECLAIM_FRAMES);
+        }
+        if freed == 0 {
+            freed = self.forgo_all();
         }
         if freed == 0 {
             freed = self.reclaim_mapped();

@@ -6,6 +6,8 @@ mod common;
 #[cfg(not(miri))]
 mod emulated;
 mod faults;
+#[cfg(not(miri))]
+mod forming;
 mod kernels;
 mod lengths;
 mod machine;

@@ -3,7 +3,7 @@
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{Order, VirtAddr};
 use quire::manager::Config;
-use quire::page_alloc::{AllocatorConfig, Zeroes};
+use quire::page_alloc::{AllocatorConfig, Gfp, Zeroes};
 use quire::tlb::ZapStrategy;
 use quire::vm::{Advice, FolioPolicy, ForkStrategy};
 
@@ -67,14 +67,17 @@ const CASES: [Case; 9] = [
     }),
 ];
 
-fn populated(folio: Order, fork: ForkStrategy, zap: ZapStrategy, cases: &[Case]) {
+fn populated((folio, on_demand): (Order, bool), fork: ForkStrategy, zap: ZapStrategy, cases: &[Case]) {
     let len = 4 * folio.bytes();
-    let folios = FolioPolicy::only(folio).with_on_demand(false);
+    let folios = FolioPolicy::only(folio).with_on_demand(on_demand);
     let zeroes = Zeroes { verify: folio == Order::BLOCK, ..Zeroes::default() };
     let allocator = AllocatorConfig { zeroes, ..AllocatorConfig::default() };
     let config = Config { allocator, folios, fork, zap, ..Config::default() };
     with_config(HostedConfig::new(2 * len + 64 * MIB), config, |machine, manager| {
         for &(kept, what, case) in cases {
+            if on_demand {
+                soil(manager, folio);
+            }
             let mm = manager.new_mm().unwrap();
             mm.switch_in();
             mm.mmap(&anonymous(BASE, len)).unwrap();
@@ -94,12 +97,19 @@ fn populated(folio: Order, fork: ForkStrategy, zap: ZapStrategy, cases: &[Case])
     });
 }
 
+/// Nothing of this order is known to be zero from here on.
+fn soil(manager: &Manager<'_>, order: Order) {
+    let pages = manager.pages();
+    let all = Vec::from_iter(std::iter::from_fn(|| pages.alloc(Gfp::USER, order).ok()));
+    all.into_iter().for_each(|frame| pages.free(frame, order).unwrap());
+}
+
 /// Invariant 9, of large leaves.
 #[test]
 fn only_what_nobody_stored_to_comes_back_as_zeroes() {
     for zap in [ZapStrategy::Tables, ZapStrategy::Runs, ZapStrategy::PerPage] {
         for fork in [ForkStrategy::Copy, ForkStrategy::Share] {
-            populated(Order::BLOCK, fork, zap, &CASES);
+            populated((Order::BLOCK, false), fork, zap, &CASES);
         }
     }
 }
@@ -107,7 +117,9 @@ fn only_what_nobody_stored_to_comes_back_as_zeroes() {
 #[test]
 fn a_gigabyte_that_nobody_stored_to_comes_back_as_zeroes() {
     let some = [CASES[2], CASES[7]];
-    populated(Order::GIGANTIC, ForkStrategy::Copy, ZapStrategy::Tables, &some);
+    for on_demand in [false, true] {
+        populated((Order::GIGANTIC, on_demand), ForkStrategy::Copy, ZapStrategy::Tables, &some);
+    }
 }
 
 /// What was touched by a fault was stored to, and small leaves do not say.

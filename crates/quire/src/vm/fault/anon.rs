@@ -1,6 +1,6 @@
 //! Faults on anonymous memory that is not there yet.
 
-use super::{Access, Caller, FaultKind, Step, is_vacant_above, leaf_flags, mapped};
+use super::{Access, Caller, FaultKind, Step, fresh_flags, is_vacant_above, leaf_flags, mapped};
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use crate::arch::{EntryFlags, Level};
 use crate::clear::Extent;
@@ -10,7 +10,7 @@ use crate::page_alloc::{Contents, Gfp, Origin};
 use crate::pgtable::Lookup;
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
-use crate::vm::forming::{Found, Piece};
+use crate::vm::forming::{Found, NotBegun, Piece};
 use crate::vm::mm::Mm;
 use crate::vm::policy::OrderSet;
 use crate::vm::vma::Vma;
@@ -30,11 +30,14 @@ impl<P: Platform> Mm<'_, P> {
         found: Lookup,
         caller: Caller,
     ) -> Result<Step, FaultError> {
-        if self.memory.forming().any() && found.level == Level::PMD {
+        // Until its first piece is mapped there is no table for a folio that forms.
+        let mut forms_here = false;
+        if self.memory.forming().any() && found.level >= Level::PMD {
             match self.find_piece(addr) {
                 Found::Nothing => {}
+                Found::Done => forms_here = true,
                 Found::Busy => return Ok(Step::Again),
-                Found::Claimed(piece) => return Ok(self.bring_piece(vma, &piece)),
+                Found::Claimed(piece) => return self.bring_piece(vma, &piece, addr, caller),
             }
         }
         if access != Access::Write {
@@ -44,7 +47,7 @@ impl<P: Platform> Mm<'_, P> {
         let allowed = policy.allowed(vma.attributes.advice, vma.attributes.folios);
         let large = policy.pmd_mapped && is_vacant_above(&found);
         // What is above a table of 2 MiB leaves is empty as a whole.
-        let vacant = large && found.level >= Level::of_leaf(PageSize::Size1G);
+        let vacant = large && !forms_here && found.level >= Level::of_leaf(PageSize::Size1G);
         let mut limit = if vacant { Order::GIGANTIC } else { Order::BLOCK };
         loop {
             let order = self.fitting_order(vma, addr, allowed, limit);
@@ -52,8 +55,10 @@ impl<P: Platform> Mm<'_, P> {
                 Ok((frame, contents)) => {
                     let stale = contents == Contents::Unknown;
                     let forms = stale && order == Order::GIGANTIC && policy.on_demand;
-                    if let Some(piece) = forms.then(|| self.begin_forming(vma, frame, addr)).flatten() {
-                        return Ok(self.bring_piece(vma, &piece));
+                    match forms.then(|| self.begin_forming(vma, frame, addr)) {
+                        Some(Ok(piece)) => return self.bring_piece(vma, &piece, addr, caller),
+                        Some(Err(NotBegun::Again)) => return Ok(Step::Again),
+                        Some(Err(NotBegun::Full)) | None => {}
                     }
                     if stale {
                         self.clear_folio(addr, frame, order, caller)?;
@@ -129,10 +134,7 @@ impl<P: Platform> Mm<'_, P> {
         pages.set_origin(frame, Origin::new(self.family, vma.attributes.origin_of(start)));
         let mut done = Ok(false);
         if let Some(size) = PageSize::of_order(order).filter(|_| large && order >= Order::BLOCK) {
-            // Nobody may ever touch what is populated. That is worth knowing of a large leaf; for a small one, having hardware
-            // set the dirty bit would cost more than clearing.
-            let untouched = flags.without(EntryFlags::DIRTY).union(EntryFlags::ZEROED);
-            let flags = if caller == Caller::Access { flags } else { untouched };
+            let flags = fresh_flags(&vma.attributes, caller);
             done = mapped(self.tables().map_large(start, frame, size, flags));
         }
         if done == Ok(false) && order <= Order::BLOCK {
@@ -153,12 +155,18 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     /// Brings a piece of a gigantic folio in.
-    fn bring_piece(&self, vma: &Vma, piece: &Piece) -> Step {
-        match self.form(vma, piece) {
+    fn bring_piece(
+        &self,
+        vma: &Vma,
+        piece: &Piece,
+        addr: VirtAddr,
+        caller: Caller,
+    ) -> Result<Step, FaultError> {
+        Ok(match self.form(vma, piece, addr, caller)? {
             (_, Some(formed)) => Step::Formed(formed),
             (true, None) => Step::done(Order::BLOCK, FaultKind::Anon),
             (false, None) => Step::Again,
-        }
+        })
     }
 
     /// Maps the shared frame of zeroes for reading. It has no counts, so it can be mapped any number of times.

@@ -238,6 +238,17 @@ pub(super) fn leaf_flags(vma: &VmaAttributes, writable: bool) -> EntryFlags {
     if writable { flags.union(EntryFlags::DIRTY).union(EntryFlags::SOFT_DIRTY) } else { flags }
 }
 
+/// The bits of a large leaf onto private anonymous memory that was just cleared.
+pub(super) fn fresh_flags(vma: &VmaAttributes, caller: Caller) -> EntryFlags {
+    let flags = leaf_flags(vma, true).union(EntryFlags::ANON);
+    if caller == Caller::Access {
+        return flags;
+    }
+    // Nobody may ever touch what is populated. That is worth knowing of a large leaf; for a small one, having hardware set the
+    // dirty bit would cost more than clearing.
+    flags.without(EntryFlags::DIRTY).union(EntryFlags::ZEROED)
+}
+
 /// What became of an attempt to map.
 pub(super) fn mapped(result: Result<(), MapError>) -> Result<bool, FaultError> {
     match result {

@@ -37,7 +37,7 @@ pub struct Zeroes {
     /// Whether it is remembered that free memory is zero. Without, everything is cleared when it is handed out, as in Linux.
     pub remember: bool,
     /// Frames of whole blocks, for folios of order 9 and more, that [`PageAllocator::zero_ahead`] keeps ready; in all zones
-    /// together.
+    /// together, each of which has its share by its memory.
     pub blocks_ahead: u64,
     /// Frames of blocks in small pieces, for folios below order 9, that it keeps ready in each zone.
     pub pieces_ahead: u64,

@@ -7,7 +7,8 @@
 //! therefore the page's only one; where a page has several, nobody can store to it. Each address space of the family is visited
 //! once, in ascending order, under its lock for *writing*: no fault, no walk of a page table and no other visit is on the
 //! way in it. Tables that it shares become its own. Its leaves of the folio are made busy, flushed, copied and filled, up to
-//! [`MOVE_LEAVES`] at a time. So a page is copied when the first of its leaves is busy: either it is the only
+//! [`MOVE_LEAVES`] at a time, with a reschedule point after each stretch of copies: whoever wants the memory meanwhile waits for
+//! the lock, and nobody for a busy leaf. So a page is copied when the first of its leaves is busy: either it is the only
 //! one, then nobody can store any more, or nobody could in the first place. What was copied once is what later leaves map.
 //! In between, some address spaces map the old frames and others the new ones, with the same bytes in both, and a store to
 //! either is a copy as after any fork.
@@ -32,6 +33,7 @@ use super::rmap::place_in;
 use super::userfault::UserfaultModes;
 use super::vma::VmaFlags;
 use crate::addr::{BlockNumber, Frame, FrameRange, Order, PageSize, VirtRange};
+use crate::clear::Copier;
 use crate::error::{MigrateError, SplitError};
 use crate::filemap::{FileClosed, FileKind, FileNode, MovedPage, PageRuns};
 use crate::limits::{BLOCK_FRAMES, BLOCK_SIZE, CLEAR_STRETCH_BYTES, FRAME_SIZE, MOVE_LEAVES};
@@ -44,14 +46,20 @@ use crate::tlb::MmuGather;
 
 /// Times that a file which is just being used is asked whether it can be closed.
 const CLOSE_TRIES: usize = 64;
+/// Frames that are copied without a reschedule point, at most.
+const STRETCH: usize = (CLEAR_STRETCH_BYTES / FRAME_SIZE) as usize;
 
 /// A folio on its way.
-struct Job {
+struct Job<'a, P: Platform> {
     source: FrameRange,
     target: Frame,
     origin: Origin,
+    /// Copies by the kernel for all of it.
+    copier: Copier<'a, P>,
     /// Which frames of it were copied.
     copied: FrameMask,
+    /// How many since the last reschedule point.
+    since: usize,
 }
 
 impl<P: Platform> Memory<'_, P> {
@@ -119,7 +127,8 @@ impl<P: Platform> Memory<'_, P> {
         // First, since what a held frame is is told by it.
         pages.set_origin(target, origin);
         pages.hold(room);
-        let mut job = Job { source, target, origin, copied: FrameMask::EMPTY };
+        let copier = pages.clearer().copier(self.platform(), order.bytes(), TouchHint::Unknown);
+        let mut job = Job { source, target, origin, copier, copied: FrameMask::EMPTY, since: 0 };
         let done = self.move_everywhere(&mut job);
         // What was not needed is free again, and what nobody maps any more.
         pages.release(room);
@@ -162,7 +171,7 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     /// Visits every address space of the folio's family.
-    fn move_everywhere(&self, job: &mut Job) -> Result<(), MigrateError> {
+    fn move_everywhere(&self, job: &mut Job<'_, P>) -> Result<(), MigrateError> {
         let mut after = 0;
         while let Some(body) = FoundBody::next_of_family(self, job.origin.family(), after) {
             after = body.mapper.number();
@@ -173,7 +182,7 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     /// Gives an address space's leaves of the folio the new frames. Its lock is held for writing.
-    fn move_in(&self, body: &MmBody, space: &Space, job: &mut Job) -> Result<(), MigrateError> {
+    fn move_in(&self, body: &MmBody, space: &Space, job: &mut Job<'_, P>) -> Result<(), MigrateError> {
         let tables = PageTables::new(self.pages(), &body.context);
         let mut batch = [const { None }; MOVE_LEAVES];
         let (mut at, mut count) = (0, 0);
@@ -213,7 +222,7 @@ impl<P: Platform> Memory<'_, P> {
         tables: &PageTables<'_, '_, P>,
         size: PageSize,
         leaves: &mut [Option<Relocation>],
-        job: &mut Job,
+        job: &mut Job<'_, P>,
     ) -> Result<(), MigrateError> {
         let mut gather = MmuGather::new(self.pages(), tables.context());
         let done = tables.relocate(leaves, size, &mut gather, |leaf| self.copy_once(job, leaf.to, size));
@@ -222,16 +231,21 @@ impl<P: Platform> Memory<'_, P> {
         done.map(|_| ()).map_err(|_| MigrateError::OutOfMemory)
     }
 
-    /// Copies what a leaf to the new frames from `to` on maps, save what was copied before.
-    fn copy_once(&self, job: &mut Job, to: Frame, size: PageSize) {
+    /// Copies what a leaf to the new frames from `to` on maps, save what was copied before. The address space's lock is held for
+    /// writing, so nobody waits for the busy leaf, and others may run.
+    fn copy_once(&self, job: &mut Job<'_, P>, to: Frame, size: PageSize) {
         let first = (to.0 - job.target.0) as usize;
         let wanted = FrameMask::run(first, size.frames() as usize).without(job.copied);
         for (start, count) in wanted.runs() {
-            let stretch = (CLEAR_STRETCH_BYTES / FRAME_SIZE) as usize;
-            for at in (start..start + count).step_by(stretch) {
-                let frames = stretch.min(start + count - at) as u64;
-                let from = FrameRange::new(job.source.start.add(at as u64), frames);
-                self.pages().copy(from, job.target.add(at as u64), TouchHint::Unknown);
+            for at in (start..start + count).step_by(STRETCH) {
+                let frames = STRETCH.min(start + count - at);
+                if job.since + frames > STRETCH {
+                    self.platform().reschedule_point();
+                    job.since = 0;
+                }
+                let from = FrameRange::new(job.source.start.add(at as u64), frames as u64);
+                job.copier.copy(from, job.target.add(at as u64));
+                job.since += frames;
             }
         }
         job.copied = job.copied.union(wanted);

@@ -10,5 +10,9 @@ mod numa;
 mod pages;
 mod slab;
 mod split;
+#[path = "../clear/machine.rs"]
+#[allow(dead_code)]
+mod watched;
 mod watermarks;
+mod zero_ahead;
 mod zeroes;

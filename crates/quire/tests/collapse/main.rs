@@ -7,6 +7,7 @@ mod contention;
 mod copies;
 mod failures;
 mod forks;
+mod kernels;
 #[path = "../pgtable/support.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod machine;

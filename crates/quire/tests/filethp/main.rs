@@ -10,6 +10,7 @@ mod handlers;
 mod moments;
 mod refusals;
 mod scan;
+mod stretches;
 mod support;
 mod threads;
 mod verbs;

@@ -5,10 +5,12 @@ mod common;
 mod contig;
 mod failures;
 mod folios;
+mod kernels;
 mod lockstep;
 mod poison;
 mod support;
 mod threads;
+mod unrecoverable;
 #[path = "../vm/world.rs"]
 #[allow(dead_code)]
 mod world;

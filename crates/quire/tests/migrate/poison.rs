@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use hosted::{FailurePlan, FaultCause, Hosted, HostedConfig};
-use quire::addr::{BlockNumber, Frame, FrameRange, Order, VirtAddr};
+use quire::addr::{BlockNumber, Frame, Order, VirtAddr};
 use quire::error::{FaultError, MemoryFailureError};
 use quire::manager::{Failed, MemoryManager};
 use quire::memmap::BlockState;
@@ -25,7 +25,12 @@ use crate::world::{FORKS, MIB, Manager, Space, anonymous, load, run, store};
 const BASE: u64 = 64 * MIB;
 
 /// As `with_forks`, save that the frames which went bad are not back in the end, and no other is missing.
-fn with_bad(bytes: u64, fork: ForkStrategy, cpus: usize, test: impl FnOnce(&Hosted, &Manager<'_>)) {
+pub(crate) fn with_bad(
+    bytes: u64,
+    fork: ForkStrategy,
+    cpus: usize,
+    test: impl FnOnce(&Hosted, &Manager<'_>),
+) {
     let machine = HostedConfig::new(bytes).with_cpus(cpus).build().expect("the host refused a machine");
     machine.run_on(quire::cpu::CpuId(0), || {
         let config = quire::manager::Config { fork, ..Default::default() };
@@ -42,7 +47,7 @@ fn with_bad(bytes: u64, fork: ForkStrategy, cpus: usize, test: impl FnOnce(&Host
     });
 }
 
-fn fail(manager: &Manager<'_>, frame: Frame) -> Result<MemoryFailure, MemoryFailureError> {
+pub(crate) fn fail(manager: &Manager<'_>, frame: Frame) -> Result<MemoryFailure, MemoryFailureError> {
     match manager.memory_failure(frame)? {
         Failed::Memory(what) => Ok(what),
         Failed::Huge(what) => panic!("{what:?} of no pool"),
@@ -167,6 +172,29 @@ fn nameless_memory_remembers_what_it_lost() {
     });
 }
 
+/// A frame that goes bad in a folio of 1 GiB while that is cleared piece by piece is lost as any: the program is told if it had it.
+#[test]
+fn memory_goes_bad_while_a_folio_forms() {
+    const GIB: u64 = 1 << 30;
+    with_bad(2 * GIB + 256 * MIB, ForkStrategy::Copy, 1, |machine, manager| {
+        manager.set_folio_policy(FolioPolicy::only(Order::GIGANTIC));
+        // Nothing of that size is known to be zero.
+        let all = std::iter::from_fn(|| manager.pages().alloc(Gfp::USER, Order::GIGANTIC).ok());
+        Vec::from_iter(all).into_iter().for_each(|at| manager.pages().free(at, Order::GIGANTIC).unwrap());
+        run(manager, |mm| {
+            mm.mmap(&anonymous(GIB, GIB)).unwrap();
+            store(machine, mm, GIB, 1).unwrap();
+            let start = frame_at(machine, mm, GIB);
+            assert_eq!(fail(manager, start.add(3)), Ok(MemoryFailure::Anonymous));
+            assert_eq!(fail(manager, start.add(5 * 512 + 3)), Ok(MemoryFailure::Free));
+            assert_eq!(load(machine, mm, GIB), Ok(1));
+            assert!(load(machine, mm, GIB + 3 * PAGE).is_err());
+            assert_eq!(load(machine, mm, GIB + (5 * 512 + 3) * PAGE), Ok(0));
+            assert!(!manager.clear_ahead());
+        });
+    });
+}
+
 /// What stands in the place of a lost page is the file's as any page is, whoever had that frame before.
 #[test]
 fn what_stands_for_a_lost_page_may_be_lost_too() {
@@ -202,69 +230,6 @@ fn what_stands_for_a_lost_page_may_be_lost_too() {
 fn held_frames(machine: &Hosted, manager: &Manager<'_>) -> BTreeSet<Frame> {
     let all = ranges_of(machine).into_iter().flat_map(|range| range.frames.start.0..range.frames.end().0);
     all.map(Frame).filter(|&frame| manager.pages().is_held(frame)).collect()
-}
-
-#[test]
-fn the_managers_own_memory_cannot_be_given_up() {
-    with_bad(64 * MIB, ForkStrategy::Copy, 1, |machine, manager| {
-        run(manager, |mm| {
-            mm.mmap(&anonymous(BASE, PAGE)).unwrap();
-            load(machine, mm, BASE).unwrap();
-            let zero = frame_at(machine, mm, BASE);
-            let ours = manager.pages().alloc(Gfp::KERNEL, Order::FRAME).unwrap();
-            for frame in [zero, ours, mm.root(), Frame(0), ours.block().first_frame()] {
-                assert_eq!(fail(manager, frame), Err(MemoryFailureError::Unrecoverable), "{frame:?}");
-            }
-            assert_eq!(fail(manager, Frame(1 << 30)), Err(MemoryFailureError::NotMemory));
-            manager.pages().free(ours, Order::FRAME).unwrap();
-            assert_eq!(fail(manager, ours), Ok(MemoryFailure::Free));
-            assert_eq!(manager.meminfo().bad, 1);
-            assert!(manager.meminfo().lines().any(|line| line == ("HardwareCorrupted", 4)));
-        });
-    });
-}
-
-/// Descriptors stand wherever a folio of 2 MiB had room for them when it came apart, behind frames that others use.
-#[test]
-fn descriptors_in_the_middle_of_a_block_cannot_be_given_up() {
-    with_bad(64 * MIB, ForkStrategy::Copy, 1, |machine, manager| {
-        manager.set_folio_policy(FolioPolicy::only(order(9)).with_pmd_mapped(true));
-        run(manager, |mm| {
-            mm.mmap(&anonymous(BASE, 2 * MIB)).unwrap();
-            store(machine, mm, BASE, 1).unwrap();
-            let start = frame_at(machine, mm, BASE);
-            mm.munmap(VirtAddr(BASE + 100 * PAGE), 100 * PAGE).unwrap();
-            assert_eq!(manager.pages().split_deferred(1), 100 - 8);
-            for index in 104..112 {
-                assert_eq!(
-                    fail(manager, start.add(index)),
-                    Err(MemoryFailureError::Unrecoverable),
-                    "{index}"
-                );
-            }
-        });
-    });
-}
-
-/// Neither is a reason to stop the machine: memory that somebody holds is lost when he has given it up.
-#[test]
-fn memory_that_is_held_can_be_given_up_later() {
-    for (number, index) in [(0, 0), (4, 0), (4, 1), (4, 15)] {
-        with_bad(64 * MIB, ForkStrategy::Copy, 1, |machine, manager| {
-            manager.set_folio_policy(FolioPolicy::only(order(number)));
-            run(manager, |mm| {
-                mm.mmap(&anonymous(BASE, 16 * PAGE)).unwrap();
-                (0..16).for_each(|page| store(machine, mm, BASE + page * PAGE, page).unwrap());
-                let start = frame_at(machine, mm, BASE);
-                assert_eq!(manager.pages().set_aside(start), Some(order(number)));
-                let bad = start.add(index);
-                assert_eq!(fail(manager, bad), Err(MemoryFailureError::Busy), "{number}, {index}");
-                assert_eq!(load(machine, mm, BASE + index * PAGE), Ok(index), "nothing has changed");
-                manager.pages().release(FrameRange::folio(start, order(number)));
-                assert_eq!(fail(manager, bad), Ok(MemoryFailure::Anonymous));
-            });
-        });
-    }
 }
 
 #[test]

@@ -151,12 +151,15 @@ impl<P: Platform> Memory<'_, P> {
         done
     }
 
-    /// Brings in what is missing of the pages.
+    /// Brings in what is missing of the pages, with a reschedule point after some: no lock is held, and nothing is busy.
     fn bring_missing(&self, job: &Job<'_>, room: &mut Room, contents: Contents) -> Result<(), Refusal> {
         for index in job.pages() {
             // Whether what is there was lost is seen later.
             if self.files().is_lost(self.platform(), job.collapse.node(), index).is_none() {
                 self.bring_in(job, index, room, contents)?;
+            }
+            if (index + 1) % COLLAPSE_FILE_PAGES as u64 == 0 {
+                self.platform().reschedule_point();
             }
         }
         Ok(())

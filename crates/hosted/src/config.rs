@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use quire::addr::PhysAddr;
+use quire::arch::Feature;
 
 use crate::error::HostedError;
 use crate::machine::Hosted;
@@ -87,6 +88,8 @@ pub struct HostedConfig {
     /// Bring zeroes and copies into memory. Off makes [`quire::platform::Platform::clear`] and `copy` only count, for
     /// benches that show clearing apart; nothing that reads the memory may be trusted then.
     pub clearing: bool,
+    /// What the machine's processors lack of what the host's have, for kernels that clear and copy.
+    pub lacks: Vec<Feature>,
     /// How long a task that waits for a word ([`quire::platform::Platform::wait`]) looks at it before it sleeps, as KVM's
     /// `halt_poll_ns` for a virtual CPU.
     pub halt_poll: Duration,
@@ -113,6 +116,7 @@ impl HostedConfig {
             real_ipis: false,
             interrupt_price: false,
             clearing: true,
+            lacks: Vec::new(),
             halt_poll: Duration::ZERO,
             check_ranks: true,
             five_level: false,
@@ -157,6 +161,13 @@ impl HostedConfig {
     #[must_use]
     pub fn with_distances(self, distances: Vec<Vec<u8>>) -> Self {
         Self { distances, ..self }
+    }
+
+    /// The same on processors without this feature.
+    #[must_use]
+    pub fn without(mut self, feature: Feature) -> Self {
+        self.lacks.push(feature);
+        self
     }
 
     /// Builds the machine.

@@ -288,9 +288,10 @@ unsafe impl Platform for Hosted {
         }
     }
 
-    /// All that the host has: a process's registers are its own.
+    /// All that the host has, but for what the machine is said to lack: a process's registers are its own.
     fn features(&self) -> CpuFeatures {
-        *FEATURES.get_or_init(CpuFeatures::detect)
+        let found = *FEATURES.get_or_init(CpuFeatures::detect);
+        self.config.lacks.iter().fold(found, |found, &feature| found.without(feature))
     }
 
     fn caches(&self) -> Caches {

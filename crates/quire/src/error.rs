@@ -21,8 +21,8 @@ pub enum InitError {
     BadNode,
     /// The platform names no CPU, or more than [`crate::limits::MAX_CPUS`].
     BadCpuCount,
-    /// The clear policy names a kernel that the processor cannot run, or was made for another one.
-    BadKernel,
+    /// The clear policy names a kernel that the processor cannot run: which, and what is missing.
+    BadKernel(KernelError),
     /// The metadata do not fit into the memory that was given.
     TooSmall,
 }
@@ -248,6 +248,26 @@ impl fmt::Display for KernelError {
 
 impl core::error::Error for KernelError {}
 
+impl fmt::Display for InitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoMemory => "no physical memory was given",
+            Self::TooManyRanges => "too many physical ranges",
+            Self::Unaligned => "a physical range is not a multiple of 4 KiB",
+            Self::Overlapping => "physical ranges overlap or are out of order",
+            Self::BeyondPhysical => "a physical range ends beyond 64 TiB",
+            Self::BadNode => "a node number is too large",
+            Self::BadCpuCount => "the platform's number of CPUs is zero or too large",
+            Self::BadKernel(error) => {
+                return write!(f, "the clear policy cannot be used: {error}, or calibrate anew");
+            }
+            Self::TooSmall => "the metadata do not fit into the physical memory",
+        })
+    }
+}
+
+impl core::error::Error for InitError {}
+
 macro_rules! say {
     ($($type:ident { $($variant:ident => $text:literal),* $(,)? })*) => {$(
         impl fmt::Display for $type {
@@ -260,17 +280,6 @@ macro_rules! say {
 }
 
 say! {
-    InitError {
-        NoMemory => "no physical memory was given",
-        TooManyRanges => "too many physical ranges",
-        Unaligned => "a physical range is not a multiple of 4 KiB",
-        Overlapping => "physical ranges overlap or are out of order",
-        BeyondPhysical => "a physical range ends beyond 64 TiB",
-        BadNode => "a node number is too large",
-        BadCpuCount => "the platform's number of CPUs is zero or too large",
-        BadKernel => "the clear policy names a kernel that this processor cannot run: calibrate anew",
-        TooSmall => "the metadata do not fit into the physical memory",
-    }
     AllocError {
         OutOfMemory => "out of memory",
         BadOrder => "order too large for this call",

@@ -94,7 +94,7 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
     /// [`InitError`].
     pub fn new(platform: &'p P, ranges: &[MemoryRange], config: AllocatorConfig) -> Result<Self, InitError> {
         let nodes = check(platform, ranges)?;
-        let clearer = Clearer::new(platform, config.clear.as_ref()).map_err(|_| InitError::BadKernel)?;
+        let clearer = Clearer::new(platform, config.clear.as_ref()).map_err(InitError::BadKernel)?;
         let mut boot = BootMemory::new(platform);
         for range in ranges {
             boot.add(range.frames, range.node, range.zeroed)?;

@@ -7,7 +7,7 @@ use quire::arch::{ClearKernel, CopyKernel, Protection};
 use quire::clear::ClearPolicy;
 use quire::cpu::CpuId;
 use quire::error::FaultError;
-use quire::limits::CLEAR_STRETCH_BYTES;
+use quire::limits::{CLEAR_NEAR_BYTES, CLEAR_OWN_BYTES, CLEAR_STRETCH_BYTES};
 use quire::manager::{Config, MemoryManager};
 use quire::page_alloc::{AllocatorConfig, MemoryRange, PageAllocator, Zeroes};
 use quire::vm::{Access, FolioPolicy, MapRequest, Mm, Placement};
@@ -16,22 +16,27 @@ use crate::common::{order, ranges_of};
 use crate::machine::{Event, Watched};
 
 const MIB: u64 = 1 << 20;
-const BASE: u64 = 64 * MIB;
+const GIB: u64 = 1 << 30;
+const BASE: u64 = GIB;
 
 type Space<'a, 'm> = Mm<'a, Watched<'m>>;
 
-/// Runs `test` in an address space of a machine that writes down what it does, with folios of this order.
+/// Runs `test` in an address space of a machine that writes down what it does, with folios of this order, each of which is
+/// whole when its fault returns.
 fn with_folios(
     folios: Order,
     policy: Option<ClearPolicy>,
     test: impl FnOnce(&Hosted, &Watched<'_>, &Space<'_, '_>),
 ) {
-    let machine = HostedConfig::new(32 * MIB).build().unwrap();
+    // Room for one folio of any order, wherever the tables stand.
+    let bytes = if folios == Order::GIGANTIC { 2 * GIB + 256 * MIB } else { 32 * MIB };
+    let machine = HostedConfig::new(bytes).build().unwrap();
     let watched = Watched::new(&machine);
     machine.run_on(CpuId(0), || {
         let zeroes = Zeroes { remember: false, ..Zeroes::default() };
         let allocator = AllocatorConfig { clear: policy, zeroes, ..AllocatorConfig::default() };
-        let config = Config { folios: FolioPolicy::only(folios), allocator, ..Config::default() };
+        let folios = FolioPolicy::only(folios).with_on_demand(false);
+        let config = Config { folios, allocator, ..Config::default() };
         let manager = MemoryManager::new(&watched, &ranges_of(&machine), &config).unwrap();
         manager.pages().drain_local();
         let before = manager.meminfo().frames;
@@ -61,29 +66,80 @@ fn clears(events: &[Event]) -> Vec<(FrameRange, ClearKernel)> {
     clears.collect()
 }
 
+/// One fault behind the middle of a folio: what was cleared, in order, and how many frames behind the folio's start the touched
+/// one stands. Each frame was cleared once, and others had their turn between two stretches.
+fn one_fault(
+    folios: Order,
+    policy: Option<ClearPolicy>,
+    test: impl FnOnce(&[(FrameRange, ClearKernel)], u64),
+) {
+    with_folios(folios, policy, |machine, watched, mm| {
+        let bytes = folios.bytes();
+        mm.mmap(&anonymous(bytes.max(2 * MIB))).unwrap();
+        let touched = bytes / 2 + 4096;
+        let outcome = mm.fault(VirtAddr(BASE + touched), Access::Write).unwrap();
+        assert_eq!(outcome.order, folios);
+        let events = watched.events();
+        let clears = clears(&events);
+        let mut sorted: Vec<FrameRange> = clears.iter().map(|(frames, _)| *frames).collect();
+        sorted.sort_by_key(|frames| frames.start);
+        assert!(sorted.windows(2).all(|pair| pair[0].end() == pair[1].start), "each frame once: {sorted:?}");
+        let frames: u64 = sorted.iter().map(|frames| frames.count).sum();
+        assert_eq!(frames, folios.frames(), "each frame once");
+        let points = events.iter().filter(|event| **event == Event::Point).count() as u64;
+        assert_eq!(points, (bytes / CLEAR_STRETCH_BYTES).saturating_sub(1), "{folios:?}");
+        let mut byte = [1];
+        machine.read(VirtAddr(BASE + touched), &mut byte).unwrap();
+        assert_eq!(byte, [0]);
+        test(&clears, touched / 4096);
+    });
+}
+
+/// The neighbourhood of the access is the last piece that is cleared, and nothing else is in that piece.
+fn the_last_is_near(folios: Order, policy: Option<ClearPolicy>, frames_near: u64) {
+    one_fault(folios, policy, |clears, touched| {
+        let first = clears.iter().map(|(frames, _)| frames.start).min().unwrap();
+        let last = clears.last().unwrap().0;
+        let near = first.add(touched / frames_near * frames_near);
+        assert_eq!((last.start, last.count), (near, frames_near), "{folios:?}");
+        assert!(clears.len() > 2, "{folios:?}: something before and behind it comes first: {clears:?}");
+    });
+}
+
 #[test]
 fn a_fault_clears_what_is_touched_last() {
-    // What the core's own caches hold is cleared in one go.
-    for (folios, frames_near) in [(4, 16), (5, 32), (6, 64), (7, 1), (9, 4)] {
-        with_folios(order(folios), None, |machine, watched, mm| {
-            let bytes = order(folios).bytes();
-            mm.mmap(&anonymous(2 * MIB)).unwrap();
-            let touched = BASE + bytes / 2 + 4096;
-            mm.fault(VirtAddr(touched), Access::Write).unwrap();
-            let events = watched.events();
-            let clears = clears(&events);
-            let frames: u64 = clears.iter().map(|(frames, _)| frames.count).sum();
-            assert_eq!(frames, order(folios).frames(), "each frame once");
-            let first = clears.iter().map(|(frames, _)| frames.start).min().unwrap();
-            let last = clears.last().unwrap().0;
-            let near = first.add((touched - BASE) / 4096 / frames_near * frames_near);
-            assert_eq!((last.start, last.count), (near, frames_near), "order {folios}");
-            let points = events.iter().filter(|event| **event == Event::Point).count() as u64;
-            assert_eq!(points, (bytes / CLEAR_STRETCH_BYTES).saturating_sub(1), "order {folios}");
-            let mut byte = [1];
-            machine.read(VirtAddr(touched), &mut byte).unwrap();
-            assert_eq!(byte, [0]);
+    for (folios, frames_near) in [(7, 1), (8, 2), (9, 4)] {
+        the_last_is_near(order(folios), None, frames_near);
+    }
+}
+
+/// A folio of 1 GiB that is cleared as a whole before its fault returns.
+#[test]
+#[cfg(not(miri))]
+fn a_fault_clears_what_is_touched_of_a_gigabyte_last() {
+    the_last_is_near(Order::GIGANTIC, None, CLEAR_NEAR_BYTES / 4096);
+}
+
+/// Up to 256 KiB through a core's own caches nothing comes last: all of it is at hand, and goes in one ascending run.
+#[test]
+fn what_the_own_caches_hold_is_cleared_in_one_run() {
+    for folios in [4, 5, 6] {
+        assert!(order(folios).bytes() <= CLEAR_OWN_BYTES);
+        one_fault(order(folios), None, |clears, _| {
+            let [(run, kernel)] = clears else { panic!("order {folios} in pieces: {clears:?}") };
+            assert_eq!(run.count, order(folios).frames());
+            assert!(!kernel.is_streaming(), "order {folios} by {kernel:?}");
         });
+    }
+}
+
+/// As many bytes past the caches are not at hand, so that the neighbourhood comes last again. 64 KiB are one.
+#[test]
+fn what_goes_past_the_own_caches_leaves_the_neighbourhood_to_the_last() {
+    let policy = ClearPolicy::only(ClearKernel::Movnti, CopyKernel::String);
+    one_fault(order(4), Some(policy), |clears, _| assert_eq!(clears.len(), 1));
+    for folios in [5, 6] {
+        the_last_is_near(order(folios), Some(policy), 1);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The table of kernels: what it suggests, what follows from measurements, and what it refuses.
 
-use hosted::HostedConfig;
+use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange};
 use quire::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures, Feature};
 use quire::clear::{
@@ -77,27 +77,66 @@ fn the_suggestion_falls_to_what_there_is() {
     }
 }
 
-#[test]
-fn a_policy_that_the_processor_cannot_run_is_refused_by_name() {
-    let machine = HostedConfig::new(4 * MIB).build().unwrap();
+/// On processors without `feature`, a policy that `change` has spoilt is refused wherever one can be given, and leaves what was in
+/// force; `test` gets the machine's clearer and what every refusal must say.
+fn without(
+    feature: Feature,
+    kernel: &'static str,
+    change: impl FnOnce(&mut ClearPolicy),
+    test: impl FnOnce(&Hosted, &Clearer, KernelError),
+) {
+    let machine = HostedConfig::new(4 * MIB).without(feature).build().unwrap();
     machine.run_on(CpuId(0), || {
         let clearer = Clearer::new(&machine, None).unwrap();
         let before = clearer.policy();
-        let lacking = ClearKernel::ALL.into_iter().find(|kernel| kernel.on(machine.features()).is_err());
-        let Some(lacking) = lacking else { return };
-        let feature = lacking.needs().unwrap().name();
         let mut policy = before;
-        policy.clear[1][2][7] = lacking;
-        let refused = KernelError::Missing { kernel: lacking.name(), feature };
+        change(&mut policy);
+        let refused = KernelError::Missing { kernel, feature: feature.name() };
         assert_eq!(clearer.set_policy(&policy), Err(refused));
         assert_eq!(clearer.policy(), before);
         assert_eq!(Clearer::new(&machine, Some(&policy)).map(|_| ()), Err(refused));
         let config = AllocatorConfig { clear: Some(policy), ..AllocatorConfig::default() };
-        let refused = PageAllocator::new(&machine, &ranges_of(&machine), config).map(|_| ());
-        assert_eq!(refused, Err(InitError::BadKernel));
-        let scratch = FrameRange::new(Frame(0), 64);
-        assert!(measure_clear(&machine, &clearer, lacking, 0, scratch, 0).is_err());
+        let error = PageAllocator::new(&machine, &ranges_of(&machine), config).map(|_| ()).unwrap_err();
+        assert_eq!(error, InitError::BadKernel(refused));
+        let said = error.to_string();
+        let names = [kernel, feature.name()].map(|name| format!("`{name}`"));
+        assert!(names.iter().all(|name| said.contains(name)), "{said}");
+        assert!(said.ends_with(": choose another one, or calibrate anew"), "{said}");
+        test(&machine, &clearer, refused);
     });
+}
+
+const SCRATCH: FrameRange = FrameRange::new(Frame(0), 64);
+
+/// Whatever the host has, each kernel is tried on a machine without what it needs.
+#[test]
+fn a_clear_that_the_processor_cannot_do_is_refused_by_name() {
+    for kernel in ClearKernel::ALL {
+        let Some(feature) = kernel.needs() else { continue };
+        without(
+            feature,
+            kernel.name(),
+            |policy| policy.clear[1][2][7] = kernel,
+            |machine, clearer, refused| {
+                assert_eq!(measure_clear(machine, clearer, kernel, 0, SCRATCH, 0), Err(refused));
+            },
+        );
+    }
+}
+
+#[test]
+fn a_copy_that_the_processor_cannot_do_is_refused_by_name() {
+    for kernel in CopyKernel::ALL {
+        let Some(feature) = kernel.needs() else { continue };
+        without(
+            feature,
+            kernel.name(),
+            |policy| policy.copy[2][0][18] = kernel,
+            |machine, clearer, refused| {
+                assert_eq!(measure_copy(machine, clearer, kernel, 0, SCRATCH, 0), Err(refused));
+            },
+        );
+    }
 }
 
 #[test]

@@ -1,9 +1,21 @@
 //! `quire calibrate` as a user runs it.
 
+use std::path::Path;
 use std::process::{Command, Output};
 
+use serde_json::Value;
+
+/// The command of a user with this cache, so that none of it touches that of who runs the tests.
+fn quire(cache: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
+    command.args(arguments).env("XDG_CACHE_HOME", cache).output().unwrap()
+}
+
 fn calibrate(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_quire")).arg("calibrate").args(arguments).output().unwrap()
+    let nowhere = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nowhere");
+    let output = quire(&nowhere, &[&["calibrate"], arguments].concat());
+    assert!(!nowhere.exists(), "{arguments:?} is kept nowhere");
+    output
 }
 
 fn text(bytes: &[u8]) -> &str {
@@ -29,11 +41,47 @@ fn what_is_measured_is_shown_saved_and_loaded() {
     let saved = std::fs::read_to_string(file).unwrap();
     assert_eq!(text(&loaded.stdout), saved);
     check_stretches(shown, &saved);
+    check_replay(directory.path(), &saved);
+}
+
+/// A replay clears by what is kept of this machine, and says so; by what is asked for before that; and by neither where it is
+/// another machine's.
+fn check_replay(cache: &Path, saved: &str) {
+    let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/../../traces/gcc.qtrace");
+    let replay =
+        |more: &[&str]| quire(cache, &[&["replay", "--rounds", "1", "--json", "-", trace], more].concat());
+    let source = |output: Output| {
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let line: Value = serde_json::from_str(text(&output.stdout)).unwrap();
+        let source = &line["clear_policy"];
+        let why = source["why"].as_str().unwrap_or_default().to_owned();
+        // The report for readers says the same.
+        assert!(text(&output.stderr).contains(&why), "{}", text(&output.stderr));
+        (source["from"].as_str().unwrap().to_owned(), source["file"].as_str().map(str::to_owned), why)
+    };
+    let kept = cache.join("quire/calibration.json");
+    let name = kept.to_str().unwrap();
+    let (from, file, why) = source(replay(&[]));
+    assert_eq!((from.as_str(), file), ("suggested", None));
+    assert!(why.contains("`quire calibrate`"), "{why}");
+    std::fs::create_dir(cache.join("quire")).unwrap();
+    std::fs::write(&kept, saved).unwrap();
+    let measured = ("measured".to_owned(), Some(name.to_owned()), String::new());
+    assert_eq!(source(replay(&[])), measured);
+    assert_eq!(source(replay(&["--calibration", name])), measured);
+    let other = saved.replacen("\"last_cache_bytes\": ", "\"last_cache_bytes\": 1", 1);
+    std::fs::write(&kept, other).unwrap();
+    let (from, file, why) = source(replay(&[]));
+    assert_eq!((from.as_str(), file), ("suggested", None));
+    assert!(why.contains("caches of") && why.contains("calibrate anew"), "{why}");
+    let refused = replay(&["--calibration", name]);
+    assert!(!refused.status.success() && refused.stdout.is_empty());
+    assert_eq!(text(&refused.stderr).lines().count(), 1, "{}", text(&refused.stderr));
 }
 
 /// Every stretch was measured, on every number of threads; one of them is marked, and is the policy's.
 fn check_stretches(shown: &str, saved: &str) {
-    let saved: serde_json::Value = serde_json::from_str(saved).unwrap();
+    let saved: Value = serde_json::from_str(saved).unwrap();
     let figures = saved["stretches"].as_array().unwrap();
     let lengths = ["512KiB", "1MiB", "2MiB", "4MiB", "8MiB"];
     let threads = figures.iter().map(|figure| figure["threads"].as_u64().unwrap()).max().unwrap();

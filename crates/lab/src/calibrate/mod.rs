@@ -1,5 +1,6 @@
 //! `quire calibrate`: measures the ways to clear and copy memory on this machine, and shows which one is chosen for what.
 
+mod kept;
 mod measure;
 mod saved;
 mod show;
@@ -12,19 +13,22 @@ use anyhow::Result;
 use quire::arch::CpuFeatures;
 use quire::clear::{Calibration, ClearPolicy};
 
+pub use kept::{Chosen, choose, place};
 pub use measure::{Effort, measure};
 pub use saved::{Saved, load, save};
 
 /// Measures the ways to clear and copy memory on this machine, and shows which one is chosen for what.
+///
+/// What was measured is kept in $XDG_CACHE_HOME/quire/calibration.json, or in ~/.cache, where `quire replay` finds it.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Few extents, little memory: shows that everything works, the figures say little.
+    /// Few extents, little memory: shows that everything works, the figures say little, and are kept only where --save says.
     #[arg(long)]
     smoke: bool,
     /// Show what was saved in FILE instead of measuring.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["save", "smoke"])]
     load: Option<PathBuf>,
-    /// Save what was measured to FILE.
+    /// Save what was measured to FILE, and keep it nowhere else.
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
     /// Write what was measured as JSON to standard output, and everything else to standard error.
@@ -60,7 +64,25 @@ pub fn run(args: &Args) -> Result<()> {
         serde_json::to_writer_pretty(&mut out, &Saved::of(&calibration))?;
         writeln!(out)?;
     }
-    args.save.as_deref().map_or(Ok(()), |path: &Path| save(&calibration, path))
+    match &args.save {
+        Some(path) => save(&calibration, path),
+        None if args.smoke || args.load.is_some() => Ok(()),
+        None => {
+            keep_here(&calibration, place().as_deref());
+            Ok(())
+        }
+    }
+}
+
+/// Keeps what was measured, and says where. What was asked for is shown already, so it is no failure when it cannot be kept.
+fn keep_here(calibration: &Calibration, place: Option<&Path>) {
+    let Some(place) = place else {
+        return eprintln!("quire: not kept, since there is no home for it: use --save FILE");
+    };
+    match kept::keep(calibration, place) {
+        Ok(()) => eprintln!("quire: kept in {}", place.display()),
+        Err(error) => eprintln!("quire: not kept: {error:#}; use --save FILE"),
+    }
 }
 
 /// What was measured of this machine in this process.

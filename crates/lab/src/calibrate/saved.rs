@@ -1,29 +1,46 @@
-//! A calibration as a file: JSON, a line for each figure.
+//! A calibration as a file: JSON, with the machine that it is of, and each figure by name.
 
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use procfs::Current;
-use quire::arch::{Caches, ClearKernel, CopyKernel};
+use quire::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures, Feature};
 use quire::clear::{Calibration, Cost, Measured, STRETCHES, Stretch, THREADS, bytes_of, class_of, cpus_of};
 use serde::{Deserialize, Serialize};
 
 use crate::bench::row::write_atomically;
 
-const VERSION: u32 = 2;
+/// Of the form below. 2 named the machine by its processor's name alone.
+const VERSION: u32 = 3;
+
+/// What tells the form, whatever else there is.
+#[derive(Deserialize)]
+struct Form {
+    version: u32,
+}
 
 /// What is saved.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Saved {
     /// Of this form.
     version: u32,
-    /// The processor that was measured.
-    cpu: String,
+    machine: Machine,
     stretch_bytes: u64,
-    last_cache_bytes: u64,
     clear: Vec<Figure>,
     copy: Vec<Figure>,
     stretches: Vec<StretchFigure>,
+}
+
+/// What figures and policy depend on, as far as the machine says it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Machine {
+    /// The processor's name for itself.
+    cpu: String,
+    /// By Linux's names, those that a kernel may need.
+    features: Vec<String>,
+    first_cache_bytes: u64,
+    second_cache_bytes: u64,
+    last_cache_bytes: u64,
 }
 
 /// What one kernel costs for one extent.
@@ -53,32 +70,82 @@ fn cpu() -> String {
     found.and_then(|info| info.model_name(0).map(str::to_owned)).unwrap_or_default()
 }
 
+impl Machine {
+    /// The one that this runs on.
+    fn this() -> Self {
+        let (features, caches) = (CpuFeatures::detect(), Caches::detect());
+        let names = Feature::ALL.into_iter().filter(|&feature| features.has(feature));
+        Self {
+            cpu: cpu(),
+            features: names.map(|feature| feature.name().to_owned()).collect(),
+            first_cache_bytes: caches.first,
+            second_cache_bytes: caches.second,
+            last_cache_bytes: caches.last,
+        }
+    }
+
+    /// Whether figures of this machine say anything of another. A guest with the same processor may have fewer features, and
+    /// another share of the caches.
+    fn check(&self, other: &Self) -> Result<()> {
+        if self.cpu.is_empty() || other.cpu.is_empty() {
+            bail!(
+                "the processor does not say its name, so nobody knows whether figures are its own: calibrate anew each time"
+            );
+        }
+        if self.cpu != other.cpu {
+            bail!("figures of `{}`, and this is `{}`: calibrate anew", self.cpu, other.cpu);
+        }
+        if self.features != other.features {
+            let (theirs, own) = (self.features.join(" "), other.features.join(" "));
+            bail!("figures of a processor with `{theirs}`, and this one has `{own}`: calibrate anew");
+        }
+        let caches = |machine: &Self| {
+            [machine.first_cache_bytes, machine.second_cache_bytes, machine.last_cache_bytes]
+                .map(|bytes| bytes >> 10)
+        };
+        let (theirs, own) = (caches(self), caches(other));
+        if theirs != own {
+            bail!("figures with caches of {theirs:?} KiB, and this machine's have {own:?}: calibrate anew");
+        }
+        Ok(())
+    }
+}
+
 impl Saved {
     /// A calibration of this machine.
     pub fn of(calibration: &Calibration) -> Self {
         Self {
             version: VERSION,
-            cpu: cpu(),
+            machine: Machine { last_cache_bytes: calibration.last_cache, ..Machine::this() },
             stretch_bytes: calibration.stretch.bytes(),
-            last_cache_bytes: calibration.last_cache,
             clear: figures(&calibration.clear, |at| ClearKernel::ALL[at].name()),
             copy: figures(&calibration.copy, |at| CopyKernel::ALL[at].name()),
             stretches: stretches(calibration),
         }
     }
 
+    /// What the bytes of a file say.
+    ///
+    /// # Errors
+    /// Another form, or none of ours.
+    fn parse(bytes: &[u8]) -> Result<Self> {
+        const NONE: &str = "no calibration: make one with `quire calibrate`";
+        // First, so that a file of another form is told from one that was never ours.
+        let Form { version } = serde_json::from_slice(bytes).context(NONE)?;
+        if version != VERSION {
+            bail!("a form of version {version}, where {VERSION} is known: calibrate anew");
+        }
+        serde_json::from_slice(bytes).context(NONE)
+    }
+
     /// Back again.
     ///
     /// # Errors
-    /// Another form, another processor, a kernel or an extent that there is not.
+    /// Another machine, a kernel or an extent that there is not.
     pub fn calibration(&self) -> Result<Calibration> {
-        if self.version != VERSION {
-            bail!("a form of version {}, where {VERSION} is known: calibrate anew", self.version);
-        }
-        if self.cpu != cpu() {
-            bail!("figures of `{}`, and this is `{}`: calibrate anew", self.cpu, cpu());
-        }
-        let mut calibration = Calibration::empty(Caches { last: self.last_cache_bytes, ..Caches::default() });
+        self.machine.check(&Machine::this())?;
+        let last = self.machine.last_cache_bytes;
+        let mut calibration = Calibration::empty(Caches { last, ..Caches::default() });
         calibration.stretch = Stretch::of(self.stretch_bytes)?;
         for figure in &self.clear {
             let kernel = ClearKernel::from_name(&figure.kernel).with_context(|| figure.kernel.clone())?;
@@ -176,10 +243,8 @@ pub fn save(calibration: &Calibration, path: &Path) -> Result<()> {
 /// A file that cannot be read or is none of ours; figures that are not this machine's.
 pub fn load(path: &Path) -> Result<Calibration> {
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let saved: Saved = serde_json::from_slice(&bytes).with_context(|| {
-        format!("{} is no calibration: make one with `quire calibrate --save`", path.display())
-    })?;
-    saved.calibration().with_context(|| format!("{} cannot be used", path.display()))
+    let calibration = Saved::parse(&bytes).and_then(|saved| saved.calibration());
+    calibration.with_context(|| format!("{} cannot be used", path.display()))
 }
 
 #[cfg(test)]

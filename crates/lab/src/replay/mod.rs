@@ -42,6 +42,7 @@ pub(crate) use background::{Behind, Moment, Plan as BackgroundPlan, Recording};
 pub use error::ReplayError;
 
 use crate::bench::{machine, row};
+use crate::calibrate::{self, Chosen};
 use costs::Stopwatch;
 use policy::{FolioChoice, FolioSize, parse_folio, parse_memory};
 use progress::Progress;
@@ -73,6 +74,10 @@ pub struct Args {
     /// Step the naive model beside Quire, access pages through modelled TLBs, and stop at the first difference.
     #[arg(long)]
     check: bool,
+    /// Clear and copy memory by the calibration that `quire calibrate --save` wrote to FILE. Default: by the one that `quire calibrate`
+    /// has kept of this machine, or, where there is none, by what the processor suggests.
+    #[arg(long, value_name = "FILE")]
+    calibration: Option<PathBuf>,
     /// Write the figures as JSON lines to FILE (`-`: to standard output, everything else to standard error).
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -91,6 +96,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     // Damage anywhere in any file shows before anything is printed.
     let surveys = args.files.iter().map(|path| survey(path)).collect::<Result<Vec<_>>>()?;
+    let chosen = calibrate::choose(args.calibration.as_deref())?;
     if !args.check && machine::is_debug_build() {
         eprintln!("quire: built without --release: these times are not to be compared with anything");
     }
@@ -98,7 +104,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut lines = Vec::new();
     let mut sound = true;
     for (path, survey) in args.files.iter().zip(&surveys) {
-        match replay_file(args, path, survey, (&watch, &described), &mut out) {
+        match replay_file(args, path, survey, (&watch, &described, &chosen), &mut out) {
             Ok(reports) => {
                 sound &= reports.iter().all(|report| report.frames_leaked == 0);
                 for report in &reports {
@@ -137,7 +143,7 @@ fn replay_file(
     args: &Args,
     path: &Path,
     survey: &Survey,
-    (watch, machine): (&Stopwatch, &Value),
+    (watch, machine, clear): (&Stopwatch, &Value, &Chosen),
     out: &mut dyn Write,
 ) -> Result<Vec<Report>, ReplayError> {
     let sizes: Vec<FolioSize> = match args.folio {
@@ -147,7 +153,8 @@ fn replay_file(
     let memory_bytes = args.memory.unwrap_or(survey.needed);
     let cpus = args.cpus.unwrap_or(survey.header.cpus).clamp(1, quire::limits::MAX_CPUS as u32) as usize;
     let rounds = if args.check { 1 } else { args.rounds };
-    let context = Context { path, survey, watch, machine, memory_bytes, cpus, rounds, check: args.check };
+    let context =
+        Context { path, survey, watch, machine, memory_bytes, cpus, rounds, check: args.check, clear };
     let mut progress = Progress::new(path.display().to_string());
     progress.expect(survey.header.events * sizes.len() as u64 * u64::from(rounds));
     let mut world = None;
@@ -160,7 +167,7 @@ fn replay_file(
             let kept = world.take().filter(|_| !args.check);
             let world = world.insert(match kept {
                 Some(world) => world,
-                None => World::new(memory_bytes, cpus, args.check)?,
+                None => World::new(memory_bytes, cpus, args.check)?.clearing_by(clear.policy),
             });
             let outcome = world.replay(path, survey, *size, watch, &mut progress)?;
             if best.as_ref().is_none_or(|best| outcome.quire_ns() < best.quire_ns()) {

@@ -1,7 +1,7 @@
 //! What a replay showed, as one JSON object a line. `docs/replay.md` says what each field means.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde_json::Value;
@@ -12,6 +12,7 @@ use super::memory::Usage;
 use super::policy::order_name;
 use super::run::Outcome;
 use super::survey::Survey;
+use crate::calibrate::Chosen;
 use crate::trace::Tier;
 
 /// The version of the fields below.
@@ -43,6 +44,7 @@ pub(super) struct Report {
     pub(super) flushes: Flushes,
     pub(super) bytes_cleared: u64,
     pub(super) bytes_copied: u64,
+    pub(super) clear_policy: PolicySource,
     pub(super) pages_mapped_around: u64,
     pub(super) pages_touched_around: u64,
     pub(super) faults_given_up: u64,
@@ -69,6 +71,24 @@ pub(super) struct Recorded {
     pub(super) tier: &'static str,
     pub(super) thp_disabled: bool,
     pub(super) records_lost: u64,
+}
+
+/// Where the policy comes from by which memory was cleared and copied.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct PolicySource {
+    /// `measured` or `suggested`.
+    pub(super) from: &'static str,
+    /// The calibration.
+    pub(super) file: Option<PathBuf>,
+    /// Why nothing that was measured counts, and the cure.
+    pub(super) why: Option<String>,
+}
+
+impl PolicySource {
+    fn of(chosen: &Chosen) -> Self {
+        let from = if chosen.policy.is_some() { "measured" } else { "suggested" };
+        Self { from, file: chosen.file.clone(), why: chosen.why.clone() }
+    }
 }
 
 /// Flushes of modelled TLBs.
@@ -122,6 +142,7 @@ pub(super) struct Context<'a> {
     pub(super) cpus: usize,
     pub(super) rounds: u32,
     pub(super) check: bool,
+    pub(super) clear: &'a Chosen,
 }
 
 impl Report {
@@ -175,6 +196,7 @@ impl Report {
             },
             bytes_cleared: machine.bytes_cleared,
             bytes_copied: machine.bytes_copied,
+            clear_policy: PolicySource::of(context.clear),
             pages_mapped_around: outcome.mapped_around,
             pages_touched_around: outcome.counts.around_touched,
             faults_given_up: outcome.counts.given_up,

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use hosted::{Counters, Hosted, HostedConfig, OnViolation};
 use quire::addr::FrameRange;
+use quire::clear::ClearPolicy;
 use quire::cpu::CpuId;
 use quire::manager::{Config, MemoryManager, MemoryRange};
 use quire::page_alloc::{AllocatorConfig, Zeroes};
@@ -29,6 +30,8 @@ pub(super) struct World {
     fresh: bool,
     /// What goes on beside the replay.
     pub(super) background: Option<Plan>,
+    /// By which memory is cleared and copied; `None` for what the processor suggests.
+    clear: Option<ClearPolicy>,
 }
 
 /// What one replay showed.
@@ -70,7 +73,12 @@ impl World {
             HostedConfig { real_ipis: false, ..HostedConfig::bench(bytes) }
         };
         let machine = config.with_cpus(cpus).build()?;
-        Ok(Self { machine, bytes, check, fresh: true, background: None })
+        Ok(Self { machine, bytes, check, fresh: true, background: None, clear: None })
+    }
+
+    /// The same with memory cleared and copied by this policy; `None` for what the processor suggests.
+    pub(super) fn clearing_by(self, clear: Option<ClearPolicy>) -> Self {
+        Self { clear, ..self }
     }
 
     /// Replays the trace.
@@ -101,7 +109,7 @@ impl World {
         // Each event runs as the CPU of its thread, so the setup must not hold CPU 0 any longer.
         // Each round clears what the recorded kernel had to clear, whatever the round before left.
         let zeroes = Zeroes { remember: false, ..Zeroes::default() };
-        let allocator = AllocatorConfig { zeroes, ..AllocatorConfig::default() };
+        let allocator = AllocatorConfig { zeroes, clear: self.clear, ..AllocatorConfig::default() };
         let config = Config { folios: size.policy(), allocator, ..Config::default() };
         let manager = machine
             .run_on(CpuId(0), || MemoryManager::new(machine, &ranges, &config))

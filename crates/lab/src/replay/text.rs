@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::faults::KINDS;
 use super::policy::exact_bytes;
-use super::report::{Cost, Report};
+use super::report::{Cost, PolicySource, Report};
 use crate::bench::table;
 
 /// The first lines of a trace's section.
@@ -32,7 +32,23 @@ pub(super) fn heading(report: &Report) -> String {
             recorded.records_lost
         );
     }
-    text
+    text + &clear_policy(&report.clear_policy)
+}
+
+/// By which policy memory was cleared and copied.
+fn clear_policy(source: &PolicySource) -> String {
+    let mut text = "memory is cleared and copied as ".to_owned();
+    text += match source.from {
+        "measured" => "was measured best on this machine",
+        _ => "the processor suggests",
+    };
+    if let Some(file) = &source.file {
+        let _ = write!(text, " ({})", file.display());
+    }
+    if let Some(why) = &source.why {
+        let _ = write!(text, ": {why}");
+    }
+    text + "\n"
 }
 
 /// The arguments as a shell would take them.

@@ -1,4 +1,6 @@
 use hosted::FailurePlan;
+use quire::arch::{ClearKernel, CopyKernel, Feature};
+use quire::error::InitError;
 
 use super::*;
 use crate::replay::policy::{FolioChoice, parse_folio};
@@ -51,4 +53,17 @@ fn what_the_library_is_asked_does_not_depend_on_the_round_or_on_checking() {
     let first = counted(&mut world);
     assert_eq!(first, counted(&mut world), "memory that was used before");
     assert_eq!(first, counted(&mut World::new(256 << 20, 2, true).expect("a machine")));
+}
+
+/// A policy that the machine cannot run would not be noticed if another one were used.
+#[test]
+fn the_policy_that_was_chosen_is_the_one_that_clears() {
+    let policy = ClearPolicy::only(ClearKernel::Nt16, CopyKernel::String);
+    let plain = HostedConfig::bench(256 << 20).with_cpus(2).without(Feature::Sse2);
+    let world = World::new(256 << 20, 2, false).expect("a machine");
+    let mut world = World { machine: plain.build().expect("a machine"), ..world }.clearing_by(Some(policy));
+    match replay(&mut world, "gcc.qtrace", "4K") {
+        Err(ReplayError::TooSmall { source: InitError::BadKernel(_), .. }) => {}
+        other => panic!("it was not used: {:?}", other.map(|_| ())),
+    }
 }

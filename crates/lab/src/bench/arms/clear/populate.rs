@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use hosted::Hosted;
-use quire::addr::Order;
+use quire::addr::{FrameRange, Order};
 use quire::clear::ClearPolicy;
 use quire::manager::{Config, MemoryManager};
 use quire::page_alloc::AllocatorConfig;
@@ -12,6 +12,7 @@ use quire::vm::{Advice, FolioPolicy};
 use rustix::mm::Advice as Linux;
 
 use super::fill::rate;
+use super::grounds::{mark, zero_pages};
 use super::huge::{Chooser, Pool};
 use super::raw::{Machines, Raw};
 use super::{RATE, Setting, kernels};
@@ -99,7 +100,9 @@ impl Prepared for OursReady<'_> {
         let case = self.case;
         let said = |error: &dyn std::fmt::Display| Skip(error.to_string());
         let machine = &*self.machine;
-        machine.run_on(quire::cpu::CpuId(0), || {
+        let (sample, zeroes) = machine.run_on(quire::cpu::CpuId(0), || {
+            // As the kernels by themselves have it: what was cleared in the round before would pass for cleared in this one.
+            ours::ranges(machine, false).iter().for_each(|range| mark(machine, range.frames));
             let manager = MemoryManager::new(machine, &ours::ranges(machine, false), &self.config)
                 .map_err(|error| said(&error))?;
             let mm = manager.new_mm().map_err(|error| said(&error))?;
@@ -116,13 +119,20 @@ impl Prepared for OursReady<'_> {
                 done.map(|()| (begun, ended)).map_err(|error| Skip(format!("madvise: {error}")))
             });
             let spans = spans.into_iter().collect::<Result<Vec<_>, Skip>>()?;
+            let leaves = machine.leaves(mm.root());
+            let mapped = leaves.iter().map(|leaf| FrameRange::new(leaf.frame, leaf.frames));
+            let zeroes = mapped.map(|frames| zero_pages(machine, frames)).sum::<u64>();
             let sample = case.sample(length(&spans), mm.rss().anon);
             mm.switch_in();
             ours::unmap(&mm, case.total())?;
             mm.switch_out();
             mm.exit();
-            Ok(sample)
-        })
+            Ok((sample, zeroes))
+        })?;
+        // No figure at all is better than one of memory that nobody may be given.
+        let pages = (case.total() / PAGE) as u64;
+        assert_eq!(zeroes, pages, "pages of 4 KiB that are zero, of all that were populated");
+        Ok(sample)
     }
 }
 
@@ -234,3 +244,6 @@ impl Prepared for ThpReady {
         Ok(case.sample(nanoseconds, (case.total() / PAGE) as u64))
     }
 }
+
+#[cfg(test)]
+mod tests;

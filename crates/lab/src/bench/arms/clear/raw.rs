@@ -22,10 +22,20 @@ use crate::bench::threads::Meeting;
 pub(super) struct Machines(Rc<RefCell<Option<Rc<Hosted>>>>);
 
 impl Machines {
+    /// A machine that is there already, for the cases that it [fits](Self::bytes).
+    #[cfg(test)]
+    pub(super) fn with(machine: Hosted) -> Self {
+        Self(Rc::new(RefCell::new(Some(Rc::new(machine)))))
+    }
+
+    /// Memory for a case: a page more, so that as many are whole and aligned wherever the tables stand.
+    pub(super) fn bytes(case: &Populating) -> u64 {
+        (case.total() + case.page.max(64 << 20)) as u64
+    }
+
     /// The machine with memory and CPUs for a case.
     pub(super) fn of(&self, case: &Populating) -> Result<Rc<Hosted>, Skip> {
-        // A page more, so that as many are whole and aligned wherever the tables stand.
-        let bytes = (case.total() + case.page.max(64 << 20)) as u64;
+        let bytes = Self::bytes(case);
         let mut kept = self.0.borrow_mut();
         let fits = |machine: &&Rc<Hosted>| {
             machine.ranges()[0].bytes == bytes && machine.config().cpus == case.threads

@@ -1,0 +1,45 @@
+use hosted::HostedConfig;
+use quire::arch::{CpuFeatures, ReadyClear};
+use quire::clear::ClearPolicy;
+use quire::platform::Platform;
+
+use super::super::raw::Machines;
+use super::*;
+
+const CASE: Populating = Populating { page: 2 << 20, bytes: 8 << 20, threads: 1 };
+
+/// Lets the arm `quire` populate on a machine that brings zeroes into memory, or only says so.
+fn populate_on(clearing: bool, rounds: usize) -> Vec<Sample> {
+    let config = HostedConfig { clearing, ..HostedConfig::bench(Machines::bytes(&CASE)) };
+    let machine = config.build().unwrap();
+    let policy = ClearPolicy::suggested(CpuFeatures::detect(), machine.caches());
+    let mut arm = Ours { policy, cpus: vec![0], machines: Machines::with(machine) };
+    let mut ready = arm.setup(&CASE).unwrap();
+    (0..rounds).map(|_| ready.run().unwrap()).collect()
+}
+
+#[test]
+fn what_was_populated_is_zero_in_every_round() {
+    for sample in populate_on(true, 2) {
+        assert_eq!((sample.checksum, sample.counters["pages"]), (2048, 4));
+    }
+}
+
+/// The figure would be far ahead of everybody's.
+#[test]
+#[should_panic(expected = "pages of 4 KiB that are zero")]
+fn memory_that_nobody_cleared_is_no_sample() {
+    populate_on(false, 1);
+}
+
+#[test]
+fn one_word_of_a_page_that_is_not_zero_is_found() {
+    let machine = HostedConfig::new(1 << 20).build().unwrap();
+    machine.run_on(quire::cpu::CpuId(0), || {
+        let all = FrameRange::new(quire::addr::Frame(0), 256);
+        machine.clear(all, ReadyClear::STRING);
+        assert_eq!(zero_pages(&machine, all), 256);
+        mark(&machine, all);
+        assert_eq!(zero_pages(&machine, all), 256 - 4, "a mark for each 256 KiB");
+    });
+}

@@ -1,0 +1,57 @@
+use quire::arch::{Caches, ClearKernel};
+use quire::clear::Cost;
+use quire::platform::TouchHint;
+
+use super::*;
+
+/// Figures by which 1 GiB is cleared by a kernel that nobody would suggest where there are others.
+fn telling() -> Calibration {
+    let mut telling = Calibration::empty(Caches::detect());
+    telling.clear[0][ClearKernel::Movnti as usize][18] = Cost { fill: 1, read: 1 };
+    telling
+}
+
+#[test]
+fn the_place_is_the_users_cache() {
+    let place = |cache: &str, home: &str| {
+        place_of(|name| {
+            Some(if name == "HOME" { home } else { cache }).filter(|set| !set.is_empty()).map(Into::into)
+        })
+    };
+    assert_eq!(place("/c", "/h"), Some("/c/quire/calibration.json".into()));
+    assert_eq!(place("", "/h"), Some("/h/.cache/quire/calibration.json".into()));
+    assert_eq!(
+        place("c", "/h"),
+        Some("/h/.cache/quire/calibration.json".into()),
+        "a relative one does not count"
+    );
+    assert_eq!(place("", ""), None);
+    assert_eq!(place("", "h"), None);
+}
+
+#[test]
+fn what_was_kept_is_the_policy() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().join("not/yet/there/calibration.json");
+    assert!(kept_in(Some(&place)).why.unwrap().ends_with("run `quire calibrate`"));
+    keep(&telling(), &place).unwrap();
+    for chosen in [kept_in(Some(&place)), choose(Some(&place)).unwrap()] {
+        let policy = chosen.policy.expect("it was measured");
+        assert_eq!(policy.clear_kernel(TouchHint::Later, 1, 1 << 30), ClearKernel::Movnti);
+        assert_eq!((chosen.file.as_deref(), chosen.why), (Some(place.as_path()), None));
+    }
+}
+
+/// What is kept and of no use stands in nobody's way, but is told; what was asked for by name is refused.
+#[test]
+fn what_cannot_be_used_is_left_alone_and_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().join("calibration.json");
+    std::fs::write(&place, "{\"version\": 2}").unwrap();
+    let chosen = kept_in(Some(&place));
+    let why = chosen.why.unwrap();
+    assert!(chosen.policy.is_none() && chosen.file.is_none());
+    assert!(why.contains(place.to_str().unwrap()) && why.contains("calibrate anew"), "{why}");
+    assert!(choose(Some(&place)).is_err());
+    assert!(kept_in(None).why.unwrap().contains("--save FILE"));
+}

@@ -23,7 +23,7 @@ fn place_of(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     Some(caches?.join("quire").join("calibration.json"))
 }
 
-/// Keeps a calibration in a [place](place), the directories of which are made.
+/// Keeps a calibration in a [place], the directories of which are made.
 ///
 /// # Errors
 /// When it cannot be written.

@@ -242,7 +242,9 @@ pub fn save(calibration: &Calibration, path: &Path) -> Result<()> {
 /// # Errors
 /// A file that cannot be read or is none of ours; figures that are not this machine's.
 pub fn load(path: &Path) -> Result<Calibration> {
-    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let bytes = std::fs::read(path).with_context(|| {
+        format!("cannot read {} (make one with `quire calibrate --save`)", path.display())
+    })?;
     let calibration = Saved::parse(&bytes).and_then(|saved| saved.calibration());
     calibration.with_context(|| format!("{} cannot be used", path.display()))
 }

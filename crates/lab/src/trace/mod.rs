@@ -13,6 +13,7 @@ mod event;
 mod header;
 mod layout;
 mod reader;
+mod settle;
 mod wire;
 mod writer;
 
@@ -24,6 +25,7 @@ pub use event::{
 pub use header::{Clock, FaultKinds, Header, Program, Tier, Totals};
 pub use layout::{Layouts, Mapping, mmap_length};
 pub use reader::TraceReader;
+pub use settle::{Placed, Settled};
 pub use writer::TraceWriter;
 
 /// The format version that this build writes, and the only one it reads.

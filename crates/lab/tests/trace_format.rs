@@ -109,10 +109,10 @@ fn map() -> impl Strategy<Value = EventKind> {
 
 fn syscall(time_ns: u64) -> impl Strategy<Value = EventKind> {
     let args = prop::array::uniform6(number());
-    (select(Call::ALL), args, any::<i64>(), number(), number(), file()).prop_map(
-        move |(call, args, result, enter, duration_ns, file)| {
+    (select(Call::ALL), args, any::<i64>(), number(), number(), file(), any::<bool>()).prop_map(
+        move |(call, args, result, enter, duration_ns, file, unordered)| {
             let enter_ns = if enter % 2 == 0 { time_ns } else { enter };
-            EventKind::Syscall(Syscall { call, args, result, enter_ns, duration_ns, file })
+            EventKind::Syscall(Syscall { call, args, result, enter_ns, duration_ns, file, unordered })
         },
     )
 }
@@ -200,6 +200,7 @@ fn small() -> Vec<Event> {
         enter_ns: 90,
         duration_ns: 30,
         file,
+        unordered: true,
     };
     let (protection, kernel_mode, major, access) = (false, false, true, Access::Execute);
     let kinds = [

@@ -2,6 +2,7 @@
 
 mod calls;
 mod emit;
+mod locks;
 mod tasks;
 mod waiting;
 
@@ -12,6 +13,7 @@ use super::queue::{Draft, DraftKind, Key, Queue};
 use super::raw::{Mapping, Raw, RawKind};
 use super::summary::Summary;
 use crate::trace::{Access, Call, EventKind, FileId, Layouts, MapCause, TraceError, TraceWriter};
+use locks::{Locks, Section};
 use waiting::Waiting;
 
 const PAGE: u64 = 4096;
@@ -36,7 +38,10 @@ pub(super) struct Assembler {
     threads: HashMap<u32, Thread>,
     processes: HashMap<u32, Process>,
     /// Forks whose flags have not come yet, by the new thread.
-    unfinished_forks: HashMap<u32, Key>,
+    unfinished_forks: HashMap<u32, UnfinishedFork>,
+    /// Threads that are inside memory calls, by memory.
+    inside: HashMap<u32, HashSet<u32>>,
+    locks: Locks,
     /// Faults that the kernel counted, by process: minor, major.
     counted: HashMap<u32, (u64, u64)>,
     layouts: Layouts,
@@ -60,19 +65,38 @@ struct PendingCall {
     call: Call,
     args: [u64; 6],
     file: Option<FileId>,
+    /// Where it held the lock of its address space.
+    section: Option<Section>,
+    /// When it told a mapping that it made or changed, which it does under that lock.
+    mapped: Option<Key>,
+    /// Another thread was inside a call of the same memory meanwhile.
+    beside_others: bool,
 }
 
+/// A fork whose flags have not come yet.
+struct UnfinishedFork {
+    key: Key,
+    parent: u32,
+    child: u32,
+}
+
+/// A fault that is not resolved yet.
 struct PendingFault {
     key: Key,
     addr: u64,
+    access: Access,
+    protection: bool,
+    kernel_mode: bool,
+    /// What was mapped around it: these stand behind it.
+    around: Vec<DraftKind>,
 }
 
 #[derive(Default)]
 struct Process {
     threads: HashSet<u32>,
     resolved: u64,
-    /// The program break after the last call; 0 until one has told it.
-    program_break: u64,
+    /// The process whose memory it works in, if not its own.
+    shares_with: Option<u32>,
 }
 
 impl Assembler {
@@ -85,6 +109,8 @@ impl Assembler {
             threads: HashMap::new(),
             processes: HashMap::new(),
             unfinished_forks: HashMap::new(),
+            inside: HashMap::new(),
+            locks: Locks::default(),
             counted: HashMap::new(),
             layouts: Layouts::default(),
             summary: Summary::default(),
@@ -151,11 +177,12 @@ impl Assembler {
             RawKind::Resolved { addr, major } => self.resolved(key, pid, tid, addr, major),
             RawKind::MapPages { device, inode, first, last } => {
                 // Without a fault it is part of a populating call, which has an event of its own.
-                if let Some(fault) = &self.thread(pid, tid).fault {
-                    let kind = DraftKind::Around { addr: fault.addr, device, inode, first, last };
-                    self.queue.put(key, Draft { pid, tid, kind });
+                if let Some(fault) = &mut self.thread(pid, tid).fault {
+                    fault.around.push(DraftKind::Around { addr: fault.addr, device, inode, first, last });
                 }
             }
+            RawKind::Locked { mm } => self.locked(key, pid, tid, mm),
+            RawKind::Unlocked { mm } => self.unlocked(key, pid, tid, mm),
             RawKind::Lost { records } => self.put(key, pid, tid, EventKind::Lost { records }),
         }
         Ok(())
@@ -175,15 +202,20 @@ impl Assembler {
     /// The thread did something else: a fault it had was not resolved, it got a signal.
     fn give_up_fault(&mut self, pid: u32, tid: u32) {
         if let Some(fault) = self.thread(pid, tid).fault.take() {
-            self.queue.release(fault.key);
+            self.put_fault(fault.key, pid, tid, fault, None);
         }
     }
 
     fn forget_thread(&mut self, tid: u32) {
-        if let Some(thread) = self.threads.remove(&tid) {
-            thread.call.iter().for_each(|call| self.queue.release(call.key));
-            thread.fault.iter().for_each(|fault| self.queue.release(fault.key));
+        if let Some(Thread { pid, call, fault, .. }) = self.threads.remove(&tid) {
+            call.iter().for_each(|call| self.end_call(call, pid, tid));
+            fault.into_iter().for_each(|fault| self.put_fault(fault.key, pid, tid, fault, None));
         }
+    }
+
+    /// The process whose memory this one works in.
+    fn memory(&self, pid: u32) -> u32 {
+        self.processes.get(&pid).and_then(|process| process.shares_with).unwrap_or(pid)
     }
 
     fn mapping(&mut self, key: Key, pid: u32, tid: u32, mapping: &Mapping) -> Result<(), TraceError> {
@@ -195,20 +227,21 @@ impl Assembler {
             false => None,
         };
         let thread = self.thread(pid, tid);
-        let growing = thread.fault.as_ref().map(|fault| fault.key);
         let cause = if thread.in_exec {
             exec_cause(mapping)
-        } else if growing.is_some() || mapping.name == "[stack]" {
+        } else if thread.fault.is_some() || mapping.name == "[stack]" {
             MapCause::StackGrowth
         } else if let Some(call) = &mut thread.call {
             match call.call {
                 // These have no event of their own that says what they map.
                 Call::Shmat | Call::RemapFilePages => MapCause::Other,
-                Call::Mmap => {
-                    call.file = file;
+                _ => {
+                    if call.call == Call::Mmap {
+                        call.file = file;
+                    }
+                    call.mapped = Some(key);
                     return Ok(());
                 }
-                _ => return Ok(()),
             }
         } else {
             MapCause::Other
@@ -222,11 +255,7 @@ impl Assembler {
         }
         let Mapping { start, len, prot, offset: file_offset, .. } = *mapping;
         let kind = EventKind::Map { cause, start, len, prot, flags, file, file_offset };
-        let draft = Draft { pid, tid, kind: DraftKind::Event(kind) };
-        match growing {
-            Some(fault) => self.queue.put_before(fault, draft),
-            None => self.queue.put(key, draft),
-        }
+        self.put(key, pid, tid, kind);
         Ok(())
     }
 
@@ -240,25 +269,34 @@ impl Assembler {
             Access::Read
         };
         let protection = error_code & error_code::PROTECTION != 0;
-        let kind =
-            EventKind::Fault { addr, access, protection, kernel_mode, major: false, duration_ns: None };
-        self.put(key, pid, tid, kind);
         self.queue.hold(key);
-        self.thread(pid, tid).fault = Some(PendingFault { key, addr });
+        let around = Vec::new();
+        let fault = PendingFault { key, addr, access, protection, kernel_mode, around };
+        self.thread(pid, tid).fault = Some(fault);
+    }
+
+    /// Puts a fault where it was resolved: that is told under the lock of its mapping, so that it is before or behind
+    /// every change of that mapping. One that was not resolved stands where it was taken.
+    fn put_fault(&mut self, at: Key, pid: u32, tid: u32, fault: PendingFault, resolved: Option<bool>) {
+        let PendingFault { key, addr, access, protection, kernel_mode, around } = fault;
+        self.queue.release(key);
+        let (time, sequence, rank) = at;
+        let duration_ns = resolved.map(|_| time.saturating_sub(key.0));
+        let major = resolved.unwrap_or(false);
+        self.put(at, pid, tid, EventKind::Fault { addr, access, protection, kernel_mode, major, duration_ns });
+        for (kind, behind) in around.into_iter().zip(1..) {
+            self.queue.put((time, sequence, rank + behind), Draft { pid, tid, kind });
+        }
     }
 
     fn resolved(&mut self, key: Key, pid: u32, tid: u32, addr: u64, is_major: bool) {
         self.processes.entry(pid).or_default().resolved += 1;
         let pending = self.thread(pid, tid).fault.take();
         if let Some(fault) = pending {
-            self.queue.release(fault.key);
             if fault.addr / PAGE == addr / PAGE {
-                if let Some(EventKind::Fault { major, duration_ns, .. }) = self.queue.kind_mut(fault.key) {
-                    *major = is_major;
-                    *duration_ns = Some(key.0.saturating_sub(fault.key.0));
-                }
-                return;
+                return self.put_fault(key, pid, tid, fault, Some(is_major));
             }
+            self.put_fault(fault.key, pid, tid, fault, None);
         }
         // The user tier sees faults only now.
         let kind = EventKind::Fault {

@@ -14,6 +14,7 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use super::RecordError;
 use super::collect::{Message, now_ns};
 use super::follow::{self, Ended, FaultCounts};
+use super::hold::Turns;
 use super::raw::{Raw, RawKind};
 use crate::trace::{Call, clone_flags};
 
@@ -56,6 +57,9 @@ struct Tracer<'a> {
     in_call: HashSet<Pid>,
     /// What the call that makes a task was asked for, by the thread that makes it.
     flags: std::collections::HashMap<Pid, u64>,
+    turns: Turns,
+    /// What threads that wait for their turn are about to call.
+    held: std::collections::HashMap<Pid, (u64, [u64; 6])>,
 }
 
 /// Runs until the program and all its descendants have ended.
@@ -64,12 +68,17 @@ pub(super) fn follow(
     before: FaultCounts,
     messages: &Sender<Message>,
 ) -> Result<Ended, RecordError> {
-    let mut tracer = Tracer { messages, in_call: HashSet::new(), flags: Default::default() };
+    let (flags, held, in_call) = Default::default();
+    let mut tracer = Tracer { messages, in_call, flags, turns: Turns::default(), held };
+    tracer.turns.own(program);
     let mut ended = Ended::default();
     loop {
-        match waitpid(Pid::from_raw(-1), Some(WaitPidFlag::__WALL)) {
+        match tracer.wait() {
             Ok(status @ (WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, _, _))) => {
                 tracer.in_call.remove(&pid);
+                tracer.held.remove(&pid);
+                let next = tracer.turns.ended(pid);
+                tracer.let_go(next);
                 if pid == program {
                     ended.exit_code = follow::exit_code(status);
                 }
@@ -94,7 +103,42 @@ fn waited_faults() -> u64 {
     follow::fault_counts(Pid::this()).map_or(0, |counts| counts.children)
 }
 
+/// While threads wait for their turn: how often to look for a stop before sleeping, and how long to sleep then.
+const LOOKS: u32 = 200;
+const NAP: std::time::Duration = std::time::Duration::from_micros(50);
+
 impl Tracer<'_> {
+    /// Waits for the next stop or end. Meanwhile the turns of threads that have waited long enough come.
+    fn wait(&mut self) -> nix::Result<WaitStatus> {
+        let mut looks = 0;
+        while self.turns.holds_any() {
+            match waitpid(Pid::from_raw(-1), Some(WaitPidFlag::__WALL | WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::StillAlive) if looks < LOOKS => std::thread::yield_now(),
+                Ok(WaitStatus::StillAlive) => std::thread::sleep(NAP),
+                other => return other,
+            }
+            looks += 1;
+            let overdue = self.turns.overdue();
+            self.let_go(overdue);
+        }
+        waitpid(Pid::from_raw(-1), Some(WaitPidFlag::__WALL))
+    }
+
+    /// Lets threads into the calls that they waited for.
+    fn let_go(&mut self, threads: impl IntoIterator<Item = Pid>) {
+        for tid in threads {
+            let Some((number, args)) = self.held.remove(&tid) else { continue };
+            // One that was killed meanwhile is reported next.
+            let _ = self.start_call(tid, number, args);
+        }
+    }
+
+    fn start_call(&mut self, tid: Pid, number: u64, args: [u64; 6]) -> Result<(), Errno> {
+        self.in_call.insert(tid);
+        self.tell(tid, RawKind::Enter { number, args });
+        ptrace::syscall(tid, None)
+    }
+
     fn stop(&mut self, status: WaitStatus) -> Result<(), Errno> {
         match status {
             WaitStatus::PtraceEvent(tid, _, libc::PTRACE_EVENT_SECCOMP) => self.entry(tid),
@@ -114,6 +158,11 @@ impl Tracer<'_> {
                 if self.in_call.remove(&former) {
                     self.in_call.insert(tid);
                 }
+                for gone in [former, tid] {
+                    let next = self.turns.ended(gone);
+                    self.let_go(next);
+                }
+                self.turns.own(tid);
                 self.resume(tid, None)
             }
             WaitStatus::PtraceEvent(tid, _, _) => self.resume(tid, None),
@@ -138,9 +187,11 @@ impl Tracer<'_> {
             _ => 0,
         };
         self.flags.insert(tid, flags);
-        self.in_call.insert(tid);
-        self.tell(tid, RawKind::Enter { number, args });
-        ptrace::syscall(tid, None)
+        if takes_turns(number, flags) && !self.turns.enters(tid) {
+            self.held.insert(tid, (number, args));
+            return Ok(());
+        }
+        self.start_call(tid, number, args)
     }
 
     fn exit(&mut self, tid: Pid) -> Result<(), Errno> {
@@ -152,6 +203,8 @@ impl Tracer<'_> {
             let number = ptrace::getregs(tid)?.orig_rax;
             self.tell(tid, RawKind::Leave { number, result });
         }
+        let next = self.turns.left(tid);
+        self.let_go(next);
         ptrace::cont(tid, None)
     }
 
@@ -159,6 +212,10 @@ impl Tracer<'_> {
         let child_tid = ptrace::getevent(tid)? as u32;
         let flags = self.flags.get(&tid).copied().unwrap_or(0);
         self.tell(tid, RawKind::NewTask { child_tid, flags });
+        let child = Pid::from_raw(child_tid as i32);
+        if self.turns.made(tid, child, flags & clone_flags::VM != 0) && self.turns.enters(child) {
+            self.let_go([child]);
+        }
         self.resume(tid, None)
     }
 
@@ -167,6 +224,17 @@ impl Tracer<'_> {
         let raw = Raw { time_ns: now_ns(), pid: 0, tid: tid.as_raw() as u32, kind };
         // The collector may have failed already; its error is reported when it is joined.
         let _ = self.messages.send(Message::Raw(raw));
+    }
+}
+
+/// Is it a call whose order among those of the same memory matters? Threads and programs that start change no mapping
+/// of this memory, and may take long.
+fn takes_turns(number: u64, flags: u64) -> bool {
+    match Call::from_x86_64(number) {
+        Some(Call::Madvise | Call::Mlock | Call::Mlock2 | Call::Munlock | Call::Mlockall | Call::Munlockall) => true,
+        Some(call) if call.makes_task() => flags & clone_flags::VM == 0,
+        Some(call) => call.changes_mappings(),
+        None => false,
     }
 }
 

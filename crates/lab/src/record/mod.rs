@@ -14,6 +14,8 @@ mod child;
 mod collect;
 mod error;
 mod follow;
+mod hold;
+mod locks;
 mod parse;
 mod perf;
 mod populate;

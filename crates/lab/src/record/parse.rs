@@ -27,6 +27,8 @@ pub(super) struct Fields {
     pub(super) map_last: Field,
     pub(super) task_tid: Field,
     pub(super) task_flags: Field,
+    pub(super) locked_mm: Field,
+    pub(super) unlocked_mm: Field,
 }
 
 /// Understands the records of one recording.
@@ -117,6 +119,8 @@ fn tracepoint(source: Source, fields: &Fields, data: &[u8]) -> Option<RawKind> {
             child_tid: fields.task_tid.read(data)? as u32,
             flags: fields.task_flags.read(data)?,
         },
+        Source::Locked => RawKind::Locked { mm: fields.locked_mm.read(data)? },
+        Source::Unlocked => RawKind::Unlocked { mm: fields.unlocked_mm.read(data)? },
         Source::Records | Source::Minor | Source::Major => return None,
     })
 }

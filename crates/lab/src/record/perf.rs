@@ -28,6 +28,8 @@ pub(super) enum Source {
     Leave,
     MapPages,
     NewTask,
+    Locked,
+    Unlocked,
 }
 
 /// An event to open.

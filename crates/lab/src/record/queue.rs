@@ -42,18 +42,14 @@ pub(super) enum DraftKind {
 pub(super) struct Queue {
     drafts: BTreeMap<Key, Draft>,
     holds: BTreeSet<Key>,
+    /// The last place that has left.
+    passed: Option<Key>,
 }
 
 impl Queue {
     pub(super) fn put(&mut self, key: Key, draft: Draft) {
         let replaced = self.drafts.insert(key, draft);
         debug_assert!(replaced.is_none(), "two events at {key:?}");
-    }
-
-    /// Puts it right before another event.
-    pub(super) fn put_before(&mut self, (time, sequence, rank): Key, draft: Draft) {
-        let free = (1..).map(|step| (time, sequence, rank - step)).find(|key| !self.drafts.contains_key(key));
-        self.put(free.expect("the range of ranks is endless"), draft);
     }
 
     /// Nothing at or behind this place leaves until it is released.
@@ -71,11 +67,6 @@ impl Queue {
             DraftKind::Event(kind) => Some(kind),
             DraftKind::Around { .. } => None,
         }
-    }
-
-    /// The event at a place, out of its turn.
-    pub(super) fn take(&mut self, key: Key) -> Option<Draft> {
-        self.drafts.remove(&key)
     }
 
     pub(super) fn between(&self, span: Range<Key>) -> impl Iterator<Item = (&Key, &Draft)> {
@@ -96,7 +87,14 @@ impl Queue {
             }
             self.holds.pop_first();
         }
-        self.drafts.pop_first()
+        let popped = self.drafts.pop_first();
+        self.passed = self.passed.max(popped.as_ref().map(|(key, _)| *key));
+        popped
+    }
+
+    /// Has what is behind this place left already, because it waited too long?
+    pub(super) fn has_passed(&self, key: Key) -> bool {
+        self.passed.is_some_and(|passed| key < passed)
     }
 
     /// Nothing more comes: what is incomplete stays so.

@@ -7,6 +7,7 @@ use nix::sys::utsname::uname;
 
 use super::child::{self, Gated};
 use super::parse::{Fields, Parser};
+use super::locks::{self, LockTracepoints};
 use super::perf::{self, Config, Events, Source, Wanted};
 use super::tracefs::{Tracefs, Tracepoint};
 use super::{Options, RecordError, calls_by_ptrace};
@@ -74,6 +75,7 @@ fn tracepoints(tracefs: &Tracefs, wanted: &mut Vec<Wanted>) -> Result<(Fields, b
     let new_task = tracefs.tracepoint("task/task_newtask")?;
     // Newer than the others; a kernel without it still tells everything else.
     let map_pages = tracefs.tracepoint("filemap/mm_filemap_map_pages").ok();
+    let locks = LockTracepoints::find(tracefs);
     let addresses = format!("address < {USER_END}");
     let calls: Vec<String> = Call::ALL.iter().map(|call| format!("id == {}", call.x86_64())).collect();
     let calls = calls.join(" || ");
@@ -89,6 +91,10 @@ fn tracepoints(tracefs: &Tracefs, wanted: &mut Vec<Wanted>) -> Result<(Fields, b
     if let Some(map_pages) = &map_pages {
         add(Source::MapPages, map_pages, None, "fault-around");
     }
+    if let Some(locks) = &locks {
+        add(Source::Locked, &locks.taken, Some(locks::TAKEN), locks::WHAT);
+        add(Source::Unlocked, &locks.released, Some(locks::RELEASED), locks::WHAT);
+    }
     let map_field = |name: &str| map_pages.as_ref().map(|tracepoint| tracepoint.field(name)).transpose();
     let fields = Fields {
         fault_address: fault_user.field("address")?,
@@ -103,6 +109,8 @@ fn tracepoints(tracefs: &Tracefs, wanted: &mut Vec<Wanted>) -> Result<(Fields, b
         map_last: map_field("last_index")?.unwrap_or_default(),
         task_tid: new_task.field("pid")?,
         task_flags: new_task.field("clone_flags")?,
+        locked_mm: locks.as_ref().map(LockTracepoints::taken_mm).transpose()?.unwrap_or_default(),
+        unlocked_mm: locks.as_ref().map(LockTracepoints::released_mm).transpose()?.unwrap_or_default(),
     };
     Ok((fields, map_pages.is_some()))
 }

@@ -17,9 +17,9 @@ use super::files;
 use super::memory::Usage;
 use super::policy::{FolioSize, exact_bytes};
 use super::progress::Progress;
-use super::replayer::{Counts, Replayer};
+use super::replayer::{Agreement, Counts, Replayer};
 use super::survey::Survey;
-use crate::trace::TraceReader;
+use crate::trace::{Settled, TraceReader};
 
 /// The machine that replays: one for all folio sizes of a trace, or a fresh one for each when checking.
 pub(super) struct World {
@@ -170,12 +170,13 @@ fn replay_events(
     replayer: &mut Replayer<'_>,
     progress: &mut Progress,
 ) -> Result<(), ReplayError> {
+    let mut settled = Settled::default();
     for event in TraceReader::open(path)? {
-        let told = PanicPlace { path, event: replayer.event };
-        replayer.step(&event?)?;
-        drop(told);
-        progress.advance();
+        settled.push(event?);
+        replay_settled(path, replayer, &mut settled, progress)?;
     }
+    settled.finish();
+    replay_settled(path, replayer, &mut settled, progress)?;
     if replayer.event != replayer.survey.header.events {
         return Err(ReplayError::Changed);
     }
@@ -184,6 +185,24 @@ fn replay_events(
         replayer.look_at_memory()?;
         replayer.processes.pids().into_iter().try_for_each(|pid| replayer.exit(pid))
     })
+}
+
+/// Applies the events whose place is known.
+fn replay_settled(
+    path: &Path,
+    replayer: &mut Replayer<'_>,
+    settled: &mut Settled,
+    progress: &mut Progress,
+) -> Result<(), ReplayError> {
+    while let Some(placed) = settled.pop() {
+        let told = PanicPlace { path, event: replayer.event };
+        if replayer.step(&placed)? == Agreement::NotJudged {
+            settled.went_otherwise(&placed);
+        }
+        drop(told);
+        progress.advance();
+    }
+    Ok(())
 }
 
 fn check_end(

@@ -182,6 +182,13 @@ pub(super) fn verdict(report: &Report) -> String {
             report.differences
         );
     }
+    if report.not_judged > 0 {
+        let _ = writeln!(
+            text,
+            "{} answers differ and are not judged: the recording does not tell the order of the calls before them",
+            report.not_judged
+        );
+    }
     if report.frames_leaked > 0 {
         let _ = writeln!(text, "{} frames did not come back at exit", report.frames_leaked);
     }

@@ -107,20 +107,11 @@ calls! {
 }
 
 impl Call {
-    /// Does an event of this call stand at the time the call was entered (it may release memory)
-    /// rather than at the time it returned?
-    ///
-    /// What a call releases may be given to another thread before the call returns, so it has to be
-    /// applied at entry; what it maps may have belonged to another thread until just before it returned,
-    /// so it has to be applied at exit. `mremap` does both: it stands at its exit, unless another thread
-    /// was given its source before that, in which case it stands right before that thread's call, and before it what had
-    /// released its target. A `brk` stands at
-    /// its exit if it grows the heap and at its entry if it shrinks it, which its arguments alone don't tell.
-    pub const fn applied_at_entry(self, args: &[u64; 6]) -> bool {
+    /// May it change which addresses are mapped, or how? Others read, fill or discard what is mapped.
+    pub const fn changes_mappings(self) -> bool {
         match self {
-            Call::Munmap | Call::Shmdt | Call::ProcessMadvise | Call::ProcessMrelease => true,
-            // MADV_POPULATE_READ (22) and MADV_POPULATE_WRITE (23) bring memory in.
-            Call::Madvise => !matches!(args[2], 22 | 23),
+            Call::Mmap | Call::Munmap | Call::Mprotect | Call::PkeyMprotect | Call::Mremap | Call::Brk => true,
+            Call::Shmat | Call::Shmdt | Call::RemapFilePages => true,
             _ => false,
         }
     }

@@ -1,6 +1,6 @@
 //! Bytes to events. `encode.rs` is its mirror.
 
-use super::encode::{CALL_HAS_FILE, PAGE_SHIFT, fault_bit, tag};
+use super::encode::{CALL_HAS_FILE, CALL_UNORDERED, PAGE_SHIFT, fault_bit, tag};
 use super::wire::{Cursor, Malformed};
 use super::{
     Access, Call, Event, EventKind, FileId, ForkKind, MapCause, PATH_BYTES_MAX, PATH_MAX, PathId,
@@ -138,9 +138,6 @@ impl Decoder {
     fn syscall(&self, time_ns: u64, cursor: &mut Cursor<'_>) -> Result<Syscall, Malformed> {
         let call = Call::from_code(cursor.byte()?).ok_or(Malformed)?;
         let mask = cursor.byte()?;
-        if mask & 0x80 != 0 {
-            return Err(Malformed);
-        }
         let mut args = [0; 6];
         for (index, argument) in args.iter_mut().enumerate() {
             if mask & (1 << index) != 0 {
@@ -154,6 +151,7 @@ impl Decoder {
             enter_ns: time_ns.wrapping_sub(cursor.zigzag()? as u64),
             duration_ns: cursor.varint()?,
             file: if mask & CALL_HAS_FILE != 0 { Some(self.file_id(cursor)?) } else { None },
+            unordered: mask & CALL_UNORDERED != 0,
         })
     }
 

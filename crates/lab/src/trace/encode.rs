@@ -36,6 +36,9 @@ pub(super) mod fault_bit {
 /// Bit of a call's argument mask that says that a file follows.
 pub(super) const CALL_HAS_FILE: u8 = 1 << 6;
 
+/// Bit of the same mask that says that the call's place is not known.
+pub(super) const CALL_UNORDERED: u8 = 1 << 7;
+
 /// Addresses are coded as a difference of pages and an offset into the page.
 pub(super) const PAGE_SHIFT: u32 = 12;
 
@@ -172,6 +175,9 @@ fn kind_tag(kind: &EventKind) -> u8 {
 fn syscall(time_ns: u64, call: &Syscall, sink: &mut Sink) {
     sink.byte(call.call.code());
     let mut mask = if call.file.is_some() { CALL_HAS_FILE } else { 0 };
+    if call.unordered {
+        mask |= CALL_UNORDERED;
+    }
     for (index, argument) in call.args.iter().enumerate() {
         mask |= u8::from(*argument != 0) << index;
     }

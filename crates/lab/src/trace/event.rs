@@ -75,7 +75,7 @@ pub enum EventKind {
     },
     /// A memory system call, successful or not.
     Syscall(Syscall),
-    /// A page fault. Stands at the time of its entry (in the user tier: of its completion).
+    /// A page fault. Stands at the time of its resolution, or of its entry if it was not resolved.
     Fault {
         /// The address that faulted.
         addr: u64,
@@ -115,7 +115,7 @@ pub enum EventKind {
     },
 }
 
-/// A memory system call. Its event's time is the entry or the exit, see [`Call::applied_at_entry`].
+/// A memory system call. Its event's time is that of its effect: between entry and exit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Syscall {
     /// Which.
@@ -130,15 +130,12 @@ pub struct Syscall {
     pub duration_ns: u64,
     /// For a successful `mmap` of a file: which. Shared anonymous memory has a file of its own too.
     pub file: Option<FileId>,
+    /// It took effect somewhere between its entry and its exit, and where among the events of other threads is not
+    /// known. The event stands at its entry then; [`super::Settled`] finds a place that explains all others.
+    pub unordered: bool,
 }
 
 impl Syscall {
-    /// Does its event stand at its entry? See [`Call::applied_at_entry`]; a shrinking `brk` does too, and an `mremap`
-    /// may stand between entry and exit.
-    pub const fn applied_at_entry(&self) -> bool {
-        self.call.applied_at_entry(&self.args)
-    }
-
     /// Did it succeed?
     pub const fn ok(&self) -> bool {
         !(self.result < 0 && self.result >= -4095)

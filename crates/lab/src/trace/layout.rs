@@ -7,7 +7,13 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::{Call, Event, EventKind, FileId, ForkKind, Syscall};
 
-const PAGE: u64 = 4096;
+mod fit;
+
+pub(super) use fit::reach;
+
+pub(super) const PAGE: u64 = 4096;
+
+const ENOMEM: i64 = -12;
 
 /// A range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,10 +26,13 @@ pub struct Mapping {
     pub file: Option<FileId>,
     /// Offset into the file of `start`, in bytes.
     pub offset: u64,
+    /// `PROT_*` bits.
+    pub prot: u32,
 }
 
-#[derive(Clone, Default)]
-struct Space {
+/// What one address space maps.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Space {
     /// By start; they don't overlap.
     mappings: BTreeMap<u64, Mapping>,
     /// The program break, once a call has told it.
@@ -56,10 +65,7 @@ impl Layouts {
                 self.by_pid.insert(*child_pid, parent);
             }
             EventKind::ProcessExit { .. } => self.drop_process(pid),
-            EventKind::Map { start, len, file, file_offset, .. } => {
-                self.space(pid).insert(*start, *len, *file, *file_offset);
-            }
-            EventKind::Syscall(call) if call.ok() => self.space(pid).call(call),
+            EventKind::Map { .. } | EventKind::Syscall(_) => self.space(pid).apply(&event.kind),
             _ => {}
         }
     }
@@ -91,11 +97,8 @@ impl Layouts {
             .is_some_and(|number| self.by_pid.values().filter(|other| *other == number).count() > 1)
     }
 
-    fn existing(&self, pid: u32) -> Option<&Space> {
-        self.spaces.get(self.by_pid.get(&pid)?)
-    }
-
-    fn number(&mut self, pid: u32) -> u32 {
+    /// The number of a process's address space. No other has had it, or will.
+    pub(super) fn number(&mut self, pid: u32) -> u32 {
         if let Some(number) = self.by_pid.get(&pid) {
             return *number;
         }
@@ -103,7 +106,17 @@ impl Layouts {
         self.by_pid[&pid]
     }
 
-    fn space(&mut self, pid: u32) -> &mut Space {
+    /// Gives an address space another state.
+    pub(super) fn replace(&mut self, number: u32, space: Space) {
+        self.spaces.insert(number, space);
+    }
+
+    fn existing(&self, pid: u32) -> Option<&Space> {
+        self.spaces.get(self.by_pid.get(&pid)?)
+    }
+
+    /// The address space of a process; several have the same.
+    pub(super) fn space(&mut self, pid: u32) -> &mut Space {
         let number = self.number(pid);
         self.spaces.entry(number).or_default()
     }
@@ -125,24 +138,39 @@ impl Layouts {
 }
 
 impl Space {
+    /// Applies an event of this address space.
+    pub(super) fn apply(&mut self, event: &EventKind) {
+        match event {
+            EventKind::Map { start, len, prot, file, file_offset, .. } => {
+                self.insert(*start, *len, *file, *file_offset, *prot);
+            }
+            EventKind::Syscall(call) if call.ok() => self.call(call),
+            // It has changed what comes before the first hole.
+            EventKind::Syscall(call) if call.call == Call::Mprotect && call.result == ENOMEM => {
+                self.protect(call.args[0], round_up(call.args[1]), call.args[2] as u32);
+            }
+            _ => {}
+        }
+    }
+
     fn find(&self, address: u64) -> Option<Mapping> {
         let (_, mapping) = self.mappings.range(..=address).next_back()?;
         (address < mapping.end).then_some(*mapping)
     }
 
-    fn insert(&mut self, start: u64, len: u64, file: Option<FileId>, offset: u64) {
+    fn insert(&mut self, start: u64, len: u64, file: Option<FileId>, offset: u64, prot: u32) {
         let end = start.saturating_add(round_up(len));
         if start >= end {
             return;
         }
         self.remove(start, end);
         let offset = if file.is_some() { offset } else { 0 };
-        let mut mapping = Mapping { start, end, file, offset };
+        let mut mapping = Mapping { start, end, file, offset, prot };
         // Grown heaps and stacks would otherwise fall into thousands of pieces.
         if file.is_none()
             && let Some((_, before)) = self.mappings.range(..start).next_back()
             && before.end == start
-            && before.file.is_none()
+            && (before.file, before.prot) == (None, prot)
         {
             mapping.start = before.start;
         }
@@ -181,8 +209,9 @@ impl Space {
             Call::Mmap => {
                 const ANONYMOUS: u64 = 0x20;
                 let offset = if call.args[3] & ANONYMOUS == 0 { call.args[5] } else { 0 };
-                self.insert(result, mmap_length(call), call.file, offset);
+                self.insert(result, mmap_length(call), call.file, offset, third as u32);
             }
+            Call::Mprotect | Call::PkeyMprotect => self.protect(first, round_up(second), third as u32),
             Call::Munmap => drop(self.remove(first, first.saturating_add(round_up(second)))),
             Call::Mremap => self.mremap(first, round_up(second), round_up(third), call.args[3], result),
             Call::Brk => self.set_break(result),
@@ -215,8 +244,16 @@ impl Space {
             let start = mapping.start - old;
             if start < new_len {
                 let len = (mapping.end - mapping.start).min(new_len - start);
-                self.insert(new.wrapping_add(start), len, mapping.file, mapping.offset);
+                self.insert(new.wrapping_add(start), len, mapping.file, mapping.offset, mapping.prot);
             }
+        }
+    }
+
+    /// Changes the protection up to the first hole.
+    fn protect(&mut self, start: u64, len: u64, prot: u32) {
+        let end = start.saturating_add(len).min(self.mapped_until(start));
+        for mapping in self.remove(start, end.max(start)) {
+            self.mappings.insert(mapping.start, Mapping { prot, ..mapping });
         }
     }
 
@@ -224,7 +261,7 @@ impl Space {
         if let Some(from) = self.brk {
             let (old, new) = (round_up(from), round_up(to));
             if new > old {
-                self.insert(old, new - old, None, 0);
+                self.insert(old, new - old, None, 0, READ_WRITE);
             } else {
                 self.remove(new, old);
             }
@@ -258,6 +295,9 @@ pub fn mmap_length(call: &Syscall) -> u64 {
 fn round_up(length: u64) -> u64 {
     length.checked_next_multiple_of(PAGE).unwrap_or(!(PAGE - 1))
 }
+
+/// The protection of the heap.
+const READ_WRITE: u32 = 3;
 
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,8 @@
 //! The trace format: what `quire record` writes and `quire replay` reads.
 //!
 //! A trace is the memory life of a program and all its children in one total order. A reader goes
-//! through the events one by one and applies each when it comes: what a call releases stands at the
-//! time the call was entered, what a call maps at the time it returned (see [`Call::applied_at_entry`]).
+//! through the events one by one and applies each when it comes. Where the recorder could not prove the place of a
+//! call, the call says so ([`Syscall::unordered`]), and [`Settled`] finds one.
 //! `docs/trace-format.md` describes the bytes.
 
 mod call;
@@ -13,6 +13,7 @@ mod event;
 mod header;
 mod layout;
 mod reader;
+mod settle;
 mod wire;
 mod writer;
 
@@ -24,6 +25,7 @@ pub use event::{
 pub use header::{Clock, FaultKinds, Header, Program, Tier, Totals};
 pub use layout::{Layouts, Mapping, mmap_length};
 pub use reader::TraceReader;
+pub use settle::{Placed, Settled};
 pub use writer::TraceWriter;
 
 /// The format version that this build writes, and the only one it reads.

@@ -156,7 +156,7 @@ impl Seen {
             EventKind::Syscall(call) => {
                 let (enter, exit) = (call.enter_ns, call.enter_ns + call.duration_ns);
                 assert!(enter <= time_ns && time_ns <= exit, "{event:x?} from {enter} to {exit}");
-                if call.applied_at_entry() {
+                if call.unordered {
                     assert_eq!(time_ns, enter, "{event:x?}");
                 }
                 self.last_call.insert(tid, call.clone());

@@ -1,26 +1,60 @@
 //! Memory calls: from entry and exit to one event in its place.
+//!
+//! A call stands where it took effect. Its place is proved by a moment that lies inside the locked section that
+//! changed the address space: the release of the lock, or a record of the mapping that it made. Without proof it may
+//! be anywhere from entry to exit; that is no matter if nothing of another thread is there, else the event says so.
 
-use std::collections::BTreeSet;
-use std::ops::Range;
-
+use super::locks::Section;
 use super::{Assembler, PendingCall};
 use crate::record::queue::{Draft, DraftKind, Key};
 use crate::trace::{Call, EventKind, Syscall};
 
-/// `mremap` leaves the old mapping where it was, without its pages.
-const MREMAP_DONTUNMAP: u64 = 4;
+impl PendingCall {
+    fn new(key: Key, call: Call, args: [u64; 6]) -> PendingCall {
+        PendingCall { key, call, args, file: None, section: None, mapped: None, beside_others: false }
+    }
+
+    /// A moment of its effect.
+    fn proof(&self, exit: Key) -> Option<Key> {
+        let section = self.section.as_ref().map(|section| section.end.unwrap_or(exit));
+        section.or(self.mapped)
+    }
+}
+
+/// Has its own place told by the events of the task that it makes, or of the program that it starts.
+fn told_by_task(call: Call) -> bool {
+    call.makes_task() || call.is_exec()
+}
 
 impl Assembler {
     pub(super) fn enter(&mut self, key: Key, pid: u32, tid: u32, number: u64, mut args: [u64; 6]) {
         self.give_up_fault(pid, tid);
         let Some(call) = Call::from_x86_64(number) else { return };
         args[call.arity()..].fill(0);
-        // Its event may stand at its entry, or anywhere between entry and exit.
-        if call.applied_at_entry(&args) || matches!(call, Call::Brk | Call::Mremap) {
+        let mut pending = PendingCall::new(key, call, args);
+        if !call.is_exec() {
+            // Its effect may lie anywhere up to its exit.
             self.queue.hold(key);
         }
-        let unfinished = self.thread(pid, tid).call.replace(PendingCall { key, call, args, file: None });
-        unfinished.iter().for_each(|call| self.queue.release(call.key));
+        if !told_by_task(call) {
+            pending.beside_others = self.comes_beside(pid, tid);
+        }
+        if let Some(unfinished) = self.thread(pid, tid).call.replace(pending) {
+            self.queue.release(unfinished.key);
+        }
+    }
+
+    /// Notes that a thread is inside a call; true if others of the same memory are, which then are beside it too.
+    fn comes_beside(&mut self, pid: u32, tid: u32) -> bool {
+        let inside = self.inside.entry(self.memory(pid)).or_default();
+        inside.insert(tid);
+        let others: Vec<u32> = inside.iter().copied().filter(|other| *other != tid).collect();
+        for other in &others {
+            if let Some(call) = self.threads.get_mut(other).and_then(|thread| thread.call.as_mut()) {
+                call.beside_others = true;
+            }
+        }
+        !others.is_empty()
     }
 
     pub(super) fn leave(&mut self, key: Key, pid: u32, tid: u32, number: u64, result: i64) {
@@ -31,92 +65,95 @@ impl Assembler {
         }
         // A new process comes out of its parent's call; and the call may have begun before the recording.
         let Some(pending) = thread.call.take() else { return };
-        self.queue.release(pending.key);
+        self.end_call(&pending, pid, tid);
         if pending.call.x86_64() != number {
             return;
         }
-        let PendingCall { key: entry, call, args, file } = pending;
+        let (place, unordered) = self.place(&pending, key, pid, tid);
+        let PendingCall { key: entry, call, args, file, .. } = pending;
         let duration_ns = key.0.saturating_sub(entry.0);
-        let syscall = Syscall { call, args, result, enter_ns: entry.0, duration_ns, file };
-        let shrinks = call == Call::Brk && self.moves_break(pid, result as u64);
-        let reused = source(&syscall).and_then(|source| self.first_given(source, pid, entry..key));
-        let draft = Draft { pid, tid, kind: DraftKind::Event(EventKind::Syscall(syscall)) };
-        match reused {
-            Some(other) => self.put_before_reuse(other, draft, key),
-            None if shrinks || call.applied_at_entry(&args) => self.queue.put(entry, draft),
-            None => self.queue.put(key, draft),
+        let syscall = Syscall { call, args, result, enter_ns: entry.0, duration_ns, file, unordered };
+        self.queue.put(place, Draft { pid, tid, kind: DraftKind::Event(EventKind::Syscall(syscall)) });
+    }
+
+    /// The thread is not inside this call any more.
+    pub(super) fn end_call(&mut self, call: &PendingCall, pid: u32, tid: u32) {
+        self.queue.release(call.key);
+        if let Some(section) = &call.section {
+            self.locks.left(section, tid);
         }
-    }
-
-    /// Notes the new program break; true when it is lower than before.
-    pub(super) fn moves_break(&mut self, pid: u32, to: u64) -> bool {
-        let process = self.processes.entry(pid).or_default();
-        std::mem::replace(&mut process.program_break, to) > to
-    }
-
-    /// The first call, of those that returned in this span, that was given some of these addresses.
-    fn first_given(&self, addresses: Range<u64>, pid: u32, span: Range<Key>) -> Option<Key> {
-        let given =
-            |draft: &Draft| completed(draft, pid).and_then(target).is_some_and(|to| overlap(&to, &addresses));
-        self.queue.between(span).find(|(_, draft)| given(draft)).map(|(key, _)| *key)
-    }
-
-    /// Puts an `mremap` that returns now right before the call that was given its source.
-    ///
-    /// What returned between the two may have released what this one was given: it was done first, and goes before
-    /// both, in the order that it has. So does what released the target of that; not what moved on from there, which
-    /// was entered only after that had returned.
-    fn put_before_reuse(&mut self, other: Key, draft: Draft, exit: Key) {
-        let pid = draft.pid;
-        let mut given = Vec::from_iter(completed(&draft, pid));
-        let mut earlier = BTreeSet::new();
-        while let Some(call) = given.pop() {
-            let released_for_it = |waiting: &Syscall| {
-                let (from, to) = (source(waiting), target(call));
-                waiting.enter_ns < call.enter_ns + call.duration_ns
-                    && from.zip(to).is_some_and(|(from, to)| overlap(&from, &to))
-            };
-            for (&key, waiting) in self.queue.between(other..exit).filter(|(key, _)| **key != other) {
-                let waiting = completed(waiting, pid).filter(|waiting| released_for_it(waiting));
-                given.extend(waiting.filter(|_| earlier.insert(key)));
+        let memory = self.memory(pid);
+        if let Some(inside) = self.inside.get_mut(&memory) {
+            inside.remove(&tid);
+            if inside.is_empty() {
+                self.inside.remove(&memory);
             }
         }
-        self.queue.put_before(other, draft);
-        for key in earlier.into_iter().rev() {
-            let draft = self.queue.take(key);
-            draft.into_iter().for_each(|draft| self.queue.put_before(other, draft));
+    }
+
+    /// Where a call stands that returns now, and whether that is only where its time begins.
+    fn place(&self, pending: &PendingCall, exit: Key, pid: u32, tid: u32) -> (Key, bool) {
+        let (entry, call) = (pending.key, pending.call);
+        if told_by_task(call) {
+            return (exit, false);
+        }
+        if let Some(proof) = pending.proof(exit) {
+            return (proof, self.queue.has_passed(proof));
+        }
+        let fault = |draft: &Draft| {
+            draft.tid != tid
+                && matches!(draft.kind, DraftKind::Event(EventKind::Fault { .. }))
+                && self.memory(draft.pid) == self.memory(pid)
+        };
+        let beside_faults = || self.queue.between(entry..exit).any(|(_, draft)| fault(draft));
+        if pending.beside_others || call.changes_mappings() && beside_faults() {
+            return (entry, true);
+        }
+        // What discards pages may do so as soon as it is entered: a fault that comes meanwhile may be of its making.
+        (if call.changes_mappings() { exit } else { entry }, false)
+    }
+
+    /// The moment at which the call that a thread is inside copies the memory, if the lock has told it.
+    pub(super) fn copied_at(&self, tid: u32) -> Option<Key> {
+        let call = self.threads.get(&tid)?.call.as_ref().filter(|call| call.call.makes_task())?;
+        call.section.as_ref()?.end
+    }
+
+    /// The lock of an address space was taken for writing.
+    pub(super) fn locked(&mut self, key: Key, pid: u32, tid: u32, mm: u64) {
+        self.end_section_before(key, mm, tid);
+        if let Some(call) = &mut self.thread(pid, tid).call
+            && call.section.as_ref().is_none_or(|section| section.mm == mm)
+        {
+            // The last one counts: before it, a stack may have grown for an argument.
+            call.section = Some(Section { mm, end: None });
+            self.locks.taken(mm, tid);
         }
     }
-}
 
-/// The call of this process that an event stands for, if it did what it was asked to.
-fn completed(draft: &Draft, pid: u32) -> Option<&Syscall> {
-    match &draft.kind {
-        DraftKind::Event(EventKind::Syscall(call)) if draft.pid == pid && call.ok() => Some(call),
-        _ => None,
+    /// The lock of an address space is about to be released.
+    pub(super) fn unlocked(&mut self, key: Key, pid: u32, tid: u32, mm: u64) {
+        self.end_section_before(key, mm, tid);
+        self.locks.released(mm);
+        if let Some(call) = &mut self.thread(pid, tid).call {
+            // Without one, the record that it was taken is lost.
+            let section = call.section.get_or_insert(Section { mm, end: None });
+            if section.mm == mm {
+                section.end = Some(key);
+            }
+        }
     }
-}
 
-/// The addresses that an `mremap` released, or may have.
-fn source(call: &Syscall) -> Option<Range<u64>> {
-    let [start, length, _, flags, ..] = call.args;
-    let releases = call.call == Call::Mremap && call.ok() && flags & MREMAP_DONTUNMAP == 0 && length != 0;
-    releases.then(|| start..start.saturating_add(length))
-}
-
-/// The addresses that a call was given.
-fn target(call: &Syscall) -> Option<Range<u64>> {
-    let start = call.result as u64;
-    let length = match call.call {
-        Call::Mmap => call.args[1],
-        Call::Mremap => call.args[2],
-        _ => return None,
-    };
-    Some(start..start.saturating_add(length))
-}
-
-fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
-    a.start < b.end && b.start < a.end
+    /// Another thread has the lock now: a holder that did not say that it released it had downgraded it.
+    fn end_section_before(&mut self, (time, sequence, rank): Key, mm: u64, tid: u32) {
+        let Some(holder) = self.locks.holder(mm).filter(|holder| *holder != tid) else { return };
+        self.locks.released(mm);
+        if let Some(call) = self.threads.get_mut(&holder).and_then(|thread| thread.call.as_mut())
+            && let Some(section) = call.section.as_mut().filter(|section| section.mm == mm)
+        {
+            section.end = Some((time, sequence, rank - 1));
+        }
+    }
 }
 
 #[cfg(test)]

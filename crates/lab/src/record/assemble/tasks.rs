@@ -1,6 +1,6 @@
 //! Processes and threads: how they come, change their program, and go.
 
-use super::Assembler;
+use super::{Assembler, UnfinishedFork};
 use crate::record::queue::Key;
 use crate::trace::{EventKind, ForkKind, TraceError, clone_flags};
 
@@ -10,7 +10,6 @@ impl Assembler {
             self.processes.entry(pid).or_default().threads.drain().filter(|other| *other != tid).collect();
         let process = self.processes.entry(pid).or_default();
         process.threads.insert(tid);
-        process.program_break = 0;
         for other in others {
             // A thread that execs takes over the number of the first one.
             let call = self.threads.get_mut(&other).and_then(|thread| thread.call.take());
@@ -18,11 +17,12 @@ impl Assembler {
                 if call.call.is_exec() {
                     self.thread(pid, tid).call = Some(call);
                 } else {
-                    self.queue.release(call.key);
+                    self.end_call(&call, pid, other);
                 }
             }
             self.forget_thread(other);
         }
+        self.processes.entry(pid).or_default().shares_with = None;
         self.give_up_fault(pid, tid);
         self.thread(pid, tid).in_exec = true;
         let name = self.writer.path(name)?;
@@ -33,20 +33,25 @@ impl Assembler {
     pub(super) fn fork(&mut self, key: Key, (pid, tid): (u32, u32), (child_pid, child_tid): (u32, u32)) {
         self.thread(pid, tid);
         self.thread(child_pid, child_tid);
+        // The memory is copied under its lock, well before the fork is told.
+        let key = if child_pid == pid { key } else { self.copied_at(tid).unwrap_or(key) };
         self.queue.hold(key);
-        self.unfinished_forks.insert(child_tid, key);
+        let unfinished = UnfinishedFork { key, parent: pid, child: child_pid };
+        self.unfinished_forks.insert(child_tid, unfinished);
+        // What the call changes is told now; the parent of a `vfork` is inside it for long.
+        let entry = self.threads.get(&tid).and_then(|thread| thread.call.as_ref()).map(|call| call.key);
+        entry.into_iter().for_each(|entry| self.queue.release(entry));
         if child_pid == pid {
             self.put(key, pid, child_tid, EventKind::ThreadStart { creator_tid: tid, flags: 0 });
         } else {
             let kind = ForkKind::Copy;
             self.put(key, pid, tid, EventKind::Fork { child_pid, child_tid, flags: 0, kind });
-            let program_break = self.processes.entry(pid).or_default().program_break;
-            self.processes.entry(child_pid).or_default().program_break = program_break;
         }
     }
 
     pub(super) fn new_task(&mut self, child_tid: u32, actual: u64) {
-        let Some(key) = self.unfinished_forks.remove(&child_tid) else { return };
+        let Some(fork) = self.unfinished_forks.remove(&child_tid) else { return };
+        let UnfinishedFork { key, parent, child } = fork;
         self.queue.release(key);
         match self.queue.kind_mut(key) {
             Some(EventKind::ThreadStart { flags, .. }) => *flags = actual,
@@ -58,12 +63,16 @@ impl Assembler {
             }
             _ => {}
         }
+        if actual & clone_flags::VM != 0 && parent != child {
+            let memory = self.memory(parent);
+            self.processes.entry(child).or_default().shares_with = Some(memory);
+        }
     }
 
     pub(super) fn exit(&mut self, key: Key, pid: u32, tid: u32) {
         self.forget_thread(tid);
         if let Some(fork) = self.unfinished_forks.remove(&tid) {
-            self.queue.release(fork);
+            self.queue.release(fork.key);
         }
         let process = self.processes.entry(pid).or_default();
         process.threads.remove(&tid);

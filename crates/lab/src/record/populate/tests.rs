@@ -4,7 +4,7 @@ use crate::trace::Event;
 fn call(call: Call, args: &[u64], result: i64) -> Syscall {
     let mut all = [0; 6];
     all[..args.len()].copy_from_slice(args);
-    Syscall { call, args: all, result, enter_ns: 0, duration_ns: 0, file: None }
+    Syscall { call, args: all, result, enter_ns: 0, duration_ns: 0, file: None, unordered: false }
 }
 
 fn ranges(call: &Syscall, layouts: &Layouts) -> Vec<(u64, u64)> {

@@ -23,15 +23,6 @@ fn a_hold_keeps_back_what_is_behind_it_only() {
 }
 
 #[test]
-fn several_events_fit_before_another() {
-    let mut queue = Queue::default();
-    queue.put((10, 1, 0), draft(9));
-    queue.put_before((10, 1, 0), draft(2));
-    queue.put_before((10, 1, 0), draft(1));
-    assert_eq!(drain(&mut queue, 10), [1, 2, 9]);
-}
-
-#[test]
 fn an_endless_hold_is_broken_when_too_much_waits() {
     let mut queue = Queue::default();
     queue.hold((0, 0, 0));

@@ -2,7 +2,7 @@ use super::*;
 use crate::trace::PathId;
 
 fn call(call: Call, args: [u64; 6], result: i64) -> Syscall {
-    Syscall { call, args, result, enter_ns: 0, duration_ns: 1, file: None }
+    Syscall { call, args, result, enter_ns: 0, duration_ns: 1, file: None, unordered: false }
 }
 
 fn planned(which: Call, args: [u64; 6], result: i64) -> Plan {

@@ -1,7 +1,8 @@
 use super::*;
 use crate::record::raw::{Raw, RawKind};
 use crate::record::setup;
-use crate::trace::{Event, Layouts, Tier, Totals, TraceReader, TraceWriter};
+use crate::trace::{Event, Layouts, Placed, Settled, Tier, Totals, TraceReader, TraceWriter};
+use std::ops::Range;
 
 const PID: u32 = 1;
 const PAGE: u64 = 4096;
@@ -48,11 +49,8 @@ impl Told {
         self.leave(tid, Call::Mmap, at);
     }
 
-    /// The calls of the trace that comes of it, as thread and result.
-    ///
-    /// # Panics
-    /// If one of them is given what is mapped.
-    fn recorded(self) -> Vec<(u32, u64)> {
+    /// The trace that comes of it.
+    fn trace(self) -> Vec<Event> {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let path = directory.path().join("t.qtrace");
         let header = setup::header(Tier::Privileged, &[], true).expect("a header");
@@ -60,10 +58,20 @@ impl Told {
         self.raws.into_iter().for_each(|raw| assembler.push(raw));
         let (writer, _) = assembler.finish().expect("a trace");
         writer.finish(Totals::default()).expect("it is written");
+        TraceReader::open(&path).expect("the trace opens").map(|event| event.expect("an event")).collect()
+    }
+
+    /// The calls of the trace that comes of it, in the order that is found for them, as thread and result.
+    ///
+    /// # Panics
+    /// If one of them is given what is mapped.
+    fn recorded(self) -> Vec<(u32, u64)> {
+        let mut settled = Settled::default();
+        self.trace().into_iter().for_each(|event| settled.push(event));
+        settled.finish();
         let mut layouts = Layouts::default();
         let mut calls = Vec::new();
-        for event in TraceReader::open(&path).expect("the trace opens") {
-            let event: Event = event.expect("an event");
+        while let Some(Placed { event, .. }) = settled.pop() {
             if let EventKind::Syscall(call) = &event.kind {
                 if let Some(given) = target(call) {
                     let taken =
@@ -76,6 +84,21 @@ impl Told {
         }
         calls
     }
+}
+
+/// The addresses that a call was given.
+fn target(call: &Syscall) -> Option<Range<u64>> {
+    let length = match call.call {
+        Call::Mmap => call.args[1],
+        Call::Mremap => call.args[2],
+        _ => return None,
+    };
+    let start = call.result as u64;
+    Some(start..start.saturating_add(length))
+}
+
+fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
+    a.start < b.end && b.start < a.end
 }
 
 /// Three threads move one after the other, each to where the one before moved from, and return in another order.
@@ -153,3 +176,5 @@ fn what_threads_are_given_was_released_before() {
         assert_eq!(told.recorded().len(), returned, "seed {seed}");
     }
 }
+
+mod locked;

@@ -1,0 +1,41 @@
+//! Which thread holds the lock of which address space.
+
+use std::collections::HashMap;
+
+use crate::record::queue::Key;
+
+/// The part of a call in which it held its address space's lock for writing.
+pub(super) struct Section {
+    /// Which address space, as the kernel numbers it.
+    pub(super) mm: u64,
+    /// A moment at its end; `None` as long as the thread has not said that it released the lock. A downgraded lock is
+    /// released in silence: then at the latest when another thread takes it, or when the call returns.
+    pub(super) end: Option<Key>,
+}
+
+/// The threads that hold locks inside calls.
+#[derive(Default)]
+pub(super) struct Locks {
+    holders: HashMap<u64, u32>,
+}
+
+impl Locks {
+    pub(super) fn holder(&self, mm: u64) -> Option<u32> {
+        self.holders.get(&mm).copied()
+    }
+
+    pub(super) fn taken(&mut self, mm: u64, tid: u32) {
+        self.holders.insert(mm, tid);
+    }
+
+    pub(super) fn released(&mut self, mm: u64) {
+        self.holders.remove(&mm);
+    }
+
+    /// The thread has left the call that had this section.
+    pub(super) fn left(&mut self, section: &Section, tid: u32) {
+        if self.holder(section.mm) == Some(tid) {
+            self.released(section.mm);
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Finds a place for calls whose order was not recorded: one in which all that is known may have happened.
+//!
+//! An unordered call stands at its entry and took effect at some moment up to its exit. Which one shows in what the
+//! events around it met: a page that was there, an address that was free. So events are kept back as long as calls
+//! could stand in several places, with every state of the address space that may be; each event drops the states in
+//! which it could not have happened. If more than one state is left in the end, the addresses that they disagree on
+//! are in doubt.
+
+mod doubts;
+mod window;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use super::{Event, EventKind, Layouts, Syscall};
+use doubts::Doubts;
+use window::{Found, Window};
+
+/// So many events are kept back at most.
+const MOST_KEPT: usize = 1 << 16;
+
+/// An event in its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// The event.
+    pub event: Event,
+    /// What is mapped at its addresses rests on an order that is not known: applied in this order, it need not meet
+    /// what it met when it was recorded.
+    pub in_doubt: bool,
+    space: u32,
+}
+
+/// Gives out the events of a trace in an order in which they may have happened.
+#[derive(Default)]
+pub struct Settled {
+    /// After the last event that was pushed, except for address spaces with a window.
+    layouts: Layouts,
+    /// The address spaces in which calls have no place yet.
+    windows: HashMap<u32, Window>,
+    /// Events that wait for windows to close. The first has this number.
+    kept: VecDeque<Kept>,
+    first: u64,
+    /// Calls that have found their place, before the event of this number.
+    placed: BTreeMap<u64, Vec<Kept>>,
+    doubts: Doubts,
+    ready: VecDeque<Placed>,
+    last_ns: u64,
+}
+
+struct Kept {
+    event: Event,
+    space: u32,
+    /// The address space that starts as a copy of this one.
+    copy: Option<u32>,
+}
+
+impl Settled {
+    /// Takes the next event of a trace.
+    pub fn push(&mut self, event: Event) {
+        let space = self.layouts.number(event.pid);
+        if matches!(event.kind, EventKind::Syscall(Syscall { unordered: true, .. })) {
+            self.open(space, event);
+        } else if self.windows.get_mut(&space).is_none_or(|window| !window.take_populated(&event)) {
+            let copy = self.advance(space, &event);
+            self.kept.push_back(Kept { event, space, copy });
+        }
+        if self.kept.len() > MOST_KEPT {
+            self.close_all();
+        }
+        self.flush();
+    }
+
+    /// Nothing more comes.
+    pub fn finish(&mut self) {
+        self.close_all();
+        self.flush();
+    }
+
+    /// The next event whose place is known.
+    pub fn pop(&mut self) -> Option<Placed> {
+        self.ready.pop_front()
+    }
+
+    /// An event in doubt did not do what it did when it was recorded: so its addresses are in doubt from here on.
+    pub fn went_otherwise(&mut self, placed: &Placed) {
+        self.doubts.add(placed.space, &placed.event.kind);
+    }
+
+    /// The number of the next event that is kept.
+    fn next(&self) -> u64 {
+        self.first + self.kept.len() as u64
+    }
+
+    fn open(&mut self, space: u32, event: Event) {
+        let next = self.next();
+        if self.windows.get(&space).is_some_and(|window| !window.has_room()) {
+            self.collapse(space);
+        }
+        let layout = self.layouts.space(event.pid);
+        let window = self.windows.entry(space).or_insert_with(|| Window::new(layout.clone(), next));
+        window.open(event);
+    }
+
+    /// Brings the layout of an address space behind an event. Gives the address space that the event makes of it.
+    fn advance(&mut self, space: u32, event: &Event) -> Option<u32> {
+        let next = self.next();
+        let Some(window) = self.windows.get_mut(&space) else { return self.apply(event) };
+        window.advance(event, next);
+        match event.kind {
+            // What copies an address space, or ends it, must know what it is.
+            EventKind::Exec { .. } | EventKind::Fork { .. } | EventKind::ProcessExit { .. } => {
+                self.collapse(space);
+                self.apply(event)
+            }
+            _ => {
+                if window.is_settled(next) {
+                    self.collapse(space);
+                } else {
+                    let found = window.found(next + 1);
+                    self.note(space, found);
+                }
+                None
+            }
+        }
+    }
+
+    fn apply(&mut self, event: &Event) -> Option<u32> {
+        self.layouts.apply(event);
+        match event.kind {
+            EventKind::Fork { child_pid, .. } => Some(self.layouts.number(child_pid)),
+            _ => None,
+        }
+    }
+
+    /// Takes one of the states that an address space may have for the true one.
+    fn collapse(&mut self, space: u32) {
+        let next = self.next();
+        let Some(window) = self.windows.remove(&space) else { return };
+        let (layout, found) = window.close(next);
+        self.note(space, found);
+        self.layouts.replace(space, layout);
+    }
+
+    fn note(&mut self, space: u32, Found { places, doubts }: Found) {
+        for (place, events) in places {
+            let kept = events.into_iter().map(|event| Kept { event, space, copy: None });
+            self.placed.entry(place).or_default().extend(kept);
+        }
+        let (from, doubts) = doubts;
+        self.doubts.later(from, space, doubts);
+    }
+
+    fn close_all(&mut self) {
+        let spaces: Vec<u32> = self.windows.keys().copied().collect();
+        spaces.into_iter().for_each(|space| self.collapse(space));
+    }
+
+    /// Gives out what stands before every open window.
+    fn flush(&mut self) {
+        let end = self.windows.values().map(Window::start).min().unwrap_or(self.next());
+        while self.first <= end {
+            self.doubts.reach(self.first);
+            for kept in self.placed.remove(&self.first).into_iter().flatten() {
+                self.give(kept);
+            }
+            if self.first == end {
+                break;
+            }
+            self.first += 1;
+            let kept = self.kept.pop_front();
+            kept.into_iter().for_each(|kept| self.give(kept));
+        }
+    }
+
+    fn give(&mut self, kept: Kept) {
+        let Kept { mut event, space, copy } = kept;
+        self.last_ns = self.last_ns.max(event.time_ns);
+        event.time_ns = self.last_ns;
+        let in_doubt = self.doubts.concern(space, &event.kind);
+        self.doubts.apply(space, &event.kind, copy);
+        self.ready.push_back(Placed { event, in_doubt, space });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,245 @@
+//! The states that one address space may be in while calls have no place yet.
+
+use std::ops::Range;
+
+use super::doubts::overlap;
+use crate::trace::layout::{Space, reach};
+use crate::trace::{Event, EventKind};
+
+/// States that are followed at once; beyond them the first ones are, and the rest makes doubts.
+const MOST_STATES: usize = 64;
+
+/// Calls without a place that are followed at once.
+const MOST_LOOSE: usize = 64;
+
+/// Events after which several states that are left are taken for equally good.
+const LONGEST: u64 = 4096;
+
+/// From the first call without a place until one state is left.
+pub(super) struct Window {
+    /// By number; a call that has its place leaves its number to another.
+    loose: Vec<Loose>,
+    states: Vec<State>,
+    /// Everything before the event of this number has its place.
+    start: u64,
+    doubts: Vec<Range<u64>>,
+}
+
+/// A call without a place.
+struct Loose {
+    /// The call, and what it populated; nothing once it has its place.
+    events: Vec<Event>,
+    tid: u32,
+    exit_ns: u64,
+    reach: Vec<Range<u64>>,
+}
+
+/// One way in which it may have been.
+#[derive(Clone)]
+struct State {
+    space: Space,
+    /// Calls that are not done yet, by bit.
+    left: u64,
+    /// Calls that are done: which, before the event of which number.
+    done: Vec<(usize, u64)>,
+}
+
+/// What is known in the end.
+pub(super) struct Found {
+    /// Where calls go: before the event of this number.
+    pub(super) places: Vec<(u64, Vec<Event>)>,
+    /// Addresses that are in doubt from the event of this number on.
+    pub(super) doubts: (u64, Vec<Range<u64>>),
+}
+
+impl Window {
+    /// `start` is the number of the event that comes next.
+    pub(super) fn new(space: Space, start: u64) -> Window {
+        let states = vec![State { space, left: 0, done: Vec::new() }];
+        Window { loose: Vec::new(), states, start, doubts: Vec::new() }
+    }
+
+    pub(super) fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// Can it follow one more call?
+    pub(super) fn has_room(&self) -> bool {
+        self.loose.len() < MOST_LOOSE || self.loose.iter().any(|loose| loose.events.is_empty())
+    }
+
+    /// A call without a place is entered.
+    pub(super) fn open(&mut self, event: Event) {
+        let EventKind::Syscall(call) = &event.kind else { return };
+        let exit_ns = call.enter_ns.saturating_add(call.duration_ns);
+        let (tid, reach) = (event.tid, reach(&event.kind));
+        let loose = Loose { events: vec![event], tid, exit_ns, reach };
+        let number = self.loose.iter().position(|loose| loose.events.is_empty()).unwrap_or(self.loose.len());
+        match self.loose.get_mut(number) {
+            Some(free) => *free = loose,
+            None => self.loose.push(loose),
+        }
+        self.states.iter_mut().for_each(|state| state.left |= 1 << number);
+    }
+
+    /// Takes what the last call of the thread populated: it goes where that goes.
+    pub(super) fn take_populated(&mut self, event: &Event) -> bool {
+        let of_thread = |loose: &&mut Loose| loose.tid == event.tid && !loose.events.is_empty();
+        match self.loose.iter_mut().find(of_thread) {
+            Some(loose) if matches!(event.kind, EventKind::Populate { .. }) => {
+                loose.events.push(event.clone());
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// An event happens: of the calls, those have been done by then that have returned, and any others may have.
+    pub(super) fn advance(&mut self, event: &Event, number: u64) {
+        let is_due = |loose: &Loose| loose.exit_ns < event.time_ns || loose.tid == event.tid;
+        let due = self.mask(is_due);
+        let concerned = self.concerned(due, &reach(&event.kind));
+        let alone = self.states.len() == 1 && self.states[0].left & (due | concerned) == 0;
+        if !alone {
+            let before = self.states.clone();
+            self.states = self.explained(event, due, concerned, number);
+            if self.states.is_empty() {
+                // No order explains it. Whether that is a fault of the recording must show when it is replayed.
+                self.states = before;
+                self.states.truncate(1);
+                self.do_calls(due, number);
+            }
+        }
+        self.states.iter_mut().for_each(|state| state.space.apply(&event.kind));
+        if !alone {
+            let states = std::mem::take(&mut self.states);
+            self.states = self.distinct(states);
+        }
+    }
+
+    /// The states in which the event may happen, reached by doing calls before it.
+    fn explained(&mut self, event: &Event, due: u64, concerned: u64, number: u64) -> Vec<State> {
+        let mut explained = Vec::new();
+        let mut frontier = std::mem::take(&mut self.states);
+        while !frontier.is_empty() {
+            let mut further = Vec::new();
+            for state in frontier {
+                for call in bits(state.left & (due | concerned)) {
+                    let loose = &self.loose[call];
+                    if state.space.fits(&loose.events[0].kind) {
+                        further.push(state.clone().with(call, loose, number));
+                    }
+                }
+                if state.left & due == 0 && state.space.fits(&event.kind) {
+                    explained.push(state);
+                }
+            }
+            frontier = self.distinct(further);
+        }
+        explained
+    }
+
+    /// The calls that bear on the event, or on one that does, or on one that has returned.
+    fn concerned(&self, due: u64, event: &[Range<u64>]) -> u64 {
+        let touches = |one: &[Range<u64>], other: &[Range<u64>]| {
+            one.iter().any(|one| other.iter().any(|other| overlap(one, other)))
+        };
+        let mut concerned = due | self.mask(|loose| touches(&loose.reach, event));
+        loop {
+            let next = |loose: &Loose| bits(concerned).any(|call| touches(&self.loose[call].reach, &loose.reach));
+            let more = concerned | self.mask(next);
+            if more == concerned {
+                return concerned;
+            }
+            concerned = more;
+        }
+    }
+
+    fn mask(&self, wanted: impl Fn(&Loose) -> bool) -> u64 {
+        self.loose.iter().enumerate().filter(|(_, loose)| wanted(loose)).map(|(call, _)| 1 << call).sum()
+    }
+
+    /// Each state once, and not too many.
+    fn distinct(&mut self, states: Vec<State>) -> Vec<State> {
+        let mut kept: Vec<State> = Vec::new();
+        for state in states {
+            let same = |other: &State| other.left == state.left && other.space.same(&state.space);
+            if kept.iter().any(same) {
+                continue;
+            }
+            if kept.len() < MOST_STATES {
+                kept.push(state);
+            } else {
+                let first = &kept[0];
+                self.doubts.extend(first.space.differences(&state.space));
+                let undone = bits(first.left ^ state.left).flat_map(|call| self.loose[call].reach.clone());
+                self.doubts.extend(undone);
+            }
+        }
+        kept
+    }
+
+    /// What is known for good before the event of this number.
+    pub(super) fn found(&mut self, next: u64) -> Found {
+        let mut places = Vec::new();
+        let doubts = (self.start, std::mem::take(&mut self.doubts));
+        if let [state] = &mut self.states[..] {
+            for (call, place) in state.done.drain(..) {
+                places.push((place, std::mem::take(&mut self.loose[call].events)));
+                self.loose[call].reach.clear();
+            }
+            self.start = next;
+        }
+        Found { places, doubts }
+    }
+
+    /// Is there nothing more to find out?
+    pub(super) fn is_settled(&self, number: u64) -> bool {
+        let all_done = self.states.iter().all(|state| state.left == 0);
+        all_done && (self.states.len() == 1 || number - self.start > LONGEST)
+    }
+
+    /// Does what is left in the order of its entries, whether it fits or not.
+    fn do_all(&mut self, number: u64) {
+        let others = self.states.split_off(1);
+        for other in others {
+            self.doubts.extend(self.states[0].space.differences(&other.space));
+        }
+        let left = self.states[0].left;
+        self.doubts.extend(bits(left).flat_map(|call| self.loose[call].reach.clone()));
+        self.do_calls(left, number);
+    }
+
+    fn do_calls(&mut self, calls: u64, number: u64) {
+        for state in &mut self.states {
+            for call in bits(calls & state.left) {
+                *state = state.clone().with(call, &self.loose[call], number);
+            }
+        }
+    }
+
+    /// Takes the first state. Calls that have no place yet go before the event of this number.
+    pub(super) fn close(mut self, number: u64) -> (Space, Found) {
+        self.do_all(number);
+        let found = self.found(number);
+        (self.states.swap_remove(0).space, found)
+    }
+}
+
+impl State {
+    fn with(mut self, call: usize, loose: &Loose, number: u64) -> State {
+        self.space.apply(&loose.events[0].kind);
+        self.left &= !(1 << call);
+        self.done.push((call, number));
+        self
+    }
+}
+
+/// The numbers of the bits that are set.
+fn bits(mut mask: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let bit = (mask != 0).then(|| mask.trailing_zeros() as usize)?;
+        mask &= mask - 1;
+        Some(bit)
+    })
+}

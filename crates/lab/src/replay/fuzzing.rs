@@ -5,9 +5,11 @@ use std::sync::OnceLock;
 
 use super::costs::Stopwatch;
 use super::policy::{FolioSize, parse_folio, parse_memory};
+use super::need::Bounds;
 use super::progress::Progress;
 use super::run::World;
 use super::survey::Survey;
+use super::verb::PAGE;
 use super::ReplayError;
 
 /// Surveys and replays a file on a machine of `memory` bytes with two CPUs, under the folio size with number `folio`.
@@ -18,7 +20,9 @@ pub fn replay(path: &Path, memory: u64, check: bool, folio: u8) -> Result<(), Re
     static WATCH: OnceLock<Stopwatch> = OnceLock::new();
     let watch = WATCH.get_or_init(Stopwatch::new);
     let mut progress = Progress::new(String::new());
-    let survey = Survey::of(path, &mut progress)?;
+    // As `quire replay --memory-limit` of the machine's size.
+    let bounds = Bounds { memory, work: memory / PAGE * 4 };
+    let survey = Survey::of(path, bounds, &mut progress)?;
     let sizes: Vec<FolioSize> = FolioSize::all().collect();
     let size = sizes[usize::from(folio) % sizes.len()];
     let replayed = World::new(memory, 2, check)?.replay(path, &survey, size, watch, &mut progress);

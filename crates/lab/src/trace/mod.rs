@@ -37,6 +37,9 @@ pub const MAGIC: [u8; 8] = *b"QTRACE\r\n";
 /// The largest payload of one chunk of the event stream, in bytes.
 pub(crate) const CHUNK_MAX: usize = 256 * 1024;
 
+/// The most arguments that a recorded command may have.
+pub(crate) const ARGUMENTS_MAX: u64 = 1 << 20;
+
 /// The largest header payload, in bytes.
 pub(crate) const HEADER_MAX: usize = 4 * 1024 * 1024;
 

@@ -168,7 +168,7 @@ pub const STACK_GUARD_BYTES: u64 = 256 * FRAME_SIZE;
 /// Times that one access is tried again after memory was given up for it, before memory counts as out: what is given up
 /// may be what the access needs.
 pub const RECLAIM_ROUNDS: usize = 4;
-/// Mappings that one address space may have, as Linux's `vm.max_map_count`.
+/// Mappings that one address space may have if nothing else is said, as Linux's `vm.max_map_count`.
 pub const MAX_MAPPINGS: usize = 65_530;
 
 const _: () = assert!(DESCRIPTOR_FRAMES as u64 * FRAME_SIZE == (BLOCK_FRAMES * DESCRIPTOR_SIZE) as u64);

@@ -16,6 +16,8 @@ mod error;
 mod follow;
 mod hold;
 mod locks;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod parse;
 mod perf;
 mod populate;

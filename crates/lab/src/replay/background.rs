@@ -12,6 +12,7 @@ use quire::vm::{CollapseLimits, Collapser, FolioPolicy, Splitter};
 
 use super::costs::Stopwatch;
 use super::error::ReplayError;
+use super::need::Bounds;
 use super::policy::FolioSize;
 use super::processes::Space;
 use super::progress::Progress;
@@ -169,9 +170,11 @@ impl Recording {
     /// # Errors
     /// [`ReplayError`].
     pub(crate) fn open(path: &Path) -> Result<Self, ReplayError> {
-        let survey = Survey::of(path, &mut Progress::new(String::new()))?;
+        let survey = Survey::of(path, Bounds::NONE, &mut Progress::new(String::new()))?;
+        let largest = FolioSize::all().last().expect("there are sizes");
+        let needed = survey.needed(largest);
         // A folio comes before the pages that it replaces go.
-        let world = World::new(survey.needed + survey.needed / 2, survey.header.cpus as usize, false)?;
+        let world = World::new(needed + needed / 2, survey.header.cpus as usize, false)?;
         Ok(Self { path: path.to_owned(), survey, world, watch: Stopwatch::new() })
     }
 

@@ -36,6 +36,53 @@ pub enum ReplayError {
         /// The machine's memory.
         memory: String,
     },
+    /// The trace needs more memory than it may have. It was not replayed.
+    #[error(
+        "event {event} brings the memory that the replay needs to {needed}, and {allowed} are allowed; \
+         free memory, or allow more with --memory-limit"
+    )]
+    TooLarge {
+        /// Where.
+        event: u64,
+        /// What it needs by then.
+        needed: String,
+        /// What this host has, or what was allowed.
+        allowed: String,
+    },
+    /// This folio size needs more memory than it may have. It was not replayed.
+    #[error(
+        "folios of {folio} need a machine that takes {needed}, and {allowed} are allowed; \
+         choose a smaller --folio or --memory, or allow more with --memory-limit"
+    )]
+    NoRoom {
+        /// The folio size.
+        folio: &'static str,
+        /// What the machine takes of the host.
+        needed: String,
+        /// What this host has, or what was allowed.
+        allowed: String,
+    },
+    /// The trace asks for more work than its length explains. It was not replayed.
+    #[error(
+        "event {event} brings the work to {pages} pages, and {allowed} are allowed for a trace of that length; \
+         allow more with --work-limit"
+    )]
+    TooLong {
+        /// Where.
+        event: u64,
+        /// Pages that are brought in, copied or walked over by then.
+        pages: u64,
+        /// What is allowed.
+        allowed: u64,
+    },
+    /// No recording has such an event.
+    #[error("event {event} {what}, as no recorded program can; record the program again")]
+    Impossible {
+        /// Where.
+        event: u64,
+        /// What it does.
+        what: &'static str,
+    },
     /// Quire and the model, or the rules that the machine watches, disagree.
     #[error("first divergence at event {event}: {what}; please report it with the trace")]
     Divergence {

@@ -8,7 +8,6 @@ use super::background;
 use super::error::ReplayError;
 use super::processes::Key;
 use super::replayer::Replayer;
-use super::survey::LONGEST_RANGE;
 use super::verb::PAGE;
 use crate::trace::{self, EventKind};
 
@@ -83,7 +82,7 @@ impl Replayer<'_> {
     /// Pages that Linux mapped around a fault: those that Quire has not mapped are touched, since the program may have
     /// used them without a fault.
     pub(super) fn fault_around(&mut self, key: Key, start: u64, len: u64) -> Result<(), ReplayError> {
-        let end = start.saturating_add(len.min(LONGEST_RANGE));
+        let end = start.saturating_add(len);
         for addr in (start..end).step_by(PAGE as usize) {
             let (got, _) = self.access(key, addr, trace::Access::Read)?;
             // An upper bound: what cannot be read was not mapped.

@@ -1,7 +1,8 @@
 //! `quire replay`: runs the memory life of recorded programs on the library.
 //!
 //! ```text
-//! survey     reads a trace to its end: is it whole, which files, how much memory     pages    sets of pages
+//! survey     reads a trace to its end: is it whole, which files, what will it need   pages    sets of pages
+//! need       the estimate of memory and work, and what of it is allowed              host     what this host has
 //! run        a machine, a manager, the events, and what is left at the end           files    the page cache, warm
 //! replayer   applies events: lives (fork, exec, exit), calls (by plan and verb), faults; on processes and their CPUs
 //! background the same beside a collapser of small pages and a splitter of folios, for an experiment
@@ -16,8 +17,12 @@ mod costs;
 mod error;
 mod faults;
 mod files;
+#[cfg(fuzzing)]
+pub mod fuzzing;
+mod host;
 mod lives;
 mod memory;
+mod need;
 mod pages;
 mod plan;
 mod policy;
@@ -44,7 +49,8 @@ pub use error::ReplayError;
 use crate::bench::{machine, row};
 use crate::calibrate::{self, Chosen};
 use costs::Stopwatch;
-use policy::{FolioChoice, FolioSize, parse_folio, parse_memory};
+use need::Bounds;
+use policy::{FolioChoice, FolioSize, exact_bytes, parse_folio, parse_memory};
 use progress::Progress;
 use report::{Context, Report};
 use run::{Outcome, World};
@@ -62,9 +68,16 @@ pub struct Args {
     /// Folio size of private memory, 4K to 2M (4 KiB where it does not fit), or `sweep` for one line per size.
     #[arg(long, value_name = "SIZE", value_parser = parse_folio, default_value = "4K")]
     folio: FolioChoice,
-    /// Memory of the machine, for example 2G. Default: enough for every folio size.
+    /// Memory of the machine, for example 2G. Default: enough for the largest folio size that is replayed.
     #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
     memory: Option<u64>,
+    /// Refuse what takes more memory of this host than SIZE. Default: what is available, within the limits of control groups.
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
+    memory_limit: Option<u64>,
+    /// Refuse a trace that asks for more than N pages to be brought in, copied or walked over, and 1024 more for each
+    /// event. Default: four times the memory that is allowed.
+    #[arg(long, value_name = "N")]
+    work_limit: Option<u64>,
     /// CPUs of the machine. Default: as many as there were when the program was recorded.
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=512))]
     cpus: Option<u32>,
@@ -83,6 +96,36 @@ pub struct Args {
     json: Option<PathBuf>,
 }
 
+impl Args {
+    /// What traces may need.
+    fn bounds(&self) -> Bounds {
+        let memory = self.memory_limit.unwrap_or_else(host::available);
+        Bounds { memory, work: self.work_limit.unwrap_or(memory / verb::PAGE * 4) }
+    }
+
+    /// Bytes of the machine for this folio size.
+    fn memory_of(&self, survey: &Survey, size: FolioSize) -> u64 {
+        self.memory.unwrap_or_else(|| survey.needed(size))
+    }
+
+    /// The folio sizes for which there is memory, and why others are left out.
+    fn sizes(&self, survey: &Survey, bounds: Bounds) -> (Vec<FolioSize>, Vec<ReplayError>) {
+        let asked: Vec<FolioSize> = match self.folio {
+            FolioChoice::One(size) => vec![size],
+            FolioChoice::Sweep => FolioSize::all().collect(),
+        };
+        let taken = |size: FolioSize| need::taken(self.memory_of(survey, size));
+        let (fit, rest): (Vec<_>, Vec<_>) =
+            asked.into_iter().partition(|&size| taken(size) <= bounds.memory);
+        let refusal = |size: FolioSize| ReplayError::NoRoom {
+            folio: size.name(),
+            needed: exact_bytes(taken(size)),
+            allowed: exact_bytes(bounds.memory),
+        };
+        (fit, rest.into_iter().map(refusal).collect())
+    }
+}
+
 /// Runs `quire replay`. The exit code is a failure when anything diverged or did not come back.
 ///
 /// # Errors
@@ -95,7 +138,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         row::check_writable(path)?;
     }
     // Damage anywhere in any file shows before anything is printed.
-    let surveys = args.files.iter().map(|path| survey(path)).collect::<Result<Vec<_>>>()?;
+    let bounds = args.bounds();
+    let surveys = args.files.iter().map(|path| survey(path, bounds)).collect::<Result<Vec<_>>>()?;
     let chosen = calibrate::choose(args.calibration.as_deref())?;
     if !args.check && machine::is_debug_build() {
         eprintln!("quire: built without --release: these times are not to be compared with anything");
@@ -104,7 +148,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut lines = Vec::new();
     let mut sound = true;
     for (path, survey) in args.files.iter().zip(&surveys) {
-        match replay_file(args, path, survey, (&watch, &described, &chosen), &mut out) {
+        let (sizes, left_out) = args.sizes(survey, bounds);
+        for error in left_out {
+            eprintln!("quire: {}: {error}", path.display());
+            sound = false;
+        }
+        match replay_file(args, path, survey, &sizes, (&watch, &described, &chosen), &mut out) {
             Ok(reports) => {
                 sound &= reports.iter().all(|report| report.frames_leaked == 0);
                 for report in &reports {
@@ -128,9 +177,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn survey(path: &Path) -> Result<Survey> {
+fn survey(path: &Path, bounds: Bounds) -> Result<Survey> {
     let mut progress = Progress::new(format!("reading {}", path.display()));
-    Survey::of(path, &mut progress).map_err(|error| in_file(path, &error))
+    Survey::of(path, bounds, &mut progress).map_err(|error| in_file(path, &error))
 }
 
 /// The error as one line; its text contains all that it comes from.
@@ -143,14 +192,11 @@ fn replay_file(
     args: &Args,
     path: &Path,
     survey: &Survey,
+    sizes: &[FolioSize],
     (watch, machine, clear): (&Stopwatch, &Value, &Chosen),
     out: &mut dyn Write,
 ) -> Result<Vec<Report>, ReplayError> {
-    let sizes: Vec<FolioSize> = match args.folio {
-        FolioChoice::One(size) => vec![size],
-        FolioChoice::Sweep => FolioSize::all().collect(),
-    };
-    let memory_bytes = args.memory.unwrap_or(survey.needed);
+    let memory_bytes = sizes.iter().map(|size| args.memory_of(survey, *size)).max().unwrap_or(0);
     let cpus = args.cpus.unwrap_or(survey.header.cpus).clamp(1, quire::limits::MAX_CPUS as u32) as usize;
     let rounds = if args.check { 1 } else { args.rounds };
     let context =

@@ -1,23 +1,36 @@
 //! Sets of pages: a bitmap for each 2 MiB that has a member.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Pages in one bitmap.
 const CHUNK: u64 = 512;
 const WORDS: usize = CHUNK as usize / 64;
 
+/// The orders of groups that are counted: single pages up to 2 MiB.
+pub(super) const ORDERS: usize = 10;
+/// Pages of one word, as an order.
+const WORD_ORDER: usize = 6;
+
 /// A set of page numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct PageSet {
     chunks: BTreeMap<u64, [u64; WORDS]>,
+    /// By order: how many aligned groups of so many pages have a member.
+    groups: [u64; ORDERS],
 }
 
 impl PageSet {
     /// Adds a page; whether it was new.
     pub(super) fn insert(&mut self, page: u64) -> bool {
-        let word = &mut self.chunks.entry(page / CHUNK).or_default()[(page % CHUNK / 64) as usize];
+        let words = self.chunks.entry(page / CHUNK).or_default();
+        let index = (page % CHUNK) as usize;
+        for order in (0..ORDERS).take_while(|&order| is_empty(words, index, order)) {
+            self.groups[order] += 1;
+        }
+        let word = &mut words[index / 64];
         let before = *word;
-        *word |= 1 << (page % 64);
+        *word |= 1 << (index % 64);
         *word != before
     }
 
@@ -29,8 +42,13 @@ impl PageSet {
 
     /// Adds the pages `first..end`.
     pub(super) fn insert_range(&mut self, first: u64, end: u64) {
-        for page in first..end {
-            self.insert(page);
+        for chunk in first / CHUNK..end.div_ceil(CHUNK) {
+            let words = self.chunks.entry(chunk).or_default();
+            let before = groups(words);
+            let within = span(chunk, first, end);
+            words.iter_mut().zip(0..).for_each(|(word, index)| *word |= bits(index, &within));
+            let after = groups(words);
+            self.recount(before, after);
         }
     }
 
@@ -42,18 +60,21 @@ impl PageSet {
         let touched: Vec<u64> =
             self.chunks.range(first / CHUNK..end.div_ceil(CHUNK)).map(|(&chunk, _)| chunk).collect();
         for chunk in touched {
-            let base = chunk * CHUNK;
-            if first <= base && base + CHUNK <= end {
-                self.chunks.remove(&chunk);
-                continue;
-            }
             let Some(words) = self.chunks.get_mut(&chunk) else { continue };
-            for page in first.max(base)..end.min(base + CHUNK) {
-                words[(page % CHUNK / 64) as usize] &= !(1 << (page % 64));
-            }
-            if words.iter().all(|word| *word == 0) {
+            let before = groups(words);
+            let within = span(chunk, first, end);
+            words.iter_mut().zip(0..).for_each(|(word, index)| *word &= !bits(index, &within));
+            let after = groups(words);
+            if after[0] == 0 {
                 self.chunks.remove(&chunk);
             }
+            self.recount(before, after);
+        }
+    }
+
+    fn recount(&mut self, before: [u64; ORDERS], after: [u64; ORDERS]) {
+        for (order, count) in self.groups.iter_mut().enumerate() {
+            *count = *count + after[order] - before[order];
         }
     }
 
@@ -93,14 +114,65 @@ impl PageSet {
     }
 
     /// How many members there are.
-    pub(super) fn len(&self) -> u64 {
-        self.chunks.values().flatten().map(|word| u64::from(word.count_ones())).sum()
+    pub(super) const fn len(&self) -> u64 {
+        self.groups[0]
+    }
+
+    /// By order: how many aligned groups of so many pages have a member.
+    pub(super) const fn groups(&self) -> &[u64; ORDERS] {
+        &self.groups
     }
 
     /// How many aligned ranges of 2 MiB have a member.
-    pub(super) fn chunks(&self) -> u64 {
-        self.chunks.len() as u64
+    pub(super) const fn chunks(&self) -> u64 {
+        self.groups[ORDERS - 1]
     }
+}
+
+/// Whether the group of this order around the page `index` of a chunk has no member.
+fn is_empty(words: &[u64; WORDS], index: usize, order: usize) -> bool {
+    match order.checked_sub(WORD_ORDER) {
+        Some(wide) => {
+            let first = index / 64 >> wide << wide;
+            words[first..first + (1 << wide)].iter().all(|word| *word == 0)
+        }
+        None => words[index / 64] & ((1 << (1 << order)) - 1) << (index % 64 >> order << order) == 0,
+    }
+}
+
+/// How many groups of each order have a member in a chunk.
+fn groups(words: &[u64; WORDS]) -> [u64; ORDERS] {
+    let mut counts = [0; ORDERS];
+    let mut folded = *words;
+    for (order, count) in counts.iter_mut().enumerate() {
+        *count = folded.iter().map(|word| u64::from(word.count_ones())).sum();
+        match order.checked_sub(WORD_ORDER) {
+            // Each group has its lowest bit left; two of them become one.
+            None => folded.iter_mut().for_each(|word| {
+                let step = 1 << order;
+                let kept = if order + 1 == WORD_ORDER { 1 } else { u64::MAX / ((1 << (2 * step)) - 1) };
+                *word = (*word | *word >> step) & kept;
+            }),
+            Some(wide) => (0..WORDS >> (wide + 1)).for_each(|pair| {
+                let (even, odd) = (pair << (wide + 1), pair << (wide + 1) | 1 << wide);
+                folded[even] |= std::mem::take(&mut folded[odd]);
+            }),
+        }
+    }
+    counts
+}
+
+/// The part of `first..end` in a chunk, by the pages' places in it.
+fn span(chunk: u64, first: u64, end: u64) -> Range<usize> {
+    let base = chunk * CHUNK;
+    (first.max(base) - base) as usize..(end.min(base + CHUNK) - base) as usize
+}
+
+/// The bits of word `index` that are in a part of a chunk.
+fn bits(index: usize, within: &Range<usize>) -> u64 {
+    let bit = |at: usize| at.clamp(index * 64, index * 64 + 64) - index * 64;
+    let below = |count: usize| if count == 64 { u64::MAX } else { (1 << count) - 1 };
+    below(bit(within.end)) & !below(bit(within.start))
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use super::error::ReplayError;
 use super::memory::Peak;
 use super::policy::{FolioSize, exact_bytes};
 use super::processes::{Key, Processes, Space};
-use super::survey::{LONGEST_RANGE, Survey};
+use super::survey::Survey;
 use super::verb::PAGE;
 use crate::trace::{Event, EventKind, ForkKind, Placed, Tier};
 
@@ -171,8 +171,7 @@ impl<'m> Replayer<'m> {
                 // The verb has brought the pages in; that the program wanted them is what is left to note.
                 let key = self.enter(pid, cpu)?;
                 let space = self.processes.get_mut(key);
-                let len = (*len).min(LONGEST_RANGE);
-                let (first, end) = (start / PAGE, start.saturating_add(len).div_ceil(PAGE));
+                let (first, end) = (start / PAGE, start.saturating_add(*len).div_ceil(PAGE));
                 space.touched.insert_range(first, end);
                 space.seen.insert_range(first, end);
             }

@@ -1,21 +1,25 @@
 //! A first look through a whole trace: whether it can be read to its end, which files it maps and how much of them it
-//! uses, and how much memory a replay may need. Nothing runs before this has succeeded.
+//! uses, and what a replay may need. Nothing runs before this has succeeded.
 
 use std::collections::HashMap;
 use std::path::Path;
 
+use quire::vm::{Advice, Remap};
+
 use super::error::ReplayError;
+use super::need::{Bounds, Estimate, Life};
 use super::pages::PageSet;
-use super::plan::{Plan, plan};
+use super::plan::{Answer, Plan, plan};
+use super::policy::FolioSize;
 use super::progress::Progress;
-use super::verb::{PAGE, Verb};
-use crate::trace::{Access, Event, EventKind, FileId, Header, Layouts, Tier, TraceReader};
+use super::verb::{Mapping, PAGE, Verb};
+use crate::trace::{
+    self, Access, Event, EventKind, FileId, ForkKind, Header, Layouts, MapCause, PopulateCause, Syscall, Tier,
+    TraceReader,
+};
 
 /// The number of each file, by device and inode.
 pub(super) type Numbers = HashMap<(u64, u64), u64>;
-
-/// More than a machine brings in for one call; whatever a file says, its ranges are cut there.
-pub(super) const LONGEST_RANGE: u64 = 1 << 40;
 
 /// A file that the trace maps.
 #[derive(Clone, Debug, Default)]
@@ -35,30 +39,30 @@ pub(super) struct Survey {
     pub(super) header: Header,
     pub(super) files: Vec<SurveyedFile>,
     pub(super) numbers: Numbers,
-    /// Bytes of a machine that holds all of it under any folio size.
-    pub(super) needed: u64,
     /// Kernel records that were lost while it was recorded.
     pub(super) lost: u64,
+    estimate: Estimate,
 }
 
 struct Walk {
     layouts: Layouts,
     files: Vec<SurveyedFile>,
     numbers: Numbers,
-    /// Private pages that are stored to, by process; the aligned 2 MiB around each may be resident.
-    written: HashMap<u32, PageSet>,
-    chunks: u64,
-    most_chunks: u64,
+    /// By number of the address space.
+    lives: HashMap<u32, Life>,
+    estimate: Estimate,
+    events: u64,
     lost: u64,
     privileged: bool,
 }
 
 impl Survey {
-    /// Reads the trace to its end.
+    /// Reads the trace to its end, or until it needs more than `bounds` allow.
     ///
     /// # Errors
-    /// [`ReplayError::Trace`] for a file that is damaged anywhere, [`ReplayError::PageSize`].
-    pub(super) fn of(path: &Path, progress: &mut Progress) -> Result<Self, ReplayError> {
+    /// [`ReplayError::Trace`] for a file that is damaged anywhere, [`ReplayError::PageSize`], [`ReplayError::TooLarge`],
+    /// [`ReplayError::TooLong`], [`ReplayError::Impossible`].
+    pub(super) fn of(path: &Path, bounds: Bounds, progress: &mut Progress) -> Result<Self, ReplayError> {
         let mut reader = TraceReader::open(path)?;
         let header = reader.header().clone();
         if u64::from(header.page_size) != PAGE {
@@ -69,60 +73,205 @@ impl Survey {
             layouts: Layouts::default(),
             files: Vec::new(),
             numbers: Numbers::new(),
-            written: HashMap::new(),
-            chunks: 0,
-            most_chunks: 0,
+            lives: HashMap::new(),
+            estimate: Estimate::new(bounds),
+            events: 0,
             lost: 0,
             privileged: header.tier == Tier::Privileged,
         };
         for event in reader.by_ref() {
-            walk.event(&event?);
+            walk.event(&event?)?;
+            walk.estimate.next()?;
+            walk.events += 1;
             progress.advance();
         }
-        let needed = walk.needed();
-        Ok(Self { header, files: walk.files, numbers: walk.numbers, needed, lost: walk.lost })
+        for file in walk.files.iter_mut().filter(|file| file.nameless) {
+            // Nothing to read: pages come as zeroes.
+            file.warm = PageSet::default();
+        }
+        let Walk { files, numbers, lost, estimate, .. } = walk;
+        Ok(Self { header, files, numbers, lost, estimate })
+    }
+
+    /// Bytes of a machine that holds all of it under this folio size.
+    pub(super) fn needed(&self, size: FolioSize) -> u64 {
+        self.estimate.needed(usize::from(size.order().get()))
     }
 }
 
 impl Walk {
-    fn event(&mut self, event: &Event) {
-        self.layouts.apply(event);
+    fn event(&mut self, event: &Event) -> Result<(), ReplayError> {
         let pid = event.pid;
+        let replaced = match &event.kind {
+            EventKind::Exec { .. } | EventKind::ProcessExit { .. } => self.layouts.number_of(pid),
+            EventKind::Fork { child_pid, .. } => self.layouts.number_of(*child_pid),
+            _ => None,
+        };
+        if let Some(life) = replaced.and_then(|number| self.lives.get(&number)) {
+            self.estimate.work(life.walk())?;
+        }
+        let heap = self.layouts.program_break(pid);
+        self.layouts.apply(event);
+        if let Some(number) = replaced.filter(|number| !self.layouts.is_alive(*number))
+            && let Some(life) = self.lives.remove(&number)
+        {
+            self.estimate.remove(&life);
+        }
         match &event.kind {
-            EventKind::Exec { .. } | EventKind::ProcessExit { .. } => {
-                let gone = self.written.remove(&pid).map_or(0, |pages| pages.chunks());
-                self.chunks -= gone;
+            EventKind::Fault { addr: start, .. } | EventKind::FaultAround { start, .. }
+                if !is_canonical(*start) =>
+            {
+                self.impossible("faults at an address that no processor translates")
             }
-            EventKind::Map { start, file: Some(file), .. } => {
-                self.number(file);
-                self.note_extent(pid, *start);
-            }
-            EventKind::Syscall(call) => {
-                let planned = plan(call, |file| number(&mut self.numbers, &mut self.files, file));
-                if let (Plan::Do(Verb::Mmap(mapping), _), Some(file)) = (planned, &call.file)
-                    && mapping.file.is_none()
-                {
-                    let number = self.number(file);
-                    self.files[number as usize].nameless = true;
+            EventKind::Fork { child_pid, kind: ForkKind::Copy, .. } => self.fork(pid, *child_pid),
+            EventKind::Map { cause, start, len, file, file_offset, .. } => {
+                self.life(pid, |life| life.mappings += 1);
+                if *cause == MapCause::StackGrowth {
+                    return self.grow(pid, *start, *len);
                 }
-                if let Plan::Do(verb @ (Verb::Mmap(_) | Verb::Mremap { .. } | Verb::Munmap { .. }), _) =
-                    planned
-                    && call.ok()
-                {
-                    self.note_extent(pid, call.result as u64);
-                    self.change_written(pid, |pages| verb.apply_to(pages));
-                }
+                self.map(pid, *start, *len, file.as_ref().map(|file| (file, *file_offset)))
             }
+            EventKind::Syscall(call) => self.call(pid, call, heap),
             EventKind::Fault { addr, access, major, duration_ns, .. }
                 if duration_ns.is_some() || !self.privileged =>
             {
                 let stores = matches!(access, Access::Write | Access::Unknown);
-                self.use_page(pid, *addr, *major, stores);
+                self.use_page(pid, *addr, *major, stores)
             }
+            EventKind::Fault { .. } => self.work_of(pid, |life| life.mappings / 16),
             EventKind::FaultAround { start, len } => self.use_range(pid, *start, *len, false),
-            EventKind::Populate { start, len, .. } => self.use_range(pid, *start, *len, true),
-            EventKind::Lost { records } => self.lost += records,
-            _ => {}
+            EventKind::Populate { start, len, cause } => {
+                self.use_range(pid, *start, *len, *cause != PopulateCause::PopulateRead)
+            }
+            EventKind::Lost { records } => {
+                self.lost = self.lost.saturating_add(*records);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn fork(&mut self, pid: u32, child: u32) -> Result<(), ReplayError> {
+        let parent = self.layouts.number_of(pid).and_then(|number| self.lives.get(&number));
+        let copy = parent.map(Life::forked).unwrap_or_default();
+        self.estimate.work(copy.walk())?;
+        self.life(child, |life| *life = copy);
+        Ok(())
+    }
+
+    /// A mapping that is there from now on.
+    fn map(
+        &mut self,
+        pid: u32,
+        start: u64,
+        len: u64,
+        file: Option<(&FileId, u64)>,
+    ) -> Result<(), ReplayError> {
+        if let Some((file, offset)) = file {
+            // Offsets are signed, and Linux refuses a mapping that leaves them.
+            if offset.checked_add(len).is_none_or(|end| end > i64::MAX as u64) {
+                return self.impossible("maps a file beyond its largest offset");
+            }
+            self.number(file);
+            self.note_extent(pid, start);
+        }
+        Ok(())
+    }
+
+    fn call(&mut self, pid: u32, call: &Syscall, heap: Option<u64>) -> Result<(), ReplayError> {
+        let planned = plan(call, |file| number(&mut self.numbers, &mut self.files, file));
+        let (verb, answer) = match planned {
+            Plan::Do(verb, answer) => (verb, answer),
+            Plan::Heap { got, .. } => {
+                let from = heap.unwrap_or(got);
+                return self.grow(pid, from, got.saturating_sub(from));
+            }
+            Plan::Detach(_) => return self.work_of(pid, |life| life.mappings / 4),
+            Plan::Skip | Plan::Told => return Ok(()),
+        };
+        if let (Verb::Mmap(mapping), Some(file)) = (&verb, &call.file) {
+            if call.ok() {
+                self.map(pid, mapping.addr, mapping.len, Some((file, mapping.file.map_or(0, |at| at.1 * PAGE))))?;
+            }
+            if mapping.file.is_none() {
+                let number = self.number(file);
+                self.files[number as usize].nameless = true;
+            }
+        }
+        self.verb(pid, call, &verb)?;
+        // What fails may have brought in a part.
+        let tried = answer == Answer::Failure && !matches!(verb, Verb::Mmap(_) | Verb::Munmap { .. });
+        if call.ok() || tried { self.bring_in(pid, &verb) } else { Ok(()) }
+    }
+
+    /// What a verb changes in the address space, and what it costs to go over it.
+    fn verb(&mut self, pid: u32, call: &Syscall, verb: &Verb) -> Result<(), ReplayError> {
+        let len = match *verb {
+            Verb::Mmap(Mapping { len, .. })
+            | Verb::Munmap { len, .. }
+            | Verb::Mprotect { len, .. }
+            | Verb::Madvise { len, .. }
+            | Verb::Mlock { len, .. }
+            | Verb::Munlock { len, .. } => len,
+            Verb::Mremap { old, new, .. } => old.max(new),
+            Verb::Brk { .. } | Verb::Mlockall { .. } | Verb::Munlockall => u64::MAX,
+        };
+        self.work_of(pid, |life| life.sweep(len))?;
+        let moves = matches!(verb, Verb::Mmap(_) | Verb::Mremap { .. } | Verb::Munmap { .. }) && call.ok();
+        if moves {
+            self.note_extent(pid, call.result as u64);
+        }
+        self.life(pid, |life| {
+            if moves {
+                verb.apply_to(&mut life.written);
+                verb.apply_to(&mut life.used);
+            }
+            // Both ends may cut a mapping.
+            life.mappings = (life.mappings + 2).min(quire::limits::MAX_MAPPINGS as u64);
+            match *verb {
+                Verb::Mlockall { future, .. } => (life.locks, life.locks_future) = (true, future),
+                Verb::Munlockall => (life.locks, life.locks_future) = (false, false),
+                Verb::Mlock { .. } | Verb::Mmap(Mapping { locked: true, .. }) => life.locks = true,
+                _ => {}
+            }
+        });
+        Ok(())
+    }
+
+    /// The pages that a verb brings in of itself.
+    fn bring_in(&mut self, pid: u32, verb: &Verb) -> Result<(), ReplayError> {
+        let (locks, locks_future) =
+            self.with_life(pid, |life| (life.locks, life.locks_future)).unwrap_or_default();
+        match *verb {
+            Verb::Mmap(Mapping { addr, len, populate, locked, .. }) if populate || locked || locks_future => {
+                self.use_range(pid, addr, len, true)
+            }
+            Verb::Mremap { addr, new, to, .. } if locks => {
+                let to = match to {
+                    Remap::Fixed(to) | Remap::FixedDontUnmap(to) => to.0,
+                    _ => addr,
+                };
+                self.use_range(pid, to, new, true)
+            }
+            Verb::Mprotect { addr, len, .. } if locks => self.use_mapped(pid, addr, len, true),
+            Verb::Mlock { addr, len, on_fault: false } => self.use_mapped(pid, addr, len, true),
+            Verb::Mlockall { current: true, on_fault: false, .. } => {
+                self.use_mapped(pid, 0, u64::MAX, true)
+            }
+            Verb::Madvise { addr, len, advice } => match advice {
+                Advice::PopulateWrite => self.use_mapped(pid, addr, len, true),
+                Advice::PopulateRead | Advice::WillNeed => self.use_mapped(pid, addr, len, false),
+                _ => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    /// The heap or a stack has grown; where that is locked it is brought in.
+    fn grow(&mut self, pid: u32, start: u64, len: u64) -> Result<(), ReplayError> {
+        match self.with_life(pid, |life| life.locks || life.locks_future) {
+            Some(true) => self.use_mapped(pid, start, len, true),
+            _ => Ok(()),
         }
     }
 
@@ -141,54 +290,108 @@ impl Walk {
         }
     }
 
-    fn use_range(&mut self, pid: u32, start: u64, len: u64, stores: bool) {
-        (start..start.saturating_add(len.min(LONGEST_RANGE)))
-            .step_by(PAGE as usize)
-            .for_each(|addr| self.use_page(pid, addr, false, stores));
+    /// A range of which every page is work, whatever is mapped there.
+    fn use_range(&mut self, pid: u32, start: u64, len: u64, stores: bool) -> Result<(), ReplayError> {
+        self.estimate.work(len.div_ceil(PAGE))?;
+        self.use_parts(pid, start, len, stores);
+        Ok(())
     }
 
-    fn use_page(&mut self, pid: u32, addr: u64, major: bool, stores: bool) {
-        let Some(mapping) = self.layouts.find(pid, addr) else { return };
-        if let Some(file) = &mapping.file {
-            let page = (mapping.offset + (addr - mapping.start)) / PAGE;
-            let number = self.number(file);
-            let file = &mut self.files[number as usize];
-            if major && !file.warm.contains(page) {
-                file.cold.insert(page);
-            } else if !file.cold.contains(page) {
-                file.warm.insert(page);
+    /// What is mapped of a range.
+    fn use_mapped(&mut self, pid: u32, start: u64, len: u64, stores: bool) -> Result<(), ReplayError> {
+        let mapped: u64 = self.parts(pid, start, len).iter().map(|part| part.end - part.start).sum();
+        self.estimate.work(mapped.div_ceil(PAGE))?;
+        self.use_parts(pid, start, len, stores);
+        Ok(())
+    }
+
+    fn parts(&self, pid: u32, start: u64, len: u64) -> Vec<trace::Mapping> {
+        self.layouts.mapped_in(pid, start, start.saturating_add(len))
+    }
+
+    fn use_parts(&mut self, pid: u32, start: u64, len: u64, stores: bool) {
+        for part in self.parts(pid, start, len) {
+            let (first, end) = (part.start / PAGE, part.end.div_ceil(PAGE));
+            if let Some(file) = &part.file {
+                self.use_file(file, part.offset / PAGE, end - first, false);
             }
-        }
-        if stores {
-            self.change_written(pid, |pages| {
-                pages.insert(addr / PAGE);
+            self.life(pid, |life| {
+                life.used.insert_range(first, end);
+                if stores {
+                    life.written.insert_range(first, end);
+                }
             });
         }
     }
 
-    fn change_written(&mut self, pid: u32, change: impl FnOnce(&mut PageSet)) {
-        let pages = self.written.entry(pid).or_default();
-        let before = pages.chunks();
-        change(pages);
-        self.chunks = self.chunks - before + pages.chunks();
-        self.most_chunks = self.most_chunks.max(self.chunks);
+    fn use_page(&mut self, pid: u32, addr: u64, major: bool, stores: bool) -> Result<(), ReplayError> {
+        let Some(mapping) = self.layouts.find(pid, addr) else {
+            // It may be a stack that grows, and brings in all of that where it is locked.
+            let above = self.layouts.next_above(pid, addr).map_or(0, |mapping| mapping.start - addr);
+            return self.work_of(pid, |life| if life.locks { above / PAGE } else { 0 });
+        };
+        if let Some(file) = &mapping.file {
+            let page = mapping.offset.saturating_add(addr - mapping.start) / PAGE;
+            self.use_file(file, page, 1, major);
+        }
+        self.life(pid, |life| {
+            life.used.insert(addr / PAGE);
+            if stores {
+                life.written.insert(addr / PAGE);
+            }
+        });
+        Ok(())
     }
 
-    /// Every aligned 2 MiB that is stored to in a folio of its own, all file pages that are used, and a good eighth for
-    /// tables.
-    fn needed(&mut self) -> u64 {
-        const STEP: u64 = 64 << 20;
-        let mut cached = 0;
-        for file in &mut self.files {
-            if file.nameless {
-                // Nothing to read: pages come as zeroes.
-                file.warm = PageSet::default();
-            }
-            cached += file.warm.len() + file.cold.len();
+    /// Pages of a file are used, after a wait for the device or without.
+    fn use_file(&mut self, file: &FileId, first: u64, count: u64, major: bool) {
+        let number = self.number(file);
+        let SurveyedFile { warm, cold, .. } = &mut self.files[number as usize];
+        // Besides the pages there are nodes, which sparse pages do not share.
+        let frames = |warm: &PageSet, cold: &PageSet| warm.len() + cold.len() + warm.chunks() + cold.chunks();
+        let before = frames(warm, cold);
+        if major && !warm.contains(first) {
+            cold.insert(first);
+        } else {
+            let end = first.saturating_add(count);
+            let waited: Vec<u64> = cold.pages_in(first, end).filter(|page| !warm.contains(*page)).collect();
+            warm.insert_range(first, end);
+            waited.into_iter().for_each(|page| warm.remove_range(page, page + 1));
         }
-        let bytes = self.most_chunks * (2 << 20) + cached * PAGE;
-        (bytes + bytes / 8 + STEP).next_multiple_of(STEP).max(256 << 20)
+        self.estimate.cache(frames(warm, cold).saturating_sub(before));
     }
+
+    const fn impossible(&self, what: &'static str) -> Result<(), ReplayError> {
+        Err(ReplayError::Impossible { event: self.events, what })
+    }
+
+    fn with_life<R>(&self, pid: u32, look: impl FnOnce(&Life) -> R) -> Option<R> {
+        self.layouts.number_of(pid).and_then(|number| self.lives.get(&number)).map(look)
+    }
+
+    fn work_of(&mut self, pid: u32, pages: impl FnOnce(&Life) -> u64) -> Result<(), ReplayError> {
+        let pages = self.with_life(pid, pages).unwrap_or(0);
+        self.estimate.work(pages)
+    }
+
+    /// Changes what is known of the process's address space.
+    fn life(&mut self, pid: u32, change: impl FnOnce(&mut Life)) {
+        let Some(number) = self.layouts.number_of(pid) else { return };
+        let life = match self.lives.entry(number) {
+            std::collections::hash_map::Entry::Occupied(known) => {
+                self.estimate.remove(known.get());
+                known.into_mut()
+            }
+            std::collections::hash_map::Entry::Vacant(new) => new.insert(Life::default()),
+        };
+        change(life);
+        self.estimate.add(life);
+    }
+}
+
+/// With four levels of page tables.
+const fn is_canonical(addr: u64) -> bool {
+    (addr as i64) << 16 >> 16 == addr as i64
 }
 
 fn number(numbers: &mut Numbers, files: &mut Vec<SurveyedFile>, file: &FileId) -> u64 {

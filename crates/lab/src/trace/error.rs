@@ -29,6 +29,12 @@ pub enum TraceError {
         /// How many events could be read before the damage (0 for damage in the header).
         at: u64,
     },
+    /// The events take so much more room than the file that no program was recorded into it.
+    #[error("the trace expands to hundreds of times its size behind event {at}, as no recording does; record the program again")]
+    Bloated {
+        /// How many events were read before.
+        at: u64,
+    },
     /// An event was given to the writer out of time order.
     #[error("event at {time_ns} ns given after one at {last_ns} ns; give events in the order of their times")]
     OutOfOrder {

@@ -39,6 +39,8 @@ pub(super) struct Space {
     brk: Option<u64>,
     /// `mlockall(MCL_FUTURE)`: what is mapped from now on is populated.
     lock_future: bool,
+    /// How many processes have it.
+    users: usize,
 }
 
 /// The mappings of every process. Feed it each event in order.
@@ -62,7 +64,11 @@ impl Layouts {
             }
             EventKind::Fork { child_pid, kind: ForkKind::SharedMemory, .. } => {
                 let parent = self.number(pid);
-                self.by_pid.insert(*child_pid, parent);
+                if self.by_pid.get(child_pid) != Some(&parent) {
+                    self.drop_process(*child_pid);
+                    self.by_pid.insert(*child_pid, parent);
+                    self.spaces.entry(parent).or_default().users += 1;
+                }
             }
             EventKind::ProcessExit { .. } => self.drop_process(pid),
             EventKind::Map { .. } | EventKind::Syscall(_) => self.space(pid).apply(&event.kind),
@@ -92,9 +98,35 @@ impl Layouts {
 
     /// Does the process share its memory with another (a `vfork` child before its exec)?
     pub fn shares_memory(&self, pid: u32) -> bool {
-        self.by_pid
-            .get(&pid)
-            .is_some_and(|number| self.by_pid.values().filter(|other| *other == number).count() > 1)
+        self.existing(pid).is_some_and(|space| space.users > 1)
+    }
+
+    /// The number of the address space that a process has; no other ever has it.
+    pub fn number_of(&self, pid: u32) -> Option<u32> {
+        self.by_pid.get(&pid).copied()
+    }
+
+    /// Has any process the address space with this number?
+    pub fn is_alive(&self, number: u32) -> bool {
+        self.spaces.contains_key(&number)
+    }
+
+    /// What is mapped between two addresses of a process, by address, each mapping cut to that range.
+    pub fn mapped_in(&self, pid: u32, start: u64, end: u64) -> Vec<Mapping> {
+        let Some(space) = self.existing(pid).filter(|_| start < end) else { return Vec::new() };
+        let first = space.find(start).map_or(start, |mapping| mapping.start);
+        let within = space.mappings.range(first..end).map(|(_, mapping)| *mapping);
+        within
+            .map(|mapping| {
+                let cut = mapping.from(mapping.start.max(start));
+                Mapping { end: cut.end.min(end), ..cut }
+            })
+            .collect()
+    }
+
+    /// The lowest mapping of a process above an address.
+    pub fn next_above(&self, pid: u32, address: u64) -> Option<Mapping> {
+        self.existing(pid)?.mappings.range(address..).next().map(|(_, mapping)| *mapping)
     }
 
     /// The number of a process's address space. No other has had it, or will.
@@ -123,15 +155,16 @@ impl Layouts {
 
     fn start(&mut self, pid: u32, space: Space) {
         self.drop_process(pid);
-        self.spaces.insert(self.next, space);
+        self.spaces.insert(self.next, Space { users: 1, ..space });
         self.by_pid.insert(pid, self.next);
         self.next += 1;
     }
 
     fn drop_process(&mut self, pid: u32) {
-        if let Some(number) = self.by_pid.remove(&pid)
-            && !self.by_pid.values().any(|other| *other == number)
-        {
+        let Some(number) = self.by_pid.remove(&pid) else { return };
+        let Some(space) = self.spaces.get_mut(&number) else { return };
+        space.users -= 1;
+        if space.users == 0 {
             self.spaces.remove(&number);
         }
     }
@@ -273,7 +306,7 @@ impl Space {
 impl Mapping {
     /// The part from an address on.
     fn from(self, start: u64) -> Mapping {
-        let offset = if self.file.is_some() { self.offset + (start - self.start) } else { 0 };
+        let offset = if self.file.is_some() { self.offset.saturating_add(start - self.start) } else { 0 };
         Mapping { start, offset, ..self }
     }
 }

@@ -10,6 +10,8 @@ mod decode;
 mod encode;
 mod error;
 mod event;
+#[cfg(fuzzing)]
+pub mod forge;
 mod header;
 mod layout;
 mod reader;
@@ -36,6 +38,9 @@ pub const MAGIC: [u8; 8] = *b"QTRACE\r\n";
 
 /// The largest payload of one chunk of the event stream, in bytes.
 pub(crate) const CHUNK_MAX: usize = 256 * 1024;
+
+/// The most arguments that a recorded command may have.
+pub(crate) const ARGUMENTS_MAX: u64 = 1 << 20;
 
 /// The largest header payload, in bytes.
 pub(crate) const HEADER_MAX: usize = 4 * 1024 * 1024;

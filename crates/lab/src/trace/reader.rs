@@ -10,13 +10,39 @@ use super::decode::Decoder;
 use super::wire::{Cursor, Malformed};
 use super::{CHUNK_MAX, Event, HEADER_MAX, Header, MAGIC, PathId, TraceError, VERSION, WINDOW_LOG};
 
+/// Bytes before the payload of a chunk.
+const CHUNK_HEAD: u64 = 8;
+
+/// The event stream has at most so many bytes for each byte of the file: times of recorded events alone make it less than a
+/// tenth of this.
+const EXPANDED_MOST: u64 = 256;
+
+/// Besides these.
+const EXPANDED_FREE: u64 = 16 << 20;
+
+/// A source, and how many bytes it gave.
+struct Counted<R> {
+    source: R,
+    read: u64,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let count = self.source.read(bytes)?;
+        self.read += count as u64;
+        Ok(count)
+    }
+}
+
 /// Reads a trace: an iterator of its events. After an error, and after the last event, it gives `None`.
 ///
 /// No event of a damaged chunk is given out; a file that ends early gives [`TraceError::Truncated`] in the
 /// place of the first event that is missing.
 pub struct TraceReader<R: Read = File> {
     header: Header,
-    zstd: Zstd<'static, BufReader<R>>,
+    zstd: Zstd<'static, BufReader<Counted<R>>>,
+    /// Bytes of the event stream so far, decompressed.
+    expanded: u64,
     chunk: Vec<u8>,
     /// How much of `chunk` has been decoded.
     position: usize,
@@ -41,7 +67,7 @@ impl<R: Read> TraceReader<R> {
     /// # Errors
     /// Any [`TraceError`] that the first bytes can show.
     pub fn new(source: R) -> Result<TraceReader<R>, TraceError> {
-        let mut source = BufReader::new(source);
+        let mut source = BufReader::new(Counted { source, read: 0 });
         let mut magic = Vec::new();
         source.by_ref().take(MAGIC.len() as u64).read_to_end(&mut magic)?;
         if magic != MAGIC {
@@ -72,6 +98,7 @@ impl<R: Read> TraceReader<R> {
         Ok(TraceReader {
             header,
             zstd,
+            expanded: 0,
             chunk: Vec::new(),
             position: 0,
             decoder: Decoder::default(),
@@ -116,6 +143,10 @@ impl<R: Read> TraceReader<R> {
         let checksum = u32::from_le_bytes(self.fixed()?);
         if length > CHUNK_MAX {
             return Err(self.corrupt());
+        }
+        self.expanded += length as u64 + CHUNK_HEAD;
+        if self.expanded > EXPANDED_FREE + EXPANDED_MOST * self.zstd.get_ref().get_ref().read {
+            return Err(TraceError::Bloated { at: self.events });
         }
         if length == 0 {
             return self.end(checksum).map(|()| false);

@@ -1,5 +1,7 @@
 //! Traces of a few events, written by hand.
 
+#![allow(dead_code)]
+
 use lab::trace::{
     Access, Call, Clock, Event, EventKind, FaultKinds, Header, MapCause, PathId, Program, Syscall, Tier,
     Totals, TraceWriter, VERSION,

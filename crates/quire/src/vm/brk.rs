@@ -8,7 +8,7 @@ use super::vma::{Vma, VmaAttributes};
 use crate::addr::{VirtAddr, VirtRange};
 use crate::arch::Protection;
 use crate::error::MmError;
-use crate::limits::{FRAME_SIZE, MAX_MAPPINGS};
+use crate::limits::FRAME_SIZE;
 use crate::platform::Platform;
 
 impl<P: Platform> Mm<'_, P> {
@@ -52,7 +52,7 @@ impl<P: Platform> Mm<'_, P> {
             return Ok((none, self.unmap_range(space, VirtRange::new(new, old))?));
         }
         let limit = space.tree.find_from(old).map(Vma::guarded_start);
-        let full = space.tree.len() >= MAX_MAPPINGS;
+        let full = space.tree.len() > space.mapping_limit;
         if full || new > space.layout.user.end || limit.is_some_and(|limit| new.add(FRAME_SIZE) > limit) {
             return Err(MmError::NoMemory);
         }

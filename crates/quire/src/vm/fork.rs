@@ -71,7 +71,8 @@ impl<'m, P: Platform> Mm<'m, P> {
 
     /// Gives the child every mapping of the parent, unlocked, merged where that was all that kept neighbours apart.
     fn copy_mappings(&self, parent: &Space, child: &mut Space, gone: &mut VmaList) -> Result<(), MmError> {
-        (child.layout, child.brk, child.stack_limit) = (parent.layout, parent.brk, parent.stack_limit);
+        (child.layout, child.brk) = (parent.layout, parent.brk);
+        (child.stack_limit, child.mapping_limit) = (parent.stack_limit, parent.mapping_limit);
         (child.moved, child.huge, child.handled) = (parent.moved, parent.huge, parent.handled);
         child.lock_future = LockMode::None;
         for vma in parent.tree.iter() {

@@ -24,6 +24,7 @@ use crate::addr::{Frame, VirtAddr, VirtRange};
 use crate::arch::PagingMode;
 use crate::error::{MapError, MmError};
 use crate::filemap::{FileKind, Mapper};
+use crate::limits::MAX_MAPPINGS;
 use crate::pgtable::{GrantWrite, PageTables, Zap};
 use crate::platform::Platform;
 use crate::rank::Rank;
@@ -52,6 +53,8 @@ pub(super) struct Space {
     pub(super) lock_future: LockMode,
     /// Bytes that a mapping which grows down may reach (`RLIMIT_STACK`).
     pub(super) stack_limit: u64,
+    /// Mappings that verbs may cut it into (`vm.max_map_count`).
+    pub(super) mapping_limit: usize,
     /// Whether private memory was ever moved to other addresses, here or before a fork.
     pub(super) moved: bool,
     /// Whether huge pages were ever mapped, here or before a fork.
@@ -120,6 +123,7 @@ impl<'m, P: Platform> Mm<'m, P> {
             brk: (layout.lowest, layout.lowest),
             lock_future: LockMode::None,
             stack_limit: u64::MAX,
+            mapping_limit: MAX_MAPPINGS,
             moved: false,
             huge: false,
             handled: false,
@@ -168,6 +172,12 @@ impl<'m, P: Platform> Mm<'m, P> {
     /// Says how many bytes a mapping that grows down may reach (`RLIMIT_STACK`). No limit at first.
     pub fn set_stack_limit(&self, bytes: u64) {
         self.lock().stack_limit = bytes;
+    }
+
+    /// Says how many mappings it may have (`vm.max_map_count`); [`MAX_MAPPINGS`] at first, and in a child of `fork` what
+    /// the parent has. As in Linux up to 6.18 a new mapping may be one more, and what cuts mappings may not.
+    pub fn set_mapping_limit(&self, count: usize) {
+        self.lock().mapping_limit = count;
     }
 
     /// Where mappings are placed.

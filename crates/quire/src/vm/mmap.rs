@@ -11,7 +11,7 @@ use crate::arch::Protection;
 use crate::error::MmError;
 use crate::filemap::FileRef;
 use crate::hugetlb::HugeSize;
-use crate::limits::{FRAME_SHIFT, FRAME_SIZE, MAX_MAPPINGS};
+use crate::limits::{FRAME_SHIFT, FRAME_SIZE};
 use crate::platform::Platform;
 
 /// File offsets end here, in pages: offsets are signed 64-bit numbers.
@@ -221,7 +221,7 @@ fn choose_place(
     len: u64,
     size: Option<HugeSize>,
 ) -> Result<VirtRange, MmError> {
-    if space.tree.len() >= MAX_MAPPINGS {
+    if space.tree.len() > space.mapping_limit {
         return Err(MmError::NoMemory);
     }
     let anonymous = matches!(request.backing, Backing::Anonymous);

@@ -9,7 +9,7 @@ use super::vma::{VmaAttributes, VmaFlags};
 use crate::addr::{VirtAddr, VirtRange};
 use crate::arch::Protection;
 use crate::error::MmError;
-use crate::limits::{FRAME_SIZE, MAX_MAPPINGS};
+use crate::limits::FRAME_SIZE;
 use crate::platform::Platform;
 
 impl<P: Platform> Mm<'_, P> {
@@ -71,7 +71,7 @@ impl<P: Platform> Mm<'_, P> {
         change: impl FnMut(&mut VmaAttributes),
     ) -> Result<(), MmError> {
         let need = edit::splits(&space.tree, range);
-        if space.tree.len() + need > MAX_MAPPINGS {
+        if space.tree.len() + need > space.mapping_limit {
             return Err(MmError::NoMemory);
         }
         let mut spares = self.memory.spares(need)?;

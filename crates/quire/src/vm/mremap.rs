@@ -10,7 +10,7 @@ use super::userfault::Registration;
 use super::vma::{Vma, VmaAttributes, VmaFlags};
 use crate::addr::{VirtAddr, VirtRange};
 use crate::error::MmError;
-use crate::limits::{FRAME_SIZE, MAX_MAPPINGS};
+use crate::limits::FRAME_SIZE;
 use crate::platform::Platform;
 
 /// Where `mremap` may put a mapping.
@@ -182,7 +182,7 @@ impl<P: Platform> Mm<'_, P> {
     fn move_part(&self, space: &mut Space, part: Part, to: Remap, done: &mut Done) -> Result<(), MmError> {
         let target = VirtRange::from_len(part.dest, part.len);
         // At most: both ends of the source, the middle of the target, and the part itself.
-        if space.tree.len() + 4 > MAX_MAPPINGS {
+        if space.tree.len() + 4 > space.mapping_limit {
             return Err(MmError::NoMemory);
         }
         let mut node = self.memory.blank()?;

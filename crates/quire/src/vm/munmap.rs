@@ -7,7 +7,6 @@ use super::mm::{Mm, Space};
 use super::tree::{VmaList, VmaTree};
 use crate::addr::{VirtAddr, VirtRange};
 use crate::error::MmError;
-use crate::limits::MAX_MAPPINGS;
 use crate::platform::Platform;
 
 impl<P: Platform> Mm<'_, P> {
@@ -36,7 +35,7 @@ impl<P: Platform> Mm<'_, P> {
         check_ends(space, range)?;
         // A hole in the middle of one mapping leaves one more than there were.
         let hole = first.range.start < range.start && range.end < first.range.end;
-        if hole && space.tree.len() >= MAX_MAPPINGS {
+        if hole && space.tree.len() >= space.mapping_limit {
             return Err(MmError::NoMemory);
         }
         let mut spares = self.memory.spares(edit::splits(&space.tree, range))?;

@@ -8,6 +8,7 @@ mod batches;
 mod failures;
 mod forming;
 mod gigantic;
+mod limits;
 mod mappings;
 mod reclaim;
 mod threads;

@@ -34,6 +34,10 @@ fn ranges_come_and_go_as_in_a_plain_set() {
         }
         assert_eq!(plain(&set), model);
         assert_eq!(set.len(), model.len() as u64);
+        for (order, count) in set.groups().iter().enumerate() {
+            let groups: BTreeSet<u64> = model.iter().map(|page| page >> order).collect();
+            assert_eq!(*count, groups.len() as u64, "groups of order {order}");
+        }
         assert!(set.contains(first) == model.contains(&first));
     }
 }

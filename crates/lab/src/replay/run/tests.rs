@@ -3,6 +3,7 @@ use quire::arch::{ClearKernel, CopyKernel, Feature};
 use quire::error::InitError;
 
 use super::*;
+use crate::replay::need::Bounds;
 use crate::replay::policy::{FolioChoice, parse_folio};
 
 fn trace(name: &str) -> std::path::PathBuf {
@@ -19,7 +20,7 @@ fn size(name: &str) -> FolioSize {
 fn replay(world: &mut World, name: &str, folio: &str) -> Result<Outcome, ReplayError> {
     let path = trace(name);
     let mut progress = Progress::new(name.into());
-    let survey = Survey::of(&path, &mut progress)?;
+    let survey = Survey::of(&path, Bounds::NONE, &mut progress)?;
     world.replay(&path, &survey, size(folio), &Stopwatch::new(), &mut progress)
 }
 

@@ -1,0 +1,169 @@
+//! What a replay will need, estimated event by event while its trace is surveyed, and held against what it may have.
+//!
+//! Memory is counted in bytes of the machine. Work is counted in pages that a replay brings in, copies or walks over: a
+//! page costs some hundred nanoseconds at most, so that a bound on them is one on time.
+
+use super::error::ReplayError;
+use super::pages::{ORDERS, PageSet};
+use super::policy::exact_bytes;
+use super::verb::PAGE;
+
+/// Pages of work that each event may ask for, besides what a file of any length may.
+const WORK_PER_EVENT: u64 = 1024;
+/// Bytes of the records of one mapping, at most.
+const MAPPING_BYTES: u64 = 256;
+/// Frames of an address space in which nothing is mapped, at most.
+const SPACE_FRAMES: u64 = 4;
+/// Machines have a multiple of this.
+const STEP: u64 = 64 << 20;
+/// The smallest machine that is made if none is asked for.
+const LEAST: u64 = 256 << 20;
+
+/// Bytes that a machine with so much memory takes of the host: what the replay itself remembers is a small part of it.
+pub(super) const fn taken(memory: u64) -> u64 {
+    memory.saturating_add(memory / 32 + (16 << 20))
+}
+
+/// What a trace may need before it is refused.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    /// Bytes of memory.
+    pub(super) memory: u64,
+    /// Pages of work, besides what the number of events allows.
+    pub(super) work: u64,
+}
+
+impl Bounds {
+    /// Everything is allowed.
+    pub(super) const NONE: Self = Self { memory: u64::MAX, work: u64::MAX };
+}
+
+/// What is mapped in one address space.
+#[derive(Clone, Default)]
+pub(super) struct Life {
+    /// Private pages that are stored to; each may bring a folio.
+    pub(super) written: PageSet,
+    /// Pages that are there, each of which needs page tables.
+    pub(super) used: PageSet,
+    /// Mappings, at most: protections cut them.
+    pub(super) mappings: u64,
+    /// Whether anything is locked, so that what grows is brought in.
+    pub(super) locks: bool,
+    /// Whether what is mapped from now on is locked.
+    pub(super) locks_future: bool,
+}
+
+/// The estimate so far.
+pub(super) struct Estimate {
+    bounds: Bounds,
+    event: u64,
+    now: Sums,
+    /// The largest need so far, by folio order.
+    most: [u64; ORDERS],
+    work: u64,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Sums {
+    groups: [u64; ORDERS],
+    frames: u64,
+    mappings: u64,
+    cached: u64,
+}
+
+impl Estimate {
+    pub(super) fn new(bounds: Bounds) -> Self {
+        Self { bounds, event: 0, now: Sums::default(), most: [0; ORDERS], work: 0 }
+    }
+
+    /// An address space is as `life` says from now on.
+    pub(super) fn add(&mut self, life: &Life) {
+        for (sum, count) in self.now.groups.iter_mut().zip(life.written.groups()) {
+            *sum += count;
+        }
+        self.now.frames += life.frames();
+        self.now.mappings += life.mappings;
+    }
+
+    /// An address space is no longer as `life` says.
+    pub(super) fn remove(&mut self, life: &Life) {
+        for (sum, count) in self.now.groups.iter_mut().zip(life.written.groups()) {
+            *sum -= count;
+        }
+        self.now.frames -= life.frames();
+        self.now.mappings -= life.mappings;
+    }
+
+    /// So many more frames hold pages of files.
+    pub(super) const fn cache(&mut self, frames: u64) {
+        self.now.cached += frames;
+    }
+
+    /// So many pages of work are to be done for the event that is under way.
+    ///
+    /// # Errors
+    /// [`ReplayError::TooLong`].
+    pub(super) fn work(&mut self, pages: u64) -> Result<(), ReplayError> {
+        self.work = self.work.saturating_add(pages);
+        let allowed = self.bounds.work.saturating_add(self.event * WORK_PER_EVENT);
+        if self.work <= allowed {
+            return Ok(());
+        }
+        Err(ReplayError::TooLong { event: self.event, pages: self.work, allowed })
+    }
+
+    /// The event has been surveyed.
+    ///
+    /// # Errors
+    /// [`ReplayError::TooLarge`] when single frames alone need more than is allowed.
+    pub(super) fn next(&mut self) -> Result<(), ReplayError> {
+        for (order, most) in self.most.iter_mut().enumerate() {
+            *most = (*most).max(self.now.bytes(order));
+        }
+        if self.most[0] > self.bounds.memory {
+            return Err(ReplayError::TooLarge {
+                event: self.event,
+                needed: exact_bytes(self.needed(0)),
+                allowed: exact_bytes(self.bounds.memory),
+            });
+        }
+        self.event += 1;
+        Ok(())
+    }
+
+    /// Bytes of a machine that has room for folios of this order: what was counted, and a good eighth for what was not.
+    pub(super) fn needed(&self, order: usize) -> u64 {
+        let bytes = self.most[order];
+        bytes.saturating_add(bytes / 8 + STEP).checked_next_multiple_of(STEP).unwrap_or(u64::MAX).max(LEAST)
+    }
+}
+
+impl Sums {
+    fn bytes(&self, order: usize) -> u64 {
+        let frames = (self.groups[order] << order) + self.frames + self.cached;
+        frames * PAGE + self.mappings * MAPPING_BYTES
+    }
+}
+
+impl Life {
+    /// Frames of page tables, at most: where memory is sparse, each 2 MiB has a table of its own on each of two levels.
+    fn frames(&self) -> u64 {
+        self.used.chunks() * 2 + SPACE_FRAMES
+    }
+
+    /// What a copy of it is at first: nothing has been stored to.
+    pub(super) fn forked(&self) -> Self {
+        Self { written: PageSet::default(), locks: false, locks_future: false, ..self.clone() }
+    }
+
+    /// Pages of work to copy it or to go over all of it: an entry costs less than a page.
+    pub(super) const fn walk(&self) -> u64 {
+        (self.used.len() + self.mappings) / 4 + 1
+    }
+
+    /// Pages of work of a verb on `len` bytes of it that brings nothing in.
+    pub(super) fn sweep(&self, len: u64) -> u64 {
+        let pages = len.div_ceil(PAGE);
+        (self.used.len().min(pages) + self.mappings.min(pages)) / 16
+    }
+}

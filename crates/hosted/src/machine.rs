@@ -1,7 +1,7 @@
 //! The machine as a value: what it is made of, and threads that run as its CPUs.
 
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use quire::addr::PhysAddr;
@@ -34,6 +34,8 @@ pub struct Hosted {
     /// [`CONTEXTS`] for each CPU: an interrupt never counts where the code below it is counting.
     counters: Box<[CpuCounters]>,
     taken: Box<[AtomicBool]>,
+    /// Threads that run as a CPU, those that wait for others as [`Self::spawn_cpus`] has them do not counted.
+    pub(crate) threads: AtomicUsize,
 }
 
 /// Task, soft interrupt, hard interrupt.
@@ -63,6 +65,7 @@ impl Hosted {
             }),
             counters: (0..config.cpus * CONTEXTS).map(|_| CpuCounters::default()).collect(),
             taken: (0..config.cpus).map(|_| AtomicBool::new(false)).collect(),
+            threads: AtomicUsize::new(0),
             config,
         })
     }
@@ -159,6 +162,7 @@ impl Hosted {
             self.online.snapshot().contains(cpu),
             "{cpu:?} is offline: bring it back with `Hosted::set_online`"
         );
+        let _inside = Inside::enter(self);
         let _entered = Entered::cpu(self.identity(), cpu);
         action()
     }
@@ -213,8 +217,9 @@ impl Hosted {
             task.cpu_of(self.identity())
         });
         let away = caller.map(|cpu| {
+            let outside = self.is_quiet().then(|| Outside::leave(self));
             let aside = Aside::step(&self.taken[cpu.index()], cpu);
-            (aside, Entered::nobody())
+            (outside, aside, Entered::nobody())
         });
         let results = std::thread::scope(|scope| {
             let action = &action;
@@ -231,9 +236,10 @@ impl Hosted {
             threads.into_iter().map(std::thread::ScopedJoinHandle::join).collect::<Vec<_>>()
         });
         // The caller becomes its CPU again before a panic of one of the threads goes on.
-        if let Some((aside, entered)) = away {
+        if let Some((outside, aside, entered)) = away {
             drop(entered);
             drop(aside);
+            drop(outside);
         }
         results
             .into_iter()
@@ -306,6 +312,45 @@ impl<'a> Taken<'a> {
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
+    }
+}
+
+/// A thread that runs as a CPU of the machine, until dropped. The last one to leave looks whether a flush was forgotten.
+struct Inside<'a>(Option<&'a Hosted>);
+
+impl<'a> Inside<'a> {
+    /// A thread that becomes another CPU for a while is one thread still.
+    fn enter(machine: &'a Hosted) -> Self {
+        let first = Task::with(|task| task.cpu_of(machine.identity()).is_none());
+        Self(first.then(|| {
+            machine.threads.fetch_add(1, Ordering::AcqRel);
+            machine
+        }))
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        let Some(machine) = self.0 else { return };
+        if machine.threads.fetch_sub(1, Ordering::AcqRel) == 1 && !std::thread::panicking() {
+            machine.check_translations();
+        }
+    }
+}
+
+/// A thread that waits for others between two verbs, until dropped.
+struct Outside<'a>(&'a Hosted);
+
+impl<'a> Outside<'a> {
+    fn leave(machine: &'a Hosted) -> Self {
+        machine.threads.fetch_sub(1, Ordering::AcqRel);
+        Self(machine)
+    }
+}
+
+impl Drop for Outside<'_> {
+    fn drop(&mut self) {
+        self.0.threads.fetch_add(1, Ordering::AcqRel);
     }
 }
 

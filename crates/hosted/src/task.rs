@@ -33,6 +33,8 @@ pub(crate) struct Task {
     /// The remote flush that was started last is one that the machine was told to lose.
     flush_lost: AtomicBool,
     context: AtomicU8,
+    /// The thread is another CPU for a while, or another machine's, in the middle of what it did before.
+    aside: AtomicBool,
     /// How deep the machine is in work that is one step to its interrupts.
     held: AtomicU32,
     pub(crate) ranks: HeldRanks,
@@ -57,6 +59,7 @@ thread_local! {
             attention: AtomicBool::new(false),
             flush_lost: AtomicBool::new(false),
             context: AtomicU8::new(0),
+            aside: AtomicBool::new(false),
             held: AtomicU32::new(0),
             ranks: HeldRanks::none(),
             turns: AtomicU32::new(0),
@@ -76,6 +79,7 @@ struct Saved {
     context: u8,
     ranks: u32,
     flush_lost: bool,
+    aside: bool,
 }
 
 impl Task {
@@ -178,6 +182,13 @@ impl Task {
         was
     }
 
+    /// Whether the running code can be in the middle of no verb: it holds nothing, interrupts nothing, and does not run on top
+    /// of something on this thread that does.
+    pub(crate) fn is_between_verbs(&self) -> bool {
+        let busy = !self.ranks.is_none() || self.pins() > 0 || self.context() != Context::Task;
+        !busy && !self.aside.load(Ordering::Relaxed) && !crate::interrupts::is_in_handler(self)
+    }
+
     /// Whether interrupts wait for the machine itself, see [`hold`].
     pub(crate) fn is_held(&self) -> bool {
         self.held.load(Ordering::Relaxed) != 0
@@ -192,6 +203,7 @@ impl Task {
             context: self.context.load(Ordering::Relaxed),
             ranks: self.ranks.replace(0),
             flush_lost: self.flush_lost.load(Ordering::Relaxed),
+            aside: self.aside.load(Ordering::Relaxed),
         }
     }
 
@@ -203,6 +215,7 @@ impl Task {
         self.pins.store(other.pins, Ordering::Relaxed);
         self.ranks.replace(other.ranks);
         self.flush_lost.store(other.flush_lost, Ordering::Relaxed);
+        self.aside.store(other.aside, Ordering::Relaxed);
         self.context.store(other.context, Ordering::Relaxed);
         self.interrupts_off.store(other.interrupts_off, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
@@ -240,6 +253,7 @@ impl Entered {
     /// The thread becomes a CPU of a machine, as a task that holds nothing.
     pub(crate) fn cpu(machine: usize, cpu: CpuId) -> Self {
         Task::with(|task| {
+            let aside = !task.is_between_verbs();
             let saved = task.save();
             task.become_other(&Saved {
                 machine,
@@ -249,6 +263,7 @@ impl Entered {
                 context: Context::Task as u8,
                 ranks: 0,
                 flush_lost: false,
+                aside,
             });
             Self(saved)
         })

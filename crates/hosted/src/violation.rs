@@ -57,6 +57,58 @@ pub enum Violation {
         /// The table.
         root: Frame,
     },
+    /// A cached translation allows more than the page table does, and no flush is under way that would take it.
+    #[error(
+        "{cpu:?} still translates {addr:#x} (+{size:#x}, root {root:?}, stores: {write}) to {first:?}, where the page table has {there:?}, and every verb has returned"
+    )]
+    StaleTranslation {
+        /// Whose TLB.
+        cpu: CpuId,
+        /// The page table that it runs on.
+        root: Frame,
+        /// The first address of the translation.
+        addr: u64,
+        /// Its extent in bytes.
+        size: u64,
+        /// Its first frame.
+        first: Frame,
+        /// Whether stores go through it.
+        write: bool,
+        /// The frame that the page table has, at the first page that differs: in its frame, or in what it allows.
+        there: Option<Frame>,
+    },
+    /// A paging-structure cache leads to a table that is no longer there, or allows more than the way to it does, and no flush
+    /// is under way that would take it.
+    #[error(
+        "{cpu:?} caches {table:?} as the level {level} table of {addr:#x} (root {root:?}), where the page table has {there:?}, and every verb has returned"
+    )]
+    StaleTable {
+        /// Whose cache.
+        cpu: CpuId,
+        /// The page table that it runs on.
+        root: Frame,
+        /// The first address that the table translates.
+        addr: u64,
+        /// The table's level.
+        level: u32,
+        /// The table.
+        table: Frame,
+        /// What the page table leads to.
+        there: Option<Frame>,
+    },
+    /// A store went through a cached translation that takes the dirty bit as set, where it was cleared and no flush is under
+    /// way: it is not recorded.
+    #[error(
+        "{cpu:?} stored to {addr:#x} (root {root:?}) and the dirty bit stayed clear: its entry was cached with it set"
+    )]
+    UnrecordedStore {
+        /// Which CPU.
+        cpu: CpuId,
+        /// The page table that it runs on.
+        root: Frame,
+        /// The address that was stored to.
+        addr: u64,
+    },
     /// A frame was freed that a secondary MMU's copy still reaches.
     #[error(
         "{freed:?} were freed, but a secondary MMU still takes {addr:#x} (+{size:#x}, root {root:?}) to {first:?}"

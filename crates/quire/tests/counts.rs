@@ -329,3 +329,82 @@ fn a_slot_that_was_prepared_in_vain_goes_back() {
         allocator.free(start, Order::BLOCK).unwrap();
     });
 }
+
+/// A full byte anywhere in a run, in its first and last words, which are counted in part, above all: in small blocks and in folios
+/// of whole blocks.
+#[test]
+fn a_lane_that_is_full_anywhere_in_a_run_grows() {
+    const RUNS: [(u64, u64); 9] =
+        [(0, 1), (5, 1), (3, 10), (8, 8), (7, 2), (1, 7), (2, 13), (17, 40), (240, 16)];
+    for number in [8, 9] {
+        with_allocator(HostedConfig::new(64 * MIB), |_, allocator| {
+            let folio = order(number);
+            let start = allocator.alloc(Gfp::USER, folio).unwrap();
+            // Something stays mapped throughout, so that the folio is not freed.
+            let whole = FrameRange::folio(start, folio);
+            map(allocator, whole);
+            for (first, count) in RUNS {
+                let run = FrameRange::new(start.add(first), count);
+                for full in [first, first + count / 2, first + count - 1] {
+                    let mut model = vec![1; folio.frames() as usize];
+                    let one = FrameRange::new(start.add(full), 1);
+                    for times in 1..=256 {
+                        map(allocator, one);
+                        model[full as usize] += 1;
+                        if (253..=255).contains(&times) {
+                            map(allocator, run);
+                            model[first as usize..(first + count) as usize]
+                                .iter_mut()
+                                .for_each(|count| *count += 1);
+                            agree(allocator, start, &model, false);
+                        }
+                    }
+                    (0..3).for_each(|_| _ = unmap(allocator, run));
+                    (0..256).for_each(|_| _ = unmap(allocator, one));
+                    agree(allocator, start, &vec![1; folio.frames() as usize], false);
+                }
+            }
+            unmap(allocator, whole);
+        });
+    }
+}
+
+/// Tables that map all of a block, and leaves of one frame beside them, are spelled out together up to 254, 255 and 256, however
+/// many of each there are and whichever came first.
+#[test]
+fn tables_and_single_leaves_together_pass_a_byte_exactly() {
+    for (tables, total) in [1, 2, 3, 128, 253, 254, 255]
+        .into_iter()
+        .flat_map(|tables| (254..=257).map(move |total| (tables, total)))
+    {
+        for singles_first in [false, true] {
+            with_allocator(HostedConfig::new(64 * MIB), |_, allocator| {
+                let start = allocator.alloc(Gfp::USER, Order::BLOCK).unwrap();
+                let (whole, one) = (FrameRange::folio(start, Order::BLOCK), FrameRange::new(start.add(5), 1));
+                let steps = [(whole, tables), (one, total - tables)];
+                let at = usize::from(singles_first);
+                for (run, times) in [steps[at], steps[1 - at]] {
+                    (0..times).for_each(|_| map(allocator, run));
+                }
+                let mut model = [tables as u32; BLOCK as usize];
+                model[5] = total as u32;
+                agree(allocator, start, &model, false);
+                // A frame that only tables map goes from each of them, so that all are spelled out.
+                for left in (0..tables).rev() {
+                    assert_eq!(unmap(allocator, FrameRange::new(start.add(400), 1)), 0);
+                    model[400] = left as u32;
+                    agree(allocator, start, &model, false);
+                }
+                (0..total).for_each(|_| _ = unmap(allocator, one));
+                model[5] = 0;
+                agree(allocator, start, &model, false);
+                for (from, count) in [(0, 5), (6, 394), (401, 111)] {
+                    (0..tables).for_each(|_| _ = unmap(allocator, FrameRange::new(start.add(from), count)));
+                }
+                assert_eq!(count_frames(allocator), 0);
+                allocator.drain_local();
+                assert_eq!(allocator.memory_info().used, 0, "{tables} tables of {total}");
+            });
+        }
+    }
+}

@@ -30,7 +30,7 @@ use crate::task::Task;
 #[cfg(not(miri))]
 pub(crate) use signals::{restore_flags, save_flags};
 use source::Events;
-pub(crate) use source::{Source, called, deliver_waiting};
+pub(crate) use source::{Source, called, deliver_waiting, is_in_handler};
 #[cfg(not(miri))]
 pub(crate) use watch::Watch;
 #[cfg(not(miri))]

@@ -232,6 +232,11 @@ fn sources(task: &Task) -> impl Iterator<Item = &Source> {
     })
 }
 
+/// Whether a handler runs on this thread, whatever CPU the thread is meanwhile: something was interrupted that goes on later.
+pub(crate) fn is_in_handler(task: &Task) -> bool {
+    sources(task).any(|source| source.running.load(Ordering::Relaxed))
+}
+
 /// Runs what waits and may run now. Wanted wherever interrupts become possible again.
 #[inline]
 pub(crate) fn deliver_waiting(task: &Task) {

@@ -6,11 +6,14 @@
 //! - A fault drops what is cached for its address: the translation and the paging-structure entries that lead to it
 //!   (Intel SDM volume 3A, 4.10.4.1), so that a retry after a repair succeeds without a flush. A refusal that rests on
 //!   a cached entry, though the tables would allow the access by now, is reported: handlers must bear spurious faults.
+//!
+//! An access that a stale entry serves once every verb has returned is a violation ([`Hosted::check_translations`]).
 
 mod fault;
 mod kernel;
 mod layout;
 mod physical;
+mod stale;
 mod walk;
 
 use std::sync::atomic::Ordering;
@@ -128,6 +131,7 @@ impl Hosted {
                 self.walk(tlb, addr, access)?
             }
         };
+        self.check_served(tlb, addr, access, leaf);
         let offset = addr & ((1 << shift(leaf.level)) - 1);
         Ok(PhysAddr((leaf.frame << 12) + offset))
     }

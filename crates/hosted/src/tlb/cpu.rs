@@ -168,6 +168,21 @@ impl CpuTlb {
         }
     }
 
+    /// What is cached, with the first address of each.
+    pub(crate) fn cached(
+        &self,
+    ) -> (impl Iterator<Item = (u64, Leaf)>, impl Iterator<Item = (u64, u32, Table)>) {
+        let leaves = self
+            .leaves
+            .iter()
+            .zip(1..)
+            .flat_map(|(map, level)| map.iter().map(move |(&key, &leaf)| (key << shift(level), leaf)));
+        let tables = self.tables.iter().zip(1..).flat_map(|(map, level)| {
+            map.iter().map(move |(&key, &table)| (key << shift(level + 1), level, table))
+        });
+        (leaves, tables)
+    }
+
     /// Adds every way in which this CPU reaches one of `frames`.
     pub(crate) fn reaching(&self, cpu: CpuId, frames: FrameRange, found: &mut Vec<Violation>) {
         let overlaps = |frame: u64, count: u64| frame < frames.end().0 && frames.start.0 < frame + count;

@@ -100,6 +100,15 @@ impl Tlbs {
         self.cpu(cpu).flush(&self.reach, request);
     }
 
+    /// What each CPU has cached, of its address space and of the kernel, one at a time and locked.
+    pub(crate) fn each(&self, mut look: impl FnMut(CpuId, &CpuTlb)) {
+        for index in 0..self.cpus.len() {
+            let cpu = CpuId(index as u32);
+            look(cpu, &self.cpu(cpu));
+            look(cpu, &self.kernel(cpu));
+        }
+    }
+
     /// Every way in which some CPU still reaches one of `frames`; cheap when there is none.
     pub(crate) fn reaching(&self, frames: FrameRange) -> Vec<Violation> {
         if !self.reach.may_reach(frames) {

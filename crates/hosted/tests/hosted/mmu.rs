@@ -114,7 +114,7 @@ fn rights_count_at_every_level() {
 
 #[test]
 fn accessed_and_dirty_bits_are_set_as_hardware_does() {
-    let machine = small();
+    let machine = machine(HostedConfig { on_violation: OnViolation::Record, ..HostedConfig::new(8 << 20) });
     let leaf = map(&machine, 4, ADDR, 1, 300 << 12 | ALL);
     let history = || leaf.load(Ordering::Relaxed) & (ACCESSED | DIRTY);
     machine.run_on(CPU0, || {
@@ -132,6 +132,8 @@ fn accessed_and_dirty_bits_are_set_as_hardware_does() {
         write(&machine, ADDR, 1).unwrap();
         read(&machine, ADDR).unwrap();
         assert_eq!(history(), 0, "a cached translation sets nothing");
+        let unrecorded = Violation::UnrecordedStore { cpu: CPU0, root: ROOT, addr: ADDR };
+        assert_eq!(machine.take_violations(), [unrecorded], "that the accessed bit is not set is fine");
         flush_here(&machine, &range_flush(ADDR, 4096, 4096));
         write(&machine, ADDR, 1).unwrap();
         assert_eq!(history(), ACCESSED | DIRTY);

@@ -3,9 +3,10 @@
 
 use core::fmt;
 
-use super::mm::{Mm, Rss};
+use super::mm::{Mm, Rss, counted};
 use super::moved::Moved;
 use super::policy::{FolioOverride, HugeAdvice};
+use super::rss::Resident;
 use super::tree::TreeFault;
 use super::userfault::UserfaultModes;
 use super::vma::{Backing, Vma, VmaFlags};
@@ -93,7 +94,7 @@ impl<P: Platform> Mm<'_, P> {
         space.tree.validate().map_err(MmFault::Tree)?;
         self.tables().validate().map_err(MmFault::Table)?;
         let mut before: Option<&Vma> = None;
-        let mut found = 0;
+        let mut found = Resident::default();
         for (view, vma) in space.tree.views() {
             if !self.body().is_shown(self.memory.platform(), view, vma) {
                 return Err(MmFault::View(vma.range));
@@ -101,22 +102,22 @@ impl<P: Platform> Mm<'_, P> {
             if let Some(before) = before.filter(|before| before.merges_with(vma)) {
                 return Err(MmFault::NotMerged(before.range));
             }
-            found += self.validate_leaves(vma)?;
+            self.validate_leaves(vma, &mut found)?;
             before = Some(vma);
         }
         let mut all = 0;
         self.tables().runs(space.layout.user, |run| all += counted_pages(&run));
-        if all != found {
+        if all != found.kinds().iter().sum() {
             return Err(MmFault::Leaf(space.layout.user));
         }
-        let resident = self.rss.sum();
-        let counted = resident.anon + resident.file + resident.shmem + resident.huge;
-        if counted == found { Ok(()) } else { Err(MmFault::Resident { counted, found }) }
+        let mut kinds = self.rss.sum().kinds().into_iter().zip(found.kinds());
+        let wrong = kinds.find(|(counted, found)| counted != found);
+        wrong.map_or(Ok(()), |(counted, found)| Err(MmFault::Resident { counted, found }))
     }
 
-    /// Checks that the leaves in a mapping allow no more than it does. How many counted pages they map.
-    fn validate_leaves(&self, vma: &Vma) -> Result<u64, MmFault> {
-        let (mut pages, mut wrong) = (0, None);
+    /// Checks that the leaves in a mapping allow no more than it does, and counts the pages that they map.
+    fn validate_leaves(&self, vma: &Vma, found: &mut Resident) -> Result<(), MmFault> {
+        let mut wrong = None;
         let protection = vma.attributes.protection;
         self.tables().runs(vma.range, |run| {
             let range = VirtRange::from_len(run.addr, run.count * run.size.bytes());
@@ -130,9 +131,9 @@ impl<P: Platform> Mm<'_, P> {
             if !allowed {
                 wrong = Some(range);
             }
-            pages += counted_pages(&run);
+            found.count(counted(vma), leaf.has(EntryFlags::ANON), counted_pages(&run));
         });
-        wrong.map_or(Ok(pages), |range| Err(MmFault::Leaf(range)))
+        wrong.map_or(Ok(()), |range| Err(MmFault::Leaf(range)))
     }
 }
 
@@ -185,9 +186,9 @@ pub enum MmFault {
     Leaf(VirtRange),
     /// The reverse map of the file does not know the mapping as it is.
     View(VirtRange),
-    /// The counters of resident memory are not what the page table maps.
+    /// A counter of resident memory is not what the page table maps of its kind.
     Resident {
-        /// As counted: anonymous, file and nameless shared pages together.
+        /// As counted: anonymous pages, pages of files, of nameless memory, or huge ones.
         counted: u64,
         /// As found.
         found: u64,

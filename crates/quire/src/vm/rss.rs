@@ -66,6 +66,24 @@ pub(super) struct Resident {
     pub(super) huge: u64,
 }
 
+impl Resident {
+    /// Counts pages of a mapping by the rule of [`RssCells::add`].
+    pub(super) fn count(&mut self, counted: Counted, anon: bool, pages: u64) {
+        let kind = match counted {
+            Counted::Huge => &mut self.huge,
+            _ if anon => &mut self.anon,
+            Counted::File => &mut self.file,
+            Counted::Shmem => &mut self.shmem,
+        };
+        *kind += pages;
+    }
+
+    /// Anonymous pages, those of files, of nameless memory, and huge ones.
+    pub(super) fn kinds(self) -> [u64; 4] {
+        [self.anon, self.file, self.shmem, self.huge]
+    }
+}
+
 impl RssCells {
     fn slot<P: Platform>(&self, platform: &P) -> &Slot {
         &self.0[Pinned::new(platform).cpu().index() % SLOTS]

@@ -167,6 +167,59 @@ fn memory_is_not_out_while_an_interrupts_list_has_a_frame() {
     });
 }
 
+/// Each level of interrupts has lists of its own; a drain by their CPU, or of a CPU by another, leaves none of them.
+#[test]
+fn a_drain_empties_the_lists_of_every_level() {
+    let contexts = [vec![], vec![Context::SoftInterrupt], vec![Context::HardInterrupt]];
+    let both = vec![Context::SoftInterrupt, Context::HardInterrupt];
+    for (at, contexts) in contexts.into_iter().chain([both]).enumerate() {
+        for own in [true, false] {
+            let machine = HostedConfig::new(64 * MIB).with_cpus(2).build().unwrap();
+            let allocator = machine.run_on(CpuId(0), || allocator(&machine, ListGuard::Reentry));
+            let before = machine.run_on(CpuId(0), || allocator.memory_info());
+            machine.run_on(CpuId(0), || {
+                let mut frames = take(&allocator, 90);
+                let last = frames.pop().unwrap();
+                on_levels(&machine, &allocator, &contexts, &mut frames, last);
+                give(&allocator, &frames);
+                assert!(allocator.memory_info().cached > 0);
+            });
+            machine.run_on(CpuId(u32::from(!own)), || {
+                if own {
+                    allocator.drain_local()
+                } else {
+                    allocator.drain_all()
+                }
+                allocator.validate().unwrap();
+                assert_eq!(allocator.memory_info(), before, "case {at}, by its own CPU: {own}");
+            });
+        }
+    }
+}
+
+/// Frees `last` while a lease is taken, and 30 of the frames from an interrupt in the middle of that, on each level in turn.
+fn on_levels(
+    machine: &Hosted,
+    allocator: &PageAllocator<'_, Hosted>,
+    contexts: &[Context],
+    frames: &mut Vec<Frame>,
+    last: Frame,
+) {
+    let Some((&context, above)) = contexts.split_first() else {
+        return allocator.free(last, Order::FRAME).unwrap();
+    };
+    let mut given = frames.split_off(frames.len() - 30);
+    let next = given.pop().unwrap();
+    let free_all = || {
+        give(allocator, &given);
+        on_levels(machine, allocator, above, frames, next);
+    };
+    let ran = machine.interrupt_at_calls(InterruptPlan::Nth(1), context, free_all, || {
+        allocator.free(last, Order::FRAME).unwrap();
+    });
+    assert_eq!(ran.delivered, 1);
+}
+
 /// A CPU that goes offline leaves full lists behind, which any other may empty.
 #[test]
 fn a_cpu_that_went_offline_is_drained_by_another() {

@@ -117,6 +117,70 @@ fn lower_zones_keep_a_share_for_those_that_need_them() {
     });
 }
 
+/// What is kept for requests that can go no higher is kept from those that cannot wait as well; only the reserve itself is
+/// open to all of them.
+#[test]
+fn atomic_requests_leave_lower_zones_their_share() {
+    let ranges = vec![Range::new(4 * GIB - 32 * MIB, 32 * MIB), Range::new(4 * GIB, 512 * MIB)];
+    with_zones(ranges, 50, |allocator| {
+        let (normal, movable) = (240 * MIB / 4096, 272 * MIB / 4096);
+        let half = |kind| zone(allocator, kind).marks.min / 2;
+        let atomic = |gfp| Gfp { urgency: Urgency::Atomic, ..gfp };
+        let near = |kind, want: u64| {
+            let left = left(allocator, kind);
+            assert!(left <= want && left + SPLIT >= want, "{kind:?}: {left} left, should be {want}");
+        };
+        let user = take_all(allocator, atomic(Gfp::USER), Order::FRAME);
+        near(ZoneKind::Movable, half(ZoneKind::Movable));
+        near(ZoneKind::Normal, half(ZoneKind::Normal) + movable / 32);
+        near(ZoneKind::Dma32, half(ZoneKind::Dma32) + (normal + movable) / 256);
+        let kernel = take_all(allocator, Gfp::ATOMIC, Order::FRAME);
+        near(ZoneKind::Normal, half(ZoneKind::Normal));
+        near(ZoneKind::Dma32, half(ZoneKind::Dma32) + normal / 256);
+        let low = take_all(allocator, atomic(Gfp::DMA32), Order::FRAME);
+        near(ZoneKind::Dma32, half(ZoneKind::Dma32));
+        let rest = take_all(allocator, RESERVE, Order::FRAME);
+        assert_eq!(
+            [ZoneKind::Movable, ZoneKind::Normal, ZoneKind::Dma32].map(|kind| left(allocator, kind)),
+            [0; 3]
+        );
+        [user, kernel, low, rest].iter().for_each(|frames| give(allocator, Order::FRAME, frames));
+    });
+}
+
+/// To the frame: of so many free ones above its mark each kind of request is given that many, one by one and in bulk, and the
+/// next is refused.
+#[test]
+fn each_mark_is_reached_to_the_frame() {
+    with_zones(vec![Range::new(0, 64 * MIB)], 0, |allocator| {
+        let min = zone(allocator, ZoneKind::Dma32).marks.min;
+        let mut live = take_all(allocator, RESERVE, Order::FRAME);
+        for (urgency, mark) in [(Urgency::Reserve, 0), (Urgency::Atomic, min / 2), (Urgency::Ordinary, min)] {
+            let gfp = Gfp { urgency, ..Gfp::USER };
+            for above in [0, 1, 2, PCP_BATCH as u64, PCP_BATCH as u64 + 1] {
+                allocator.drain_all();
+                let free = left(allocator, ZoneKind::Dma32);
+                let wanted = (mark + above).checked_sub(free).expect("marks go up");
+                give(allocator, Order::FRAME, &live.split_off(live.len() - wanted as usize));
+                allocator.drain_all();
+                assert_eq!(left(allocator, ZoneKind::Dma32), mark + above);
+                let taken = if above % 2 == 0 {
+                    take_all(allocator, gfp, Order::FRAME)
+                } else {
+                    let mut many = vec![Frame(0); above as usize + 10];
+                    let got = allocator.alloc_bulk(gfp, Order::FRAME, &mut many);
+                    many.truncate(got);
+                    many
+                };
+                assert_eq!(taken.len() as u64, above, "{urgency:?}");
+                assert_eq!(allocator.alloc(gfp, Order::FRAME), Err(AllocError::OutOfMemory), "{urgency:?}");
+                live.extend(taken);
+            }
+        }
+        give(allocator, Order::FRAME, &live);
+    });
+}
+
 #[test]
 fn every_zone_can_be_emptied_and_says_so() {
     let ranges = vec![Range::new(4 * GIB - 20 * MIB, 20 * MIB), Range::new(4 * GIB, 40 * MIB)];

@@ -1,7 +1,7 @@
 //! The steps of a copy one by one, with stores at any moment between and in them: what is stored is in the new folio.
 
 use fastrand::Rng;
-use hosted::{FailurePlan, Hosted, HostedConfig, OnViolation};
+use hosted::{FailurePlan, Hosted, HostedConfig, OnViolation, Violation};
 use quire::addr::{Frame, FrameRange, Order, PageSize, VirtAddr};
 use quire::arch::{EntryFlags, ReadyCopy};
 use quire::cpu::CpuId;
@@ -59,7 +59,11 @@ fn target(machine: &Hosted, allocator: &Allocator<'_>) -> Frame {
 
 /// Runs a test in an address space that CPUs 0 and 1 run.
 fn with_two(test: impl FnOnce(&Hosted, &Allocator<'_>, &MmContext)) {
-    with_space(small_machine(), |machine, allocator, context| {
+    with_two_of(small_machine(), test);
+}
+
+fn with_two_of(config: HostedConfig, test: impl FnOnce(&Hosted, &Allocator<'_>, &MmContext)) {
+    with_space(config, |machine, allocator, context| {
         running(machine, context, &[0, 1], || test(machine, allocator, context));
     });
 }
@@ -158,8 +162,9 @@ fn leaves_that_come_meanwhile_are_copied() {
 /// The flush that takes the dirty bits is needed: with it lost, a CPU that has one cached stores unseen.
 #[test]
 fn a_lost_flush_loses_a_store() {
+    let config = HostedConfig { on_violation: OnViolation::Record, ..small_machine() };
     for lost in [false, true] {
-        with_two(|machine, allocator, context| {
+        with_two_of(config.clone(), |machine, allocator, context| {
             let tables = Tables::new(allocator, context);
             populate(machine, allocator, context, range(AT.0, 2 * MIB), Order::FRAME);
             // CPU 1 has the page cached, dirty.
@@ -170,6 +175,8 @@ fn a_lost_flush_loses_a_store() {
             machine.lose_flushes(FailurePlan::Off);
             tables.bring_pages(AT, &mut copied, |run| bring(machine, to, &run));
             assert!(store(machine, 5, 2));
+            let seen = machine.take_violations();
+            assert!(matches!((lost, &seen[..]), (false, []) | (true, [Violation::UnrecordedStore { .. }])));
             let mut gather = MmuGather::new(allocator, context);
             tables.put_leaf(AT, to, written(), &mut copied, &mut gather, |run| bring(machine, to, &run));
             gather.finish();

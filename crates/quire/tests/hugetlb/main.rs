@@ -1,5 +1,6 @@
 //! Pools of huge pages on a hosted machine.
 
+mod charges;
 mod collapse;
 #[path = "../common/mod.rs"]
 mod common;

@@ -124,7 +124,8 @@ fn a_lost_flush_is_noticed() {
 #[test]
 fn a_lost_flush_of_a_restored_page_is_noticed() {
     for (lost, writable) in [(FailurePlan::Off, true), (FailurePlan::Nth(0), false)] {
-        with_policy(DescriptorPolicy::Batched, HostedConfig::new(2 * GIB), |world| {
+        let config = HostedConfig { on_violation: OnViolation::Record, ..HostedConfig::new(2 * GIB) };
+        with_policy(DescriptorPolicy::Batched, config, |world| {
             grow(world, Size1G, 1);
             let page = pages_of(world, Size1G)[0];
             check_page(world, page, Size1G, 0);
@@ -133,6 +134,7 @@ fn a_lost_flush_of_a_restored_page_is_noticed() {
             assert_eq!(world.pools.demote(world.pages, BOTH, 1).done, 1);
             world.machine.lose_flushes(FailurePlan::Off);
             assert_eq!(is_writable(world.machine, page.add(512 * 77)), writable);
+            assert_eq!(world.machine.take_violations().is_empty(), writable);
             world.machine.set_kernel_root(None);
             world.machine.set_kernel_root(world.pools.window().map(Window::root));
         });

@@ -18,4 +18,5 @@ mod small;
 mod splits;
 mod support;
 mod threads;
+mod windows;
 mod world;

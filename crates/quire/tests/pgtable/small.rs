@@ -8,6 +8,8 @@ use quire::error::MapError;
 use quire::memmap::DescriptorFlags;
 use quire::page_alloc::Gfp;
 use quire::pgtable::{LeafRun, Zap};
+use quire::platform::Platform;
+use quire::rank::Rank;
 use quire::tlb::{FlushBatch, MmuGather};
 
 use crate::common::{order, with_allocator};
@@ -132,6 +134,8 @@ fn dirty_file_pages_stay_counted_until_the_flush_is_over() {
                 let store =
                     |at: u64| machine.run_on(CpuId(1), || machine.write(VirtAddr(GIB + at * 4096), &[1]));
                 (0..4).for_each(|at| store(at).unwrap());
+                // A flush is owed until this is dropped.
+                machine.lock_taken(Rank::AddressSpace);
                 let mut gather = MmuGather::new(allocator, context);
                 let zap = Zap { detach, ..Zap::tables(range(GIB, 8 * 4096), context.mode().user_range()) };
                 tables.unmap(&zap, &mut gather).unwrap();
@@ -139,6 +143,7 @@ fn dirty_file_pages_stay_counted_until_the_flush_is_over() {
                 // What CPU 1 has cached still lets it store.
                 store(2).unwrap();
                 gather.flush();
+                machine.lock_dropped(Rank::AddressSpace);
                 assert!(store(2).is_err());
                 assert_eq!(state().1, 8, "after the flush, detach {detach}");
                 gather.finish();

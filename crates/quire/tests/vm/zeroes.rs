@@ -67,7 +67,18 @@ const CASES: [Case; 9] = [
     }),
 ];
 
-fn populated((folio, on_demand): (Order, bool), fork: ForkStrategy, zap: ZapStrategy, cases: &[Case]) {
+fn populated(folio: (Order, bool), fork: ForkStrategy, zap: ZapStrategy, cases: &[Case]) {
+    populated_beside(false, folio, fork, zap, cases);
+}
+
+/// `neighbour`: a page in the same GiB stays mapped, so that no table of tables goes and leaves are gathered one by one.
+fn populated_beside(
+    neighbour: bool,
+    (folio, on_demand): (Order, bool),
+    fork: ForkStrategy,
+    zap: ZapStrategy,
+    cases: &[Case],
+) {
     let len = 4 * folio.bytes();
     let folios = FolioPolicy::only(folio).with_on_demand(on_demand);
     let zeroes = Zeroes { verify: folio == Order::BLOCK, ..Zeroes::default() };
@@ -85,9 +96,18 @@ fn populated((folio, on_demand): (Order, bool), fork: ForkStrategy, zap: ZapStra
             assert_eq!(mm.rss().anon, len / 4096);
             case(machine, &mm, folio.bytes());
             mm.validate().unwrap();
-            mm.switch_out();
+            if neighbour {
+                mm.mmap(&anonymous(BASE + len + 4 * MIB, 4096)).unwrap();
+                store(machine, &mm, BASE + len + 4 * MIB, 1).unwrap();
+            }
             let before = zeroed(manager);
+            if neighbour {
+                mm.munmap(VirtAddr(BASE), len).unwrap();
+            }
+            mm.switch_out();
+            let later = zeroed(manager);
             mm.exit();
+            let before = if neighbour { before + (zeroed(manager) - later) } else { before };
             let back = (zeroed(manager) - before) / folio.frames();
             assert_eq!(back, kept, "{what}, {folio:?}, {fork:?}, {zap:?}");
             if folio == Order::BLOCK {
@@ -110,6 +130,16 @@ fn only_what_nobody_stored_to_comes_back_as_zeroes() {
     for zap in [ZapStrategy::Tables, ZapStrategy::Runs, ZapStrategy::PerPage] {
         for fork in [ForkStrategy::Copy, ForkStrategy::Share] {
             populated((Order::BLOCK, false), fork, zap, &CASES);
+        }
+    }
+}
+
+/// The same where leaves are gathered one by one: neighbours in memory of which one was stored to.
+#[test]
+fn leaves_that_are_gathered_one_by_one_keep_what_is_known_of_each() {
+    for zap in [ZapStrategy::Tables, ZapStrategy::Runs, ZapStrategy::PerPage] {
+        for fork in [ForkStrategy::Copy, ForkStrategy::Share] {
+            populated_beside(true, (Order::BLOCK, false), fork, zap, &CASES);
         }
     }
 }

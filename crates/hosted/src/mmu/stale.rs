@@ -1,0 +1,117 @@
+//! What the modelled TLBs allow is held against the page tables while no verb is under way.
+//!
+//! A verb may change entries first and flush them later, as long as it has not returned. So the comparison is made where none
+//! can be under way: at an access by the only thread that runs as a CPU, outside of handlers and holding nothing; and when the
+//! last thread leaves. Fewer rights than the tables grant are fine (a fault takes care of them), and so is an accessed bit
+//! that was cleared.
+
+use std::sync::atomic::Ordering;
+
+use quire::addr::{Frame, VirtAddr};
+use quire::cpu::CpuId;
+use quire::limits::FRAME_SIZE;
+
+use super::fault::Access;
+use super::layout::{self, Kind, PRESENT, Rights};
+use super::walk::{Translation, leaf_frames};
+use crate::machine::Hosted;
+use crate::task::Task;
+use crate::tlb::{CpuTlb, Leaf, Table};
+use crate::violation::Violation;
+
+impl Hosted {
+    /// Compares all that the CPUs have cached with the page tables that they run on, now. No verb may be under way; the
+    /// machine does it by itself whenever the last thread that runs as a CPU leaves.
+    pub fn check_translations(&self) {
+        let mut found = Vec::new();
+        self.tlbs.each(|cpu, tlb| self.compare(cpu, tlb, &mut found));
+        found.into_iter().for_each(|violation| self.violated(violation));
+    }
+
+    /// Whether the running thread can be in the middle of no verb, and no other thread is a CPU.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.threads.load(Ordering::Relaxed) == 1 && Task::with(Task::is_between_verbs)
+    }
+
+    /// Looks whether the page table grants what `leaf` served, if every verb has returned.
+    pub(super) fn check_served(&self, tlb: &CpuTlb, addr: u64, access: Access, leaf: Leaf) {
+        let Some(root) = tlb.root().filter(|_| self.config.tlb_model && self.is_quiet()) else { return };
+        let start = addr & !((1 << layout::shift(leaf.level)) - 1);
+        let page = addr & !(FRAME_SIZE - 1);
+        let cpu = self.this_cpu();
+        let there = self.probe(root, VirtAddr(page));
+        if !there.is_some_and(|there| grants(&there, page, start, leaf)) {
+            self.violated(stale(cpu, root, start, leaf, there));
+        } else if access.writes() && there.is_some_and(|there| !there.dirty) {
+            self.violated(Violation::UnrecordedStore { cpu, root, addr });
+        }
+    }
+
+    fn compare(&self, cpu: CpuId, tlb: &CpuTlb, found: &mut Vec<Violation>) {
+        let Some(root) = tlb.root() else { return };
+        let (leaves, tables) = tlb.cached();
+        found.extend(leaves.filter_map(|(addr, leaf)| self.compare_leaf(cpu, root, addr, leaf)));
+        found.extend(tables.filter_map(|(addr, level, table)| {
+            let there = self.table_at(root, addr, level);
+            let same =
+                there.is_some_and(|there| there.frame == table.frame && within(table.rights, there.rights));
+            let there = there.map(|there| Frame(there.frame));
+            let table = Frame(table.frame);
+            (!same).then_some(Violation::StaleTable { cpu, root, addr, level, table, there })
+        }));
+    }
+
+    /// Looks at each page of a cached leaf; smaller leaves onto the same frames with the same rights are as good.
+    fn compare_leaf(&self, cpu: CpuId, root: Frame, start: u64, leaf: Leaf) -> Option<Violation> {
+        let mut done = 0;
+        while done < leaf_frames(leaf.level) {
+            let page = start + done * FRAME_SIZE;
+            match self.probe(root, VirtAddr(page)) {
+                Some(there) if grants(&there, page, start, leaf) => {
+                    done = (there.addr.0.wrapping_sub(start) / FRAME_SIZE).wrapping_add(there.frames);
+                }
+                there => return Some(stale(cpu, root, start, leaf, there)),
+            }
+        }
+        None
+    }
+
+    /// The table of `level` that translates `addr`, and what the way to it allows.
+    fn table_at(&self, root: Frame, addr: u64, level: u32) -> Option<Table> {
+        let mut table = Table { frame: root.0, rights: Rights::ALL };
+        for above in (level + 1..=self.levels()).rev() {
+            let slot = self.arena.table_entry(table.frame, layout::index(addr, above))?;
+            let entry = slot.load(Ordering::Acquire);
+            let Kind::Table(frame) = layout::decode(entry, above) else { return None };
+            if entry & PRESENT == 0 {
+                return None;
+            }
+            table = Table { frame, rights: table.rights.narrowed_by(entry) };
+        }
+        Some(table)
+    }
+}
+
+/// Whether a page table that says `there` about `page` grants what a cached leaf from `start` on does.
+fn grants(there: &Translation, page: u64, start: u64, leaf: Leaf) -> bool {
+    let rights = Rights { write: there.write, user: there.user, execute: there.exec };
+    there.frame.0 + (page - there.addr.0) / FRAME_SIZE == leaf.frame + (page - start) / FRAME_SIZE
+        && within(leaf.rights, rights)
+}
+
+/// Whether `granted` has every right that `cached` has.
+fn within(cached: Rights, granted: Rights) -> bool {
+    (granted.write || !cached.write) && (granted.user || !cached.user) && (granted.execute || !cached.execute)
+}
+
+fn stale(cpu: CpuId, root: Frame, addr: u64, leaf: Leaf, there: Option<Translation>) -> Violation {
+    Violation::StaleTranslation {
+        cpu,
+        root,
+        addr,
+        size: 1 << layout::shift(leaf.level),
+        first: Frame(leaf.frame),
+        write: leaf.rights.write,
+        there: there.map(|there| there.frame),
+    }
+}

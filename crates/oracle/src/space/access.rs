@@ -52,11 +52,7 @@ impl Family {
         if !allowed {
             return Err(FaultError::Protection);
         }
-        let own = self.space(id).pages.get(&(addr / PAGE)).is_some_and(|page| page.own.is_some());
-        if !own && !self.has_page(vma.backing, vma.backing_page(addr)) {
-            return Err(FaultError::BeyondEnd);
-        }
-        self.bring_in(id, addr, kind == Kind::Write);
+        self.bring_in(id, &vma, addr, kind == Kind::Write)?;
         if !self.rules.contents && kind == Kind::Write {
             // Without contents nothing but a store can end `MADV_FREE`'s freedom.
             self.space_mut(id).pages.entry(addr / PAGE).and_modify(|page| page.lazy = None);

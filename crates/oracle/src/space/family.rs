@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use quire::error::FaultError;
+
 use super::page::{PROBE_OFFSETS, Words, file_word};
-use super::vma::{Backing, Locked, PAGE};
+use super::vma::{Backing, Locked, PAGE, Vma};
 use super::{Page, Space};
 
 /// The number of an address space within its family.
@@ -99,9 +101,7 @@ impl Family {
             let Space { vmas, pages, .. } = space;
             for vma in vmas.iter().filter(|vma| vma.backing == backing) {
                 let cut = vma.start.max(vma.start.saturating_add(end.saturating_sub(vma.page_offset) * PAGE));
-                let gone: Vec<u64> =
-                    pages.range(cut.min(vma.end) / PAGE..vma.end / PAGE).map(|(&page, _)| page).collect();
-                pages.retain(|page, _| !gone.contains(page));
+                pages.extract_if(cut.min(vma.end) / PAGE..vma.end / PAGE, |_, _| true).for_each(drop);
             }
         }
     }
@@ -200,20 +200,33 @@ impl Family {
         }
     }
 
-    /// Makes the page at `addr`, which is mapped and there, present; for `write` in a private mapping, its own.
-    pub(super) fn bring_in(&mut self, id: SpaceId, addr: u64, write: bool) {
-        let vma = *self.space(id).vma_at(addr).expect("the page is mapped");
-        let contents = self.rules.contents;
-        let number = addr / PAGE;
-        let own = self.space(id).pages.get(&number).is_some_and(|page| page.own.is_some());
-        let words = match write && vma.is_private() && !own {
-            true if contents => Some(self.object_words(vma.backing, vma.backing_page(addr))),
-            true => Some(Words::default()),
-            false => None,
-        };
-        let page = self.space_mut(id).pages.entry(number).or_insert(Page::TOUCHED);
-        if words.is_some() {
-            page.own = words;
+    /// Makes the page at `addr`, which `vma` maps, present; for `write` in a private mapping, its own.
+    ///
+    /// # Errors
+    /// [`FaultError::BeyondEnd`] when the backing has no such page.
+    pub(super) fn bring_in(
+        &mut self,
+        id: SpaceId,
+        vma: &Vma,
+        addr: u64,
+        write: bool,
+    ) -> Result<(), FaultError> {
+        let (number, behind) = (addr / PAGE, vma.backing_page(addr));
+        let known = self.space(id).pages.get(&number).copied();
+        if known.is_some_and(|page| page.own.is_some()) {
+            return Ok(());
         }
+        if !self.has_page(vma.backing, behind) {
+            return Err(FaultError::BeyondEnd);
+        }
+        let page = match write && vma.is_private() {
+            true if self.rules.contents => Page::owned(self.object_words(vma.backing, behind)),
+            true => Page::owned(Words::default()),
+            false => Page::TOUCHED,
+        };
+        if known != Some(page) {
+            self.space_mut(id).pages.insert(number, page);
+        }
+        Ok(())
     }
 }

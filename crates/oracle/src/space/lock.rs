@@ -38,13 +38,7 @@ impl Family {
         write: bool,
     ) -> Result<u64, FaultError> {
         let vma = *self.space(id).vma_at(start).ok_or(FaultError::NotMapped)?;
-        for at in (start..end).step_by(PAGE as usize) {
-            let own = self.space(id).pages.get(&(at / PAGE)).is_some_and(|page| page.own.is_some());
-            if !own && !self.has_page(vma.backing, vma.backing_page(at)) {
-                return Err(FaultError::BeyondEnd);
-            }
-            self.bring_in(id, at, write);
-        }
+        (start..end).step_by(PAGE as usize).try_for_each(|at| self.bring_in(id, &vma, at, write))?;
         Ok(end)
     }
 

@@ -141,8 +141,7 @@ impl Space {
 
     /// Forgets what the pages of `start..end` hold; what that was.
     fn forget(&mut self, start: u64, end: u64) -> Vec<(u64, Page)> {
-        let numbers: Vec<u64> = self.pages.range(start / PAGE..end.div_ceil(PAGE)).map(|(&n, _)| n).collect();
-        numbers.into_iter().filter_map(|number| Some((number, self.pages.remove(&number)?))).collect()
+        self.pages.extract_if(start / PAGE..end.div_ceil(PAGE), |_, _| true).collect()
     }
 
     /// Adds a mapping where nothing is mapped.

@@ -22,6 +22,8 @@ pub(crate) const RESULTS: &str = "target/mutants/results.jsonl";
 const WAVES: [u64; 6] = [40, 150, 500, 1500, 5000, u64::MAX];
 /// So many milliseconds of tests run in one process.
 const AT_ONCE: u64 = 4000;
+/// A test that fails runs so many times again, until it fails once more.
+const AGAIN: usize = 2;
 /// The tests are worth a campaign if so many of a hundred pass without a bug.
 const PASSING: usize = 97;
 
@@ -122,17 +124,47 @@ fn try_one(programs: &[Program], tests: &[Test], mutant: &Mutant) -> Result<Outc
     if reaching.is_empty() {
         return Ok(outcome(Verdict::Unreached, None));
     }
-    let switch = Switch { number: Some(mutant.number), reached: None };
     for (program, tests) in groups(programs, tests, &reaching) {
-        let names: Vec<&str> = tests.iter().map(|test| test.name.as_str()).collect();
-        let expected = tests.iter().map(|test| Duration::from_millis(test.millis)).sum();
-        match run_tests(program, &names, expected, switch)? {
+        match try_group(program, tests, mutant.number)? {
             Outcome::Passed => {}
             Outcome::Failed(test) => return Ok(outcome(Verdict::Caught, Some(test))),
             Outcome::Hangs(test) => return Ok(outcome(Verdict::Hangs, Some(test))),
         }
     }
     Ok(outcome(Verdict::Survived, None))
+}
+
+/// Runs tests with a bug. A test that fails and does not fail again when it runs alone has found nothing.
+fn try_group(program: &Program, mut tests: Vec<&Test>, number: u32) -> Result<Outcome> {
+    let switch = Switch { number: Some(number), reached: None };
+    loop {
+        let failed = match run_tests(program, &names(&tests), expected(&tests), switch)? {
+            Outcome::Failed(name) => name,
+            other => return Ok(other),
+        };
+        let Some(at) = tests.iter().position(|test| test.name == failed) else {
+            return Ok(Outcome::Failed(failed));
+        };
+        let alone = [tests.remove(at)];
+        for _ in 0..AGAIN {
+            match run_tests(program, &names(&alone), expected(&alone), switch)? {
+                Outcome::Passed => {}
+                other => return Ok(other),
+            }
+        }
+        if tests.is_empty() {
+            return Ok(Outcome::Passed);
+        }
+    }
+}
+
+fn names<'a>(tests: &[&'a Test]) -> Vec<&'a str> {
+    tests.iter().map(|test| test.name.as_str()).collect()
+}
+
+/// How long the tests take without a bug.
+fn expected(tests: &[&Test]) -> Duration {
+    tests.iter().map(|test| Duration::from_millis(test.millis)).sum()
 }
 
 /// The tests in the order in which they run: the short ones first, and among them those of the program that has the largest
@@ -169,4 +201,34 @@ fn groups<'a>(
         }
     }
     groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_tests_run_first_and_long_ones_alone() {
+        let programs = ["general", "special"].map(|name| Program { path: name.into(), folder: "f".into() });
+        let [general, special] = &programs;
+        let tests = [
+            Test::sample(general, "elsewhere", 1),
+            Test::sample(general, "a", 1),
+            Test::sample(special, "b", 2),
+            Test::sample(special, "long", 9000),
+            Test::sample(general, "longer", 10_000),
+            Test::sample(special, "c", 1),
+        ];
+        let reaching: Vec<&Test> = tests.iter().skip(1).collect();
+        let groups = groups(&programs, &tests, &reaching);
+        let groups: Vec<_> =
+            groups.iter().map(|(program, tests)| (program.path.to_str(), names(tests))).collect();
+        let expected = [
+            (Some("special"), vec!["c", "b"]),
+            (Some("general"), vec!["a"]),
+            (Some("special"), vec!["long"]),
+            (Some("general"), vec!["longer"]),
+        ];
+        assert_eq!(groups, expected);
+    }
 }

@@ -169,7 +169,12 @@ pub(crate) fn draw(root: &Path, count: usize, seed: u64) -> Result<()> {
     chosen.truncate(count);
     number(&mut chosen);
     let (constant, unseen) = (sources.count(|found| found.constant), sources.count(|found| found.unseen));
-    let mutants = chosen.into_iter().map(|(mutant, _)| mutant).collect();
+    let mut mutants: Vec<Mutant> = chosen.into_iter().map(|(mutant, _)| mutant).collect();
+    // What was explained of the list before holds for the same bugs in this one.
+    let before = List::read(root).map_or(Vec::new(), |list| list.mutants);
+    let known: HashMap<String, Option<String>> =
+        before.into_iter().map(|mutant| (mutant.key(), mutant.explained)).collect();
+    mutants.iter_mut().for_each(|mutant| mutant.explained = known.get(&mutant.key()).cloned().flatten());
     List { seed, places, constant, unseen, mutants }.write(root)
 }
 
@@ -218,5 +223,41 @@ impl Taken {
         *of_it += 1;
         ranges.push(place.range.clone());
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operators::find;
+
+    fn sources() -> Sources {
+        let text = "fn f() { flush(); charge(1); if a < b { g(); } }\nfn h() { x == y; }\n";
+        let files = ["tlb/a.rs", "hugetlb/b.rs", "vm/fault/c.rs"];
+        let files = files.map(|name| format!("crates/quire/src/{name}"));
+        Sources { files: files.map(|name| (name, text.into(), find(text).expect("Rust"))).into() }
+    }
+
+    fn drawn(seed: u64) -> Vec<String> {
+        let mut taken = Taken::default();
+        let all = order(candidates(&sources()), seed);
+        all.into_iter().filter(|drawn| taken.take(drawn)).map(|(mutant, _)| mutant.key()).collect()
+    }
+
+    #[test]
+    fn a_seed_draws_the_same_bugs_again() {
+        assert_eq!(drawn(3), drawn(3));
+        assert_ne!(drawn(3), drawn(4));
+        assert_eq!(candidates(&sources())[0].0.module(), "tlb");
+        assert_eq!(module("crates/quire/src/vm/fault/c.rs"), "vm/fault");
+        assert_eq!(module("crates/quire/src/avl.rs"), "avl");
+    }
+
+    #[test]
+    fn no_two_bugs_stand_in_each_other_and_no_function_has_many() {
+        let drawn = drawn(1);
+        for file in ["tlb/a.rs f ", "hugetlb/b.rs f ", "vm/fault/c.rs f "] {
+            assert_eq!(drawn.iter().filter(|key| key.contains(file)).count(), OF_A_FUNCTION);
+        }
     }
 }

@@ -1,0 +1,97 @@
+//! Builds the copy, and names the bugs that the compiler refuses.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::copy::Copy;
+
+/// A program with tests.
+#[derive(Clone, Debug)]
+pub(crate) struct Program {
+    pub(crate) path: PathBuf,
+    /// Where `cargo test` would run it.
+    pub(crate) folder: PathBuf,
+}
+
+/// Test programs of the copy that do not test the library.
+const OTHERS: [&str; 3] = ["tidy", "linux", "quire_mm_loom"];
+
+/// The numbers of the bugs with which the library does not compile: some of them, since a compiler stops at the first
+/// phase that finds an error.
+pub(crate) fn refused(copy: &Copy) -> Result<BTreeSet<u32>> {
+    let (messages, done) = cargo(copy, &["check", "-p", "quire-mm", "--lib"])?;
+    let mut refused = BTreeSet::new();
+    for message in messages.iter().filter(|message| message["message"]["level"] == "error") {
+        refused.extend(switches_of(copy, &message["message"]));
+    }
+    ensure!(
+        done || !refused.is_empty(),
+        "the copy does not compile, and no bug is to blame:\n{}",
+        said(&messages)
+    );
+    Ok(refused)
+}
+
+fn said(messages: &[Value]) -> String {
+    messages.iter().filter_map(|message| message["message"]["rendered"].as_str()).collect()
+}
+
+/// The bugs that the message points at.
+fn switches_of(copy: &Copy, message: &Value) -> Vec<u32> {
+    let spans = message["spans"].as_array().into_iter().flatten();
+    let mut numbers = Vec::new();
+    for span in spans {
+        let number = |name: &str| span[name].as_u64().unwrap_or(0) as usize;
+        let file = span["file_name"].as_str().unwrap_or_default();
+        let Some(ranges) = copy.ranges.get(file) else { continue };
+        let touched = ranges
+            .iter()
+            .filter(|(range, _)| range.start < number("byte_end") && number("byte_start") < range.end);
+        numbers.extend(touched.map(|(_, number)| *number));
+    }
+    numbers
+}
+
+/// Builds every test program.
+///
+/// # Errors
+/// The copy does not compile.
+pub(crate) fn programs(copy: &Copy) -> Result<Vec<Program>> {
+    let packages = ["-p", "quire-mm", "-p", "quire-oracle"];
+    let mut arguments = vec!["test", "--no-run", "--lib", "--tests"];
+    arguments.extend(packages);
+    let (messages, done) = cargo(copy, &arguments)?;
+    ensure!(done, "the copy does not compile: draw the list again\n{}", said(&messages));
+    let mut programs = Vec::new();
+    for message in &messages {
+        let (Some(path), Some(manifest)) =
+            (message["executable"].as_str(), message["manifest_path"].as_str())
+        else {
+            continue;
+        };
+        let name = message["target"]["name"].as_str().unwrap_or_default();
+        if message["profile"]["test"] == true && !OTHERS.contains(&name) {
+            let folder = Path::new(manifest).parent().context("a manifest in a folder")?;
+            programs.push(Program { path: path.into(), folder: folder.into() });
+        }
+    }
+    Ok(programs)
+}
+
+/// Runs cargo in the copy; its messages, and whether it went well.
+fn cargo(copy: &Copy, arguments: &[&str]) -> Result<(Vec<Value>, bool)> {
+    let mut command = Command::new("cargo");
+    command.args(arguments).arg("--message-format=json").current_dir(&copy.root);
+    command.env("CARGO_TARGET_DIR", copy.root.with_file_name("build"));
+    command.env("CARGO_INCREMENTAL", "0").env("CARGO_PROFILE_DEV_DEBUG", "none");
+    // What a bug leaves unused is no reason to refuse it.
+    command.env("RUSTFLAGS", "--cap-lints=allow");
+    let output = command.stderr(Stdio::inherit()).output().context("cargo")?;
+    let lines = output.stdout.split(|&byte| byte == b'\n').filter(|line| line.starts_with(b"{"));
+    let messages = lines.map(serde_json::from_slice).collect::<Result<_, _>>()?;
+    Ok((messages, output.status.success()))
+}

@@ -1,0 +1,170 @@
+//! Runs some tests of a program, one after the other, and stops at the first that fails.
+
+use std::io::Read;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use nix::libc::SIGXCPU;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+use crate::build::Program;
+
+/// Private memory that a process may have. The machine's memory is shared memory, and is bounded by itself.
+const DATA_BYTES: u64 = 6 << 30;
+/// Tests that wait for something that does not come use no processor; they end after this long.
+const WAITS: Duration = Duration::from_secs(90);
+
+/// What became of the tests.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Outcome {
+    Passed,
+    /// The test failed, or the process died in it.
+    Failed(String),
+    /// The test did not end.
+    Hangs(String),
+}
+
+/// What the process is told.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Switch<'a> {
+    pub(crate) number: Option<u32>,
+    /// The file in which it marks what it passes.
+    pub(crate) reached: Option<&'a Path>,
+}
+
+/// Runs tests by their full names. `expected`: how long they take without a bug.
+pub(crate) fn run(program: &Program, tests: &[&str], expected: Duration, switch: Switch) -> Result<Outcome> {
+    // Eight times as long, on two processors at once, and some for what is short.
+    let seconds = 8 * expected.as_secs() + 15;
+    let mut command = Command::new("prlimit");
+    command.arg(format!("--cpu={seconds}")).arg(format!("--data={DATA_BYTES}")).arg("--core=0");
+    command.arg("--").arg(&program.path).args(tests).args(["--exact", "--test-threads=1"]);
+    command.current_dir(&program.folder).env("CARGO_MANIFEST_DIR", &program.folder);
+    command.env("RUST_BACKTRACE", "0");
+    if let Some(number) = switch.number {
+        command.env("QUIRE_MUTANT", number.to_string());
+    }
+    if let Some(path) = switch.reached {
+        command.env("QUIRE_MUTANTS_REACHED", path);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
+    let mut child = command.spawn().context("prlimit, of util-linux")?;
+    let output = child.stdout.take().context("a pipe")?;
+    let (sender, lines) = channel();
+    let reader = thread::spawn(move || {
+        let (mut output, mut buffer) = (output, [0; 4096]);
+        while let Ok(bytes @ 1..) = output.read(&mut buffer) {
+            if sender.send(buffer[..bytes].to_vec()).is_err() {
+                break;
+            }
+        }
+    });
+    let seen = watch(&lines, Instant::now() + WAITS + 20 * expected);
+    let group = Pid::from_raw(child.id() as i32);
+    if seen.stopped {
+        let _ = killpg(group, Signal::SIGKILL);
+    }
+    let status = child.wait()?;
+    // What a test has started ends with it.
+    let _ = killpg(group, Signal::SIGKILL);
+    drop(lines);
+    let _ = reader.join();
+    Ok(judge(&seen, status))
+}
+
+/// What a process said until it was looked at no longer.
+#[derive(Default)]
+struct Seen {
+    text: String,
+    failed: Option<String>,
+    /// It runs on: a test has failed, or the time is up.
+    stopped: bool,
+}
+
+fn watch(lines: &Receiver<Vec<u8>>, end: Instant) -> Seen {
+    let mut seen = Seen::default();
+    loop {
+        match lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            Ok(bytes) => seen.text.push_str(&String::from_utf8_lossy(&bytes)),
+            Err(RecvTimeoutError::Timeout) => seen.stopped = true,
+            Err(RecvTimeoutError::Disconnected) => return seen,
+        }
+        seen.failed = seen.text.lines().find_map(failed).map(str::to_string);
+        if seen.stopped || seen.failed.is_some() {
+            seen.stopped = true;
+            return seen;
+        }
+    }
+}
+
+/// The test that a line says has failed.
+fn failed(line: &str) -> Option<&str> {
+    name(line.strip_suffix(" ... FAILED")?)
+}
+
+/// The test that a line is about.
+fn name(line: &str) -> Option<&str> {
+    line.strip_prefix("test ")?.split(" ... ").next()?.split(" - should panic").next()
+}
+
+fn judge(seen: &Seen, status: ExitStatus) -> Outcome {
+    if let Some(test) = &seen.failed {
+        return Outcome::Failed(test.clone());
+    }
+    if status.success() {
+        return Outcome::Passed;
+    }
+    // The line of a test is finished when it has ended.
+    let last = seen.text.lines().last().filter(|line| line.starts_with("test ")).and_then(name);
+    let last = last.unwrap_or("its start or its end").to_string();
+    if seen.stopped || status.signal() == Some(SIGXCPU) {
+        Outcome::Hangs(last)
+    } else {
+        Outcome::Failed(last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// What becomes of a program that does this.
+    fn outcome(name: &str, script: &str) -> Outcome {
+        let path = std::env::temp_dir().join(format!("mutants-{name}-{}", std::process::id()));
+        fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("a file");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).expect("its rights");
+        let program = Program { path: path.clone(), folder: std::env::temp_dir() };
+        let outcome = run(&program, &["a::b"], Duration::ZERO, Switch { number: Some(7), reached: None });
+        fs::remove_file(path).expect("the file");
+        outcome.expect("a shell")
+    }
+
+    #[test]
+    fn a_test_that_fails_or_dies_is_named() {
+        let failed = |name: &str| Outcome::Failed(name.into());
+        assert_eq!(outcome("passes", "echo 'test a::b ... ok'"), Outcome::Passed);
+        assert_eq!(outcome("fails", "echo 'test a::b ... FAILED'; sleep 1000"), failed("a::b"));
+        assert_eq!(
+            outcome("dies", "echo 'test a ... ok'; printf 'test a::b ... '; kill -9 $$"),
+            failed("a::b")
+        );
+        assert_eq!(outcome("number", "test $QUIRE_MUTANT = 7"), Outcome::Passed);
+    }
+
+    #[test]
+    fn a_test_that_does_not_end_is_told_from_one_that_fails() {
+        let status = ExitStatus::from_raw(SIGXCPU);
+        let seen = Seen { text: "\nrunning 1 test\ntest a::b ... ".into(), ..Seen::default() };
+        assert_eq!(judge(&seen, status), Outcome::Hangs("a::b".into()));
+        let waits = Seen { stopped: true, ..seen };
+        assert_eq!(judge(&waits, ExitStatus::from_raw(9)), Outcome::Hangs("a::b".into()));
+    }
+}

@@ -1,0 +1,263 @@
+//! The list of bugs that is kept: drawn by a seed from all places, more often where tests look less.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::build;
+use crate::copy::{self, Sources};
+use crate::operators::{Class, Operator, Place};
+
+/// From the repository's root.
+pub(crate) const LIST: &str = "crates/mutants/list.json";
+/// Of how many more than wanted the compiler is asked, since it refuses some.
+const SPARE: usize = 10;
+/// At most so many of one function, so that none is all that is looked at.
+const OF_A_FUNCTION: usize = 2;
+
+/// One bug, found again by its text when lines have moved.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub(crate) struct Mutant {
+    pub(crate) number: u32,
+    pub(crate) file: String,
+    /// When it was drawn.
+    pub(crate) line: usize,
+    pub(crate) function: String,
+    pub(crate) operator: Operator,
+    pub(crate) class: Class,
+    pub(crate) original: String,
+    pub(crate) mutated: String,
+    /// Which of those that are alike in the function, from 0.
+    pub(crate) nth: usize,
+    /// Why no test can find it, or need find it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) explained: Option<String>,
+}
+
+/// What tells bugs apart, save for their place among those that are alike.
+type Likeness = (String, String, Operator, String, String);
+
+impl Mutant {
+    fn likeness(&self) -> Likeness {
+        let texts = (self.original.clone(), self.mutated.clone());
+        (self.file.clone(), self.function.clone(), self.operator, texts.0, texts.1)
+    }
+
+    /// What a result belongs to, whatever its number is.
+    pub(crate) fn key(&self) -> String {
+        let (file, function, nth) = (&self.file, &self.function, self.nth);
+        format!("{file} {function} {nth} {:?} {} => {}", self.operator, self.original, self.mutated)
+    }
+
+    /// The part of the library, as the table names it.
+    pub(crate) fn module(&self) -> String {
+        module(&self.file)
+    }
+}
+
+fn module(file: &str) -> String {
+    let below = file.trim_start_matches("crates/quire/src/");
+    let parts: Vec<&str> = below.split('/').collect();
+    match parts.as_slice() {
+        ["vm", part @ ("collapse" | "userfault" | "fault"), _] => format!("vm/{part}"),
+        [single] => single.trim_end_matches(".rs").to_string(),
+        [first, ..] => first.to_string(),
+        [] => String::new(),
+    }
+}
+
+/// How much more often than others a part is drawn.
+fn weight_of(module: &str) -> f64 {
+    match module {
+        "hugetlb" | "tlb" | "vm/collapse" | "vm/userfault" => 2.0,
+        "pgtable" | "page_alloc" | "vmemmap" => 1.5,
+        "vm" | "vm/fault" | "filemap" | "memmap" => 1.2,
+        _ => 0.3,
+    }
+}
+
+/// The list.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct List {
+    pub(crate) seed: u64,
+    /// How many places there were to draw from.
+    pub(crate) places: usize,
+    /// How many have no switch since they are constants.
+    pub(crate) constant: usize,
+    /// How many are statistics and hints.
+    pub(crate) unseen: usize,
+    pub(crate) mutants: Vec<Mutant>,
+}
+
+impl List {
+    pub(crate) fn read(root: &Path) -> Result<Self> {
+        let text =
+            fs::read_to_string(root.join(LIST)).with_context(|| format!("{LIST}: draw it with `list`"))?;
+        Ok(serde_json::from_str(&text)?)
+    }
+
+    fn write(&self, root: &Path) -> Result<()> {
+        Ok(fs::write(root.join(LIST), serde_json::to_string_pretty(self)? + "\n")?)
+    }
+}
+
+/// Where the listed bugs stand now. Those whose text is gone are left out.
+pub(crate) fn locate(sources: &Sources, list: &[Mutant]) -> Vec<(Mutant, Place)> {
+    let mut known: HashMap<(Likeness, usize), Place> = HashMap::new();
+    for (mutant, place) in candidates(sources) {
+        known.insert((mutant.likeness(), mutant.nth), place);
+    }
+    let found = list.iter().map(|mutant| {
+        let place = known.get(&(mutant.likeness(), mutant.nth)).cloned();
+        (mutant.clone(), place)
+    });
+    found.filter_map(|(mutant, place)| place.map(|place| (mutant, place))).collect()
+}
+
+/// Every place of every file, without a number.
+fn candidates(sources: &Sources) -> Vec<(Mutant, Place)> {
+    let mut alike: HashMap<Likeness, usize> = HashMap::new();
+    let mut all = Vec::new();
+    for (file, text, found) in &sources.files {
+        for place in &found.places {
+            let mut mutant = Mutant {
+                number: 0,
+                file: file.clone(),
+                line: place.line,
+                function: place.function.clone(),
+                operator: place.operator,
+                class: place.class,
+                original: text[place.range.clone()].to_string(),
+                mutated: place.mutated.clone(),
+                nth: 0,
+                explained: None,
+            };
+            let count = alike.entry(mutant.likeness()).or_default();
+            mutant.nth = *count;
+            *count += 1;
+            all.push((mutant, place.clone()));
+        }
+    }
+    all
+}
+
+/// Draws places until `count` of them compile, and writes the list.
+pub(crate) fn draw(root: &Path, count: usize, seed: u64) -> Result<()> {
+    let sources = Sources::read(root)?;
+    let all = candidates(&sources);
+    let places = all.len();
+    let mut waiting = order(all, seed).into_iter();
+    let mut chosen: Vec<(Mutant, Place)> = Vec::new();
+    let mut taken = Taken::default();
+    loop {
+        let wanted = (count + count / SPARE).saturating_sub(chosen.len());
+        chosen.extend(waiting.by_ref().filter(|drawn| taken.take(drawn)).take(wanted));
+        number(&mut chosen);
+        let refused = build::refused(&copy::write(root, &sources, &chosen)?)?;
+        eprintln!("{} places, {} refused by the compiler", chosen.len(), refused.len());
+        chosen.retain(|(mutant, _)| !refused.contains(&mutant.number));
+        if refused.is_empty() && chosen.len() >= count {
+            break;
+        }
+        if refused.is_empty() && waiting.len() == 0 {
+            bail!("there are only {} places", chosen.len());
+        }
+    }
+    chosen.truncate(count);
+    number(&mut chosen);
+    let (constant, unseen) = (sources.count(|found| found.constant), sources.count(|found| found.unseen));
+    let mut mutants: Vec<Mutant> = chosen.into_iter().map(|(mutant, _)| mutant).collect();
+    // What was explained of the list before holds for the same bugs in this one.
+    let before = List::read(root).map_or(Vec::new(), |list| list.mutants);
+    let known: HashMap<String, Option<String>> =
+        before.into_iter().map(|mutant| (mutant.key(), mutant.explained)).collect();
+    mutants.iter_mut().for_each(|mutant| mutant.explained = known.get(&mutant.key()).cloned().flatten());
+    List { seed, places, constant, unseen, mutants }.write(root)
+}
+
+fn number(chosen: &mut [(Mutant, Place)]) {
+    (1..).zip(chosen).for_each(|(number, (mutant, _))| mutant.number = number);
+}
+
+/// All places in a random order, weighted: each kind of bug in each part of the library weighs by the root of how often
+/// it is there, so that rare ones are not lost among the others.
+fn order(all: Vec<(Mutant, Place)>, seed: u64) -> Vec<(Mutant, Place)> {
+    let mut strata: BTreeMap<(String, Class), usize> = BTreeMap::new();
+    for (mutant, _) in &all {
+        *strata.entry((mutant.module(), mutant.class)).or_default() += 1;
+    }
+    let mut random = fastrand::Rng::with_seed(seed);
+    let keyed = all.into_iter().map(|drawn| {
+        let module = drawn.0.module();
+        let weight = weight_of(&module) * drawn.0.class.weight();
+        let weight = weight / (strata[&(module, drawn.0.class)] as f64).sqrt();
+        (random.f64().powf(weight.recip()), drawn)
+    });
+    let mut keyed: Vec<_> = keyed.collect();
+    keyed.sort_by(|one, other| other.0.total_cmp(&one.0));
+    keyed.into_iter().map(|(_, drawn)| drawn).collect()
+}
+
+/// What was drawn already: no two stand in each other, and none in a crowd.
+#[derive(Default)]
+struct Taken {
+    ranges: HashMap<String, Vec<std::ops::Range<usize>>>,
+    functions: HashMap<(String, String), usize>,
+    texts: HashSet<(String, String, String)>,
+}
+
+impl Taken {
+    fn take(&mut self, (mutant, place): &(Mutant, Place)) -> bool {
+        let function = (mutant.file.clone(), mutant.function.clone());
+        let of_it = self.functions.entry(function).or_default();
+        let ranges = self.ranges.entry(mutant.file.clone()).or_default();
+        let free =
+            ranges.iter().all(|range| range.end <= place.range.start || range.start >= place.range.end);
+        let text = (mutant.file.clone(), mutant.original.clone(), mutant.mutated.clone());
+        if !free || *of_it >= OF_A_FUNCTION || !self.texts.insert(text) {
+            return false;
+        }
+        *of_it += 1;
+        ranges.push(place.range.clone());
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operators::find;
+
+    fn sources() -> Sources {
+        let text = "fn f() { flush(); charge(1); if a < b { g(); } }\nfn h() { x == y; }\n";
+        let files = ["tlb/a.rs", "hugetlb/b.rs", "vm/fault/c.rs"];
+        let files = files.map(|name| format!("crates/quire/src/{name}"));
+        Sources { files: files.map(|name| (name, text.into(), find(text).expect("Rust"))).into() }
+    }
+
+    fn drawn(seed: u64) -> Vec<String> {
+        let mut taken = Taken::default();
+        let all = order(candidates(&sources()), seed);
+        all.into_iter().filter(|drawn| taken.take(drawn)).map(|(mutant, _)| mutant.key()).collect()
+    }
+
+    #[test]
+    fn a_seed_draws_the_same_bugs_again() {
+        assert_eq!(drawn(3), drawn(3));
+        assert_ne!(drawn(3), drawn(4));
+        assert_eq!(candidates(&sources())[0].0.module(), "tlb");
+        assert_eq!(module("crates/quire/src/vm/fault/c.rs"), "vm/fault");
+        assert_eq!(module("crates/quire/src/avl.rs"), "avl");
+    }
+
+    #[test]
+    fn no_two_bugs_stand_in_each_other_and_no_function_has_many() {
+        let drawn = drawn(1);
+        for file in ["tlb/a.rs f ", "hugetlb/b.rs f ", "vm/fault/c.rs f "] {
+            assert_eq!(drawn.iter().filter(|key| key.contains(file)).count(), OF_A_FUNCTION);
+        }
+    }
+}

@@ -24,7 +24,7 @@ pub use event::{
 pub use header::{Clock, FaultKinds, Header, Program, Tier, Totals};
 pub use layout::{Layouts, Mapping, mmap_length};
 pub use reader::TraceReader;
-pub use writer::TraceWriter;
+pub use writer::{TraceWriter, Written};
 
 /// The format version that this build writes, and the only one it reads.
 pub const VERSION: u16 = 1;

@@ -1,8 +1,13 @@
 //! The command line: one subcommand, one module.
 
+use std::io;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use signal_hook::consts::SIGPIPE;
+
+use crate::output::say;
+use crate::record::RecordError;
 
 /// Record a program's memory life, replay it under other policies, measure it against this machine's Linux.
 #[derive(Parser)]
@@ -30,9 +35,14 @@ pub fn main() -> ExitCode {
     };
     match outcome {
         Ok(code) => code,
-        Err(error) => {
-            eprintln!("quire: {}", one_line(&error));
+        Err(error) if is_closed_pipe(&error) => {
+            // As for any program whose reader has seen enough: the signal's end, and not a word.
+            let _ = signal_hook::low_level::emulate_default_handler(SIGPIPE);
             ExitCode::FAILURE
+        }
+        Err(error) => {
+            say(format_args!("quire: {}", one_line(&error)));
+            error.downcast_ref().map_or(ExitCode::FAILURE, |error: &RecordError| error.exit_code().into())
         }
     }
 }
@@ -41,6 +51,12 @@ pub fn main() -> ExitCode {
 #[cfg(fuzzing)]
 pub fn parses(words: &[&str]) -> bool {
     Cli::try_parse_from(words).is_ok()
+}
+
+/// Whether output went to a pipe that is read no more.
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let kinds = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>()).map(io::Error::kind);
+    kinds.into_iter().any(|kind| kind == io::ErrorKind::BrokenPipe)
 }
 
 /// An error and what caused it, in one line; a cause that is told already is not told again.

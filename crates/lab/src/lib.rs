@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod calibrate;
 pub mod cli;
+pub mod output;
 pub mod record;
 pub mod replay;
 pub mod trace;

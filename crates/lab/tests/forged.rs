@@ -17,7 +17,8 @@ fn replay(arguments: &str, trace: &SmallTrace) -> Output {
     let file = trace.write();
     let path: &Path = file.as_ref();
     let quire = env!("CARGO_BIN_EXE_quire");
-    let script = format!("ulimit -t 5; exec '{quire}' replay --memory-limit 512M {arguments} '{}'", path.display());
+    let script =
+        format!("ulimit -t 5; exec '{quire}' replay --memory-limit 512M {arguments} '{}'", path.display());
     let mut shell = Command::new("sh");
     shell.args(["-c", &script]).env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
     shell.output().expect("the command runs")
@@ -154,7 +155,8 @@ fn offsets_of_files_end_where_linux_ends_them() {
     let map = |offset: u64| {
         let mut trace = program();
         let cause = MapCause::Other;
-        let kind = EventKind::Map { cause, start: HEAP, len: 0x2000, prot: 1, flags: 2, file, file_offset: offset };
+        let kind =
+            EventKind::Map { cause, start: HEAP, len: 0x2000, prot: 1, flags: 2, file, file_offset: offset };
         trace.event(10, kind);
         trace.event(10, fault(HEAP, Access::Read, false));
         trace
@@ -165,7 +167,15 @@ fn offsets_of_files_end_where_linux_ends_them() {
     replayed(&map((1 << 63) - 0x3000));
     let mut trace = program();
     let args = [0, 0x1000, 1, 2, 3, u64::MAX - 0xfff];
-    let call = Syscall { call: Call::Mmap, args, result: HEAP as i64, enter_ns: 0, duration_ns: 1, file };
+    let call = Syscall {
+        call: Call::Mmap,
+        args,
+        result: HEAP as i64,
+        enter_ns: 0,
+        duration_ns: 1,
+        file,
+        unordered: false,
+    };
     trace.event(10, EventKind::Syscall(call));
     refused(&trace, 2, "largest offset");
 }

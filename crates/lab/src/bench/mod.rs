@@ -23,12 +23,14 @@ pub mod threads;
 mod progress;
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 
 use experiment::Experiment;
 use runner::{Runner, Scale};
+
+use crate::output::{Target, say};
 
 /// Measures this library beside the running kernel and other crates, in one run on this machine.
 #[derive(Debug, clap::Args)]
@@ -63,9 +65,7 @@ pub struct BenchArgs {
 /// # Errors
 /// An unknown experiment, a result file that cannot be written, or arms that did different work.
 pub fn run(args: &BenchArgs) -> Result<()> {
-    let json_to_stdout = args.json.as_deref() == Some(Path::new("-"));
-    let mut text: Box<dyn Write> =
-        if json_to_stdout { Box::new(std::io::stderr()) } else { Box::new(std::io::stdout()) };
+    let mut text = std::io::stdout();
     if args.list {
         for experiment in experiments::ALL {
             writeln!(text, "{:<14} {}", experiment.name, experiment.question)?;
@@ -73,11 +73,10 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         return Ok(());
     }
     let chosen = choose(&args.names)?;
-    if let Some(path) = args.json.as_deref().filter(|_| !json_to_stdout) {
-        row::check_writable(path)?;
-    }
+    // Before anything is measured that could not be written.
+    let json = args.json.as_deref().map(Target::named).transpose()?;
     if !args.smoke && machine::is_debug_build() {
-        eprintln!("quire: built without --release: these figures are not to be compared with anything");
+        say("quire: built without --release: these figures are not to be compared with anything");
     }
     let scale = if args.smoke { Scale::SMOKE } else { Scale::FULL };
     let scale = args.rounds.map_or(scale, |rounds| Scale { rounds: rounds.into(), ..scale });
@@ -97,9 +96,8 @@ pub fn run(args: &BenchArgs) -> Result<()> {
             args.only
         );
     }
-    match &args.json {
-        Some(_) if json_to_stdout => row::write_lines(&rows, &mut std::io::stdout().lock()),
-        Some(path) => row::write_file(&rows, path),
+    match json {
+        Some(json) => json.write(&row::lines(&rows)?),
         None => Ok(()),
     }
 }

@@ -1,11 +1,6 @@
 //! The JSON lines: one per experiment, case, arm and metric.
 
-use std::fs::Permissions;
-use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -42,56 +37,15 @@ pub struct Row {
     pub skipped: Option<String>,
 }
 
-/// Writes `rows` to `output`, one JSON object a line.
+/// `rows` as bytes, one JSON object a line.
 ///
 /// # Errors
-/// Those of `output`.
-pub fn write_lines(rows: &[Row], output: &mut dyn Write) -> Result<()> {
-    for row in rows {
-        serde_json::to_writer(&mut *output, row)?;
-        output.write_all(b"\n")?;
-    }
-    output.flush()?;
-    Ok(())
-}
-
-/// Writes `rows` to the file `path`, whole or not at all.
-///
-/// # Errors
-/// When the directory of `path` cannot be written.
-pub fn write_file(rows: &[Row], path: &Path) -> Result<()> {
+/// A figure that JSON cannot say.
+pub fn lines(rows: &[Row]) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    write_lines(rows, &mut bytes)?;
-    write_atomically(path, &bytes)
-}
-
-/// Fails now, before anything is measured, if `path` could not be written afterwards.
-///
-/// # Errors
-/// When the directory of `path` does not exist or cannot be written.
-pub fn check_writable(path: &Path) -> Result<()> {
-    beside(path).map(drop)
-}
-
-/// Replaces the file `path` by `bytes` in one step: a reader sees the old content or the new, never a part.
-///
-/// # Errors
-/// When the directory of `path` cannot be written.
-pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
-    let mut file = beside(path)?;
-    file.write_all(bytes).with_context(|| format!("cannot write {}", path.display()))?;
-    file.persist(path).with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(())
-}
-
-/// A temporary file in the directory of `path`, so that renaming it there is one step.
-fn beside(path: &Path) -> Result<tempfile::NamedTempFile> {
-    let directory = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    // The permissions are those of any new file: the process's mask still applies.
-    tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(directory).with_context(
-        || format!("cannot write {}: give a file in a directory that exists and is writable", path.display()),
-    )
+    for row in rows {
+        serde_json::to_writer(&mut bytes, row)?;
+        bytes.push(b'\n');
+    }
+    Ok(bytes)
 }

@@ -9,6 +9,7 @@ use quire::arch::CpuFeatures;
 use quire::clear::{Calibration, ClearPolicy};
 
 use super::saved::{load, save};
+use crate::output::quoted;
 
 /// Where the calibration of this machine is kept: in `quire/calibration.json` of `$XDG_CACHE_HOME`, or of `~/.cache`. Nowhere for a
 /// user without either.
@@ -30,7 +31,7 @@ fn place_of(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
 pub(super) fn keep(calibration: &Calibration, place: &Path) -> Result<()> {
     let directory = place.parent().unwrap_or_else(|| Path::new("."));
     std::fs::create_dir_all(directory)
-        .with_context(|| format!("cannot make the directory {}", directory.display()))?;
+        .with_context(|| format!("cannot make the directory {}", quoted(directory)))?;
     save(calibration, place)
 }
 

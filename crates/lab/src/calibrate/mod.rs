@@ -19,6 +19,8 @@ pub use kept::{Chosen, choose, place};
 pub use measure::{Effort, measure};
 pub use saved::{Saved, load, save};
 
+use crate::output::{Target, quoted, say};
+
 /// Measures the ways to clear and copy memory on this machine, and shows which one is chosen for what.
 ///
 /// What was measured is kept in $XDG_CACHE_HOME/quire/calibration.json, or in ~/.cache, where `quire replay` finds it.
@@ -30,7 +32,7 @@ pub struct Args {
     /// Show what was saved in FILE instead of measuring.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["save", "smoke"])]
     load: Option<PathBuf>,
-    /// Save what was measured to FILE, and keep it nowhere else.
+    /// Save what was measured to FILE, and keep it nowhere else (`-`: standard output, everything else to standard error).
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
     /// Write what was measured as JSON to standard output, and everything else to standard error.
@@ -43,31 +45,25 @@ pub struct Args {
 /// # Errors
 /// A file that cannot be read or written, figures of another processor, or too little memory.
 pub fn run(args: &Args) -> Result<()> {
-    let mut text: Box<dyn Write> =
-        if args.json { Box::new(std::io::stderr()) } else { Box::new(std::io::stdout()) };
-    if let Some(path) = &args.save {
-        crate::bench::row::check_writable(path)?;
-    }
+    let save = args.save.as_deref().map(Target::named).transpose()?;
+    let json = args.json.then(|| Target::named(Path::new("-"))).transpose()?;
+    let mut text = std::io::stdout();
     let calibration = match &args.load {
         Some(path) => load(path)?,
         None => {
             if !args.smoke && crate::bench::machine::is_debug_build() {
-                eprintln!(
-                    "quire: built without --release: the library's own code is slower, the kernels are not"
-                );
+                say("quire: built without --release: the library's own code is slower, the kernels are not");
             }
             measure(if args.smoke { Effort::SMOKE } else { Effort::FULL })?
         }
     };
     let features = CpuFeatures::detect();
     write!(text, "{}", show::text(&calibration, features))?;
-    if args.json {
-        let mut out = std::io::stdout().lock();
-        serde_json::to_writer_pretty(&mut out, &Saved::of(&calibration))?;
-        writeln!(out)?;
+    if let Some(json) = json {
+        json.write(&saved::bytes(&calibration)?)?;
     }
-    match &args.save {
-        Some(path) => save(&calibration, path),
+    match save {
+        Some(target) => target.write(&saved::bytes(&calibration)?),
         None if args.smoke || args.load.is_some() => Ok(()),
         None => {
             keep_here(&calibration, place().as_deref());
@@ -79,11 +75,11 @@ pub fn run(args: &Args) -> Result<()> {
 /// Keeps what was measured, and says where. What was asked for is shown already, so it is no failure when it cannot be kept.
 fn keep_here(calibration: &Calibration, place: Option<&Path>) {
     let Some(place) = place else {
-        return eprintln!("quire: not kept, since there is no home for it: use --save FILE");
+        return say("quire: not kept, since there is no home for it: use --save FILE");
     };
     match kept::keep(calibration, place) {
-        Ok(()) => eprintln!("quire: kept in {}", place.display()),
-        Err(error) => eprintln!("quire: not kept: {error:#}; use --save FILE"),
+        Ok(()) => say(format_args!("quire: kept in {}", quoted(place))),
+        Err(error) => say(format_args!("quire: not kept: {error:#}; use --save FILE")),
     }
 }
 

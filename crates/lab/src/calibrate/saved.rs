@@ -8,7 +8,7 @@ use quire::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures, Feature};
 use quire::clear::{Calibration, Cost, Measured, STRETCHES, Stretch, THREADS, bytes_of, class_of, cpus_of};
 use serde::{Deserialize, Serialize};
 
-use crate::bench::row::write_atomically;
+use crate::output::{Target, quoted};
 
 /// Of the form below. 2 named the machine by its processor's name alone.
 const VERSION: u32 = 3;
@@ -232,9 +232,14 @@ fn figures<const N: usize>(measured: &Measured<N>, name: impl Fn(usize) -> &'sta
 /// # Errors
 /// When the file cannot be written.
 pub fn save(calibration: &Calibration, path: &Path) -> Result<()> {
+    Target::named(path)?.write(&bytes(calibration)?)
+}
+
+/// What is in the file of a calibration.
+pub(super) fn bytes(calibration: &Calibration) -> Result<Vec<u8>> {
     let mut bytes = serde_json::to_vec_pretty(&Saved::of(calibration))?;
     bytes.push(b'\n');
-    write_atomically(path, &bytes)
+    Ok(bytes)
 }
 
 /// Reads one.
@@ -242,11 +247,10 @@ pub fn save(calibration: &Calibration, path: &Path) -> Result<()> {
 /// # Errors
 /// A file that cannot be read or is none of ours; figures that are not this machine's.
 pub fn load(path: &Path) -> Result<Calibration> {
-    let bytes = std::fs::read(path).with_context(|| {
-        format!("cannot read {} (make one with `quire calibrate --save`)", path.display())
-    })?;
+    let bytes = std::fs::read(path)
+        .with_context(|| format!("cannot read {} (make one with `quire calibrate --save`)", quoted(path)))?;
     let calibration = Saved::parse(&bytes).and_then(|saved| saved.calibration());
-    calibration.with_context(|| format!("{} cannot be used", path.display()))
+    calibration.with_context(|| format!("{} cannot be used", quoted(path)))
 }
 
 #[cfg(test)]

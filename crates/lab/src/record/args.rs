@@ -6,17 +6,24 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 
-use super::{Options, record};
+use super::{Options, Recorded, record};
+use crate::output::{quoted, say};
 use crate::trace::{Program, Tier};
 
 /// Record a program's memory life, with all its threads and children.
 ///
 /// Reports every memory system call and every page fault in one order. As root it records everything; an ordinary user
 /// gets no faults from kernel mode, no access kinds, no fault durations and no fault-around. Transparent huge pages
-/// are off for the program. Ends with the program's exit code.
+/// are off for the program.
+///
+/// Ends with the program's exit code, as a shell says it: 128 and its number for a signal, 127 if there is no such
+/// program, 126 if it cannot be executed. 125 if nothing could be recorded, or if the trace could not be kept of a
+/// program that ended with 0. If the disk is full the program goes on, and the trace has the events until then.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Where the trace goes (by custom NAME.qtrace).
+    /// Where the trace goes (by custom NAME.qtrace). A file is replaced once the trace is whole; devices, FIFOs and
+    /// sockets are written to. `-` is standard output, unless that is a terminal: the program's own standard output is
+    /// standard error then.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
     /// What to ask of the kernel.
@@ -31,6 +38,9 @@ pub struct Args {
     /// Version of the program for the header.
     #[arg(long, value_name = "VERSION", default_value = "")]
     program_version: String,
+    /// Keep the program's name alone in the trace, without its arguments, which may be secret.
+    #[arg(long)]
+    no_arguments: bool,
     /// No summary at the end.
     #[arg(short, long)]
     quiet: bool,
@@ -68,11 +78,24 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         },
         ring_bytes: args.ring,
         program: Program { name, version: args.program_version.clone() },
+        no_arguments: args.no_arguments,
     })?;
-    if !args.quiet {
-        eprintln!("{}: {recorded}", args.output.display());
-    }
+    tell(args, &recorded);
     Ok(ExitCode::from(recorded.exit_code))
+}
+
+/// The summary, and even to a user that wants none that the trace is a part.
+fn tell(args: &Args, recorded: &Recorded) {
+    let path = quoted(&args.output);
+    if !args.quiet {
+        format!("{path}: {recorded}").lines().for_each(say);
+    }
+    if let Some(cause) = &recorded.written.cut {
+        let (kept, all) = (recorded.written.events, recorded.summary.events);
+        say(format_args!(
+            "quire: {path} has the first {kept} of {all} events ({cause}); make room for it and record again"
+        ));
+    }
 }
 
 /// A power of two of bytes, with `K`, `M` or `G` behind it if wanted.

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::trace::TraceError;
+use crate::trace::{Tier, TraceError};
 
 /// Why a program can't be recorded.
 #[derive(Debug, thiserror::Error)]
@@ -16,7 +16,7 @@ pub enum RecordError {
         /// What the system said.
         source: io::Error,
     },
-    /// The trace could not be written.
+    /// The trace cannot be written; the program was not started.
     #[error("cannot write {path}: {source}")]
     Output {
         /// Where to.
@@ -24,10 +24,24 @@ pub enum RecordError {
         /// Why.
         source: TraceError,
     },
+    /// The program ran, but its trace could not be written.
+    #[error("cannot write {path}, the program ended with status {program_exit_code}: {source}")]
+    NotKept {
+        /// Where to.
+        path: String,
+        /// Why.
+        source: TraceError,
+        /// How the program ended, as a shell says it.
+        program_exit_code: u8,
+    },
+    /// A trace is no text.
+    #[error("a trace is not written to a terminal; give a file, or redirect standard output")]
+    Terminal,
     /// The kernel does not let this user see faults.
     #[error(
-        "the kernel refuses to report {what} ({source}); run as root, or give the command \
-         CAP_PERFMON, or set `sysctl kernel.perf_event_paranoid=2` for what an ordinary user may record"
+        "the kernel refuses to report {what} ({source}); {}, or set `sysctl kernel.perf_event_paranoid=2` \
+         for what an ordinary user may record",
+        privileges()
     )]
     NotPermitted {
         /// What it refuses.
@@ -66,6 +80,22 @@ pub enum RecordError {
         /// What the system said.
         source: io::Error,
     },
+    /// The same in the ordinary user's tier.
+    #[error("{what} failed: {source}; see `dmesg`, or record with `--tier privileged`")]
+    SystemAsUser {
+        /// What.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// How to be allowed what the kernel refuses to this user.
+pub(super) fn privileges() -> &'static str {
+    match rustix::process::geteuid().is_root() {
+        true => "run as root outside of the container, or give it CAP_PERFMON",
+        false => "run as root, or give the command CAP_PERFMON",
+    }
 }
 
 impl RecordError {
@@ -77,6 +107,25 @@ impl RecordError {
                 matches!(source.raw_os_error(), Some(libc::EPERM | libc::EACCES))
             }
             _ => false,
+        }
+    }
+
+    /// What `quire record` ends with: as shells, `env` and `timeout` do.
+    pub fn exit_code(&self) -> u8 {
+        const FAILED: u8 = 125;
+        match self {
+            RecordError::CannotStart { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
+            RecordError::CannotStart { .. } => 126,
+            RecordError::NotKept { program_exit_code, .. } if *program_exit_code != 0 => *program_exit_code,
+            _ => FAILED,
+        }
+    }
+
+    /// The same error of a recording in this tier, which is not to be recommended.
+    pub(super) fn in_tier(self, tier: Tier) -> RecordError {
+        match (self, tier) {
+            (RecordError::System { what, source }, Tier::User) => RecordError::SystemAsUser { what, source },
+            (other, _) => other,
         }
     }
 

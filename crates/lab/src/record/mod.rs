@@ -14,10 +14,10 @@ mod child;
 mod collect;
 mod error;
 mod follow;
-mod hold;
-mod locks;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+mod hold;
+mod locks;
 mod parse;
 mod perf;
 mod populate;
@@ -40,6 +40,7 @@ pub use args::{Args, run};
 pub use error::RecordError;
 pub use summary::{Faults, Recorded, Summary};
 
+use crate::output::{Target, quoted, say};
 use crate::trace::{Header, Program, Tier, Totals, TraceError, TraceWriter};
 use collect::Collected;
 use follow::{Ended, Signals};
@@ -48,7 +49,7 @@ use setup::Setup;
 /// What to record, and how.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where the trace goes.
+    /// Where the trace goes; `-` is standard output, and what the program writes there goes to standard error then.
     pub output: PathBuf,
     /// The program and its arguments.
     pub command: Vec<OsString>,
@@ -58,6 +59,8 @@ pub struct Options {
     pub ring_bytes: Option<usize>,
     /// Name and version of the program, as far as known.
     pub program: Program,
+    /// The arguments are no part of the trace, only what the program is called.
+    pub no_arguments: bool,
 }
 
 /// Runs the command to its end, with all that it starts, and writes the trace.
@@ -65,34 +68,46 @@ pub struct Options {
 /// To be called from a process with one thread and no other children: it forks, and waits for whatever ends.
 ///
 /// # Errors
-/// See [`RecordError`]. The output file is then as it was before.
+/// See [`RecordError`]. A regular file that is the output is then as it was before.
 pub fn record(options: &Options) -> Result<Recorded, RecordError> {
+    // Before the program's process is made, which gets the standard output that is left then.
+    let target = Target::open(&options.output).map_err(|error| cannot_write(options, error.into()))?;
+    if target.is_terminal() {
+        return Err(RecordError::Terminal);
+    }
+    let in_tier = |tier| move |error: RecordError| error.in_tier(tier);
     match options.tier {
-        Some(tier) => with_setup(options, Setup::of(tier, options)?),
+        Some(tier) => Setup::of(tier, options)
+            .and_then(|setup| with_setup(options, setup, target))
+            .map_err(in_tier(tier)),
         None => match Setup::of(Tier::Privileged, options) {
             Err(refused) if refused.is_permission() => {
-                let setup = Setup::of(Tier::User, options)?;
-                eprintln!(
+                let setup = Setup::of(Tier::User, options).map_err(in_tier(Tier::User))?;
+                say(format_args!(
                     "quire: recording as an ordinary user, without faults from kernel mode, access kinds, \
-                     durations and fault-around; run as root for those"
-                );
-                with_setup(options, setup)
+                     durations and fault-around; {}",
+                    error::privileges()
+                ));
+                with_setup(options, setup, target).map_err(in_tier(Tier::User))
             }
-            setup => with_setup(options, setup?),
+            setup => with_setup(options, setup?, target),
         },
     }
 }
 
-fn with_setup(options: &Options, setup: Setup) -> Result<Recorded, RecordError> {
+fn cannot_write(options: &Options, source: TraceError) -> RecordError {
+    RecordError::Output { path: quoted(&options.output).to_string(), source }
+}
+
+fn with_setup(options: &Options, setup: Setup, target: Target) -> Result<Recorded, RecordError> {
     let Setup { tier, gated, events, parser, fault_around } = setup;
-    let output =
-        |source: TraceError| RecordError::Output { path: options.output.display().to_string(), source };
+    let shown = if options.no_arguments { &options.command[..1] } else { &options.command };
     let header = Header {
         ring_bytes: events.ring_bytes as u64,
         program: options.program.clone(),
-        ..setup::header(tier, &options.command, fault_around)?
+        ..setup::header(tier, shown, fault_around)?
     };
-    let writer = TraceWriter::create(&options.output, &header).map_err(output)?;
+    let writer = TraceWriter::to(target, &header).map_err(|error| cannot_write(options, error))?;
     let (sender, receiver) = mpsc::channel();
     let stop = AtomicBool::new(false);
     let signals = Signals::catch(gated.pid)?;
@@ -117,10 +132,15 @@ fn with_setup(options: &Options, setup: Setup) -> Result<Recorded, RecordError> 
     started.outcome()?;
     let Ended { exit_code, kernel_faults, stopped_early } = ended;
     if stopped_early {
-        eprintln!("quire: interrupted; the trace ends before the last of the program's children");
+        say("quire: interrupted; the trace ends before the last of the program's children");
     }
-    let Collected { writer, summary, lost } = collected.map_err(output)?;
+    let not_kept = |source| RecordError::NotKept {
+        path: quoted(&options.output).to_string(),
+        source,
+        program_exit_code: exit_code,
+    };
+    let Collected { writer, summary, lost } = collected.map_err(not_kept)?;
     let totals = Totals { lost, wall_ns: summary.wall_ns(), kernel_faults };
-    let bytes = writer.finish(totals).map_err(output)?;
-    Ok(Recorded { exit_code, tier, bytes, summary, totals })
+    let written = writer.close(totals).map_err(not_kept)?;
+    Ok(Recorded { exit_code, tier, written, summary, totals })
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use crate::trace::{Access, Call, Event, EventKind, ForkKind, Tier, Totals};
+use crate::trace::{Access, Call, Event, EventKind, ForkKind, Tier, Totals, Written};
 
 /// What a recording contains.
 #[derive(Clone, Debug, Default)]
@@ -90,31 +90,31 @@ impl Summary {
 }
 
 /// A finished recording.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Recorded {
     /// How the program ended, as a shell would say it: its exit code, or 128 and the signal.
     pub exit_code: u8,
     /// Which tier it was.
     pub tier: Tier,
-    /// Size of the trace in bytes.
-    pub bytes: u64,
+    /// The trace, which has fewer events than the summary if the disk was full.
+    pub written: Written,
     /// What is in it.
     pub summary: Summary,
-    /// What the header says in the end.
+    /// What was counted when the program had ended.
     pub totals: Totals,
 }
 
 impl fmt::Display for Recorded {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Recorded { summary, totals, .. } = self;
+        let Recorded { summary, totals, written, .. } = self;
         let faults = &summary.faults;
-        let per_event = self.bytes as f64 / summary.events.max(1) as f64;
+        let per_event = written.bytes as f64 / written.events.max(1) as f64;
         writeln!(
             out,
             "{} events in {:.3} s, {} bytes ({per_event:.1} per event)",
             summary.events,
             Duration::from_nanos(totals.wall_ns).as_secs_f64(),
-            self.bytes
+            written.bytes
         )?;
         writeln!(
             out,

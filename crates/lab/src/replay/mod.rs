@@ -46,8 +46,9 @@ use serde_json::Value;
 pub(crate) use background::{Behind, Moment, Plan as BackgroundPlan, Recording};
 pub use error::ReplayError;
 
-use crate::bench::{machine, row};
+use crate::bench::machine;
 use crate::calibrate::{self, Chosen};
+use crate::output::{Target, quoted, say};
 use costs::Stopwatch;
 use need::Bounds;
 use policy::{FolioChoice, FolioSize, exact_bytes, parse_folio, parse_memory};
@@ -115,8 +116,7 @@ impl Args {
             FolioChoice::Sweep => FolioSize::all().collect(),
         };
         let taken = |size: FolioSize| need::taken(self.memory_of(survey, size));
-        let (fit, rest): (Vec<_>, Vec<_>) =
-            asked.into_iter().partition(|&size| taken(size) <= bounds.memory);
+        let (fit, rest): (Vec<_>, Vec<_>) = asked.into_iter().partition(|&size| taken(size) <= bounds.memory);
         let refusal = |size: FolioSize| ReplayError::NoRoom {
             folio: size.name(),
             needed: exact_bytes(taken(size)),
@@ -131,18 +131,14 @@ impl Args {
 /// # Errors
 /// A trace that cannot be read, a machine that the host refuses, memory that is out, a result file that cannot be written.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let json_to_stdout = args.json.as_deref() == Some(Path::new("-"));
-    let mut out: Box<dyn Write> =
-        if json_to_stdout { Box::new(std::io::stderr()) } else { Box::new(std::io::stdout()) };
-    if let Some(path) = args.json.as_deref().filter(|_| !json_to_stdout) {
-        row::check_writable(path)?;
-    }
+    let json = args.json.as_deref().map(Target::named).transpose()?;
+    let mut out = std::io::stdout();
     // Damage anywhere in any file shows before anything is printed.
     let bounds = args.bounds();
     let surveys = args.files.iter().map(|path| survey(path, bounds)).collect::<Result<Vec<_>>>()?;
     let chosen = calibrate::choose(args.calibration.as_deref())?;
     if !args.check && machine::is_debug_build() {
-        eprintln!("quire: built without --release: these times are not to be compared with anything");
+        say("quire: built without --release: these times are not to be compared with anything");
     }
     let (watch, described) = (Stopwatch::new(), machine::describe());
     let mut lines = Vec::new();
@@ -163,28 +159,26 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             }
             // The other traces may still be of use.
             Err(error @ ReplayError::Divergence { .. }) => {
-                eprintln!("quire: {}: {error}", path.display());
+                say(format_args!("quire: {}: {error}", quoted(path)));
                 sound = false;
             }
             Err(error) => return Err(in_file(path, &error)),
         }
     }
-    match args.json.as_deref() {
-        Some(_) if json_to_stdout => std::io::stdout().write_all(&lines)?,
-        Some(path) => row::write_atomically(path, &lines)?,
-        None => {}
+    if let Some(json) = json {
+        json.write(&lines)?;
     }
     Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn survey(path: &Path, bounds: Bounds) -> Result<Survey> {
-    let mut progress = Progress::new(format!("reading {}", path.display()));
+    let mut progress = Progress::new(format!("reading {}", quoted(path)));
     Survey::of(path, bounds, &mut progress).map_err(|error| in_file(path, &error))
 }
 
 /// The error as one line; its text contains all that it comes from.
 fn in_file(path: &Path, error: &ReplayError) -> anyhow::Error {
-    anyhow!("{}: {error}", path.display())
+    anyhow!("{}: {error}", quoted(path))
 }
 
 /// Replays one trace under the folio sizes that were asked for, and prints its section.
@@ -201,7 +195,7 @@ fn replay_file(
     let rounds = if args.check { 1 } else { args.rounds };
     let context =
         Context { path, survey, watch, machine, memory_bytes, cpus, rounds, check: args.check, clear };
-    let mut progress = Progress::new(path.display().to_string());
+    let mut progress = Progress::new(quoted(path).to_string());
     progress.expect(survey.header.events * sizes.len() as u64 * u64::from(rounds));
     let mut world = None;
     let mut fastest: Vec<Option<Outcome>> = sizes.iter().map(|_| None).collect();

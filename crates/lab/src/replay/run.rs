@@ -19,6 +19,7 @@ use super::policy::{FolioSize, exact_bytes};
 use super::progress::Progress;
 use super::replayer::{Agreement, Counts, Replayer};
 use super::survey::Survey;
+use crate::output::{quoted, say};
 use crate::trace::{Settled, TraceReader};
 
 /// The machine that replays: one for all folio sizes of a trace, or a fresh one for each when checking.
@@ -233,7 +234,7 @@ struct PanicPlace<'a> {
 impl Drop for PanicPlace<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("quire: {}: the library panicked at event {}", self.path.display(), self.event);
+            say(format_args!("quire: {}: the library panicked at event {}", quoted(self.path), self.event));
         }
     }
 }

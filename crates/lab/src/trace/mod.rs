@@ -28,7 +28,7 @@ pub use header::{Clock, FaultKinds, Header, Program, Tier, Totals};
 pub use layout::{Layouts, Mapping, mmap_length};
 pub use reader::TraceReader;
 pub use settle::{Placed, Settled};
-pub use writer::TraceWriter;
+pub use writer::{TraceWriter, Written};
 
 /// The format version that this build writes, and the only one it reads.
 pub const VERSION: u16 = 1;

@@ -1,12 +1,14 @@
-//! Writes a trace: into a file beside the target, which takes the target's name only when it is whole.
+//! Writes a trace: into a draft, which becomes the target when it is whole.
+//!
+//! After each chunk everything so far is in the file, so that a disk that is full loses the chunk that did not fit
+//! and what comes after it: the trace then ends behind the last chunk that did.
 
 use std::collections::HashMap;
-use std::fs::{File, Permissions};
-use std::io::{self, BufWriter, Seek, SeekFrom, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 
-use tempfile::NamedTempFile;
 use zstd::stream::write::Encoder as Zstd;
 
 use super::encode::Encoder;
@@ -15,6 +17,7 @@ use super::{
     CHUNK_MAX, Event, EventKind, HEADER_MAX, Header, MAGIC, PATH_BYTES_MAX, PATH_MAX, PathId, THREADS_MAX,
     Totals, TraceError, VERSION, WINDOW_LOG,
 };
+use crate::output::{Draft, Target};
 
 /// A chunk is written once it has this many bytes; the rest up to [`CHUNK_MAX`] is room for one more entry.
 const CHUNK_TARGET: usize = 64 * 1024;
@@ -22,57 +25,86 @@ const CHUNK_TARGET: usize = 64 * 1024;
 /// Compression level: the highest whose memory stays moderate; traces are written once and read often.
 const LEVEL: i32 = 15;
 
-/// Writes a trace. Until [`TraceWriter::finish`] the target is not touched; a writer that is dropped
-/// leaves nothing behind.
+/// Writes a trace. Until [`TraceWriter::finish`] a regular file that is the target is not touched; a writer that is
+/// dropped leaves nothing behind.
 pub struct TraceWriter {
-    target: PathBuf,
-    temp: NamedTempFile,
-    zstd: Zstd<'static, BufWriter<File>>,
+    draft: Draft,
+    zstd: Zstd<'static, File>,
     header: Header,
     encoder: Encoder,
     chunk: Sink,
     paths: HashMap<String, PathId>,
     path_bytes: usize,
+    first_ns: Option<u64>,
+    /// Where the trace may end; the first is behind the header.
+    marks: Vec<Mark>,
+    /// Why nothing more is written.
+    stopped: Option<io::Error>,
+}
+
+/// A place in the file that whole chunks stand before.
+#[derive(Clone, Copy)]
+struct Mark {
+    bytes: u64,
+    events: u64,
+    last_ns: u64,
+}
+
+/// A trace that has been written.
+#[derive(Debug)]
+pub struct Written {
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// Its events.
+    pub events: u64,
+    /// Why it has fewer events than the writer was given, if it has.
+    pub cut: Option<io::Error>,
 }
 
 impl TraceWriter {
-    /// Starts a trace that will become `target`. Of the header, `totals` and `events` are replaced at the end.
+    /// Starts a trace that will become `target`, which is a name as [`Target::open`] takes it. Of the header, `totals`
+    /// and `events` are replaced at the end.
     ///
     /// # Errors
-    /// [`TraceError::Io`] if the target's directory can't be written, or the target is a directory;
-    /// [`TraceError::TooLarge`] for a command line of several megabytes.
+    /// [`TraceError::Io`] if the target can't be written; [`TraceError::TooLarge`] for a command line of several megabytes.
     pub fn create(target: &Path, header: &Header) -> Result<TraceWriter, TraceError> {
-        if target.is_dir() {
-            return Err(io::Error::from(io::ErrorKind::IsADirectory).into());
-        }
-        let directory = match target.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        let mut temp =
-            tempfile::Builder::new().prefix(".quire-").suffix(".partial").tempfile_in(directory)?;
+        TraceWriter::to(Target::open(target)?, header)
+    }
+
+    /// The same for a target that is open.
+    ///
+    /// # Errors
+    /// As [`TraceWriter::create`].
+    pub fn to(target: Target, header: &Header) -> Result<TraceWriter, TraceError> {
+        let mut draft = Draft::of(target)?;
         let header = Header { version: VERSION, ..header.clone() };
-        write_prefix(temp.as_file_mut(), &header)?;
-        let mut zstd = Zstd::new(BufWriter::new(temp.as_file().try_clone()?), LEVEL)?;
-        zstd.include_checksum(true)?;
+        write_prefix(draft.file(), &header)?;
+        let start = Mark { bytes: draft.file().stream_position()?, events: 0, last_ns: 0 };
+        // Each chunk has its checksum; one of the frame could not be told before the frame ends.
+        let mut zstd = Zstd::new(draft.file().try_clone()?, LEVEL)?;
         zstd.window_log(WINDOW_LOG)?;
         Ok(TraceWriter {
-            target: target.to_owned(),
-            temp,
+            draft,
             zstd,
             header,
             encoder: Encoder::default(),
             chunk: Sink::default(),
             paths: HashMap::new(),
             path_bytes: 0,
+            first_ns: None,
+            marks: vec![start],
+            stopped: None,
         })
     }
 
     /// The number of a path (or of a program's name), to be used in later events.
     ///
     /// # Errors
-    /// [`TraceError::TooLarge`] for a path over 8 KiB or more than 64 MiB of paths; [`TraceError::Io`].
+    /// [`TraceError::TooLarge`] for a path over 8 KiB or more than 64 MiB of paths.
     pub fn path(&mut self, path: &str) -> Result<PathId, TraceError> {
+        if self.stopped.is_some() {
+            return Ok(PathId(0));
+        }
         if let Some(id) = self.paths.get(path) {
             return Ok(*id);
         }
@@ -83,19 +115,23 @@ impl TraceWriter {
         let id = PathId(self.paths.len() as u32);
         self.paths.insert(path.to_owned(), id);
         self.encoder.path(path, &mut self.chunk);
-        self.flush_full()?;
+        self.flush_full();
         Ok(id)
     }
 
-    /// Appends an event.
+    /// Appends an event. Once the file takes no more, events are counted only, and [`TraceWriter::close`] says so.
     ///
     /// # Errors
     /// [`TraceError::OutOfOrder`] if its time is before that of the event before; [`TraceError::TooLarge`]
-    /// for more than four million threads; [`TraceError::Io`].
+    /// for more than four million threads.
     ///
     /// # Panics
     /// If the event contains a [`PathId`] that [`TraceWriter::path`] did not give.
     pub fn write(&mut self, event: &Event) -> Result<(), TraceError> {
+        if self.stopped.is_some() {
+            self.header.events += 1;
+            return Ok(());
+        }
         let last_ns = self.encoder.last_ns();
         if event.time_ns < last_ns {
             return Err(TraceError::OutOfOrder { time_ns: event.time_ns, last_ns });
@@ -107,8 +143,10 @@ impl TraceWriter {
             assert!((path.0 as usize) < self.paths.len(), "path {} is not of this writer", path.0);
         }
         self.encoder.event(event, &mut self.chunk);
+        self.first_ns.get_or_insert(event.time_ns);
         self.header.events += 1;
-        self.flush_full()
+        self.flush_full();
+        Ok(())
     }
 
     /// Number of events so far.
@@ -116,43 +154,107 @@ impl TraceWriter {
         self.header.events
     }
 
-    /// Ends the trace and gives it its name. Returns its size in bytes.
+    /// As [`TraceWriter::close`], for the size in bytes alone.
     ///
     /// # Errors
-    /// [`TraceError::Io`]; the target is then as it was before.
-    pub fn finish(mut self, totals: Totals) -> Result<u64, TraceError> {
-        if self.chunk.len() > 0 {
-            self.flush_chunk()?;
+    /// As [`TraceWriter::close`].
+    pub fn finish(self, totals: Totals) -> Result<u64, TraceError> {
+        self.close(totals).map(|written| written.bytes)
+    }
+
+    /// Ends the trace and makes the target of it. Events that the file did not take count as lost in the header.
+    ///
+    /// # Errors
+    /// [`TraceError::Io`] if not even an empty trace fits, or the target takes none; a regular file is then as it was.
+    pub fn close(mut self, totals: Totals) -> Result<Written, TraceError> {
+        if self.stopped.is_none() {
+            self.stopped = self.end().err();
         }
-        let count = self.header.events.to_le_bytes();
-        self.zstd.write_all(&0u32.to_le_bytes())?;
-        self.zstd.write_all(&crc32fast::hash(&count).to_le_bytes())?;
-        self.zstd.write_all(&count)?;
-        self.zstd.finish()?.into_inner().map_err(io::IntoInnerError::into_error)?;
+        let given = self.header.events;
         self.header.totals = totals;
-        let file = self.temp.as_file_mut();
+        let cut = match self.stopped.take() {
+            Some(cause) => Some(self.cut(cause)?),
+            None => None,
+        };
+        let file = self.draft.file();
         file.seek(SeekFrom::Start(0))?;
         write_prefix(file, &self.header)?;
-        file.set_permissions(Permissions::from_mode(0o644))?;
-        let size = file.metadata()?.len();
-        file.sync_all()?;
-        self.temp.persist(&self.target).map_err(|error| error.error)?;
-        Ok(size)
+        let (bytes, events) = (file.metadata()?.len(), self.header.events);
+        self.draft.finish()?;
+        Ok(Written { bytes, events, cut: cut.filter(|_| events < given) })
     }
 
-    fn flush_full(&mut self) -> Result<(), TraceError> {
-        if self.chunk.len() >= CHUNK_TARGET { self.flush_chunk() } else { Ok(()) }
+    fn flush_full(&mut self) {
+        if self.chunk.len() >= CHUNK_TARGET {
+            self.stopped = self.flush_chunk().err();
+        }
     }
 
-    fn flush_chunk(&mut self) -> Result<(), TraceError> {
+    /// Writes the chunk, and all of it into the file.
+    fn flush_chunk(&mut self) -> io::Result<()> {
         let bytes = self.chunk.bytes();
         debug_assert!(bytes.len() <= CHUNK_MAX);
         self.zstd.write_all(&(bytes.len() as u32).to_le_bytes())?;
         self.zstd.write_all(&crc32fast::hash(bytes).to_le_bytes())?;
         self.zstd.write_all(bytes)?;
         self.chunk.clear();
+        self.zstd.flush()?;
+        let bytes = self.zstd.get_mut().stream_position()?;
+        self.marks.push(Mark { bytes, events: self.header.events, last_ns: self.encoder.last_ns() });
         Ok(())
     }
+
+    /// Writes the last chunk and the end marker.
+    fn end(&mut self) -> io::Result<()> {
+        if self.chunk.len() > 0 {
+            self.flush_chunk()?;
+        }
+        self.zstd.write_all(&end_marker(self.header.events))?;
+        self.zstd.do_finish()
+    }
+
+    /// Ends the trace behind the last chunk where the end fits, and makes the header say so. Gives the cause back.
+    fn cut(&mut self, cause: io::Error) -> Result<io::Error, TraceError> {
+        let file = self.draft.file();
+        for (at, mark) in self.marks.iter().enumerate().rev() {
+            let end = if at == 0 { whole_frame(mark.events)? } else { last_block(mark.events) };
+            // What it overwrites is there already, as far as it goes: a full disk takes it.
+            if file.write_all_at(&end, mark.bytes).is_err() {
+                continue;
+            }
+            file.set_len(mark.bytes + end.len() as u64)?;
+            let totals = &mut self.header.totals;
+            totals.lost += self.header.events - mark.events;
+            totals.wall_ns = mark.last_ns - self.first_ns.unwrap_or(0).min(mark.last_ns);
+            // The kernel counted for the whole run, so that nothing is known of this part.
+            totals.kernel_faults = 0;
+            self.header.events = mark.events;
+            return Ok(cause);
+        }
+        Err(cause.into())
+    }
+}
+
+/// What ends the stream of chunks.
+fn end_marker(events: u64) -> [u8; 16] {
+    let count = events.to_le_bytes();
+    let mut marker = [0; 16];
+    marker[4..8].copy_from_slice(&crc32fast::hash(&count).to_le_bytes());
+    marker[8..].copy_from_slice(&count);
+    marker
+}
+
+/// The end marker as the last block of a frame that has been flushed: not compressed, behind three bytes that say so
+/// (RFC 8878, section 3.1.1.2).
+fn last_block(events: u64) -> Vec<u8> {
+    let marker = end_marker(events);
+    let header = ((marker.len() as u32) << 3 | 1).to_le_bytes();
+    [&header[..3], &marker].concat()
+}
+
+/// The end marker as a frame of its own.
+fn whole_frame(events: u64) -> io::Result<Vec<u8>> {
+    zstd::bulk::compress(&end_marker(events), LEVEL)
 }
 
 /// Magic, version, and the header with its length and checksum; the same length whatever the counts.

@@ -11,6 +11,7 @@ use rustix::mm::{
 };
 
 use crate::bench::folio::PAGE;
+use crate::output::say;
 
 const ALIGN: usize = 2 << 20;
 
@@ -252,7 +253,7 @@ impl Drop for Region {
             // SAFETY: these ranges were reserved by `map` and belong to this value alone; what `unmap` gave back is
             // left out, since another mapping may stand there by now.
             if let Err(error) = unsafe { munmap(start as *mut c_void, bytes) } {
-                eprintln!("quire: cannot unmap {bytes} bytes: {error}");
+                say(format_args!("quire: cannot unmap {bytes} bytes: {error}"));
             }
         }
     }

@@ -2,11 +2,13 @@
 //! one size, and put back afterwards.
 //!
 //! They are put back when the guard is dropped (a panic included), on SIGINT, SIGTERM and SIGHUP, and, when the
-//! process was killed outright, by the next one that asks for the guard: the values found are noted in a file
-//! before the first change. A lock file keeps two processes from changing them at the same time.
+//! process was killed outright, by the next one that asks for the guard: the values found and the values set are
+//! noted in a file before each change, so that what the user has set since then stays. A lock file keeps two processes from changing them at the same time.
 //!
 //! A size is set to `madvise` and asked for with `MADV_HUGEPAGE`, not to `always`, so that the other processes of
 //! the machine keep the folios they had.
+
+mod note;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -14,13 +16,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
 use crate::bench::experiment::Skip;
-use crate::bench::row::write_atomically;
+use crate::output::{quoted, say};
+use note::Note;
 
 /// Where the settings live and where this program notes them: a parameter so that tests can use a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,20 +75,10 @@ pub fn selected(path: &Path) -> Option<String> {
     Some(bracketed.unwrap_or(&text).trim().to_owned())
 }
 
-/// The values found before the first change.
-#[derive(Debug, Serialize, Deserialize)]
-struct Found {
-    places: [PathBuf; 2],
-    values: BTreeMap<PathBuf, String>,
-    min_free: Option<String>,
-    #[serde(skip)]
-    note: PathBuf,
-}
+/// What is to be put back, for the guard and for the signal thread alike: the first to take it out does it.
+static CHANGED: Mutex<Option<Note>> = Mutex::new(None);
 
-/// What is to be put back, for the guard and for the signal thread alike: whoever takes it out does it.
-static CHANGED: Mutex<Option<Found>> = Mutex::new(None);
-
-fn changed() -> MutexGuard<'static, Option<Found>> {
+fn changed() -> MutexGuard<'static, Option<Note>> {
     CHANGED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -109,32 +101,23 @@ impl ThpSettings {
         let Some(first) = sizes.values().next() else {
             return Err(Skip(format!(
                 "{} has no per-size settings: needs Linux 6.8 or later with transparent huge pages",
-                places.settings.display()
+                quoted(&places.settings)
             )));
         };
         if let Err(error) = OpenOptions::new().write(true).open(first) {
             return Err(Skip::because(
-                &format!("cannot choose the folio size in {} (run as root)", places.settings.display()),
+                &format!("cannot choose the folio size in {} (run as root)", quoted(&places.settings)),
                 error,
             ));
         }
         let lock = lock(&places.lock()).map_err(|error| Skip::because("cannot lock the settings", error))?;
-        let note = places.note();
-        put_back_from(&note);
-        let value = |(_, path): (&usize, &PathBuf)| Some((path.clone(), selected(path)?));
-        let found = Found {
-            places: [places.settings.clone(), places.min_free.clone()],
-            values: sizes.iter().filter_map(value).collect(),
-            min_free: read(&places.min_free),
-            note: note.clone(),
-        };
-        let text =
-            serde_json::to_vec(&found).map_err(|error| Skip::because("cannot note the settings", error))?;
+        Note::recover(&places.note());
+        let mut note = Note::found(sizes.values(), &places.min_free, places.note());
         put_back_on_signals();
         // From here on the signal thread would put back; the note comes first, then the first change.
         let mut changed = changed();
-        write_atomically(&note, &text).map_err(|error| Skip::because("cannot note the settings", error))?;
-        *changed = Some(found);
+        note.save().map_err(|error| Skip::because("cannot note the settings", error))?;
+        *changed = Some(note);
         Ok(Self { sizes, _lock: lock })
     }
 
@@ -146,22 +129,14 @@ impl ThpSettings {
         let Some(wanted) = self.sizes.get(&kib) else {
             return Err(Skip(format!("this kernel has no anonymous folios of {kib} KiB")));
         };
-        // Held so that a signal cannot put back in the middle. The wanted size first, so that huge pages are never
-        // all off: the kernel would stop its background thread and change its memory reserves.
-        let changed = changed();
-        let set = |path: &Path, value: &str| {
-            if selected(path).as_deref() == Some(value) {
-                return Ok(());
-            }
-            fs::write(path, value)
-                .map_err(|error| Skip::because(&format!("cannot set {}", path.display()), error))
-        };
-        set(wanted, "madvise")?;
-        for path in self.sizes.values().filter(|path| *path != wanted) {
-            set(path, "never")?;
-        }
-        drop(changed);
-        Ok(())
+        // The wanted size first, so that huge pages are never all off: the kernel would stop its background thread and
+        // change its memory reserves.
+        let others = self.sizes.values().filter(|path| *path != wanted).map(|path| (path.as_path(), "never"));
+        let changes: Vec<(&Path, &str)> = std::iter::once((wanted.as_path(), "madvise"))
+            .chain(others)
+            .filter(|(path, value)| selected(path).as_deref() != Some(value))
+            .collect();
+        change(&changes)
     }
 
     /// Gives another setting of the kernel's a value; what it was is put back with the others. What it is then, since the kernel
@@ -170,23 +145,24 @@ impl ThpSettings {
     /// # Errors
     /// [`Skip`] when there is no such setting or the kernel refuses the value.
     pub fn set(&self, path: &Path, value: &str) -> Result<String, Skip> {
-        let refused = |error: &dyn std::fmt::Display| Skip(format!("cannot set {}: {error}", path.display()));
-        let mut changed = changed();
-        let Some(found) = changed.as_mut() else { return Err(refused(&"the settings were put back")) };
-        if !found.values.contains_key(path) {
-            let before = selected(path).ok_or_else(|| refused(&"it cannot be read"))?;
-            found.values.insert(path.to_owned(), before);
-            // Noted before it is changed, for whoever comes after a process that was killed.
-            let text = serde_json::to_vec(&*found).map_err(|error| refused(&error))?;
-            write_atomically(&found.note, &text).map_err(|error| refused(&error))?;
-        }
-        fs::write(path, value).map_err(|error| refused(&error))?;
-        selected(path).ok_or_else(|| refused(&"it cannot be read back"))
+        change(&[(path, value)])?;
+        selected(path).ok_or_else(|| cannot_set(path, &"it cannot be read back"))
+    }
+
+    /// Says that from now on this program itself gives a setting these values, again and again, so that the next one
+    /// knows whose they are if this one is killed.
+    ///
+    /// # Errors
+    /// [`Skip`] when there is no such setting, or that cannot be noted.
+    pub fn expect(&self, path: &Path, values: &[&str]) -> Result<(), Skip> {
+        noted(&mut changed(), path)?
+            .expect(&[(path, values)], false)
+            .map_err(|error| cannot_set(path, &error))
     }
 
     /// The value that a setting had before the first change here.
     pub fn before(&self, path: &Path) -> Option<String> {
-        changed().as_ref().and_then(|found| found.values.get(path).cloned())
+        changed().as_ref().and_then(|note| note.before(path).map(str::to_owned))
     }
 
     /// How often a fault has got a folio of `kib` KiB since the start of the machine, in the whole system.
@@ -198,41 +174,34 @@ impl ThpSettings {
 
 impl Drop for ThpSettings {
     fn drop(&mut self) {
-        if let Some(found) = changed().take() {
-            found.put_back();
+        if let Some(note) = changed().take() {
+            note.put_back();
         }
     }
 }
 
-impl Found {
-    /// Writes every value back, then removes the note. What cannot be written is said, since only a person can
-    /// then put it right.
-    fn put_back(&self) {
-        let min_free = self.min_free.iter().map(|value| (&self.places[1], value));
-        for (path, value) in self.values.iter().chain(min_free) {
-            if selected(path).as_ref() == Some(value) {
-                continue;
-            }
-            if let Err(error) = fs::write(path, value) {
-                eprintln!("quire: cannot put {} back ({error}): write {value} to it by hand", path.display());
-            }
-        }
-        if let Err(error) = fs::remove_file(&self.note) {
-            eprintln!("quire: cannot remove {} ({error}): remove it by hand", self.note.display());
-        }
+/// Makes changes, noted before the first of them for the program that comes after one that was killed.
+fn change(changes: &[(&Path, &str)]) -> Result<(), Skip> {
+    let Some((first, _)) = changes.first() else { return Ok(()) };
+    // Held so that a signal cannot put back in the middle.
+    let mut changed = changed();
+    let note = noted(&mut changed, first)?;
+    let values: Vec<[&str; 1]> = changes.iter().map(|(_, value)| [*value]).collect();
+    let expected: Vec<(&Path, &[&str])> =
+        changes.iter().zip(&values).map(|((path, _), value)| (*path, value.as_slice())).collect();
+    note.expect(&expected, true).map_err(|error| cannot_set(first, &error))?;
+    for (path, value) in changes {
+        fs::write(path, value).map_err(|error| cannot_set(path, &error))?;
     }
+    note.settle(changes.iter().map(|(path, _)| *path)).map_err(|error| cannot_set(first, &error))
 }
 
-/// Puts back what a killed process left behind, if there is a note of one.
-fn put_back_from(note: &Path) {
-    let Ok(text) = fs::read(note) else { return };
-    match serde_json::from_slice::<Found>(&text) {
-        Ok(mut found) => {
-            found.note = note.to_owned();
-            found.put_back();
-        }
-        Err(error) => eprintln!("quire: {} is no note of settings ({error}): remove it", note.display()),
-    }
+fn noted<'a>(changed: &'a mut Option<Note>, path: &Path) -> Result<&'a mut Note, Skip> {
+    changed.as_mut().ok_or_else(|| cannot_set(path, &"the settings were put back"))
+}
+
+fn cannot_set(path: &Path, error: &dyn std::fmt::Display) -> Skip {
+    Skip(format!("cannot set {}: {error}", quoted(path)))
 }
 
 fn lock(path: &Path) -> io::Result<File> {
@@ -240,7 +209,7 @@ fn lock(path: &Path) -> io::Result<File> {
     match file.try_lock() {
         Ok(()) => return Ok(file),
         Err(TryLockError::WouldBlock) => {
-            eprintln!("waiting for another run that has changed the folio-size settings")
+            say("quire: waiting for another run that has changed the folio-size settings");
         }
         Err(TryLockError::Error(error)) => return Err(error),
     }
@@ -255,15 +224,17 @@ fn put_back_on_signals() {
         let mut signals = match Signals::new([SIGINT, SIGTERM, SIGHUP]) {
             Ok(signals) => signals,
             Err(error) => {
-                return eprintln!("quire: cannot catch signals ({error}); the next run puts settings back");
+                return say(format_args!(
+                    "quire: cannot catch signals ({error}); the next run puts settings back"
+                ));
             }
         };
         std::thread::spawn(move || {
             for signal in signals.forever() {
                 // Kept locked: nothing may be changed again before the process ends.
                 let mut changed = changed();
-                if let Some(found) = changed.take() {
-                    found.put_back();
+                if let Some(note) = changed.take() {
+                    note.put_back();
                 }
                 let _ = emulate_default_handler(signal);
             }

@@ -146,7 +146,8 @@ impl Window {
         };
         let mut concerned = due | self.mask(|loose| touches(&loose.reach, event));
         loop {
-            let next = |loose: &Loose| bits(concerned).any(|call| touches(&self.loose[call].reach, &loose.reach));
+            let next =
+                |loose: &Loose| bits(concerned).any(|call| touches(&self.loose[call].reach, &loose.reach));
             let more = concerned | self.mask(next);
             if more == concerned {
                 return concerned;

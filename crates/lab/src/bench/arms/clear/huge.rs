@@ -10,6 +10,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap_anonymous, mu
 
 use crate::bench::experiment::Skip;
 use crate::bench::linux::populate::FolioChooser;
+use crate::output::say;
 
 /// Times that memory is compacted for a pool that came out too small.
 const ATTEMPTS: usize = 3;
@@ -137,7 +138,7 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the mapping is this value's alone, and no reference into it exists.
         if let Err(error) = unsafe { munmap(self.start as *mut std::ffi::c_void, self.bytes) } {
-            eprintln!("quire: cannot unmap {} bytes: {error}", self.bytes);
+            say(format_args!("quire: cannot unmap {} bytes: {error}", self.bytes));
         }
     }
 }

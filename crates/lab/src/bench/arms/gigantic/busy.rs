@@ -10,6 +10,7 @@ use rustix::thread::sched_yield;
 use crate::bench::cycles;
 use crate::bench::ours::scheduled::TURN_NS;
 use crate::bench::threads::Pinned;
+use crate::output::say;
 
 /// A thread on each of some processors that always has something to do, and gives the processor away once it has had its turn.
 /// They end when this is dropped.
@@ -73,7 +74,7 @@ impl Drop for Busy {
         self.shared.over.store(true, Ordering::Release);
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
-                eprintln!("quire: a busy thread panicked");
+                say("quire: a busy thread panicked");
             }
         }
     }

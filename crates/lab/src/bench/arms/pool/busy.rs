@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 
 use crate::bench::threads::Pinned;
+use crate::output::say;
 
 /// A thread of this process that keeps a processor busy until this is dropped. What interrupts the processors of this process
 /// interrupts it.
@@ -40,7 +41,7 @@ impl Drop for Busy {
     fn drop(&mut self) {
         self.state.store(OVER, Ordering::Release);
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            eprintln!("quire: a busy thread panicked");
+            say("quire: a busy thread panicked");
         }
     }
 }

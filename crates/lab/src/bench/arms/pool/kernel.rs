@@ -48,7 +48,10 @@ impl Kernel {
                     words(one)
                 )));
             }
-            self.set(&file(one, "nr_hugepages"), "0")?;
+            let path = file(one, "nr_hugepages");
+            self.set(&path, "0")?;
+            let most = (count * size.bytes() / one.bytes()).to_string();
+            self.chooser.borrow_mut().settings()?.expect(Path::new(&path), &["0", &most])?;
         }
         let free = fs::read_to_string("/proc/meminfo").ok().and_then(|text| field(&text, "MemAvailable:"));
         if free.is_none_or(|kib| kib * 1024 < count * size.bytes() + LEFT_FREE) {

@@ -10,6 +10,7 @@ use super::busy::Busy;
 use super::ground::{Ground, Promised};
 use super::{PAGE_BYTES, Pools, REQUEST};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
+use crate::output::say;
 
 /// The largest order of which every block has room for one beside its descriptors: half a block.
 const HALF: u8 = 8;
@@ -106,7 +107,7 @@ fn break_up(pages: &PageAllocator<'_, Bare>) {
     let taken: Vec<Frame> = std::iter::from_fn(|| pages.alloc(Gfp::USER, half).ok()).collect();
     for frame in taken {
         if let Err(error) = pages.free(frame, half) {
-            eprintln!("quire: a folio was not taken back: {error}");
+            say(format_args!("quire: a folio was not taken back: {error}"));
         }
     }
     pages.drain_all();

@@ -127,6 +127,38 @@ fn what_a_killed_process_left_is_put_back_by_the_next() {
     assert_eq!(values(places), original());
 }
 
+/// What a kill leaves when the user has set other values since then: what the killed run set is put back, and the
+/// user's values stay.
+#[test]
+fn what_the_user_set_after_a_kill_stays() {
+    let Copy { places, .. } = &copy();
+    let size = |kib: usize| places.settings.join(format!("hugepages-{kib}kB/enabled"));
+    let (pool, own_pool) = (places.settings.join("nr_hugepages"), places.settings.join("nr_overcommit"));
+    fs::write(&pool, "3\n").unwrap();
+    fs::write(&own_pool, "4\n").unwrap();
+    let settings = ThpSettings::acquire(places).unwrap();
+    settings.only(64).unwrap();
+    settings.set(&own_pool, "0").unwrap();
+    settings.set(&pool, "0").unwrap();
+    settings.expect(&pool, &["0", "512"]).unwrap();
+    let note = fs::read(places.note()).unwrap();
+    drop(settings);
+    fs::write(places.note(), note).unwrap();
+    let left = [(size(16), "never"), (size(64), "madvise"), (size(2048), "always"), (pool.clone(), "512")];
+    for (path, value) in left.into_iter().chain([(own_pool.clone(), "7"), (places.min_free.clone(), "99999")])
+    {
+        fs::write(path, value).unwrap();
+    }
+    drop(ThpSettings::acquire(places).unwrap());
+    let expected =
+        [(16, "never"), (64, "never"), (2048, "always")].map(|(kib, value)| (kib, value.to_owned()));
+    assert_eq!(values(places), expected);
+    assert_eq!(selected(&pool).as_deref(), Some("3"), "512 is what the killed run said it would set");
+    assert_eq!(selected(&own_pool).as_deref(), Some("7"));
+    assert_eq!(selected(&places.min_free).as_deref(), Some("99999"));
+    assert!(!places.note().exists());
+}
+
 #[test]
 fn a_note_that_is_none_changes_nothing() {
     let Copy { places, .. } = &copy();

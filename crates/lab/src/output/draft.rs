@@ -1,0 +1,91 @@
+//! A file to be filled bit by bit, with the right to go back in it, which becomes its target when it is whole.
+
+use std::fs::{File, Permissions};
+use std::io::{self, Seek};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use rustix::fs::{Gid, Uid};
+use signal_hook::consts::SIGXFSZ;
+use tempfile::NamedTempFile;
+
+use super::target::{Place, Target, directory};
+use super::{quoted, say};
+
+/// What will be in a target. Until [`Draft::finish`] a regular file is as it was; a draft that is dropped leaves
+/// nothing behind.
+pub struct Draft {
+    file: Kept,
+    target: Target,
+}
+
+enum Kept {
+    /// In the directory of the regular file that it will be, so that renaming it is one step.
+    Beside(NamedTempFile),
+    /// Without a name: what cannot be read again or gone back in gets a copy at the end.
+    Nameless(File),
+}
+
+impl Draft {
+    /// An empty draft.
+    ///
+    /// # Errors
+    /// When the directory of the target, or the one of temporary files (`TMPDIR`), cannot be written.
+    pub fn of(target: Target) -> io::Result<Self> {
+        // A file that reaches `ulimit -f` is an error like a full disk, and no reason to be killed. A handler, unlike
+        // an ignored signal, is not inherited by programs that are started.
+        signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
+        let file = match &target.place {
+            Place::Regular(path, _) => {
+                // The permissions are those of any new file: the process's mask still applies.
+                let mut builder = tempfile::Builder::new();
+                builder.prefix(".quire-").suffix(".partial").permissions(Permissions::from_mode(0o666));
+                Kept::Beside(builder.tempfile_in(directory(path))?)
+            }
+            Place::Stream(_) => Kept::Nameless(tempfile::tempfile()?),
+        };
+        Ok(Self { file, target })
+    }
+
+    /// The file to fill.
+    pub fn file(&mut self) -> &mut File {
+        match &mut self.file {
+            Kept::Beside(file) => file.as_file_mut(),
+            Kept::Nameless(file) => file,
+        }
+    }
+
+    /// Makes the target of it: a regular file gets the new content in one step, and keeps its owner and its mode;
+    /// everything else gets a copy.
+    ///
+    /// # Errors
+    /// What the system says. If a regular file cannot be replaced it is as it was, and the draft stays beside it, which
+    /// is said.
+    pub fn finish(self) -> io::Result<()> {
+        match (self.file, self.target.place) {
+            (Kept::Beside(file), Place::Regular(path, before)) => {
+                if let Some(before) = before {
+                    // Only a privileged user may, and only for such a one it can be necessary.
+                    let (owner, group) = (Uid::from_raw(before.uid()), Gid::from_raw(before.gid()));
+                    let _ = rustix::fs::fchown(file.as_file(), Some(owner), Some(group));
+                    // New content has no right to run as its owner, so bits beyond read, write and execute go.
+                    let mode = before.permissions().mode() & 0o777;
+                    file.as_file().set_permissions(Permissions::from_mode(mode))?;
+                }
+                file.as_file().sync_all()?;
+                file.persist(path).map(drop).map_err(|refused| {
+                    if let Ok((_, path)) = refused.file.keep() {
+                        say(format_args!("quire: what was to be written is in {}", quoted(&path)));
+                    }
+                    refused.error
+                })
+            }
+            (Kept::Nameless(mut file), Place::Stream(mut stream)) => {
+                file.rewind()?;
+                io::copy(&mut file, &mut stream).map(drop)
+            }
+            _ => unreachable!("a draft is of the kind that its target needs"),
+        }
+    }
+}

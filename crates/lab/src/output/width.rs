@@ -1,0 +1,58 @@
+//! How many columns there are for what is shown.
+
+use std::borrow::Cow;
+use std::io::{IsTerminal, stdout};
+
+use rustix::termios::tcgetwinsize;
+
+/// Columns where nothing says how many there are.
+const DEFAULT: usize = 100;
+
+/// Fewer are taken for this many: what is wrapped more narrowly cannot be read at all.
+const LEAST: usize = 20;
+
+/// What standard output has room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Width {
+    /// Columns of a table; `None` for all that it has.
+    pub columns: Option<usize>,
+    /// Columns of prose; `None` where each paragraph stays one line, since a program may read it.
+    pub prose: Option<usize>,
+}
+
+impl Width {
+    /// No table loses a column, no paragraph is wrapped.
+    pub const WIDE: Self = Self { columns: None, prose: None };
+
+    /// The terminal's where standard output is one, else that of the variable `COLUMNS`, else 100. With `wide` a
+    /// table has all its columns.
+    pub fn of_output(wide: bool) -> Self {
+        let out = stdout();
+        let terminal = out.is_terminal().then(|| {
+            let columns = tcgetwinsize(&out).ok().map(|size| usize::from(size.ws_col));
+            columns.filter(|columns| *columns > 0).or_else(from_environment).unwrap_or(DEFAULT)
+        });
+        let columns = terminal.or_else(from_environment).unwrap_or(DEFAULT).max(LEAST);
+        Self { columns: (!wide).then_some(columns), prose: terminal.map(|columns| columns.max(LEAST)) }
+    }
+
+    /// The text with each of its lines wrapped between words, except for those of a table.
+    pub fn wrap(self, text: &str) -> Cow<'_, str> {
+        let Some(columns) = self.prose else { return text.into() };
+        let options = textwrap::Options::new(columns).subsequent_indent("  ").break_words(true);
+        let wrapped = |line: &str| match line.starts_with(is_border) {
+            true => line.to_owned(),
+            false => textwrap::fill(line, &options),
+        };
+        text.split('\n').map(wrapped).collect::<Vec<_>>().join("\n").into()
+    }
+}
+
+/// The characters that the lines of a table begin with.
+fn is_border(letter: char) -> bool {
+    ('\u{2500}'..='\u{257f}').contains(&letter)
+}
+
+fn from_environment() -> Option<usize> {
+    std::env::var("COLUMNS").ok()?.parse().ok().filter(|columns| *columns > 0)
+}

@@ -247,9 +247,8 @@ pub(super) fn bytes(calibration: &Calibration) -> Result<Vec<u8>> {
 /// # Errors
 /// A file that cannot be read or is none of ours; figures that are not this machine's.
 pub fn load(path: &Path) -> Result<Calibration> {
-    let bytes = std::fs::read(path).with_context(|| {
-        format!("cannot read {} (make one with `quire calibrate --save`)", quoted(path))
-    })?;
+    let bytes = std::fs::read(path)
+        .with_context(|| format!("cannot read {} (make one with `quire calibrate --save`)", quoted(path)))?;
     let calibration = Saved::parse(&bytes).and_then(|saved| saved.calibration());
     calibration.with_context(|| format!("{} cannot be used", quoted(path)))
 }

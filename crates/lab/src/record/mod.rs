@@ -73,9 +73,9 @@ pub fn record(options: &Options) -> Result<Recorded, RecordError> {
     }
     let in_tier = |tier| move |error: RecordError| error.in_tier(tier);
     match options.tier {
-        Some(tier) => {
-            Setup::of(tier, options).and_then(|setup| with_setup(options, setup, target)).map_err(in_tier(tier))
-        }
+        Some(tier) => Setup::of(tier, options)
+            .and_then(|setup| with_setup(options, setup, target))
+            .map_err(in_tier(tier)),
         None => match Setup::of(Tier::Privileged, options) {
             Err(refused) if refused.is_permission() => {
                 let setup = Setup::of(Tier::User, options).map_err(in_tier(Tier::User))?;

@@ -30,7 +30,6 @@ mod survey;
 mod text;
 mod verb;
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -43,7 +42,7 @@ pub use error::ReplayError;
 
 use crate::bench::machine;
 use crate::calibrate::{self, Chosen};
-use crate::output::{Target, quoted, say};
+use crate::output::{self, Target, quoted, say};
 use costs::Stopwatch;
 use policy::{FolioChoice, FolioSize, parse_folio, parse_memory};
 use progress::Progress;
@@ -82,6 +81,8 @@ pub struct Args {
     /// Write the figures as JSON lines to FILE (`-`: to standard output, everything else to standard error).
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    #[command(flatten)]
+    show: output::Show,
 }
 
 /// Runs `quire replay`. The exit code is a failure when anything diverged or did not come back.
@@ -90,7 +91,7 @@ pub struct Args {
 /// A trace that cannot be read, a machine that the host refuses, memory that is out, a result file that cannot be written.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let json = args.json.as_deref().map(Target::named).transpose()?;
-    let mut out = std::io::stdout();
+    args.show.apply();
     // Damage anywhere in any file shows before anything is printed.
     let surveys = args.files.iter().map(|path| survey(path)).collect::<Result<Vec<_>>>()?;
     let chosen = calibrate::choose(args.calibration.as_deref())?;
@@ -101,7 +102,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut lines = Vec::new();
     let mut sound = true;
     for (path, survey) in args.files.iter().zip(&surveys) {
-        match replay_file(args, path, survey, (&watch, &described, &chosen), &mut out) {
+        match replay_file(args, path, survey, (&watch, &described, &chosen)) {
             Ok(reports) => {
                 sound &= reports.iter().all(|report| report.frames_leaked == 0);
                 for report in &reports {
@@ -139,7 +140,6 @@ fn replay_file(
     path: &Path,
     survey: &Survey,
     (watch, machine, clear): (&Stopwatch, &Value, &Chosen),
-    out: &mut dyn Write,
 ) -> Result<Vec<Report>, ReplayError> {
     let sizes: Vec<FolioSize> = match args.folio {
         FolioChoice::One(size) => vec![size],
@@ -173,18 +173,15 @@ fn replay_file(
     let reports: Vec<Report> =
         fastest.iter().flatten().map(|outcome| Report::new(&context, outcome)).collect();
     drop(progress);
-    print(args.folio, &reports, out)?;
+    print(args.folio, &reports)?;
     Ok(reports)
 }
 
-fn print(choice: FolioChoice, reports: &[Report], out: &mut dyn Write) -> std::io::Result<()> {
-    if let Some(first) = reports.first() {
-        write!(out, "{}", text::heading(first))?;
-        match choice {
-            FolioChoice::One(_) => write!(out, "{}", text::section(first))?,
-            FolioChoice::Sweep => write!(out, "{}", text::sweep(reports))?,
-        }
-        writeln!(out)?;
-    }
-    out.flush()
+fn print(choice: FolioChoice, reports: &[Report]) -> std::io::Result<()> {
+    let Some(first) = reports.first() else { return Ok(()) };
+    let figures = match choice {
+        FolioChoice::One(_) => text::section(first),
+        FolioChoice::Sweep => text::sweep(reports),
+    };
+    output::show(&(text::heading(first) + &figures + "\n"))
 }

@@ -155,7 +155,9 @@ impl ThpSettings {
     /// # Errors
     /// [`Skip`] when there is no such setting, or that cannot be noted.
     pub fn expect(&self, path: &Path, values: &[&str]) -> Result<(), Skip> {
-        noted(&mut changed(), path)?.expect(&[(path, values)], false).map_err(|error| cannot_set(path, &error))
+        noted(&mut changed(), path)?
+            .expect(&[(path, values)], false)
+            .map_err(|error| cannot_set(path, &error))
     }
 
     /// The value that a setting had before the first change here.

@@ -79,7 +79,8 @@ impl Note {
                 .settings
                 .entry((*path).to_owned())
                 .or_insert_with(|| Setting { before: current.clone(), set: Vec::new() });
-            setting.set = std::iter::once(current).chain(values.iter().map(|&value| value.to_owned())).collect();
+            setting.set =
+                std::iter::once(current).chain(values.iter().map(|&value| value.to_owned())).collect();
         }
         self.changing = changing;
         self.save()
@@ -127,8 +128,10 @@ impl Note {
         // All are looked at first, since the follower changes when the others do; it comes last.
         let settings = self.settings.iter().map(|(path, setting)| (path, setting, false));
         let follower = self.follower.iter().map(|(path, setting)| (path, setting, self.changing));
-        let there: Vec<Found<'_>> =
-            settings.chain(follower).filter_map(|(path, setting, own)| Found::of(path, setting, own)).collect();
+        let there: Vec<Found<'_>> = settings
+            .chain(follower)
+            .filter_map(|(path, setting, own)| Found::of(path, setting, own))
+            .collect();
         if there.iter().any(Found::is_changed) {
             say(format_args!("quire: a bench that was killed had changed settings, the last at {}", self.at));
         }

@@ -145,11 +145,13 @@ fn what_the_user_set_after_a_kill_stays() {
     drop(settings);
     fs::write(places.note(), note).unwrap();
     let left = [(size(16), "never"), (size(64), "madvise"), (size(2048), "always"), (pool.clone(), "512")];
-    for (path, value) in left.into_iter().chain([(own_pool.clone(), "7"), (places.min_free.clone(), "99999")]) {
+    for (path, value) in left.into_iter().chain([(own_pool.clone(), "7"), (places.min_free.clone(), "99999")])
+    {
         fs::write(path, value).unwrap();
     }
     drop(ThpSettings::acquire(places).unwrap());
-    let expected = [(16, "never"), (64, "never"), (2048, "always")].map(|(kib, value)| (kib, value.to_owned()));
+    let expected =
+        [(16, "never"), (64, "never"), (2048, "always")].map(|(kib, value)| (kib, value.to_owned()));
     assert_eq!(values(places), expected);
     assert_eq!(selected(&pool).as_deref(), Some("3"), "512 is what the killed run said it would set");
     assert_eq!(selected(&own_pool).as_deref(), Some("7"));

@@ -85,6 +85,8 @@ pub struct Args {
     show: output::Show,
 }
 
+const CANNOT_SHOW: &str = "cannot write the report; check where standard output goes";
+
 /// Runs `quire replay`. The exit code is a failure when anything diverged or did not come back.
 ///
 /// # Errors
@@ -115,6 +117,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
                 say(format_args!("quire: {}: {error}", quoted(path)));
                 sound = false;
             }
+            // Of no file; that a pipe is closed is no error of this program's at all.
+            Err(ReplayError::Output(error)) => return Err(anyhow::Error::new(error).context(CANNOT_SHOW)),
             Err(error) => return Err(in_file(path, &error)),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::io::{BufWriter, Write, stdout};
 
+use lab::output::quoted;
 use lab::trace::{EventKind, TraceReader};
 
 fn main() -> anyhow::Result<()> {
@@ -19,7 +20,8 @@ fn main() -> anyhow::Result<()> {
             EventKind::Syscall(call) => call.file.map(|file| file.path),
             _ => None,
         };
-        let name = named.and_then(|path| reader.path(path)).unwrap_or_default();
+        let name =
+            named.and_then(|path| reader.path(path)).map(|name| quoted(name).to_string()).unwrap_or_default();
         writeln!(out, "{since:>13} {:>7} {:>7} {:x?} {name}", event.pid, event.tid, event.kind)?;
     }
     Ok(())

@@ -54,7 +54,7 @@ fn by_instructions(rows: &[&Row]) -> Option<String> {
                 descriptors read or written. For each GiB: if the rest were as the last of those bytes are, which is \
                 said where they are whole page tables, and of atomics where all are in one. What a machine does by itself is left out: flushes, clearing, \
                 copying";
-    (text.row_count() > 0).then(|| format!("{says}\n{text}"))
+    (!text.is_empty()).then(|| format!("{says}\n{text}"))
 }
 
 /// What was counted of pools of huge pages in one `work`, by the arms that count something.

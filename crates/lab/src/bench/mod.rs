@@ -22,7 +22,6 @@ pub mod threads;
 
 mod progress;
 
-use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
@@ -30,7 +29,7 @@ use anyhow::{Result, bail};
 use experiment::Experiment;
 use runner::{Runner, Scale};
 
-use crate::output::{Target, say};
+use crate::output::{self, Target, say};
 
 /// Measures this library beside the running kernel and other crates, in one run on this machine.
 #[derive(Debug, clap::Args)]
@@ -57,6 +56,8 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(3..))]
     rounds: Option<u16>,
     #[command(flatten)]
+    show: output::Show,
+    #[command(flatten)]
     link: link_args::LinkArgs,
 }
 
@@ -65,10 +66,10 @@ pub struct BenchArgs {
 /// # Errors
 /// An unknown experiment, a result file that cannot be written, or arms that did different work.
 pub fn run(args: &BenchArgs) -> Result<()> {
-    let mut text = std::io::stdout();
+    args.show.apply();
     if args.list {
         for experiment in experiments::ALL {
-            writeln!(text, "{:<14} {}", experiment.name, experiment.question)?;
+            output::show(&format!("{:<14} {}\n", experiment.name, experiment.question))?;
         }
         return Ok(());
     }
@@ -84,9 +85,9 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let mut rows = Vec::new();
     for experiment in chosen {
         let measured = (experiment.run)(experiment, &runner)?;
-        writeln!(text, "{}", table::render(experiment, &measured))?;
+        output::show(&(table::render(experiment, &measured) + "\n"))?;
         if let Some(appendix) = experiment.appendix {
-            writeln!(text, "{}", appendix(&measured.rows)?)?;
+            output::show(&(appendix(&measured.rows)? + "\n"))?;
         }
         rows.extend(measured.rows);
     }

@@ -1,12 +1,11 @@
-//! The table of an experiment: median (min..max) of every metric, and the ratio to the baseline.
+//! The table of an experiment: the median of every metric, the range of the times, and the ratio to the baseline.
 
 use std::fmt::Write;
-
-use comfy_table::{CellAlignment, Table, presets};
 
 use super::experiment::{Experiment, Measured, TIME};
 use super::row::Row;
 use super::stats::Summary;
+use crate::output::Sheet;
 
 /// Renders the rows of one experiment, with the notes of the experiment and what each arm's time includes.
 pub fn render(experiment: &Experiment, measured: &Measured) -> String {
@@ -16,7 +15,11 @@ pub fn render(experiment: &Experiment, measured: &Measured) -> String {
     for (metrics, cases) in kinds(rows) {
         let _ = writeln!(text, "{}", of_kind(experiment, rows, &metrics, &cases));
     }
-    let _ = writeln!(text, "ratio = {} / this arm: above 1 is faster.", baseline_words(experiment));
+    let _ = writeln!(
+        text,
+        "Values are medians. ratio = {} / this arm: above 1 is faster.",
+        baseline_words(experiment)
+    );
     for (arm, about) in &measured.about {
         let _ = writeln!(text, "{arm}: {about}");
     }
@@ -48,13 +51,11 @@ fn kinds(rows: &[Row]) -> Vec<(Vec<&str>, Vec<&str>)> {
     kinds
 }
 
-fn of_kind(experiment: &Experiment, rows: &[Row], metrics: &[&str], cases: &[&str]) -> Table {
-    let mut header = vec!["case".to_owned(), "arm".to_owned()];
-    header.extend(metrics.iter().map(|metric| match *metric {
-        "time" => format!("time per {}: median (min..max)", experiment.per),
-        other => format!("{other}: median"),
-    }));
-    header.insert(3, "ratio".to_owned());
+fn of_kind(experiment: &Experiment, rows: &[Row], metrics: &[&str], cases: &[&str]) -> Sheet {
+    let header = ["case", "arm", &format!("time per {}", experiment.per), "ratio", "min..max", "per page"];
+    let others = metrics.iter().filter(|metric| **metric != TIME.name);
+    let header: Vec<String> =
+        header.iter().copied().chain(others.clone().copied()).map(str::to_owned).collect();
     let mut table = new(&header, 2);
     for case in cases {
         let of_case: Vec<&Row> = rows.iter().filter(|row| row.case == *case).collect();
@@ -63,9 +64,12 @@ fn of_kind(experiment: &Experiment, rows: &[Row], metrics: &[&str], cases: &[&st
             let find =
                 |metric: &&str| of_case.iter().copied().find(|row| row.arm == arm && row.metric == *metric);
             let mut cells = vec![if nth == 0 { (*case).to_owned() } else { String::new() }, arm.to_owned()];
-            cells.extend(metrics.iter().map(|metric| find(metric).map(cell).unwrap_or_default()));
-            let own = find(&TIME.name).and_then(|row| row.median);
-            cells.insert(3, ratio(baseline, own));
+            let time = find(&TIME.name);
+            cells.push(time.map(cell).unwrap_or_default());
+            cells.push(ratio(baseline, time.and_then(|row| row.median)));
+            cells.push(time.map(range).unwrap_or_default());
+            cells.push(time.and_then(per_page).unwrap_or_default());
+            cells.extend(others.clone().map(|metric| find(metric).map(other_cell).unwrap_or_default()));
             table.add_row(cells);
         }
     }
@@ -73,13 +77,8 @@ fn of_kind(experiment: &Experiment, rows: &[Row], metrics: &[&str], cases: &[&st
 }
 
 /// A table in the style of all tables here; columns from `numbers` on are aligned right.
-pub fn new(header: &[String], numbers: usize) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_FULL_CONDENSED).set_header(header);
-    for column in table.column_iter_mut().skip(numbers) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
+pub fn new(header: &[String], numbers: usize) -> Sheet {
+    Sheet::new(header, numbers)
 }
 
 /// The values of `items` without repeats, in the order they first appear.
@@ -120,20 +119,28 @@ fn ratio(baseline: Option<f64>, own: Option<f64>) -> String {
 }
 
 fn cell(row: &Row) -> String {
-    let Some(summary) = Summary::of(&row.samples) else { return "skipped".to_owned() };
+    Summary::of(&row.samples)
+        .map_or_else(|| "skipped".to_owned(), |summary| quantity(summary.median, &row.unit))
+}
+
+/// A metric beside the time, of which the page's share has no column of its own.
+fn other_cell(row: &Row) -> String {
+    match per_page(row) {
+        Some(share) => format!("{} {share}/page", cell(row)),
+        None => cell(row),
+    }
+}
+
+fn range(row: &Row) -> String {
     let shown = |value| quantity(value, &row.unit);
-    let mut text = shown(summary.median);
-    if row.metric == TIME.name {
-        let _ = write!(text, " ({}..{})", shown(summary.min), shown(summary.max));
-    }
-    // A call that covers many pages is easier to judge by the page.
-    if row.unit != TIME.unit {
-        return text;
-    }
-    if let Some(pages) = row.params.get("pages").and_then(serde_json::Value::as_f64) {
-        let _ = write!(text, " {}/page", duration(summary.median / pages));
-    }
-    text
+    Summary::of(&row.samples).map(|all| format!("{}..{}", shown(all.min), shown(all.max))).unwrap_or_default()
+}
+
+/// A call that covers many pages is easier to judge by the page.
+fn per_page(row: &Row) -> Option<String> {
+    let pages = row.params.get("pages").and_then(serde_json::Value::as_f64)?;
+    let summary = Summary::of(&row.samples).filter(|_| row.unit == TIME.unit)?;
+    Some(duration(summary.median / pages))
 }
 
 /// A value in its unit; times in the one that suits them, other units as they are.

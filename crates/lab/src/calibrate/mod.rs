@@ -7,7 +7,6 @@ mod measure;
 mod saved;
 mod show;
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -19,7 +18,7 @@ pub use kept::{Chosen, choose, place};
 pub use measure::{Effort, measure};
 pub use saved::{Saved, load, save};
 
-use crate::output::{Target, quoted, say};
+use crate::output::{self, Target, quoted, say};
 
 /// Measures the ways to clear and copy memory on this machine, and shows which one is chosen for what.
 ///
@@ -38,6 +37,8 @@ pub struct Args {
     /// Write what was measured as JSON to standard output, and everything else to standard error.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    show: output::Show,
 }
 
 /// Runs `quire calibrate`.
@@ -47,7 +48,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let save = args.save.as_deref().map(Target::named).transpose()?;
     let json = args.json.then(|| Target::named(Path::new("-"))).transpose()?;
-    let mut text = std::io::stdout();
+    args.show.apply();
     let calibration = match &args.load {
         Some(path) => load(path)?,
         None => {
@@ -58,7 +59,7 @@ pub fn run(args: &Args) -> Result<()> {
         }
     };
     let features = CpuFeatures::detect();
-    write!(text, "{}", show::text(&calibration, features))?;
+    output::show(&show::text(&calibration, features))?;
     if let Some(json) = json {
         json.write(&saved::bytes(&calibration)?)?;
     }

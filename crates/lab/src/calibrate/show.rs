@@ -2,12 +2,12 @@
 
 use std::fmt::Write;
 
-use comfy_table::Table;
 use quire::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures};
 use quire::clear::{CLASSES, Calibration, ClearPolicy, Cost, STRETCHES, THREADS, bytes_of, cpus_of};
 use quire::platform::TouchHint;
 
 use crate::bench::table;
+use crate::output::Sheet;
 
 /// Everything that was measured, and the policy that follows.
 pub(super) fn text(calibration: &Calibration, features: CpuFeatures) -> String {
@@ -59,7 +59,7 @@ pub(super) fn text(calibration: &Calibration, features: CpuFeatures) -> String {
 }
 
 /// A length of stretches a row, a number of threads a column; nothing where none was measured.
-fn stretches(calibration: &Calibration, policy: &ClearPolicy) -> Option<Table> {
+fn stretches(calibration: &Calibration, policy: &ClearPolicy) -> Option<Sheet> {
     let measured: Vec<usize> =
         (0..THREADS).filter(|&threads| calibration.stretches[threads].iter().any(|&cost| cost > 0)).collect();
     let header: Vec<String> = std::iter::once("stretch".to_owned())
@@ -102,7 +102,7 @@ fn sheet<const N: usize>(
     threads: usize,
     names: [&str; N],
     marks: impl Fn(usize, usize) -> String,
-) -> Option<Table> {
+) -> Option<Sheet> {
     let measured_kernels: Vec<usize> =
         (0..N).filter(|&kernel| measured[kernel].iter().any(|cost| cost.is_known())).collect();
     let known = |class: usize| measured_kernels.iter().any(|&kernel| measured[kernel][class].is_known());
@@ -120,6 +120,12 @@ fn sheet<const N: usize>(
         }));
         sheet.add_row(cells);
     }
+    // Where not all fit, the chosen ones stay.
+    let is_chosen =
+        |kernel: usize| (0..CLASSES).any(|class| known(class) && !marks(class, kernel).is_empty());
+    sheet.prefer(
+        (1..).zip(&measured_kernels).filter(|(_, kernel)| is_chosen(**kernel)).map(|(column, _)| column),
+    );
     (!measured_kernels.is_empty()).then_some(sheet)
 }
 

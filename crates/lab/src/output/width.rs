@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::io::{IsTerminal, stdout};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::termios::tcgetwinsize;
 
@@ -10,6 +11,24 @@ const DEFAULT: usize = 100;
 
 /// Fewer are taken for this many: what is wrapped more narrowly cannot be read at all.
 const LEAST: usize = 20;
+
+/// The user wants all columns of tables.
+static WIDE: AtomicBool = AtomicBool::new(false);
+
+/// How tables are shown, as a part of the command line.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct Show {
+    /// All columns of tables. Default: those that fit the terminal, or, where the output is no terminal, $COLUMNS or 100.
+    #[arg(long)]
+    wide: bool,
+}
+
+impl Show {
+    /// For all that this process shows from here on.
+    pub fn apply(self) {
+        WIDE.store(self.wide, Ordering::Relaxed);
+    }
+}
 
 /// What standard output has room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,28 +40,23 @@ pub struct Width {
 }
 
 impl Width {
-    /// No table loses a column, no paragraph is wrapped.
-    pub const WIDE: Self = Self { columns: None, prose: None };
-
-    /// The terminal's where standard output is one, else that of the variable `COLUMNS`, else 100. With `wide` a
-    /// table has all its columns.
-    pub fn of_output(wide: bool) -> Self {
+    /// The terminal's where standard output is one, else that of the variable `COLUMNS`, else 100.
+    pub fn of_output() -> Self {
         let out = stdout();
         let terminal = out.is_terminal().then(|| {
             let columns = tcgetwinsize(&out).ok().map(|size| usize::from(size.ws_col));
-            columns.filter(|columns| *columns > 0).or_else(from_environment).unwrap_or(DEFAULT)
+            columns.filter(|columns| *columns > 0).or_else(from_environment).unwrap_or(DEFAULT).max(LEAST)
         });
-        let columns = terminal.or_else(from_environment).unwrap_or(DEFAULT).max(LEAST);
-        Self { columns: (!wide).then_some(columns), prose: terminal.map(|columns| columns.max(LEAST)) }
+        let columns = terminal.unwrap_or_else(|| from_environment().unwrap_or(DEFAULT).max(LEAST));
+        Self { columns: (!WIDE.load(Ordering::Relaxed)).then_some(columns), prose: terminal }
     }
 
     /// The text with each of its lines wrapped between words, except for those of a table.
     pub fn wrap(self, text: &str) -> Cow<'_, str> {
         let Some(columns) = self.prose else { return text.into() };
-        let options = textwrap::Options::new(columns).subsequent_indent("  ").break_words(true);
         let wrapped = |line: &str| match line.starts_with(is_border) {
             true => line.to_owned(),
-            false => textwrap::fill(line, &options),
+            false => textwrap::fill(line, textwrap::Options::new(columns).subsequent_indent("  ")),
         };
         text.split('\n').map(wrapped).collect::<Vec<_>>().join("\n").into()
     }

@@ -35,7 +35,6 @@ mod survey;
 mod text;
 mod verb;
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -48,7 +47,7 @@ pub use error::ReplayError;
 
 use crate::bench::machine;
 use crate::calibrate::{self, Chosen};
-use crate::output::{Target, quoted, say};
+use crate::output::{self, Target, quoted, say};
 use costs::Stopwatch;
 use need::Bounds;
 use policy::{FolioChoice, FolioSize, exact_bytes, parse_folio, parse_memory};
@@ -95,7 +94,11 @@ pub struct Args {
     /// Write the figures as JSON lines to FILE (`-`: to standard output, everything else to standard error).
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    #[command(flatten)]
+    show: output::Show,
 }
+
+const CANNOT_SHOW: &str = "cannot write the report; check where standard output goes";
 
 impl Args {
     /// What traces may need.
@@ -132,7 +135,7 @@ impl Args {
 /// A trace that cannot be read, a machine that the host refuses, memory that is out, a result file that cannot be written.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let json = args.json.as_deref().map(Target::named).transpose()?;
-    let mut out = std::io::stdout();
+    args.show.apply();
     // Damage anywhere in any file shows before anything is printed.
     let bounds = args.bounds();
     let surveys = args.files.iter().map(|path| survey(path, bounds)).collect::<Result<Vec<_>>>()?;
@@ -146,10 +149,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     for (path, survey) in args.files.iter().zip(&surveys) {
         let (sizes, left_out) = args.sizes(survey, bounds);
         for error in left_out {
-            eprintln!("quire: {}: {error}", path.display());
+            say(format_args!("quire: {}: {error}", quoted(path)));
             sound = false;
         }
-        match replay_file(args, path, survey, &sizes, (&watch, &described, &chosen), &mut out) {
+        match replay_file(args, path, survey, &sizes, (&watch, &described, &chosen)) {
             Ok(reports) => {
                 sound &= reports.iter().all(|report| report.frames_leaked == 0);
                 for report in &reports {
@@ -162,6 +165,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
                 say(format_args!("quire: {}: {error}", quoted(path)));
                 sound = false;
             }
+            // Of no file; that a pipe is closed is no error of this program's at all.
+            Err(ReplayError::Output(error)) => return Err(anyhow::Error::new(error).context(CANNOT_SHOW)),
             Err(error) => return Err(in_file(path, &error)),
         }
     }
@@ -188,7 +193,6 @@ fn replay_file(
     survey: &Survey,
     sizes: &[FolioSize],
     (watch, machine, clear): (&Stopwatch, &Value, &Chosen),
-    out: &mut dyn Write,
 ) -> Result<Vec<Report>, ReplayError> {
     let memory_bytes = sizes.iter().map(|size| args.memory_of(survey, *size)).max().unwrap_or(0);
     let cpus = args.cpus.unwrap_or(survey.header.cpus).clamp(1, quire::limits::MAX_CPUS as u32) as usize;
@@ -218,18 +222,15 @@ fn replay_file(
     let reports: Vec<Report> =
         fastest.iter().flatten().map(|outcome| Report::new(&context, outcome)).collect();
     drop(progress);
-    print(args.folio, &reports, out)?;
+    print(args.folio, &reports)?;
     Ok(reports)
 }
 
-fn print(choice: FolioChoice, reports: &[Report], out: &mut dyn Write) -> std::io::Result<()> {
-    if let Some(first) = reports.first() {
-        write!(out, "{}", text::heading(first))?;
-        match choice {
-            FolioChoice::One(_) => write!(out, "{}", text::section(first))?,
-            FolioChoice::Sweep => write!(out, "{}", text::sweep(reports))?,
-        }
-        writeln!(out)?;
-    }
-    out.flush()
+fn print(choice: FolioChoice, reports: &[Report]) -> std::io::Result<()> {
+    let Some(first) = reports.first() else { return Ok(()) };
+    let figures = match choice {
+        FolioChoice::One(_) => text::section(first),
+        FolioChoice::Sweep => text::sweep(reports),
+    };
+    output::show(&(text::heading(first) + &figures + "\n"))
 }

@@ -6,19 +6,20 @@ use super::faults::KINDS;
 use super::policy::exact_bytes;
 use super::report::{Cost, PolicySource, Report};
 use crate::bench::table;
+use crate::output::{line, quoted};
 
 /// The first lines of a trace's section.
 pub(super) fn heading(report: &Report) -> String {
     let recorded = &report.recorded;
     let mut text = format!(
         "{}: {} {} (`{}`)\n{} events in {}, recorded on Linux {}{}; {} processes\n",
-        report.trace,
-        report.program,
-        report.program_version,
+        quoted(&report.trace),
+        quoted(&report.program),
+        quoted_version(&report.program_version),
         command(&report.command),
         recorded.events,
         duration(recorded.wall_ns),
-        recorded.kernel,
+        quoted(&recorded.kernel),
         if recorded.thp_disabled { " with transparent huge pages off" } else { "" },
         report.processes,
     );
@@ -43,22 +44,22 @@ fn clear_policy(source: &PolicySource) -> String {
         _ => "the processor suggests",
     };
     if let Some(file) = &source.file {
-        let _ = write!(text, " ({})", file.display());
+        let _ = write!(text, " ({})", quoted(file));
     }
     if let Some(why) = &source.why {
-        let _ = write!(text, ": {why}");
+        let _ = write!(text, ": {}", line(why));
     }
     text + "\n"
 }
 
 /// The arguments as a shell would take them.
 fn command(arguments: &[String]) -> String {
-    let quoted = arguments.iter().map(|argument| {
-        let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_=+./:,@%".contains(letter);
-        let bare = !argument.is_empty() && argument.chars().all(plain);
-        if bare { argument.clone() } else { format!("'{}'", argument.replace('\'', "'\\''")) }
-    });
-    quoted.collect::<Vec<_>>().join(" ")
+    arguments.iter().map(|argument| quoted(argument).to_string()).collect::<Vec<_>>().join(" ")
+}
+
+/// A version, which may be empty.
+fn quoted_version(version: &str) -> String {
+    if version.is_empty() { String::new() } else { quoted(version).to_string() }
 }
 
 /// Everything about one folio size.
@@ -93,6 +94,8 @@ fn costs_table<'a>(
         header.push("Linux / Quire".to_owned());
     }
     let mut rows = table::new(&header, 1);
+    // The sums and how they compare, where there is no room for the medians too.
+    rows.prefer(if timed { vec![1, 3, 5, 6] } else { vec![1, 3] });
     let mut add = |name: &str, cost: &Cost| {
         let mut cells = vec![name.to_owned(), cost.count.to_string()];
         if timed {
@@ -224,6 +227,8 @@ pub(super) fn sweep(reports: &[Report]) -> String {
         header.extend(["fault time", "all verbs"].map(str::to_owned));
     }
     let mut rows = table::new(&header, 1);
+    // Faults, peak, share of waste and fault time are what a size is chosen by.
+    rows.prefer([1, 3, 7, 9, 4, 10, 8, 5, 6, 2]);
     for report in reports {
         let peak = &report.peak;
         let wasted = 100.0 * peak.wasted as f64 / peak.anonymous.max(1) as f64;

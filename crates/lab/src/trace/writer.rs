@@ -19,8 +19,9 @@ use super::{
 };
 use crate::output::{Draft, Target};
 
-/// A chunk is written once it has this many bytes; the rest up to [`CHUNK_MAX`] is room for one more entry.
-const CHUNK_TARGET: usize = 64 * 1024;
+/// A chunk is written once it has this many bytes; the rest up to [`CHUNK_MAX`] is room for one more entry. A full disk
+/// loses at most so much of what would fit.
+const CHUNK_TARGET: usize = 16 * 1024;
 
 /// Compression level: the highest whose memory stays moderate; traces are written once and read often.
 const LEVEL: i32 = 15;

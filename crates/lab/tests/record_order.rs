@@ -1,11 +1,13 @@
 //! Threads that change the same addresses at once: the order in a recording is one in which it may have happened.
 
 mod remap_script;
+mod small_trace;
 
 use std::path::Path;
 use std::process::{Command, Output};
 
-use lab::trace::{Tier, TraceReader};
+use lab::trace::{Access, Call, EventKind, ForkKind, Syscall, Tier, TraceReader};
+use small_trace::{HEAP, SmallTrace, call, fault, program};
 
 const QUIRE: &str = env!("CARGO_BIN_EXE_quire");
 
@@ -55,4 +57,83 @@ fn threads_that_remap_overlapping_ranges_replay_as_they_ran() {
             assert!(said.contains("no divergence"), "{said}");
         }
     }
+}
+
+/// A call of another thread whose place is not known, from here on for `duration_ns`.
+fn unordered(kind: EventKind, duration_ns: u64) -> EventKind {
+    match kind {
+        EventKind::Syscall(call) => EventKind::Syscall(Syscall { duration_ns, unordered: true, ..call }),
+        other => other,
+    }
+}
+
+const AT: u64 = 0x10_0000_0000;
+const PAGE: u64 = 4096;
+const LONG: u64 = 1_000_000;
+
+fn map_fixed(prot: u64) -> EventKind {
+    call(Call::Mmap, [AT, PAGE, prot, 0x32, u64::MAX, 0], AT as i64)
+}
+
+/// A fault of thread 10, then the end.
+fn ended_by_a_store(trace: &mut SmallTrace) -> String {
+    trace.event(10, fault(AT, Access::Write, false));
+    trace.exit(10);
+    let checked = check(&trace.write());
+    text(&checked.stdout) + &text(&checked.stderr)
+}
+
+#[test]
+fn a_check_accepts_every_order_that_may_have_been() {
+    // Two mappings at one place, of which the first in the file came last: the store tells.
+    let mut trace = program();
+    trace.thread(10, 11);
+    trace.event(10, unordered(map_fixed(3), LONG));
+    trace.on_thread(10, 11, unordered(map_fixed(0), LONG - 10_000));
+    trace.on_thread(10, 12, unordered(call(Call::Munmap, [AT + PAGE, PAGE, 0, 0, 0, 0], 0), LONG));
+    (0..600).for_each(|_| trace.on_thread(10, 13, call(Call::Brk, [0; 6], HEAP as i64)));
+    let said = ended_by_a_store(&mut trace);
+    assert!(said.contains("no divergence") && !said.contains("not judged"), "{said}");
+}
+
+#[test]
+fn a_check_does_not_judge_what_rests_on_an_order_that_nothing_tells() {
+    // Two programs are copied from one of which nobody can tell what it mapped; one of the copies stores.
+    let mut trace = program();
+    trace.thread(10, 11);
+    trace.event(10, unordered(map_fixed(3), LONG));
+    trace.on_thread(10, 11, unordered(map_fixed(0), LONG));
+    (0..600).for_each(|_| trace.on_thread(10, 13, call(Call::Brk, [0; 6], HEAP as i64)));
+    trace.event(10, EventKind::Fork { child_pid: 20, child_tid: 20, flags: 17, kind: ForkKind::Copy });
+    trace.event(20, fault(AT, Access::Write, false));
+    trace.exit(20);
+    let said = ended_by_a_store(&mut trace);
+    assert!(said.contains("no divergence"), "{said}");
+    assert!(said.contains("2 answers differ and are not judged"), "{said}");
+}
+
+#[test]
+fn a_check_still_finds_what_no_order_explains() {
+    let mut trace = program();
+    trace.thread(10, 11);
+    trace.event(10, unordered(map_fixed(0), LONG));
+    trace.on_thread(10, 11, unordered(map_fixed(1), LONG));
+    (0..600).for_each(|_| trace.on_thread(10, 13, call(Call::Brk, [0; 6], HEAP as i64)));
+    let said = ended_by_a_store(&mut trace);
+    assert!(said.contains("first divergence"), "{said}");
+}
+
+/// Linux keeps neighbours apart whose pages came from different places, and resizes none that spans two.
+#[test]
+fn an_mremap_that_linux_refused_over_two_mappings_is_skipped() {
+    let mut trace = program();
+    for page in 0..2 {
+        let at = AT + page * PAGE;
+        trace.event(10, call(Call::Mmap, [at, PAGE, 3, 0x32, u64::MAX, 0], at as i64));
+        trace.event(10, fault(at, Access::Write, false));
+    }
+    trace.event(10, call(Call::Mremap, [AT, 2 * PAGE, 3 * PAGE, 0, 0, 0], -14));
+    trace.exit(10);
+    let checked = check(&trace.write());
+    assert!(checked.status.success(), "{}", text(&checked.stderr));
 }

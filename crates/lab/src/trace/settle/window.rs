@@ -99,16 +99,9 @@ impl Window {
         let is_due = |loose: &Loose| loose.exit_ns < event.time_ns || loose.tid == event.tid;
         let due = self.mask(is_due);
         let concerned = self.concerned(due, &reach(&event.kind));
-        let alone = self.states.len() == 1 && self.states[0].left & (due | concerned) == 0;
+        let alone = self.states.len() == 1 && self.states[0].left & concerned == 0;
         if !alone {
-            let before = self.states.clone();
-            self.states = self.explained(event, due, concerned, number);
-            if self.states.is_empty() {
-                // No order explains it. Whether that is a fault of the recording must show when it is replayed.
-                self.states = before;
-                self.states.truncate(1);
-                self.do_calls(due, number);
-            }
+            self.explain(Some(event), due, concerned, number);
         }
         self.states.iter_mut().for_each(|state| state.space.apply(&event.kind));
         if !alone {
@@ -117,20 +110,32 @@ impl Window {
         }
     }
 
+    /// Keeps the states in which the event may happen when all calls that are due are done. If no order explains it,
+    /// the first state is as good as any: whether that is a fault of the recording must show when it is replayed.
+    fn explain(&mut self, event: Option<&Event>, due: u64, concerned: u64, number: u64) {
+        let before = self.states.clone();
+        self.states = self.explained(event, due, concerned, number);
+        if self.states.is_empty() {
+            self.states = before;
+            self.states.truncate(1);
+            self.do_calls(due, number);
+        }
+    }
+
     /// The states in which the event may happen, reached by doing calls before it.
-    fn explained(&mut self, event: &Event, due: u64, concerned: u64, number: u64) -> Vec<State> {
+    fn explained(&mut self, event: Option<&Event>, due: u64, concerned: u64, number: u64) -> Vec<State> {
         let mut explained = Vec::new();
         let mut frontier = std::mem::take(&mut self.states);
         while !frontier.is_empty() {
             let mut further = Vec::new();
             for state in frontier {
-                for call in bits(state.left & (due | concerned)) {
+                for call in bits(state.left & concerned) {
                     let loose = &self.loose[call];
                     if state.space.fits(&loose.events[0].kind) {
                         further.push(state.clone().with(call, loose, number));
                     }
                 }
-                if state.left & due == 0 && state.space.fits(&event.kind) {
+                if state.left & due == 0 && event.is_none_or(|event| state.space.fits(&event.kind)) {
                     explained.push(state);
                 }
             }
@@ -172,7 +177,7 @@ impl Window {
             } else {
                 let first = &kept[0];
                 self.doubts.extend(first.space.differences(&state.space));
-                let undone = bits(first.left ^ state.left).flat_map(|call| self.loose[call].reach.clone());
+                let undone = self.changed_by(first.left ^ state.left);
                 self.doubts.extend(undone);
             }
         }
@@ -199,15 +204,24 @@ impl Window {
         all_done && (self.states.len() == 1 || number - self.start > LONGEST)
     }
 
-    /// Does what is left in the order of its entries, whether it fits or not.
+    /// The addresses of calls that change mappings.
+    fn changed_by(&self, calls: u64) -> Vec<Range<u64>> {
+        let changes = |loose: &&Loose| match &loose.events[0].kind {
+            EventKind::Syscall(call) => call.call.changes_mappings(),
+            _ => false,
+        };
+        bits(calls).map(|call| &self.loose[call]).filter(changes).flat_map(|loose| loose.reach.clone()).collect()
+    }
+
+    /// Does all calls. What follows from their order and is not known is in doubt then.
     fn do_all(&mut self, number: u64) {
-        let others = self.states.split_off(1);
-        for other in others {
+        let all = self.mask(|loose| !loose.events.is_empty());
+        self.explain(None, all, all, number);
+        let states = std::mem::take(&mut self.states);
+        self.states = self.distinct(states);
+        for other in self.states.split_off(1) {
             self.doubts.extend(self.states[0].space.differences(&other.space));
         }
-        let left = self.states[0].left;
-        self.doubts.extend(bits(left).flat_map(|call| self.loose[call].reach.clone()));
-        self.do_calls(left, number);
     }
 
     fn do_calls(&mut self, calls: u64, number: u64) {
@@ -218,8 +232,14 @@ impl Window {
         }
     }
 
-    /// Takes the first state. Calls that have no place yet go before the event of this number.
-    pub(super) fn close(mut self, number: u64) -> (Space, Found) {
+    /// Takes the first state. Calls that have no place yet go before the event of this number; if that is `early`, they
+    /// may have come behind it as well.
+    pub(super) fn close(mut self, number: u64, early: bool) -> (Space, Found) {
+        if early {
+            let undone = self.states.iter().fold(0, |undone, state| undone | state.left);
+            let undone = self.changed_by(undone);
+            self.doubts.extend(undone);
+        }
         self.do_all(number);
         let found = self.found(number);
         (self.states.swap_remove(0).space, found)

@@ -97,7 +97,7 @@ impl Settled {
         }
         let layout = self.layouts.space(event.pid);
         let window = self.windows.entry(space).or_insert_with(|| Window::new(layout.clone(), next));
-        window.open(event);
+        window.open(event, next);
     }
 
     /// Brings the layout of an address space behind an event. Gives the address space that the event makes of it.

@@ -68,9 +68,13 @@ impl Window {
         self.loose.len() < MOST_LOOSE || self.loose.iter().any(|loose| loose.events.is_empty())
     }
 
-    /// A call without a place is entered.
-    pub(super) fn open(&mut self, event: Event) {
+    /// A call without a place is entered, before the event of this number. What has returned by then was before it.
+    pub(super) fn open(&mut self, event: Event, next: u64) {
         let EventKind::Syscall(call) = &event.kind else { return };
+        let due = self.due(&event);
+        if self.states.iter().any(|state| state.left & due != 0) {
+            self.explain(None, due, self.concerned(due, &[]), next);
+        }
         let exit_ns = call.enter_ns.saturating_add(call.duration_ns);
         let (tid, reach) = (event.tid, reach(&event.kind));
         let loose = Loose { events: vec![event], tid, exit_ns, reach };
@@ -96,8 +100,7 @@ impl Window {
 
     /// An event happens: of the calls, those have been done by then that have returned, and any others may have.
     pub(super) fn advance(&mut self, event: &Event, number: u64) {
-        let is_due = |loose: &Loose| loose.exit_ns < event.time_ns || loose.tid == event.tid;
-        let due = self.mask(is_due);
+        let due = self.due(event);
         let concerned = self.concerned(due, &reach(&event.kind));
         let alone = self.states.len() == 1 && self.states[0].left & concerned == 0;
         if !alone {
@@ -120,6 +123,13 @@ impl Window {
             self.states.truncate(1);
             self.do_calls(due, number);
         }
+        let states = std::mem::take(&mut self.states);
+        self.states = self.distinct(states);
+    }
+
+    /// The calls that have returned before an event.
+    fn due(&self, event: &Event) -> u64 {
+        self.mask(|loose| loose.exit_ns < event.time_ns || loose.tid == event.tid)
     }
 
     /// The states in which the event may happen, reached by doing calls before it.
@@ -217,8 +227,6 @@ impl Window {
     fn do_all(&mut self, number: u64) {
         let all = self.mask(|loose| !loose.events.is_empty());
         self.explain(None, all, all, number);
-        let states = std::mem::take(&mut self.states);
-        self.states = self.distinct(states);
         for other in self.states.split_off(1) {
             self.doubts.extend(self.states[0].space.differences(&other.space));
         }

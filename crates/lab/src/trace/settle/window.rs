@@ -139,13 +139,19 @@ impl Window {
         while !frontier.is_empty() {
             let mut further = Vec::new();
             for state in frontier {
+                let all_due_done = state.left & due == 0;
+                if all_due_done && event.is_none() {
+                    // What else may have been done by now is looked at when an event needs it.
+                    explained.push(state);
+                    continue;
+                }
                 for call in bits(state.left & concerned) {
                     let loose = &self.loose[call];
                     if state.space.fits(&loose.events[0].kind) {
                         further.push(state.clone().with(call, loose, number));
                     }
                 }
-                if state.left & due == 0 && event.is_none_or(|event| state.space.fits(&event.kind)) {
+                if all_due_done && event.is_none_or(|event| state.space.fits(&event.kind)) {
                     explained.push(state);
                 }
             }

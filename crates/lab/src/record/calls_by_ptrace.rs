@@ -231,7 +231,9 @@ impl Tracer<'_> {
 /// of this memory, and may take long.
 fn takes_turns(number: u64, flags: u64) -> bool {
     match Call::from_x86_64(number) {
-        Some(Call::Madvise | Call::Mlock | Call::Mlock2 | Call::Munlock | Call::Mlockall | Call::Munlockall) => true,
+        Some(
+            Call::Madvise | Call::Mlock | Call::Mlock2 | Call::Munlock | Call::Mlockall | Call::Munlockall,
+        ) => true,
         Some(call) if call.makes_task() => flags & clone_flags::VM == 0,
         Some(call) => call.changes_mappings(),
         None => false,

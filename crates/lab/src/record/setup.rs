@@ -6,8 +6,8 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::utsname::uname;
 
 use super::child::{self, Gated};
-use super::parse::{Fields, Parser};
 use super::locks::{self, LockTracepoints};
+use super::parse::{Fields, Parser};
 use super::perf::{self, Config, Events, Source, Wanted};
 use super::tracefs::{Tracefs, Tracepoint};
 use super::{Options, RecordError, calls_by_ptrace};

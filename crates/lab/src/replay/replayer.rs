@@ -51,7 +51,6 @@ pub(super) enum Agreement {
     NotJudged,
 }
 
-
 /// A replay under way.
 pub(super) struct Replayer<'m> {
     pub(super) machine: &'m Hosted,

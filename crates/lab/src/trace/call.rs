@@ -110,7 +110,9 @@ impl Call {
     /// May it change which addresses are mapped, or how? Others read, fill or discard what is mapped.
     pub const fn changes_mappings(self) -> bool {
         match self {
-            Call::Mmap | Call::Munmap | Call::Mprotect | Call::PkeyMprotect | Call::Mremap | Call::Brk => true,
+            Call::Mmap | Call::Munmap | Call::Mprotect | Call::PkeyMprotect | Call::Mremap | Call::Brk => {
+                true
+            }
             Call::Shmat | Call::Shmdt | Call::RemapFilePages => true,
             _ => false,
         }

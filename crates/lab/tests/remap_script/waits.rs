@@ -4,7 +4,8 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 
 use linux_raw_sys::general::{
-    UFFD_API, UFFDIO_REGISTER_MODE_MISSING, uffd_msg, uffdio_api, uffdio_range, uffdio_register, uffdio_zeropage,
+    UFFD_API, UFFDIO_REGISTER_MODE_MISSING, uffd_msg, uffdio_api, uffdio_range, uffdio_register,
+    uffdio_zeropage,
 };
 use linux_raw_sys::ioctl::{UFFDIO_API, UFFDIO_REGISTER, UFFDIO_ZEROPAGE};
 use nix::libc;

@@ -97,7 +97,15 @@ pub(crate) fn program() -> SmallTrace {
 
 /// A call with its answer.
 pub(crate) fn call(call: Call, args: [u64; 6], result: i64) -> EventKind {
-    EventKind::Syscall(Syscall { call, args, result, enter_ns: 0, duration_ns: LINUX_NS, file: None, unordered: false })
+    EventKind::Syscall(Syscall {
+        call,
+        args,
+        result,
+        enter_ns: 0,
+        duration_ns: LINUX_NS,
+        file: None,
+        unordered: false,
+    })
 }
 
 /// A private anonymous mapping that can be read and written.

@@ -176,7 +176,11 @@ impl Space {
         bounds.dedup();
         let at = |space: &Space, addr: u64| {
             let mapping = space.find(addr)?;
-            Some((mapping.prot, mapping.file, mapping.offset + mapping.file.map_or(0, |_| addr - mapping.start)))
+            Some((
+                mapping.prot,
+                mapping.file,
+                mapping.offset + mapping.file.map_or(0, |_| addr - mapping.start),
+            ))
         };
         let differs = |pair: &&[u64]| at(self, pair[0]) != at(other, pair[0]);
         let mut found: Vec<Range<u64>> = Vec::new();

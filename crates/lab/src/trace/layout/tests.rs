@@ -10,7 +10,15 @@ fn event(pid: u32, kind: EventKind) -> Event {
 fn call(pid: u32, call: Call, args: &[u64], result: u64, file: Option<FileId>) -> Event {
     let mut all = [0; 6];
     all[..args.len()].copy_from_slice(args);
-    let call = Syscall { call, args: all, result: result as i64, enter_ns: 0, duration_ns: 0, file, unordered: false };
+    let call = Syscall {
+        call,
+        args: all,
+        result: result as i64,
+        enter_ns: 0,
+        duration_ns: 0,
+        file,
+        unordered: false,
+    };
     event(pid, EventKind::Syscall(call))
 }
 

@@ -57,8 +57,13 @@ fn sure(threads: &[u32]) -> Vec<(u32, bool)> {
 
 #[test]
 fn what_is_known_stays_as_it_is() {
-    let events = vec![ordered(map(1, (1, 2), READ_WRITE)), fault(2, 3), ordered(unmap(1, (4, 9))), fault(3, 5)];
-    assert_eq!(settled(events), sure(&[1, 2, 1, 3]), "no order explains the last one, and none is looked for");
+    let events =
+        vec![ordered(map(1, (1, 2), READ_WRITE)), fault(2, 3), ordered(unmap(1, (4, 9))), fault(3, 5)];
+    assert_eq!(
+        settled(events),
+        sure(&[1, 2, 1, 3]),
+        "no order explains the last one, and none is looked for"
+    );
 }
 
 #[test]

@@ -167,7 +167,8 @@ impl Window {
         };
         let mut concerned = due | self.mask(|loose| touches(&loose.reach, event));
         loop {
-            let next = |loose: &Loose| bits(concerned).any(|call| touches(&self.loose[call].reach, &loose.reach));
+            let next =
+                |loose: &Loose| bits(concerned).any(|call| touches(&self.loose[call].reach, &loose.reach));
             let more = concerned | self.mask(next);
             if more == concerned {
                 return concerned;
@@ -226,7 +227,11 @@ impl Window {
             EventKind::Syscall(call) => call.call.changes_mappings(),
             _ => false,
         };
-        bits(calls).map(|call| &self.loose[call]).filter(changes).flat_map(|loose| loose.reach.clone()).collect()
+        bits(calls)
+            .map(|call| &self.loose[call])
+            .filter(changes)
+            .flat_map(|loose| loose.reach.clone())
+            .collect()
     }
 
     /// Does all calls. What follows from their order and is not known is in doubt then.

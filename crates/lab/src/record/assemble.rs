@@ -283,12 +283,8 @@ impl Assembler {
         let (time, sequence, rank) = at;
         let duration_ns = resolved.map(|_| time.saturating_sub(key.0));
         let major = resolved.unwrap_or(false);
-        self.put(
-            at,
-            pid,
-            tid,
-            EventKind::Fault { addr, access, protection, kernel_mode, major, duration_ns },
-        );
+        let kind = EventKind::Fault { addr, access, protection, kernel_mode, major, duration_ns };
+        self.put(at, pid, tid, kind);
         for (kind, behind) in around.into_iter().zip(1..) {
             self.queue.put((time, sequence, rank + behind), Draft { pid, tid, kind });
         }

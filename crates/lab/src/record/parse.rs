@@ -13,7 +13,7 @@ use super::ring::RECORD_HEADER;
 use super::tracefs::Field;
 
 /// Where the fields of the tracepoints are.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Fields {
     pub(super) fault_address: Field,
     pub(super) fault_error_code: Field,

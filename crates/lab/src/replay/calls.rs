@@ -8,6 +8,8 @@ use super::verb::{PAGE, Verb};
 use crate::trace::{Event, EventKind, FileId, MapCause, Syscall};
 use quire::error::MmError;
 
+const EFAULT: i64 = -14;
+
 impl Replayer<'_> {
     /// A recorded call.
     pub(super) fn call(&mut self, key: Key, event: &Event, call: &Syscall) -> Result<(), ReplayError> {
@@ -26,6 +28,10 @@ impl Replayer<'_> {
         }
         let numbers = &self.survey.numbers;
         match plan(call, |file| number(numbers, file)) {
+            Plan::Do(verb, Answer::Failure) if call.result == EFAULT && self.lies_in_one(key, &verb) => {
+                *self.counts.skipped.entry(name).or_default() += 1;
+                Ok(())
+            }
             Plan::Do(verb, answer) => self.verb(key, &verb, answer, Some((name, call.duration_ns))).map(drop),
             Plan::Heap { ask, got } => self.heap(key, ask, got, call.duration_ns),
             Plan::Detach(addr) => match self.mapping_at(key, addr) {
@@ -122,6 +128,13 @@ impl Replayer<'_> {
             self.verbs.add(name, Some(ns), Some(linux_ns));
         }
         Ok(ns)
+    }
+
+    /// Is what is to be moved or resized one mapping here? Linux refuses where it keeps two, and it keeps neighbours
+    /// apart for reasons that no trace tells: where the pages of each first came from.
+    fn lies_in_one(&self, key: Key, verb: &Verb) -> bool {
+        let Verb::Mremap { addr, old, .. } = *verb else { return false };
+        self.mapping_at(key, addr).is_some_and(|(start, len)| addr.saturating_add(old) <= start + len)
     }
 
     /// The mapping that holds an address: its start and length.

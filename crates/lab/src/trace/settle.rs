@@ -64,14 +64,14 @@ impl Settled {
             self.kept.push_back(Kept { event, space, copy });
         }
         if self.kept.len() > MOST_KEPT {
-            self.close_all();
+            self.close_all(true);
         }
         self.flush();
     }
 
     /// Nothing more comes.
     pub fn finish(&mut self) {
-        self.close_all();
+        self.close_all(false);
         self.flush();
     }
 
@@ -93,11 +93,11 @@ impl Settled {
     fn open(&mut self, space: u32, event: Event) {
         let next = self.next();
         if self.windows.get(&space).is_some_and(|window| !window.has_room()) {
-            self.collapse(space);
+            self.collapse(space, true);
         }
         let layout = self.layouts.space(event.pid);
         let window = self.windows.entry(space).or_insert_with(|| Window::new(layout.clone(), next));
-        window.open(event);
+        window.open(event, next);
     }
 
     /// Brings the layout of an address space behind an event. Gives the address space that the event makes of it.
@@ -108,12 +108,12 @@ impl Settled {
         match event.kind {
             // What copies an address space, or ends it, must know what it is.
             EventKind::Exec { .. } | EventKind::Fork { .. } | EventKind::ProcessExit { .. } => {
-                self.collapse(space);
+                self.collapse(space, true);
                 self.apply(event)
             }
             _ => {
                 if window.is_settled(next) {
-                    self.collapse(space);
+                    self.collapse(space, false);
                 } else {
                     let found = window.found(next + 1);
                     self.note(space, found);
@@ -132,10 +132,11 @@ impl Settled {
     }
 
     /// Takes one of the states that an address space may have for the true one.
-    fn collapse(&mut self, space: u32) {
+    /// With `early`, calls that have no place yet may have come later.
+    fn collapse(&mut self, space: u32, early: bool) {
         let next = self.next();
         let Some(window) = self.windows.remove(&space) else { return };
-        let (layout, found) = window.close(next);
+        let (layout, found) = window.close(next, early);
         self.note(space, found);
         self.layouts.replace(space, layout);
     }
@@ -149,9 +150,9 @@ impl Settled {
         self.doubts.later(from, space, doubts);
     }
 
-    fn close_all(&mut self) {
+    fn close_all(&mut self, early: bool) {
         let spaces: Vec<u32> = self.windows.keys().copied().collect();
-        spaces.into_iter().for_each(|space| self.collapse(space));
+        spaces.into_iter().for_each(|space| self.collapse(space, early));
     }
 
     /// Gives out what stands before every open window.

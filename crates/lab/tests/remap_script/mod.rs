@@ -1,5 +1,7 @@
 //! A program whose threads change the same few pages at once. It is this test binary itself, asked to by a variable.
 
+mod waits;
+
 use std::ffi::c_void;
 use std::sync::Barrier;
 
@@ -10,6 +12,9 @@ pub(crate) const TEST: &str = "remap_script::the_script_itself";
 
 /// The variable that asks for it: how many threads, and how many calls each makes.
 pub(crate) const VARIABLE: &str = "QUIRE_REMAP_SCRIPT";
+
+/// Asks for calls that wait for the calls of another thread.
+pub(crate) const WAITS: &str = "waits";
 
 const PAGE: u64 = 4096;
 
@@ -24,6 +29,10 @@ const HEAP_PAGES: u64 = 8;
 fn the_script_itself() {
     // Only a recording asks for it.
     let Ok(wanted) = std::env::var(VARIABLE) else { return };
+    if wanted == WAITS {
+        println!("waited: {}", waits::run());
+        return;
+    }
     let (threads, rounds) = wanted.split_once(' ').expect("threads and rounds");
     let (threads, rounds) = (threads.parse().expect("a number"), rounds.parse().expect("a number"));
     skip_what_faults();

@@ -42,6 +42,17 @@ fn a_resolved_fault_by_its_event_number() {
 }
 
 #[test]
+fn a_lock_by_its_address_space() {
+    let fields = Fields { locked_mm: Field { offset: 8, size: 8 }, ..Fields::default() };
+    let parser = Parser::new(HashMap::from([(3, Source::Locked)]), Some(fields));
+    let mut body = [3u64, 8 << 32 | 7, 900].iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
+    body.extend(16u32.to_le_bytes());
+    body.extend([0, 0xffff_8880_0000_1000u64].iter().flat_map(|word| word.to_le_bytes()));
+    let raw = parser.record(&record(PERF_RECORD_SAMPLE, 0, &body)).expect("a sample");
+    assert!(matches!(raw.kind, RawKind::Locked { mm: 0xffff_8880_0000_1000 }), "{raw:?}");
+}
+
+#[test]
 fn short_and_unknown_records_are_left_out() {
     let parser = Parser::new(HashMap::new(), None);
     assert!(parser.record(&record(PERF_RECORD_COMM, 0, &[0; 4])).is_none());

@@ -13,6 +13,7 @@ const EEXIST: i64 = -17;
 
 const MAP_FIXED: u64 = 0x10;
 const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
+const MREMAP_MAYMOVE: u64 = 1;
 const MREMAP_FIXED: u64 = 2;
 
 const PROT_READ: u32 = 1;
@@ -90,7 +91,9 @@ impl Space {
                     true => first.saturating_add(old)..first.saturating_add(new),
                     false => range(result, new),
                 };
-                self.is_mapped(range(first, second.max(1)))
+                // Since 6.17 a range that moves may have gaps behind its first page.
+                self.find(first).is_some()
+                    && (new == old || self.is_mapped(range(first, second)))
                     && (flags & MREMAP_FIXED != 0 || self.is_free(given))
             }
             Call::Mprotect
@@ -119,6 +122,9 @@ impl Space {
             (Call::Madvise, ENOMEM) if DISCARDS.contains(&third) => has_hole(),
             (Call::Mmap, EEXIST) if flags & MAP_FIXED_NOREPLACE != 0 => {
                 !self.is_free(range(first, mmap_length(call)))
+            }
+            (Call::Mremap, ENOMEM) if flags & MREMAP_MAYMOVE == 0 => {
+                !self.is_free(first.saturating_add(round_up(second))..first.saturating_add(round_up(third)))
             }
             // One record for the whole range is asked for: where two meet is the kernel's affair.
             (Call::Mremap, EFAULT) => has_hole() || self.pieces(range(first, second)).count() > 1,

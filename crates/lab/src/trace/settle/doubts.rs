@@ -50,7 +50,9 @@ impl Doubts {
         }
         let sure = match event {
             EventKind::Map { .. } => reach(event),
-            EventKind::Syscall(call) if matches!(call.call, Call::Mmap | Call::Munmap) && call.ok() => {
+            EventKind::Syscall(call)
+                if matches!(call.call, Call::Mmap | Call::Munmap) && call.ok() && !call.unordered =>
+            {
                 reach(event)
             }
             _ => return,

@@ -68,9 +68,13 @@ impl Window {
         self.loose.len() < MOST_LOOSE || self.loose.iter().any(|loose| loose.events.is_empty())
     }
 
-    /// A call without a place is entered.
-    pub(super) fn open(&mut self, event: Event) {
+    /// A call without a place is entered, before the event of this number. What has returned by then was before it.
+    pub(super) fn open(&mut self, event: Event, next: u64) {
         let EventKind::Syscall(call) = &event.kind else { return };
+        let due = self.due(&event);
+        if self.states.iter().any(|state| state.left & due != 0) {
+            self.explain(None, due, self.concerned(due, &[]), next);
+        }
         let exit_ns = call.enter_ns.saturating_add(call.duration_ns);
         let (tid, reach) = (event.tid, reach(&event.kind));
         let loose = Loose { events: vec![event], tid, exit_ns, reach };
@@ -96,19 +100,11 @@ impl Window {
 
     /// An event happens: of the calls, those have been done by then that have returned, and any others may have.
     pub(super) fn advance(&mut self, event: &Event, number: u64) {
-        let is_due = |loose: &Loose| loose.exit_ns < event.time_ns || loose.tid == event.tid;
-        let due = self.mask(is_due);
+        let due = self.due(event);
         let concerned = self.concerned(due, &reach(&event.kind));
-        let alone = self.states.len() == 1 && self.states[0].left & (due | concerned) == 0;
+        let alone = self.states.len() == 1 && self.states[0].left & concerned == 0;
         if !alone {
-            let before = self.states.clone();
-            self.states = self.explained(event, due, concerned, number);
-            if self.states.is_empty() {
-                // No order explains it. Whether that is a fault of the recording must show when it is replayed.
-                self.states = before;
-                self.states.truncate(1);
-                self.do_calls(due, number);
-            }
+            self.explain(Some(event), due, concerned, number);
         }
         self.states.iter_mut().for_each(|state| state.space.apply(&event.kind));
         if !alone {
@@ -117,20 +113,45 @@ impl Window {
         }
     }
 
+    /// Keeps the states in which the event may happen when all calls that are due are done. If no order explains it,
+    /// the first state is as good as any: whether that is a fault of the recording must show when it is replayed.
+    fn explain(&mut self, event: Option<&Event>, due: u64, concerned: u64, number: u64) {
+        let before = self.states.clone();
+        self.states = self.explained(event, due, concerned, number);
+        if self.states.is_empty() {
+            self.states = before;
+            self.states.truncate(1);
+            self.do_calls(due, number);
+        }
+        let states = std::mem::take(&mut self.states);
+        self.states = self.distinct(states);
+    }
+
+    /// The calls that have returned before an event.
+    fn due(&self, event: &Event) -> u64 {
+        self.mask(|loose| loose.exit_ns < event.time_ns || loose.tid == event.tid)
+    }
+
     /// The states in which the event may happen, reached by doing calls before it.
-    fn explained(&mut self, event: &Event, due: u64, concerned: u64, number: u64) -> Vec<State> {
+    fn explained(&mut self, event: Option<&Event>, due: u64, concerned: u64, number: u64) -> Vec<State> {
         let mut explained = Vec::new();
         let mut frontier = std::mem::take(&mut self.states);
         while !frontier.is_empty() {
             let mut further = Vec::new();
             for state in frontier {
-                for call in bits(state.left & (due | concerned)) {
+                let all_due_done = state.left & due == 0;
+                if all_due_done && event.is_none() {
+                    // What else may have been done by now is looked at when an event needs it.
+                    explained.push(state);
+                    continue;
+                }
+                for call in bits(state.left & concerned) {
                     let loose = &self.loose[call];
                     if state.space.fits(&loose.events[0].kind) {
                         further.push(state.clone().with(call, loose, number));
                     }
                 }
-                if state.left & due == 0 && state.space.fits(&event.kind) {
+                if all_due_done && event.is_none_or(|event| state.space.fits(&event.kind)) {
                     explained.push(state);
                 }
             }
@@ -173,7 +194,7 @@ impl Window {
             } else {
                 let first = &kept[0];
                 self.doubts.extend(first.space.differences(&state.space));
-                let undone = bits(first.left ^ state.left).flat_map(|call| self.loose[call].reach.clone());
+                let undone = self.changed_by(first.left ^ state.left);
                 self.doubts.extend(undone);
             }
         }
@@ -200,15 +221,26 @@ impl Window {
         all_done && (self.states.len() == 1 || number - self.start > LONGEST)
     }
 
-    /// Does what is left in the order of its entries, whether it fits or not.
+    /// The addresses of calls that change mappings.
+    fn changed_by(&self, calls: u64) -> Vec<Range<u64>> {
+        let changes = |loose: &&Loose| match &loose.events[0].kind {
+            EventKind::Syscall(call) => call.call.changes_mappings(),
+            _ => false,
+        };
+        bits(calls)
+            .map(|call| &self.loose[call])
+            .filter(changes)
+            .flat_map(|loose| loose.reach.clone())
+            .collect()
+    }
+
+    /// Does all calls. What follows from their order and is not known is in doubt then.
     fn do_all(&mut self, number: u64) {
-        let others = self.states.split_off(1);
-        for other in others {
+        let all = self.mask(|loose| !loose.events.is_empty());
+        self.explain(None, all, all, number);
+        for other in self.states.split_off(1) {
             self.doubts.extend(self.states[0].space.differences(&other.space));
         }
-        let left = self.states[0].left;
-        self.doubts.extend(bits(left).flat_map(|call| self.loose[call].reach.clone()));
-        self.do_calls(left, number);
     }
 
     fn do_calls(&mut self, calls: u64, number: u64) {
@@ -219,8 +251,14 @@ impl Window {
         }
     }
 
-    /// Takes the first state. Calls that have no place yet go before the event of this number.
-    pub(super) fn close(mut self, number: u64) -> (Space, Found) {
+    /// Takes the first state. Calls that have no place yet go before the event of this number; if that is `early`, they
+    /// may have come behind it as well.
+    pub(super) fn close(mut self, number: u64, early: bool) -> (Space, Found) {
+        if early {
+            let undone = self.states.iter().fold(0, |undone, state| undone | state.left);
+            let undone = self.changed_by(undone);
+            self.doubts.extend(undone);
+        }
         self.do_all(number);
         let found = self.found(number);
         (self.states.swap_remove(0).space, found)

@@ -16,6 +16,7 @@ pub fn header(tier: Tier, events: u64) -> Header {
         thp_disabled: true,
         faults: FaultKinds::of(tier),
         ring_bytes: 1 << 20,
+        limits: None,
         totals: Totals::default(),
         events,
     }

@@ -1,7 +1,7 @@
 //! Recorded calls and the mappings that no call made.
 
 use super::error::ReplayError;
-use super::plan::{Answer, Plan, mapping, plan};
+use super::plan::{Answer, ENOMEM, Plan, mapping, plan};
 use super::processes::Key;
 use super::replayer::Replayer;
 use super::verb::{PAGE, Verb};
@@ -26,6 +26,10 @@ impl Replayer<'_> {
         }
         let numbers = &self.survey.numbers;
         match plan(call, |file| number(numbers, file)) {
+            Plan::Do(verb, Answer::Failure) if call.result == ENOMEM && self.limits_explain(key, &verb) => {
+                *self.counts.skipped.entry(name).or_default() += 1;
+                Ok(())
+            }
             Plan::Do(verb, answer) => self.verb(key, &verb, answer, Some((name, call.duration_ns))).map(drop),
             Plan::Heap { ask, got } => self.heap(key, ask, got, call.duration_ns),
             Plan::Detach(addr) => match self.mapping_at(key, addr) {

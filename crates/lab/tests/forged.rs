@@ -17,7 +17,8 @@ fn replay(arguments: &str, trace: &SmallTrace) -> Output {
     let file = trace.write();
     let path: &Path = file.as_ref();
     let quire = env!("CARGO_BIN_EXE_quire");
-    let script = format!("ulimit -t 5; exec '{quire}' replay --memory-limit 512M {arguments} '{}'", path.display());
+    let script =
+        format!("ulimit -t 5; exec '{quire}' replay --memory-limit 512M {arguments} '{}'", path.display());
     let mut shell = Command::new("sh");
     shell.args(["-c", &script]).env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
     shell.output().expect("the command runs")
@@ -154,7 +155,8 @@ fn offsets_of_files_end_where_linux_ends_them() {
     let map = |offset: u64| {
         let mut trace = program();
         let cause = MapCause::Other;
-        let kind = EventKind::Map { cause, start: HEAP, len: 0x2000, prot: 1, flags: 2, file, file_offset: offset };
+        let kind =
+            EventKind::Map { cause, start: HEAP, len: 0x2000, prot: 1, flags: 2, file, file_offset: offset };
         trace.event(10, kind);
         trace.event(10, fault(HEAP, Access::Read, false));
         trace

@@ -19,7 +19,8 @@ fn limited(kib: &str, arguments: &str, trace: &SmallTrace) -> Output {
     let file = trace.write();
     let path: &Path = file.as_ref();
     let quire = env!("CARGO_BIN_EXE_quire");
-    let script = format!("ulimit -v {kib}; exec '{quire}' replay --rounds 1 {arguments} '{}'", path.display());
+    let script =
+        format!("ulimit -v {kib}; exec '{quire}' replay --rounds 1 {arguments} '{}'", path.display());
     let mut shell = Command::new("sh");
     shell.args(["-c", &script]).env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
     shell.output().expect("the command runs")

@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use lab::trace::{
-    Access, Call, Clock, Event, EventKind, FaultKinds, FileId, ForkKind, Header, Limits, MapCause, Overcommit, PathId,
-    PopulateCause, Program, Syscall, Tier, Totals, TraceError, TraceReader, TraceWriter, VERSION,
+    Access, Call, Clock, Event, EventKind, FaultKinds, FileId, ForkKind, Header, Limits, MapCause,
+    Overcommit, PathId, PopulateCause, Program, Syscall, Tier, Totals, TraceError, TraceReader, TraceWriter,
+    VERSION,
 };
 use proptest::prelude::*;
 use proptest::sample::select;

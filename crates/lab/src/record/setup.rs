@@ -117,9 +117,8 @@ fn raise_open_files() -> Result<(), RecordError> {
 
 /// The limits on memory of this process, which the program inherits. `None` where /proc does not tell.
 fn limits() -> Option<Limits> {
-    let setting = |name: &str| {
-        std::fs::read_to_string(format!("/proc/sys/vm/{name}")).ok()?.trim().parse::<u64>().ok()
-    };
+    let setting =
+        |name: &str| std::fs::read_to_string(format!("/proc/sys/vm/{name}")).ok()?.trim().parse::<u64>().ok();
     let soft = |resource| getrlimit(resource).ok().map(|(soft, _)| soft);
     Some(Limits {
         mappings: setting("max_map_count")?,

@@ -52,7 +52,9 @@ impl Replayer<'_> {
 
     /// Whether there is no hole in the verb's range, which would be a reason without any limit.
     fn maps_all(&self, key: Key, verb: &Verb) -> bool {
-        let (Verb::Mprotect { addr, len, .. } | Verb::Mremap { addr, old: len, .. }) = *verb else { return false };
+        let (Verb::Mprotect { addr, len, .. } | Verb::Mremap { addr, old: len, .. }) = *verb else {
+            return false;
+        };
         let (mut at, end) = (addr, addr.saturating_add(len));
         self.processes.get(key).mm.vmas(|vma| {
             if vma.range.start.0 <= at && at < vma.range.end.0 {

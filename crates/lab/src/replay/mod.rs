@@ -117,8 +117,7 @@ impl Args {
             FolioChoice::Sweep => FolioSize::all().collect(),
         };
         let taken = |size: FolioSize| need::taken(self.memory_of(survey, size));
-        let (fit, rest): (Vec<_>, Vec<_>) =
-            asked.into_iter().partition(|&size| taken(size) <= bounds.memory);
+        let (fit, rest): (Vec<_>, Vec<_>) = asked.into_iter().partition(|&size| taken(size) <= bounds.memory);
         let refusal = |size: FolioSize| ReplayError::NoRoom {
             folio: size.name(),
             needed: need::shown(taken(size)),

@@ -15,8 +15,8 @@ use super::policy::FolioSize;
 use super::progress::Progress;
 use super::verb::{Mapping, PAGE, Verb};
 use crate::trace::{
-    self, Access, Event, EventKind, FileId, ForkKind, Header, Layouts, MapCause, PopulateCause, Syscall, Tier,
-    TraceReader,
+    self, Access, Event, EventKind, FileId, ForkKind, Header, Layouts, MapCause, PopulateCause, Syscall,
+    Tier, TraceReader,
 };
 
 /// The number of each file, by device and inode.
@@ -195,7 +195,12 @@ impl Walk {
         };
         if let (Verb::Mmap(mapping), Some(file)) = (&verb, &call.file) {
             if call.ok() {
-                self.map(pid, mapping.addr, mapping.len, Some((file, mapping.file.map_or(0, |at| at.1 * PAGE))))?;
+                self.map(
+                    pid,
+                    mapping.addr,
+                    mapping.len,
+                    Some((file, mapping.file.map_or(0, |at| at.1 * PAGE))),
+                )?;
             }
             if mapping.file.is_none() {
                 let number = self.number(file);
@@ -260,9 +265,7 @@ impl Walk {
             }
             Verb::Mprotect { addr, len, .. } if locks => self.use_mapped(pid, addr, len, true),
             Verb::Mlock { addr, len, on_fault: false } => self.use_mapped(pid, addr, len, true),
-            Verb::Mlockall { current: true, on_fault: false, .. } => {
-                self.use_mapped(pid, 0, u64::MAX, true)
-            }
+            Verb::Mlockall { current: true, on_fault: false, .. } => self.use_mapped(pid, 0, u64::MAX, true),
             Verb::Madvise { addr, len, advice } => match advice {
                 Advice::PopulateWrite => self.use_mapped(pid, addr, len, true),
                 Advice::PopulateRead | Advice::WillNeed => self.use_mapped(pid, addr, len, false),

@@ -30,7 +30,9 @@ pub enum TraceError {
         at: u64,
     },
     /// The events take so much more room than the file that no program was recorded into it.
-    #[error("the trace expands to hundreds of times its size behind event {at}, as no recording does; record the program again")]
+    #[error(
+        "the trace expands to hundreds of times its size behind event {at}, as no recording does; record the program again"
+    )]
     Bloated {
         /// How many events were read before.
         at: u64,

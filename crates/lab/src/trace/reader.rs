@@ -8,7 +8,9 @@ use zstd::stream::read::Decoder as Zstd;
 
 use super::decode::Decoder;
 use super::wire::{Cursor, Malformed};
-use super::{CHUNK_MAX, Event, HEADER_MAX, Header, MAGIC, OLDEST_VERSION, PathId, TraceError, VERSION, WINDOW_LOG};
+use super::{
+    CHUNK_MAX, Event, HEADER_MAX, Header, MAGIC, OLDEST_VERSION, PathId, TraceError, VERSION, WINDOW_LOG,
+};
 
 /// Bytes before the payload of a chunk.
 const CHUNK_HEAD: u64 = 8;

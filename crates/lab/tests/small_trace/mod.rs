@@ -3,8 +3,8 @@
 #![allow(dead_code)]
 
 use lab::trace::{
-    Access, Call, Clock, Event, EventKind, FaultKinds, Header, Limits, MapCause, PathId, Program, Syscall, Tier,
-    Totals, TraceWriter, VERSION,
+    Access, Call, Clock, Event, EventKind, FaultKinds, Header, Limits, MapCause, PathId, Program, Syscall,
+    Tier, Totals, TraceWriter, VERSION,
 };
 
 /// Where the heap of these programs starts.

@@ -11,7 +11,10 @@ fn a_limit_above_the_own_group_counts() {
     let root = tempfile::tempdir().expect("a folder");
     group(root.path(), &[("memory.stat", "")]);
     let above = root.path().join("a");
-    group(&above, &[("memory.max", "1000\n"), ("memory.current", "900\n"), ("memory.stat", "inactive_file 50\n")]);
+    group(
+        &above,
+        &[("memory.max", "1000\n"), ("memory.current", "900\n"), ("memory.stat", "inactive_file 50\n")],
+    );
     group(&above.join("b"), &[("memory.max", "max\n"), ("memory.current", "10\n")]);
     assert_eq!(within_groups("0::/a/b\n", root.path()), 150);
     assert_eq!(within_groups("0::/c\n", root.path()), u64::MAX);

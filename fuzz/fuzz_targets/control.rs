@@ -112,5 +112,8 @@ thread_local! {
 fuzz_target!(|input: (bool, Vec<Use<'_>>)| {
     let (full, uses) = input;
     let policy = if full { DescriptorPolicy::Full } else { DescriptorPolicy::InBlock };
-    MACHINE.with(|machine| machine.run_on(CpuId(0), || run(machine, &uses[..uses.len().min(32)], policy)));
+    let uses = &uses[..uses.len().min(32)];
+    MACHINE.with(|machine| {
+        machine.run_on(CpuId(0), || quire_fuzz::within_a_second(|| run(machine, uses, policy)));
+    });
 });

@@ -34,30 +34,87 @@ struct Step {
 #[derive(Arbitrary, Debug)]
 enum What {
     Exec,
-    Fork { child: u8, shared: bool },
+    Fork {
+        child: u8,
+        shared: bool,
+    },
     ThreadStart,
     ThreadExit,
     Exit,
-    Map { cause: u8, at: Place, len: Length, prot: u8, flags: u32, file: Option<u8>, offset: Length },
-    Mmap { at: Place, len: Length, prot: u8, flags: Flags, file: Option<u8>, offset: Length },
+    Map {
+        cause: u8,
+        at: Place,
+        len: Length,
+        prot: u8,
+        flags: u32,
+        file: Option<u8>,
+        offset: Length,
+    },
+    Mmap {
+        at: Place,
+        len: Length,
+        prot: u8,
+        flags: Flags,
+        file: Option<u8>,
+        offset: Length,
+    },
     /// A call of which the first two arguments are a range.
-    Range { call: u8, at: Place, len: Length, third: u8, result: Result },
-    Mremap { at: Place, old: Length, new: Length, flags: u8, to: Place, result: Result },
-    Brk { to: Place },
+    Range {
+        call: u8,
+        at: Place,
+        len: Length,
+        third: u8,
+        result: Result,
+    },
+    Mremap {
+        at: Place,
+        old: Length,
+        new: Length,
+        flags: u8,
+        to: Place,
+        result: Result,
+    },
+    Brk {
+        to: Place,
+    },
     /// A call with any arguments.
-    Call { call: u8, args: [u64; 6], result: i64, file: Option<u8> },
-    Fault { at: Place, access: u8, bits: u8 },
-    FaultAround { at: Place, len: Length },
-    Populate { at: Place, len: Length, cause: u8 },
-    Lost { records: u64 },
+    Call {
+        call: u8,
+        args: [u64; 6],
+        result: i64,
+        file: Option<u8>,
+    },
+    Fault {
+        at: Place,
+        access: u8,
+        bits: u8,
+    },
+    FaultAround {
+        at: Place,
+        len: Length,
+    },
+    Populate {
+        at: Place,
+        len: Length,
+        cause: u8,
+    },
+    Lost {
+        records: u64,
+    },
 }
 
 #[derive(Arbitrary, Clone, Copy, Debug)]
 enum Place {
     /// Pages above the start of one of four regions.
-    In { region: u8, page: u8 },
+    In {
+        region: u8,
+        page: u8,
+    },
     /// Larger steps in the same regions.
-    Far { region: u8, mib: u8 },
+    Far {
+        region: u8,
+        mib: u8,
+    },
     Any(u64),
 }
 
@@ -158,11 +215,9 @@ impl What {
             }
             Self::ThreadStart => EventKind::ThreadStart { creator_tid: 10, flags: 0 },
             Self::ThreadExit => EventKind::ThreadExit,
-            Self::Exit => EventKind::ProcessExit {
-                minor_faults: None,
-                major_faults: None,
-                recorded_faults: 0,
-            },
+            Self::Exit => {
+                EventKind::ProcessExit { minor_faults: None, major_faults: None, recorded_faults: 0 }
+            }
             Self::Lost { records } => EventKind::Lost { records },
             Self::Fault { at, access: number, bits } => EventKind::Fault {
                 addr: at.addr() & (1 << 63) - 1,
@@ -207,8 +262,7 @@ impl What {
                 file_offset: offset.bytes(),
             },
             Self::Mmap { at, len, prot, flags, file: number, offset } => {
-                let args =
-                    [0, len.bytes(), u64::from(prot % 8), flags.bits(), u64::MAX, offset.bytes()];
+                let args = [0, len.bytes(), u64::from(prot % 8), flags.bits(), u64::MAX, offset.bytes()];
                 call(Call::Mmap, args, at.addr() as i64, number.map(file))
             }
             Self::Range { call: number, at, len, third, result } => {
@@ -243,7 +297,12 @@ fn events(steps: &[Step]) -> Vec<Event> {
         .zip(1u64..)
         .map(|(step, time)| {
             let pid = pid(step.process);
-            Event { time_ns: time * 1000, pid, tid: pid + u32::from(step.process >> 6) * 100, kind: step.what.kind() }
+            Event {
+                time_ns: time * 1000,
+                pid,
+                tid: pid + u32::from(step.process >> 6) * 100,
+                kind: step.what.kind(),
+            }
         })
         .collect()
 }
@@ -262,7 +321,8 @@ fuzz_target!(|recording: Recording| {
         file.set_len(0).and_then(|()| file.seek(SeekFrom::Start(0))).expect("the file is in memory");
         file.write_all(&bytes).expect("the file is in memory");
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        fuzzing::replay(path.as_ref(), memory, recording.check, recording.folio)
+        let replay = || fuzzing::replay(path.as_ref(), memory, recording.check, recording.folio);
+        quire_fuzz::within_a_second(replay)
     });
     match replayed {
         Ok(()) | Err(ReplayError::OutOfMemory { .. }) => {}

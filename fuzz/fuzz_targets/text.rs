@@ -5,6 +5,10 @@ use lab::{calibrate, cli, record, replay};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
+    quire_fuzz::within_a_second(|| read(bytes));
+});
+
+fn read(bytes: &[u8]) {
     let Some((&which, bytes)) = bytes.split_first() else { return };
     if which.is_multiple_of(4) {
         return calibrate::fuzzing::saved(bytes);
@@ -18,4 +22,4 @@ fuzz_target!(|bytes: &[u8]| {
         2 => replay::fuzzing::sizes(text),
         _ => record::fuzzing::texts(text),
     }
-});
+}

@@ -192,7 +192,7 @@ fn faults_are_at_addresses_that_there_are() {
 #[test]
 fn a_file_that_expands_beyond_reason_is_refused() {
     let mut trace = program();
-    (0..5_000_000).for_each(|_| trace.event(10, EventKind::ThreadExit));
+    (0..100_000).for_each(|_| trace.event(10, call(Call::Mbind, [u64::MAX; 6], 0)));
     let line = refusal(&trace);
     assert!(line.contains("expands to hundreds of times its size"), "{line}");
 }

@@ -29,8 +29,10 @@ fn limited(kib: &str, arguments: &str, trace: &SmallTrace) -> Output {
 fn refusal(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let text = String::from_utf8(output.stderr.clone()).expect("text");
-    assert!(text.lines().all(|line| line.starts_with("quire: ")), "{text}");
-    text
+    // That a build of the tests is a slow one is said besides.
+    let lines: Vec<&str> = text.lines().filter(|line| !line.contains("without --release")).collect();
+    assert!(lines.len() == 1 && lines[0].starts_with("quire: "), "{text}");
+    lines[0].to_owned()
 }
 
 /// 4096 pages that are stored to, a gibibyte apart.
@@ -56,7 +58,6 @@ fn a_machine_larger_than_the_host_is_refused() {
     for check in ["", "--check "] {
         let line = refusal(&replay(&format!("{check}--memory 64T"), &small()));
         assert!(line.contains("take") && line.contains("--memory-limit"), "{line}");
-        assert_eq!(line.lines().count(), 1, "{line}");
     }
 }
 

@@ -3,14 +3,26 @@
 use std::path::Path;
 
 use lab::trace::{
-    Access, Call, Clock, Event, EventKind, FaultKinds, FileId, ForkKind, Header, MapCause, PathId,
-    PopulateCause, Program, Syscall, Tier, Totals, TraceError, TraceReader, TraceWriter, VERSION,
+    Access, Call, Clock, Event, EventKind, FaultKinds, FileId, ForkKind, Header, Limits, MapCause,
+    Overcommit, PathId, PopulateCause, Program, Syscall, Tier, Totals, TraceError, TraceReader, TraceWriter,
+    VERSION,
 };
 use proptest::prelude::*;
 use proptest::sample::select;
 
 const PATHS: [&str; 4] = ["/usr/bin/true", "", "/tmp/a b\u{fc}", "[heap]"];
 const TOTALS: Totals = Totals { lost: 3, wall_ns: 99, kernel_faults: 12 };
+
+const LIMITS: Limits = Limits {
+    mappings: 65_530,
+    overcommit: Overcommit::Never,
+    overcommit_ratio: 50,
+    overcommit_bytes: 1 << 30,
+    address_space: Limits::NONE,
+    data: 0,
+    stack: 8 << 20,
+    locked: 64 << 10,
+};
 
 fn header() -> Header {
     Header {
@@ -25,6 +37,7 @@ fn header() -> Header {
         thp_disabled: true,
         faults: FaultKinds::of(Tier::Privileged),
         ring_bytes: 16 << 20,
+        limits: Some(LIMITS),
         totals: Totals::default(),
         events: 0,
     }
@@ -266,6 +279,24 @@ fn a_wrong_version_and_a_foreign_file_are_named() {
     for error in [TraceError::Truncated, TraceError::Corrupt { at: 1 }, TraceError::NotATrace] {
         assert_eq!(error.to_string().lines().count(), 1);
     }
+}
+
+#[test]
+fn a_header_of_version_1_ends_without_limits() {
+    let mut old = bytes_of(&small());
+    let length = u32::from_le_bytes(old[10..14].try_into().expect("four bytes")) as usize;
+    assert_eq!(TraceReader::new(&old[..]).expect("whole").header().limits, Some(LIMITS));
+    // A flag, and what the limits above take.
+    let end = 18 + length;
+    let limits = 1 + 3 + 1 + 1 + 5 + 10 + 1 + 4 + 3;
+    old.drain(end - limits..end);
+    old[8] = 1;
+    old[10..14].copy_from_slice(&((length - limits) as u32).to_le_bytes());
+    let checksum = crc32fast::hash(&old[18..end - limits]);
+    old[14..18].copy_from_slice(&checksum.to_le_bytes());
+    let reader = TraceReader::new(&old[..]).expect("version 1 is read");
+    assert_eq!((reader.header().version, reader.header().limits), (1, None));
+    assert_eq!(reader.map(|event| event.expect("whole")).collect::<Vec<_>>(), small());
 }
 
 #[test]

@@ -201,7 +201,9 @@ pub(super) fn parse_cpus(list: &str) -> Option<Vec<i32>> {
     let mut cpus = Vec::new();
     for part in list.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        cpus.extend(first.parse::<i32>().ok()?..=last.parse().ok()?);
+        // No Linux is built for more CPUs than this.
+        let last = last.parse::<u16>().ok()?;
+        cpus.extend(first.parse::<i32>().ok()?..=i32::from(last));
     }
     Some(cpus)
 }

@@ -11,7 +11,7 @@ use super::parse::{Fields, Parser};
 use super::perf::{self, Config, Events, Source, Wanted};
 use super::tracefs::{Tracefs, Tracepoint};
 use super::{Options, RecordError, calls_by_ptrace};
-use crate::trace::{Call, Clock, FaultKinds, Header, Program, Tier, Totals, VERSION};
+use crate::trace::{Call, Clock, FaultKinds, Header, Limits, Overcommit, Program, Tier, Totals, VERSION};
 
 /// Nothing was lost with this much at over a million faults a second.
 const PRIVILEGED_RING: usize = 32 << 20;
@@ -123,6 +123,27 @@ fn raise_open_files() -> Result<(), RecordError> {
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map_err(RecordError::system("raising the file limit"))
 }
 
+/// The limits on memory of this process, which the program inherits. `None` where /proc does not tell.
+fn limits() -> Option<Limits> {
+    let setting =
+        |name: &str| std::fs::read_to_string(format!("/proc/sys/vm/{name}")).ok()?.trim().parse::<u64>().ok();
+    let soft = |resource| getrlimit(resource).ok().map(|(soft, _)| soft);
+    Some(Limits {
+        mappings: setting("max_map_count")?,
+        overcommit: match setting("overcommit_memory")? {
+            1 => Overcommit::Always,
+            2 => Overcommit::Never,
+            _ => Overcommit::Guess,
+        },
+        overcommit_ratio: setting("overcommit_ratio")?,
+        overcommit_bytes: setting("overcommit_kbytes")?.saturating_mul(1024),
+        address_space: soft(Resource::RLIMIT_AS)?,
+        data: soft(Resource::RLIMIT_DATA)?,
+        stack: soft(Resource::RLIMIT_STACK)?,
+        locked: soft(Resource::RLIMIT_MEMLOCK)?,
+    })
+}
+
 /// The header of a recording on this machine.
 pub(super) fn header(tier: Tier, command: &[OsString], fault_around: bool) -> Result<Header, RecordError> {
     let kernel = uname().map_err(RecordError::system("uname"))?.release().to_string_lossy().into_owned();
@@ -140,6 +161,7 @@ pub(super) fn header(tier: Tier, command: &[OsString], fault_around: bool) -> Re
         thp_disabled: true,
         faults: FaultKinds { fault_around, ..FaultKinds::of(tier) },
         ring_bytes: 0,
+        limits: limits(),
         totals: Totals::default(),
         events: 0,
     })

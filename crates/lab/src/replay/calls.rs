@@ -1,14 +1,12 @@
 //! Recorded calls and the mappings that no call made.
 
 use super::error::ReplayError;
-use super::plan::{Answer, Plan, mapping, plan};
+use super::plan::{Answer, EFAULT, ENOMEM, Plan, mapping, plan};
 use super::processes::Key;
 use super::replayer::Replayer;
 use super::verb::{PAGE, Verb};
 use crate::trace::{Event, EventKind, FileId, MapCause, Syscall};
 use quire::error::MmError;
-
-const EFAULT: i64 = -14;
 
 impl Replayer<'_> {
     /// A recorded call.
@@ -28,7 +26,7 @@ impl Replayer<'_> {
         }
         let numbers = &self.survey.numbers;
         match plan(call, |file| number(numbers, file)) {
-            Plan::Do(verb, Answer::Failure) if call.result == EFAULT && self.lies_in_one(key, &verb) => {
+            Plan::Do(verb, Answer::Failure) if self.may_be_refused(key, &verb, call.result) => {
                 *self.counts.skipped.entry(name).or_default() += 1;
                 Ok(())
             }
@@ -128,6 +126,15 @@ impl Replayer<'_> {
             self.verbs.add(name, Some(ns), Some(linux_ns));
         }
         Ok(ns)
+    }
+
+    /// Whether a recorded error may rest on what a trace does not tell, rather than on arguments and mappings alone.
+    fn may_be_refused(&self, key: Key, verb: &Verb, result: i64) -> bool {
+        match result {
+            EFAULT => self.lies_in_one(key, verb),
+            ENOMEM => self.limits_explain(key, verb),
+            _ => false,
+        }
     }
 
     /// Is what is to be moved or resized one mapping here? Linux refuses where it keeps two, and it keeps neighbours

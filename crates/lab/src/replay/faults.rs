@@ -67,7 +67,7 @@ impl Replayer<'_> {
 
     /// A fault that was not resolved when it was recorded: the program got a signal, or the kernel tried again later.
     fn unresolved(&mut self, key: Key, addr: u64, access: trace::Access) -> Result<(), ReplayError> {
-        if self.mapping_at(key, addr).is_some() {
+        if self.mapping_at(key, addr).is_some() || self.is_below_stack_limit(key, addr) {
             self.counts.given_up += 1;
             return Ok(());
         }
@@ -75,7 +75,7 @@ impl Replayer<'_> {
         if got.is_err() {
             self.faults.add("signal", Some(ns), None);
         }
-        // Below a stack Linux may have refused by a limit that the trace does not tell; then Quire's answer stands.
+        // Below a stack Linux may have refused by a limit that the program set itself; then Quire's answer stands.
         Ok(())
     }
 

@@ -25,6 +25,16 @@ impl Replayer<'_> {
         Ok(())
     }
 
+    /// A process works in the memory of another.
+    pub(super) fn share(&mut self, key: Key, child: u32) -> Result<(), ReplayError> {
+        if self.processes.key(child) != Some(key) {
+            // As in a fork: its number may be used again without an exit before.
+            self.drop_space(child)?;
+            self.processes.share(child, key);
+        }
+        Ok(())
+    }
+
     /// A process starts another program. What that costs is everything up to the return of the call.
     pub(super) fn exec(&mut self, pid: u32, cpu: CpuId) -> Result<(), ReplayError> {
         if self.processes.key(pid).is_none() && self.counts.processes == 0 {
@@ -33,6 +43,7 @@ impl Replayer<'_> {
         let gone = self.drop_space(pid)?.unwrap_or(0);
         let (made, ns) = self.watch.time(|| self.manager.new_mm());
         let mm = made.map_err(|_| self.out_of_memory())?;
+        self.limit(&mm);
         let model = self.check.as_mut().map(Check::create);
         let key = self.processes.adopt(pid, Space::new(mm, model));
         self.processes.switch_to(cpu, key);

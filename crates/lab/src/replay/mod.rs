@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! survey     reads a trace to its end: is it whole, which files, what will it need   pages    sets of pages
+//! limits     those that the program ran under
 //! need       the estimate of memory and work, and what of it is allowed              host     what this host has
 //! run        a machine, a manager, the events, and what is left at the end           files    the page cache, warm
 //! replayer   applies events: lives (fork, exec, exit), calls (by plan and verb), faults; on processes and their CPUs
@@ -20,6 +21,7 @@ mod files;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod host;
+mod limits;
 mod lives;
 mod memory;
 mod need;
@@ -50,7 +52,7 @@ use crate::calibrate::{self, Chosen};
 use crate::output::{self, Target, quoted, say};
 use costs::Stopwatch;
 use need::Bounds;
-use policy::{FolioChoice, FolioSize, exact_bytes, parse_folio, parse_memory};
+use policy::{FolioChoice, FolioSize, parse_folio, parse_memory};
 use progress::Progress;
 use report::{Context, Report};
 use run::{Outcome, World};
@@ -122,8 +124,8 @@ impl Args {
         let (fit, rest): (Vec<_>, Vec<_>) = asked.into_iter().partition(|&size| taken(size) <= bounds.memory);
         let refusal = |size: FolioSize| ReplayError::NoRoom {
             folio: size.name(),
-            needed: exact_bytes(taken(size)),
-            allowed: exact_bytes(bounds.memory),
+            needed: need::shown(taken(size)),
+            allowed: need::shown(bounds.memory),
         };
         (fit, rest.into_iter().map(refusal).collect())
     }

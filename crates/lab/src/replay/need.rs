@@ -24,6 +24,11 @@ pub(super) const fn taken(memory: u64) -> u64 {
     memory.saturating_add(memory / 32 + (16 << 20))
 }
 
+/// Bytes in whole MiB, as a refusal shows them.
+pub(super) fn shown(bytes: u64) -> String {
+    exact_bytes(bytes >> 20 << 20)
+}
+
 /// What a trace may need before it is refused.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
@@ -123,8 +128,8 @@ impl Estimate {
         if self.most[0] > self.bounds.memory {
             return Err(ReplayError::TooLarge {
                 event: self.event,
-                needed: exact_bytes(self.needed(0)),
-                allowed: exact_bytes(self.bounds.memory),
+                needed: shown(self.most[0]),
+                allowed: shown(self.bounds.memory),
             });
         }
         self.event += 1;

@@ -33,8 +33,8 @@ pub(super) enum Plan {
     Told,
 }
 
-const EFAULT: i64 = -14;
-const ENOMEM: i64 = -12;
+pub(super) const EFAULT: i64 = -14;
+pub(super) const ENOMEM: i64 = -12;
 const EEXIST: i64 = -17;
 const EINVAL: i64 = -22;
 

@@ -24,6 +24,8 @@ pub(super) struct Space<'m> {
     pub(super) heap: Option<u64>,
     /// The same in the model.
     pub(super) model: Option<SpaceId>,
+    /// How many processes have it.
+    users: usize,
 }
 
 /// The number of an address space.
@@ -44,7 +46,7 @@ pub(super) struct Processes<'m> {
 impl<'m> Space<'m> {
     /// Around an address space in which nothing has happened yet.
     pub(super) fn new(mm: Mm<'m, Hosted>, model: Option<SpaceId>) -> Self {
-        Self { mm, touched: PageSet::default(), seen: PageSet::default(), heap: None, model }
+        Self { mm, touched: PageSet::default(), seen: PageSet::default(), heap: None, model, users: 1 }
     }
 }
 
@@ -122,9 +124,10 @@ impl<'m> Processes<'m> {
         key
     }
 
-    /// Lets a process work in the address space of another.
+    /// Lets a process, which has none, work in the address space of another.
     pub(super) fn share(&mut self, pid: u32, key: Key) {
         self.by_pid.insert(pid, key);
+        self.get_mut(key).users += 1;
     }
 
     /// Ends everything that lives, as somebody who does not go on with the replay.
@@ -137,7 +140,9 @@ impl<'m> Processes<'m> {
     /// Takes a process's address space away. If it was the last one's, no CPU runs it any more and it is given out.
     pub(super) fn release(&mut self, pid: u32) -> Option<Space<'m>> {
         let key = self.by_pid.remove(&pid)?;
-        if self.by_pid.values().any(|other| *other == key) {
+        let space = self.get_mut(key);
+        space.users -= 1;
+        if space.users > 0 {
             return None;
         }
         let space = self.spaces.remove(&key)?;

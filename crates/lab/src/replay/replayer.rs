@@ -30,7 +30,8 @@ pub(super) struct Counts {
     pub(super) folios: [u64; 10],
     /// Pages of recorded fault-around that Quire had not mapped and that were touched one by one.
     pub(super) around_touched: u64,
-    /// Faults that were not resolved when they were recorded and lie in a mapping: the kernel tried again later.
+    /// Faults that were not resolved when they were recorded and lie in a mapping, as the kernel tried again later, or further
+    /// below a stack than it may grow.
     pub(super) given_up: u64,
     /// Calls that were not replayed, by name.
     pub(super) skipped: BTreeMap<&'static str, u64>,
@@ -141,7 +142,7 @@ impl<'m> Replayer<'m> {
                 let key = self.enter(pid, cpu)?;
                 match kind {
                     ForkKind::Copy => self.fork(key, event.tid, *child_pid)?,
-                    ForkKind::SharedMemory => self.processes.share(*child_pid, key),
+                    ForkKind::SharedMemory => self.share(key, *child_pid)?,
                 }
                 self.counts.processes += 1;
             }
@@ -193,6 +194,7 @@ impl<'m> Replayer<'m> {
     /// Gives a process an empty address space.
     pub(super) fn start(&mut self, pid: u32) -> Result<Key, ReplayError> {
         let mm = self.manager.new_mm().map_err(|_| self.out_of_memory())?;
+        self.limit(&mm);
         let model = self.check.as_mut().map(Check::create);
         Ok(self.processes.adopt(pid, Space::new(mm, model)))
     }

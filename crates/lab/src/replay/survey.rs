@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use quire::limits::MAX_MAPPINGS;
 use quire::vm::{Advice, Remap};
 
 use super::error::ReplayError;
@@ -54,6 +55,8 @@ struct Walk {
     events: u64,
     lost: u64,
     privileged: bool,
+    /// Mappings that an address space may have.
+    mapping_limit: u64,
 }
 
 impl Survey {
@@ -78,6 +81,7 @@ impl Survey {
             events: 0,
             lost: 0,
             privileged: header.tier == Tier::Privileged,
+            mapping_limit: header.limits.map_or(MAX_MAPPINGS as u64, |limits| limits.mappings),
         };
         for event in reader.by_ref() {
             walk.event(&event?)?;
@@ -226,13 +230,14 @@ impl Walk {
         if moves {
             self.note_extent(pid, call.result as u64);
         }
+        let most = self.mapping_limit;
         self.life(pid, |life| {
             if moves {
                 verb.apply_to(&mut life.written);
                 verb.apply_to(&mut life.used);
             }
             // Both ends may cut a mapping.
-            life.mappings = (life.mappings + 2).min(quire::limits::MAX_MAPPINGS as u64);
+            life.mappings = (life.mappings + 2).min(most);
             match *verb {
                 Verb::Mlockall { future, .. } => (life.locks, life.locks_future) = (true, future),
                 Verb::Munlockall => (life.locks, life.locks_future) = (false, false),

@@ -11,13 +11,13 @@ pub enum TraceError {
     NotATrace,
     /// The file has another format version than this build reads.
     #[error(
-        "trace format version {found}, but this build reads version {supported}; \
+        "trace format version {found}, but this build reads versions up to {supported}; \
          record the program again, or use the `quire` that wrote the file"
     )]
     WrongVersion {
         /// The version in the file.
         found: u16,
-        /// The version that this build reads.
+        /// The newest version that this build reads.
         supported: u16,
     },
     /// The file ends before its end marker.

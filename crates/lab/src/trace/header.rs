@@ -1,5 +1,6 @@
 //! What a trace says about itself.
 
+use super::ARGUMENTS_MAX;
 use super::wire::{Cursor, Malformed, Sink};
 
 /// What a trace says about itself.
@@ -27,10 +28,44 @@ pub struct Header {
     pub faults: FaultKinds,
     /// Size of the ring per CPU, in bytes.
     pub ring_bytes: u64,
+    /// Which limits on memory the program ran under; `None` in recordings of version 1.
+    pub limits: Option<Limits>,
     /// What is known only at the end.
     pub totals: Totals,
     /// Number of events. Filled in by the writer.
     pub events: u64,
+}
+
+/// The limits on memory that a program started under. What it set itself afterwards is not told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// `vm.max_map_count`.
+    pub mappings: u64,
+    /// `vm.overcommit_memory`.
+    pub overcommit: Overcommit,
+    /// `vm.overcommit_ratio`, in hundredths of memory.
+    pub overcommit_ratio: u64,
+    /// `vm.overcommit_kbytes`, in bytes; 0 where the ratio counts.
+    pub overcommit_bytes: u64,
+    /// `RLIMIT_AS`, in bytes; [`Limits::NONE`] without a limit, as for those below.
+    pub address_space: u64,
+    /// `RLIMIT_DATA`.
+    pub data: u64,
+    /// `RLIMIT_STACK`.
+    pub stack: u64,
+    /// `RLIMIT_MEMLOCK`.
+    pub locked: u64,
+}
+
+/// What the kernel promises without having it (`vm.overcommit_memory`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overcommit {
+    /// All but what is obviously too much.
+    Guess,
+    /// Everything.
+    Always,
+    /// Nothing beyond the limit.
+    Never,
 }
 
 /// What is known only when the recording ends.
@@ -115,6 +150,42 @@ impl FaultKinds {
     }
 }
 
+impl Limits {
+    /// No limit.
+    pub const NONE: u64 = u64::MAX;
+
+    fn encode(&self, sink: &mut Sink) {
+        sink.varint(self.mappings);
+        sink.byte(match self.overcommit {
+            Overcommit::Guess => 0,
+            Overcommit::Always => 1,
+            Overcommit::Never => 2,
+        });
+        let rest = [self.overcommit_ratio, self.overcommit_bytes];
+        rest.into_iter().for_each(|value| sink.varint(value));
+        let resources = [self.address_space, self.data, self.stack, self.locked];
+        resources.into_iter().for_each(|value| sink.varint(value));
+    }
+
+    fn decode(cursor: &mut Cursor<'_>) -> Result<Limits, Malformed> {
+        Ok(Limits {
+            mappings: cursor.varint()?,
+            overcommit: match cursor.byte()? {
+                0 => Overcommit::Guess,
+                1 => Overcommit::Always,
+                2 => Overcommit::Never,
+                _ => return Err(Malformed),
+            },
+            overcommit_ratio: cursor.varint()?,
+            overcommit_bytes: cursor.varint()?,
+            address_space: cursor.varint()?,
+            data: cursor.varint()?,
+            stack: cursor.varint()?,
+            locked: cursor.varint()?,
+        })
+    }
+}
+
 impl Header {
     /// The payload: four fixed-width counts first, so that the writer can fill them in at the end.
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -141,6 +212,10 @@ impl Header {
         sink.varint(self.command.len() as u64);
         for argument in &self.command {
             sink.string(argument);
+        }
+        sink.byte(u8::from(self.limits.is_some()));
+        if let Some(limits) = &self.limits {
+            limits.encode(&mut sink);
         }
         sink.into_bytes()
     }
@@ -170,10 +245,19 @@ impl Header {
         let ring_bytes = cursor.varint()?;
         let kernel = cursor.string()?;
         let program = Program { name: cursor.string()?, version: cursor.string()? };
-        let mut command = Vec::new();
-        for _ in 0..cursor.varint()? {
-            command.push(cursor.string()?);
+        let arguments = cursor.varint()?;
+        if arguments > ARGUMENTS_MAX {
+            return Err(Malformed);
         }
+        let command = (0..arguments).map(|_| cursor.string()).collect::<Result<Vec<_>, _>>()?;
+        let limits = match version {
+            1 => None,
+            _ => match cursor.byte()? {
+                0 => None,
+                1 => Some(Limits::decode(&mut cursor)?),
+                _ => return Err(Malformed),
+            },
+        };
         if !cursor.is_empty() || !page_size.is_power_of_two() {
             return Err(Malformed);
         }
@@ -189,6 +273,7 @@ impl Header {
             thp_disabled,
             faults,
             ring_bytes,
+            limits,
             totals,
             events,
         })

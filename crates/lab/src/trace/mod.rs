@@ -24,14 +24,17 @@ pub use error::TraceError;
 pub use event::{
     Access, Event, EventKind, FileId, ForkKind, MapCause, PathId, PopulateCause, Syscall, clone_flags,
 };
-pub use header::{Clock, FaultKinds, Header, Program, Tier, Totals};
+pub use header::{Clock, FaultKinds, Header, Limits, Overcommit, Program, Tier, Totals};
 pub use layout::{Layouts, Mapping, mmap_length};
 pub use reader::TraceReader;
 pub use settle::{Placed, Settled};
 pub use writer::{TraceWriter, Written};
 
-/// The format version that this build writes, and the only one it reads.
-pub const VERSION: u16 = 1;
+/// The format version that this build writes.
+pub const VERSION: u16 = 2;
+
+/// The oldest format version that this build reads: its header ends without limits.
+pub const OLDEST_VERSION: u16 = 1;
 
 /// The first eight bytes of every trace.
 pub const MAGIC: [u8; 8] = *b"QTRACE\r\n";

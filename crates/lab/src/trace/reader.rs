@@ -8,7 +8,9 @@ use zstd::stream::read::Decoder as Zstd;
 
 use super::decode::Decoder;
 use super::wire::{Cursor, Malformed};
-use super::{CHUNK_MAX, Event, HEADER_MAX, Header, MAGIC, PathId, TraceError, VERSION, WINDOW_LOG};
+use super::{
+    CHUNK_MAX, Event, HEADER_MAX, Header, MAGIC, OLDEST_VERSION, PathId, TraceError, VERSION, WINDOW_LOG,
+};
 
 /// Bytes before the payload of a chunk.
 const CHUNK_HEAD: u64 = 8;
@@ -18,7 +20,7 @@ const CHUNK_HEAD: u64 = 8;
 const EXPANDED_MOST: u64 = 256;
 
 /// Besides these.
-const EXPANDED_FREE: u64 = 16 << 20;
+const EXPANDED_FREE: u64 = 4 << 20;
 
 /// A source, and how many bytes it gave.
 struct Counted<R> {
@@ -75,7 +77,7 @@ impl<R: Read> TraceReader<R> {
             return Err(if cut { TraceError::Truncated } else { TraceError::NotATrace });
         }
         let found = u16::from_le_bytes(fixed(&mut source)?);
-        if found != VERSION {
+        if !(OLDEST_VERSION..=VERSION).contains(&found) {
             return Err(TraceError::WrongVersion { found, supported: VERSION });
         }
         let corrupt = TraceError::Corrupt { at: 0 };

@@ -3,8 +3,8 @@
 #![allow(dead_code)]
 
 use lab::trace::{
-    Access, Call, Clock, Event, EventKind, FaultKinds, Header, MapCause, PathId, Program, Syscall, Tier,
-    Totals, TraceWriter, VERSION,
+    Access, Call, Clock, Event, EventKind, FaultKinds, Header, Limits, MapCause, PathId, Program, Syscall,
+    Tier, Totals, TraceWriter, VERSION,
 };
 
 /// Where the heap of these programs starts.
@@ -17,6 +17,7 @@ const LINUX_NS: u64 = 1000;
 pub(crate) struct SmallTrace {
     events: Vec<Event>,
     tier: Tier,
+    limits: Option<Limits>,
 }
 
 impl SmallTrace {
@@ -64,6 +65,11 @@ impl SmallTrace {
         self.tier = Tier::User;
     }
 
+    /// The program started under these limits.
+    pub(crate) fn under(&mut self, limits: Limits) {
+        self.limits = Some(limits);
+    }
+
     /// Writes the trace to a file that goes with the value.
     pub(crate) fn write(&self) -> tempfile::TempPath {
         let path = tempfile::NamedTempFile::new().expect("a temporary file").into_temp_path();
@@ -79,6 +85,7 @@ impl SmallTrace {
             thp_disabled: true,
             faults: FaultKinds::of(self.tier),
             ring_bytes: 1 << 20,
+            limits: self.limits,
             totals: Totals::default(),
             events: 0,
         };
@@ -92,7 +99,7 @@ impl SmallTrace {
 
 /// A program, process 10, that has just started.
 pub(crate) fn program() -> SmallTrace {
-    let mut trace = SmallTrace { events: Vec::new(), tier: Tier::Privileged };
+    let mut trace = SmallTrace { events: Vec::new(), tier: Tier::Privileged, limits: None };
     trace.exec(10);
     trace
 }

@@ -8,6 +8,7 @@ mod batches;
 mod failures;
 mod forming;
 mod gigantic;
+mod linux;
 mod mappings;
 mod reclaim;
 mod threads;

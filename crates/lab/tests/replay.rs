@@ -269,8 +269,10 @@ fn an_answer_that_is_not_linuxs_is_told_and_fails_a_check() {
 #[test]
 fn a_failed_lock_has_locked_a_part() {
     let (addr, len) = (0x7000_0000_0000, 0x4000);
-    for (stop, locked) in [(call(Call::Munmap, [addr + 0x2000, 0x1000, 0, 0, 0, 0], 0), 0x2000),
-        (call(Call::Mprotect, [addr + 0x2000, 0x1000, 0, 0, 0, 0], 0), len)] {
+    for (stop, locked) in [
+        (call(Call::Munmap, [addr + 0x2000, 0x1000, 0, 0, 0, 0], 0), 0x2000),
+        (call(Call::Mprotect, [addr + 0x2000, 0x1000, 0, 0, 0, 0], 0), len),
+    ] {
         let mut trace = program();
         trace.event(10, anonymous(addr, len));
         trace.event(10, stop);

@@ -99,7 +99,9 @@ impl Family {
     /// At the hint if that is free. It is not raised to the lowest address, as that of `mmap` is.
     fn place_near(&self, id: SpaceId, hint: Option<u64>, len: u64) -> Result<Place, MmError> {
         match hint {
-            Some(hint) if hint != 0 && hint < self.rules.user_start && !self.space(id).any_in(hint, hint + len) => {
+            Some(hint)
+                if hint != 0 && hint < self.rules.user_start && !self.space(id).any_in(hint, hint + len) =>
+            {
                 Err(MmError::NotPermitted)
             }
             Some(hint) if hint != 0 && self.is_legal(id, hint, len) => Ok(Place::At(hint)),

@@ -188,7 +188,8 @@ fn a_lock_stays_where_it_failed() {
 fn a_move_that_leaves_a_mapping_takes_a_wish() {
     let (mut family, id) = family();
     anonymous(&mut family, id, 0, 4);
-    let place = |family: &Family, hint| family.place_remap(id, page(0), 2 * PAGE, 2 * PAGE, Remap::DontUnmap(hint));
+    let place =
+        |family: &Family, hint| family.place_remap(id, page(0), 2 * PAGE, 2 * PAGE, Remap::DontUnmap(hint));
     for bad in [page(9) + 1, page(1), 1 << 47] {
         assert_eq!(place(&family, bad), Err(MmError::Invalid), "{bad:#x}");
     }

@@ -23,20 +23,12 @@ pub(crate) const SIGNALS: [(FaultError, (i32, i32)); 3] = [
     (FaultError::BeyondEnd, (libc::SIGBUS, 2)),
 ];
 
-/// The library's name for what a system call failed with.
-///
-/// # Panics
-/// When it has none.
-pub(crate) fn verb_error(error: &std::io::Error) -> MmError {
-    let named = ERRNO.iter().find(|(_, errno)| error.raw_os_error() == Some(*errno));
-    named.unwrap_or_else(|| panic!("{error} has no name in the library")).0
+/// The library's name for what a system call failed with, if it has one.
+pub(crate) fn verb_error(error: &std::io::Error) -> Option<MmError> {
+    ERRNO.iter().find(|(_, errno)| error.raw_os_error() == Some(*errno)).map(|(error, _)| *error)
 }
 
-/// The library's name for a signal and its code.
-///
-/// # Panics
-/// When it has none.
-pub(crate) fn fault_error(raised: (i32, i32)) -> FaultError {
-    let named = SIGNALS.iter().find(|(_, signal)| *signal == raised);
-    named.unwrap_or_else(|| panic!("signal {raised:?} has no name in the library")).0
+/// The library's name for a signal and its code, if it has one.
+pub(crate) fn fault_error(raised: (i32, i32)) -> Option<FaultError> {
+    SIGNALS.iter().find(|(_, signal)| *signal == raised).map(|(error, _)| *error)
 }

@@ -22,6 +22,8 @@ pub(crate) enum LeftOut {
     Large,
     /// The row "the lowest address".
     LowAddress,
+    /// The row "an address that reads as an error".
+    ErrorAddress,
     /// The row "more memory than there is".
     Overcommit,
     /// The row "edges that Linux keeps".
@@ -75,6 +77,7 @@ pub(crate) fn left_out(op: &Op, before: &Before<'_>) -> Option<LeftOut> {
         (before.is_foreign(op), LeftOut::Foreign),
         (before.is_large(op), LeftOut::Large),
         (is_low(op), LeftOut::LowAddress),
+        (is_error_address(op), LeftOut::ErrorAddress),
         (before.overcommits(op), LeftOut::Overcommit),
         (is_own_place(op), LeftOut::OwnPlace),
         (before.crosses_kept_edge(op), LeftOut::KeptEdge),
@@ -128,7 +131,8 @@ impl Before<'_> {
                     To::FixedTo(to) | To::FixedDontUnmap(to) => absolute(to),
                     _ => 0,
                 };
-                let goes = target.checked_add(new).is_none_or(|end| end > USER_END) || self.is_ours(target, new);
+                let goes =
+                    target.checked_add(new).is_none_or(|end| end > USER_END) || self.is_ours(target, new);
                 new == 0 || new > USER_END || goes && self.is_ours(start, len)
             }
             // Beyond is no address of a program's, and for some of them the processor has a signal of its own.
@@ -138,7 +142,7 @@ impl Before<'_> {
 
     fn is_large(&self, op: &Op) -> bool {
         let most = MOST_PAGES * PAGE;
-        let heap = |at: At| self.ours.iter().any(|range| range.start > TOP && absolute(at) - range.start > most);
+        let heap = self.ours.iter().find(|range| range.start > TOP);
         match *op {
             Op::Mmap(map) => {
                 let brings = map.populate || map.locked || self.locks;
@@ -149,13 +153,17 @@ impl Before<'_> {
             | Op::Madvise(at, len, Advice::PopulateRead | Advice::PopulateWrite) => {
                 let start = absolute(at) & !(PAGE - 1);
                 let end = start.saturating_add(round_up(len));
-                self.mapped_up_to(start, end) - start > most && start < USER_END
+                start < USER_END && self.mapped_up_to(start, end) - start > most
             }
             Op::Mlockall(..) => {
                 let touchable = self.vmas.iter().filter(|vma| vma.prot != Prot::None);
                 touchable.map(Vma::len).sum::<u64>() > 4 * most
             }
-            Op::Brk(at) => self.locks && absolute(at) >= TOP && heap(at),
+            Op::Brk(at) => {
+                self.locks
+                    && heap
+                        .is_some_and(|heap| absolute(at) > heap.start + most && heap.contains(&absolute(at)))
+            }
             _ => false,
         }
     }
@@ -209,6 +217,11 @@ fn is_low(op: &Op) -> bool {
         Op::Mremap(_, _, _, To::DontUnmap(to)) => absolute(to) != 0 && low(to),
         _ => false,
     }
+}
+
+fn is_error_address(op: &Op) -> bool {
+    let error = |at: At| absolute(at) > u64::MAX - PAGE;
+    matches!(*op, Op::Mmap(map) if map.placement != Placement::Hint && error(map.at))
 }
 
 fn is_own_place(op: &Op) -> bool {

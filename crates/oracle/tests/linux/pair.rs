@@ -13,7 +13,7 @@ use oracle::subject::{Subject, Who};
 use quire::error::{FaultError, MmError};
 
 use crate::known::{Before, LeftOut, left_out};
-use crate::subject::{Linux, TOP, USER_END};
+use crate::subject::{Linux, USER_END};
 
 /// Address spaces at a time.
 const MOST_SPACES: usize = 4;
@@ -68,12 +68,12 @@ impl<'p> Pair<'p> {
     /// Both with one empty address space (number 0) and the same files.
     pub(crate) fn new(linux: Linux, mut quire: Quire<'p>, cpus: usize, seed: u64) -> Result<Self, MmError> {
         let first = Who { cpu: 0, space: 0 };
-        let mut from = TOP;
-        let [_, heap] = linux.ranges();
-        for (start, end) in [(heap.start, heap.end), (USER_END, USER_END)] {
-            let filler = Map { addr: from, len: start - from, ..Map::anonymous(0, 0, Prot::None) };
-            quire.mmap(first, &filler)?;
-            from = end;
+        let mut from = 0;
+        for ours in linux.ranges().into_iter().chain([USER_END..USER_END]) {
+            if from > 0 {
+                quire.mmap(first, &Map::anonymous(from, ours.start - from, Prot::None))?;
+            }
+            from = ours.end;
         }
         Ok(Self {
             linux,
@@ -107,7 +107,8 @@ impl<'p> Pair<'p> {
                 cpu: usize::from(step.cpu) % self.cpus,
                 space: self.live[usize::from(step.space) % self.live.len()],
             };
-            self.step(who, &step.op).map_err(|what| format!("after operation {n}, {:x?}: {what}", step.op))?;
+            self.step(who, &step.op)
+                .map_err(|what| format!("after operation {n}, {:x?}: {what}", step.op))?;
             if n % 64 == 63 {
                 self.quire.check(false)?;
             }
@@ -141,8 +142,9 @@ impl<'p> Pair<'p> {
             Op::Exit => self.exit(who),
             Op::Touch(at, pages) => {
                 let start = at.resolve(&[]);
-                (0..u64::from(pages).min(64))
-                    .try_for_each(|page| self.both(who, &Op::Store(At::Absolute(start.wrapping_add(page * PAGE)), 0)))?;
+                (0..u64::from(pages).min(64)).try_for_each(|page| {
+                    self.both(who, &Op::Store(At::Absolute(start.wrapping_add(page * PAGE)), 0))
+                })?;
                 self.compare(who)
             }
             _ => {

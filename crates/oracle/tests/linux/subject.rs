@@ -54,7 +54,8 @@ fn map_flags(map: &Map) -> u64 {
         (map.populate, libc::MAP_POPULATE),
         (map.locked, libc::MAP_LOCKED),
     ];
-    let flags = set.into_iter().filter(|(set, _)| *set).fold(sharing | placement, |flags, (_, flag)| flags | flag);
+    let flags =
+        set.into_iter().filter(|(set, _)| *set).fold(sharing | placement, |flags, (_, flag)| flags | flag);
     flags as u64
 }
 
@@ -117,8 +118,9 @@ impl Linux {
     }
 
     /// What belongs to the tests, ascending.
-    pub(crate) fn ranges(&self) -> [Range<u64>; 2] {
-        [0..TOP, self.heap..self.heap + self.heap_room]
+    pub(crate) fn ranges(&self) -> Vec<Range<u64>> {
+        let all = [0..TOP, self.heap..self.heap + self.heap_room];
+        all.into_iter().filter(|range| !range.is_empty()).collect()
     }
 
     fn child(&self, space: SpaceId) -> &Child {
@@ -126,11 +128,15 @@ impl Linux {
     }
 
     fn call(&self, who: Who, number: libc::c_long, args: &[u64]) -> Result<u64, MmError> {
-        self.child(who.space).call(number, args).map_err(|error| verb_error(&error))
+        let unnamed = |error| panic!("call {number} of {args:x?}: {error} has no name in the library");
+        let answer = self.child(who.space).call(number, args);
+        answer.map_err(|error| verb_error(&error).unwrap_or_else(|| unnamed(error)))
     }
 
     fn access(&self, who: Who, order: Order, addr: u64, word: u64) -> Result<u64, FaultError> {
-        self.child(who.space).access(order, addr, word).map_err(fault_error)
+        let unnamed = |raised| panic!("{order:?} at {addr:#x}: signal {raised:?} has no name in the library");
+        let answer = self.child(who.space).access(order, addr, word);
+        answer.map_err(|raised| fault_error(raised).unwrap_or_else(|| unnamed(raised)))
     }
 }
 
@@ -146,7 +152,8 @@ fn prepare(child: &Child, heap_room: u64) -> io::Result<u64> {
     let mut from = TOP;
     let foreign = std::fs::read_to_string(format!("/proc/{}/maps", child.pid()))?;
     for line in foreign.lines() {
-        let (start, end) = line.split_once(' ').and_then(|(range, _)| range.split_once('-')).expect("a range");
+        let (start, end) =
+            line.split_once(' ').and_then(|(range, _)| range.split_once('-')).expect("a range");
         let number = |text: &str| u64::from_str_radix(text, 16).expect("hexadecimal");
         let (start, end) = (number(start), number(end).min(USER_END));
         assert!(start >= TOP, "{line} is where the window should be");
@@ -172,7 +179,10 @@ fn fill(child: &Child, start: u64, end: u64) -> io::Result<()> {
 pub(crate) fn locks_freely() -> bool {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: asks for numbers, and has room for them.
-    unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) == 0 && (limit.rlim_max == libc::RLIM_INFINITY || libc::geteuid() == 0) }
+    unsafe {
+        libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) == 0
+            && (limit.rlim_max == libc::RLIM_INFINITY || libc::geteuid() == 0)
+    }
 }
 
 impl Subject for Linux {
@@ -219,7 +229,9 @@ impl Subject for Linux {
 
     fn mlockall(&mut self, who: Who, current: bool, future: bool, on_fault: bool) -> Result<(), MmError> {
         let bit = |set: bool, bit: i32| if set { bit as u64 } else { 0 };
-        let flags = bit(current, libc::MCL_CURRENT) | bit(future, libc::MCL_FUTURE) | bit(on_fault, libc::MCL_ONFAULT);
+        let flags = bit(current, libc::MCL_CURRENT)
+            | bit(future, libc::MCL_FUTURE)
+            | bit(on_fault, libc::MCL_ONFAULT);
         self.call(who, libc::SYS_mlockall, &[flags]).map(drop)
     }
 
@@ -235,7 +247,7 @@ impl Subject for Linux {
     fn fork(&mut self, who: Who) -> Result<(), MmError> {
         let taken = |slot: &usize| self.children.iter().flatten().any(|child| child.slot() == *slot);
         let slot = (0..SLOTS).find(|slot| !taken(slot)).expect("fewer address spaces than slots");
-        let child = self.child(who.space).fork(slot).map_err(|error| verb_error(&error))?;
+        let child = self.child(who.space).fork(slot).unwrap_or_else(|error| panic!("fork: {error}"));
         self.children.push(Some(child));
         Ok(())
     }
@@ -259,9 +271,7 @@ impl Subject for Linux {
 
     fn vmas(&mut self, space: SpaceId) -> Vec<Vma> {
         let path = format!("/proc/{}/smaps", self.child(space).pid());
-        let ranges = self.ranges();
-        let ranges = if self.heap_room > 0 { &ranges[..] } else { &ranges[..1] };
-        smaps::mappings(&path, ranges, |inode| self.inodes.get(&inode).copied())
+        smaps::mappings(&path, &self.ranges(), |inode| self.inodes.get(&inode).copied())
     }
 
     fn resident(&mut self, _space: SpaceId) -> Option<Resident> {

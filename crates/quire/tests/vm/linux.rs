@@ -24,7 +24,11 @@ fn a_lock_that_fails_stays_where_it_got_to() {
             mm.munmap(page(3), PAGE).unwrap();
             mm.mprotect(page(6), PAGE, Protection::NONE).unwrap();
             assert_eq!(mm.mlock(page(0), 8 * PAGE, false), Err(MmError::NoMemory), "a hole");
-            assert_eq!((mm.rss().locked, mm.rss().anon), (3, 0), "locked up to the hole, and nothing brought in");
+            assert_eq!(
+                (mm.rss().locked, mm.rss().anon),
+                (3, 0),
+                "locked up to the hole, and nothing brought in"
+            );
             assert_eq!(mm.madvise(page(2), PAGE, Advice::DontNeed), Err(MmError::Invalid));
             assert_eq!(mm.madvise(page(4), PAGE, Advice::DontNeed), Ok(()));
             assert_eq!(mm.mlock(page(4), 4 * PAGE, false), Err(MmError::NoMemory), "no access");
@@ -53,16 +57,22 @@ fn a_move_that_leaves_a_mapping_takes_a_wish_and_refuses_a_bad_one() {
             let len = 4 * PAGE;
             mm.mmap(&anonymous(BASE, len)).unwrap();
             store(machine, mm, BASE, 7).unwrap();
-            let bad = [VirtAddr(BASE + 64 * PAGE + 1), page(2), VirtAddr(1 << 47), VirtAddr(u64::MAX - PAGE + 1)];
+            let bad =
+                [VirtAddr(BASE + 64 * PAGE + 1), page(2), VirtAddr(1 << 47), VirtAddr(u64::MAX - PAGE + 1)];
             for hint in bad {
-                assert_eq!(mm.mremap(page(0), len, len, Remap::DontUnmap(hint)), Err(MmError::Invalid), "{hint:?}");
+                assert_eq!(
+                    mm.mremap(page(0), len, len, Remap::DontUnmap(hint)),
+                    Err(MmError::Invalid),
+                    "{hint:?}"
+                );
             }
             let low = VirtAddr(PAGE);
             assert_eq!(mm.mremap(page(0), len, len, Remap::DontUnmap(low)), Err(MmError::NotPermitted));
             assert_eq!(mm.mremap(page(0), len, len, Remap::DontUnmap(page(64))), Ok(page(64)));
             let there = mm.mremap(page(0), len, len, Remap::DontUnmap(page(66))).unwrap();
             assert!(there != page(66), "something is there");
-            let fixed = quire::vm::MapRequest { placement: Placement::FixedNoReplace, ..anonymous(BASE, len) };
+            let fixed =
+                quire::vm::MapRequest { placement: Placement::FixedNoReplace, ..anonymous(BASE, len) };
             assert_eq!(mm.mmap(&fixed), Err(MmError::Exists), "an empty mapping was left");
         });
     });

@@ -46,7 +46,8 @@ extern "C" fn raised(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
     unsafe {
         let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
         let at = registers[libc::REG_RIP as usize] as usize;
-        let (first, end) = (oracle_access_load as *const () as usize, oracle_access_raised as *const () as usize);
+        let (first, end) =
+            (oracle_access_load as *const () as usize, oracle_access_raised as *const () as usize);
         if !(first..end).contains(&at) {
             libc::_exit(99);
         }

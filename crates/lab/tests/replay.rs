@@ -265,6 +265,55 @@ fn an_answer_that_is_not_linuxs_is_told_and_fails_a_check() {
     assert!(text(&both.stdout).contains("no divergence"), "the other trace is replayed all the same");
 }
 
+/// A hole or memory without rights stops a lock, and what is before it is locked: it cannot be given up then.
+#[test]
+fn a_failed_lock_has_locked_a_part() {
+    let (addr, len) = (0x7000_0000_0000, 0x4000);
+    for (stop, locked) in [
+        (call(Call::Munmap, [addr + 0x2000, 0x1000, 0, 0, 0, 0], 0), 0x2000),
+        (call(Call::Mprotect, [addr + 0x2000, 0x1000, 0, 0, 0, 0], 0), len),
+    ] {
+        let mut trace = program();
+        trace.event(10, anonymous(addr, len));
+        trace.event(10, stop);
+        trace.event(10, call(Call::Mlock, [addr, len, 0, 0, 0, 0], -12));
+        for page in (0..len).step_by(0x1000).filter(|page| locked == len || *page != 0x2000) {
+            let result = if page < locked { -22 } else { 0 };
+            trace.event(10, call(Call::Madvise, [addr + page, 0x1000, 4, 0, 0, 0], result));
+        }
+        trace.exit(10);
+        let line = &lines(&["--check"], &[&trace.write()])[0];
+        assert_eq!(number(line, "/differences"), 0, "{line}");
+    }
+}
+
+/// A limit refuses a lock whole.
+#[test]
+fn a_lock_that_a_limit_refused_has_locked_nothing() {
+    let (addr, len) = (0x7000_0000_0000, 0x4000);
+    let mut trace = program();
+    trace.event(10, anonymous(addr, len));
+    trace.event(10, call(Call::Mlock, [addr, len, 0, 0, 0, 0], -12));
+    trace.event(10, call(Call::Madvise, [addr, len, 4, 0, 0, 0], 0));
+    trace.exit(10);
+    let line = &lines(&["--check"], &[&trace.write()])[0];
+    assert_eq!(number(line, "/differences"), 0, "{line}");
+}
+
+/// An address that would not be taken is refused all the same.
+#[test]
+fn a_move_that_leaves_a_mapping_and_names_a_bad_address_fails() {
+    let addr = 0x7000_0000_0000;
+    let mut trace = program();
+    trace.event(10, anonymous(addr, 0x4000));
+    for target in [addr + 1, addr + 0x1000, 1 << 47] {
+        trace.event(10, call(Call::Mremap, [addr, 0x2000, 0x2000, 5, target, 0], -22));
+    }
+    trace.exit(10);
+    let line = &lines(&["--check"], &[&trace.write()])[0];
+    assert_eq!(number(line, "/differences"), 0, "{line}");
+}
+
 #[test]
 fn what_is_recorded_here_can_be_replayed_here() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -224,7 +224,7 @@ impl<S: Subject> Lockstep<S> {
         let to = match to {
             To::InPlace => Remap::InPlace,
             To::MayMove => Remap::MayMove,
-            To::DontUnmap => Remap::DontUnmap,
+            To::DontUnmap(hint) => Remap::DontUnmap(self.at(hint)),
             To::FixedTo(at) => Remap::Fixed(self.at(at)),
             To::FixedDontUnmap(at) => Remap::FixedDontUnmap(self.at(at)),
         };

@@ -6,6 +6,7 @@ use super::processes::Key;
 use super::replayer::Replayer;
 use super::verb::{PAGE, Verb};
 use crate::trace::{Event, EventKind, FileId, MapCause, Syscall};
+use quire::arch::Protection;
 use quire::error::MmError;
 
 impl Replayer<'_> {
@@ -39,7 +40,10 @@ impl Replayer<'_> {
                 }
                 None => self.differs(|| format!("nothing is attached at {addr:#x}")),
             },
-            Plan::Skip => {
+            Plan::FailedLock(verb) if self.refuses_lock(key, &verb) => {
+                self.verb(key, &verb, Answer::Failure, None).map(drop)
+            }
+            Plan::FailedLock(_) | Plan::Skip => {
                 *self.counts.skipped.entry(name).or_default() += 1;
                 Ok(())
             }
@@ -142,6 +146,21 @@ impl Replayer<'_> {
     fn lies_in_one(&self, key: Key, verb: &Verb) -> bool {
         let Verb::Mremap { addr, old, .. } = *verb else { return false };
         self.mapping_at(key, addr).is_some_and(|(start, len)| addr.saturating_add(old) <= start + len)
+    }
+
+    /// Whether the range of a lock has a hole, or memory that cannot be brought in, so that no limit is needed to refuse it.
+    fn refuses_lock(&self, key: Key, verb: &Verb) -> bool {
+        let Verb::Mlock { addr, len, on_fault } = *verb else { return false };
+        let end = addr.checked_add(len).and_then(|end| end.checked_next_multiple_of(PAGE));
+        let (mut at, Some(end)) = (addr & !(PAGE - 1), end) else { return false };
+        let mut refuses = false;
+        self.processes.get(key).mm.vmas(|vma| {
+            if vma.range.start.0 <= at && at < vma.range.end.0.min(end) {
+                refuses |= vma.protection == Protection::NONE && !on_fault;
+                at = vma.range.end.0;
+            }
+        });
+        refuses || at < end
     }
 
     /// The mapping that holds an address: its start and length.

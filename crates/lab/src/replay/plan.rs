@@ -27,6 +27,8 @@ pub(super) enum Plan {
     Heap { ask: u64, got: u64 },
     /// `shmdt` of what is mapped at this address.
     Detach(u64),
+    /// A lock that failed: for a limit, which changed nothing, or for what the range holds, and then a part is locked.
+    FailedLock(Verb),
     /// It changes nothing that Quire models, or failed for a reason that Quire cannot know.
     Skip,
     /// It is told by other events.
@@ -53,11 +55,8 @@ pub(super) fn plan(call: &Syscall, number: impl FnMut(&FileId) -> u64) -> Plan {
         Call::Mremap => plan_mremap(call),
         Call::Madvise => plan_madvise(call),
         Call::Brk => Plan::Heap { ask: first, got: call.result as u64 },
-        Call::Mlock => judged(call, Verb::Mlock { addr: first, len: second, on_fault: false }, &[]),
-        Call::Mlock2 => {
-            let verb = Verb::Mlock { addr: first, len: second, on_fault: third & 1 != 0 };
-            judged(call, verb, &[])
-        }
+        Call::Mlock => plan_mlock(call, false),
+        Call::Mlock2 => plan_mlock(call, third & 1 != 0),
         Call::Munlock => judged(call, Verb::Munlock { addr: first, len: second }, &[ENOMEM, EINVAL]),
         Call::Mlockall => {
             let bit = |bit: u64| first & bit != 0;
@@ -78,6 +77,15 @@ fn judged(call: &Syscall, verb: Verb, telling: &[i64]) -> Plan {
         true => Plan::Do(verb, Answer::Done),
         false if telling.contains(&call.result) => Plan::Do(verb, Answer::Failure),
         false => Plan::Skip,
+    }
+}
+
+fn plan_mlock(call: &Syscall, on_fault: bool) -> Plan {
+    let [addr, len, ..] = call.args;
+    let verb = Verb::Mlock { addr, len, on_fault };
+    match call.result {
+        ENOMEM => Plan::FailedLock(verb),
+        _ => judged(call, verb, &[]),
     }
 }
 
@@ -154,7 +162,7 @@ fn plan_mremap(call: &Syscall) -> Plan {
     let to = match (flags & FIXED != 0, leaves) {
         (true, true) => Remap::FixedDontUnmap(VirtAddr(target)),
         (true, false) => Remap::Fixed(VirtAddr(target)),
-        (false, true) => Remap::DontUnmap,
+        (false, true) => Remap::DontUnmap(VirtAddr(target)),
         (false, false) if flags & MAYMOVE != 0 => Remap::MayMove,
         (false, false) => Remap::InPlace,
     };
@@ -176,6 +184,8 @@ fn plan_madvise(call: &Syscall) -> Plan {
     let verb = Verb::Madvise { addr, len, advice };
     match advice {
         Advice::DontNeed | Advice::Free => judged(call, verb, &[ENOMEM, EINVAL]),
+        // What is mapped around a hole has the advice.
+        Advice::HugePage | Advice::NoHugePage => judged(call, verb, &[ENOMEM]),
         _ => judged(call, verb, &[]),
     }
 }

@@ -42,7 +42,7 @@ pub fn remap(to: Remap) -> vm::Remap {
         Remap::InPlace => vm::Remap::InPlace,
         Remap::MayMove => vm::Remap::MayMove,
         Remap::Fixed(to) => vm::Remap::Fixed(VirtAddr(to)),
-        Remap::DontUnmap => vm::Remap::DontUnmap,
+        Remap::DontUnmap(hint) => vm::Remap::DontUnmap(VirtAddr(hint)),
         Remap::FixedDontUnmap(to) => vm::Remap::FixedDontUnmap(VirtAddr(to)),
     }
 }

@@ -280,14 +280,14 @@ impl Draw {
             0 => To::InPlace,
             1 | 2 => To::MayMove,
             3 => To::FixedTo(self.at(rng, false)),
-            _ if rng.bool() => To::DontUnmap,
+            _ if rng.bool() => To::DontUnmap(if rng.bool() { At::Null } else { self.at(rng, false) }),
             _ => To::FixedDontUnmap(self.at(rng, false)),
         }
     }
 
     fn remap(&self, rng: &mut Rng) -> Op {
         let (at, old, to) = (self.at(rng, false), self.len(rng), self.to(rng));
-        let same = matches!(to, To::DontUnmap | To::FixedDontUnmap(_)) || rng.u32(..3) == 0;
+        let same = matches!(to, To::DontUnmap(_) | To::FixedDontUnmap(_)) || rng.u32(..3) == 0;
         Op::Mremap(at, old, if same { old } else { self.len(rng) }, to)
     }
 

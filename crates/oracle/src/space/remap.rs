@@ -15,9 +15,9 @@ pub enum Remap {
     MayMove,
     /// It moves there; what is mapped there goes (`MREMAP_MAYMOVE | MREMAP_FIXED`).
     Fixed(u64),
-    /// It moves and leaves an empty mapping (`MREMAP_MAYMOVE | MREMAP_DONTUNMAP`).
-    DontUnmap,
-    /// Both.
+    /// It moves, there if nothing is there, and leaves an empty mapping (`MREMAP_MAYMOVE | MREMAP_DONTUNMAP`).
+    DontUnmap(u64),
+    /// It moves there, what is there goes, and leaves an empty mapping.
     FixedDontUnmap(u64),
 }
 
@@ -30,8 +30,16 @@ impl Remap {
         }
     }
 
+    /// The address that was given, to go to or to try.
+    fn named(self) -> Option<u64> {
+        match self {
+            Self::Fixed(to) | Self::FixedDontUnmap(to) | Self::DontUnmap(to) => Some(to),
+            _ => None,
+        }
+    }
+
     fn leaves_mapping(self) -> bool {
-        matches!(self, Self::DontUnmap | Self::FixedDontUnmap(_))
+        matches!(self, Self::DontUnmap(_) | Self::FixedDontUnmap(_))
     }
 }
 
@@ -68,7 +76,7 @@ impl Family {
             return if inside || whole || shrinks_inside { Ok(Place::At(to)) } else { Err(MmError::Fault) };
         }
         if moves {
-            return if inside { Ok(Place::Anywhere) } else { Err(MmError::Fault) };
+            return if inside { self.place_near(id, to.named(), new) } else { Err(MmError::Fault) };
         }
         if old >= new && old != 0 {
             return Ok(Place::At(addr));
@@ -88,12 +96,25 @@ impl Family {
         }
     }
 
+    /// At the hint if that is free. It is not raised to the lowest address, as that of `mmap` is.
+    fn place_near(&self, id: SpaceId, hint: Option<u64>, len: u64) -> Result<Place, MmError> {
+        match hint {
+            Some(hint)
+                if hint != 0 && hint < self.rules.user_start && !self.space(id).any_in(hint, hint + len) =>
+            {
+                Err(MmError::NotPermitted)
+            }
+            Some(hint) if hint != 0 && self.is_legal(id, hint, len) => Ok(Place::At(hint)),
+            _ => Ok(Place::Anywhere),
+        }
+    }
+
     fn check_remap(&self, addr: u64, old: u64, new: u64, to: Remap) -> Result<(), MmError> {
         let end = self.rules.user_end;
         if !addr.is_multiple_of(PAGE) || new == 0 || new > end {
             return Err(MmError::Invalid);
         }
-        if let Some(to) = to.target() {
+        if let Some(to) = to.named() {
             let overlap = addr.wrapping_add(old) > to && to.wrapping_add(new) > addr;
             if to > end - new || !to.is_multiple_of(PAGE) || overlap {
                 return Err(MmError::Invalid);
@@ -101,6 +122,9 @@ impl Family {
         }
         if to.leaves_mapping() && old != new {
             return Err(MmError::Invalid);
+        }
+        if to.target().is_some_and(|to| to < self.rules.user_start) {
+            return Err(MmError::NotPermitted);
         }
         Ok(())
     }

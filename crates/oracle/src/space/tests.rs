@@ -174,6 +174,32 @@ fn locked_memory_is_not_dropped_and_not_inherited() {
 }
 
 #[test]
+fn a_lock_stays_where_it_failed() {
+    let (mut family, id) = family();
+    anonymous(&mut family, id, 0, 4);
+    family.mprotect(id, page(2), PAGE, Prot::None).unwrap();
+    assert_eq!(family.mlock(id, page(0), 4 * PAGE, false), Err(MmError::NoMemory), "no access");
+    assert_eq!(family.space(id).locked_bytes(), 4 * PAGE, "all is locked");
+    assert_eq!(family.bounds(id).anon_least, 2, "and brought in up to there");
+    assert_eq!(family.madvise(id, page(3), PAGE, Advice::DontNeed), Err(MmError::Invalid));
+}
+
+#[test]
+fn a_move_that_leaves_a_mapping_takes_a_wish() {
+    let (mut family, id) = family();
+    anonymous(&mut family, id, 0, 4);
+    let place =
+        |family: &Family, hint| family.place_remap(id, page(0), 2 * PAGE, 2 * PAGE, Remap::DontUnmap(hint));
+    for bad in [page(9) + 1, page(1), 1 << 47] {
+        assert_eq!(place(&family, bad), Err(MmError::Invalid), "{bad:#x}");
+    }
+    assert_eq!(place(&family, PAGE), Err(MmError::NotPermitted), "below the lowest address");
+    assert_eq!(place(&family, page(9)), Ok(Place::At(page(9))));
+    assert_eq!(place(&family, page(3)), Ok(Place::Anywhere), "something is there");
+    assert_eq!(place(&family, 0), Ok(Place::Anywhere));
+}
+
+#[test]
 fn a_moved_mapping_takes_its_contents_along() {
     let (mut family, id) = family();
     anonymous(&mut family, id, 0, 4);

@@ -1,106 +1,94 @@
-//! Linux as a subject: system calls inside a window of this process.
+//! Linux as a subject: a child process for each address space.
 
 use std::collections::HashMap;
-use std::ffi::c_void;
 use std::fs::File;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use oracle::ops::{At, HEAP, Op, Step, To, WINDOW};
+use oracle::machine::STACK_LIMIT;
+use oracle::ops::WINDOW;
 use oracle::space::{
-    Advice, Kind, Map, PAGE, PROBE_OFFSETS, Placement, Prot, Remap, SpaceId, Vma, file_word,
+    Advice, Kind, Map, PAGE, PROBE_OFFSETS, Placement, Prot, Remap, Rules, SpaceId, Vma, file_word,
 };
 use oracle::subject::{Resident, Subject, Who};
 use quire::error::{FaultError, MmError};
 
+use crate::child::{Child, Order, SLOTS, memfd};
+use crate::errno::{fault_error, verb_error};
 use crate::smaps;
 
-/// Pages on each side of the window's middle that belong to the tests.
-const HALF: u64 = 1 << 16;
+/// Addresses below belong to the tests, save for those that no program may map.
+pub(crate) const TOP: u64 = WINDOW + (1 << 16) * PAGE;
+/// Bytes that the heap has before something else is in its way.
+pub(crate) const HEAP_ROOM: u64 = 16 << 20;
 
-/// This process's window.
+/// Children of this process, and the files that they map.
 pub(crate) struct Linux {
     files: HashMap<u64, File>,
     inodes: HashMap<u64, u64>,
-    /// A word that system calls copy to and from, so that they make the access and not this program.
-    word: File,
-    /// The last mapping went outside the window and was taken back.
-    outside: bool,
+    children: Vec<Option<Child>>,
+    /// Where the heap starts, at a multiple of 2 MiB: behind this program's own.
+    heap: u64,
+    /// Bytes that the heap has.
+    heap_room: u64,
 }
 
-fn memfd() -> File {
-    // SAFETY: the name is a C string; the descriptor is new and owned by the file.
-    unsafe {
-        let fd = libc::memfd_create(c"oracle".as_ptr(), 0);
-        assert!(fd >= 0, "memfd_create: {}", std::io::Error::last_os_error());
-        File::from_raw_fd(fd)
-    }
-}
-
-fn error() -> MmError {
-    match std::io::Error::last_os_error().raw_os_error() {
-        Some(libc::EINVAL) => MmError::Invalid,
-        Some(libc::ENOMEM) => MmError::NoMemory,
-        Some(libc::EEXIST) => MmError::Exists,
-        Some(libc::EFAULT) => MmError::Fault,
-        Some(libc::EACCES) => MmError::Access,
-        Some(libc::EPERM) => MmError::NotPermitted,
-        Some(libc::EAGAIN) => MmError::Again,
-        Some(libc::EOVERFLOW) => MmError::Overflow,
-        other => panic!("errno {other:?} has no name in the library"),
-    }
-}
-
-fn answer(result: i32) -> Result<(), MmError> {
-    if result == 0 { Ok(()) } else { Err(error()) }
-}
-
-fn at(addr: u64) -> *mut c_void {
-    std::ptr::with_exposed_provenance_mut(addr as usize)
-}
-
-fn prot_bits(prot: Prot) -> i32 {
-    let bit = |set: bool, bit: i32| if set { bit } else { 0 };
+fn prot_bits(prot: Prot) -> u64 {
+    let bit = |set: bool, bit: i32| if set { bit as u64 } else { 0 };
     let read = prot.names_read();
     bit(read, libc::PROT_READ) | bit(prot.writes(), libc::PROT_WRITE) | bit(prot.executes(), libc::PROT_EXEC)
 }
 
-/// The operations of a list that can be done here: those whose addresses lie in the window. MREMAP_DONTUNMAP of a part
-/// of a locked mapping unlocks all of it on Linux, however little moved; the model unlocks the part, so that lists
-/// have either the one or the other.
-pub(crate) fn possible(steps: Vec<Step>) -> Vec<Step> {
-    let locks = |step: &Step| match step.op {
-        Op::Mmap(map) => map.locked,
-        Op::Mlock(..) => true,
-        _ => false,
+fn map_flags(map: &Map) -> u64 {
+    let sharing = if map.shared { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
+    let placement = match map.placement {
+        Placement::Hint => 0,
+        Placement::Fixed => libc::MAP_FIXED,
+        Placement::FixedNoReplace => libc::MAP_FIXED_NOREPLACE,
     };
-    let any_lock = steps.iter().any(locks);
-    let here = |at: &At| matches!(at, At::Window(..));
-    let near = |len: u64| len < HALF * PAGE / 2;
-    let fits = |step: &Step| match &step.op {
-        Op::Mremap(_, _, _, To::FixedDontUnmap(_)) if any_lock => false,
-        Op::Mmap(map) => here(&map.at) && (near(map.len) || map.len == u64::MAX),
-        Op::Mremap(at, old, new, To::FixedTo(to) | To::FixedDontUnmap(to)) => {
-            here(at) && here(to) && near(*old) && near(*new)
-        }
-        Op::Mremap(at, old, new, To::InPlace) => here(at) && near(*old) && near(*new),
-        Op::Munmap(at, len) | Op::Madvise(at, len, _) => here(at) && near(*len),
-        // These stop at the first hole, which the window's end is.
-        Op::Mprotect(at, ..) | Op::Mlock(at, ..) | Op::Munlock(at, ..) => here(at),
-        Op::Store(at, _) | Op::Load(at, _) | Op::Touch(at, _) | Op::Access(at, Kind::Read | Kind::Write) => {
-            here(at)
-        }
-        Op::Truncate(..) => true,
-        _ => false,
+    let set = [
+        (map.file.is_none(), libc::MAP_ANONYMOUS),
+        (map.grows_down, libc::MAP_GROWSDOWN),
+        (map.populate, libc::MAP_POPULATE),
+        (map.locked, libc::MAP_LOCKED),
+    ];
+    let flags =
+        set.into_iter().filter(|(set, _)| *set).fold(sharing | placement, |flags, (_, flag)| flags | flag);
+    flags as u64
+}
+
+fn remap_flags(to: Remap) -> (u64, u64) {
+    let moves = libc::MREMAP_MAYMOVE;
+    let (flags, target) = match to {
+        Remap::InPlace => (0, 0),
+        Remap::MayMove => (moves, 0),
+        Remap::Fixed(to) => (moves | libc::MREMAP_FIXED, to),
+        Remap::DontUnmap(hint) => (moves | libc::MREMAP_DONTUNMAP, hint),
+        Remap::FixedDontUnmap(to) => (moves | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP, to),
     };
-    steps.into_iter().filter(fits).collect()
+    (flags as u64, target)
+}
+
+fn advice_number(advice: Advice) -> u64 {
+    let number = match advice {
+        Advice::DontNeed => libc::MADV_DONTNEED,
+        Advice::Free => libc::MADV_FREE,
+        Advice::WillNeed => libc::MADV_WILLNEED,
+        Advice::HugePage => libc::MADV_HUGEPAGE,
+        Advice::NoHugePage => libc::MADV_NOHUGEPAGE,
+        Advice::PopulateRead => libc::MADV_POPULATE_READ,
+        Advice::PopulateWrite => libc::MADV_POPULATE_WRITE,
+    };
+    number as u64
 }
 
 impl Linux {
-    /// An empty window and these files (number, bytes).
-    pub(crate) fn new(files: &[(u64, u64)]) -> Self {
-        let mut linux = Self { files: HashMap::new(), inodes: HashMap::new(), word: memfd(), outside: false };
-        linux.word.set_len(PAGE).expect("a page of memory");
+    /// A child with an empty window, these files (number, bytes), and so many bytes of room for a heap.
+    pub(crate) fn new(files: &[(u64, u64)], heap_room: u64) -> Self {
+        let mut linux =
+            Self { files: HashMap::new(), inodes: HashMap::new(), children: Vec::new(), heap: 0, heap_room };
         for &(number, bytes) in files {
             let file = memfd();
             file.set_len(bytes).expect("memory for a file");
@@ -113,125 +101,142 @@ impl Linux {
             linux.inodes.insert(file.metadata().expect("open").ino(), number);
             linux.files.insert(number, file);
         }
-        linux.clear();
+        let child = Child::spawn();
+        linux.heap = prepare(&child, heap_room).expect("the child takes orders");
+        linux.children.push(Some(child));
         linux
     }
 
-    fn window() -> std::ops::Range<u64> {
-        WINDOW - HALF * PAGE..WINDOW + HALF * PAGE
+    /// What a model must know of it.
+    pub(crate) fn rules() -> Rules {
+        Rules { stack_limit: STACK_LIMIT, ..Rules::default() }
     }
 
-    fn clear(&self) {
-        let window = Self::window();
-        // SAFETY: nothing but these tests maps anything in the window.
-        let result = unsafe { libc::munmap(at(window.start), (window.end - window.start) as usize) };
-        assert_eq!(result, 0);
-        assert!(!window.contains(&HEAP));
+    /// Where the heap starts.
+    pub(crate) fn heap(&self) -> u64 {
+        self.heap
+    }
+
+    /// What belongs to the tests, ascending.
+    pub(crate) fn ranges(&self) -> Vec<Range<u64>> {
+        let all = [0..TOP, self.heap..self.heap + self.heap_room];
+        all.into_iter().filter(|range| !range.is_empty()).collect()
+    }
+
+    fn child(&self, space: SpaceId) -> &Child {
+        self.children[space].as_ref().expect("address space has exited")
+    }
+
+    fn call(&self, who: Who, number: libc::c_long, args: &[u64]) -> Result<u64, MmError> {
+        let unnamed = |error| panic!("call {number} of {args:x?}: {error} has no name in the library");
+        let answer = self.child(who.space).call(number, args);
+        answer.map_err(|error| verb_error(&error).unwrap_or_else(|| unnamed(error)))
+    }
+
+    fn access(&self, who: Who, order: Order, addr: u64, word: u64) -> Result<u64, FaultError> {
+        let unnamed = |raised| panic!("{order:?} at {addr:#x}: signal {raised:?} has no name in the library");
+        let answer = self.child(who.space).access(order, addr, word);
+        answer.map_err(|raised| fault_error(raised).unwrap_or_else(|| unnamed(raised)))
     }
 }
 
-impl Drop for Linux {
-    fn drop(&mut self) {
-        self.clear();
+/// Sees to it that nothing is free above the window but room for the heap, so that what may go anywhere goes into the
+/// window. Where the heap starts.
+fn prepare(child: &Child, heap_room: u64) -> io::Result<u64> {
+    child.limit(libc::RLIMIT_STACK, STACK_LIMIT)?;
+    // Refused to an ordinary user, who locks no more than the limit then; see `locks_freely`.
+    let _refused = child.limit(libc::RLIMIT_MEMLOCK, libc::RLIM_INFINITY);
+    let now = child.call(libc::SYS_brk, &[0])?;
+    let heap = now.next_multiple_of(2 << 20);
+    assert_eq!(child.call(libc::SYS_brk, &[heap])?, heap, "the heap has no room to grow");
+    let mut from = TOP;
+    let foreign = std::fs::read_to_string(format!("/proc/{}/maps", child.pid()))?;
+    for line in foreign.lines() {
+        let (start, end) =
+            line.split_once(' ').and_then(|(range, _)| range.split_once('-')).expect("a range");
+        let number = |text: &str| u64::from_str_radix(text, 16).expect("hexadecimal");
+        let (start, end) = (number(start), number(end).min(USER_END));
+        assert!(start >= TOP, "{line} is where the window should be");
+        fill(child, from, start.min(USER_END))?;
+        from = if end == heap { heap + heap_room } else { end };
+    }
+    fill(child, from, USER_END)?;
+    Ok(heap)
+}
+
+/// The end of what a program can map.
+pub(crate) const USER_END: u64 = (1 << 47) - PAGE;
+
+fn fill(child: &Child, start: u64, end: u64) -> io::Result<()> {
+    if start >= end {
+        return Ok(());
+    }
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    child.call(libc::SYS_mmap, &[start, end - start, 0, flags as u64, u64::MAX, 0]).map(drop)
+}
+
+/// Whether children may lock whatever they like.
+pub(crate) fn locks_freely() -> bool {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: asks for numbers, and has room for them.
+    unsafe {
+        libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) == 0
+            && (limit.rlim_max == libc::RLIM_INFINITY || libc::geteuid() == 0)
     }
 }
 
-// SAFETY of all system calls below: addresses and lengths lie in the window (see `possible`) or are refused by the
-// kernel; nothing in this process but system calls reads or writes memory there.
 impl Subject for Linux {
-    fn mmap(&mut self, _who: Who, map: &Map) -> Result<u64, MmError> {
-        let mut flags = if map.shared { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
-        flags |= match map.placement {
-            Placement::Hint => 0,
-            Placement::Fixed => libc::MAP_FIXED,
-            Placement::FixedNoReplace => libc::MAP_FIXED_NOREPLACE,
-        };
-        let set = [
-            (map.file.is_none(), libc::MAP_ANONYMOUS),
-            (map.grows_down, libc::MAP_GROWSDOWN),
-            (map.populate, libc::MAP_POPULATE),
-            (map.locked, libc::MAP_LOCKED),
-        ];
-        flags |= set.into_iter().filter(|(set, _)| *set).fold(0, |flags, (_, flag)| flags | flag);
-        let fd = map.file.map_or(-1, |(number, _)| self.files[&number].as_raw_fd());
-        let offset = map.file.map_or(0, |(_, page)| page * PAGE) as i64;
-        // SAFETY: see above.
-        let addr =
-            unsafe { libc::mmap(at(map.addr), map.len as usize, prot_bits(map.prot), flags, fd, offset) };
-        self.outside = false;
-        if addr == libc::MAP_FAILED {
-            return Err(error());
+    fn mmap(&mut self, who: Who, map: &Map) -> Result<u64, MmError> {
+        let fd = map.file.map_or(u64::MAX, |(number, _)| self.files[&number].as_raw_fd() as u64);
+        let offset = map.file.map_or(0, |(_, page)| page * PAGE);
+        let args = [map.addr, map.len, prot_bits(map.prot), map_flags(map), fd, offset];
+        self.call(who, libc::SYS_mmap, &args)
+    }
+
+    fn munmap(&mut self, who: Who, addr: u64, len: u64) -> Result<(), MmError> {
+        self.call(who, libc::SYS_munmap, &[addr, len]).map(drop)
+    }
+
+    fn mprotect(&mut self, who: Who, addr: u64, len: u64, prot: Prot) -> Result<(), MmError> {
+        self.call(who, libc::SYS_mprotect, &[addr, len, prot_bits(prot)]).map(drop)
+    }
+
+    fn mremap(&mut self, who: Who, addr: u64, old: u64, new: u64, to: Remap) -> Result<u64, MmError> {
+        let (flags, target) = remap_flags(to);
+        self.call(who, libc::SYS_mremap, &[addr, old, new, flags, target])
+    }
+
+    fn madvise(&mut self, who: Who, addr: u64, len: u64, advice: Advice) -> Result<(), MmError> {
+        self.call(who, libc::SYS_madvise, &[addr, len, advice_number(advice)]).map(drop)
+    }
+
+    fn brk(&mut self, who: Who, addr: u64) -> u64 {
+        // Below its start there is more of this program's heap, where the model and the library have none.
+        let addr = if addr < self.heap { 0 } else { addr };
+        self.call(who, libc::SYS_brk, &[addr]).expect("never fails")
+    }
+
+    fn mlock(&mut self, who: Who, addr: u64, len: u64, on_fault: bool) -> Result<(), MmError> {
+        if on_fault {
+            return self.call(who, libc::SYS_mlock2, &[addr, len, libc::MLOCK_ONFAULT as u64]).map(drop);
         }
-        if Self::window().contains(&(addr as u64)) {
-            return Ok(addr as u64);
-        }
-        // The hint was not taken; the model cannot follow a mapping among this program's own.
-        self.outside = true;
-        // SAFETY: the mapping is new and nobody knows it.
-        answer(unsafe { libc::munmap(addr, map.len as usize) })?;
-        Err(MmError::NoMemory)
+        self.call(who, libc::SYS_mlock, &[addr, len]).map(drop)
     }
 
-    fn munmap(&mut self, _who: Who, addr: u64, len: u64) -> Result<(), MmError> {
-        // SAFETY: see above.
-        answer(unsafe { libc::munmap(at(addr), len as usize) })
+    fn munlock(&mut self, who: Who, addr: u64, len: u64) -> Result<(), MmError> {
+        self.call(who, libc::SYS_munlock, &[addr, len]).map(drop)
     }
 
-    fn mprotect(&mut self, _who: Who, addr: u64, len: u64, prot: Prot) -> Result<(), MmError> {
-        // SAFETY: see above.
-        answer(unsafe { libc::mprotect(at(addr), len as usize, prot_bits(prot)) })
+    fn mlockall(&mut self, who: Who, current: bool, future: bool, on_fault: bool) -> Result<(), MmError> {
+        let bit = |set: bool, bit: i32| if set { bit as u64 } else { 0 };
+        let flags = bit(current, libc::MCL_CURRENT)
+            | bit(future, libc::MCL_FUTURE)
+            | bit(on_fault, libc::MCL_ONFAULT);
+        self.call(who, libc::SYS_mlockall, &[flags]).map(drop)
     }
 
-    fn mremap(&mut self, _who: Who, addr: u64, old: u64, new: u64, to: Remap) -> Result<u64, MmError> {
-        let (flags, target) = match to {
-            Remap::InPlace => (0, 0),
-            Remap::MayMove => (libc::MREMAP_MAYMOVE, 0),
-            Remap::Fixed(to) => (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, to),
-            Remap::DontUnmap => (libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP, 0),
-            Remap::FixedDontUnmap(to) => {
-                (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP, to)
-            }
-        };
-        // SAFETY: see above.
-        let addr = unsafe { libc::mremap(at(addr), old as usize, new as usize, flags, at(target)) };
-        if addr == libc::MAP_FAILED { Err(error()) } else { Ok(addr as u64) }
-    }
-
-    fn madvise(&mut self, _who: Who, addr: u64, len: u64, advice: Advice) -> Result<(), MmError> {
-        let advice = match advice {
-            Advice::DontNeed => libc::MADV_DONTNEED,
-            Advice::Free => libc::MADV_FREE,
-            Advice::WillNeed => libc::MADV_WILLNEED,
-            Advice::HugePage => libc::MADV_HUGEPAGE,
-            Advice::NoHugePage => libc::MADV_NOHUGEPAGE,
-            Advice::PopulateRead => libc::MADV_POPULATE_READ,
-            Advice::PopulateWrite => libc::MADV_POPULATE_WRITE,
-        };
-        // SAFETY: see above.
-        answer(unsafe { libc::madvise(at(addr), len as usize, advice) })
-    }
-
-    fn brk(&mut self, _who: Who, _addr: u64) -> u64 {
-        unreachable!("the heap is this program's own; see `possible`")
-    }
-
-    fn mlock(&mut self, _who: Who, addr: u64, len: u64, on_fault: bool) -> Result<(), MmError> {
-        let flags = if on_fault { libc::MLOCK_ONFAULT } else { 0 };
-        // SAFETY: see above.
-        answer(unsafe { libc::mlock2(at(addr), len as usize, flags) })
-    }
-
-    fn munlock(&mut self, _who: Who, addr: u64, len: u64) -> Result<(), MmError> {
-        // SAFETY: see above.
-        answer(unsafe { libc::munlock(at(addr), len as usize) })
-    }
-
-    fn mlockall(&mut self, _: Who, _: bool, _: bool, _: bool) -> Result<(), MmError> {
-        unreachable!("would lock this program; see `possible`")
-    }
-
-    fn munlockall(&mut self, _who: Who) -> Result<(), MmError> {
-        unreachable!("see `possible`")
+    fn munlockall(&mut self, who: Who) -> Result<(), MmError> {
+        self.call(who, libc::SYS_munlockall, &[]).map(drop)
     }
 
     fn truncate(&mut self, _who: Who, file: u64, bytes: u64) -> Result<(), MmError> {
@@ -239,52 +244,38 @@ impl Subject for Linux {
         Ok(())
     }
 
-    fn fork(&mut self, _who: Who) -> Result<(), MmError> {
-        unreachable!("see `possible`")
+    fn fork(&mut self, who: Who) -> Result<(), MmError> {
+        let taken = |slot: &usize| self.children.iter().flatten().any(|child| child.slot() == *slot);
+        let slot = (0..SLOTS).find(|slot| !taken(slot)).expect("fewer address spaces than slots");
+        let child = self.child(who.space).fork(slot).unwrap_or_else(|error| panic!("fork: {error}"));
+        self.children.push(Some(child));
+        Ok(())
     }
 
-    fn exit(&mut self, _who: Who) {}
-
-    fn store(&mut self, _who: Who, addr: u64, word: u64) -> Result<(), FaultError> {
-        self.word.write_all_at(&word.to_ne_bytes(), 0).expect("the word's page is there");
-        // SAFETY: see above; the kernel makes the access and reports a bad one.
-        let done = unsafe { libc::pread(self.word.as_raw_fd(), at(addr), 8, 0) };
-        if done == 8 { Ok(()) } else { Err(FaultError::NotMapped) }
+    fn exit(&mut self, who: Who) {
+        self.children[who.space] = None;
     }
 
-    fn load(&mut self, _who: Who, addr: u64) -> Result<u64, FaultError> {
-        // SAFETY: see above; the kernel makes the access and reports a bad one.
-        if unsafe { libc::pwrite(self.word.as_raw_fd(), at(addr), 8, 0) } != 8 {
-            return Err(FaultError::NotMapped);
-        }
-        let mut bytes = [0; 8];
-        self.word.read_exact_at(&mut bytes, 0).expect("the word's page is there");
-        Ok(u64::from_ne_bytes(bytes))
+    fn store(&mut self, who: Who, addr: u64, word: u64) -> Result<(), FaultError> {
+        self.access(who, Order::Store, addr, word).map(drop)
+    }
+
+    fn load(&mut self, who: Who, addr: u64) -> Result<u64, FaultError> {
+        self.access(who, Order::Load, addr, 0)
     }
 
     fn fault(&mut self, who: Who, addr: u64, kind: Kind) -> Result<(), FaultError> {
-        let word = self.load(who, addr & !7);
-        if kind == Kind::Write { self.store(who, addr & !7, word.unwrap_or(0)) } else { word.map(drop) }
+        let order = if kind == Kind::Write { Order::Touch } else { Order::Load };
+        self.access(who, order, addr & !7, 0).map(drop)
     }
 
-    fn vmas(&mut self, _space: SpaceId) -> Vec<Vma> {
-        smaps::mappings(Self::window(), |inode| self.inodes.get(&inode).copied())
+    fn vmas(&mut self, space: SpaceId) -> Vec<Vma> {
+        let path = format!("/proc/{}/smaps", self.child(space).pid());
+        smaps::mappings(&path, &self.ranges(), |inode| self.inodes.get(&inode).copied())
     }
 
     fn resident(&mut self, _space: SpaceId) -> Option<Resident> {
         None
-    }
-
-    fn names_faults(&self) -> bool {
-        false
-    }
-
-    fn shows_lock_on_fault(&self) -> bool {
-        false
-    }
-
-    fn may_lack_memory(&mut self) -> bool {
-        std::mem::take(&mut self.outside)
     }
 
     fn check(&mut self, _deep: bool) -> Result<(), String> {

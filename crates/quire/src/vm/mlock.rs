@@ -5,7 +5,7 @@ use super::mm::{LockMode, Mm, SpaceGuard};
 use super::tree::{VmaList, VmaTree};
 use super::vma::{VmaAttributes, VmaFlags};
 use crate::addr::{VirtAddr, VirtRange};
-use crate::error::MmError;
+use crate::error::{FaultError, MmError};
 use crate::limits::FRAME_SIZE;
 use crate::platform::Platform;
 
@@ -17,13 +17,17 @@ impl<P: Platform> Mm<'_, P> {
     ///
     /// # Errors
     /// [`MmError::Invalid`] when the end passes the last address; [`MmError::NoMemory`] for a hole, after what is before
-    /// it was locked, for pages that cannot be brought in, and when there is no memory.
+    /// it was locked, for pages that cannot be brought in, after everything was locked, and when there is no memory for
+    /// mappings; [`MmError::Again`] when there is none for pages, after everything was locked.
     pub fn mlock(&self, addr: VirtAddr, len: u64, on_fault: bool) -> Result<(), MmError> {
         let range = self.set_locked(addr, len, if on_fault { LockMode::OnFault } else { LockMode::Now })?;
         if on_fault {
             return Ok(());
         }
-        self.populate(range).map_err(|_| MmError::NoMemory)
+        self.populate(range).map_err(|error| match error {
+            FaultError::OutOfMemory => MmError::Again,
+            _ => MmError::NoMemory,
+        })
     }
 
     /// Takes the lock off.

@@ -22,9 +22,10 @@ pub enum Remap {
     MayMove,
     /// It moves there; what is there goes (`MREMAP_MAYMOVE | MREMAP_FIXED`).
     Fixed(VirtAddr),
-    /// It moves, and an empty mapping stays behind (`MREMAP_MAYMOVE | MREMAP_DONTUNMAP`).
-    DontUnmap,
-    /// Both.
+    /// It moves, there if nothing is there, and an empty mapping stays behind (`MREMAP_MAYMOVE | MREMAP_DONTUNMAP`). Address 0
+    /// is no wish; another one must be valid all the same.
+    DontUnmap(VirtAddr),
+    /// It moves there, what is there goes, and an empty mapping stays behind.
     FixedDontUnmap(VirtAddr),
 }
 
@@ -36,8 +37,16 @@ impl Remap {
         }
     }
 
+    /// The address that was given, to go to or to try.
+    const fn named(self) -> Option<VirtAddr> {
+        match self {
+            Self::Fixed(to) | Self::FixedDontUnmap(to) | Self::DontUnmap(to) => Some(to),
+            _ => None,
+        }
+    }
+
     const fn leaves_mapping(self) -> bool {
-        matches!(self, Self::DontUnmap | Self::FixedDontUnmap(_))
+        matches!(self, Self::DontUnmap(_) | Self::FixedDontUnmap(_))
     }
 }
 
@@ -140,14 +149,7 @@ impl<P: Platform> Mm<'_, P> {
         let Move { from, old, new, to } = request;
         done.at = match to.target() {
             Some(dest) => dest,
-            None => {
-                let vma = space.tree.find(from);
-                let fit = match vma.and_then(|vma| vma.attributes.huge_size()) {
-                    Some(size) => Fit::Must(size.bytes()),
-                    None => Fit::large_if(vma.is_some_and(|vma| vma.attributes.is_anonymous())),
-                };
-                space.layout.place(&space.tree, VirtAddr(0), new, Placement::Hint, fit)?.start
-            }
+            None => find_place(space, from, new, to.named().unwrap_or(VirtAddr(0)))?,
         };
         // Borders first, so that what the old range loses can go at the end without needing memory.
         let lost = VirtRange::new(from.add(old.min(new)), from.add(old));
@@ -272,14 +274,14 @@ fn check(space: &Space, from: VirtAddr, old: u64, new: u64, to: Remap) -> Result
     if !from.is_aligned(FRAME_SIZE) || new == 0 || new > end || to.leaves_mapping() && old != new {
         return Err(MmError::Invalid);
     }
-    if let Some(dest) = to.target() {
+    if let Some(dest) = to.named() {
         let overlap = from.0.wrapping_add(old) > dest.0 && dest.0.wrapping_add(new) > from.0;
         if dest.0 > end - new || !dest.is_aligned(FRAME_SIZE) || overlap {
             return Err(MmError::Invalid);
         }
-        if dest < space.layout.lowest {
-            return Err(MmError::NotPermitted);
-        }
+    }
+    if to.target().is_some_and(|dest| dest < space.layout.lowest) {
+        return Err(MmError::NotPermitted);
     }
     if from.0.checked_add(old).is_none_or(|stop| stop > end) {
         return Err(MmError::Fault);
@@ -305,6 +307,22 @@ fn check_huge(space: &Space, request: Move) -> Result<Move, MmError> {
         return Err(MmError::Invalid);
     }
     Ok(Move { from, old, new, to })
+}
+
+/// Where `len` bytes of the mapping at `from` may go, at `hint` if it is free. Unlike that of `mmap`, the hint is not raised to
+/// the lowest address.
+fn find_place(space: &Space, from: VirtAddr, len: u64, hint: VirtAddr) -> Result<VirtAddr, MmError> {
+    let vma = space.tree.find(from);
+    let fit = match vma.and_then(|vma| vma.attributes.huge_size()) {
+        Some(size) => Fit::Must(size.bytes()),
+        None => Fit::large_if(vma.is_some_and(|vma| vma.attributes.is_anonymous())),
+    };
+    let low = hint.0 != 0 && hint < space.layout.lowest;
+    if low && space.tree.find_from(hint).is_none_or(|next| hint.add(len) <= next.guarded_start()) {
+        return Err(MmError::NotPermitted);
+    }
+    let hint = if low { VirtAddr(0) } else { hint };
+    Ok(space.layout.place(&space.tree, hint, len, Placement::Hint, fit)?.start)
 }
 
 /// Whether nothing is mapped from a mapping's end to `grown`.

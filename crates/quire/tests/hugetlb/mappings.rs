@@ -102,7 +102,7 @@ fn ends_inside_huge_pages_are_refused() {
             );
             let far = 16 * HUGE;
             assert_eq!(mm.mmap(&private(BASE + far + 4096, 1)), Err(MmError::Invalid));
-            for to in [Remap::Fixed(VirtAddr(BASE + far + 4096)), Remap::DontUnmap] {
+            for to in [Remap::Fixed(VirtAddr(BASE + far + 4096)), Remap::DontUnmap(VirtAddr(0))] {
                 assert_eq!(mm.mremap(VirtAddr(BASE), HUGE, HUGE, to), Err(MmError::Invalid), "{to:?}");
             }
             assert_eq!(mm.mremap(inside, HUGE, HUGE, Remap::MayMove), Err(MmError::Invalid));

@@ -220,7 +220,7 @@ fn mremap_moves_what_is_mapped() {
             assert_eq!(load(machine, mm, BASE), Err(FaultError::NotMapped));
             assert_eq!(mm.mremap(to, 12 * 4096, 4 * 4096, Remap::InPlace), Ok(to));
             assert_eq!(mm.mremap(to, 4 * 4096, 6 * 4096, Remap::InPlace), Ok(to));
-            let left = mm.mremap(to, 6 * 4096, 6 * 4096, Remap::DontUnmap).unwrap();
+            let left = mm.mremap(to, 6 * 4096, 6 * 4096, Remap::DontUnmap(VirtAddr(0))).unwrap();
             assert_eq!((load(machine, mm, left.0 + 4096), load(machine, mm, to.0 + 4096)), (Ok(11), Ok(0)));
             mm.mmap(&MapRequest { placement: Placement::FixedNoReplace, ..anonymous(to.0 + 6 * 4096, 4096) })
                 .unwrap();

@@ -159,7 +159,7 @@ fn tracking_fails_whole() {
 fn mremap_fails_whole() {
     verb(2, |_, mm| mm.mremap(VirtAddr(BASE + MIB), MIB, 2 * MIB, Remap::MayMove).map(drop));
     verb(2, |_, mm| mm.mremap(VirtAddr(BASE), 3 * MIB, 2 * MIB, Remap::Fixed(VirtAddr(BASE / 4))).map(drop));
-    verb(2, |_, mm| mm.mremap(VirtAddr(BASE + MIB), MIB, MIB, Remap::DontUnmap).map(drop));
+    verb(2, |_, mm| mm.mremap(VirtAddr(BASE + MIB), MIB, MIB, Remap::DontUnmap(VirtAddr(0))).map(drop));
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod failures;
 mod forming;
 mod gigantic;
 mod limits;
+mod linux;
 mod map_limit;
 mod mappings;
 mod reclaim;

@@ -110,7 +110,7 @@ fn model_remap(to: Remap) -> space::Remap {
         Remap::InPlace => space::Remap::InPlace,
         Remap::MayMove => space::Remap::MayMove,
         Remap::Fixed(VirtAddr(to)) => space::Remap::Fixed(to),
-        Remap::DontUnmap => space::Remap::DontUnmap,
+        Remap::DontUnmap(VirtAddr(hint)) => space::Remap::DontUnmap(hint),
         Remap::FixedDontUnmap(VirtAddr(to)) => space::Remap::FixedDontUnmap(to),
     }
 }

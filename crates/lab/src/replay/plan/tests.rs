@@ -42,7 +42,7 @@ fn only_failures_that_the_arguments_tell_are_repeated() {
             assert_eq!(answer, Answer::Failure);
             true
         }
-        Plan::Skip => false,
+        Plan::Skip | Plan::FailedLock(_) => false,
         other => panic!("{other:?}"),
     };
     assert!(fails(Call::Munmap, [1, 0x1000, 0, 0, 0, 0], EINVAL));
@@ -51,6 +51,9 @@ fn only_failures_that_the_arguments_tell_are_repeated() {
     assert!(!fails(Call::Mmap, [0x1000, 0x1000, 3, 0x22, 0, 0], ENOMEM), "perhaps a limit");
     assert!(!fails(Call::Mprotect, [0x1000, 0x1000, 3, 0, 0, 0], -13), "perhaps the file's mode");
     assert!(!fails(Call::Mlock, [0x1000, 0x1000, 0, 0, 0, 0], ENOMEM), "perhaps a limit");
+    let lock = Verb::Mlock { addr: 0x1000, len: 0x1000, on_fault: true };
+    assert_eq!(planned(Call::Mlock2, [0x1000, 0x1000, 1, 0, 0, 0], ENOMEM), Plan::FailedLock(lock));
+    assert!(fails(Call::Madvise, [0x1000, 0x9000, 14, 0, 0, 0], ENOMEM));
     assert!(fails(Call::Mremap, [0x1000, 0x1000, 0x2000, 0, 0, 0], ENOMEM));
     assert!(!fails(Call::Mremap, [0x1000, 0x1000, 0x2000, 1, 0, 0], ENOMEM));
     assert_eq!(planned(Call::Madvise, [0, 0x1000, 10, 0, 0, 0], 0), Plan::Skip, "MADV_DONTFORK");

@@ -1,0 +1,113 @@
+//! The library against Linux.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use hosted::{HostedConfig, OnViolation};
+use oracle::lockstep::{check_seed, in_time, seeds};
+use oracle::machine::{MachineShape, Quire};
+use oracle::ops::{Draw, Left, Op, Step, draw};
+use quire::addr::FrameRange;
+use quire::cpu::CpuId;
+use quire::manager::{Config, MemoryManager, MemoryRange};
+
+use crate::alone;
+use crate::hostile::make_hostile;
+use crate::pair::{Counts, Pair};
+use crate::subject::{HEAP_ROOM, Linux, locks_freely};
+
+/// Operations of one run.
+const STEPS: usize = 400;
+/// Memory of the library's machine.
+const MEMORY: u64 = 512 << 20;
+
+/// Makes the calls to Linux and to a machine of this shape.
+fn run(shape: &MachineShape, files: &[(u64, u64)], seed: u64, steps: &[Step]) -> Result<Counts, String> {
+    let heap = steps.iter().any(|step| matches!(step.op, Op::Brk(_)));
+    // Before there is a machine, whose memory a child would have too.
+    let linux = Linux::new(files, if heap { HEAP_ROOM } else { 0 });
+    let machine = HostedConfig { on_violation: OnViolation::Record, ..HostedConfig::new(MEMORY) };
+    let machine = machine.with_cpus(shape.cpus).build().map_err(|error| error.to_string())?;
+    let ranges: Vec<MemoryRange> = machine
+        .ranges()
+        .iter()
+        .map(|range| MemoryRange {
+            frames: FrameRange::new(range.start.frame(), range.bytes / 4096),
+            node: range.node,
+            zeroed: true,
+        })
+        .collect();
+    let config = Config { folios: shape.policy, fork: shape.fork, zap: shape.zap, ..Config::default() };
+    let manager = machine
+        .run_on(CpuId(0), || MemoryManager::new(&machine, &ranges, &config))
+        .map_err(|error| error.to_string())?;
+    let quire = Quire::new(&machine, &manager, files, linux.heap()).map_err(|error| error.to_string())?;
+    let mut pair = Pair::new(linux, quire, shape.cpus, seed).map_err(|error| error.to_string())?;
+    pair.run(steps)?;
+    let counts = pair.counts.clone();
+    pair.into_quire().close();
+    Ok(counts)
+}
+
+/// What a seed stands for.
+fn drawn(seed: u64) -> (MachineShape, Vec<(u64, u64)>, Vec<Step>) {
+    let mut rng = Rng::with_seed(seed);
+    let machine = MachineShape::new(&mut rng);
+    let mut shape = Draw::new(&mut rng, STEPS, 4);
+    if !locks_freely() {
+        shape.without(&[Left::Locks]);
+    }
+    shape.narrow(600);
+    let mut steps = draw(&mut rng, &shape);
+    make_hostile(&mut rng, &mut steps);
+    (machine, shape.files, steps)
+}
+
+/// Calls that the test makes at least, if it was told.
+fn calls() -> Option<u64> {
+    std::env::var("QUIRE_CALLS").ok().and_then(|text| text.parse().ok())
+}
+
+#[test]
+fn the_library_agrees_with_this_kernel() {
+    let _alone = alone();
+    let (start, mut sum, mut runs) = (Instant::now(), Counts::default(), 0_u64);
+    let mut numbered = 1..;
+    let mut timed = seeds(Duration::from_secs(6));
+    let mut next = |made: u64| match calls() {
+        Some(calls) => numbered.next().filter(|_| made < calls),
+        None => timed.next(),
+    };
+    while let Some(seed) = next(sum.made) {
+        let (machine, files, steps) = drawn(seed);
+        let counted = RefCell::new(Counts::default());
+        let checked = in_time(&format!("QUIRE_SEED={seed}"), || {
+            check_seed(seed, &steps, &|steps| {
+                run(&machine, &files, seed, steps).map(|counts| *counted.borrow_mut() = counts)
+            })
+        });
+        if let Err(report) = checked {
+            panic!("{machine:?}, files {files:?}\n{report}");
+        }
+        add(&mut sum, &counted.into_inner());
+        runs += 1;
+    }
+    println!(
+        "{} calls in {runs} runs agreed, {} of them refused, in {:?}; Linux placed {} elsewhere; left out: {:?}",
+        sum.made,
+        sum.refused,
+        start.elapsed(),
+        sum.elsewhere,
+        sum.left_out
+    );
+}
+
+fn add(sum: &mut Counts, more: &Counts) {
+    sum.made += more.made;
+    sum.refused += more.refused;
+    sum.elsewhere += more.elsewhere;
+    let left: &BTreeMap<_, _> = &more.left_out;
+    left.iter().for_each(|(&why, count)| *sum.left_out.entry(why).or_default() += count);
+}

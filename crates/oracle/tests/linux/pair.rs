@@ -1,0 +1,416 @@
+//! Linux and the library side by side: every call is made to both, and what both answer and show is compared.
+
+use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
+
+use fastrand::Rng;
+use oracle::machine::Quire;
+use oracle::ops::{At, HEAP, MapOp, Op, Step, To, What};
+use oracle::space::{
+    Advice, Backing, Kind, Map, PAGE, PROBE_OFFSETS, Placement, Prot, Remap, SpaceId, Vma, normalise,
+};
+use oracle::subject::{Subject, Who};
+use quire::error::{FaultError, MmError};
+
+use crate::known::{Before, LeftOut, left_out};
+use crate::subject::{Linux, USER_END};
+
+/// Address spaces at a time.
+const MOST_SPACES: usize = 4;
+/// Pages that are loaded from after each call.
+const PROBED: usize = 2;
+
+/// Why a call or an access was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Refused {
+    Verb(MmError),
+    Access(FaultError),
+}
+
+type Answer = Result<u64, Refused>;
+type Outcome = Result<(), String>;
+
+/// What was done.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Counts {
+    /// Calls and accesses made to both.
+    pub(crate) made: u64,
+    /// Those that both refused.
+    pub(crate) refused: u64,
+    /// Mappings that Linux put elsewhere, which the library was told to follow.
+    pub(crate) elsewhere: u64,
+    /// Calls left out, by reason.
+    pub(crate) left_out: BTreeMap<LeftOut, u64>,
+}
+
+/// Both, with the same address spaces.
+pub(crate) struct Pair<'p> {
+    linux: Linux,
+    quire: Quire<'p>,
+    cpus: usize,
+    live: Vec<SpaceId>,
+    /// The mappings of each address space as Linux has them, not merged.
+    shown: Vec<Vec<Vma>>,
+    returned: Vec<u64>,
+    /// Pages that were stored to.
+    stored: Vec<u64>,
+    /// Pages that were given back with `MADV_FREE`.
+    lazy: HashSet<u64>,
+    /// Bytes of memory and swap.
+    memory: u64,
+    locks: bool,
+    rng: Rng,
+    word: u64,
+    pub(crate) counts: Counts,
+}
+
+impl<'p> Pair<'p> {
+    /// Both with one empty address space (number 0) and the same files.
+    pub(crate) fn new(linux: Linux, mut quire: Quire<'p>, cpus: usize, seed: u64) -> Result<Self, MmError> {
+        let first = Who { cpu: 0, space: 0 };
+        let mut from = 0;
+        for ours in linux.ranges().into_iter().chain([USER_END..USER_END]) {
+            if from > 0 {
+                quire.mmap(first, &Map::anonymous(from, ours.start - from, Prot::None))?;
+            }
+            from = ours.end;
+        }
+        Ok(Self {
+            linux,
+            quire,
+            cpus,
+            live: vec![0],
+            shown: vec![Vec::new()],
+            returned: Vec::new(),
+            stored: Vec::new(),
+            lazy: HashSet::new(),
+            memory: memory_bytes(),
+            locks: false,
+            rng: Rng::with_seed(seed),
+            word: 0,
+            counts: Counts::default(),
+        })
+    }
+
+    /// Does all operations, then looks at everything, then ends every address space.
+    ///
+    /// # Errors
+    /// The first difference, and the operation after which it showed.
+    pub(crate) fn run(&mut self, steps: &[Step]) -> Outcome {
+        self.locks = steps.iter().any(|step| match step.op {
+            Op::Mmap(map) => map.locked,
+            Op::Mlock(..) | Op::Mlockall(..) => true,
+            _ => false,
+        });
+        for (n, step) in steps.iter().enumerate() {
+            let who = Who {
+                cpu: usize::from(step.cpu) % self.cpus,
+                space: self.live[usize::from(step.space) % self.live.len()],
+            };
+            self.step(who, &step.op)
+                .map_err(|what| format!("after operation {n}, {:x?}: {what}", step.op))?;
+            if n % 64 == 63 {
+                self.quire.check(false)?;
+            }
+        }
+        self.finish()
+    }
+
+    fn finish(&mut self) -> Outcome {
+        for &space in &self.live.clone() {
+            for page in self.stored.clone() {
+                self.probe(Who { cpu: 0, space }, page)?;
+            }
+        }
+        self.quire.check(true)?;
+        for &space in &self.live.clone() {
+            self.linux.exit(Who { cpu: 0, space });
+            self.quire.exit(Who { cpu: 0, space });
+        }
+        self.quire.violated().map_or(Ok(()), Err)
+    }
+
+    /// Gives the library's side back, for what is to be looked at when all is over.
+    pub(crate) fn into_quire(self) -> Quire<'p> {
+        self.quire
+    }
+
+    fn step(&mut self, who: Who, op: &Op) -> Outcome {
+        let op = self.resolved(*op);
+        match op {
+            Op::Fork => self.fork(who),
+            Op::Exit => self.exit(who),
+            Op::Touch(at, pages) => {
+                let start = at.resolve(&[]);
+                (0..u64::from(pages).min(64)).try_for_each(|page| {
+                    self.both(who, &Op::Store(At::Absolute(start.wrapping_add(page * PAGE)), 0))
+                })?;
+                self.compare(who)
+            }
+            _ => {
+                self.both(who, &op)?;
+                self.compare(who)
+            }
+        }
+    }
+
+    /// Makes a call to both.
+    fn both(&mut self, who: Who, op: &Op) -> Outcome {
+        if let Op::Access(_, Kind::Exec) = op {
+            return Ok(());
+        }
+        let before = Before {
+            vmas: &self.shown[who.space],
+            ours: &self.linux.ranges(),
+            memory: self.memory,
+            locks: self.locks,
+        };
+        if let Some(why) = left_out(op, &before) {
+            *self.counts.left_out.entry(why).or_default() += 1;
+            return Ok(());
+        }
+        self.word += 1;
+        let want = obey(&mut self.linux, who, op, self.word);
+        let got = obey(&mut self.quire, who, op, self.word);
+        self.counts.made += 1;
+        self.counts.refused += u64::from(want.is_err());
+        if got != want && !self.follows(who, op, want, got) && !self.is_lazy(op, want, got) {
+            return Err(format!("the library answers {got:x?}, Linux {want:x?}"));
+        }
+        self.note(op, want);
+        Ok(())
+    }
+
+    /// Whether Linux put a mapping elsewhere, as it may, and the library's could be moved there.
+    fn follows(&mut self, who: Who, op: &Op, want: Answer, got: Answer) -> bool {
+        let (Ok(there), Ok(here)) = (want, got) else { return false };
+        let len = match *op {
+            Op::Mmap(map) if map.placement == Placement::Hint && is_free_to_place(&map.what) => map.len,
+            Op::Mremap(_, _, new, To::MayMove | To::DontUnmap(_)) if self.is_object(who, here) => new,
+            _ => return false,
+        };
+        self.counts.elsewhere += 1;
+        self.quire.mremap(who, here, len, len, Remap::Fixed(there)) == Ok(there)
+    }
+
+    /// Whether the library shows a mapping of a file or of shared memory at an address.
+    fn is_object(&mut self, who: Who, addr: u64) -> bool {
+        let shown = self.quire.vmas(who.space);
+        shown.iter().any(|vma| (vma.start..vma.end).contains(&addr) && vma.backing != Backing::Anonymous)
+    }
+
+    /// Whether one of the two has given up a page that both may.
+    fn is_lazy(&self, op: &Op, want: Answer, got: Answer) -> bool {
+        let Op::Load(at, _) = op else { return false };
+        let zero = want == Ok(0) || got == Ok(0);
+        zero && want.is_ok() && got.is_ok() && self.lazy.contains(&(at.resolve(&[]) / PAGE))
+    }
+
+    /// Keeps what later calls refer to.
+    fn note(&mut self, op: &Op, answer: Answer) {
+        let Ok(answer) = answer else { return };
+        match *op {
+            Op::Mmap(MapOp { placement: Placement::Hint, .. }) | Op::Mremap(..) => self.returned.push(answer),
+            Op::Store(at, _) => {
+                let page = at.resolve(&[]) & !(PAGE - 1);
+                if self.stored.len() >= 64 {
+                    self.stored.swap_remove(self.rng.usize(..64));
+                }
+                self.stored.push(page);
+            }
+            Op::Madvise(at, len, Advice::Free) => {
+                let start = at.resolve(&[]);
+                let pages = self.stored.iter().filter(|&&page| page >= start && page - start < len);
+                self.lazy.extend(pages.map(|page| page / PAGE));
+            }
+            _ => {}
+        }
+    }
+
+    fn fork(&mut self, who: Who) -> Outcome {
+        if self.live.len() >= MOST_SPACES {
+            return Ok(());
+        }
+        let (want, got) = (self.linux.fork(who), self.quire.fork(who));
+        if got != want {
+            return Err(format!("the library answers {got:?}, Linux {want:?}"));
+        }
+        self.counts.made += 1;
+        let child = self.shown.len();
+        self.live.push(child);
+        self.shown.push(Vec::new());
+        self.compare(Who { space: child, ..who })
+    }
+
+    fn exit(&mut self, who: Who) -> Outcome {
+        if self.live.len() > 1 {
+            self.live.retain(|&space| space != who.space);
+            self.linux.exit(who);
+            self.quire.exit(who);
+            self.counts.made += 1;
+        }
+        Ok(())
+    }
+
+    /// Compares the mappings, and what some pages hold.
+    fn compare(&mut self, who: Who) -> Outcome {
+        let shown = self.linux.vmas(who.space);
+        let (want, got) = (comparable(&shown), self.library_shows(who.space));
+        self.shown[who.space] = shown;
+        if got != want {
+            return Err(format!("mappings of space {} differ:\n{}", who.space, differences(&got, &want)));
+        }
+        self.quire.violated().map_or(Ok(()), Err)?;
+        for _ in 0..PROBED.min(self.stored.len()) {
+            let (cpu, page) = (self.rng.usize(..self.cpus), self.stored[self.rng.usize(..self.stored.len())]);
+            self.probe(Who { cpu, ..who }, page)?;
+        }
+        Ok(())
+    }
+
+    /// Loads from a page that is mapped.
+    fn probe(&mut self, who: Who, page: u64) -> Outcome {
+        if !self.shown[who.space].iter().any(|vma| (vma.start..vma.end).contains(&page)) {
+            return Ok(());
+        }
+        let probe = self.rng.usize(..PROBE_OFFSETS.len());
+        self.both(who, &Op::Load(At::Absolute(page), probe))
+            .map_err(|what| format!("load from {:#x}: {what}", page + PROBE_OFFSETS[probe]))
+    }
+
+    fn library_shows(&mut self, space: SpaceId) -> Vec<Vma> {
+        let ours = self.linux.ranges();
+        let inside = |vma: &Vma| ours.iter().any(|range| vma.start < range.end && vma.end > range.start);
+        let shown: Vec<Vma> = self.quire.vmas(space).into_iter().filter(inside).collect();
+        comparable(&shown.iter().map(|vma| clipped(vma, &ours)).collect::<Vec<_>>())
+    }
+
+    /// The operation with the addresses that it means now.
+    fn resolved(&self, mut op: Op) -> Op {
+        let absolute = |at: &mut At| {
+            let addr = at.resolve(&self.returned);
+            let shift = if matches!(at, At::Heap(..)) { self.linux.heap().wrapping_sub(HEAP) } else { 0 };
+            *at = At::Absolute(addr.wrapping_add(shift));
+        };
+        match &mut op {
+            Op::Mmap(map) => absolute(&mut map.at),
+            Op::Mremap(at, _, _, To::FixedTo(to) | To::FixedDontUnmap(to) | To::DontUnmap(to)) => {
+                absolute(at);
+                absolute(to);
+            }
+            Op::Munmap(at, _)
+            | Op::Mprotect(at, ..)
+            | Op::Mremap(at, ..)
+            | Op::Madvise(at, ..)
+            | Op::Brk(at)
+            | Op::Mlock(at, ..)
+            | Op::Munlock(at, _)
+            | Op::Store(at, _)
+            | Op::Load(at, _)
+            | Op::Touch(at, _)
+            | Op::Access(at, _)
+            | Op::Collapse(at, ..) => absolute(at),
+            Op::Mlockall(..)
+            | Op::Munlockall
+            | Op::Fork
+            | Op::Exit
+            | Op::Truncate(..)
+            | Op::ClearAhead(_) => {}
+        }
+        op
+    }
+}
+
+/// Whether Linux may put such a mapping where it likes: a file may have an opinion, and the system's settings.
+fn is_free_to_place(what: &What) -> bool {
+    !matches!(what, What::Anonymous)
+}
+
+fn clipped(vma: &Vma, ours: &[Range<u64>]) -> Vma {
+    let cut = ours.iter().find(|range| vma.start < range.end && vma.end > range.start);
+    cut.map_or(*vma, |cut| Vma { start: vma.start.max(cut.start), end: vma.end.min(cut.end), ..*vma })
+}
+
+/// A list of mappings without what the two need not have in common: numbers of shared memory, and where they merged.
+fn comparable(vmas: &[Vma]) -> Vec<Vma> {
+    let mut vmas = vmas.to_vec();
+    for vma in &mut vmas {
+        if let Backing::Shared(number) = &mut vma.backing {
+            *number = 0;
+        }
+    }
+    normalise(&vmas)
+}
+
+fn differences(got: &[Vma], want: &[Vma]) -> String {
+    let line = |whose: &str, vma: &Vma| format!("  {whose} {:#x}..{:#x} {vma:?}\n", vma.start, vma.end);
+    let extra = got.iter().filter(|vma| !want.contains(vma)).map(|vma| line("library", vma));
+    let missing = want.iter().filter(|vma| !got.contains(vma)).map(|vma| line("Linux  ", vma));
+    extra.chain(missing).collect()
+}
+
+/// Bytes of memory and swap, which Linux lets no single mapping exceed.
+fn memory_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").expect("Linux");
+    let kib = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)).expect("is always there");
+        line.split_whitespace().next().and_then(|word| word.parse::<u64>().ok()).expect("a number")
+    };
+    (kib("MemTotal:") + kib("SwapTotal:")) << 10
+}
+
+/// Does an operation, whose addresses are absolute, to one of the two.
+fn obey<S: Subject>(subject: &mut S, who: Who, op: &Op, word: u64) -> Answer {
+    let at = |at: At| at.resolve(&[]);
+    let done = |result: Result<(), MmError>| result.map(|()| 0).map_err(Refused::Verb);
+    let place = |at: At, probe: usize| (at.resolve(&[]) & !(PAGE - 1)).wrapping_add(PROBE_OFFSETS[probe]);
+    match *op {
+        Op::Mmap(map) => subject.mmap(who, &map_of(&map)).map_err(Refused::Verb),
+        Op::Munmap(addr, len) => done(subject.munmap(who, at(addr), len)),
+        Op::Mprotect(addr, len, prot) => done(subject.mprotect(who, at(addr), len, prot)),
+        Op::Mremap(addr, old, new, to) => {
+            subject.mremap(who, at(addr), old, new, remap_of(to)).map_err(Refused::Verb)
+        }
+        Op::Madvise(addr, len, advice) => done(subject.madvise(who, at(addr), len, advice)),
+        Op::Brk(addr) => Ok(subject.brk(who, at(addr))),
+        Op::Mlock(addr, len, on_fault) => done(subject.mlock(who, at(addr), len, on_fault)),
+        Op::Munlock(addr, len) => done(subject.munlock(who, at(addr), len)),
+        Op::Mlockall(current, future, on_fault) => done(subject.mlockall(who, current, future, on_fault)),
+        Op::Munlockall => done(subject.munlockall(who)),
+        Op::Truncate(file, bytes) => done(subject.truncate(who, file, bytes)),
+        Op::Store(addr, probe) => {
+            subject.store(who, place(addr, probe), word).map(|()| 0).map_err(Refused::Access)
+        }
+        Op::Load(addr, probe) => subject.load(who, place(addr, probe)).map_err(Refused::Access),
+        Op::Access(addr, kind) => subject.fault(who, at(addr), kind).map(|()| 0).map_err(Refused::Access),
+        Op::ClearAhead(pieces) => {
+            subject.clear_ahead(who, pieces);
+            Ok(0)
+        }
+        Op::Collapse(addr, len, behind) => {
+            subject.collapse(who, at(addr), len, behind);
+            Ok(0)
+        }
+        Op::Fork | Op::Exit | Op::Touch(..) => unreachable!("made up of others"),
+    }
+}
+
+fn map_of(op: &MapOp) -> Map {
+    let (file, shared) = match op.what {
+        What::Anonymous => (None, false),
+        What::SharedAnonymous => (None, true),
+        What::File { file, page, shared } => (Some((file, page)), shared),
+    };
+    let MapOp { len, prot, placement, grows_down, populate, locked, .. } = *op;
+    Map { addr: op.at.resolve(&[]), len, prot, placement, shared, file, grows_down, populate, locked }
+}
+
+fn remap_of(to: To) -> Remap {
+    match to {
+        To::InPlace => Remap::InPlace,
+        To::MayMove => Remap::MayMove,
+        To::DontUnmap(hint) => Remap::DontUnmap(hint.resolve(&[])),
+        To::FixedTo(to) => Remap::Fixed(to.resolve(&[])),
+        To::FixedDontUnmap(to) => Remap::FixedDontUnmap(to.resolve(&[])),
+    }
+}

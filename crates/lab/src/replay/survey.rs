@@ -186,6 +186,7 @@ impl Walk {
         let planned = plan(call, |file| number(&mut self.numbers, &mut self.files, file));
         let (verb, answer) = match planned {
             Plan::Do(verb, answer) => (verb, answer),
+            Plan::FailedLock(verb) => (verb, Answer::Failure),
             Plan::Heap { got, .. } => {
                 let from = heap.unwrap_or(got);
                 return self.grow(pid, from, got.saturating_sub(from));

@@ -1,6 +1,6 @@
 //! Checks of the whole state: map counts against an independent reading of all page tables, and frames against owners.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use hosted::Hosted;
 use quire::addr::{Frame, FrameRange};
@@ -8,12 +8,13 @@ use quire::arch::EntryFlags;
 use quire::memmap::BlockState;
 use quire::page_alloc::PageAllocator;
 use quire::stats::Stat;
+use rustc_hash::FxHashMap;
 
 /// What the page tables of all address spaces map, as the software MMU reads them.
 #[derive(Clone, Debug, Default)]
 pub struct Mapped {
     /// Leaves that map each frame.
-    leaves: HashMap<u64, u64>,
+    leaves: FxHashMap<u64, u64>,
     /// Frames that hold page tables.
     tables: HashSet<Frame>,
 }

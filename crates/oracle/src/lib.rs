@@ -6,11 +6,12 @@
 //!
 //! - [`frames`]: which folios are handed out. - [`pagetable`]: which page maps where. - [`space`]: address spaces
 //!   with the semantics of Linux 6.18 and what their pages hold.
-//! - [`ops`]: operations drawn from a seed first, as data. - [`lockstep`]: steps a [`subject`] and the model, shortens
+//! - [`campaign`]: many runs in a row, as fast as they go. - [`ops`]: operations drawn from a seed first, as data. - [`lockstep`]: steps a [`subject`] and the model, shortens
 //!   what fails. - [`machine`]: the library on its hosted machine, as a subject. - [`counts`], [`mappings`]: checks of the whole state.
 //!
 //! `QUIRE_SEED=n` runs one seed again, `QUIRE_LONG=1` runs all tests for thirty times as long.
 
+pub mod campaign;
 pub mod counts;
 pub mod frames;
 pub mod lockstep;

@@ -3,13 +3,14 @@
 pub mod convert;
 mod shape;
 
-pub use shape::{MachineShape, RunCounts, check_machine};
+pub use shape::{MachineShape, RunCounts, check_machine, run_machine};
 
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use hosted::Hosted;
-use quire::addr::{Frame, FrameRange, Order, VirtAddr};
+use hosted::{Hosted, Translation};
+use quire::addr::{Frame, FrameRange, Order, PhysAddr, VirtAddr};
+use quire::arch::EntryFlags;
 use quire::cpu::CpuId;
 use quire::error::{FaultError, MmError};
 use quire::manager::MemoryManager;
@@ -18,11 +19,14 @@ use quire::vm::{self, Collapser, File, MapRequest, Mm, Sharing};
 
 use crate::counts::{Mapped, Owners};
 use crate::mappings::Mappings;
-use crate::space::{Advice, Kind, Map, PAGE, Prot, Remap, SpaceId, Vma};
-use crate::subject::{Resident, Subject, Who};
+use crate::space::{Advice, Kind, Map, PAGE, PROBE_OFFSETS, Prot, Remap, SpaceId, Vma};
+use crate::subject::{Present, Resident, Subject, Who};
 
 /// Faults after which an access that still does not succeed is taken for one that never will.
 const FAULTS: usize = 64;
+
+/// The most pages of a range that are asked for one by one: for more the whole page table is read.
+const MOST_PROBED: u64 = 8192;
 
 /// Bytes that a stack may reach; Linux's usual limit.
 pub const STACK_LIMIT: u64 = 8 << 20;
@@ -170,6 +174,16 @@ impl<'p> Quire<'p> {
     fn memory(&self) -> Vec<FrameRange> {
         let ranges = self.machine.ranges().iter();
         ranges.map(|range| FrameRange::new(range.start.frame(), range.bytes / PAGE)).collect()
+    }
+
+    /// What the page at `addr` holds, which `leaf` maps.
+    fn page(&self, leaf: &Translation, addr: u64) -> Present {
+        let start = leaf.frame.addr().0 + (addr - leaf.addr.0);
+        Present {
+            addr,
+            private: leaf.entry & EntryFlags::ANON.bits() != 0,
+            words: PROBE_OFFSETS.map(|offset| self.machine.peek(PhysAddr(start + offset))),
+        }
     }
 
     fn owners(&self, mapped: &Mapped) -> Owners {
@@ -355,6 +369,22 @@ impl Subject for Quire<'_> {
     fn resident(&mut self, space: SpaceId) -> Option<Resident> {
         let rss = self.machine.run_on(CpuId(0), || self.space(space).rss());
         Some(Resident { anon: rss.anon, locked: rss.locked * PAGE })
+    }
+
+    fn present(&mut self, space: SpaceId, start: u64, end: u64, mut show: impl FnMut(&Present)) -> bool {
+        let root = self.space(space).root();
+        let pages = |first: u64, end: u64| (first..end).step_by(PAGE as usize);
+        if (end - start) / PAGE <= MOST_PROBED {
+            let found =
+                pages(start, end).filter_map(|addr| Some((addr, self.machine.probe(root, VirtAddr(addr))?)));
+            found.for_each(|(addr, leaf)| show(&self.page(&leaf, addr)));
+            return true;
+        }
+        for leaf in self.machine.leaves(root) {
+            pages(leaf.addr.0, leaf.addr.0 + leaf.frames * PAGE)
+                .for_each(|addr| show(&self.page(&leaf, addr)));
+        }
+        true
     }
 
     fn single_pages(&self) -> bool {

@@ -146,6 +146,58 @@ pub enum Op {
     Collapse(At, u64, bool),
 }
 
+/// The names of operations, by [`Op::kind`].
+pub const KIND_NAMES: [&str; 20] = [
+    "mmap",
+    "munmap",
+    "mprotect",
+    "mremap",
+    "madvise",
+    "brk",
+    "mlock",
+    "munlock",
+    "mlockall",
+    "munlockall",
+    "fork",
+    "exit",
+    "store",
+    "load",
+    "touch",
+    "access",
+    "truncate",
+    "clear-ahead",
+    "collapse",
+    "fetch",
+];
+
+impl Op {
+    /// Which of [`KIND_NAMES`] it is.
+    pub fn kind(&self) -> usize {
+        match self {
+            Self::Mmap(_) => 0,
+            Self::Munmap(..) => 1,
+            Self::Mprotect(..) => 2,
+            Self::Mremap(..) => 3,
+            Self::Madvise(..) => 4,
+            Self::Brk(_) => 5,
+            Self::Mlock(..) => 6,
+            Self::Munlock(..) => 7,
+            Self::Mlockall(..) => 8,
+            Self::Munlockall => 9,
+            Self::Fork => 10,
+            Self::Exit => 11,
+            Self::Store(..) => 12,
+            Self::Load(..) => 13,
+            Self::Touch(..) => 14,
+            Self::Access(_, Kind::Read | Kind::Write) => 15,
+            Self::Truncate(..) => 16,
+            Self::ClearAhead(_) => 17,
+            Self::Collapse(..) => 18,
+            Self::Access(_, Kind::Exec) => 19,
+        }
+    }
+}
+
 /// An operation, the CPU that does it and the address space it is done to (modulo the number of live ones).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step {

@@ -2,7 +2,7 @@
 
 use quire::error::{FaultError, MmError};
 
-use crate::space::{Advice, Kind, Map, Prot, Remap, SpaceId, Vma};
+use crate::space::{Advice, Kind, Map, Prot, Remap, SpaceId, Vma, Words};
 
 /// Who does an operation to whom.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,6 +20,17 @@ pub struct Resident {
     pub anon: u64,
     /// Bytes of locked mappings.
     pub locked: u64,
+}
+
+/// A page that a page table maps, and what it holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Present {
+    /// Its address.
+    pub addr: u64,
+    /// Whether it is the address space's own.
+    pub private: bool,
+    /// Its words at [`PROBE_OFFSETS`](crate::space::PROBE_OFFSETS).
+    pub words: Words,
 }
 
 /// Something with address spaces. Verbs are named and behave as Linux's.
@@ -62,6 +73,12 @@ pub trait Subject {
     fn vmas(&mut self, space: SpaceId) -> Vec<Vma>;
     /// What is resident, where the subject knows.
     fn resident(&mut self, space: SpaceId) -> Option<Resident>;
+
+    /// Shows the pages of `start..end` that the page table maps, in order, where the subject can; whether it can. No access:
+    /// it brings nothing in and marks nothing.
+    fn present(&mut self, _space: SpaceId, _start: u64, _end: u64, _show: impl FnMut(&Present)) -> bool {
+        false
+    }
 
     /// Whether children live on after `fork`, or exit at once.
     fn keeps_children(&self) -> bool {

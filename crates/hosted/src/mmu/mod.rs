@@ -87,6 +87,14 @@ impl Hosted {
         })
     }
 
+    /// The word at a physical address, as a debugger finds it: no table is walked, nothing is marked or cached.
+    ///
+    /// # Panics
+    /// When `addr` is no multiple of 8, or no memory of this machine.
+    pub fn peek(&self, addr: PhysAddr) -> u64 {
+        self.arena.word(addr).load(Ordering::Acquire)
+    }
+
     /// One access within one page, wholly under the lock of the CPU's TLB (H5).
     fn access<R>(
         &self,

@@ -10,7 +10,7 @@ use quire::tlb::ZapStrategy;
 use quire::vm::{FolioPolicy, ForkStrategy, OrderPolicy};
 
 use super::{Quire, STACK_LIMIT};
-use crate::lockstep::Lockstep;
+use crate::lockstep::{Depth, Lockstep, Tally};
 use crate::ops::{HEAP, Step};
 use crate::space::{Backing, Family, PAGE, PROBE_OFFSETS, Rules};
 
@@ -33,6 +33,10 @@ pub struct MachineShape {
     pub lost_flushes: FailurePlan,
     /// Memory may run out.
     pub tight: bool,
+    /// How much is compared after each operation.
+    pub depth: Depth,
+    /// What the model takes as given.
+    pub rules: Rules,
 }
 
 impl MachineShape {
@@ -48,6 +52,8 @@ impl MachineShape {
             failures: FailurePlan::Off,
             lost_flushes: FailurePlan::Off,
             tight: false,
+            depth: Depth::All,
+            rules: Rules { stack_limit: STACK_LIMIT, ..Rules::default() },
         }
     }
 
@@ -78,6 +84,12 @@ impl MachineShape {
     #[must_use]
     pub fn failing(self, failures: FailurePlan) -> Self {
         Self { failures, tight: true, ..self }
+    }
+
+    /// The same machine with so much compared after each operation.
+    #[must_use]
+    pub fn comparing(self, depth: Depth) -> Self {
+        Self { depth, ..self }
     }
 
     /// The same machine where these flushes are lost.
@@ -121,21 +133,34 @@ pub struct RunCounts {
     pub collapsed: u64,
 }
 
-/// Builds the machine, steps library and model through the operations, exits everything, closes all files and checks
-/// that all memory is back and every written page of a file was written back.
+/// As [`run_machine`], where only what can be made to fail is of interest.
 ///
 /// # Errors
-/// What differed, or what the machine saw broken.
+/// As [`run_machine`].
 pub fn check_machine(
     shape: &MachineShape,
     files: &[(u64, u64)],
     seed: u64,
     steps: &[Step],
 ) -> Result<RunCounts, String> {
+    run_machine(shape, files, seed, steps).map(|(counts, _)| counts)
+}
+
+/// Builds the machine, steps library and model through the operations, exits everything, closes all files and checks
+/// that all memory is back and every written page of a file was written back.
+///
+/// # Errors
+/// What differed, or what the machine saw broken.
+pub fn run_machine(
+    shape: &MachineShape,
+    files: &[(u64, u64)],
+    seed: u64,
+    steps: &[Step],
+) -> Result<(RunCounts, Tally), String> {
     // Violations are kept and asked for: a panic may come where another is under way already.
     let machine = HostedConfig { on_violation: OnViolation::Record, ..HostedConfig::new(shape.bytes) };
-    // A GiB that is cleared would be a quarter of a million faults of the host.
-    let machine = match shape.bytes >= GIGANTIC_BYTES {
+    // A GiB that is cleared would be a quarter of a million faults of the host; thousands of operations touch most memory.
+    let machine = match shape.bytes >= GIGANTIC_BYTES || shape.depth != Depth::All {
         true => HostedConfig { backing: Memory::Anonymous, huge_pages: true, ..machine },
         false => machine,
     };
@@ -158,12 +183,11 @@ pub fn check_machine(
     let subject = subject.tight(shape.tight).single(shape.policy == FolioPolicy::FRAMES);
     machine.set_failures(shape.failures);
     machine.lose_flushes(shape.lost_flushes);
-    let rules = Rules { stack_limit: STACK_LIMIT, ..Rules::default() };
-    let mut lockstep = Lockstep::new(subject, rules, shape.cpus, files, seed);
+    let mut lockstep = Lockstep::new(subject, shape.rules, shape.cpus, files, seed).comparing(shape.depth);
     lockstep
         .run(steps)
         .map_err(|divergence| format!("after operation {}: {}", divergence.step, divergence.what))?;
-    let Lockstep { model, subject, .. } = lockstep;
+    let Lockstep { model, subject, tally, .. } = lockstep;
     let counts = RunCounts {
         allocations: machine.allocations_asked(),
         flushes: machine.flushes_asked(),
@@ -177,7 +201,7 @@ pub fn check_machine(
     if after != before {
         return Err(format!("{after} frames in use after the end, {before} before the start"));
     }
-    Ok(counts)
+    Ok((counts, tally))
 }
 
 /// Stores to every probe of all memory, before somebody manages it: what is not cleared is seen.

@@ -3,7 +3,7 @@
 use quire::error::FaultError;
 
 use super::vma::PAGE;
-use super::{Family, Space, SpaceId};
+use super::{Family, PROBES, Page, Space, SpaceId};
 
 /// A kind of access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -92,16 +92,19 @@ impl Family {
 
     /// What a load would see, if `addr` is mapped and its page is there; changes nothing.
     pub fn peek(&self, id: SpaceId, addr: u64, probe: usize) -> Option<Seen> {
+        self.peek_page(id, addr).map(|seen| seen[probe])
+    }
+
+    /// The same of every probe of the page at `addr`.
+    pub fn peek_page(&self, id: SpaceId, addr: u64) -> Option<[Seen; PROBES]> {
         let space = self.space(id);
         let vma = space.vma_at(addr)?;
-        if let Some(page) = space.pages.get(&(addr / PAGE))
-            && let Some(own) = page.own
-        {
-            return Some(Seen { word: own[probe], or_zero: page.may_be_zero(probe) });
+        if let Some(own) = space.pages.get(&(addr / PAGE)).and_then(Page::seen) {
+            return Some(own);
         }
         let page = vma.backing_page(addr);
-        let word = self.has_page(vma.backing, page).then(|| self.object_words(vma.backing, page)[probe])?;
-        Some(Seen { word, or_zero: false })
+        let words = self.has_page(vma.backing, page).then(|| self.object_words(vma.backing, page))?;
+        Some(words.map(|word| Seen { word, or_zero: false }))
     }
 
     /// Extends the mapping above `addr` down to it.

@@ -62,6 +62,11 @@ impl Space {
         self.pages.iter().map(|(&number, page)| (number, page))
     }
 
+    /// Those of `start..end`, both on page boundaries.
+    pub fn pages_in(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, &Page)> {
+        self.pages.range(start / PAGE..end / PAGE).map(|(&number, page)| (number, page))
+    }
+
     /// Bytes of mappings that are locked.
     pub fn locked_bytes(&self) -> u64 {
         self.vmas.iter().filter(|vma| vma.locked != Locked::No).map(Vma::len).sum()
@@ -127,7 +132,7 @@ impl Space {
 
     /// What of `start..end` is mapped, mapping by mapping, each as large as can be.
     pub fn parts(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
-        normalise(&self.clipped(start, end)).iter().map(|part| (part.start, part.end)).collect()
+        normalise(self.clipped(start, end)).iter().map(|part| (part.start, part.end)).collect()
     }
 
     /// Takes the mappings inside `start..end` out, and what their pages hold.

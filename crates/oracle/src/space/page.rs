@@ -1,8 +1,11 @@
 //! What the model knows of a page's contents: a few words of it, by value.
 
+use std::array;
+
 use hosted::SyntheticFiles;
 use quire::platform::FileId;
 
+use super::access::Seen;
 use super::vma::PAGE;
 
 /// Words of each page that the model follows.
@@ -47,6 +50,17 @@ impl Page {
         if let Some(kept) = &mut self.lazy {
             *kept |= 1 << probe;
         }
+    }
+
+    /// Whether it holds words of its own that nothing may have taken away.
+    pub fn is_kept(&self) -> bool {
+        self.own.is_some() && self.lazy.is_none()
+    }
+
+    /// What loads from it would see, where it holds words of its own.
+    pub fn seen(&self) -> Option<[Seen; PROBES]> {
+        let own = self.own?;
+        Some(array::from_fn(|probe| Seen { word: own[probe], or_zero: self.may_be_zero(probe) }))
     }
 
     /// Whether the word at `probe` may be zero in place of what `own` says.

@@ -22,8 +22,7 @@ impl Family {
         for vma in space.vmas.iter().filter(|vma| vma.is_private()) {
             bounds.anon_most += vma.len() / PAGE;
             for (_, page) in space.pages.range(vma.start / PAGE..vma.end / PAGE) {
-                let sure = page.own.is_some() && page.lazy.is_none();
-                bounds.anon_least += u64::from(sure);
+                bounds.anon_least += u64::from(page.is_kept());
                 bounds.anon_touched += u64::from(vma.backing == Backing::Anonymous || page.own.is_some());
             }
         }

@@ -142,13 +142,13 @@ impl Vma {
 }
 
 /// The same mappings merged as far as can be: what two lists have in common that differ only in where they merged.
-pub fn normalise(vmas: &[Vma]) -> Vec<Vma> {
-    let mut out: Vec<Vma> = Vec::with_capacity(vmas.len());
-    for vma in vmas {
-        match out.last_mut() {
-            Some(last) if last.continues(vma) => last.end = vma.end,
-            _ => out.push(*vma),
+pub fn normalise(mut vmas: Vec<Vma>) -> Vec<Vma> {
+    vmas.dedup_by(|next, last| {
+        let one = last.continues(next);
+        if one {
+            last.end = next.end;
         }
-    }
-    out
+        one
+    });
+    vmas
 }

@@ -78,7 +78,7 @@ fn comparable(mut vmas: Vec<Vma>) -> Vec<Vma> {
             Backing::File(_) => {}
         }
     }
-    normalise(&vmas)
+    normalise(vmas)
 }
 
 /// The first mapping of either list that has no equal at its place in the other.

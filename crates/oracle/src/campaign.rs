@@ -1,0 +1,129 @@
+//! Campaigns: run after run, each on a machine and with operations drawn from its seed alone.
+//!
+//! A run compares what each operation touched, and everything now and then ([`Depth::Touched`]). A run that fails is done
+//! again with everything compared after each operation, cut off behind the first that fails, and shortened.
+
+use std::fmt;
+
+use fastrand::Rng;
+use hosted::FailurePlan;
+
+use crate::lockstep::{Depth, Tally, check_list, check_steps};
+use crate::machine::{MachineShape, check_machine, run_machine};
+use crate::ops::{Draw, Step, draw, source};
+
+/// Operations of a run.
+pub const STEPS: usize = 3000;
+
+/// After how many operations everything is compared.
+const ALL_EVERY: usize = 64;
+
+/// A run: all of it follows from its seed.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// The seed.
+    pub seed: u64,
+    /// The machine, and what may go wrong on it.
+    pub machine: MachineShape,
+    /// Files, with their sizes in bytes.
+    pub files: Vec<(u64, u64)>,
+    /// What is done.
+    pub steps: Vec<Step>,
+}
+
+impl Run {
+    /// Draws a run of so many operations. Most are drawn as `tests/address_space.rs` and `tests/failures.rs` draw theirs: on
+    /// one machine in eight memory is short or allocations fail, and one family of address spaces in eight forks over and over.
+    pub fn draw(seed: u64, steps: usize) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let machine = MachineShape::new(&mut rng);
+        let mut shape = Draw::new(&mut rng, steps, 4);
+        let machine = match seed % 16 {
+            3 => machine.small(rng.u64(8..64) << 20),
+            11 => machine.failing(FailurePlan::Seeded {
+                seed,
+                one_in: *rng.choice(&[10, 100, 1000]).expect("not empty"),
+            }),
+            _ => machine,
+        };
+        if machine.tight {
+            shape.one_sharing(&mut rng);
+        }
+        if seed % 8 == 6 {
+            shape.families();
+        }
+        let steps = draw(&mut rng, &shape);
+        Self { seed, machine, files: shape.files, steps }
+    }
+
+    /// The same run on another machine.
+    #[must_use]
+    pub fn on(self, machine: MachineShape) -> Self {
+        Self { machine, ..self }
+    }
+
+    /// Does the run; what was done and answered.
+    ///
+    /// # Errors
+    /// Why it failed, shortened.
+    pub fn check(&self) -> Result<Tally, Box<Failure>> {
+        let mut tally = Tally::default();
+        let fast = self.machine.clone().comparing(Depth::Touched { all_every: ALL_EVERY });
+        let run = std::cell::RefCell::new(&mut tally);
+        let checked = check_steps(&self.steps, &|steps| {
+            let (_, done) = run_machine(&fast, &self.files, self.seed, steps)?;
+            run.borrow_mut().merge(&done);
+            Ok(())
+        });
+        match checked {
+            Ok(()) => Ok(tally),
+            Err(what) => Err(Box::new(self.explain(what, &fast))),
+        }
+    }
+
+    /// Finds the first operation that fails, with everything compared after each if that fails too, and shortens what leads to
+    /// it.
+    fn explain(&self, what: String, fast: &MachineShape) -> Failure {
+        let slow = self.machine.clone().comparing(Depth::All);
+        let fails = |machine: &MachineShape, steps: &[Step]| {
+            check_steps(steps, &|steps| check_machine(machine, &self.files, self.seed, steps).map(drop)).err()
+        };
+        let machine = if fails(&slow, &self.steps).is_some() { slow } else { fast.clone() };
+        // Everything is compared at the end of a list too, so that each list as long as this or longer fails.
+        let lengths: Vec<usize> = (1..=self.steps.len()).collect();
+        let first = lengths.partition_point(|&length| fails(&machine, &self.steps[..length]).is_none());
+        let upto = &self.steps[..(first + 1).min(self.steps.len())];
+        let run = |steps: &[Step]| check_machine(&machine, &self.files, self.seed, steps).map(drop);
+        let shortened = check_list(upto, &run).err();
+        let (shortened_what, steps) =
+            shortened.unwrap_or_else(|| ("nothing, this time".into(), upto.to_vec()));
+        Failure { run: Self { machine, steps, ..self.clone() }, first, what, shortened_what }
+    }
+}
+
+/// A run that failed.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The run, with the machine on which it fails and the shortened list.
+    pub run: Run,
+    /// The number of the operation that fails first.
+    pub first: usize,
+    /// What the whole run showed.
+    pub what: String,
+    /// What the shortened run shows.
+    pub shortened_what: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { run, first, what, shortened_what } = self;
+        writeln!(f, "seed {} fails: {what}", run.seed)?;
+        writeln!(f, "on {:?} with files {:?}", run.machine, run.files)?;
+        writeln!(
+            f,
+            "operation {first} fails first; shortened to {} operations, which fail with: {shortened_what}",
+            run.steps.len()
+        )?;
+        f.write_str(&source(&run.steps))
+    }
+}

@@ -114,6 +114,7 @@ fn hostile(path: &std::path::Path) {
         thp_disabled: true,
         faults: FaultKinds::of(Tier::Privileged),
         ring_bytes: 4096,
+        limits: None,
         totals: Totals::default(),
         events: 0,
     };

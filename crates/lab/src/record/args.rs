@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 
-use super::{Options, record};
+use super::{Options, Wait, record};
 use crate::trace::{Program, Tier};
 
 /// Record a program's memory life, with all its threads and children.
@@ -31,6 +31,9 @@ pub struct Args {
     /// Version of the program for the header.
     #[arg(long, value_name = "VERSION", default_value = "")]
     program_version: String,
+    /// How long to record.
+    #[arg(long, value_enum, default_value_t)]
+    wait: Wait,
     /// No summary at the end.
     #[arg(short, long)]
     quiet: bool,
@@ -68,6 +71,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         },
         ring_bytes: args.ring,
         program: Program { name, version: args.program_version.clone() },
+        wait: args.wait,
     })?;
     if !args.quiet {
         eprintln!("{}: {recorded}", args.output.display());

@@ -11,31 +11,40 @@ use crate::trace::{Call, EventKind, Syscall};
 const MREMAP_DONTUNMAP: u64 = 4;
 
 impl Assembler {
-    pub(super) fn enter(&mut self, key: Key, pid: u32, tid: u32, number: u64, mut args: [u64; 6]) {
+    pub(super) fn enter(
+        &mut self,
+        key: Key,
+        pid: u32,
+        tid: u32,
+        (number, call): (u64, Call),
+        mut args: [u64; 6],
+    ) {
         self.give_up_fault(pid, tid);
-        let Some(call) = Call::from_x86_64(number) else { return };
         args[call.arity()..].fill(0);
         // Its event may stand at its entry, or anywhere between entry and exit.
         if call.applied_at_entry(&args) || matches!(call, Call::Brk | Call::Mremap) {
             self.queue.hold(key);
         }
-        let unfinished = self.thread(pid, tid).call.replace(PendingCall { key, call, args, file: None });
+        let unfinished = self.thread(pid, tid).call.replace(PendingCall { key, number, call, args, file: None, mapped: None });
         unfinished.iter().for_each(|call| self.queue.release(call.key));
     }
 
     pub(super) fn leave(&mut self, key: Key, pid: u32, tid: u32, number: u64, result: i64) {
         self.give_up_fault(pid, tid);
         let thread = self.thread(pid, tid);
-        if Call::from_x86_64(number).is_some_and(Call::is_exec) {
-            thread.in_exec = false;
-        }
+        // The first call that returns in a new program is the exec itself, under the number that the new program's
+        // architecture has for it.
+        let was_in_exec = std::mem::take(&mut thread.in_exec);
         // A new process comes out of its parent's call; and the call may have begun before the recording.
         let Some(pending) = thread.call.take() else { return };
         self.queue.release(pending.key);
-        if pending.call.x86_64() != number {
+        if pending.number != number && !was_in_exec {
             return;
         }
-        let PendingCall { key: entry, call, args, file } = pending;
+        let PendingCall { key: entry, call, args, file, mapped, .. } = pending;
+        // Through `ipc` it returns a status; its mapping tells the address.
+        let at = mapped.filter(|_| call == Call::Shmat && result == 0);
+        let result = at.map_or(result, |address| address as i64);
         let duration_ns = key.0.saturating_sub(entry.0);
         let syscall = Syscall { call, args, result, enter_ns: entry.0, duration_ns, file };
         let shrinks = call == Call::Brk && self.moves_break(pid, result as u64);

@@ -83,6 +83,9 @@ pub struct Args {
     json: Option<PathBuf>,
 }
 
+/// The exit code when nothing diverged, but a trace with gaps could not be checked to its end.
+const UNJUDGED: u8 = 3;
+
 /// Runs `quire replay`. The exit code is a failure when anything diverged or did not come back.
 ///
 /// # Errors
@@ -102,7 +105,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let (watch, described) = (Stopwatch::new(), machine::describe());
     let mut lines = Vec::new();
-    let mut sound = true;
+    let (mut sound, mut judged) = (true, true);
     for (path, survey) in args.files.iter().zip(&surveys) {
         match replay_file(args, path, survey, (&watch, &described, &chosen), &mut out) {
             Ok(reports) => {
@@ -117,6 +120,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
                 eprintln!("quire: {}: {error}", path.display());
                 sound = false;
             }
+            Err(error @ ReplayError::Gap { .. }) => {
+                eprintln!("quire: {}: {error}", path.display());
+                judged = false;
+            }
             Err(error) => return Err(in_file(path, &error)),
         }
     }
@@ -125,7 +132,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Some(path) => row::write_atomically(path, &lines)?,
         None => {}
     }
-    Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(match (sound, judged) {
+        (false, _) => ExitCode::FAILURE,
+        (true, false) => ExitCode::from(UNJUDGED),
+        (true, true) => ExitCode::SUCCESS,
+    })
 }
 
 fn survey(path: &Path) -> Result<Survey> {

@@ -47,10 +47,8 @@ fn script() -> Script {
     script.call(45, Call::Brk, &[Number(0)]);
     // A file from its second page on.
     let name = script.program.call(5, &[Number(OWN_PATH), Number(0), Number(0)]);
-    let file = script.program.call(
-        192,
-        &[Number(0), Number(0x1000), Number(1), Number(2), Of(name, 0), Number(1)],
-    );
+    let file =
+        script.program.call(192, &[Number(0), Number(0x1000), Number(1), Number(2), Of(name, 0), Number(1)]);
     let offset = [Number(0), Number(0x1000), Number(1), Number(2), Of(name, 0), Number(0x1000)];
     script.calls.push((file, Call::Mmap, offset.to_vec()));
     let block = [0, 0x4000, 3, 0x22, u32::MAX, 0];
@@ -141,8 +139,7 @@ fn shared_memory_through_ipc_has_its_address() {
         let id = program.call(117, &numbers(&[23, 0, 0x2000, 0o1600]));
         let attached = program.call(117, &[Number(21), Of(id, 0), Number(0), Number(SCRATCH), Number(0)]);
         program.call(117, &[Number(24), Of(id, 0), Number(0x100), Number(0), Number(0)]);
-        let detached =
-            program.call(117, &[Number(22), Number(0), Number(0), Number(0), Value::Scratch]);
+        let detached = program.call(117, &[Number(22), Number(0), Number(0), Number(0), Value::Scratch]);
         let Some((run, results)) = record(tier, program) else { return };
         if results[id] as i32 == -38 {
             // A kernel without System V IPC.
@@ -242,7 +239,8 @@ fn assert_checked(run: &Recording) {
         .arg(run.path("t.qtrace"))
         .output()
         .expect("quire runs");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let said =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     assert!(said.contains("no divergence"), "{said}");
 }

@@ -46,6 +46,31 @@ fn the_count_of_lost_records_is_the_kernels() {
     }
 }
 
+/// No record comes behind the last gap, so that only the kernel's own count tells of it.
+#[test]
+fn what_is_lost_at_the_very_end_is_counted() {
+    let script = "echo ready; while [ ! -e go ]; do sleep 0.01; done
+        dd if=/dev/zero of=/dev/null bs=64M count=1 2>/dev/null; /bin/true; /bin/true; echo $$ done";
+    for tier in tiers() {
+        let mut run = Recording::of_script(&["--tier", tier, "--ring", "4K"], script);
+        run.wait_for("ready");
+        run.signal(Signal::SIGSTOP);
+        std::fs::write(run.path("go"), "").expect("the directory is ours");
+        run.wait_for("done");
+        let said = run.text("stdout");
+        let program = said.lines().find_map(|line| line.strip_suffix(" done")).expect("it said its number");
+        let program = program.parse().expect("a number");
+        recorder::wait_until(|| !recorder::lives(program), || "the program does not end".into());
+        run.signal(Signal::SIGCONT);
+        assert_eq!(run.end().code(), Some(0), "{}", run.stderr());
+        let (header, events) = run.trace();
+        let lost: u64 = gaps(&events).map(|(_, records)| records).sum();
+        assert_eq!(header.totals.lost, lost);
+        let most = if tier == "user" { 50 } else { 2 * 16384 };
+        assert!(lost > most, "{lost} lost in tier {tier}");
+    }
+}
+
 /// Behind a gap the program's memory is unknown: that is no defect of the library.
 #[test]
 fn a_check_does_not_judge_behind_a_gap() {
@@ -96,15 +121,22 @@ fn rings_grow_when_they_fill_up() {
             run.wait_for(done);
             run.signal(Signal::SIGCONT);
             if go == "one" {
-                // The recorder has emptied and replaced its ring when it is idle again.
-                std::thread::sleep(std::time::Duration::from_millis(1500));
+                let ring = format!("{} kB", (128 << 10) + 4);
+                let has_grown = || {
+                    let maps = std::fs::read_to_string(format!("/proc/{}/smaps", run.pid()));
+                    maps.is_ok_and(|maps| maps.contains(&ring))
+                };
+                recorder::wait_until(has_grown, || "the ring does not grow".into());
                 boundary = now_ns();
             }
         }
         assert_eq!(run.end().code(), Some(0), "{}", run.stderr());
         let (header, events) = run.trace();
         assert_eq!(header.ring_bytes, 32 << 20);
-        assert!(gaps(&events).any(|(time_ns, _)| time_ns < boundary), "the first round is too much for the ring");
+        assert!(
+            gaps(&events).any(|(time_ns, _)| time_ns < boundary),
+            "the first round is too much for the ring"
+        );
         let later: Vec<_> = gaps(&events).filter(|(time_ns, _)| *time_ns >= boundary).collect();
         assert_eq!(later, [], "{}", run.stderr());
         assert!(run.stderr().contains(&format!("rings grew to {} bytes", 128 << 20)), "{}", run.stderr());

@@ -84,7 +84,9 @@ fn every_recorded_process_gets_the_signal() {
 
 #[test]
 fn a_second_signal_ends_the_recording_and_leaves_the_program() {
-    for (tier, signal) in tiers().into_iter().flat_map(|tier| [(tier, Signal::SIGINT), (tier, Signal::SIGQUIT)]) {
+    for (tier, signal) in
+        tiers().into_iter().flat_map(|tier| [(tier, Signal::SIGINT), (tier, Signal::SIGQUIT)])
+    {
         // It goes on with its life, and asks for memory.
         let script = "trap '' INT QUIT; echo ready $$
             while [ ! -e go ]; do sleep 0.01; done

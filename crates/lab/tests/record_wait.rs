@@ -36,9 +36,7 @@ fn waiting_for_the_program_alone_leaves_its_daemon_running() {
         let (_, events) = run.trace();
         let first = events[0].pid;
         let ended = |pid| {
-            events
-                .iter()
-                .any(|event| event.pid == pid && matches!(event.kind, EventKind::ProcessExit { .. }))
+            events.iter().any(|event| event.pid == pid && matches!(event.kind, EventKind::ProcessExit { .. }))
         };
         assert!(ended(first) && !ended(daemon as u32), "tier {tier}");
         assert_works(&run, daemon);
@@ -103,7 +101,11 @@ fn a_daemon_that_is_left_does_not_hold_the_recorders_output_open() {
         let mut read = None;
         let mut run = Recording::start(
             &["--quiet", "--tier", tier, "--wait", "main"],
-            &["sh", "-c", "setsid sh -c 'exec sleep 60' >/dev/null 2>&1 </dev/null & echo $! > daemon; exit 0"],
+            &[
+                "sh",
+                "-c",
+                "setsid sh -c 'exec sleep 60' >/dev/null 2>&1 </dev/null & echo $! > daemon; exit 0",
+            ],
             None,
             |quire| {
                 let (end, write) = std::io::pipe().expect("a pipe");

@@ -133,11 +133,7 @@ impl Tracer<'_> {
 
     /// On to the exit of the call that it is in, or on at full speed.
     fn resume(&self, tid: Pid, signal: Option<Signal>) -> Result<(), Errno> {
-        if self.in_call.contains_key(&tid) {
-            ptrace::syscall(tid, signal)
-        } else {
-            ptrace::cont(tid, signal)
-        }
+        if self.in_call.contains_key(&tid) { ptrace::syscall(tid, signal) } else { ptrace::cont(tid, signal) }
     }
 
     fn entry(&mut self, tid: Pid) -> Result<(), Errno> {

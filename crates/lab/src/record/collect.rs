@@ -85,7 +85,12 @@ pub(super) fn run(
             let lost = events.sinks.iter().map(Sink::lost).sum();
             let rings = events.sinks.iter().map(Sink::bytes).max().unwrap_or_default();
             let (writer, summary) = assembler.finish()?;
-            return Ok(Collected { writer, summary, lost, grown_to: (rings > events.ring_bytes).then_some(rings) });
+            return Ok(Collected {
+                writer,
+                summary,
+                lost,
+                grown_to: (rings > events.ring_bytes).then_some(rings),
+            });
         }
         assembler.advance(horizon)?;
         perf::wait(&events.sinks, POLL_MS);

@@ -174,13 +174,7 @@ impl Following<'_> {
     }
 
     /// Is the recording to end although processes may still run? Notes then which.
-    fn is_over(
-        &self,
-        program_ended: bool,
-        request: Request,
-        tracer: Option<Pid>,
-        ended: &mut Ended,
-    ) -> bool {
+    fn is_over(&self, program_ended: bool, request: Request, tracer: Option<Pid>, ended: &mut Ended) -> bool {
         match request {
             Request::Continue if program_ended && self.wait == Wait::Main => {}
             Request::Continue => return false,
@@ -198,8 +192,7 @@ impl Following<'_> {
 }
 
 fn wait_for(ready: &[&dyn AsFd]) {
-    let mut polled: Vec<PollFd> =
-        ready.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)).collect();
+    let mut polled: Vec<PollFd> = ready.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)).collect();
     // Interrupted or not: what has come is looked at next.
     let _ = poll(&mut polled, PollTimeout::NONE);
 }

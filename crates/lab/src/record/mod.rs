@@ -128,8 +128,7 @@ fn with_setup(options: &Options, setup: Setup, mut signals: Signals) -> Result<R
             let before = follow::fault_counts(gated.pid).unwrap_or_default();
             let started = gated.start()?;
             let (program, wait) = (started.pid, options.wait);
-            let following =
-                Following { program, before, signals: &mut signals, wait, messages: &sender };
+            let following = Following { program, before, signals: &mut signals, wait, messages: &sender };
             let ended = match &mut tracer {
                 None => following.children()?,
                 Some(tracer) => following.reports(tracer)?,

@@ -26,7 +26,7 @@ pub(super) enum Report {
     Refused(Errno),
     /// A call, or the flags of a new task.
     Raw(Raw),
-    /// A process started a program whose privilege the kernel did not grant, as nobody who traces it may have it.
+    /// A process started a program whose privilege the kernel withheld, as it does from all that is traced.
     Unprivileged {
         /// The program's name as the kernel keeps it, at most 15 bytes.
         name: [u8; 16],

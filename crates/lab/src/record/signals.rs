@@ -79,7 +79,8 @@ impl Signals {
         kept.extend(PROGRAMS_OWN);
         kept.add(Signal::SIGCHLD);
         let mut mask = SigSet::empty();
-        sigprocmask(SigmaskHow::SIG_BLOCK, Some(&kept), Some(&mut mask)).map_err(failed("keeping signals"))?;
+        sigprocmask(SigmaskHow::SIG_BLOCK, Some(&kept), Some(&mut mask))
+            .map_err(failed("keeping signals"))?;
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         let arrived = SignalFd::with_flags(&kept, flags).map_err(failed("keeping signals"))?;
         Ok(Signals { arrived, inherited: Inherited { mask, child }, asked: None })

@@ -13,7 +13,7 @@ use nix::libc;
 use nix::sys::prctl;
 use nix::sys::signal::SigSet;
 use nix::sys::wait::{WaitPidFlag, waitpid};
-use nix::unistd::{ForkResult, Pid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, fork, pipe2, setsid};
+use nix::unistd::{ForkResult, Pid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, fork, pipe2, setpgid};
 use seccompiler::BpfProgram;
 
 use super::RecordError;
@@ -105,7 +105,9 @@ fn trace(prepared: Prepared, filter: &BpfProgram, inherited: &Inherited, pipe: O
 /// what is sent to the recorder's terminal or process group is not for it.
 fn withdraw(kept: i32) -> Result<(), Errno> {
     SigSet::all().thread_block()?;
-    setsid()?;
+    // Not a session of its own: the scheduler gives each its own share of the processors, and a stop of the program
+    // would wait until the tracer's turn has come.
+    setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
     chdir("/")?;
     redirect_standard_streams()?;
     for (first, last) in [(3, kept as u32 - 1), (kept as u32 + 1, u32::MAX)] {

@@ -26,10 +26,10 @@ fn the_old_mmap_reads_its_arguments_from_memory() {
 
 #[test]
 fn shared_memory_through_ipc() {
-    assert_eq!(i386_call(117, [21, 5, 0o10000, 0x8000, 0x5000, 0]), Some((
-        Call::Shmat,
-        [5, 0x5000, 0o10000, 0, 0, 0]
-    )));
+    assert_eq!(
+        i386_call(117, [21, 5, 0o10000, 0x8000, 0x5000, 0]),
+        Some((Call::Shmat, [5, 0x5000, 0o10000, 0, 0, 0]))
+    );
     assert_eq!(i386_call(117, [22, 0, 0, 0, 0x5000, 0]), Some((Call::Shmdt, [0x5000, 0, 0, 0, 0, 0])));
     assert_eq!(i386_call(117, [1, 0, 0, 0, 0, 0]), None);
 }

@@ -25,7 +25,14 @@ impl Assembler {
         if call.applied_at_entry(&args) || matches!(call, Call::Brk | Call::Mremap) {
             self.queue.hold(key);
         }
-        let unfinished = self.thread(pid, tid).call.replace(PendingCall { key, number, call, args, file: None, mapped: None });
+        let unfinished = self.thread(pid, tid).call.replace(PendingCall {
+            key,
+            number,
+            call,
+            args,
+            file: None,
+            mapped: None,
+        });
         unfinished.iter().for_each(|call| self.queue.release(call.key));
     }
 

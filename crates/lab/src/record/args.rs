@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 
-use super::{Options, Recorded, record};
+use super::{Options, Recorded, Wait, record};
 use crate::output::{quoted, say};
 use crate::trace::{Program, Tier};
 
@@ -41,6 +41,9 @@ pub struct Args {
     /// Keep the program's name alone in the trace, without its arguments, which may be secret.
     #[arg(long)]
     no_arguments: bool,
+    /// How long to record.
+    #[arg(long, value_enum, default_value_t)]
+    wait: Wait,
     /// No summary at the end.
     #[arg(short, long)]
     quiet: bool,
@@ -79,6 +82,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         ring_bytes: args.ring,
         program: Program { name, version: args.program_version.clone() },
         no_arguments: args.no_arguments,
+        wait: args.wait,
     })?;
     tell(args, &recorded);
     Ok(ExitCode::from(recorded.exit_code))

@@ -62,6 +62,8 @@ struct Thread {
 
 struct PendingCall {
     key: Key,
+    /// The kernel's number for it, which depends on the program's architecture.
+    number: u64,
     call: Call,
     args: [u64; 6],
     file: Option<FileId>,
@@ -71,6 +73,8 @@ struct PendingCall {
     mapped: Option<Key>,
     /// Another thread was inside a call of the same memory meanwhile.
     beside_others: bool,
+    /// Where the mapping starts that `shmat` made.
+    attached: Option<u64>,
 }
 
 /// A fork whose flags have not come yet.
@@ -169,7 +173,7 @@ impl Assembler {
             RawKind::NewTask { child_tid, flags } => self.new_task(child_tid, flags),
             RawKind::Exit => self.exit(key, pid, tid),
             RawKind::Mapping(mapping) => self.mapping(key, pid, tid, &mapping)?,
-            RawKind::Enter { number, args } => self.enter(key, pid, tid, number, args),
+            RawKind::Enter { number, call, args } => self.enter(key, pid, tid, (number, call), args),
             RawKind::Leave { number, result } => self.leave(key, pid, tid, number, result),
             RawKind::Fault { addr, error_code, kernel_mode } => {
                 self.fault(key, (pid, tid), addr, error_code, kernel_mode);
@@ -234,7 +238,10 @@ impl Assembler {
         } else if let Some(call) = &mut thread.call {
             match call.call {
                 // These have no event of their own that says what they map.
-                Call::Shmat | Call::RemapFilePages => MapCause::Other,
+                Call::Shmat | Call::RemapFilePages => {
+                    call.attached = Some(mapping.start);
+                    MapCause::Other
+                }
                 _ => {
                     if call.call == Call::Mmap {
                         call.file = file;

@@ -1,7 +1,6 @@
-//! The user tier's system calls: a filter stops the program at memory calls only, and this thread notes them.
+//! The user tier's system calls: a filter stops the program at memory calls only, and its tracer notes them.
 
-use std::collections::HashSet;
-use std::sync::mpsc::Sender;
+use std::collections::HashMap;
 
 use nix::errno::Errno;
 use nix::libc;
@@ -9,91 +8,111 @@ use nix::sys::ptrace::{self, Options};
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+use seccompiler::{BpfProgram, sock_filter};
 
-use super::RecordError;
-use super::collect::{Message, now_ns};
-use super::follow::{self, Ended, FaultCounts};
+use super::abi::{self, Abi};
+use super::collect::now_ns;
+use super::follow;
 use super::hold::Turns;
+use super::privilege;
 use super::raw::{Raw, RawKind};
+use super::report::{Report, Teller};
 use crate::trace::{Call, clone_flags};
 
-/// The filter: memory calls are reported, everything else runs at full speed.
-pub(super) fn filter() -> Result<BpfProgram, RecordError> {
-    let invalid = |error: seccompiler::BackendError| RecordError::System {
-        what: "building the filter of system calls",
-        source: std::io::Error::other(error.to_string()),
-    };
-    let rules = Call::ALL.iter().map(|call| (call.x86_64() as i64, Vec::new())).collect();
-    let filter = SeccompFilter::new(
-        rules,
-        SeccompAction::Allow,
-        SeccompAction::Trace(0),
-        seccompiler::TargetArch::x86_64,
-    )
-    .map_err(invalid)?;
-    filter.try_into().map_err(invalid)
+/// Architectures as the audit subsystem numbers them, which is what filters and ptrace are told.
+const AUDIT_X86_64: u32 = 0xc000_003e;
+const AUDIT_I386: u32 = 0x4000_0003;
+
+/// Where a filter finds what it decides upon: `struct seccomp_data`.
+const OFFSET_NUMBER: u32 = 0;
+const OFFSET_ARCHITECTURE: u32 = 4;
+
+/// The filter: memory calls of every architecture are reported, everything else runs at full speed.
+pub(super) fn filter() -> BpfProgram {
+    let load = |offset| step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, offset);
+    let ret = |action| step(libc::BPF_RET | libc::BPF_K, 0, 0, action);
+    let mut program = BpfProgram::new();
+    for (architecture, numbers) in [
+        (AUDIT_X86_64, abi::native_numbers().chain(abi::X32_OWN.map(|(own, _)| own)).collect::<Vec<_>>()),
+        (AUDIT_I386, abi::i386_numbers().collect()),
+    ] {
+        let mut section = vec![load(OFFSET_NUMBER)];
+        if architecture == AUDIT_X86_64 {
+            let mask = abi::without_x32(u64::from(u32::MAX)) as u32;
+            section.push(step(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, 0, 0, mask));
+        }
+        for number in numbers {
+            section.push(step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, number as u32));
+            section.push(ret(libc::SECCOMP_RET_TRACE));
+        }
+        section.push(ret(libc::SECCOMP_RET_ALLOW));
+        program.push(load(OFFSET_ARCHITECTURE));
+        program.push(step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, 0, architecture));
+        program.push(step(libc::BPF_JMP | libc::BPF_JA, 0, 0, section.len() as u32));
+        program.extend(section);
+    }
+    program.push(ret(libc::SECCOMP_RET_ALLOW));
+    program
+}
+
+fn step(code: u32, jt: u8, jf: u8, k: u32) -> sock_filter {
+    sock_filter { code: code as u16, jt, jf, k }
 }
 
 /// Follows a process that waits at its gate, and all that come from it.
-pub(super) fn attach(pid: Pid) -> Result<(), RecordError> {
+pub(super) fn attach(pid: Pid) -> nix::Result<()> {
     let options = Options::PTRACE_O_TRACESECCOMP
         | Options::PTRACE_O_TRACESYSGOOD
         | Options::PTRACE_O_TRACEFORK
         | Options::PTRACE_O_TRACEVFORK
         | Options::PTRACE_O_TRACECLONE
         | Options::PTRACE_O_TRACEEXEC
+        // Without a tracer its memory calls would fail: better an end that shows.
         | Options::PTRACE_O_EXITKILL;
-    ptrace::seize(pid, options).map_err(|errno| RecordError::NotPermitted {
-        what: "system calls (ptrace is not allowed here)",
-        source: errno.into(),
-    })
+    ptrace::seize(pid, options)
 }
 
 /// What is known of the threads that are inside a memory call.
 struct Tracer<'a> {
-    messages: &'a Sender<Message>,
-    /// Threads whose next stop is the exit of a call.
-    in_call: HashSet<Pid>,
+    teller: &'a mut Teller,
+    /// Threads whose next stop is the exit of a call, and its number.
+    in_call: HashMap<Pid, u64>,
     /// What the call that makes a task was asked for, by the thread that makes it.
-    flags: std::collections::HashMap<Pid, u64>,
+    flags: HashMap<Pid, u64>,
     turns: Turns,
     /// What threads that wait for their turn are about to call.
-    held: std::collections::HashMap<Pid, (u64, [u64; 6])>,
+    held: HashMap<Pid, Entered>,
 }
 
+/// The number of a call, what it means, and its arguments.
+type Entered = (u64, Call, [u64; 6]);
+
 /// Runs until the program and all its descendants have ended.
-pub(super) fn follow(
-    program: Pid,
-    before: FaultCounts,
-    messages: &Sender<Message>,
-) -> Result<Ended, RecordError> {
-    let (flags, held, in_call) = Default::default();
-    let mut tracer = Tracer { messages, in_call, flags, turns: Turns::default(), held };
+pub(super) fn follow(program: Pid, teller: &mut Teller) {
+    let (in_call, flags, held) = Default::default();
+    let mut tracer = Tracer { teller, in_call, flags, turns: Turns::default(), held };
     tracer.turns.own(program);
-    let mut ended = Ended::default();
     loop {
         match tracer.wait() {
             Ok(status @ (WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, _, _))) => {
                 tracer.in_call.remove(&pid);
+                tracer.flags.remove(&pid);
                 tracer.held.remove(&pid);
                 let next = tracer.turns.ended(pid);
                 tracer.let_go(next);
                 if pid == program {
-                    ended.exit_code = follow::exit_code(status);
+                    let exit_code = follow::exit_code(status);
+                    tracer.teller.tell(&Report::Ended { exit_code, faults: waited_faults() });
                 }
             }
-            Ok(status) => match tracer.stop(status) {
+            Ok(status) => match (tracer.stop(status), status.pid()) {
                 // It was killed while it stood still; its end is reported next.
-                Ok(()) | Err(Errno::ESRCH) => {}
-                Err(errno) => return Err(RecordError::system("following the program's calls")(errno)),
+                (Ok(()) | Err(Errno::ESRCH), _) | (_, None) => {}
+                // What could not be noted must not stand still for ever.
+                (Err(_), Some(tid)) => drop(ptrace::cont(tid, None)),
             },
             Err(Errno::EINTR) => {}
-            Err(Errno::ECHILD) => {
-                ended.kernel_faults = waited_faults().saturating_sub(before.minor + before.major);
-                return Ok(ended);
-            }
-            Err(errno) => return Err(RecordError::system("waiting for the program")(errno)),
+            Err(_) => return tracer.teller.tell(&Report::AllEnded { faults: waited_faults() }),
         }
     }
 }
@@ -127,15 +146,15 @@ impl Tracer<'_> {
     /// Lets threads into the calls that they waited for.
     fn let_go(&mut self, threads: impl IntoIterator<Item = Pid>) {
         for tid in threads {
-            let Some((number, args)) = self.held.remove(&tid) else { continue };
+            let Some(entered) = self.held.remove(&tid) else { continue };
             // One that was killed meanwhile is reported next.
-            let _ = self.start_call(tid, number, args);
+            let _ = self.start_call(tid, entered);
         }
     }
 
-    fn start_call(&mut self, tid: Pid, number: u64, args: [u64; 6]) -> Result<(), Errno> {
-        self.in_call.insert(tid);
-        self.tell(tid, RawKind::Enter { number, args });
+    fn start_call(&mut self, tid: Pid, (number, call, args): Entered) -> Result<(), Errno> {
+        self.in_call.insert(tid, number);
+        self.tell(tid, RawKind::Enter { number, call, args });
         ptrace::syscall(tid, None)
     }
 
@@ -152,19 +171,7 @@ impl Tracer<'_> {
                 Signal::SIGSTOP | Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU => listen(tid),
                 _ => self.resume(tid, None),
             },
-            WaitStatus::PtraceEvent(tid, _, libc::PTRACE_EVENT_EXEC) => {
-                // The thread that execs takes over the number of the first one.
-                let former = Pid::from_raw(ptrace::getevent(tid)? as i32);
-                if self.in_call.remove(&former) {
-                    self.in_call.insert(tid);
-                }
-                for gone in [former, tid] {
-                    let next = self.turns.ended(gone);
-                    self.let_go(next);
-                }
-                self.turns.own(tid);
-                self.resume(tid, None)
-            }
+            WaitStatus::PtraceEvent(tid, _, libc::PTRACE_EVENT_EXEC) => self.exec(tid),
             WaitStatus::PtraceEvent(tid, _, _) => self.resume(tid, None),
             WaitStatus::Stopped(tid, signal) => self.resume(tid, Some(signal)),
             _ => Ok(()),
@@ -173,39 +180,66 @@ impl Tracer<'_> {
 
     /// On to the exit of the call that it is in, or on at full speed.
     fn resume(&self, tid: Pid, signal: Option<Signal>) -> Result<(), Errno> {
-        if self.in_call.contains(&tid) { ptrace::syscall(tid, signal) } else { ptrace::cont(tid, signal) }
+        if self.in_call.contains_key(&tid) { ptrace::syscall(tid, signal) } else { ptrace::cont(tid, signal) }
     }
 
     fn entry(&mut self, tid: Pid) -> Result<(), Errno> {
+        if !self.teller.is_heard() {
+            return ptrace::cont(tid, None);
+        }
         let info = ptrace::syscall_info(tid)?;
         // SAFETY: at a seccomp stop the kernel has filled in this member of the union.
         let (number, args) = unsafe { (info.u.seccomp.nr, info.u.seccomp.args) };
-        let flags = match Call::from_x86_64(number) {
-            Some(Call::Clone) => args[0],
-            Some(Call::Clone3) => ptrace::read(tid, args[0] as ptrace::AddressType)? as u64,
-            Some(Call::Vfork) => clone_flags::VM | clone_flags::VFORK,
+        let abi = if info.arch == AUDIT_I386 { Abi::I386 } else { Abi::Native };
+        let Some((call, args)) = abi.decode(number, args, |address| words_at(tid, address)) else {
+            return ptrace::cont(tid, None);
+        };
+        let flags = match call {
+            Call::Clone => args[0],
+            Call::Clone3 => ptrace::read(tid, args[0] as ptrace::AddressType).unwrap_or(0) as u64,
+            Call::Vfork => clone_flags::VM | clone_flags::VFORK,
             _ => 0,
         };
         self.flags.insert(tid, flags);
-        if takes_turns(number, flags) && !self.turns.enters(tid) {
-            self.held.insert(tid, (number, args));
+        if takes_turns(call, flags) && !self.turns.enters(tid) {
+            self.held.insert(tid, (number, call, args));
             return Ok(());
         }
-        self.start_call(tid, number, args)
+        self.start_call(tid, (number, call, args))
     }
 
     fn exit(&mut self, tid: Pid) -> Result<(), Errno> {
         let info = ptrace::syscall_info(tid)?;
-        self.in_call.remove(&tid);
-        if info.op == libc::PTRACE_SYSCALL_INFO_EXIT {
+        let number = self.in_call.remove(&tid);
+        if let Some(number) = number
+            && info.op == libc::PTRACE_SYSCALL_INFO_EXIT
+        {
             // SAFETY: at an exit stop the kernel has filled in this member of the union.
             let result = unsafe { info.u.exit.sval };
-            let number = ptrace::getregs(tid)?.orig_rax;
             self.tell(tid, RawKind::Leave { number, result });
         }
         let next = self.turns.left(tid);
         self.let_go(next);
         ptrace::cont(tid, None)
+    }
+
+    fn exec(&mut self, tid: Pid) -> Result<(), Errno> {
+        // The thread that execs takes over the number of the first one.
+        let former = Pid::from_raw(ptrace::getevent(tid)? as i32);
+        if let Some(number) = self.in_call.remove(&former) {
+            self.in_call.insert(tid, number);
+        }
+        for gone in [former, tid] {
+            let next = self.turns.ended(gone);
+            self.let_go(next);
+        }
+        self.turns.own(tid);
+        if self.teller.is_heard()
+            && let Some(name) = privilege::withheld(tid)
+        {
+            self.teller.tell(&Report::Unprivileged { name });
+        }
+        self.resume(tid, None)
     }
 
     fn new_task(&mut self, tid: Pid) -> Result<(), Errno> {
@@ -219,24 +253,22 @@ impl Tracer<'_> {
         self.resume(tid, None)
     }
 
-    fn tell(&self, tid: Pid, kind: RawKind) {
+    fn tell(&mut self, tid: Pid, kind: RawKind) {
         // The process is looked up by the assembler, which knows it from the thread's start.
         let raw = Raw { time_ns: now_ns(), pid: 0, tid: tid.as_raw() as u32, kind };
-        // The collector may have failed already; its error is reported when it is joined.
-        let _ = self.messages.send(Message::Raw(raw));
+        self.teller.tell(&Report::Raw(raw));
     }
 }
 
 /// Is it a call whose order among those of the same memory matters? Threads and programs that start change no mapping
 /// of this memory, and may take long.
-fn takes_turns(number: u64, flags: u64) -> bool {
-    match Call::from_x86_64(number) {
-        Some(
-            Call::Madvise | Call::Mlock | Call::Mlock2 | Call::Munlock | Call::Mlockall | Call::Munlockall,
-        ) => true,
-        Some(call) if call.makes_task() => flags & clone_flags::VM == 0,
-        Some(call) => call.changes_mappings(),
-        None => false,
+fn takes_turns(call: Call, flags: u64) -> bool {
+    match call {
+        Call::Madvise | Call::Mlock | Call::Mlock2 | Call::Munlock | Call::Mlockall | Call::Munlockall => {
+            true
+        }
+        call if call.makes_task() => flags & clone_flags::VM == 0,
+        call => call.changes_mappings(),
     }
 }
 
@@ -245,4 +277,15 @@ fn listen(tid: Pid) -> Result<(), Errno> {
     // SAFETY: a request without data on a stopped thread that this one traces; no memory is passed.
     let outcome = unsafe { libc::ptrace(libc::PTRACE_LISTEN, tid.as_raw(), 0, 0) };
     Errno::result(outcome).map(drop)
+}
+
+/// Six words of 32 bits of a stopped thread's memory.
+fn words_at(tid: Pid, address: u64) -> Option<[u32; 6]> {
+    let mut words = [0; 6];
+    for (index, pair) in words.chunks_exact_mut(2).enumerate() {
+        let at = address.checked_add(index as u64 * 8)? as ptrace::AddressType;
+        let both = ptrace::read(tid, at).ok()? as u64;
+        pair.copy_from_slice(&[both as u32, (both >> 32) as u32]);
+    }
+    Some(words)
 }

@@ -3,21 +3,33 @@
 use std::ffi::{CString, OsString};
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 
 use nix::fcntl::OFlag;
 use nix::sys::prctl;
 use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::sys::wait::{WaitPidFlag, waitpid};
-use nix::unistd::{ForkResult, Pid, execvp, fork, pipe2};
+use nix::unistd::{ForkResult, Pid, close, execvp, fork, pipe2, read, write};
 use seccompiler::BpfProgram;
 
 use super::RecordError;
+use super::signals::Inherited;
+
+/// What a process needs to become the program: made before it, so that the recorder has its ends of the pipes whichever
+/// process forks it.
+pub(super) struct Prepared {
+    name: String,
+    arguments: Vec<CString>,
+    gate: (OwnedFd, OwnedFd),
+    failure: (OwnedFd, OwnedFd),
+}
 
 /// A process before its gate.
 pub(super) struct Gated {
     pub(super) pid: Pid,
+    /// The process to wait for: the same, or its parent.
+    child: Pid,
     name: String,
     gate: Option<File>,
     /// Says why the program could not start; empty once it has.
@@ -31,55 +43,73 @@ pub(super) struct Started {
     failure: Option<File>,
 }
 
-/// Makes the process. With `filter`, system calls it matches are reported to its tracer.
-pub(super) fn prepare(command: &[OsString], filter: Option<&BpfProgram>) -> Result<Gated, RecordError> {
-    let name = command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let cannot = |source: io::Error| RecordError::CannotStart { program: name.clone(), source };
-    let arguments = command
-        .iter()
-        .map(|argument| CString::new(argument.clone().into_vec()))
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| cannot(error.into()))?;
-    if arguments.is_empty() {
-        return Err(cannot(io::ErrorKind::InvalidInput.into()));
-    }
-    let pipe = || pipe2(OFlag::O_CLOEXEC).map_err(RecordError::system("pipe"));
-    let ((gate_read, gate_write), (failure_read, failure_write)) = (pipe()?, pipe()?);
-    // SAFETY: the recorder has one thread at this point, so that the child may do whatever a process may; it
-    // uses only what is prepared above, and never returns.
-    match unsafe { fork() }.map_err(RecordError::system("fork"))? {
-        ForkResult::Parent { child } => {
-            let (gate, failure) = (Some(gate_write.into()), Some(failure_read.into()));
-            Ok(Gated { pid: child, name, gate, failure })
-        }
-        ForkResult::Child => {
-            drop((gate_write, failure_read));
-            let error = become_program(gate_read, &arguments, filter);
-            let _ = File::from(failure_write).write_all(&error.raw_os_error().unwrap_or(0).to_le_bytes());
-            // SAFETY: ends the process without running the exit handlers that belong to the parent.
-            unsafe { libc::_exit(127) }
-        }
-    }
+/// Makes the process as a child of the recorder.
+pub(super) fn prepare(command: &[OsString], inherited: &Inherited) -> Result<Gated, RecordError> {
+    let prepared = Prepared::new(command)?;
+    let pid = prepared.fork(None, inherited).map_err(RecordError::system("fork"))?;
+    Ok(prepared.gated(pid, pid))
 }
 
-/// Waits at the gate, then starts the program. Returns only if that fails.
-fn become_program(gate: OwnedFd, arguments: &[CString], filter: Option<&BpfProgram>) -> io::Error {
-    let start = || -> io::Result<()> {
+impl Prepared {
+    pub(super) fn new(command: &[OsString]) -> Result<Prepared, RecordError> {
+        let name = command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let cannot = |source: io::Error| RecordError::CannotStart { program: name.clone(), source };
+        let arguments = command
+            .iter()
+            .map(|argument| CString::new(argument.clone().into_vec()))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| cannot(error.into()))?;
+        if arguments.is_empty() {
+            return Err(cannot(io::ErrorKind::InvalidInput.into()));
+        }
+        let pipe = || pipe2(OFlag::O_CLOEXEC).map_err(RecordError::system("pipe"));
+        Ok(Prepared { gate: pipe()?, failure: pipe()?, name, arguments })
+    }
+
+    /// Makes the process. With `filter`, system calls it matches are reported to its tracer.
+    pub(super) fn fork(&self, filter: Option<&BpfProgram>, inherited: &Inherited) -> nix::Result<Pid> {
+        // SAFETY: the caller is a process of one thread, so that the child may do whatever a process may; it uses only
+        // what is prepared, and never returns.
+        match unsafe { fork() }? {
+            ForkResult::Parent { child } => Ok(child),
+            ForkResult::Child => {
+                let error = self.become_program(filter, inherited).err();
+                let code = error.and_then(|error| error.raw_os_error()).unwrap_or(0);
+                let _ = write(&self.failure.1, &code.to_le_bytes());
+                // SAFETY: ends the process without running the exit handlers that belong to the parent.
+                unsafe { libc::_exit(127) }
+            }
+        }
+    }
+
+    /// Waits at the gate, then starts the program. Returns only if that fails.
+    fn become_program(&self, filter: Option<&BpfProgram>, inherited: &Inherited) -> io::Result<()> {
+        // The gate closes for good when the recorder ends, and only if no other process holds it open.
+        close(self.gate.1.as_raw_fd())?;
         // SAFETY: nothing in this process depends on the signal; Rust ignores it at start, and a program expects it not to be.
         unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) }?;
         // It stays through fork and exec.
         prctl::set_thp_disable(true)?;
-        File::from(gate).read_exact(&mut [0])?;
+        if read(&self.gate.0, &mut [0])? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        // From here on a signal that came before is delivered.
+        inherited.restore()?;
         if let Some(filter) = filter {
             seccompiler::apply_filter(filter).map_err(|error| match error {
                 seccompiler::Error::Prctl(source) | seccompiler::Error::Seccomp(source) => source,
                 other => io::Error::other(other.to_string()),
             })?;
         }
-        execvp(&arguments[0], arguments)?;
+        execvp(&self.arguments[0], &self.arguments)?;
         Ok(())
-    };
-    start().err().unwrap_or_else(|| io::ErrorKind::Other.into())
+    }
+
+    /// The recorder's view of the process; `child` is the recorder's child that ends when the process does.
+    pub(super) fn gated(self, pid: Pid, child: Pid) -> Gated {
+        let (gate, failure) = (Some(self.gate.1.into()), Some(self.failure.0.into()));
+        Gated { pid, child, name: self.name, gate, failure }
+    }
 }
 
 impl Gated {
@@ -96,7 +126,7 @@ impl Drop for Gated {
     fn drop(&mut self) {
         // A process whose gate is closed for good ends by itself.
         if self.gate.take().is_some() {
-            let _ = waitpid(self.pid, Some(WaitPidFlag::__WALL));
+            let _ = waitpid(self.child, Some(WaitPidFlag::__WALL));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Empties the rings while the program runs.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
 
 use nix::time::{ClockId, clock_gettime};
@@ -8,7 +8,8 @@ use nix::time::{ClockId, clock_gettime};
 use super::assemble::Assembler;
 use super::parse::Parser;
 use super::perf::{self, Events};
-use super::raw::{Raw, RawKind};
+use super::raw::Raw;
+use super::sink::Sink;
 use super::summary::Summary;
 use crate::trace::{TraceError, TraceWriter};
 
@@ -32,6 +33,8 @@ pub(super) struct Collected {
     pub(super) writer: TraceWriter,
     pub(super) summary: Summary,
     pub(super) lost: u64,
+    /// Size in bytes of the largest ring, if the rings of the start became too small.
+    pub(super) grown_to: Option<usize>,
 }
 
 /// The clock of all times in a trace.
@@ -40,40 +43,56 @@ pub(super) fn now_ns() -> u64 {
     now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
 }
 
-/// Collects until `stop` is set, and what is there at that moment.
+/// Until when to collect.
+pub(super) const GO_ON: u64 = 0;
+
+/// Collects until `end_ns` is not [`GO_ON`] any more, and then what is there up to that time.
 pub(super) fn run(
     mut events: Events,
     parser: &Parser,
     writer: TraceWriter,
     messages: Receiver<Message>,
-    stop: &AtomicBool,
+    end_ns: &AtomicU64,
 ) -> Result<Collected, TraceError> {
     let mut assembler = Assembler::new(writer);
-    let mut lost = 0;
     loop {
-        let last = stop.load(Ordering::Acquire);
+        let end_ns = end_ns.load(Ordering::Acquire);
+        let last = end_ns != GO_ON;
+        if last {
+            // What goes on behind the end would be told of one CPU and not of another.
+            events.sinks.iter().for_each(Sink::disable);
+        }
         let horizon = now_ns().saturating_sub(LATENESS_NS);
-        for ring in &mut events.rings {
-            ring.drain(|record| {
-                if let Some(raw) = parser.record(record) {
-                    if let RawKind::Lost { records } = raw.kind {
-                        lost += records;
-                    }
-                    assembler.push(raw);
-                }
-            });
+        let mut push = |raw: Raw| {
+            if !last || raw.time_ns <= end_ns {
+                assembler.push(raw);
+            }
+        };
+        for sink in &mut events.sinks {
+            sink.drain(parser, &mut push);
+            if last {
+                sink.untold().into_iter().for_each(&mut push);
+            }
         }
         for message in messages.try_iter() {
             match message {
+                Message::Raw(raw) if last && raw.time_ns > end_ns => {}
                 Message::Raw(raw) => assembler.push(raw),
                 Message::Counted { pid, minor, major } => assembler.counted(pid, minor, major),
             }
         }
         if last {
+            let lost = events.sinks.iter().map(Sink::lost).sum();
+            let rings = events.sinks.iter().map(Sink::bytes).max().unwrap_or_default();
             let (writer, summary) = assembler.finish()?;
-            return Ok(Collected { writer, summary, lost });
+            return Ok(Collected {
+                writer,
+                summary,
+                lost,
+                grown_to: (rings > events.ring_bytes).then_some(rings),
+            });
         }
         assembler.advance(horizon)?;
-        perf::wait(&events.leaders, POLL_MS);
+        perf::wait(&events.sinks, POLL_MS);
     }
 }

@@ -1,70 +1,46 @@
-//! Waits for the program and everything it started, and reads how many faults the kernel counted.
+//! Waits for the program and everything it started, answers signals meanwhile, and reads how many faults the kernel
+//! counted.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::fd::AsFd;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::sys::signal::{Signal, kill};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::Pid;
-use signal_hook::consts::{SIGINT, SIGQUIT, SIGTERM};
-use signal_hook::{SigId, low_level};
 
-use super::RecordError;
-use super::collect::Message;
+use super::collect::{Message, now_ns};
+use super::report::Report;
+use super::signals::{Request, Signals};
+use super::tracer::Tracer;
+use super::{RecordError, Wait, tree};
 
-/// How often to look whether a process has ended.
-const INTERVAL: Duration = Duration::from_millis(2);
+/// Reports come in bunches, so that the recorder does not wake up for each.
+const BUNCH: Duration = Duration::from_millis(1);
 
 /// How the program ended and what the kernel counted for it and its children.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Ended {
     pub(super) exit_code: u8,
     pub(super) kernel_faults: u64,
-    /// The recording was stopped while children of the program still ran.
-    pub(super) stopped_early: bool,
+    /// When the recording was ended although processes still ran.
+    pub(super) early_ns: Option<u64>,
+    /// The processes that run on.
+    pub(super) left: Vec<Pid>,
+    /// Programs that ran without the privilege that their files grant.
+    pub(super) unprivileged: Vec<String>,
 }
 
-/// Signals that come to the recorder: an interrupt goes to the whole terminal, so the program has it already; a request
-/// to end is passed on.
-pub(super) struct Signals {
-    interrupted: Arc<AtomicBool>,
-    ids: Vec<SigId>,
-}
-
-impl Signals {
-    pub(super) fn catch(program: Pid) -> Result<Signals, RecordError> {
-        let caught = RecordError::system;
-        let interrupted = Arc::new(AtomicBool::new(false));
-        let mut ids = Vec::new();
-        for signal in [SIGINT, SIGQUIT] {
-            let id = signal_hook::flag::register(signal, interrupted.clone());
-            ids.push(id.map_err(caught("catching signals"))?);
-        }
-        let pass_on = move || {
-            // If it is gone already, so much the better.
-            let _ = kill(program, Signal::SIGTERM);
-        };
-        // SAFETY: the handler does nothing but `kill`, which may be called in a signal handler.
-        let id = unsafe { low_level::register(SIGTERM, pass_on) };
-        ids.push(id.map_err(caught("catching signals"))?);
-        Ok(Signals { interrupted, ids })
-    }
-
-    /// Was there an interrupt since the last question?
-    fn interrupted(&self) -> bool {
-        self.interrupted.swap(false, Ordering::Relaxed)
-    }
-}
-
-impl Drop for Signals {
-    fn drop(&mut self) {
-        for id in self.ids.drain(..) {
-            low_level::unregister(id);
-        }
-    }
+/// A recording on its way.
+pub(super) struct Following<'a> {
+    pub(super) program: Pid,
+    /// Faults that the program's process had before it was the program.
+    pub(super) before: FaultCounts,
+    pub(super) signals: &'a mut Signals,
+    pub(super) wait: Wait,
+    pub(super) messages: &'a Sender<Message>,
 }
 
 /// Minor and major faults of a process, and of the children that it waited for.
@@ -90,42 +66,143 @@ pub(super) fn parse_stat(stat: &str) -> Option<FaultCounts> {
     Some(FaultCounts { minor, major, children: child_minor + child_major })
 }
 
-/// Waits until the program and all its descendants have ended. The recorder is their subreaper, so that those whose
-/// parent has gone end here too.
-pub(super) fn all(
-    program: Pid,
-    before: FaultCounts,
-    signals: &Signals,
-    messages: &Sender<Message>,
-) -> Result<Ended, RecordError> {
-    let mut ended = Ended::default();
-    let mut program_ended = false;
-    loop {
-        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-        match waitid(Id::All, flags) {
-            Ok(WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, _, _)) => {
-                let before = if pid == program { before } else { FaultCounts::default() };
-                ended.kernel_faults += count(pid, before, messages);
-                let status = waitpid(pid, None).map_err(RecordError::system("waitpid"))?;
-                if pid == program {
-                    program_ended = true;
-                    ended.exit_code = exit_code(status);
-                }
+impl Following<'_> {
+    /// Waits for the end of the recording. The recorder is the subreaper, so that descendants whose parent has gone end
+    /// here too.
+    pub(super) fn children(mut self) -> Result<Ended, RecordError> {
+        let mut ended = Ended::default();
+        let mut program_ended = false;
+        loop {
+            let request = self.signals.answer(self.program, None);
+            program_ended |= self.reap(&mut ended)?;
+            if !tree::has_children() {
+                return Ok(ended);
             }
-            Err(Errno::ECHILD) => return Ok(ended),
-            Err(Errno::EINTR) | Ok(_) => {
-                if program_ended && signals.interrupted() {
-                    ended.stopped_early = true;
+            if self.is_over(program_ended, request, None, &mut ended) {
+                return Ok(ended);
+            }
+            wait_for(&[&*self.signals]);
+        }
+    }
+
+    /// Buries the children that have ended; was the program among them?
+    fn reap(&mut self, ended: &mut Ended) -> Result<bool, RecordError> {
+        let mut program_ended = false;
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        loop {
+            match waitid(Id::All, flags) {
+                Ok(WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, _, _)) => {
+                    let before = if pid == self.program { self.before } else { FaultCounts::default() };
+                    ended.kernel_faults += count(pid, before, self.messages);
+                    let status = waitpid(pid, None).map_err(RecordError::system("waitpid"))?;
+                    if pid == self.program {
+                        program_ended = true;
+                        ended.exit_code = exit_code(status);
+                    }
+                }
+                Err(Errno::EINTR) => {}
+                Err(Errno::ECHILD) | Ok(_) => return Ok(program_ended),
+                Err(errno) => return Err(RecordError::system("waiting for the program")(errno)),
+            }
+        }
+    }
+
+    /// Listens to a tracer, whose children the program and its descendants are, until the end of the recording.
+    pub(super) fn reports(self, tracer: &mut Tracer) -> Result<Ended, RecordError> {
+        let mut ended = Ended::default();
+        let mut program_ended = false;
+        loop {
+            wait_for(&[&*self.signals, &tracer.listener]);
+            let request = self.signals.answer(self.program, Some(tracer.pid));
+            let mut open = self.listen(tracer, &mut program_ended, &mut ended)?;
+            if open && self.is_over(program_ended, request, Some(tracer.pid), &mut ended) {
+                // What was told until then.
+                open = self.listen(tracer, &mut program_ended, &mut ended)?;
+                if open {
                     return Ok(ended);
                 }
-                std::thread::sleep(INTERVAL);
             }
-            Err(errno) => return Err(RecordError::system("waiting for the program")(errno)),
+            if !open {
+                let _ = waitpid(tracer.pid, None);
+                if !program_ended {
+                    // With its tracer the program is gone too.
+                    ended.exit_code = 128 + Signal::SIGKILL as u8;
+                }
+                return Ok(Ended { early_ns: None, left: vec![], ..ended });
+            }
+            std::thread::sleep(BUNCH);
         }
+    }
+
+    /// Takes the reports that are there; false once the tracer has gone.
+    fn listen(
+        &self,
+        tracer: &mut Tracer,
+        program_ended: &mut bool,
+        ended: &mut Ended,
+    ) -> Result<bool, RecordError> {
+        while is_readable(&tracer.listener) {
+            let heard = tracer.listener.listen(|report| *program_ended |= self.heard(report, ended));
+            if !heard.map_err(RecordError::system("listening to the tracer"))? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes a report; was it the program's end?
+    fn heard(&self, report: Report, ended: &mut Ended) -> bool {
+        let less = self.before.minor + self.before.major;
+        match report {
+            // The collector may have failed already; its error is reported when it is joined.
+            Report::Raw(raw) => drop(self.messages.send(Message::Raw(raw))),
+            Report::Unprivileged { name } => {
+                let name = String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned();
+                if !ended.unprivileged.contains(&name) {
+                    ended.unprivileged.push(name);
+                }
+            }
+            Report::Ended { exit_code, faults } => {
+                ended.exit_code = exit_code;
+                ended.kernel_faults = faults.saturating_sub(less);
+                return true;
+            }
+            Report::AllEnded { faults } => ended.kernel_faults = faults.saturating_sub(less),
+            Report::Ready(_) | Report::Refused(_) => {}
+        }
+        false
+    }
+
+    /// Is the recording to end although processes may still run? Notes then which.
+    fn is_over(&self, program_ended: bool, request: Request, tracer: Option<Pid>, ended: &mut Ended) -> bool {
+        match request {
+            Request::Continue if program_ended && self.wait == Wait::Main => {}
+            Request::Continue => return false,
+            Request::End(_) if program_ended => {}
+            Request::End(signal) => ended.exit_code = 128 + signal as u8,
+        }
+        ended.early_ns = Some(now_ns());
+        ended.left = tree::members(tracer).into_iter().map(|member| member.pid).collect();
+        for pid in &ended.left {
+            let before = if *pid == self.program { self.before } else { FaultCounts::default() };
+            ended.kernel_faults += count(*pid, before, self.messages);
+        }
+        true
     }
 }
 
-/// Reads the counts of a process that has ended, tells them, and gives the sum with its children's.
+fn wait_for(ready: &[&dyn AsFd]) {
+    let mut polled: Vec<PollFd> = ready.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)).collect();
+    // Interrupted or not: what has come is looked at next.
+    let _ = poll(&mut polled, PollTimeout::NONE);
+}
+
+fn is_readable(fd: &impl AsFd) -> bool {
+    let mut polled = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
+    poll(&mut polled, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+}
+
+/// Reads the counts of a process, tells them, and gives the sum with its children's.
 pub(super) fn count(pid: Pid, before: FaultCounts, messages: &Sender<Message>) -> u64 {
     let Some(counts) = fault_counts(pid) else { return 0 };
     let (minor, major) =

@@ -2,11 +2,14 @@
 //!
 //! ```text
 //! child      a process that waits at a gate until everything is set up, then becomes the program
-//! perf, ring the kernel's records, one ring per CPU      calls_by_ptrace  the ordinary user's system calls
-//! parse      bytes of a record -> Raw                    follow           waits for the program's end
+//! perf, sink, ring   the kernel's records, one ring per CPU      parse   bytes of a record -> Raw
+//! tracer, calls_by_ptrace   the ordinary user's system calls, noted by a process of its own; report   what it tells
+//! abi        numbers and arguments of calls, 64-bit and 32-bit   privilege   programs that gain rights by their file
+//! follow     waits for the program's end                 signals, tree   what comes to the recorder, and for which processes
 //! collect    empties the rings -> assemble: Raw in time order -> queue: events in their places -> trace file
 //! ```
 
+mod abi;
 mod args;
 mod assemble;
 mod calls_by_ptrace;
@@ -21,19 +24,26 @@ mod locks;
 mod parse;
 mod perf;
 mod populate;
+mod privilege;
 mod queue;
 mod raw;
+mod report;
 mod ring;
 mod setup;
+mod signals;
+mod sink;
 mod summary;
 mod tracefs;
+mod tracer;
+mod tree;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
+use clap::ValueEnum;
 use nix::sys::prctl;
 
 pub use args::{Args, run};
@@ -43,8 +53,9 @@ pub use summary::{Faults, Recorded, Summary};
 use crate::output::{Target, quoted, say};
 use crate::trace::{Header, Program, Tier, Totals, TraceError, TraceWriter};
 use collect::Collected;
-use follow::{Ended, Signals};
+use follow::{Ended, Following};
 use setup::Setup;
+use signals::Signals;
 
 /// What to record, and how.
 #[derive(Clone, Debug)]
@@ -61,6 +72,18 @@ pub struct Options {
     pub program: Program,
     /// The arguments are no part of the trace, only what the program is called.
     pub no_arguments: bool,
+    /// How long to record.
+    pub wait: Wait,
+}
+
+/// How long a recording goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Wait {
+    /// Until the program and all that it started have ended.
+    #[default]
+    All,
+    /// Until the program itself has ended; what it leaves behind runs on unrecorded.
+    Main,
 }
 
 /// Runs the command to its end, with all that it starts, and writes the trace.
@@ -75,32 +98,41 @@ pub fn record(options: &Options) -> Result<Recorded, RecordError> {
     if target.is_terminal() {
         return Err(RecordError::Terminal);
     }
-    let in_tier = |tier| move |error: RecordError| error.in_tier(tier);
-    match options.tier {
-        Some(tier) => Setup::of(tier, options)
-            .and_then(|setup| with_setup(options, setup, target))
-            .map_err(in_tier(tier)),
-        None => match Setup::of(Tier::Privileged, options) {
+    let signals = Signals::keep()?;
+    let of = |tier| Setup::of(tier, options, &signals.inherited()).map_err(|error| error.in_tier(tier));
+    let setup = match options.tier {
+        Some(tier) => of(tier)?,
+        None => match Setup::of(Tier::Privileged, options, &signals.inherited()) {
             Err(refused) if refused.is_permission() => {
-                let setup = Setup::of(Tier::User, options).map_err(in_tier(Tier::User))?;
+                let setup = of(Tier::User)?;
                 say(format_args!(
                     "quire: recording as an ordinary user, without faults from kernel mode, access kinds, \
                      durations and fault-around; {}",
                     error::privileges()
                 ));
-                with_setup(options, setup, target).map_err(in_tier(Tier::User))
+                setup
             }
-            setup => with_setup(options, setup?, target),
+            setup => setup?,
         },
+    };
+    if let Some(note) = privilege::note(&options.command, setup.tier) {
+        say(format_args!("quire: {note}"));
     }
+    let tier = setup.tier;
+    with_setup(options, setup, signals, target).map_err(|error| error.in_tier(tier))
 }
 
 fn cannot_write(options: &Options, source: TraceError) -> RecordError {
     RecordError::Output { path: quoted(&options.output).to_string(), source }
 }
 
-fn with_setup(options: &Options, setup: Setup, target: Target) -> Result<Recorded, RecordError> {
-    let Setup { tier, gated, events, parser, fault_around } = setup;
+fn with_setup(
+    options: &Options,
+    setup: Setup,
+    mut signals: Signals,
+    target: Target,
+) -> Result<Recorded, RecordError> {
+    let Setup { tier, gated, mut tracer, events, parser, fault_around } = setup;
     let shown = if options.no_arguments { &options.command[..1] } else { &options.command };
     let header = Header {
         ring_bytes: events.ring_bytes as u64,
@@ -109,38 +141,44 @@ fn with_setup(options: &Options, setup: Setup, target: Target) -> Result<Recorde
     };
     let writer = TraceWriter::to(target, &header).map_err(|error| cannot_write(options, error))?;
     let (sender, receiver) = mpsc::channel();
-    let stop = AtomicBool::new(false);
-    let signals = Signals::catch(gated.pid)?;
+    let end_ns = AtomicU64::new(collect::GO_ON);
     // Descendants whose parent has gone come to the recorder, so that it sees the last of them end.
     prctl::set_child_subreaper(true).map_err(RecordError::system("becoming subreaper"))?;
     let (started, ended, collected) = thread::scope(|scope| {
-        let collector = scope.spawn(|| collect::run(events, &parser, writer, receiver, &stop));
+        let collector = scope.spawn(|| collect::run(events, &parser, writer, receiver, &end_ns));
         let followed = (|| {
             let before = follow::fault_counts(gated.pid).unwrap_or_default();
             let started = gated.start()?;
-            let ended = match tier {
-                Tier::Privileged => follow::all(started.pid, before, &signals, &sender)?,
-                Tier::User => calls_by_ptrace::follow(started.pid, before, &sender)?,
+            let (program, wait) = (started.pid, options.wait);
+            let following = Following { program, before, signals: &mut signals, wait, messages: &sender };
+            let ended = match &mut tracer {
+                None => following.children()?,
+                Some(tracer) => following.reports(tracer)?,
             };
             Ok::<_, RecordError>((started, ended))
         })();
-        stop.store(true, Ordering::Release);
+        let end = followed.as_ref().ok().and_then(|(_, ended)| ended.early_ns);
+        end_ns.store(end.unwrap_or(u64::MAX), Ordering::Release);
         let collected = collector.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         followed.map(|(started, ended)| (started, ended, collected))
     })?;
     prctl::set_child_subreaper(false).map_err(RecordError::system("being subreaper no more"))?;
     started.outcome()?;
-    let Ended { exit_code, kernel_faults, stopped_early } = ended;
-    if stopped_early {
-        say("quire: interrupted; the trace ends before the last of the program's children");
+    let Ended { exit_code, kernel_faults, left, unprivileged, .. } = ended;
+    if !left.is_empty() {
+        let pids: Vec<String> = left.iter().map(ToString::to_string).collect();
+        say(format_args!(
+            "quire: the recording has ended; these processes run on unrecorded: {}",
+            pids.join(" ")
+        ));
     }
     let not_kept = |source| RecordError::NotKept {
         path: quoted(&options.output).to_string(),
         source,
         program_exit_code: exit_code,
     };
-    let Collected { writer, summary, lost } = collected.map_err(not_kept)?;
+    let Collected { writer, summary, lost, grown_to } = collected.map_err(not_kept)?;
     let totals = Totals { lost, wall_ns: summary.wall_ns(), kernel_faults };
     let written = writer.close(totals).map_err(not_kept)?;
-    Ok(Recorded { exit_code, tier, written, summary, totals })
+    Ok(Recorded { exit_code, tier, written, summary, totals, grown_to, unprivileged })
 }

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 
 use perf_event_open_sys::bindings::{
     PERF_RECORD_COMM, PERF_RECORD_EXIT, PERF_RECORD_FORK, PERF_RECORD_LOST, PERF_RECORD_MISC_COMM_EXEC,
-    PERF_RECORD_MMAP2, PERF_RECORD_SAMPLE,
+    PERF_RECORD_MMAP2, PERF_RECORD_SAMPLE, PERF_SAMPLE_REGS_ABI_64,
 };
 
+use super::abi::Abi;
 use super::perf::Source;
 use super::raw::{Mapping, Raw, RawKind};
 use super::ring::RECORD_HEADER;
@@ -85,25 +86,34 @@ impl Parser {
             Source::Minor | Source::Major => {
                 RawKind::Resolved { addr: u64_at(rest, 0)?, major: source == Source::Major }
             }
-            _ => tracepoint(source, self.fields.as_ref()?, rest.get(4..)?)?,
+            _ => {
+                let size = u32_at(rest, 0)? as usize;
+                let (data, behind) = rest.get(4..)?.split_at_checked(size)?;
+                tracepoint(source, self.fields.as_ref()?, data, behind)?
+            }
         };
         Some(Raw { time_ns, pid, tid, kind })
     }
 }
 
-fn tracepoint(source: Source, fields: &Fields, data: &[u8]) -> Option<RawKind> {
+/// `behind` the tracepoint's own data are the program's registers and stack, where they are sampled.
+fn tracepoint(source: Source, fields: &Fields, data: &[u8], behind: &[u8]) -> Option<RawKind> {
     Some(match source {
         Source::FaultUser | Source::FaultKernel => RawKind::Fault {
             addr: fields.fault_address.read(data)?,
             error_code: fields.fault_error_code.read(data)?,
             kernel_mode: source == Source::FaultKernel,
         },
-        Source::Enter => {
+        Source::Enter | Source::EnterOldMmap => {
             let mut args = [0; 6];
             for (index, argument) in args.iter_mut().enumerate() {
                 *argument = fields.enter_args.word(index).read(data)?;
             }
-            RawKind::Enter { number: fields.enter_id.read(data)?, args }
+            let number = fields.enter_id.read(data)?;
+            let registers = Registers::read(behind)?;
+            let block = |address| registers.stack(behind, address);
+            let (call, args) = registers.abi(&args).decode(number, args, block)?;
+            RawKind::Enter { number, call, args }
         }
         Source::Leave => RawKind::Leave {
             number: fields.leave_id.read(data)?,
@@ -123,6 +133,59 @@ fn tracepoint(source: Source, fields: &Fields, data: &[u8]) -> Option<RawKind> {
         Source::Unlocked => RawKind::Unlocked { mm: fields.unlocked_mm.read(data)? },
         Source::Records | Source::Minor | Source::Major => return None,
     })
+}
+
+/// The program's registers as it entered a call: those that [`super::perf`] asks for, in the order of their numbers.
+struct Registers {
+    code_64_bits: bool,
+    si: u64,
+    di: u64,
+    sp: u64,
+    r8: u64,
+    r9: u64,
+    r10: u64,
+}
+
+impl Registers {
+    /// How wide the program's code is, then the registers.
+    const BYTES: usize = 7 * 8;
+
+    fn read(bytes: &[u8]) -> Option<Registers> {
+        let word = |index: usize| u64_at(bytes, index * 8);
+        Some(Registers {
+            code_64_bits: word(0)? == u64::from(PERF_SAMPLE_REGS_ABI_64),
+            si: word(1)?,
+            di: word(2)?,
+            sp: word(3)?,
+            r8: word(4)?,
+            r9: word(5)?,
+            r10: word(6)?,
+        })
+    }
+
+    /// Which way a call with these arguments came. The tracepoint does not tell; but 32-bit code has one way only, and
+    /// the kernel takes the arguments of an `int 0x80` in 64-bit code from other registers. Only where all of those hold
+    /// the same as the registers of `syscall` the two cannot be told apart.
+    fn abi(&self, args: &[u64; 6]) -> Abi {
+        let [first, second, _, fourth, fifth, sixth] = *args;
+        let native = [self.di, self.si, self.r10, self.r8, self.r9] == [first, second, fourth, fifth, sixth];
+        if self.code_64_bits && native { Abi::Native } else { Abi::I386 }
+    }
+
+    /// Six words of 32 bits at an address, if they lie in the part of the stack that was sampled.
+    fn stack(&self, behind: &[u8], address: u64) -> Option<[u32; 6]> {
+        // Size of the room, the bytes, and how many of them were there to copy.
+        let room = usize::try_from(u64_at(behind, Self::BYTES)?).ok()?;
+        let bytes = behind.get(Self::BYTES + 8..)?.get(..room)?;
+        let copied = usize::try_from(u64_at(behind, Self::BYTES + 8 + room)?).ok()?;
+        let start = usize::try_from(address.checked_sub(self.sp)?).ok()?;
+        let block = bytes.get(..copied)?.get(start..start.checked_add(24)?)?;
+        let mut words = [0; 6];
+        for (index, word) in words.iter_mut().enumerate() {
+            *word = u32_at(block, index * 4)?;
+        }
+        Some(words)
+    }
 }
 
 /// The kernel's own device number has 20 bits of minor number.

@@ -7,13 +7,15 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use perf_event_open_sys::bindings::{
     PERF_COUNT_SW_DUMMY, PERF_COUNT_SW_PAGE_FAULTS_MAJ, PERF_COUNT_SW_PAGE_FAULTS_MIN, PERF_FLAG_FD_CLOEXEC,
-    PERF_SAMPLE_ADDR, PERF_SAMPLE_IDENTIFIER, PERF_SAMPLE_RAW, PERF_SAMPLE_TID, PERF_SAMPLE_TIME,
-    PERF_TYPE_SOFTWARE, PERF_TYPE_TRACEPOINT, perf_event_attr,
+    PERF_FORMAT_LOST, PERF_REG_X86_DI, PERF_REG_X86_R8, PERF_REG_X86_R9, PERF_REG_X86_R10, PERF_REG_X86_SI,
+    PERF_REG_X86_SP, PERF_SAMPLE_ADDR, PERF_SAMPLE_IDENTIFIER, PERF_SAMPLE_RAW, PERF_SAMPLE_REGS_USER,
+    PERF_SAMPLE_STACK_USER, PERF_SAMPLE_TID, PERF_SAMPLE_TIME, PERF_TYPE_SOFTWARE, PERF_TYPE_TRACEPOINT,
+    perf_event_attr,
 };
 use perf_event_open_sys::{ioctls, perf_event_open};
 
 use super::RecordError;
-use super::ring::Ring;
+use super::sink::Sink;
 
 /// What a perf event tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,12 +27,26 @@ pub(super) enum Source {
     FaultUser,
     FaultKernel,
     Enter,
+    /// A call whose arguments lie in the program's memory, on its stack as a rule.
+    EnterOldMmap,
     Leave,
     MapPages,
     NewTask,
     Locked,
     Unlocked,
 }
+
+/// Registers of the program that are sampled when it enters a call: stack pointer, and arguments of a 64-bit call. In
+/// the order in which they are sampled: by these numbers.
+const REGISTERS: u64 = 1 << PERF_REG_X86_SI
+    | 1 << PERF_REG_X86_DI
+    | 1 << PERF_REG_X86_SP
+    | 1 << PERF_REG_X86_R8
+    | 1 << PERF_REG_X86_R9
+    | 1 << PERF_REG_X86_R10;
+
+/// How much of the program's stack is sampled where arguments may lie there.
+const STACK_BYTES: u32 = 256;
 
 /// An event to open.
 pub(super) struct Wanted {
@@ -48,12 +64,11 @@ pub(super) enum Config {
 
 /// The open events of a recording.
 pub(super) struct Events {
-    pub(super) rings: Vec<Ring>,
-    /// Event of each ring that wakes up its reader.
-    pub(super) leaders: Vec<OwnedFd>,
-    _others: Vec<OwnedFd>,
+    /// One for each CPU.
+    pub(super) sinks: Vec<Sink>,
     /// The kernel's number of each event.
     pub(super) sources: HashMap<u64, Source>,
+    /// Size of each ring at the start.
     pub(super) ring_bytes: usize,
 }
 
@@ -68,7 +83,7 @@ pub(super) fn common() -> Vec<Wanted> {
     ]
 }
 
-fn attributes(wanted: &Wanted, kernel: bool, ring_bytes: usize) -> perf_event_attr {
+fn attributes(wanted: &Wanted, kernel: bool) -> perf_event_attr {
     let mut attr = perf_event_attr::default();
     attr.size = size_of::<perf_event_attr>() as u32;
     let sample = PERF_SAMPLE_IDENTIFIER | PERF_SAMPLE_TID | PERF_SAMPLE_TIME;
@@ -84,9 +99,15 @@ fn attributes(wanted: &Wanted, kernel: bool, ring_bytes: usize) -> perf_event_at
             attr.sample_type = u64::from(sample | PERF_SAMPLE_RAW);
         }
     }
+    if matches!(wanted.source, Source::Enter | Source::EnterOldMmap) {
+        attr.sample_type |= u64::from(PERF_SAMPLE_REGS_USER);
+        attr.sample_regs_user = REGISTERS;
+    }
+    if wanted.source == Source::EnterOldMmap {
+        attr.sample_type |= u64::from(PERF_SAMPLE_STACK_USER);
+        attr.sample_stack_user = STACK_BYTES;
+    }
     attr.__bindgen_anon_1.sample_period = 1;
-    attr.__bindgen_anon_2.wakeup_watermark = (ring_bytes / 8) as u32;
-    attr.set_watermark(1);
     attr.set_disabled(1);
     attr.set_enable_on_exec(1);
     attr.set_inherit(1);
@@ -95,6 +116,7 @@ fn attributes(wanted: &Wanted, kernel: bool, ring_bytes: usize) -> perf_event_at
     attr.set_sample_id_all(1);
     attr.set_use_clockid(1);
     attr.clockid = libc::CLOCK_MONOTONIC;
+    attr.read_format = u64::from(PERF_FORMAT_LOST);
     if wanted.source == Source::Records {
         attr.sample_type = u64::from(sample);
         attr.set_mmap(1);
@@ -107,36 +129,58 @@ fn attributes(wanted: &Wanted, kernel: bool, ring_bytes: usize) -> perf_event_at
     attr
 }
 
+/// The event that a ring belongs to: one of the calling thread that records nothing, and wakes up the ring's reader.
+pub(super) fn open_owner(cpu: i32, kernel: bool, ring_bytes: usize) -> Result<OwnedFd, RecordError> {
+    let config = Config::Software(u64::from(PERF_COUNT_SW_DUMMY));
+    let mut attr = attributes(&Wanted { source: Source::Minor, config, what: "a ring" }, kernel);
+    attr.set_inherit(0);
+    attr.set_enable_on_exec(0);
+    attr.__bindgen_anon_2.wakeup_watermark = (ring_bytes / 8) as u32;
+    attr.set_watermark(1);
+    open_one(&mut attr, 0, cpu).map_err(|source| refused("a ring", source))
+}
+
+fn refused(what: &'static str, source: io::Error) -> RecordError {
+    match source.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => RecordError::NotPermitted { what, source },
+        _ => RecordError::System { what: "perf_event_open", source },
+    }
+}
+
 /// Opens the wanted events for a process that has not begun its program yet, and for all its children to come.
 ///
-/// With `shrink`, rings that the kernel refuses to lock are tried at half the size, down to 64 KiB.
+/// Without a size, rings that the kernel refuses to lock are tried at half the size, down to 64 KiB, and grow as far as
+/// it lets them.
 pub(super) fn open(
     wanted: &[Wanted],
     pid: i32,
     kernel: bool,
-    ring_bytes: usize,
-    shrink: bool,
+    ring_bytes: Option<usize>,
+    default_bytes: usize,
 ) -> Result<Events, RecordError> {
-    let mut ring_bytes = ring_bytes;
+    let adapts = ring_bytes.is_none();
+    let mut ring_bytes = ring_bytes.unwrap_or(default_bytes);
     loop {
-        match open_sized(wanted, pid, kernel, ring_bytes) {
-            Err(RecordError::Ring { .. }) if shrink && ring_bytes > 64 * 1024 => ring_bytes /= 2,
+        match open_sized(wanted, pid, kernel, ring_bytes, adapts) {
+            Err(RecordError::Ring { .. }) if adapts && ring_bytes > 64 * 1024 => ring_bytes /= 2,
             outcome => return outcome,
         }
     }
 }
 
-fn open_sized(wanted: &[Wanted], pid: i32, kernel: bool, ring_bytes: usize) -> Result<Events, RecordError> {
-    let mut events =
-        Events { rings: vec![], leaders: vec![], _others: vec![], sources: HashMap::new(), ring_bytes };
+fn open_sized(
+    wanted: &[Wanted],
+    pid: i32,
+    kernel: bool,
+    ring_bytes: usize,
+    may_grow: bool,
+) -> Result<Events, RecordError> {
+    let mut events = Events { sinks: vec![], sources: HashMap::new(), ring_bytes };
     for cpu in online_cpus()? {
-        let mut leader: Option<OwnedFd> = None;
+        let mut sink = Sink::open(cpu, kernel, ring_bytes, may_grow)?;
         for event in wanted {
-            let mut attr = attributes(event, kernel, ring_bytes);
-            let fd = open_one(&mut attr, pid, cpu).map_err(|source| match source.raw_os_error() {
-                Some(libc::EPERM | libc::EACCES) => RecordError::NotPermitted { what: event.what, source },
-                _ => RecordError::System { what: "perf_event_open", source },
-            })?;
+            let mut attr = attributes(event, kernel);
+            let fd = open_one(&mut attr, pid, cpu).map_err(|source| refused(event.what, source))?;
             if let Config::Tracepoint { filter: Some(filter), .. } = &event.config {
                 control("filter", || {
                     // SAFETY: the event is open, and the filter is a C string that outlives the call, which only reads it.
@@ -149,35 +193,34 @@ fn open_sized(wanted: &[Wanted], pid: i32, kernel: bool, ring_bytes: usize) -> R
                 unsafe { ioctls::ID(fd.as_raw_fd(), &raw mut id) }
             })?;
             events.sources.insert(id, event.source);
-            match &leader {
-                None => {
-                    let ring = Ring::map(&fd, ring_bytes)
-                        .map_err(|source| RecordError::Ring { bytes: ring_bytes, source })?;
-                    events.rings.push(ring);
-                    leader = Some(fd);
-                }
-                Some(leader) => {
-                    control("shared ring", || {
-                        // SAFETY: both events are open.
-                        unsafe { ioctls::SET_OUTPUT(fd.as_raw_fd(), leader.as_raw_fd()) }
-                    })?;
-                    events._others.push(fd);
-                }
-            }
+            sink.add(fd)?;
         }
-        events.leaders.extend(leader);
+        events.sinks.push(sink);
     }
     Ok(events)
 }
 
+/// Opens an event; on a kernel before Linux 6.0 without its count of what it lost.
 fn open_one(attr: &mut perf_event_attr, pid: i32, cpu: i32) -> io::Result<OwnedFd> {
     // SAFETY: `attr` is initialised and says its own size; the kernel reads it and writes at most its size field.
     let fd = unsafe { perf_event_open(attr, pid, cpu, -1, PERF_FLAG_FD_CLOEXEC.into()) };
     if fd < 0 {
-        return Err(io::Error::last_os_error());
+        let error = io::Error::last_os_error();
+        if error.raw_os_error() == Some(libc::EINVAL) && std::mem::take(&mut attr.read_format) != 0 {
+            return open_one(attr, pid, cpu);
+        }
+        return Err(error);
     }
-    // SAFETY: the kernel has just given this descriptor to this process; nobody else owns it.
+    // SAFETY: the kernel has just given this descriptor to this process; nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// How many records of an event and its children's the kernel has lost; `None` where it does not count them.
+pub(super) fn lost(event: &OwnedFd) -> Option<u64> {
+    // Its value, then the records lost.
+    let mut counts = [0; 16];
+    let read = nix::unistd::read(event, &mut counts).ok()?;
+    (read == counts.len()).then(|| u64::from_le_bytes(*counts.last_chunk().expect("two words")))
 }
 
 fn control(what: &'static str, call: impl FnOnce() -> i32) -> Result<(), RecordError> {
@@ -209,20 +252,11 @@ pub(super) fn parse_cpus(list: &str) -> Option<Vec<i32>> {
 }
 
 /// Waits until a ring has much in it, or the time is over.
-pub(super) fn wait(leaders: &[OwnedFd], timeout_ms: u8) {
+pub(super) fn wait(sinks: &[Sink], timeout_ms: u8) {
     use nix::poll::{PollFd, PollFlags, poll};
-    let mut polled: Vec<_> = leaders.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)).collect();
-    match poll(&mut polled, timeout_ms) {
-        // Events whose process is gone stay ready for ever; don't spin on them.
-        Ok(ready) if ready > 0 && polled.iter().any(gone) => {
-            std::thread::sleep(std::time::Duration::from_millis(timeout_ms.into()));
-        }
-        _ => {}
-    }
-}
-
-fn gone(polled: &nix::poll::PollFd<'_>) -> bool {
-    polled.revents().is_some_and(|events| events.contains(nix::poll::PollFlags::POLLHUP))
+    let mut polled: Vec<_> = sinks.iter().map(|sink| PollFd::new(sink.as_fd(), PollFlags::POLLIN)).collect();
+    // Interrupted or not: the rings are looked at next.
+    let _ = poll(&mut polled, timeout_ms);
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! What the kernel tells, before it is put in order.
 
+use crate::trace::Call;
+
 /// One thing the kernel told, in the context of a thread.
 #[derive(Clone, Debug)]
 pub(super) struct Raw {
@@ -22,8 +24,8 @@ pub(super) enum RawKind {
     Exit,
     /// A mapping came to be or changed.
     Mapping(Mapping),
-    /// A memory call was entered.
-    Enter { number: u64, args: [u64; 6] },
+    /// A memory call was entered: the kernel's number for it in the program's architecture, and what it is.
+    Enter { number: u64, call: Call, args: [u64; 6] },
     /// A memory call returned.
     Leave { number: u64, result: i64 },
     /// A fault was taken.

@@ -34,8 +34,8 @@ impl Ring {
         Ok(Ring { map, size: bytes as u64, scratch: Vec::new() })
     }
 
-    /// Hands every record that is there to `each`, oldest first.
-    pub(super) fn drain(&mut self, mut each: impl FnMut(&[u8])) {
+    /// Hands every record that is there to `each`, oldest first. Returns how many bytes there were.
+    pub(super) fn drain(&mut self, mut each: impl FnMut(&[u8])) -> u64 {
         let control = self.map.as_mut_ptr().cast::<perf_event_mmap_page>();
         // SAFETY: the mapping starts with this page, is page-aligned and lives as long as `self`; the kernel writes
         // the head and reads the tail as whole words at any time, so both are accessed as atomics only.
@@ -48,7 +48,7 @@ impl Ring {
         // Acquire: the records up to the head are written before it.
         let end = head.load(Ordering::Acquire);
         let mut position = tail.load(Ordering::Relaxed);
-        let mut given_back = position;
+        let (start, mut given_back) = (position, position);
         while position < end {
             let available = end - position;
             let header: [u8; RECORD_HEADER] =
@@ -82,6 +82,7 @@ impl Ring {
         }
         // Release: the records are read before the kernel may overwrite them.
         tail.store(position, Ordering::Release);
+        position - start
     }
 
     /// The bytes at a position between tail and head, unless they wrap around the end.

@@ -9,9 +9,11 @@ use super::child::{self, Gated};
 use super::locks::{self, LockTracepoints};
 use super::parse::{Fields, Parser};
 use super::perf::{self, Config, Events, Source, Wanted};
+use super::signals::Inherited;
 use super::tracefs::{Tracefs, Tracepoint};
-use super::{Options, RecordError, calls_by_ptrace};
-use crate::trace::{Call, Clock, FaultKinds, Header, Limits, Overcommit, Program, Tier, Totals, VERSION};
+use super::tracer::{self, Tracer};
+use super::{Options, RecordError, abi, calls_by_ptrace};
+use crate::trace::{Clock, FaultKinds, Header, Limits, Overcommit, Program, Tier, Totals, VERSION};
 
 /// Nothing was lost with this much at over a million faults a second.
 const PRIVILEGED_RING: usize = 32 << 20;
@@ -26,6 +28,8 @@ const USER_END: u64 = 1 << 56;
 pub(super) struct Setup {
     pub(super) tier: Tier,
     pub(super) gated: Gated,
+    /// The user tier's.
+    pub(super) tracer: Option<Tracer>,
     pub(super) events: Events,
     pub(super) parser: Parser,
     /// Can this kernel tell what it maps around a fault?
@@ -34,36 +38,48 @@ pub(super) struct Setup {
 
 impl Setup {
     /// Makes the process and opens the events of a tier.
-    pub(super) fn of(tier: Tier, options: &Options) -> Result<Setup, RecordError> {
+    pub(super) fn of(tier: Tier, options: &Options, inherited: &Inherited) -> Result<Setup, RecordError> {
         match tier {
-            Tier::Privileged => privileged(options),
-            Tier::User => user(options),
+            Tier::Privileged => privileged(options, inherited),
+            Tier::User => user(options, inherited),
         }
     }
 }
 
-fn privileged(options: &Options) -> Result<Setup, RecordError> {
+fn privileged(options: &Options, inherited: &Inherited) -> Result<Setup, RecordError> {
     let tracefs = Tracefs::find()?;
     let mut wanted = perf::common();
     let (fields, fault_around) = tracepoints(&tracefs, &mut wanted)?;
-    let gated = child::prepare(&options.command, None)?;
+    let gated = child::prepare(&options.command, inherited)?;
     raise_open_files()?;
-    let ring_bytes = options.ring_bytes.unwrap_or(PRIVILEGED_RING);
-    let events = perf::open(&wanted, gated.pid.as_raw(), true, ring_bytes, options.ring_bytes.is_none())?;
+    let pid = gated.pid.as_raw();
+    let events = perf::open(&wanted, pid, true, options.ring_bytes, PRIVILEGED_RING)?;
     let parser = Parser::new(events.sources.clone(), Some(fields));
-    Ok(Setup { tier: Tier::Privileged, gated, events, parser, fault_around })
+    Ok(Setup { tier: Tier::Privileged, gated, tracer: None, events, parser, fault_around })
 }
 
-fn user(options: &Options) -> Result<Setup, RecordError> {
-    let filter = calls_by_ptrace::filter()?;
-    let gated = child::prepare(&options.command, Some(&filter))?;
+fn user(options: &Options, inherited: &Inherited) -> Result<Setup, RecordError> {
+    let (gated, tracer) = tracer::start(&options.command, &calls_by_ptrace::filter(), inherited)?;
     raise_open_files()?;
-    let ring_bytes = options.ring_bytes.unwrap_or(USER_RING);
-    let shrink = options.ring_bytes.is_none();
-    let events = perf::open(&perf::common(), gated.pid.as_raw(), false, ring_bytes, shrink)?;
-    calls_by_ptrace::attach(gated.pid)?;
+    let pid = gated.pid.as_raw();
+    let events = perf::open(&perf::common(), pid, false, options.ring_bytes, USER_RING)?;
     let parser = Parser::new(events.sources.clone(), None);
-    Ok(Setup { tier: Tier::User, gated, events, parser, fault_around: false })
+    Ok(Setup { tier: Tier::User, gated, tracer: Some(tracer), events, parser, fault_around: false })
+}
+
+/// Filters of the tracepoints at a call's entry and exit. They see the number only, so that a number stands for
+/// whatever any architecture calls so; the parser, which sees more, leaves out what is no memory call.
+fn call_filters() -> (String, String) {
+    let mut numbers: Vec<u64> = abi::native_numbers().chain(abi::i386_numbers()).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    let any = |numbers: &[u64]| {
+        let equal = numbers.iter().map(|number| format!("id == {number}"));
+        equal.chain([format!("id >= {}", abi::X32)]).collect::<Vec<_>>().join(" || ")
+    };
+    let leave = any(&numbers);
+    numbers.retain(|number| *number != abi::OLD_MMAP);
+    (any(&numbers), leave)
 }
 
 /// Adds the tracepoints of the privileged tier. Gives where their fields are, and whether fault-around is among them.
@@ -77,16 +93,17 @@ fn tracepoints(tracefs: &Tracefs, wanted: &mut Vec<Wanted>) -> Result<(Fields, b
     let map_pages = tracefs.tracepoint("filemap/mm_filemap_map_pages").ok();
     let locks = LockTracepoints::find(tracefs);
     let addresses = format!("address < {USER_END}");
-    let calls: Vec<String> = Call::ALL.iter().map(|call| format!("id == {}", call.x86_64())).collect();
-    let calls = calls.join(" || ");
+    let (entries, exits) = call_filters();
+    let old_mmap = format!("id == {}", abi::OLD_MMAP);
     let mut add = |source, tracepoint: &Tracepoint, filter: Option<&str>, what| {
         let filter = filter.map(|filter| CString::new(filter).expect("filters have no zero bytes"));
         wanted.push(Wanted { source, config: Config::Tracepoint { id: tracepoint.id, filter }, what });
     };
     add(Source::FaultUser, &fault_user, Some(&addresses), "faults of the program");
     add(Source::FaultKernel, &fault_kernel, Some(&addresses), "faults from kernel mode");
-    add(Source::Enter, &enter, Some(&calls), "system calls");
-    add(Source::Leave, &leave, Some(&calls), "system calls");
+    add(Source::Enter, &enter, Some(&entries), "system calls");
+    add(Source::EnterOldMmap, &enter, Some(&old_mmap), "system calls");
+    add(Source::Leave, &leave, Some(&exits), "system calls");
     add(Source::NewTask, &new_task, None, "clone flags");
     if let Some(map_pages) = &map_pages {
         add(Source::MapPages, map_pages, None, "fault-around");

@@ -102,6 +102,10 @@ pub struct Recorded {
     pub summary: Summary,
     /// What was counted when the program had ended.
     pub totals: Totals,
+    /// Size in bytes of the largest ring, if those of the start became too small.
+    pub grown_to: Option<usize>,
+    /// Names of programs that ran without the privilege that their files grant.
+    pub unprivileged: Vec<String>,
 }
 
 impl fmt::Display for Recorded {
@@ -153,6 +157,13 @@ impl fmt::Display for Recorded {
         let calls: Vec<String> =
             summary.calls.iter().map(|(call, (count, _))| format!("{} {count}", call.name())).collect();
         write!(out, "  calls: {}", if calls.is_empty() { "none".to_owned() } else { calls.join(", ") })?;
+        if !self.unprivileged.is_empty() {
+            let names = self.unprivileged.join(", ");
+            write!(out, "\n  ran without the privilege of their files: {names}; record as root to keep it")?;
+        }
+        if let Some(bytes) = self.grown_to {
+            write!(out, "\n  rings grew to {bytes} bytes")?;
+        }
         if totals.lost > 0 {
             write!(
                 out,

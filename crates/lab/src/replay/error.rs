@@ -91,6 +91,17 @@ pub enum ReplayError {
         /// What differs.
         what: String,
     },
+    /// The kernel lost records while the trace was recorded: behind the gap the program's memory is not known.
+    #[error(
+        "no divergence up to event {event}, where {records} records were lost when it was recorded; what comes behind \
+         cannot be checked; record again with a larger --ring"
+    )]
+    Gap {
+        /// Where the first gap is.
+        event: u64,
+        /// How many records it has.
+        records: u64,
+    },
     /// The file is not the one that was looked through a moment ago.
     #[error("the trace changed while it was replayed; replay a file that nobody writes to")]
     Changed,

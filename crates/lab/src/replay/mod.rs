@@ -131,6 +131,9 @@ impl Args {
     }
 }
 
+/// The exit code when nothing diverged, but a trace with gaps could not be checked to its end.
+const UNJUDGED: u8 = 3;
+
 /// Runs `quire replay`. The exit code is a failure when anything diverged or did not come back.
 ///
 /// # Errors
@@ -147,7 +150,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let (watch, described) = (Stopwatch::new(), machine::describe());
     let mut lines = Vec::new();
-    let mut sound = true;
+    let (mut sound, mut judged) = (true, true);
     for (path, survey) in args.files.iter().zip(&surveys) {
         let (sizes, left_out) = args.sizes(survey, bounds);
         for error in left_out {
@@ -169,13 +172,21 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             }
             // Of no file; that a pipe is closed is no error of this program's at all.
             Err(ReplayError::Output(error)) => return Err(anyhow::Error::new(error).context(CANNOT_SHOW)),
+            Err(error @ ReplayError::Gap { .. }) => {
+                say(format_args!("quire: {}: {error}", quoted(path)));
+                judged = false;
+            }
             Err(error) => return Err(in_file(path, &error)),
         }
     }
     if let Some(json) = json {
         json.write(&lines)?;
     }
-    Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(match (sound, judged) {
+        (false, _) => ExitCode::FAILURE,
+        (true, false) => ExitCode::from(UNJUDGED),
+        (true, true) => ExitCode::SUCCESS,
+    })
 }
 
 fn survey(path: &Path, bounds: Bounds) -> Result<Survey> {

@@ -175,6 +175,9 @@ impl<'m> Replayer<'m> {
                 space.touched.insert_range(first, end);
                 space.seen.insert_range(first, end);
             }
+            EventKind::Lost { records } if self.check.is_some() => {
+                return Err(ReplayError::Gap { event: self.event, records: *records });
+            }
             _ => {}
         }
         self.watch_rules(pid)

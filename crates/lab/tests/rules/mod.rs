@@ -22,6 +22,13 @@ pub(crate) struct Kept {
 
 /// Reads a whole trace and checks every rule; panics at the first that is broken.
 pub(crate) fn check(path: &Path) -> Kept {
+    let (kept, living) = check_living(path);
+    assert!(living.is_empty(), "processes without an end: {living:?}");
+    kept
+}
+
+/// The same for a trace that ends before the recorded processes; returns those that live on as well.
+pub(crate) fn check_living(path: &Path) -> (Kept, Vec<u32>) {
     let mut reader = TraceReader::open(path).expect("the trace opens");
     let header = reader.header().clone();
     assert_eq!(header.totals.lost, 0, "records are lost");
@@ -34,7 +41,6 @@ pub(crate) fn check(path: &Path) -> Kept {
         seen.event(&event);
     }
     assert_eq!(reader.events_read(), header.events);
-    assert!(seen.threads.is_empty(), "processes without an end: {:?}", seen.threads);
     assert!(
         seen.unexplained.is_empty(),
         "{} of {} faults outside the known mappings, the first: {:#?}",
@@ -42,8 +48,8 @@ pub(crate) fn check(path: &Path) -> Kept {
         seen.faults,
         &seen.unexplained[..seen.unexplained.len().min(5)]
     );
-    let Seen { faults, resolved, probes, processes, .. } = seen;
-    Kept { header, faults, resolved, probes, processes }
+    let Seen { faults, resolved, probes, processes, threads, .. } = seen;
+    (Kept { header, faults, resolved, probes, processes }, threads.into_keys().collect())
 }
 
 /// What has been seen of a trace.

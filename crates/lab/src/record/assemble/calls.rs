@@ -10,8 +10,9 @@ use crate::record::queue::{Draft, DraftKind, Key};
 use crate::trace::{Call, EventKind, Syscall};
 
 impl PendingCall {
-    fn new(key: Key, call: Call, args: [u64; 6]) -> PendingCall {
-        PendingCall { key, call, args, file: None, section: None, mapped: None, beside_others: false }
+    fn new(key: Key, (number, call): (u64, Call), args: [u64; 6]) -> PendingCall {
+        let (file, section, mapped, attached) = (None, None, None, None);
+        PendingCall { key, number, call, args, file, section, mapped, attached, beside_others: false }
     }
 
     /// A moment of its effect.
@@ -27,11 +28,17 @@ fn told_by_task(call: Call) -> bool {
 }
 
 impl Assembler {
-    pub(super) fn enter(&mut self, key: Key, pid: u32, tid: u32, number: u64, mut args: [u64; 6]) {
+    pub(super) fn enter(
+        &mut self,
+        key: Key,
+        pid: u32,
+        tid: u32,
+        (number, call): (u64, Call),
+        mut args: [u64; 6],
+    ) {
         self.give_up_fault(pid, tid);
-        let Some(call) = Call::from_x86_64(number) else { return };
         args[call.arity()..].fill(0);
-        let mut pending = PendingCall::new(key, call, args);
+        let mut pending = PendingCall::new(key, (number, call), args);
         if !call.is_exec() {
             // Its effect may lie anywhere up to its exit.
             self.queue.hold(key);
@@ -60,17 +67,20 @@ impl Assembler {
     pub(super) fn leave(&mut self, key: Key, pid: u32, tid: u32, number: u64, result: i64) {
         self.give_up_fault(pid, tid);
         let thread = self.thread(pid, tid);
-        if Call::from_x86_64(number).is_some_and(Call::is_exec) {
-            thread.in_exec = false;
-        }
+        // The first call that returns in a new program is the exec itself, under the number that the new program's
+        // architecture has for it.
+        let was_in_exec = std::mem::take(&mut thread.in_exec);
         // A new process comes out of its parent's call; and the call may have begun before the recording.
         let Some(pending) = thread.call.take() else { return };
         self.end_call(&pending, pid, tid);
-        if pending.call.x86_64() != number {
+        if pending.number != number && !was_in_exec {
             return;
         }
         let (place, unordered) = self.place(&pending, key, pid, tid);
-        let PendingCall { key: entry, call, args, file, .. } = pending;
+        let PendingCall { key: entry, call, args, file, attached, .. } = pending;
+        // Through `ipc` it returns a status; its mapping tells the address.
+        let at = attached.filter(|_| call == Call::Shmat && result == 0);
+        let result = at.map_or(result, |address| address as i64);
         let duration_ns = key.0.saturating_sub(entry.0);
         let syscall = Syscall { call, args, result, enter_ns: entry.0, duration_ns, file, unordered };
         self.queue.put(place, Draft { pid, tid, kind: DraftKind::Event(EventKind::Syscall(syscall)) });

@@ -28,7 +28,7 @@ impl Told {
     fn enter(&mut self, tid: u32, call: Call, args: &[u64]) {
         let mut all = [0; 6];
         all[..args.len()].copy_from_slice(args);
-        self.push(tid, RawKind::Enter { number: call.x86_64(), args: all });
+        self.push(tid, RawKind::Enter { number: call.x86_64(), call, args: all });
     }
 
     fn leave(&mut self, tid: u32, call: Call, result: u64) {

@@ -1,0 +1,128 @@
+//! The process that traces an ordinary user's recording: a parent of the program, and a child of the recorder.
+//!
+//! The recorder must be free to end while recorded processes live on. Their filter of system calls stays with them,
+//! and makes every memory call fail once no tracer is left; so the tracer stays too, and lets the calls pass.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::libc;
+use nix::sys::prctl;
+use nix::sys::signal::SigSet;
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::{ForkResult, Pid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, fork, pipe2, setpgid};
+use seccompiler::BpfProgram;
+
+use super::RecordError;
+use super::calls_by_ptrace;
+use super::child::{Gated, Prepared};
+use super::report::{Listener, Report, Teller};
+use super::signals::Inherited;
+
+/// The tracer as the recorder sees it.
+pub(super) struct Tracer {
+    pub(super) pid: Pid,
+    pub(super) listener: Listener,
+}
+
+/// Makes the tracer, which makes the program's process and attaches to it.
+pub(super) fn start(
+    command: &[OsString],
+    filter: &BpfProgram,
+    inherited: &Inherited,
+) -> Result<(Gated, Tracer), RecordError> {
+    let prepared = Prepared::new(command)?;
+    let (read, write) = pipe2(OFlag::O_CLOEXEC).map_err(RecordError::system("pipe"))?;
+    // SAFETY: the recorder has one thread at this point, so that the child may do whatever a process may; it never
+    // returns from here.
+    match unsafe { fork() }.map_err(RecordError::system("fork"))? {
+        ForkResult::Child => {
+            drop(read);
+            trace(prepared, filter, inherited, write);
+            // SAFETY: ends the process without running the exit handlers that belong to the recorder.
+            unsafe { libc::_exit(0) }
+        }
+        ForkResult::Parent { child } => {
+            drop(write);
+            let mut tracer = Tracer { pid: child, listener: Listener::new(read) };
+            match tracer.first_report() {
+                Some(Report::Ready(program)) => Ok((prepared.gated(program, child), tracer)),
+                refused => {
+                    // The gate closes for good, and both processes end.
+                    drop(prepared.gated(child, child));
+                    Err(not_traced(refused))
+                }
+            }
+        }
+    }
+}
+
+fn not_traced(report: Option<Report>) -> RecordError {
+    let source = match report {
+        Some(Report::Refused(errno)) => errno.into(),
+        _ => std::io::Error::from(std::io::ErrorKind::BrokenPipe),
+    };
+    RecordError::NotPermitted { what: "system calls (ptrace is not allowed here)", source }
+}
+
+impl Tracer {
+    fn first_report(&mut self) -> Option<Report> {
+        let mut first = None;
+        while first.is_none() && self.listener.listen(|report| first = Some(report)).ok()? {}
+        first
+    }
+}
+
+/// All that the tracer does, until the last traced process has ended.
+fn trace(prepared: Prepared, filter: &BpfProgram, inherited: &Inherited, pipe: OwnedFd) {
+    let kept = pipe.as_raw_fd();
+    let mut teller = Teller::new(pipe);
+    // Descendants whose parent has gone come here: only a child's end can be waited for.
+    let started = prctl::set_child_subreaper(true)
+        .and_then(|()| prepared.fork(Some(filter), inherited))
+        .and_then(|program| {
+            drop(prepared);
+            withdraw(kept).map(|()| program)
+        })
+        .and_then(|program| calls_by_ptrace::attach(program).map(|()| program));
+    match started {
+        Ok(program) => {
+            teller.tell(&Report::Ready(program));
+            calls_by_ptrace::follow(program, &mut teller);
+        }
+        Err(errno) => {
+            teller.tell(&Report::Refused(errno));
+            drop(teller);
+            let _ = waitpid(None, Some(WaitPidFlag::__WALL));
+        }
+    }
+}
+
+/// Leaves everything that is not the tracer's: what it held open would stay open as long as the last process lives, and
+/// what is sent to the recorder's terminal or process group is not for it.
+fn withdraw(kept: i32) -> Result<(), Errno> {
+    SigSet::all().thread_block()?;
+    // Not a session of its own: the scheduler gives each its own share of the processors, and a stop of the program
+    // would wait until the tracer's turn has come.
+    setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
+    chdir("/")?;
+    redirect_standard_streams()?;
+    for (first, last) in [(3, kept as u32 - 1), (kept as u32 + 1, u32::MAX)] {
+        if first <= last {
+            // SAFETY: this process uses no descriptor but the pipe from here on, and ends without running destructors.
+            let outcome = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+            Errno::result(outcome)?;
+        }
+    }
+    prctl::set_name(c"quire-tracer")
+}
+
+fn redirect_standard_streams() -> Result<(), Errno> {
+    let null = File::options().read(true).write(true).open("/dev/null").map_err(|_| Errno::ENODEV)?;
+    dup2_stdin(&null)?;
+    dup2_stdout(&null)?;
+    dup2_stderr(&null)
+}

@@ -1,5 +1,7 @@
 //! The rules of a trace that a replayer relies on.
 
+#![allow(dead_code, reason = "each test binary uses some of it")]
+
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 

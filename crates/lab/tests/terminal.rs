@@ -235,6 +235,9 @@ fn a_trace_is_not_written_to_a_terminal() {
 
 #[test]
 fn the_exit_codes_are_those_of_shells() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let trace = directory.path().join("t.qtrace");
+    let trace = trace.to_str().expect("a name that is text");
     let codes =
         [("no-such-program-anywhere", 127), ("/no/such/program", 127), ("/etc/passwd", 126), ("/", 126)];
     for (program, code) in codes {

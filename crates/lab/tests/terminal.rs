@@ -150,6 +150,8 @@ fn names_cannot_steer_the_terminal() {
     }
     fs::write(&path, "none").expect("it can be written");
     let missing = format!("{name}/missing\n");
+    let trace = directory.path().join("t.qtrace");
+    let trace = trace.to_str().expect("a name that is text");
     let refused = [
         vec!["replay", name],
         vec!["replay", &missing],
@@ -158,7 +160,7 @@ fn names_cannot_steer_the_terminal() {
         vec!["bench", "--smoke", name],
         vec!["bench", "--smoke", "boot", "--json", &missing],
         vec!["record", "-o", &missing, "--", "true"],
-        vec!["record", "-o", "/dev/null", "--", &missing],
+        vec!["record", "-o", trace, "--", &missing],
     ];
     for arguments in refused {
         let refused = output(&arguments);
@@ -212,7 +214,10 @@ fn a_reader_that_has_seen_enough_is_no_error() {
         let talks = ["roken pipe", "panic", "os error"].iter().any(|word| stderr.contains(word));
         assert!(!talks, "{arguments:?}: {stderr}");
     }
-    let status = quire(&["record", "-o", "/dev/null", "--", "sh", "-c", "exit 3"])
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let trace = directory.path().join("t.qtrace");
+    let trace = trace.to_str().expect("a name that is text");
+    let status = quire(&["record", "-o", trace, "--", "sh", "-c", "exit 3"])
         .stderr(closed_pipe())
         .status()
         .expect("quire runs");
@@ -231,10 +236,13 @@ fn a_trace_is_not_written_to_a_terminal() {
 
 #[test]
 fn the_exit_codes_are_those_of_shells() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let trace = directory.path().join("t.qtrace");
+    let trace = trace.to_str().expect("a name that is text");
     let codes =
         [("no-such-program-anywhere", 127), ("/no/such/program", 127), ("/etc/passwd", 126), ("/", 126)];
     for (program, code) in codes {
-        let refused = output(&["record", "-o", "/dev/null", "--", program]);
+        let refused = output(&["record", "-o", trace, "--", program]);
         assert_eq!(refused.status.code(), Some(code), "{program}: {}", text(&refused.stderr));
         assert_eq!(text(&refused.stderr).lines().count(), 1);
     }

@@ -155,7 +155,7 @@ fn shared_memory_through_ipc_has_its_address() {
         };
         let (arguments, address) = calls(Call::Shmat).expect("shmat is there");
         assert_eq!(arguments[0], u64::from(results[id]));
-        assert!(address as u64 % PAGE == 0 && address > 0, "{address:x}");
+        assert!((address as u64).is_multiple_of(PAGE) && address > 0, "{address:x}");
         assert_eq!(calls(Call::Shmdt), Some(([address as u64, 0, 0, 0, 0, 0], 0)));
         assert_checked(&run);
     }

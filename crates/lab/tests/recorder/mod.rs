@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 use tempfile::TempDir;
 
 /// Longer than anything here takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Any user without rights.
 pub(crate) const ORDINARY_USER: u32 = 65534;
@@ -85,22 +85,17 @@ impl Recording {
     /// Waits for the recorder's end.
     pub(crate) fn end(&mut self) -> ExitStatus {
         let mut status = None;
-        let ended = || {
+        let has_ended = || {
             status = self.child.try_wait().expect("it is ours");
             status.is_some()
         };
-        let started = Instant::now();
-        let mut ended = ended;
-        while !ended() {
-            assert!(started.elapsed() < PATIENCE, "the recorder does not end");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        wait_until(has_ended, || "the recorder does not end".into());
         status.expect("it has ended")
     }
 
     /// The trace, whole.
     pub(crate) fn trace(&self) -> (Header, Vec<Event>) {
-        let mut reader = TraceReader::open(&self.path("t.qtrace"))
+        let mut reader = TraceReader::open(self.path("t.qtrace"))
             .unwrap_or_else(|error| panic!("{error}: {}", self.stderr()));
         let events = reader.by_ref().collect::<Result<Vec<_>, _>>().expect("the trace is whole");
         assert!(self.partial().is_none(), "a partial file is left");

@@ -28,7 +28,7 @@ impl Replayer<'_> {
         }
         let numbers = &self.survey.numbers;
         match plan(call, |file| number(numbers, file)) {
-            Plan::Do(verb, Answer::Failure) if call.result == EFAULT && self.lies_in_one(key, &verb) => {
+            Plan::Do(verb, Answer::Failure) if call.result == EFAULT && self.has_no_hole(key, &verb) => {
                 *self.counts.skipped.entry(name).or_default() += 1;
                 Ok(())
             }
@@ -130,11 +130,17 @@ impl Replayer<'_> {
         Ok(ns)
     }
 
-    /// Is what is to be moved or resized one mapping here? Linux refuses where it keeps two, and it keeps neighbours
-    /// apart for reasons that no trace tells: where the pages of each first came from.
-    fn lies_in_one(&self, key: Key, verb: &Verb) -> bool {
+    /// Is all that is to be moved or resized mapped here? Then Linux refused because it kept two mappings, and it keeps
+    /// neighbours apart for reasons that no trace tells: where the pages of each first came from.
+    fn has_no_hole(&self, key: Key, verb: &Verb) -> bool {
         let Verb::Mremap { addr, old, .. } = *verb else { return false };
-        self.mapping_at(key, addr).is_some_and(|(start, len)| addr.saturating_add(old) <= start + len)
+        let (mut until, end) = (addr, addr.saturating_add(old));
+        self.processes.get(key).mm.vmas(|vma| {
+            if vma.range.contains(quire::addr::VirtAddr(until)) {
+                until = vma.range.end.0;
+            }
+        });
+        until >= end
     }
 
     /// The mapping that holds an address: its start and length.

@@ -94,7 +94,7 @@ impl Window {
     /// Takes what the last call of the thread populated: it goes where that goes.
     pub(super) fn take_populated(&mut self, event: &Event) -> bool {
         let of_thread = |loose: &&mut Loose| loose.tid == event.tid && !loose.events.is_empty();
-        match self.loose.iter_mut().find(of_thread) {
+        match self.loose.iter_mut().filter(of_thread).max_by_key(|loose| loose.events[0].time_ns) {
             Some(loose) if matches!(event.kind, EventKind::Populate { .. }) => {
                 loose.events.push(event.clone());
                 true
@@ -107,13 +107,14 @@ impl Window {
     pub(super) fn advance(&mut self, event: &Event, number: u64) {
         let due = self.due(event);
         let concerned = self.concerned(due, &reach(&event.kind));
-        let alone = self.states.len() == 1 && self.states[0].left & concerned == 0;
-        if !alone {
+        if self.states.iter().any(|state| state.left & concerned != 0) {
             self.explain(Some(event), due, concerned, number);
+        } else if self.states.iter().any(|state| state.space.fits(&event.kind)) {
+            self.states.retain(|state| state.space.fits(&event.kind));
         }
         self.states.iter_mut().for_each(|state| state.space.apply(&event.kind));
         self.look(number + 1);
-        if !alone {
+        if self.states.len() > 1 && !matches!(event.kind, EventKind::Fault { .. }) {
             let states = std::mem::take(&mut self.states);
             self.states = self.distinct(states);
         }

@@ -69,8 +69,8 @@ struct PendingCall {
     file: Option<FileId>,
     /// Where it held the lock of its address space.
     section: Option<Section>,
-    /// When it told a mapping that it made or changed, which it does under that lock.
-    mapped: Option<Key>,
+    /// Another moment under that lock: when it told a mapping that it made, or took the lock for reading to discard pages.
+    shown: Option<Key>,
     /// Another thread was inside a call of the same memory meanwhile.
     beside_others: bool,
     /// Where the mapping starts that `shmat` made.
@@ -185,7 +185,8 @@ impl Assembler {
                     fault.around.push(DraftKind::Around { addr: fault.addr, device, inode, first, last });
                 }
             }
-            RawKind::Locked { mm } => self.locked(key, pid, tid, mm),
+            RawKind::Locked { mm, write: true } => self.locked(key, pid, tid, mm),
+            RawKind::Locked { mm, write: false } => self.shares_lock(key, pid, tid, mm),
             RawKind::Unlocked { mm } => self.unlocked(key, pid, tid, mm),
             RawKind::Lost { records } => self.put(key, pid, tid, EventKind::Lost { records }),
         }
@@ -246,7 +247,7 @@ impl Assembler {
                     if call.call == Call::Mmap {
                         call.file = file;
                     }
-                    call.mapped = Some(key);
+                    call.shown = Some(key);
                     return Ok(());
                 }
             }

@@ -1,15 +1,16 @@
 //! The tracepoints of the lock that orders all changes of an address space.
 //!
 //! Every call that changes mappings holds the lock for writing while it does, and both events come from inside the
-//! locked section. Faults take it for reading, if at all, so the filters keep them out.
+//! locked section. A lock that is downgraded is told as one that is taken for reading; only for that, and for calls that
+//! discard pages, are those of readers of use. Most faults take the lock of their mapping alone, which is not told.
 
 use super::RecordError;
 use super::tracefs::{Field, Tracefs, Tracepoint};
 
-/// Only locks for writing that were got.
-pub(super) const TAKEN: &str = "write == 1 && success == 1";
+/// Only locks that were got.
+pub(super) const TAKEN: &str = "success == 1";
 
-/// A lock that was downgraded to one for reading ends without such an event.
+/// Only the ends of changes.
 pub(super) const RELEASED: &str = "write == 1";
 
 /// For messages.
@@ -31,6 +32,10 @@ impl LockTracepoints {
 
     pub(super) fn taken_mm(&self) -> Result<Field, RecordError> {
         self.taken.field("mm")
+    }
+
+    pub(super) fn taken_write(&self) -> Result<Field, RecordError> {
+        self.taken.field("write")
     }
 
     pub(super) fn released_mm(&self) -> Result<Field, RecordError> {

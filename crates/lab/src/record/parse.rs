@@ -29,6 +29,7 @@ pub(super) struct Fields {
     pub(super) task_tid: Field,
     pub(super) task_flags: Field,
     pub(super) locked_mm: Field,
+    pub(super) locked_write: Field,
     pub(super) unlocked_mm: Field,
 }
 
@@ -129,7 +130,9 @@ fn tracepoint(source: Source, fields: &Fields, data: &[u8], behind: &[u8]) -> Op
             child_tid: fields.task_tid.read(data)? as u32,
             flags: fields.task_flags.read(data)?,
         },
-        Source::Locked => RawKind::Locked { mm: fields.locked_mm.read(data)? },
+        Source::Locked => {
+            RawKind::Locked { mm: fields.locked_mm.read(data)?, write: fields.locked_write.read(data)? != 0 }
+        }
         Source::Unlocked => RawKind::Unlocked { mm: fields.unlocked_mm.read(data)? },
         Source::Records | Source::Minor | Source::Major => return None,
     })

@@ -34,9 +34,9 @@ pub(super) enum RawKind {
     Resolved { addr: u64, major: bool },
     /// Pages of the page cache, by index, were mapped around a fault.
     MapPages { device: u64, inode: u64, first: u64, last: u64 },
-    /// The thread has taken an address space's lock for writing.
-    Locked { mm: u64 },
-    /// It is about to release it.
+    /// The thread has taken an address space's lock, or downgraded it to one for reading.
+    Locked { mm: u64, write: bool },
+    /// It is about to release a lock for writing.
     Unlocked { mm: u64 },
     /// So many records were lost.
     Lost { records: u64 },

@@ -127,6 +127,7 @@ fn tracepoints(tracefs: &Tracefs, wanted: &mut Vec<Wanted>) -> Result<(Fields, b
         task_tid: new_task.field("pid")?,
         task_flags: new_task.field("clone_flags")?,
         locked_mm: locks.as_ref().map(LockTracepoints::taken_mm).transpose()?.unwrap_or_default(),
+        locked_write: locks.as_ref().map(LockTracepoints::taken_write).transpose()?.unwrap_or_default(),
         unlocked_mm: locks.as_ref().map(LockTracepoints::released_mm).transpose()?.unwrap_or_default(),
     };
     Ok((fields, map_pages.is_some()))

@@ -134,18 +134,24 @@ impl Replayer<'_> {
 
     /// Whether a recorded error may rest on what a trace does not tell, rather than on arguments and mappings alone.
     fn may_be_refused(&self, key: Key, verb: &Verb, result: i64) -> bool {
-        match result {
-            EFAULT => self.lies_in_one(key, verb),
-            ENOMEM => self.limits_explain(key, verb),
+        match (result, verb) {
+            // Linux refuses to move or resize two mappings at once, and it keeps neighbours apart for reasons that no
+            // trace tells: where the pages of each first came from.
+            (EFAULT, &Verb::Mremap { addr, old, .. }) => self.has_no_hole(key, addr, old),
+            (ENOMEM, _) => self.limits_explain(key, verb),
             _ => false,
         }
     }
 
-    /// Is what is to be moved or resized one mapping here? Linux refuses where it keeps two, and it keeps neighbours
-    /// apart for reasons that no trace tells: where the pages of each first came from.
-    fn lies_in_one(&self, key: Key, verb: &Verb) -> bool {
-        let Verb::Mremap { addr, old, .. } = *verb else { return false };
-        self.mapping_at(key, addr).is_some_and(|(start, len)| addr.saturating_add(old) <= start + len)
+    /// Whether all of a range is mapped.
+    pub(super) fn has_no_hole(&self, key: Key, addr: u64, len: u64) -> bool {
+        let (mut until, end) = (addr, addr.saturating_add(len));
+        self.processes.get(key).mm.vmas(|vma| {
+            if vma.range.contains(quire::addr::VirtAddr(until)) {
+                until = vma.range.end.0;
+            }
+        });
+        until >= end
     }
 
     /// Whether the range of a lock has a hole, or memory that cannot be brought in, so that no limit is needed to refuse it.

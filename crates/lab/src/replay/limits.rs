@@ -42,26 +42,13 @@ impl Replayer<'_> {
             limits.overcommit != Overcommit::Always || bounded.iter().any(|&bytes| bytes != Limits::NONE)
         });
         // Memory that can be stored to for the first time, and more of it, is charged.
-        let charged = match verb {
-            Verb::Mprotect { prot, .. } => prot.contains(Protection::WRITE),
-            Verb::Mremap { old, new, .. } => new > old,
-            _ => false,
+        let (addr, len, charged) = match *verb {
+            Verb::Mprotect { addr, len, prot } => (addr, len, prot.contains(Protection::WRITE)),
+            Verb::Mremap { addr, old, new, .. } => (addr, old, new > old),
+            _ => return false,
         };
-        scarce && charged && self.maps_all(key, verb)
-    }
-
-    /// Whether there is no hole in the verb's range, which would be a reason without any limit.
-    fn maps_all(&self, key: Key, verb: &Verb) -> bool {
-        let (Verb::Mprotect { addr, len, .. } | Verb::Mremap { addr, old: len, .. }) = *verb else {
-            return false;
-        };
-        let (mut at, end) = (addr, addr.saturating_add(len));
-        self.processes.get(key).mm.vmas(|vma| {
-            if vma.range.start.0 <= at && at < vma.range.end.0 {
-                at = vma.range.end.0;
-            }
-        });
-        at >= end
+        // A hole would be a reason without any limit.
+        scarce && charged && self.has_no_hole(key, addr, len)
     }
 
     /// Whether an access so far below a stack was refused by the limit of stacks.

@@ -1,7 +1,7 @@
 //! Memory calls: from entry and exit to one event in its place.
 //!
 //! A call stands where it took effect. Its place is proved by a moment that lies inside the locked section that
-//! changed the address space: the release of the lock, or a record of the mapping that it made. Without proof it may
+//! changed the address space: the end of its lock for writing, or a record of the mapping that it made. Without proof it may
 //! be anywhere from entry to exit; that is no matter if nothing of another thread is there, else the event says so.
 
 use super::locks::Section;
@@ -11,20 +11,27 @@ use crate::trace::{Call, EventKind, Syscall};
 
 impl PendingCall {
     fn new(key: Key, (number, call): (u64, Call), args: [u64; 6]) -> PendingCall {
-        let (file, section, mapped, attached) = (None, None, None, None);
-        PendingCall { key, number, call, args, file, section, mapped, attached, beside_others: false }
+        let (file, section, shown, attached) = (None, None, None, None);
+        PendingCall { key, number, call, args, file, section, shown, attached, beside_others: false }
     }
 
     /// A moment of its effect.
     fn proof(&self, exit: Key) -> Option<Key> {
         let section = self.section.as_ref().map(|section| section.end.unwrap_or(exit));
-        section.or(self.mapped)
+        section.or(self.shown)
     }
 }
 
 /// Has its own place told by the events of the task that it makes, or of the program that it starts.
 fn told_by_task(call: Call) -> bool {
     call.makes_task() || call.is_exec()
+}
+
+/// Does it discard pages, under one lock for all of its range?
+fn discards(call: Call, args: &[u64; 6]) -> bool {
+    const DONTNEED: u64 = 4;
+    const FREE: u64 = 8;
+    call == Call::Madvise && matches!(args[2], DONTNEED | FREE)
 }
 
 impl Assembler {
@@ -141,6 +148,21 @@ impl Assembler {
         }
     }
 
+    /// A thread has the lock of an address space for reading: it downgraded it, or it looks at the mappings whose pages
+    /// it discards.
+    pub(super) fn shares_lock(&mut self, key: Key, pid: u32, tid: u32, mm: u64) {
+        let downgraded = self.locks.holder(mm) == Some(tid);
+        if downgraded {
+            self.locks.released(mm);
+        }
+        let Some(call) = &mut self.thread(pid, tid).call else { return };
+        match &mut call.section {
+            Some(section) if downgraded && section.mm == mm => section.end = Some(key),
+            None if discards(call.call, &call.args) => call.shown = Some(key),
+            _ => {}
+        }
+    }
+
     /// The lock of an address space is about to be released.
     pub(super) fn unlocked(&mut self, key: Key, pid: u32, tid: u32, mm: u64) {
         self.end_section_before(key, mm, tid);
@@ -154,7 +176,7 @@ impl Assembler {
         }
     }
 
-    /// Another thread has the lock now: a holder that did not say that it released it had downgraded it.
+    /// Another thread has the lock now: that the holder before released it was not told.
     fn end_section_before(&mut self, (time, sequence, rank): Key, mm: u64, tid: u32) {
         let Some(holder) = self.locks.holder(mm).filter(|holder| *holder != tid) else { return };
         self.locks.released(mm);

@@ -8,8 +8,8 @@ use crate::record::queue::Key;
 pub(super) struct Section {
     /// Which address space, as the kernel numbers it.
     pub(super) mm: u64,
-    /// A moment at its end; `None` as long as the thread has not said that it released the lock. A downgraded lock is
-    /// released in silence: then at the latest when another thread takes it, or when the call returns.
+    /// A moment at its end; `None` as long as the thread has not told that it released or downgraded the lock. Where that
+    /// record is lost it is at the latest when another thread takes the lock, or when the call returns.
     pub(super) end: Option<Key>,
 }
 

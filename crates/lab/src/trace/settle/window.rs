@@ -23,6 +23,8 @@ pub(super) struct Window {
     /// Everything before the event of this number has its place.
     start: u64,
     doubts: Vec<Range<u64>>,
+    /// The true state may be among those that were dropped.
+    incomplete: bool,
 }
 
 /// A call without a place.
@@ -32,6 +34,8 @@ struct Loose {
     tid: u32,
     exit_ns: u64,
     reach: Vec<Range<u64>>,
+    /// It looks at mappings and changes none.
+    only_looks: bool,
 }
 
 /// One way in which it may have been.
@@ -56,7 +60,7 @@ impl Window {
     /// `start` is the number of the event that comes next.
     pub(super) fn new(space: Space, start: u64) -> Window {
         let states = vec![State { space, left: 0, done: Vec::new() }];
-        Window { loose: Vec::new(), states, start, doubts: Vec::new() }
+        Window { loose: Vec::new(), states, start, doubts: Vec::new(), incomplete: false }
     }
 
     pub(super) fn start(&self) -> u64 {
@@ -76,20 +80,21 @@ impl Window {
             self.explain(None, due, self.concerned(due, &[]), next);
         }
         let exit_ns = call.enter_ns.saturating_add(call.duration_ns);
-        let (tid, reach) = (event.tid, reach(&event.kind));
-        let loose = Loose { events: vec![event], tid, exit_ns, reach };
+        let (tid, reach, only_looks) = (event.tid, reach(&event.kind), !call.call.changes_mappings());
+        let loose = Loose { events: vec![event], tid, exit_ns, reach, only_looks };
         let number = self.loose.iter().position(|loose| loose.events.is_empty()).unwrap_or(self.loose.len());
         match self.loose.get_mut(number) {
             Some(free) => *free = loose,
             None => self.loose.push(loose),
         }
         self.states.iter_mut().for_each(|state| state.left |= 1 << number);
+        self.look(next);
     }
 
     /// Takes what the last call of the thread populated: it goes where that goes.
     pub(super) fn take_populated(&mut self, event: &Event) -> bool {
         let of_thread = |loose: &&mut Loose| loose.tid == event.tid && !loose.events.is_empty();
-        match self.loose.iter_mut().find(of_thread) {
+        match self.loose.iter_mut().filter(of_thread).max_by_key(|loose| loose.events[0].time_ns) {
             Some(loose) if matches!(event.kind, EventKind::Populate { .. }) => {
                 loose.events.push(event.clone());
                 true
@@ -102,12 +107,14 @@ impl Window {
     pub(super) fn advance(&mut self, event: &Event, number: u64) {
         let due = self.due(event);
         let concerned = self.concerned(due, &reach(&event.kind));
-        let alone = self.states.len() == 1 && self.states[0].left & concerned == 0;
-        if !alone {
+        if self.states.iter().any(|state| state.left & concerned != 0) {
             self.explain(Some(event), due, concerned, number);
+        } else if self.states.iter().any(|state| state.space.fits(&event.kind)) {
+            self.states.retain(|state| state.space.fits(&event.kind));
         }
         self.states.iter_mut().for_each(|state| state.space.apply(&event.kind));
-        if !alone {
+        self.look(number + 1);
+        if self.states.len() > 1 && !matches!(event.kind, EventKind::Fault { .. }) {
             let states = std::mem::take(&mut self.states);
             self.states = self.distinct(states);
         }
@@ -121,6 +128,10 @@ impl Window {
         if self.states.is_empty() {
             self.states = before;
             self.states.truncate(1);
+            if self.incomplete {
+                self.doubts.extend(event.into_iter().flat_map(|event| reach(&event.kind)));
+                self.doubts.extend(self.changed_by(due & self.states[0].left));
+            }
             self.do_calls(due, number);
         }
         let states = std::mem::take(&mut self.states);
@@ -148,7 +159,7 @@ impl Window {
                 for call in bits(state.left & concerned) {
                     let loose = &self.loose[call];
                     if state.space.fits(&loose.events[0].kind) {
-                        further.push(state.clone().with(call, loose, number));
+                        further.push(state.clone().with(call, loose, number).looked(&self.loose, number));
                     }
                 }
                 if all_due_done && event.is_none_or(|event| state.space.fits(&event.kind)) {
@@ -192,6 +203,7 @@ impl Window {
             if kept.len() < MOST_STATES {
                 kept.push(state);
             } else {
+                self.incomplete = true;
                 let first = &kept[0];
                 self.doubts.extend(first.space.differences(&state.space));
                 let undone = self.changed_by(first.left ^ state.left);
@@ -223,15 +235,18 @@ impl Window {
 
     /// The addresses of calls that change mappings.
     fn changed_by(&self, calls: u64) -> Vec<Range<u64>> {
-        let changes = |loose: &&Loose| match &loose.events[0].kind {
-            EventKind::Syscall(call) => call.call.changes_mappings(),
-            _ => false,
-        };
-        bits(calls)
-            .map(|call| &self.loose[call])
-            .filter(changes)
-            .flat_map(|loose| loose.reach.clone())
-            .collect()
+        let changes = bits(calls).map(|call| &self.loose[call]).filter(|loose| !loose.only_looks);
+        changes.flat_map(|loose| loose.reach.clone()).collect()
+    }
+
+    /// Calls that change no mapping have been as soon as they may have been: nothing else depends on when.
+    fn look(&mut self, number: u64) {
+        for state in &mut self.states {
+            let left = state.left;
+            if bits(left).any(|call| self.loose[call].only_looks) {
+                *state = state.clone().looked(&self.loose, number);
+            }
+        }
     }
 
     /// Does all calls. What follows from their order and is not known is in doubt then.
@@ -266,6 +281,17 @@ impl Window {
 }
 
 impl State {
+    /// Does all calls that change no mapping and fit.
+    fn looked(mut self, all: &[Loose], number: u64) -> State {
+        for call in bits(self.left) {
+            let loose = &all[call];
+            if loose.only_looks && self.space.fits(&loose.events[0].kind) {
+                self = self.with(call, loose, number);
+            }
+        }
+        self
+    }
+
     fn with(mut self, call: usize, loose: &Loose, number: u64) -> State {
         self.space.apply(&loose.events[0].kind);
         self.left &= !(1 << call);

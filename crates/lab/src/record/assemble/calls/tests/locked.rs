@@ -96,7 +96,7 @@ impl Kernel {
                 Step::Entered(change)
             }
             Step::Entered(change) if self.held.is_none() => {
-                self.told.push(tid, RawKind::Locked { mm: MM });
+                self.told.push(tid, RawKind::Locked { mm: MM, write: true });
                 self.held = Some(false);
                 Step::Locked(change)
             }
@@ -109,8 +109,12 @@ impl Kernel {
             }
             Step::Changed(change) => {
                 self.held = None;
-                // An unmapping goes on with the lock for reading, and gives that back in silence.
-                if change.call != Call::Munmap {
+                if change.call == Call::Munmap {
+                    // It goes on with the lock for reading. Some records of that are lost.
+                    if self.rng.u8(..4) > 0 {
+                        self.told.push(tid, RawKind::Locked { mm: MM, write: false });
+                    }
+                } else {
                     self.told.push(tid, RawKind::Unlocked { mm: MM });
                 }
                 Step::Unlocked(change)

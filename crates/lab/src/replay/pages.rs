@@ -133,10 +133,10 @@ impl PageSet {
 fn is_empty(words: &[u64; WORDS], index: usize, order: usize) -> bool {
     match order.checked_sub(WORD_ORDER) {
         Some(wide) => {
-            let first = index / 64 >> wide << wide;
+            let first = (index / 64) >> wide << wide;
             words[first..first + (1 << wide)].iter().all(|word| *word == 0)
         }
-        None => words[index / 64] & ((1 << (1 << order)) - 1) << (index % 64 >> order << order) == 0,
+        None => words[index / 64] & ((1 << (1 << order)) - 1) << ((index % 64) >> order << order) == 0,
     }
 }
 

@@ -20,6 +20,9 @@ const MOST_SPACES: usize = 4;
 /// Pages that are loaded from after each call.
 const PROBED: usize = 2;
 
+/// Bytes that stay free below a stack.
+const STACK_GAP: u64 = 256 * PAGE;
+
 /// Why a call or an access was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refused {
@@ -75,6 +78,9 @@ impl<'p> Pair<'p> {
             }
             from = ours.end;
         }
+        // Below it stands this program's own heap, to which a stack keeps its distance.
+        let below = linux.heap() - PAGE;
+        quire.mmap(first, &Map::anonymous(below, PAGE, Prot::Rw))?;
         Ok(Self {
             linux,
             quire,
@@ -185,10 +191,13 @@ impl<'p> Pair<'p> {
     fn follows(&mut self, who: Who, op: &Op, want: Answer, got: Answer) -> bool {
         let (Ok(there), Ok(here)) = (want, got) else { return false };
         let len = match *op {
-            Op::Mmap(map) if map.placement == Placement::Hint && is_free_to_place(&map.what) => map.len,
-            Op::Mremap(_, _, new, To::MayMove | To::DontUnmap(_)) if self.is_object(who, here) => new,
+            Op::Mmap(map) if map.placement == Placement::Hint => map.len,
+            Op::Mremap(_, _, new, To::MayMove | To::DontUnmap(_)) => new,
             _ => return false,
         };
+        if !(self.is_object(who, here) || there < here && self.is_below_stack(who, here, len)) {
+            return false;
+        }
         self.counts.elsewhere += 1;
         self.quire.mremap(who, here, len, len, Remap::Fixed(there)) == Ok(there)
     }
@@ -197,6 +206,14 @@ impl<'p> Pair<'p> {
     fn is_object(&mut self, who: Who, addr: u64) -> bool {
         let shown = self.quire.vmas(who.space);
         shown.iter().any(|vma| (vma.start..vma.end).contains(&addr) && vma.backing != Backing::Anonymous)
+    }
+
+    /// Whether a range is so near to a stack that Linux may not have looked for room there.
+    fn is_below_stack(&self, who: Who, addr: u64, len: u64) -> bool {
+        let stacks = self.shown[who.space].iter().filter(|vma| vma.grows_down);
+        let near =
+            |vma: &Vma| addr < vma.start && addr.saturating_add(len) > vma.start.saturating_sub(STACK_GAP);
+        stacks.into_iter().any(near)
     }
 
     /// Whether one of the two has given up a page that both may.
@@ -319,11 +336,6 @@ impl<'p> Pair<'p> {
         }
         op
     }
-}
-
-/// Whether Linux may put such a mapping where it likes: a file may have an opinion, and the system's settings.
-fn is_free_to_place(what: &What) -> bool {
-    !matches!(what, What::Anonymous)
 }
 
 fn clipped(vma: &Vma, ours: &[Range<u64>]) -> Vma {

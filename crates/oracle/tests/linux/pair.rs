@@ -13,12 +13,15 @@ use oracle::subject::{Subject, Who};
 use quire::error::{FaultError, MmError};
 
 use crate::known::{Before, LeftOut, left_out};
-use crate::subject::{Linux, USER_END};
+use crate::subject::{Linux, TOP, USER_END};
 
 /// Address spaces at a time.
 const MOST_SPACES: usize = 4;
 /// Pages that are loaded from after each call.
 const PROBED: usize = 2;
+
+/// An address between the window and this program, where nothing of the tests' is.
+const BETWEEN: u64 = TOP + (1 << 44);
 
 /// Bytes that stay free below a stack.
 const STACK_GAP: u64 = 256 * PAGE;
@@ -207,7 +210,15 @@ impl<'p> Pair<'p> {
             return false;
         }
         self.counts.elsewhere += 1;
-        self.quire.mremap(who, here, len, len, Remap::Fixed(there)) == Ok(there)
+        self.move_library(who, here, len, there).is_ok()
+    }
+
+    /// Moves a mapping of the library's, by way of addresses that are not the tests', since the two places may overlap.
+    fn move_library(&mut self, who: Who, from: u64, len: u64, to: u64) -> Result<(), MmError> {
+        self.quire.mremap(who, from, len, len, Remap::Fixed(BETWEEN))?;
+        self.quire.mremap(who, BETWEEN, len, len, Remap::Fixed(to))?;
+        let filler = Map::anonymous(BETWEEN, len, Prot::None);
+        self.quire.mmap(who, &filler).map(drop)
     }
 
     /// Whether the library shows a mapping of a file or of shared memory at an address.

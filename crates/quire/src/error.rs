@@ -95,7 +95,7 @@ pub enum MmError {
     Access,
     /// `EPERM`: sealed or above a limit.
     NotPermitted,
-    /// `EAGAIN`: a limit on locked memory; try with less.
+    /// `EAGAIN`: no memory for pages that were to be locked, which stay marked; try with less.
     Again,
     /// `EBUSY`: pages are pinned or under migration; or another handler of faults is registered.
     Busy,
@@ -317,7 +317,7 @@ say! {
         Fault => "bad address",
         Access => "permission denied",
         NotPermitted => "operation not permitted",
-        Again => "limit on locked memory reached",
+        Again => "no memory for all pages that were to be locked: lock less",
         Busy => "pages are pinned, or another handler is registered: unregister it first",
         Io => "the pager failed",
         Overflow => "offset too large",

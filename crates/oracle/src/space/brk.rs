@@ -10,7 +10,7 @@ impl Family {
     }
 
     /// Moves the end of the heap and says where it is now; unchanged when that could not be done: below the start,
-    /// or within a page of the next mapping.
+    /// within a page of the next mapping, or where nothing is mapped that it would leave.
     pub fn brk(&mut self, id: SpaceId, addr: u64) -> u64 {
         let rules = self.rules;
         let space = self.space_mut(id);
@@ -20,6 +20,9 @@ impl Family {
         }
         let (old, new) = (now.next_multiple_of(PAGE), addr.next_multiple_of(PAGE));
         if new < old {
+            if !space.any_in(new, old) {
+                return now;
+            }
             space.remove(new, old);
         } else if new > old {
             let above = space.vmas.get(space.index_above(old));

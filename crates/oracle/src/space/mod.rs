@@ -9,7 +9,7 @@
 //! ([`Place`]) and takes the library's answer. Every verb checks first and then acts: an error leaves the model as
 //! Linux leaves a process.
 //!
-//! `tests/linux.rs` steps this model against the Linux of the machine it runs on.
+//! `tests/linux` steps this model against the Linux of the machine it runs on.
 
 mod access;
 mod advise;

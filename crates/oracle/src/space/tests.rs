@@ -1,5 +1,5 @@
-//! What Linux does, by hand: where `tests/linux.rs` cannot go (fork, the heap, stacks, locking everything), and one
-//! example of each rule that it can.
+//! What Linux does, by hand: where `tests/linux` cannot go with the model (the heap), and one example of each rule that it
+//! can.
 
 use quire::error::{FaultError, MmError};
 
@@ -140,6 +140,16 @@ fn the_heap_moves_within_its_bounds() {
     assert_eq!(family.brk(id, page(5)), page(5));
     assert_eq!(family.brk(id, page(3)), page(3));
     assert_eq!(family.fault(id, page(3), Kind::Read), Err(FaultError::NotMapped));
+}
+
+#[test]
+fn a_heap_does_not_shrink_over_a_hole() {
+    let (mut family, id) = family();
+    family.set_brk_start(id, page(0));
+    assert_eq!(family.brk(id, page(3)), page(3));
+    family.munmap(id, page(2), PAGE).unwrap();
+    assert_eq!(family.brk(id, page(2)), page(3));
+    assert_eq!(family.brk(id, page(1)), page(1), "a page of it is there");
 }
 
 #[test]

@@ -87,14 +87,14 @@ pub(crate) fn left_out(op: &Op, before: &Before<'_>) -> Option<LeftOut> {
 }
 
 impl Before<'_> {
-    /// Whether nothing in the range is anybody else's.
+    /// Whether the whole range belongs to the tests.
     fn is_ours(&self, start: u64, len: u64) -> bool {
         let end = start.saturating_add(len);
         let all = |range: &Range<u64>| start >= range.start && end <= range.end;
         start >= USER_END || self.ours.iter().any(all)
     }
 
-    /// Whether a call that stops at the first hole stops before it is at somebody else's.
+    /// Whether a call that stops at the first hole stops before it reaches this program's own mappings.
     fn stops(&self, start: u64, len: u64) -> bool {
         self.is_ours(start, len) || start < TOP && self.mapped_up_to(start, TOP) < TOP
     }

@@ -9,6 +9,7 @@ use hosted::{HostedConfig, OnViolation};
 use oracle::lockstep::{check_seed, in_time, seeds};
 use oracle::machine::{MachineShape, Quire};
 use oracle::ops::{Draw, Left, Op, Step, draw};
+use oracle::space::Advice;
 use quire::addr::FrameRange;
 use quire::cpu::CpuId;
 use quire::manager::{Config, MemoryManager, MemoryRange};
@@ -24,7 +25,8 @@ const STEPS: usize = 400;
 const MEMORY: u64 = 512 << 20;
 
 /// Makes the calls to Linux and to a machine of this shape.
-fn run(shape: &MachineShape, files: &[(u64, u64)], seed: u64, steps: &[Step]) -> Result<Counts, String> {
+fn run(drawn: &Drawn, seed: u64, steps: &[Step], lost: fn(&Op) -> bool) -> Result<Counts, String> {
+    let (shape, files) = (&drawn.machine, &drawn.files[..]);
     let heap = steps.iter().any(|step| matches!(step.op, Op::Brk(_)));
     // Before there is a machine, whose memory a child would have too.
     let linux = Linux::new(files, if heap { HEAP_ROOM } else { 0 });
@@ -45,6 +47,7 @@ fn run(shape: &MachineShape, files: &[(u64, u64)], seed: u64, steps: &[Step]) ->
         .map_err(|error| error.to_string())?;
     let quire = Quire::new(&machine, &manager, files, linux.heap()).map_err(|error| error.to_string())?;
     let mut pair = Pair::new(linux, quire, shape.cpus, seed).map_err(|error| error.to_string())?;
+    pair.lose(lost);
     pair.run(steps)?;
     let counts = pair.counts.clone();
     pair.into_quire().close();
@@ -52,7 +55,13 @@ fn run(shape: &MachineShape, files: &[(u64, u64)], seed: u64, steps: &[Step]) ->
 }
 
 /// What a seed stands for.
-fn drawn(seed: u64) -> (MachineShape, Vec<(u64, u64)>, Vec<Step>) {
+struct Drawn {
+    machine: MachineShape,
+    files: Vec<(u64, u64)>,
+    steps: Vec<Step>,
+}
+
+fn drawn(seed: u64) -> Drawn {
     let mut rng = Rng::with_seed(seed);
     let machine = MachineShape::new(&mut rng);
     let mut shape = Draw::new(&mut rng, STEPS, 4);
@@ -62,7 +71,7 @@ fn drawn(seed: u64) -> (MachineShape, Vec<(u64, u64)>, Vec<Step>) {
     shape.narrow(600);
     let mut steps = draw(&mut rng, &shape);
     make_hostile(&mut rng, &mut steps);
-    (machine, shape.files, steps)
+    Drawn { machine, files: shape.files, steps }
 }
 
 /// Calls that the test makes at least, if it was told.
@@ -81,15 +90,15 @@ fn the_library_agrees_with_this_kernel() {
         None => timed.next(),
     };
     while let Some(seed) = next(sum.made) {
-        let (machine, files, steps) = drawn(seed);
+        let drawn = drawn(seed);
         let counted = RefCell::new(Counts::default());
         let checked = in_time(&format!("QUIRE_SEED={seed}"), || {
-            check_seed(seed, &steps, &|steps| {
-                run(&machine, &files, seed, steps).map(|counts| *counted.borrow_mut() = counts)
+            check_seed(seed, &drawn.steps, &|steps| {
+                run(&drawn, seed, steps, |_| false).map(|counts| *counted.borrow_mut() = counts)
             })
         });
         if let Err(report) = checked {
-            panic!("{machine:?}, files {files:?}\n{report}");
+            panic!("{:?}, files {:?}\n{report}", drawn.machine, drawn.files);
         }
         add(&mut sum, &counted.into_inner());
         runs += 1;
@@ -102,6 +111,33 @@ fn the_library_agrees_with_this_kernel() {
         sum.elsewhere,
         sum.left_out
     );
+}
+
+/// A comparison that a broken verb does not disturb would prove nothing.
+#[test]
+fn a_verb_that_does_nothing_is_noticed() {
+    let _alone = alone();
+    let verbs: [(&str, fn(&Op) -> bool); 9] = [
+        ("mmap", |op| matches!(op, Op::Mmap(_))),
+        ("munmap", |op| matches!(op, Op::Munmap(..))),
+        ("mprotect", |op| matches!(op, Op::Mprotect(..))),
+        ("mremap", |op| matches!(op, Op::Mremap(..))),
+        ("madvise", |op| matches!(op, Op::Madvise(_, _, Advice::DontNeed))),
+        ("brk", |op| matches!(op, Op::Brk(_))),
+        ("mlock", |op| matches!(op, Op::Mlock(..))),
+        ("munlock", |op| matches!(op, Op::Munlock(..))),
+        ("store", |op| matches!(op, Op::Store(..))),
+    ];
+    for (verb, lost) in verbs {
+        if verb.ends_with("lock") && !locks_freely() {
+            continue;
+        }
+        let noticed = (1..=60).any(|seed| {
+            let drawn = drawn(seed);
+            drawn.steps.iter().any(|step| lost(&step.op)) && run(&drawn, seed, &drawn.steps, lost).is_err()
+        });
+        assert!(noticed, "nothing was compared that {verb} changes");
+    }
 }
 
 fn add(sum: &mut Counts, more: &Counts) {

@@ -13,12 +13,18 @@ use oracle::subject::{Subject, Who};
 use quire::error::{FaultError, MmError};
 
 use crate::known::{Before, LeftOut, left_out};
-use crate::subject::{Linux, USER_END};
+use crate::subject::{Linux, TOP, USER_END};
 
 /// Address spaces at a time.
 const MOST_SPACES: usize = 4;
 /// Pages that are loaded from after each call.
 const PROBED: usize = 2;
+
+/// An address between the window and this program, where nothing of the tests' is.
+const BETWEEN: u64 = TOP + (1 << 44);
+
+/// Bytes that stay free below a stack.
+const STACK_GAP: u64 = 256 * PAGE;
 
 /// Why a call or an access was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,6 +65,8 @@ pub(crate) struct Pair<'p> {
     /// Bytes of memory and swap.
     memory: u64,
     locks: bool,
+    /// Calls that are kept from the library, though it is told to have answered as Linux did.
+    lost: fn(&Op) -> bool,
     rng: Rng,
     word: u64,
     pub(crate) counts: Counts,
@@ -75,6 +83,9 @@ impl<'p> Pair<'p> {
             }
             from = ours.end;
         }
+        // Below it stands this program's own heap, to which a stack keeps its distance.
+        let below = linux.heap() - PAGE;
+        quire.mmap(first, &Map::anonymous(below, PAGE, Prot::Rw))?;
         Ok(Self {
             linux,
             quire,
@@ -86,10 +97,16 @@ impl<'p> Pair<'p> {
             lazy: HashSet::new(),
             memory: memory_bytes(),
             locks: false,
+            lost: |_| false,
             rng: Rng::with_seed(seed),
             word: 0,
             counts: Counts::default(),
         })
+    }
+
+    /// Keeps these calls from the library, as if it had done nothing and said otherwise: what a broken verb would do.
+    pub(crate) fn lose(&mut self, lost: fn(&Op) -> bool) {
+        self.lost = lost;
     }
 
     /// Does all operations, then looks at everything, then ends every address space.
@@ -171,7 +188,7 @@ impl<'p> Pair<'p> {
         }
         self.word += 1;
         let want = obey(&mut self.linux, who, op, self.word);
-        let got = obey(&mut self.quire, who, op, self.word);
+        let got = if (self.lost)(op) { want } else { obey(&mut self.quire, who, op, self.word) };
         self.counts.made += 1;
         self.counts.refused += u64::from(want.is_err());
         if got != want && !self.follows(who, op, want, got) && !self.is_lazy(op, want, got) {
@@ -185,18 +202,37 @@ impl<'p> Pair<'p> {
     fn follows(&mut self, who: Who, op: &Op, want: Answer, got: Answer) -> bool {
         let (Ok(there), Ok(here)) = (want, got) else { return false };
         let len = match *op {
-            Op::Mmap(map) if map.placement == Placement::Hint && is_free_to_place(&map.what) => map.len,
-            Op::Mremap(_, _, new, To::MayMove | To::DontUnmap(_)) if self.is_object(who, here) => new,
+            Op::Mmap(map) if map.placement == Placement::Hint => map.len,
+            Op::Mremap(_, _, new, To::MayMove | To::DontUnmap(_)) => new,
             _ => return false,
         };
+        if !(self.is_object(who, here) || there < here && self.is_below_stack(who, here, len)) {
+            return false;
+        }
         self.counts.elsewhere += 1;
-        self.quire.mremap(who, here, len, len, Remap::Fixed(there)) == Ok(there)
+        self.move_library(who, here, len, there).is_ok()
+    }
+
+    /// Moves a mapping of the library's, by way of addresses that are not the tests', since the two places may overlap.
+    fn move_library(&mut self, who: Who, from: u64, len: u64, to: u64) -> Result<(), MmError> {
+        self.quire.mremap(who, from, len, len, Remap::Fixed(BETWEEN))?;
+        self.quire.mremap(who, BETWEEN, len, len, Remap::Fixed(to))?;
+        let filler = Map::anonymous(BETWEEN, len, Prot::None);
+        self.quire.mmap(who, &filler).map(drop)
     }
 
     /// Whether the library shows a mapping of a file or of shared memory at an address.
     fn is_object(&mut self, who: Who, addr: u64) -> bool {
         let shown = self.quire.vmas(who.space);
         shown.iter().any(|vma| (vma.start..vma.end).contains(&addr) && vma.backing != Backing::Anonymous)
+    }
+
+    /// Whether a range is so near to a stack that Linux may not have looked for room there.
+    fn is_below_stack(&self, who: Who, addr: u64, len: u64) -> bool {
+        let stacks = self.shown[who.space].iter().filter(|vma| vma.grows_down);
+        let near =
+            |vma: &Vma| addr < vma.start && addr.saturating_add(len) > vma.start.saturating_sub(STACK_GAP);
+        stacks.into_iter().any(near)
     }
 
     /// Whether one of the two has given up a page that both may.
@@ -319,11 +355,6 @@ impl<'p> Pair<'p> {
         }
         op
     }
-}
-
-/// Whether Linux may put such a mapping where it likes: a file may have an opinion, and the system's settings.
-fn is_free_to_place(what: &What) -> bool {
-    !matches!(what, What::Anonymous)
 }
 
 fn clipped(vma: &Vma, ours: &[Range<u64>]) -> Vma {

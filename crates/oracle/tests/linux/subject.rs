@@ -144,7 +144,7 @@ impl Linux {
 /// window. Where the heap starts.
 fn prepare(child: &Child, heap_room: u64) -> io::Result<u64> {
     child.limit(libc::RLIMIT_STACK, STACK_LIMIT)?;
-    // Refused to an ordinary user, who locks no more than the limit then; see `locks_freely`.
+    // Refused to an ordinary user, whose runs lock nothing then; see `locks_freely`.
     let _refused = child.limit(libc::RLIMIT_MEMLOCK, libc::RLIM_INFINITY);
     let now = child.call(libc::SYS_brk, &[0])?;
     let heap = now.next_multiple_of(2 << 20);

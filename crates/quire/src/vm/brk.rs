@@ -18,8 +18,8 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     /// Moves the end of the heap to the byte `addr` and says where it is now. It has not moved when that would be below
-    /// the start, would come within a page of another mapping or into the guard gap of a stack, or when there is no
-    /// memory.
+    /// the start, would come within a page of another mapping or into the guard gap of a stack, when nothing is mapped
+    /// that it would leave, or when there is no memory.
     pub fn brk(&self, addr: VirtAddr) -> VirtAddr {
         let mut space = self.lock();
         match self.move_break(&mut space, addr) {
@@ -48,6 +48,10 @@ impl<P: Platform> Mm<'_, P> {
         }
         let (old, new) = (page_up(now)?, page_up(addr)?);
         let none = VirtRange::new(new, new);
+        // As Linux: a heap that was unmapped or moved from its end does not shrink over the hole.
+        if new < old && space.tree.first_in(VirtRange::new(new, old)).is_none() {
+            return Err(MmError::Invalid);
+        }
         if new <= old {
             return Ok((none, self.unmap_range(space, VirtRange::new(new, old))?));
         }

@@ -95,6 +95,9 @@ impl<P: Platform> Mm<'_, P> {
         let mut space = self.lock();
         let covered = covers(&space, range);
         let range = range.intersect(space.layout.user);
+        if range.is_empty() {
+            return covered;
+        }
         check_ends(&space, range)?;
         let mut gone = VmaList::new();
         let changed = self.change_range(&mut space, range, &mut gone, change);

@@ -50,6 +50,49 @@ fn a_lock_for_which_memory_does_not_suffice_says_again() {
     });
 }
 
+/// The last address is no end: advice there found an overflow.
+#[test]
+fn what_lies_behind_the_user_half_is_a_hole() {
+    small(|_, manager| {
+        run(manager, |mm| {
+            let advices = [
+                Advice::DontNeed,
+                Advice::Free,
+                Advice::WillNeed,
+                Advice::HugePage,
+                Advice::NoHugePage,
+                Advice::PopulateRead,
+                Advice::PopulateWrite,
+            ];
+            for addr in [(1 << 47) - PAGE, 1 << 47, 1 << 63, u64::MAX - 4 * PAGE + 1, u64::MAX - 2 * PAGE + 1]
+            {
+                for advice in advices {
+                    let answer = mm.madvise(VirtAddr(addr), PAGE, advice);
+                    assert_eq!(answer, Err(MmError::NoMemory), "{advice:?} at {addr:#x}");
+                }
+                assert_eq!(mm.mprotect(VirtAddr(addr), PAGE, Protection::READ), Err(MmError::NoMemory));
+                assert_eq!(mm.mlock(VirtAddr(addr), PAGE, false), Err(MmError::NoMemory));
+                assert_eq!(mm.munlock(VirtAddr(addr), PAGE), Err(MmError::NoMemory));
+                assert_eq!(mm.munmap(VirtAddr(addr), PAGE), Err(MmError::Invalid));
+                assert_eq!(mm.mremap(VirtAddr(addr), PAGE, PAGE, Remap::MayMove), Err(MmError::Fault));
+            }
+        });
+    });
+}
+
+#[test]
+fn a_heap_does_not_shrink_over_a_hole() {
+    small(|_, manager| {
+        run(manager, |mm| {
+            mm.set_brk_start(page(0));
+            assert_eq!(mm.brk(page(3)), page(3));
+            mm.munmap(page(2), PAGE).unwrap();
+            assert_eq!(mm.brk(page(2)), page(3));
+            assert_eq!(mm.brk(page(1)), page(1), "a page of it is there");
+        });
+    });
+}
+
 #[test]
 fn a_move_that_leaves_a_mapping_takes_a_wish_and_refuses_a_bad_one() {
     small(|machine, manager| {

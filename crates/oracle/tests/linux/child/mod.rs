@@ -1,5 +1,5 @@
 //! A child process that makes system calls, loads and stores as it is told: the subject that hostile arguments are
-//! given to. It has the mappings of this program; what lies outside the window is nobody's concern.
+//! given to. It has the mappings of this program too, which no call may reach.
 
 mod access;
 mod serve;

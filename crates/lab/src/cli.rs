@@ -37,6 +37,12 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// The fuzzer's way in: whether the words are a command.
+#[cfg(fuzzing)]
+pub fn parses(words: &[&str]) -> bool {
+    Cli::try_parse_from(words).is_ok()
+}
+
 /// An error and what caused it, in one line; a cause that is told already is not told again.
 fn one_line(error: &anyhow::Error) -> String {
     error.chain().map(ToString::to_string).fold(String::new(), |line, cause| {

@@ -1,5 +1,7 @@
 //! `quire calibrate`: measures the ways to clear and copy memory on this machine, and shows which one is chosen for what.
 
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod kept;
 mod measure;
 mod saved;

@@ -128,7 +128,7 @@ impl Saved {
     ///
     /// # Errors
     /// Another form, or none of ours.
-    fn parse(bytes: &[u8]) -> Result<Self> {
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self> {
         const NONE: &str = "no calibration: make one with `quire calibrate`";
         // First, so that a file of another form is told from one that was never ours.
         let Form { version } = serde_json::from_slice(bytes).context(NONE)?;

@@ -76,7 +76,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// A power of two of bytes, with `K`, `M` or `G` behind it if wanted.
-fn parse_ring(text: &str) -> Result<usize, String> {
+pub(super) fn parse_ring(text: &str) -> Result<usize, String> {
     let digits = text.trim_end_matches(|letter: char| !letter.is_ascii_digit());
     let shift = match &text[digits.len()..] {
         "" => 0,

@@ -81,7 +81,7 @@ pub(super) fn fault_counts(pid: Pid) -> Option<FaultCounts> {
     parse_stat(&stat)
 }
 
-fn parse_stat(stat: &str) -> Option<FaultCounts> {
+pub(super) fn parse_stat(stat: &str) -> Option<FaultCounts> {
     // The name may contain anything, so the fields are counted from its closing bracket.
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_whitespace().skip(7).map(str::parse::<u64>);

@@ -14,6 +14,8 @@ mod child;
 mod collect;
 mod error;
 mod follow;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod parse;
 mod perf;
 mod populate;

@@ -195,7 +195,7 @@ pub(super) fn online_cpus() -> Result<Vec<i32>, RecordError> {
     })
 }
 
-fn parse_cpus(list: &str) -> Option<Vec<i32>> {
+pub(super) fn parse_cpus(list: &str) -> Option<Vec<i32>> {
     let mut cpus = Vec::new();
     for part in list.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

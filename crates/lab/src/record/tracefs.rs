@@ -95,7 +95,7 @@ impl Field {
 }
 
 /// Lines of tab-separated parts such as `field:unsigned long address; offset:8; size:8; signed:0;`.
-fn parse_format(format: &str) -> HashMap<String, Field> {
+pub(super) fn parse_format(format: &str) -> HashMap<String, Field> {
     format.lines().filter_map(parse_field).collect()
 }
 

@@ -16,6 +16,8 @@ mod costs;
 mod error;
 mod faults;
 mod files;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod lives;
 mod memory;
 mod pages;

@@ -10,6 +10,8 @@ mod decode;
 mod encode;
 mod error;
 mod event;
+#[cfg(fuzzing)]
+pub mod forge;
 mod header;
 mod layout;
 mod reader;

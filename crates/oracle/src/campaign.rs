@@ -4,11 +4,12 @@
 //! again with everything compared after each operation, cut off behind the first that fails, and shortened.
 
 use std::fmt;
+use std::time::Duration;
 
 use fastrand::Rng;
 use hosted::FailurePlan;
 
-use crate::lockstep::{Depth, Tally, check_list, check_steps};
+use crate::lockstep::{Depth, Tally, check_steps, shrink};
 use crate::machine::{MachineShape, check_machine, run_machine};
 use crate::ops::{Draw, Step, draw, source};
 
@@ -17,6 +18,12 @@ pub const STEPS: usize = 3000;
 
 /// After how many operations everything is compared.
 const ALL_EVERY: usize = 64;
+
+/// Time for shortening a run that fails.
+const SHRINK_BUDGET: Duration = Duration::from_secs(60);
+
+/// Pages of an operation from which on six address spaces may hold more than 256 MiB.
+const LONG: u32 = 300;
 
 /// A run: all of it follows from its seed.
 #[derive(Clone, Debug)]
@@ -44,6 +51,7 @@ impl Run {
                 seed,
                 one_in: *rng.choice(&[10, 100, 1000]).expect("not empty"),
             }),
+            _ if shape.longest >= LONG => MachineShape { bytes: 1 << 30, ..machine },
             _ => machine,
         };
         if machine.tight {
@@ -93,10 +101,8 @@ impl Run {
         let lengths: Vec<usize> = (1..=self.steps.len()).collect();
         let first = lengths.partition_point(|&length| fails(&machine, &self.steps[..length]).is_none());
         let upto = &self.steps[..(first + 1).min(self.steps.len())];
-        let run = |steps: &[Step]| check_machine(&machine, &self.files, self.seed, steps).map(drop);
-        let shortened = check_list(upto, &run).err();
-        let (shortened_what, steps) =
-            shortened.unwrap_or_else(|| ("nothing, this time".into(), upto.to_vec()));
+        let steps = shrink(upto, SHRINK_BUDGET, |attempt| fails(&machine, attempt).is_some());
+        let shortened_what = fails(&machine, &steps).unwrap_or_else(|| "nothing, this time".into());
         Failure { run: Self { machine, steps, ..self.clone() }, first, what, shortened_what }
     }
 }

@@ -3,6 +3,9 @@
 //! A run compares what each operation touched, and everything now and then ([`Depth::Touched`]). A run that fails is done
 //! again with everything compared after each operation, cut off behind the first that fails, and shortened.
 
+mod decode;
+
+use std::cell::Cell;
 use std::fmt;
 use std::time::Duration;
 
@@ -73,30 +76,33 @@ impl Run {
     /// Does the run; what was done and answered.
     ///
     /// # Errors
-    /// Why it failed, shortened.
+    /// What differed.
+    pub fn once(&self) -> Result<Tally, String> {
+        run_machine(&self.fast(), &self.files, self.seed, &self.steps).map(|(_, tally)| tally)
+    }
+
+    /// The same; a run that fails, or panics, is shortened.
+    ///
+    /// # Errors
+    /// The [`Failure`].
     pub fn check(&self) -> Result<Tally, Box<Failure>> {
-        let mut tally = Tally::default();
-        let fast = self.machine.clone().comparing(Depth::Touched { all_every: ALL_EVERY });
-        let run = std::cell::RefCell::new(&mut tally);
-        let checked = check_steps(&self.steps, &|steps| {
-            let (_, done) = run_machine(&fast, &self.files, self.seed, steps)?;
-            run.borrow_mut().merge(&done);
-            Ok(())
-        });
-        match checked {
-            Ok(()) => Ok(tally),
-            Err(what) => Err(Box::new(self.explain(what, &fast))),
-        }
+        let tally = Cell::new(Tally::default());
+        let checked = check_steps(&self.steps, &|_| self.once().map(|done| tally.set(done)));
+        checked.map(|()| tally.take()).map_err(|what| Box::new(self.explain(what)))
+    }
+
+    fn fast(&self) -> MachineShape {
+        self.machine.clone().comparing(Depth::Touched { all_every: ALL_EVERY })
     }
 
     /// Finds the first operation that fails, with everything compared after each if that fails too, and shortens what leads to
     /// it.
-    fn explain(&self, what: String, fast: &MachineShape) -> Failure {
+    fn explain(&self, what: String) -> Failure {
         let slow = self.machine.clone().comparing(Depth::All);
         let fails = |machine: &MachineShape, steps: &[Step]| {
             check_steps(steps, &|steps| check_machine(machine, &self.files, self.seed, steps).map(drop)).err()
         };
-        let machine = if fails(&slow, &self.steps).is_some() { slow } else { fast.clone() };
+        let machine = if fails(&slow, &self.steps).is_some() { slow } else { self.fast() };
         // Everything is compared at the end of a list too, so that each list as long as this or longer fails.
         let lengths: Vec<usize> = (1..=self.steps.len()).collect();
         let first = lengths.partition_point(|&length| fails(&machine, &self.steps[..length]).is_none());

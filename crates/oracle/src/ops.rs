@@ -11,7 +11,7 @@ use crate::space::{Advice, Kind, PAGE, Placement, Prot};
 
 /// Everything that the source form of an operation list needs in scope.
 pub mod prelude {
-    pub use super::At::{Heap, Null, Returned, Window};
+    pub use super::At::{Absolute, Heap, Null, Returned, Window};
     pub use super::Op::{
         Access, Brk, ClearAhead, Collapse, Exit, Fork, Load, Madvise, Mlock, Mlockall, Mmap, Mprotect,
         Mremap, Munlock, Munlockall, Munmap, Store, Touch, Truncate,
@@ -45,6 +45,8 @@ pub enum At {
     Returned(u8, i32, u16),
     /// Pages and bytes from [`HEAP`].
     Heap(i32, u16),
+    /// That address, whatever it is.
+    Absolute(u64),
 }
 
 /// What a new mapping maps.
@@ -212,6 +214,7 @@ impl At {
     pub fn resolve(self, returned: &[u64]) -> u64 {
         let (base, page, byte) = match self {
             Self::Null => return 0,
+            Self::Absolute(addr) => return addr,
             Self::Window(page, byte) => (WINDOW, page, byte),
             Self::Heap(page, byte) => (HEAP, page, byte),
             Self::Returned(which, page, byte) => {

@@ -1,5 +1,6 @@
 //! The campaign on a few small runs, and that it catches what is broken on purpose. Long ones: `docs/testing.md`.
 
+use fastrand::Rng;
 use hosted::FailurePlan;
 use oracle::campaign::{Failure, Run};
 use oracle::lockstep::{Answer, Tally};
@@ -28,6 +29,22 @@ fn runs_of_a_campaign_agree_and_reach_rare_answers() {
     for (name, answer) in rare {
         assert!(tally.times(name, answer) > 0, "{name} was never answered {answer:?}");
     }
+}
+
+/// As the fuzzer's target `mm` does them, with bytes that no coverage guides.
+#[test]
+fn any_bytes_are_a_run_that_agrees() {
+    let mut tally = Tally::default();
+    for seed in 1..=120 {
+        let mut bytes = vec![0; 1500];
+        Rng::with_seed(seed).fill(&mut bytes);
+        let done = Run::decode(&bytes).check().unwrap_or_else(|failure| panic!("bytes of {seed}: {failure}"));
+        tally.merge(&done);
+    }
+    println!("{tally}");
+    assert!(tally.times("mmap", Answer::Failed(MmError::Overflow)) > 0);
+    assert!(tally.times("munmap", Answer::Failed(MmError::Invalid)) > 0);
+    assert_eq!(Run::decode(&[]).steps, []);
 }
 
 /// The first of these runs that fails on machines changed so.

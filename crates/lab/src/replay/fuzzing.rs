@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::sync::OnceLock;
 
+use super::ReplayError;
 use super::costs::Stopwatch;
 use super::policy::{FolioSize, parse_folio, parse_memory};
 use super::progress::Progress;
 use super::run::World;
 use super::survey::Survey;
-use super::ReplayError;
 
 /// Surveys and replays a file on a machine of `memory` bytes with two CPUs, under the folio size with number `folio`.
 ///

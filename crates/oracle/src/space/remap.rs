@@ -102,6 +102,9 @@ impl Family {
         if to.leaves_mapping() && old != new {
             return Err(MmError::Invalid);
         }
+        if to.target().is_some_and(|to| to < self.rules.user_start) {
+            return Err(MmError::NotPermitted);
+        }
         Ok(())
     }
 

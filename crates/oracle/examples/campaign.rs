@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use oracle::campaign::{Run, STEPS};
-use oracle::lockstep::{Tally, in_time};
+use oracle::lockstep::{Tally, within};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Steps the library and the model of address spaces together, run after run.
@@ -31,6 +31,9 @@ struct Arguments {
     #[arg(long, default_value_t = 10)]
     progress: u64,
 }
+
+/// Time after which a run that goes on, shortening included, is taken for one that never ends.
+const HANG: Duration = Duration::from_secs(900);
 
 /// Processor time that this process has used.
 fn processor_time() -> Duration {
@@ -63,7 +66,7 @@ fn main() -> ExitCode {
         );
     };
     while (tally.operations() as f64) < arguments.operations && failures < arguments.most_failures {
-        match in_time(&format!("seed {seed}"), || Run::draw(seed, STEPS).check()) {
+        match within(HANG, &format!("seed {seed}"), || Run::draw(seed, STEPS).check()) {
             Ok(done) => tally.merge(&done),
             Err(failure) => {
                 failures += 1;

@@ -3,20 +3,33 @@
 //! A run compares what each operation touched, and everything now and then ([`Depth::Touched`]). A run that fails is done
 //! again with everything compared after each operation, cut off behind the first that fails, and shortened.
 
+mod decode;
+
+use std::cell::Cell;
 use std::fmt;
+use std::time::Duration;
 
 use fastrand::Rng;
 use hosted::FailurePlan;
 
-use crate::lockstep::{Depth, Tally, check_list, check_steps};
+use crate::lockstep::{Depth, Tally, check_steps, shrink};
 use crate::machine::{MachineShape, check_machine, run_machine};
 use crate::ops::{Draw, Step, draw, source};
 
 /// Operations of a run.
 pub const STEPS: usize = 3000;
 
+/// The most of a run where memory is short: how far a verb came is found by trying, which takes as long as there are mappings.
+const SCARCE_STEPS: usize = 300;
+
 /// After how many operations everything is compared.
 const ALL_EVERY: usize = 64;
+
+/// Time for shortening a run that fails.
+const SHRINK_BUDGET: Duration = Duration::from_secs(60);
+
+/// Pages of an operation from which on six address spaces may hold more than 256 MiB.
+const LONG: u32 = 300;
 
 /// A run: all of it follows from its seed.
 #[derive(Clone, Debug)]
@@ -36,6 +49,7 @@ impl Run {
     /// one machine in eight memory is short or allocations fail, and one family of address spaces in eight forks over and over.
     pub fn draw(seed: u64, steps: usize) -> Self {
         let mut rng = Rng::with_seed(seed);
+        let steps = if seed % 8 == 3 { steps.min(SCARCE_STEPS) } else { steps };
         let machine = MachineShape::new(&mut rng);
         let mut shape = Draw::new(&mut rng, steps, 4);
         let machine = match seed % 16 {
@@ -44,6 +58,7 @@ impl Run {
                 seed,
                 one_in: *rng.choice(&[10, 100, 1000]).expect("not empty"),
             }),
+            _ if shape.longest >= LONG => MachineShape { bytes: 1 << 30, ..machine },
             _ => machine,
         };
         if machine.tight {
@@ -65,38 +80,39 @@ impl Run {
     /// Does the run; what was done and answered.
     ///
     /// # Errors
-    /// Why it failed, shortened.
+    /// What differed.
+    pub fn once(&self) -> Result<Tally, String> {
+        run_machine(&self.fast(), &self.files, self.seed, &self.steps).map(|(_, tally)| tally)
+    }
+
+    /// The same; a run that fails, or panics, is shortened.
+    ///
+    /// # Errors
+    /// The [`Failure`].
     pub fn check(&self) -> Result<Tally, Box<Failure>> {
-        let mut tally = Tally::default();
-        let fast = self.machine.clone().comparing(Depth::Touched { all_every: ALL_EVERY });
-        let run = std::cell::RefCell::new(&mut tally);
-        let checked = check_steps(&self.steps, &|steps| {
-            let (_, done) = run_machine(&fast, &self.files, self.seed, steps)?;
-            run.borrow_mut().merge(&done);
-            Ok(())
-        });
-        match checked {
-            Ok(()) => Ok(tally),
-            Err(what) => Err(Box::new(self.explain(what, &fast))),
-        }
+        let tally = Cell::new(Tally::default());
+        let checked = check_steps(&self.steps, &|_| self.once().map(|done| tally.set(done)));
+        checked.map(|()| tally.take()).map_err(|what| Box::new(self.explain(what)))
+    }
+
+    fn fast(&self) -> MachineShape {
+        self.machine.clone().comparing(Depth::Touched { all_every: ALL_EVERY })
     }
 
     /// Finds the first operation that fails, with everything compared after each if that fails too, and shortens what leads to
     /// it.
-    fn explain(&self, what: String, fast: &MachineShape) -> Failure {
+    fn explain(&self, what: String) -> Failure {
         let slow = self.machine.clone().comparing(Depth::All);
         let fails = |machine: &MachineShape, steps: &[Step]| {
             check_steps(steps, &|steps| check_machine(machine, &self.files, self.seed, steps).map(drop)).err()
         };
-        let machine = if fails(&slow, &self.steps).is_some() { slow } else { fast.clone() };
+        let machine = if fails(&slow, &self.steps).is_some() { slow } else { self.fast() };
         // Everything is compared at the end of a list too, so that each list as long as this or longer fails.
         let lengths: Vec<usize> = (1..=self.steps.len()).collect();
         let first = lengths.partition_point(|&length| fails(&machine, &self.steps[..length]).is_none());
         let upto = &self.steps[..(first + 1).min(self.steps.len())];
-        let run = |steps: &[Step]| check_machine(&machine, &self.files, self.seed, steps).map(drop);
-        let shortened = check_list(upto, &run).err();
-        let (shortened_what, steps) =
-            shortened.unwrap_or_else(|| ("nothing, this time".into(), upto.to_vec()));
+        let steps = shrink(upto, SHRINK_BUDGET, |attempt| fails(&machine, attempt).is_some());
+        let shortened_what = fails(&machine, &steps).unwrap_or_else(|| "nothing, this time".into());
         Failure { run: Self { machine, steps, ..self.clone() }, first, what, shortened_what }
     }
 }

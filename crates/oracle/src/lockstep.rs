@@ -7,7 +7,7 @@ mod shrink;
 mod tally;
 mod touched;
 
-pub use run::{Report, budget, check_list, check_seed, check_steps, in_time, long, seeds};
+pub use run::{Report, budget, check_list, check_seed, check_steps, in_time, long, seeds, within};
 pub use shrink::shrink;
 pub use tally::{Answer, Tally};
 use touched::Extent;
@@ -200,7 +200,7 @@ impl<S: Subject> Lockstep<S> {
             Op::Load(at, probe) => self.load(who, self.at(at), probe),
             Op::Touch(at, pages) => {
                 let addr = self.at(at);
-                (0..u64::from(pages)).try_for_each(|page| self.store(who, addr + page * PAGE, 0))
+                (0..u64::from(pages)).try_for_each(|page| self.store(who, addr.wrapping_add(page * PAGE), 0))
             }
             Op::Access(at, kind) => self.access(who, self.at(at), kind),
             Op::ClearAhead(pieces) => self.clear_ahead(who, pieces),

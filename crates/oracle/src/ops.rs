@@ -45,7 +45,7 @@ pub enum At {
     Returned(u8, i32, u16),
     /// Pages and bytes from [`HEAP`].
     Heap(i32, u16),
-    /// This one.
+    /// That address, whatever it is.
     Absolute(u64),
 }
 

@@ -1,5 +1,6 @@
 //! The campaign on a few small runs, and that it catches what is broken on purpose. Long ones: `docs/testing.md`.
 
+use fastrand::Rng;
 use hosted::FailurePlan;
 use oracle::campaign::{Failure, Run};
 use oracle::lockstep::{Answer, Tally};
@@ -9,12 +10,13 @@ use quire::error::{FaultError, MmError};
 
 #[test]
 fn runs_of_a_campaign_agree_and_reach_rare_answers() {
-    let mut tally = Tally::default();
+    let (mut tally, mut drawn) = (Tally::default(), 0);
     for seed in 1..=24 {
-        let done = Run::draw(seed, 600).check().unwrap_or_else(|failure| panic!("{failure}"));
-        tally.merge(&done);
+        let run = Run::draw(seed, 600);
+        tally.merge(&run.check().unwrap_or_else(|failure| panic!("{failure}")));
+        drawn += run.steps.len() as u64;
     }
-    assert_eq!(tally.operations(), 24 * 600);
+    assert_eq!(tally.operations(), drawn);
     println!("{tally}");
     let rare = [
         ("mmap", Answer::Failed(MmError::Exists)),
@@ -28,6 +30,22 @@ fn runs_of_a_campaign_agree_and_reach_rare_answers() {
     for (name, answer) in rare {
         assert!(tally.times(name, answer) > 0, "{name} was never answered {answer:?}");
     }
+}
+
+/// As the fuzzer's target `mm` does them, with bytes that no coverage guides.
+#[test]
+fn any_bytes_are_a_run_that_agrees() {
+    let mut tally = Tally::default();
+    for seed in 1..=120 {
+        let mut bytes = vec![0; 1500];
+        Rng::with_seed(seed).fill(&mut bytes);
+        let done = Run::decode(&bytes).check().unwrap_or_else(|failure| panic!("bytes of {seed}: {failure}"));
+        tally.merge(&done);
+    }
+    println!("{tally}");
+    assert!(tally.times("mmap", Answer::Failed(MmError::Overflow)) > 0);
+    assert!(tally.times("munmap", Answer::Failed(MmError::Invalid)) > 0);
+    assert_eq!(Run::decode(&[]).steps, []);
 }
 
 /// The first of these runs that fails on machines changed so.

@@ -116,8 +116,17 @@ impl<S: Subject> Lockstep<S> {
 
 /// A page, and a probe in it, that holds different words in the two models.
 fn disagreement(one: &Family, other: &Family, id: SpaceId) -> Option<(u64, usize)> {
-    let pages = one.space(id).pages().chain(other.space(id).pages()).map(|(number, _)| number * PAGE);
-    let readable = |addr: &u64| one.space(id).vma_at(*addr).is_some_and(|vma| vma.prot.reads());
-    let mut places = pages.filter(readable).flat_map(|addr| (0..PROBES).map(move |probe| (addr, probe)));
-    places.find(|&(addr, probe)| one.peek(id, addr, probe) != other.peek(id, addr, probe))
+    let (this, that) = (one.space(id), other.space(id));
+    let mut numbers = this.pages().chain(that.pages()).map(|(number, _)| number);
+    numbers.find_map(|number| {
+        let addr = number * PAGE;
+        let readable = this.vma_at(addr).is_some_and(|vma| vma.prot.reads());
+        // The candidates are parts of one piece of work: most of their pages are the same.
+        if !readable || this.page(number) == that.page(number) {
+            return None;
+        }
+        (0..PROBES)
+            .find(|&probe| one.peek(id, addr, probe) != other.peek(id, addr, probe))
+            .map(|probe| (addr, probe))
+    })
 }

@@ -87,12 +87,17 @@ pub fn check_seed(
 /// Does something that must end soon. If it does not, the process ends with `label` as its last words: a
 /// search that never ends cannot be taken back in any other way.
 pub fn in_time<R>(label: &str, action: impl FnOnce() -> R) -> R {
+    within(HANG, label, action)
+}
+
+/// The same with another limit.
+pub fn within<R>(limit: Duration, label: &str, action: impl FnOnce() -> R) -> R {
     let (done, waits) = mpsc::channel::<()>();
     let label = label.to_string();
     let guard = std::thread::spawn(move || {
-        if waits.recv_timeout(HANG) == Err(mpsc::RecvTimeoutError::Timeout) {
+        if waits.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
             // Not by `eprintln!`, whose output a test harness keeps to itself until the test ends.
-            let _ = writeln!(std::io::stderr(), "{label}: not done after {HANG:?}");
+            let _ = writeln!(std::io::stderr(), "{label}: not done after {limit:?}");
             std::process::abort();
         }
     });

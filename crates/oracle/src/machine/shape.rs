@@ -10,7 +10,7 @@ use quire::tlb::ZapStrategy;
 use quire::vm::{FolioPolicy, ForkStrategy, OrderPolicy};
 
 use super::{Quire, STACK_LIMIT};
-use crate::lockstep::{Depth, Lockstep, Tally};
+use crate::lockstep::{Depth, Divergence, Lockstep, Tally};
 use crate::ops::{HEAP, Step};
 use crate::space::{Backing, Family, PAGE, PROBE_OFFSETS, Rules};
 
@@ -184,9 +184,10 @@ pub fn run_machine(
     machine.set_failures(shape.failures);
     machine.lose_flushes(shape.lost_flushes);
     let mut lockstep = Lockstep::new(subject, shape.rules, shape.cpus, files, seed).comparing(shape.depth);
-    lockstep
-        .run(steps)
-        .map_err(|divergence| format!("after operation {}: {}", divergence.step, divergence.what))?;
+    if let Err(Divergence { step, what }) = lockstep.run(steps) {
+        let failed = lockstep.subject.failed();
+        return Err(format!("after operation {step}: {what} ({failed} allocations failed before)"));
+    }
     let Lockstep { model, subject, tally, .. } = lockstep;
     let counts = RunCounts {
         allocations: machine.allocations_asked(),

@@ -62,6 +62,11 @@ impl Space {
         self.pages.iter().map(|(&number, page)| (number, page))
     }
 
+    /// What is known of one page.
+    pub fn page(&self, number: u64) -> Option<&Page> {
+        self.pages.get(&number)
+    }
+
     /// Those of `start..end`, both on page boundaries.
     pub fn pages_in(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, &Page)> {
         self.pages.range(start / PAGE..end / PAGE).map(|(&number, page)| (number, page))

@@ -167,31 +167,42 @@ fn memory_is_not_out_while_an_interrupts_list_has_a_frame() {
     });
 }
 
-/// Each level of interrupts has lists of its own; a drain by their CPU, or of a CPU by another, leaves none of them.
+/// Each level of interrupts has lists of its own; a drain by their CPU or by another, or a CPU that is out of memory, leaves
+/// none of them.
 #[test]
-fn a_drain_empties_the_lists_of_every_level() {
-    let contexts = [vec![], vec![Context::SoftInterrupt], vec![Context::HardInterrupt]];
-    let both = vec![Context::SoftInterrupt, Context::HardInterrupt];
-    for (at, contexts) in contexts.into_iter().chain([both]).enumerate() {
-        for own in [true, false] {
+fn the_lists_of_every_level_are_emptied() {
+    const DEPTHS: [&[Context]; 4] = [
+        &[],
+        &[Context::SoftInterrupt],
+        &[Context::HardInterrupt],
+        &[Context::SoftInterrupt, Context::HardInterrupt],
+    ];
+    for contexts in DEPTHS {
+        for way in ["its own drain", "another's drain", "no memory"] {
             let machine = HostedConfig::new(64 * MIB).with_cpus(2).build().unwrap();
             let allocator = machine.run_on(CpuId(0), || allocator(&machine, ListGuard::Reentry));
             let before = machine.run_on(CpuId(0), || allocator.memory_info());
             machine.run_on(CpuId(0), || {
                 let mut frames = take(&allocator, 90);
                 let last = frames.pop().unwrap();
-                on_levels(&machine, &allocator, &contexts, &mut frames, last);
+                on_levels(&machine, &allocator, contexts, &mut frames, last);
+                if way == "no memory" {
+                    // The last ones are on no list but those of interrupts.
+                    frames.extend(std::iter::from_fn(|| allocator.alloc(ALL, Order::FRAME).ok()));
+                    let info = allocator.memory_info();
+                    assert_eq!((info.free, info.cached), (0, 0), "{contexts:?}");
+                }
                 give(&allocator, &frames);
                 assert!(allocator.memory_info().cached > 0);
             });
-            machine.run_on(CpuId(u32::from(!own)), || {
-                if own {
+            machine.run_on(CpuId(u32::from(way == "another's drain")), || {
+                if way == "its own drain" {
                     allocator.drain_local()
                 } else {
                     allocator.drain_all()
                 }
                 allocator.validate().unwrap();
-                assert_eq!(allocator.memory_info(), before, "case {at}, by its own CPU: {own}");
+                assert_eq!(allocator.memory_info(), before, "{contexts:?}, {way}");
             });
         }
     }

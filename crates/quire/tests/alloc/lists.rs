@@ -177,14 +177,14 @@ fn the_lists_of_every_level_are_emptied() {
         &[Context::HardInterrupt],
         &[Context::SoftInterrupt, Context::HardInterrupt],
     ];
-    for (contexts, call) in DEPTHS.into_iter().flat_map(|contexts| (1..5).map(move |call| (contexts, call))) {
+    for (contexts, call) in DEPTHS.into_iter().flat_map(|contexts| (0..8).map(move |call| (contexts, call))) {
         for way in ["its own drain", "another's drain", "no memory"] {
             let machine = HostedConfig::new(64 * MIB).with_cpus(2).build().unwrap();
             let allocator = machine.run_on(CpuId(0), || allocator(&machine, ListGuard::Reentry));
             let before = machine.run_on(CpuId(0), || allocator.memory_info());
             machine.run_on(CpuId(0), || {
                 let mut frames = take(&allocator, 90);
-                on_levels(&machine, &allocator, (contexts, call), &mut frames);
+                on_levels(&machine, &allocator, (contexts, [1, call]), &mut frames);
                 if way == "no memory" {
                     // The last ones are on no list but those of interrupts.
                     frames.extend(std::iter::from_fn(|| allocator.alloc(ALL, Order::FRAME).ok()));
@@ -206,12 +206,12 @@ fn the_lists_of_every_level_are_emptied() {
     }
 }
 
-/// Frees one of the frames, and 29 more from an interrupt at the call of the platform with this number, and so on for further
-/// contexts on top of it: at some of the calls the lease of a level is taken.
+/// Frees one of the frames, and 29 more from an interrupt at the call of the platform with the first number, and so on for further
+/// contexts on top of it, with the second: at some of the calls the lease of a level is taken.
 fn on_levels(
     machine: &Hosted,
     allocator: &PageAllocator<'_, Hosted>,
-    (contexts, call): (&[Context], u64),
+    (contexts, calls): (&[Context], [u64; 2]),
     frames: &mut Vec<Frame>,
 ) {
     let last = frames.pop().unwrap();
@@ -221,9 +221,9 @@ fn on_levels(
     let mut given = Some(given);
     let mut free_all = || {
         given.take().iter().for_each(|given| give(allocator, given));
-        on_levels(machine, allocator, (above, call), frames);
+        on_levels(machine, allocator, (above, [calls[1]; 2]), frames);
     };
-    let ran = machine.interrupt_at_calls(InterruptPlan::Nth(call), context, &mut free_all, free_last);
+    let ran = machine.interrupt_at_calls(InterruptPlan::Nth(calls[0]), context, &mut free_all, free_last);
     if ran.delivered == 0 {
         free_all();
     }

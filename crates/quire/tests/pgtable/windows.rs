@@ -7,6 +7,7 @@ use quire::addr::{Order, VirtAddr};
 use quire::arch::PagingMode;
 use quire::cpu::CpuId;
 use quire::platform::Context;
+use quire::sync::Pinned;
 use quire::tlb::MmContext;
 
 use crate::support::*;
@@ -29,8 +30,14 @@ type Switch = fn(&Hosted, &MmContext, &MmContext);
 const SWITCHES: [(&str, bool, Switch); 4] = [
     ("in", false, |machine, context, _| context.switch_in(machine)),
     ("out", true, |machine, context, _| context.switch_out(machine)),
-    ("to another", true, |machine, context, other| context.switch_to(other, machine, CPU1)),
-    ("from another", false, |machine, context, other| other.switch_to(context, machine, CPU1)),
+    ("to another", true, |machine, context, other| {
+        let pinned = Pinned::new(machine);
+        context.switch_to(other, machine, pinned.cpu());
+    }),
+    ("from another", false, |machine, context, other| {
+        let pinned = Pinned::new(machine);
+        other.switch_to(context, machine, pinned.cpu());
+    }),
 ];
 
 /// One switch that is interrupted after instruction `number`; whether there is such an instruction.

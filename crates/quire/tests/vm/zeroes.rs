@@ -105,10 +105,9 @@ fn populated_beside(
                 mm.munmap(VirtAddr(BASE), len).unwrap();
             }
             mm.switch_out();
-            let later = zeroed(manager);
+            let unmapped = zeroed(manager);
             mm.exit();
-            let before = if neighbour { before + (zeroed(manager) - later) } else { before };
-            let back = (zeroed(manager) - before) / folio.frames();
+            let back = (if neighbour { unmapped } else { zeroed(manager) } - before) / folio.frames();
             assert_eq!(back, kept, "{what}, {folio:?}, {fork:?}, {zap:?}");
             if folio == Order::BLOCK {
                 manager.pages().verify_zeroes().unwrap();

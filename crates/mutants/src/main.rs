@@ -13,6 +13,7 @@ mod sample;
 mod suite;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
 use clap::{Parser, Subcommand};
@@ -54,8 +55,17 @@ enum Command {
     Report,
 }
 
-fn main() -> Result<()> {
-    let arguments = Arguments::parse();
+fn main() -> ExitCode {
+    match obey(Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn obey(arguments: Arguments) -> Result<()> {
     let root = arguments.root.canonicalize()?;
     ensure!(
         root.join(sample::LIST).parent().is_some_and(|at| at.is_dir()),

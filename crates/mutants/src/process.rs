@@ -1,8 +1,10 @@
 //! Runs some tests of a program, one after the other, and stops at the first that fails.
 
+use std::collections::HashMap;
+use std::fs;
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
@@ -17,8 +19,10 @@ use crate::build::Program;
 
 /// Private memory that a process may have. The machine's memory is shared memory, and is bounded by itself.
 const DATA_BYTES: u64 = 6 << 30;
-/// Tests that wait for something that does not come use no processor; they end after this long.
-const WAITS: Duration = Duration::from_secs(90);
+/// Tests that wait for something that does not come use no processor; they end after this long, in which they could run.
+const WAITS: Duration = Duration::from_secs(60);
+/// How often it is looked whether a process could run.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// What became of the tests.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -65,7 +69,7 @@ pub(crate) fn run(program: &Program, tests: &[&str], expected: Duration, switch:
             }
         }
     });
-    let seen = watch(&lines, Instant::now() + WAITS + 20 * expected);
+    let seen = watch(&lines, child.id(), WAITS + 20 * expected);
     let group = Pid::from_raw(child.id() as i32);
     if seen.stopped {
         let _ = killpg(group, Signal::SIGKILL);
@@ -87,12 +91,16 @@ struct Seen {
     stopped: bool,
 }
 
-fn watch(lines: &Receiver<Vec<u8>>, end: Instant) -> Seen {
-    let mut seen = Seen::default();
+/// `most`: so long the process may run or sleep. The time in which it waits for a processor that others use is not its own.
+fn watch(lines: &Receiver<Vec<u8>>, process: u32, most: Duration) -> Seen {
+    let (mut seen, mut starved, start) = (Seen::default(), Starved::default(), Instant::now());
     loop {
-        match lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+        match lines.recv_timeout(LOOK) {
             Ok(bytes) => seen.text.push_str(&String::from_utf8_lossy(&bytes)),
-            Err(RecvTimeoutError::Timeout) => seen.stopped = true,
+            Err(RecvTimeoutError::Timeout) => {
+                starved.look(process);
+                seen.stopped = start.elapsed() > most + starved.time;
+            }
             Err(RecvTimeoutError::Disconnected) => return seen,
         }
         seen.failed = seen.text.lines().find_map(failed).map(str::to_string);
@@ -100,6 +108,29 @@ fn watch(lines: &Receiver<Vec<u8>>, end: Instant) -> Seen {
             seen.stopped = true;
             return seen;
         }
+    }
+}
+
+/// How long a process waited for a processor: the sum of what its hungriest thread waited between two looks.
+#[derive(Default)]
+struct Starved {
+    time: Duration,
+    /// What each thread has waited in all.
+    threads: HashMap<PathBuf, u64>,
+}
+
+impl Starved {
+    fn look(&mut self, process: u32) {
+        let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+        let waited = tasks.filter_map(|task| {
+            let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
+            Some((task.path(), text.split_whitespace().nth(1)?.parse().ok()?))
+        });
+        let now: HashMap<PathBuf, u64> = waited.collect();
+        let more =
+            |(task, waited): (&PathBuf, &u64)| waited - self.threads.get(task).unwrap_or(&0).min(waited);
+        self.time += Duration::from_nanos(now.iter().map(more).max().unwrap_or(0));
+        self.threads = now;
     }
 }
 
@@ -133,7 +164,6 @@ fn judge(seen: &Seen, status: ExitStatus) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     /// What becomes of a program that does this.

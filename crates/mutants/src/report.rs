@@ -51,7 +51,7 @@ pub(crate) fn print(root: &Path, list: &List) -> Result<bool> {
         .filter_map(|mutant| results.get(&mutant.key()).map(|outcome| (mutant, outcome)))
         .collect();
     let (constant, unseen) = (list.constant, list.unseen);
-    println!("{} bugs, drawn with seed {} from {} places; ", list.mutants.len(), list.seed, list.places);
+    println!("{} bugs, drawn with seed {} from {} places;", list.mutants.len(), list.seed, list.places);
     println!("{constant} places in constants and {unseen} in statistics and hints have none.\n");
     println!("{}\n", table("part", &known, |mutant| mutant.module()));
     println!("{}\n", table("kind", &known, |mutant| kind(mutant.class)));

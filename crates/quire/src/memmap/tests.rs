@@ -146,3 +146,16 @@ fn a_full_lane_changes_nothing_and_widens_exactly() {
     assert_eq!(Lanes::Wide(&wide).get(100), 256);
     assert_eq!(Lanes::Wide(&wide).get(99), 1);
 }
+
+#[test]
+fn a_bit_that_is_clear_is_not_counted_down() {
+    let bits = Bitmap::new();
+    let (lanes, mut zeroed) = (Lanes::Bits(&bits), FrameMask::EMPTY);
+    (60..70).for_each(|index| lanes.set(index, 1));
+    for frames in [FrameMask::run(60, 11), FrameMask::run(59, 2), FrameMask::run(300, 1)] {
+        assert_eq!(lanes.decrement_each(frames, &mut zeroed), Err(LaneError::Underflow));
+        assert!(zeroed.is_empty() && lanes.nonzero() == FrameMask::run(60, 10), "nothing changed");
+    }
+    lanes.decrement_each(FrameMask::run(60, 9), &mut zeroed).unwrap();
+    assert!(zeroed == FrameMask::run(60, 9) && lanes.nonzero() == FrameMask::run(69, 1));
+}

@@ -14,5 +14,6 @@ mod split;
 #[allow(dead_code)]
 mod watched;
 mod watermarks;
+mod worn;
 mod zero_ahead;
 mod zeroes;

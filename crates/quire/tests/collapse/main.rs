@@ -14,6 +14,7 @@ mod machine;
 mod moments;
 mod refusals;
 mod scan;
+mod skips;
 mod steps;
 mod support;
 mod threads;

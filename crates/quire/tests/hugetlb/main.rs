@@ -5,6 +5,7 @@ mod collapse;
 #[path = "../common/mod.rs"]
 mod common;
 mod control;
+mod edges;
 mod failure;
 mod files;
 mod frames;

@@ -158,7 +158,7 @@ fn to(bytes: &mut Unstructured<'_>) -> Result<To> {
         0 => To::InPlace,
         1 | 2 => To::MayMove,
         3 => To::FixedTo(at(bytes)?),
-        4 => To::DontUnmap,
+        4 => To::DontUnmap(at(bytes)?),
         _ => To::FixedDontUnmap(at(bytes)?),
     })
 }

@@ -1,7 +1,6 @@
 //! Which processes a recording waits for, and what becomes of those that it leaves.
 
 mod recorder;
-#[allow(dead_code, reason = "the counts are of use to others")]
 mod rules;
 
 use lab::trace::EventKind;

@@ -109,13 +109,9 @@ calls! {
 impl Call {
     /// May it change which addresses are mapped, or how? Others read, fill or discard what is mapped.
     pub const fn changes_mappings(self) -> bool {
-        match self {
-            Call::Mmap | Call::Munmap | Call::Mprotect | Call::PkeyMprotect | Call::Mremap | Call::Brk => {
-                true
-            }
-            Call::Shmat | Call::Shmdt | Call::RemapFilePages => true,
-            _ => false,
-        }
+        let by_range = matches!(self, Call::Mmap | Call::Munmap | Call::Mprotect | Call::PkeyMprotect);
+        let moves = matches!(self, Call::Mremap | Call::Brk | Call::RemapFilePages);
+        by_range || moves || matches!(self, Call::Shmat | Call::Shmdt)
     }
 
     /// How many arguments it takes.

@@ -199,7 +199,8 @@ impl Before<'_> {
             return false;
         }
         let sources: Vec<Vma> = self.sources(op).copied().collect();
-        normalise(&sources).len() < sources.len()
+        let kept_apart = sources.len();
+        normalise(sources).len() < kept_apart
     }
 
     fn leaves_part_locked(&self, op: &Op) -> bool {

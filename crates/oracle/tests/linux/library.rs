@@ -113,11 +113,14 @@ fn the_library_agrees_with_this_kernel() {
     );
 }
 
+/// A verb, and the operations that it stands for.
+type Verb = (&'static str, fn(&Op) -> bool);
+
 /// A comparison that a broken verb does not disturb would prove nothing.
 #[test]
 fn a_verb_that_does_nothing_is_noticed() {
     let _alone = alone();
-    let verbs: [(&str, fn(&Op) -> bool); 9] = [
+    let verbs: [Verb; 9] = [
         ("mmap", |op| matches!(op, Op::Mmap(_))),
         ("munmap", |op| matches!(op, Op::Munmap(..))),
         ("mprotect", |op| matches!(op, Op::Mprotect(..))),

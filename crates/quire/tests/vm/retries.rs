@@ -64,7 +64,9 @@ const VERBS: [(&str, Verb); 30] = [
     ("mremap to a place", |_, mm| {
         mm.mremap(VirtAddr(BASE), 3 * MIB, 2 * MIB, Remap::Fixed(VirtAddr(BASE / 4))).map(|_| None)
     }),
-    ("mremap and leave", |_, mm| mm.mremap(VirtAddr(BASE + MIB), MIB, MIB, Remap::DontUnmap).map(|_| None)),
+    ("mremap and leave", |_, mm| {
+        mm.mremap(VirtAddr(BASE + MIB), MIB, MIB, Remap::DontUnmap(VirtAddr(0))).map(|_| None)
+    }),
     ("mmap over the middle", |_, mm| mm.mmap(&anonymous(BASE + MIB, 2 * MIB)).map(|_| None)),
     ("mmap, populating", |_, mm| {
         let request = MapRequest { populate: true, ..anonymous(BASE + 8 * LEN, 16 * 4096) };

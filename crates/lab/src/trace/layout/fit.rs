@@ -26,7 +26,7 @@ const EVERYWHERE: Range<u64> = 0..u64::MAX;
 /// The addresses that an event changes, or that decide how it ends; none for one that fits anywhere.
 pub(in crate::trace) fn reach(event: &EventKind) -> Vec<Range<u64>> {
     match event {
-        EventKind::Fault { addr, .. } => vec![*addr..addr.saturating_add(1)],
+        EventKind::Fault { addr, .. } => vec![range(*addr, 1)],
         EventKind::Map { start, len, .. } => vec![range(*start, *len)],
         EventKind::Syscall(call) => reach_of_call(call),
         EventKind::Exec { .. } | EventKind::Fork { .. } | EventKind::ProcessExit { .. } => vec![EVERYWHERE],

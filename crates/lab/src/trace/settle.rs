@@ -9,9 +9,9 @@
 mod doubts;
 mod window;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
-use super::{Event, EventKind, Layouts, Syscall};
+use super::{Call, Event, EventKind, Layouts, Syscall};
 use doubts::Doubts;
 use window::{Found, Window};
 
@@ -36,6 +36,8 @@ pub struct Settled {
     layouts: Layouts,
     /// The address spaces in which calls have no place yet.
     windows: HashMap<u32, Window>,
+    /// The address spaces whose layout may be another.
+    unsure: HashSet<u32>,
     /// Events that wait for windows to close. The first has this number.
     kept: VecDeque<Kept>,
     first: u64,
@@ -92,11 +94,15 @@ impl Settled {
 
     fn open(&mut self, space: u32, event: Event) {
         let next = self.next();
-        if self.windows.get(&space).is_some_and(|window| !window.has_room()) {
-            self.collapse(space, true);
+        if let Some(window) = self.windows.get_mut(&space).filter(|window| !window.has_room()) {
+            let (found, is_full) = (window.place(next), !window.has_room());
+            self.note(space, found);
+            if is_full {
+                self.collapse(space, true);
+            }
         }
-        let layout = self.layouts.space(event.pid);
-        let window = self.windows.entry(space).or_insert_with(|| Window::new(layout.clone(), next));
+        let (layout, is_sure) = (self.layouts.space(event.pid), !self.unsure.contains(&space));
+        let window = self.windows.entry(space).or_insert_with(|| Window::new(layout.clone(), next, is_sure));
         window.open(event, next);
     }
 
@@ -109,7 +115,11 @@ impl Settled {
             // What copies an address space, or ends it, must know what it is.
             EventKind::Exec { .. } | EventKind::Fork { .. } | EventKind::ProcessExit { .. } => {
                 self.collapse(space, true);
-                self.apply(event)
+                let copy = self.apply(event);
+                if self.unsure.contains(&space) {
+                    self.unsure.extend(copy);
+                }
+                copy
             }
             _ => {
                 if window.is_settled(next) {
@@ -136,8 +146,11 @@ impl Settled {
     fn collapse(&mut self, space: u32, early: bool) {
         let next = self.next();
         let Some(window) = self.windows.remove(&space) else { return };
-        let (layout, found) = window.close(next, early);
+        let (layout, is_sure, found) = window.close(next, early);
         self.note(space, found);
+        if !is_sure {
+            self.unsure.insert(space);
+        }
         self.layouts.replace(space, layout);
     }
 
@@ -178,6 +191,10 @@ impl Settled {
         event.time_ns = self.last_ns;
         let in_doubt = self.doubts.concern(space, &event.kind);
         self.doubts.apply(space, &event.kind, copy);
+        if in_doubt && matches!(event.kind, EventKind::Syscall(Syscall { call: Call::Mremap, .. })) {
+            // It moves what is in doubt.
+            self.doubts.add(space, &event.kind);
+        }
         self.ready.push_back(Placed { event, in_doubt, space });
     }
 }

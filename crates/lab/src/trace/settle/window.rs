@@ -6,8 +6,8 @@ use super::doubts::overlap;
 use crate::trace::layout::{Space, reach};
 use crate::trace::{Event, EventKind};
 
-/// States that are followed at once; beyond them the first ones are, and the rest makes doubts.
-const MOST_STATES: usize = 64;
+/// States that are followed at once; beyond them the first ones are, and what the others may have changed is in doubt.
+const MOST_STATES: usize = 512;
 
 /// Calls without a place that are followed at once.
 const MOST_LOOSE: usize = 64;
@@ -23,7 +23,8 @@ pub(super) struct Window {
     /// Everything before the event of this number has its place.
     start: u64,
     doubts: Vec<Range<u64>>,
-    /// The true state may be among those that were dropped.
+    /// The true state may not be among those that are followed: some were dropped, or the first was a guess.
+    /// Then no event can tell the order of calls, and all that they change is in doubt.
     incomplete: bool,
 }
 
@@ -57,10 +58,10 @@ pub(super) struct Found {
 }
 
 impl Window {
-    /// `start` is the number of the event that comes next.
-    pub(super) fn new(space: Space, start: u64) -> Window {
+    /// `start` is the number of the event that comes next; `is_sure` if the address space was like this.
+    pub(super) fn new(space: Space, start: u64, is_sure: bool) -> Window {
         let states = vec![State { space, left: 0, done: Vec::new() }];
-        Window { loose: Vec::new(), states, start, doubts: Vec::new(), incomplete: false }
+        Window { loose: Vec::new(), states, start, doubts: Vec::new(), incomplete: !is_sure }
     }
 
     pub(super) fn start(&self) -> u64 {
@@ -86,6 +87,10 @@ impl Window {
         match self.loose.get_mut(number) {
             Some(free) => *free = loose,
             None => self.loose.push(loose),
+        }
+        if self.incomplete {
+            let changed = self.changed_by(1 << number);
+            self.doubts.extend(changed);
         }
         self.states.iter_mut().for_each(|state| state.left |= 1 << number);
         self.look(next);
@@ -200,28 +205,60 @@ impl Window {
             if kept.iter().any(same) {
                 continue;
             }
-            if kept.len() < MOST_STATES {
-                kept.push(state);
-            } else {
-                self.incomplete = true;
-                let first = &kept[0];
-                self.doubts.extend(first.space.differences(&state.space));
-                let undone = self.changed_by(first.left ^ state.left);
-                self.doubts.extend(undone);
+            if kept.len() == MOST_STATES {
+                self.give_up();
+                break;
             }
+            kept.push(state);
         }
         kept
     }
 
+    /// Not all states are followed any more. They differ in nothing but what calls without a place have changed.
+    fn give_up(&mut self) {
+        self.incomplete = true;
+        let changed = self.changed_by(self.mask(|loose| !loose.events.is_empty()));
+        self.doubts.extend(changed);
+    }
+
+    /// Makes room: what is done in all states stands where the first one has it, before the event of this number. What the
+    /// others have otherwise is in doubt. They are followed further.
+    pub(super) fn place(&mut self, next: u64) -> Found {
+        let undone = self.states.iter().fold(0, |undone, state| undone | state.left);
+        self.doubt_all_but_first(undone);
+        let is_done = |(call, _): &(usize, u64)| undone & 1 << call == 0;
+        let placed: Vec<(usize, u64)> = self.states[0].done.iter().copied().filter(is_done).collect();
+        self.states.iter_mut().for_each(|state| state.done.retain(|done| !is_done(done)));
+        let doubts = (self.start, std::mem::take(&mut self.doubts));
+        self.start = next;
+        Found { places: self.take_events(placed), doubts }
+    }
+
+    /// What other states than the first have is in doubt, and what calls change that not all have done.
+    fn doubt_all_but_first(&mut self, undone: u64) {
+        let (first, others) = self.states.split_first().expect("there is always a state");
+        let differ = others.iter().flat_map(|other| first.space.differences(&other.space));
+        let doubts: Vec<Range<u64>> = differ.chain(self.changed_by(undone)).collect();
+        self.doubts.extend(doubts);
+    }
+
+    /// The events of calls, which are forgotten.
+    fn take_events(&mut self, calls: Vec<(usize, u64)>) -> Vec<(u64, Vec<Event>)> {
+        let mut taken = Vec::new();
+        for (call, place) in calls {
+            taken.push((place, std::mem::take(&mut self.loose[call].events)));
+            self.loose[call].reach.clear();
+        }
+        taken
+    }
+
     /// What is known for good before the event of this number.
     pub(super) fn found(&mut self, next: u64) -> Found {
-        let mut places = Vec::new();
         let doubts = (self.start, std::mem::take(&mut self.doubts));
+        let mut places = Vec::new();
         if let [state] = &mut self.states[..] {
-            for (call, place) in state.done.drain(..) {
-                places.push((place, std::mem::take(&mut self.loose[call].events)));
-                self.loose[call].reach.clear();
-            }
+            let done = std::mem::take(&mut state.done);
+            places = self.take_events(done);
             self.start = next;
         }
         Found { places, doubts }
@@ -249,15 +286,6 @@ impl Window {
         }
     }
 
-    /// Does all calls. What follows from their order and is not known is in doubt then.
-    fn do_all(&mut self, number: u64) {
-        let all = self.mask(|loose| !loose.events.is_empty());
-        self.explain(None, all, all, number);
-        for other in self.states.split_off(1) {
-            self.doubts.extend(self.states[0].space.differences(&other.space));
-        }
-    }
-
     fn do_calls(&mut self, calls: u64, number: u64) {
         for state in &mut self.states {
             for call in bits(calls & state.left) {
@@ -266,17 +294,23 @@ impl Window {
         }
     }
 
-    /// Takes the first state. Calls that have no place yet go before the event of this number; if that is `early`, they
-    /// may have come behind it as well.
-    pub(super) fn close(mut self, number: u64, early: bool) -> (Space, Found) {
-        if early {
-            let undone = self.states.iter().fold(0, |undone, state| undone | state.left);
-            let undone = self.changed_by(undone);
-            self.doubts.extend(undone);
+    /// Takes the first state, and says whether it is known to be the true one. Calls that have no place yet go before the
+    /// event of this number; if that is `early`, they may have come behind it as well.
+    pub(super) fn close(mut self, number: u64, early: bool) -> (Space, bool, Found) {
+        let mut undone = self.states.iter().fold(0, |undone, state| undone | state.left);
+        if !early {
+            let all = self.mask(|loose| !loose.events.is_empty());
+            self.explain(None, all, all, number);
+            undone = 0;
         }
-        self.do_all(number);
+        self.doubt_all_but_first(undone);
+        let forced = bits(self.states[0].left).flat_map(|call| self.loose[call].reach.clone());
+        self.doubts.extend(forced);
+        let is_sure = !self.incomplete && self.states.len() == 1 && undone == 0;
+        self.states.truncate(1);
+        self.do_calls(undone, number);
         let found = self.found(number);
-        (self.states.swap_remove(0).space, found)
+        (self.states.swap_remove(0).space, is_sure, found)
     }
 }
 

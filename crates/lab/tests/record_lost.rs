@@ -7,7 +7,7 @@ use std::process::Command;
 
 use lab::trace::{Event, EventKind};
 use nix::sys::signal::Signal;
-use recorder::{Recording, is_root, lives, tiers, wait_until};
+use recorder::{Recording, in_own_group, is_root, lives, tiers, wait_until};
 
 /// A recording with a ring of a page, of faults that come while the recorder is stopped: they cannot but be lost. The
 /// program has ended when the recorder goes on, so that no record comes behind the last gap.
@@ -90,6 +90,7 @@ fn rings_grow_when_they_fill_up() {
     // Of the user tier the tracer goes on, and waits when the recorder does not listen: that is no loss.
     for tier in tiers().into_iter().filter(|tier| *tier == "privileged") {
         let prepare = |quire: &mut Command| {
+            in_own_group(quire);
             // SAFETY: between fork and exec only the processors are chosen: one, so that one ring gets all.
             unsafe {
                 quire.pre_exec(|| {

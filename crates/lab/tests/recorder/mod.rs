@@ -20,6 +20,12 @@ const PATIENCE: Duration = Duration::from_secs(180);
 /// Any user without rights.
 pub(crate) const ORDINARY_USER: u32 = 65534;
 
+/// Lets a command run in a process group of its own. When a process group has a stopped process and no member
+/// is left that a shell outside could continue, the kernel sends SIGHUP to all of it: this test must not be one.
+pub(crate) fn in_own_group(command: &mut Command) {
+    command.process_group(0);
+}
+
 /// A recording that runs, or has ended.
 pub(crate) struct Recording {
     pub(crate) directory: TempDir,
@@ -29,7 +35,7 @@ pub(crate) struct Recording {
 impl Recording {
     /// Starts one of a shell script. Its standard output and standard error are files.
     pub(crate) fn of_script(options: &[&str], script: &str) -> Recording {
-        Recording::start(options, &["sh", "-c", script], None, |_| {})
+        Recording::start(options, &["sh", "-c", script], None, in_own_group)
     }
 
     pub(crate) fn start(

@@ -73,7 +73,11 @@ impl Family {
         if let Some(to) = to.target() {
             let whole = self.may_move_several(id, addr, old, new);
             let shrinks_inside = old > new && new <= vma.end - addr;
-            return if inside || whole || shrinks_inside { Ok(Place::At(to)) } else { Err(MmError::Fault) };
+            return match inside || whole || shrinks_inside {
+                false => Err(MmError::Fault),
+                true if to < self.rules.user_start => Err(MmError::NotPermitted),
+                true => Ok(Place::At(to)),
+            };
         }
         if moves {
             return if inside { self.place_near(id, to.named(), new) } else { Err(MmError::Fault) };
@@ -122,9 +126,6 @@ impl Family {
         }
         if to.leaves_mapping() && old != new {
             return Err(MmError::Invalid);
-        }
-        if to.target().is_some_and(|to| to < self.rules.user_start) {
-            return Err(MmError::NotPermitted);
         }
         Ok(())
     }

@@ -125,6 +125,9 @@ impl<P: Platform> Mm<'_, P> {
         if !inside && !(fixed && (old == new || loses_outside)) {
             return Err(MmError::Fault);
         }
+        if to.target().is_some_and(|dest| dest < space.layout.lowest) {
+            return Err(MmError::NotPermitted);
+        }
         if !moves && old != 0 && from.add(old) == mapping.end && has_room(space, mapping.end, from.0 + new) {
             let grown = VirtRange::new(mapping.end, from.add(new));
             space.tree.resize(mapping.start, VirtRange::new(mapping.start, grown.end));
@@ -279,9 +282,6 @@ fn check(space: &Space, from: VirtAddr, old: u64, new: u64, to: Remap) -> Result
         if dest.0 > end - new || !dest.is_aligned(FRAME_SIZE) || overlap {
             return Err(MmError::Invalid);
         }
-    }
-    if to.target().is_some_and(|dest| dest < space.layout.lowest) {
-        return Err(MmError::NotPermitted);
     }
     if from.0.checked_add(old).is_none_or(|stop| stop > end) {
         return Err(MmError::Fault);

@@ -120,3 +120,16 @@ fn a_move_that_leaves_a_mapping_takes_a_wish_and_refuses_a_bad_one() {
         });
     });
 }
+
+/// What is to move is looked at before the place that it is to have.
+#[test]
+fn a_source_that_is_not_mapped_is_told_before_a_target_that_is_too_low() {
+    small(|_, manager| {
+        run(manager, |mm| {
+            mm.mmap(&anonymous(BASE, PAGE)).unwrap();
+            let move_to_null = |from| mm.mremap(from, PAGE, PAGE, Remap::Fixed(VirtAddr(0)));
+            assert_eq!(move_to_null(page(1)), Err(MmError::Fault));
+            assert_eq!(move_to_null(page(0)), Err(MmError::NotPermitted));
+        });
+    });
+}

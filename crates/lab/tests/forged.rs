@@ -90,6 +90,16 @@ fn verbs_that_bring_in_endless_memory_are_refused() {
 }
 
 #[test]
+fn a_mapping_of_no_call_may_bring_in_endless_memory_too() {
+    for flags in [0x2022, 0x8022] {
+        let mut trace = program();
+        let (cause, start, len, prot) = (MapCause::Vdso, 1 << 30, ENDLESS, 4);
+        trace.event(10, EventKind::Map { cause, start, len, prot, flags, file: None, file_offset: 0 });
+        refused(&trace, 2, "--work-limit");
+    }
+}
+
+#[test]
 fn growth_of_locked_memory_is_brought_in_and_refused() {
     let mut trace = program();
     trace.event(10, call(Call::Brk, [0; 6], 0x1000_0000));

@@ -10,7 +10,7 @@ use quire::vm::{Advice, Remap};
 use super::error::ReplayError;
 use super::need::{Bounds, Estimate, Life};
 use super::pages::PageSet;
-use super::plan::{Answer, Plan, plan};
+use super::plan::{Answer, Plan, mapping, plan};
 use super::policy::FolioSize;
 use super::progress::Progress;
 use super::verb::{Mapping, PAGE, Verb};
@@ -128,12 +128,18 @@ impl Walk {
                 self.impossible("faults at an address that no processor translates")
             }
             EventKind::Fork { child_pid, kind: ForkKind::Copy, .. } => self.fork(pid, *child_pid),
-            EventKind::Map { cause, start, len, file, file_offset, .. } => {
-                self.life(pid, |life| life.mappings += 1);
+            EventKind::Map { cause, start, len, prot, flags, file, file_offset } => {
+                let mapping = mapping(u64::from(*prot), u64::from(*flags), None);
+                self.life(pid, |life| {
+                    life.mappings += 1;
+                    life.locks |= mapping.locked;
+                });
                 if *cause == MapCause::StackGrowth {
                     return self.grow(pid, *start, *len);
                 }
-                self.map(pid, *start, *len, file.as_ref().map(|file| (file, *file_offset)))
+                self.map(pid, *start, *len, file.as_ref().map(|file| (file, *file_offset)))?;
+                // What no call made may be locked or populated all the same.
+                self.bring_in(pid, &Verb::Mmap(Mapping { addr: *start, len: *len, ..mapping }))
             }
             EventKind::Syscall(call) => self.call(pid, call, heap),
             EventKind::Fault { addr, access, major, duration_ns, .. }

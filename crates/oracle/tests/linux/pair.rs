@@ -77,7 +77,7 @@ impl<'p> Pair<'p> {
     pub(crate) fn new(linux: Linux, mut quire: Quire<'p>, cpus: usize, seed: u64) -> Result<Self, MmError> {
         let first = Who { cpu: 0, space: 0 };
         let mut from = 0;
-        for ours in linux.ranges().into_iter().chain([USER_END..USER_END]) {
+        for ours in linux.ranges().into_iter().chain(std::iter::once(USER_END..USER_END)) {
             if from > 0 {
                 quire.mmap(first, &Map::anonymous(from, ours.start - from, Prot::None))?;
             }

@@ -24,8 +24,11 @@ const STEPS: usize = 400;
 /// Memory of the library's machine.
 const MEMORY: u64 = 512 << 20;
 
+/// Which calls are kept from the library.
+type Lost = fn(&Op) -> bool;
+
 /// Makes the calls to Linux and to a machine of this shape.
-fn run(drawn: &Drawn, seed: u64, steps: &[Step], lost: fn(&Op) -> bool) -> Result<Counts, String> {
+fn run(drawn: &Drawn, seed: u64, steps: &[Step], lost: Lost) -> Result<Counts, String> {
     let (shape, files) = (&drawn.machine, &drawn.files[..]);
     let heap = steps.iter().any(|step| matches!(step.op, Op::Brk(_)));
     // Before there is a machine, whose memory a child would have too.
@@ -113,14 +116,11 @@ fn the_library_agrees_with_this_kernel() {
     );
 }
 
-/// A verb, and the operations that it stands for.
-type Verb = (&'static str, fn(&Op) -> bool);
-
 /// A comparison that a broken verb does not disturb would prove nothing.
 #[test]
 fn a_verb_that_does_nothing_is_noticed() {
     let _alone = alone();
-    let verbs: [Verb; 9] = [
+    let verbs: [(&str, Lost); 9] = [
         ("mmap", |op| matches!(op, Op::Mmap(_))),
         ("munmap", |op| matches!(op, Op::Munmap(..))),
         ("mprotect", |op| matches!(op, Op::Mprotect(..))),

@@ -135,7 +135,8 @@ impl Window {
             self.states.truncate(1);
             if self.incomplete {
                 self.doubts.extend(event.into_iter().flat_map(|event| reach(&event.kind)));
-                self.doubts.extend(self.changed_by(due & self.states[0].left));
+                let forced = bits(due & self.states[0].left).flat_map(|call| self.loose[call].reach.clone());
+                self.doubts.extend(forced);
             }
             self.do_calls(due, number);
         }

@@ -193,7 +193,8 @@ fn file(number: u8) -> FileId {
 }
 
 fn call(call: Call, args: [u64; 6], result: i64, file: Option<FileId>) -> EventKind {
-    EventKind::Syscall(Syscall { call, args, result, enter_ns: 0, duration_ns: 1000, file })
+    let unordered = result & 1 != 0;
+    EventKind::Syscall(Syscall { call, args, result, enter_ns: 0, duration_ns: 1000, file, unordered })
 }
 
 fn any_call(number: u8) -> Call {

@@ -10,7 +10,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use lab::trace::{Event, Header, TraceReader};
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{SigHandler, Signal, kill, signal};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
@@ -58,6 +58,15 @@ impl Recording {
         let file = |name| std::fs::File::create(directory.path().join(name)).expect("a file");
         quire.current_dir(directory.path()).args(["record", "-o", "t.qtrace"]).args(options);
         quire.arg("--").args(command).stdin(Stdio::null()).stdout(file("stdout")).stderr(file("stderr"));
+        // SAFETY: between fork and exec only the actions of two signals are set, which may be ignored where tests run.
+        unsafe {
+            quire.pre_exec(|| {
+                for interrupt in [Signal::SIGINT, Signal::SIGQUIT] {
+                    signal(interrupt, SigHandler::SigDfl)?;
+                }
+                Ok(())
+            })
+        };
         prepare(&mut quire);
         let child = quire.spawn().expect("quire runs");
         Recording { directory, child }

@@ -31,10 +31,9 @@ impl SmallTrace {
         let time_ns = self.events.len() as u64 * 2 * LINUX_NS + 1;
         let kind = match kind {
             EventKind::Syscall(call) => EventKind::Syscall(Syscall { enter_ns: time_ns, ..call }),
-            EventKind::Fault { addr, access, protection, kernel_mode, major, .. }
-                if self.tier == Tier::User =>
-            {
-                EventKind::Fault { addr, access, protection, kernel_mode, major, duration_ns: None }
+            EventKind::Fault { addr, protection, kernel_mode, major, .. } if self.tier == Tier::User => {
+                let (access, duration_ns) = (Access::Unknown, None);
+                EventKind::Fault { addr, access, protection, kernel_mode, major, duration_ns }
             }
             kind => kind,
         };

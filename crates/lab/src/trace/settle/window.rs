@@ -116,6 +116,9 @@ impl Window {
             self.explain(Some(event), due, concerned, number);
         } else if self.states.iter().any(|state| state.space.fits(&event.kind)) {
             self.states.retain(|state| state.space.fits(&event.kind));
+        } else if !self.incomplete {
+            // No order explains it: as in `explain`.
+            self.states.truncate(1);
         }
         self.states.iter_mut().for_each(|state| state.space.apply(&event.kind));
         self.look(number + 1);

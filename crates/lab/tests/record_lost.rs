@@ -80,12 +80,12 @@ fn a_check_does_not_judge_behind_a_gap() {
 #[test]
 fn rings_grow_when_they_fill_up() {
     // The first round fills a ring of 32 MiB by more than half, the second by more than all.
-    let faults = |times| "dd if=/dev/zero of=/dev/null bs=256M count=1 2>/dev/null; ".repeat(times);
+    let faults = |times| "dd if=/dev/zero of=/dev/null bs=208M count=1 2>/dev/null; ".repeat(times);
     let script = format!(
         "echo ready; while [ ! -e one ]; do sleep 0.01; done; {} echo first
          while [ ! -e two ]; do sleep 0.01; done; {} echo second",
         faults(3),
-        faults(5)
+        faults(7)
     );
     // Of the user tier the tracer goes on, and waits when the recorder does not listen: that is no loss.
     for tier in tiers().into_iter().filter(|tier| *tier == "privileged") {
@@ -138,7 +138,7 @@ fn run_rings(run: &Recording) -> Option<(String, usize)> {
 #[test]
 fn rings_of_an_ordinary_user_grow_as_far_as_the_kernel_lets_them() {
     let uid = is_root().then_some(recorder::ORDINARY_USER);
-    let script = "for i in 1 2 3; do dd if=/dev/zero of=/dev/null bs=256M count=1 2>/dev/null; done; exit 3";
+    let script = "for i in 1 2 3; do dd if=/dev/zero of=/dev/null bs=208M count=1 2>/dev/null; done; exit 3";
     let mut run = Recording::start(&["--quiet", "--tier", "user"], &["sh", "-c", script], uid, |_| {});
     let code = run.end().code();
     assert!(code == Some(3) || run.stderr().contains("run as root"), "{}", run.stderr());

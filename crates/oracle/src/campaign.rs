@@ -103,9 +103,7 @@ impl Run {
     /// it.
     fn explain(&self, what: String) -> Failure {
         let slow = self.machine.clone().comparing(Depth::All);
-        let fails = |machine: &MachineShape, steps: &[Step]| {
-            check_steps(steps, &|steps| check_machine(machine, &self.files, self.seed, steps).map(drop)).err()
-        };
+        let fails = |machine: &MachineShape, steps: &[Step]| self.failure_on(machine, steps);
         let machine = if fails(&slow, &self.steps).is_some() { slow } else { self.fast() };
         // Everything is compared at the end of a list too, so that each list as long as this or longer fails.
         let lengths: Vec<usize> = (1..=self.steps.len()).collect();
@@ -114,6 +112,11 @@ impl Run {
         let steps = shrink(upto, SHRINK_BUDGET, |attempt| fails(&machine, attempt).is_some());
         let shortened_what = fails(&machine, &steps).unwrap_or_else(|| "nothing, this time".into());
         Failure { run: Self { machine, steps, ..self.clone() }, first, what, shortened_what }
+    }
+
+    /// What a machine shows that does these steps, if anything.
+    fn failure_on(&self, machine: &MachineShape, steps: &[Step]) -> Option<String> {
+        check_steps(steps, &|steps| check_machine(machine, &self.files, self.seed, steps).map(drop)).err()
     }
 }
 
@@ -128,6 +131,13 @@ pub struct Failure {
     pub what: String,
     /// What the shortened run shows.
     pub shortened_what: String,
+}
+
+impl Failure {
+    /// Does the shortened run as it was done when it failed, and gives what it shows.
+    pub fn again(&self) -> Option<String> {
+        self.run.failure_on(&self.run.machine, &self.run.steps)
+    }
 }
 
 impl fmt::Display for Failure {

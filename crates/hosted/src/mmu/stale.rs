@@ -21,7 +21,7 @@ use crate::violation::Violation;
 
 impl Hosted {
     /// Compares all that the CPUs have cached with the page tables that they run on, now. No verb may be under way; the
-    /// machine does it by itself whenever the last thread that runs as a CPU leaves.
+    /// machine does it by itself when the last thread that runs as a CPU leaves, not each time if that is often.
     pub fn check_translations(&self) {
         let mut found = Vec::new();
         self.tlbs.each(|cpu, tlb| self.compare(cpu, tlb, &mut found));

@@ -1,7 +1,7 @@
 //! The machine as a value: what it is made of, and threads that run as its CPUs.
 
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use quire::addr::PhysAddr;
@@ -34,8 +34,9 @@ pub struct Hosted {
     /// [`CONTEXTS`] for each CPU: an interrupt never counts where the code below it is counting.
     counters: Box<[CpuCounters]>,
     taken: Box<[AtomicBool]>,
-    /// Threads that run as a CPU, those that wait for others as [`Self::spawn_cpus`] has them do not counted.
-    pub(crate) threads: AtomicUsize,
+    /// Threads that run as a CPU, those that wait for others as [`Self::spawn_cpus`] has them do not counted: how many in
+    /// the low half, and above it how many have entered, so that who looks twice sees one that came and went.
+    pub(crate) inside: AtomicU64,
     /// Times that the last of them has left.
     quiet: AtomicUsize,
 }
@@ -67,7 +68,7 @@ impl Hosted {
             }),
             counters: (0..config.cpus * CONTEXTS).map(|_| CpuCounters::default()).collect(),
             taken: (0..config.cpus).map(|_| AtomicBool::new(false)).collect(),
-            threads: AtomicUsize::new(0),
+            inside: AtomicU64::new(0),
             quiet: AtomicUsize::new(0),
             config,
         })
@@ -220,7 +221,7 @@ impl Hosted {
             task.cpu_of(self.identity())
         });
         let away = caller.map(|cpu| {
-            let outside = self.is_quiet().then(|| Outside::leave(self));
+            let outside = self.quiet().map(|_| Outside::leave(self));
             let aside = Aside::step(&self.taken[cpu.index()], cpu);
             (outside, aside, Entered::nobody())
         });
@@ -322,6 +323,31 @@ impl Drop for Taken<'_> {
 /// for each of its events, with full TLBs.
 const COMPARED_EACH: usize = 64;
 
+/// What a thread that enters adds to [`Hosted::inside`].
+const ENTERED: u64 = 1 << 32 | 1;
+
+/// How many threads run as a CPU, by [`Hosted::inside`].
+fn threads(inside: u64) -> u64 {
+    inside & u64::from(u32::MAX)
+}
+
+/// The machine when no other thread was a CPU of it.
+pub(crate) struct Quiet(u64);
+
+impl Hosted {
+    /// The machine as it is, if the running thread can be in the middle of no verb, and no other thread is a CPU.
+    pub(crate) fn quiet(&self) -> Option<Quiet> {
+        let inside = self.inside.load(Ordering::Acquire);
+        (threads(inside) == 1 && Task::with(Task::is_between_verbs)).then_some(Quiet(inside))
+    }
+
+    /// Whether no other thread has entered since. What was read before from a page table is then what no verb under way has
+    /// written: a thread enters before it writes, and who reads what it wrote sees that it entered.
+    pub(crate) fn is_still(&self, quiet: &Quiet) -> bool {
+        self.inside.load(Ordering::Acquire) == quiet.0
+    }
+}
+
 /// A thread that runs as a CPU of the machine, until dropped. The last one to leave looks whether a flush was forgotten.
 struct Inside<'a>(Option<&'a Hosted>);
 
@@ -330,7 +356,7 @@ impl<'a> Inside<'a> {
     fn enter(machine: &'a Hosted) -> Self {
         let first = Task::with(|task| task.cpu_of(machine.identity()).is_none());
         Self(first.then(|| {
-            machine.threads.fetch_add(1, Ordering::AcqRel);
+            machine.inside.fetch_add(ENTERED, Ordering::AcqRel);
             machine
         }))
     }
@@ -339,10 +365,11 @@ impl<'a> Inside<'a> {
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
         let Some(machine) = self.0 else { return };
-        if machine.threads.fetch_sub(1, Ordering::AcqRel) == 1 && !std::thread::panicking() {
+        let left = machine.inside.fetch_sub(1, Ordering::AcqRel) - 1;
+        if threads(left) == 0 && !std::thread::panicking() {
             let times = machine.quiet.fetch_add(1, Ordering::Relaxed);
             if times < COMPARED_EACH || times.is_multiple_of(COMPARED_EACH) {
-                machine.check_translations();
+                machine.check_translations_at(&Quiet(left));
             }
         }
     }
@@ -353,14 +380,14 @@ struct Outside<'a>(&'a Hosted);
 
 impl<'a> Outside<'a> {
     fn leave(machine: &'a Hosted) -> Self {
-        machine.threads.fetch_sub(1, Ordering::AcqRel);
+        machine.inside.fetch_sub(1, Ordering::AcqRel);
         Self(machine)
     }
 }
 
 impl Drop for Outside<'_> {
     fn drop(&mut self) {
-        self.0.threads.fetch_add(1, Ordering::AcqRel);
+        self.0.inside.fetch_add(ENTERED, Ordering::AcqRel);
     }
 }
 

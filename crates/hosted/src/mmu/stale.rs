@@ -14,8 +14,7 @@ use quire::limits::FRAME_SIZE;
 use super::fault::Access;
 use super::layout::{self, Kind, PRESENT, Rights};
 use super::walk::{Translation, leaf_frames};
-use crate::machine::Hosted;
-use crate::task::Task;
+use crate::machine::{Hosted, Quiet};
 use crate::tlb::{CpuTlb, Leaf, Table};
 use crate::violation::Violation;
 
@@ -23,27 +22,41 @@ impl Hosted {
     /// Compares all that the CPUs have cached with the page tables that they run on, now. No verb may be under way; the
     /// machine does it by itself when the last thread that runs as a CPU leaves, not each time if that is often.
     pub fn check_translations(&self) {
-        let mut found = Vec::new();
-        self.tlbs.each(|cpu, tlb| self.compare(cpu, tlb, &mut found));
-        found.into_iter().for_each(|violation| self.violated(violation));
+        self.stale_translations().into_iter().for_each(|violation| self.violated(violation));
     }
 
-    /// Whether the running thread can be in the middle of no verb, and no other thread is a CPU.
-    pub(crate) fn is_quiet(&self) -> bool {
-        self.threads.load(Ordering::Relaxed) == 1 && Task::with(Task::is_between_verbs)
+    fn stale_translations(&self) -> Vec<Violation> {
+        let mut found = Vec::new();
+        self.tlbs.each(|cpu, tlb| self.compare(cpu, tlb, &mut found));
+        found
+    }
+
+    /// As [`Self::check_translations`], for a thread that has just left a quiet machine: if another one entered meanwhile,
+    /// what was found may be a flush that it owes.
+    pub(crate) fn check_translations_at(&self, quiet: &Quiet) {
+        let found = self.stale_translations();
+        if self.is_still(quiet) {
+            found.into_iter().for_each(|violation| self.violated(violation));
+        }
     }
 
     /// Looks whether the page table grants what `leaf` served, if every verb has returned.
     pub(super) fn check_served(&self, tlb: &CpuTlb, addr: u64, access: Access, leaf: Leaf) {
-        let Some(root) = tlb.root().filter(|_| self.config.tlb_model && self.is_quiet()) else { return };
+        let Some(root) = tlb.root().filter(|_| self.config.tlb_model) else { return };
+        let Some(quiet) = self.quiet() else { return };
         let start = addr & !((1 << layout::shift(leaf.level)) - 1);
         let page = addr & !(FRAME_SIZE - 1);
         let cpu = self.this_cpu();
         let there = self.probe(root, VirtAddr(page));
-        if !there.is_some_and(|there| grants(&there, page, start, leaf)) {
-            self.violated(stale(cpu, root, start, leaf, there));
+        let violation = if !there.is_some_and(|there| grants(&there, page, start, leaf)) {
+            stale(cpu, root, start, leaf, there)
         } else if access.writes() && there.is_some_and(|there| !there.dirty) {
-            self.violated(Violation::UnrecordedStore { cpu, root, addr });
+            Violation::UnrecordedStore { cpu, root, addr }
+        } else {
+            return;
+        };
+        if self.is_still(&quiet) {
+            self.violated(violation);
         }
     }
 

@@ -1,7 +1,7 @@
 //! What the comparison of cached translations with the page tables finds, and what it leaves alone: what a verb may still flush,
 //! and what faults take care of.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::tables::*;
 use hosted::{Hosted, HostedConfig, InterruptPlan, OnViolation, Violation};
@@ -190,4 +190,41 @@ fn the_report_names_cpu_address_and_frames() {
     for part in ["CpuId(1)", "0x40000000", "+0x1000", "stores: true", "every verb has returned"] {
         assert!(text.contains(part), "{text}");
     }
+}
+
+/// A CPU that enters while another one leaves, or looks at what it was served, may be in the middle of a verb.
+#[test]
+fn a_cpu_that_enters_while_another_looks_owes_its_flush_still() {
+    const PAGES: u64 = 64;
+    let machine = recording();
+    let leaves: Vec<_> = (0..PAGES)
+        .map(|page| map(&machine, 4, ADDR + page * 4096, 1, (300 + page) << 12 | ALL | DIRTY))
+        .collect();
+    for cpu in [CPU0, CPU1] {
+        machine.run_on(cpu, || load(&machine, Some(ROOT)));
+    }
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..4_000 {
+                machine.run_on(CPU0, || {
+                    for page in 0..PAGES {
+                        let _ = read(&machine, ADDR + page * 4096);
+                    }
+                });
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        while !done.load(Ordering::Relaxed) {
+            machine.run_on(CPU1, || {
+                leaves.iter().for_each(|leaf| leaf.store(0, Ordering::Release));
+                flush_here(&machine, &whole_flush());
+                flush_there(&machine, CPU0, &whole_flush());
+                for (page, leaf) in (0..).zip(&leaves) {
+                    leaf.store((300 + page) << 12 | ALL | DIRTY, Ordering::Release);
+                }
+            });
+        }
+    });
+    machine.assert_clean();
 }

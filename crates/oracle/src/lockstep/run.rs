@@ -93,18 +93,21 @@ pub fn in_time<R>(label: &str, action: impl FnOnce() -> R) -> R {
 /// The same with another limit.
 pub fn within<R>(limit: Duration, label: &str, action: impl FnOnce() -> R) -> R {
     let (done, waits) = mpsc::channel::<()>();
-    let label = label.to_string();
+    let words = label.to_string();
     let guard = std::thread::spawn(move || {
         if waits.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
             // Not by `eprintln!`, whose output a test harness keeps to itself until the test ends.
-            let _ = writeln!(std::io::stderr(), "{label}: not done after {limit:?}");
+            let _ = writeln!(std::io::stderr(), "{words}: not done after {limit:?}");
             std::process::abort();
         }
     });
     let result = catch_unwind(AssertUnwindSafe(action));
     drop(done);
     let _ = guard.join();
-    result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    result.unwrap_or_else(|panic| {
+        eprintln!("{label}: panicked");
+        std::panic::resume_unwind(panic)
+    })
 }
 
 /// Whether long runs were asked for (`QUIRE_LONG=1`).

@@ -6,6 +6,7 @@
 
 mod view;
 
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -57,18 +58,18 @@ fn check(machine: &Hosted, manager: &MemoryManager<'_, Hosted>, mm: &Mm<'_, Host
     machine.violations().first().map_or(Ok(()), |violation| Err(violation.to_string()))
 }
 
-/// Checks and exits the address space, or leaves it as it is after a failure.
+/// Checks and exits the address space, or leaves it as it is after a failure, a panic of a CPU too: outside of the machine it
+/// cannot exit, and a second panic would hide the first.
 fn finish<R>(
     machine: &Hosted,
     manager: &MemoryManager<'_, Hosted>,
-    mm: Mm<'_, Hosted>,
+    mm: ManuallyDrop<Mm<'_, Hosted>>,
     result: Result<R, String>,
 ) -> Result<R, String> {
     let checked =
         machine.run_on(CpuId(0), || result.and_then(|value| check(machine, manager, &mm).map(|()| value)));
-    match checked {
-        Ok(_) => machine.run_on(CpuId(0), || drop(mm)),
-        Err(_) => std::mem::forget(mm),
+    if checked.is_ok() {
+        machine.run_on(CpuId(0), || drop(ManuallyDrop::into_inner(mm)));
     }
     checked
 }
@@ -81,6 +82,7 @@ fn lockstep_round(seed: u64) -> Result<(), String> {
     let manager = machine.run_on(CpuId(0), || MemoryManager::new(&machine, &ranges, &config));
     let manager = manager.map_err(|error| error.to_string())?;
     let mm = machine.run_on(CpuId(0), || manager.new_mm()).map_err(|error| error.to_string())?;
+    let mm = ManuallyDrop::new(mm);
     let results = machine.spawn_cpus(CPUS, |cpu| {
         let mut rng = Rng::with_seed(seed ^ u64::from(cpu.0 + 1) << 32);
         let mut shape = Draw::new(&mut rng, 400, 1);
@@ -232,7 +234,7 @@ fn contention_round(seed: u64, time: Duration) -> Result<u64, String> {
         let mm = manager.new_mm()?;
         mm.mmap(&request).map(|_| mm)
     });
-    let mm = mm.map_err(|error| error.to_string())?;
+    let mm = ManuallyDrop::new(mm.map_err(|error| error.to_string())?);
     let stored: Stored = std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0)));
     let (until, start) = (AtomicBool::new(false), Instant::now());
     let results = machine.spawn_cpus(CPUS, |cpu| {

@@ -99,7 +99,8 @@ pub(crate) fn write(root: &Path, sources: &Sources, chosen: &[(Mutant, Place)]) 
 /// The workspace with the members that are copied.
 fn only_copied(workspace: &str) -> String {
     let members = format!("members = {CRATES:?}");
-    let lines = workspace.lines().map(|line| if line.starts_with("members") { &members } else { line });
+    let kept = workspace.lines().filter(|line| !line.starts_with("default-members"));
+    let lines = kept.map(|line| if line.starts_with("members") { &members } else { line });
     lines.collect::<Vec<_>>().join("\n") + "\n"
 }
 
@@ -172,7 +173,9 @@ mod tests {
 
     #[test]
     fn the_copy_has_fewer_members() {
-        let text = only_copied("[workspace]\nmembers = [\"crates/quire\", \"crates/lab\"]\nx = 1\n");
+        let text = only_copied(
+            "[workspace]\nmembers = [\"crates/quire\", \"crates/lab\"]\ndefault-members = [\"crates/lab\"]\nx = 1\n",
+        );
         let expected =
             "[workspace]\nmembers = [\"crates/quire\", \"crates/hosted\", \"crates/oracle\"]\nx = 1\n";
         assert_eq!(text, expected);

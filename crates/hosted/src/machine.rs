@@ -319,9 +319,11 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// As often is a machine that becomes quiet looked at each time; later, once in as many times. A replay enters and leaves
-/// for each of its events, with full TLBs.
+/// As often is a machine that becomes quiet looked at each time.
 const COMPARED_EACH: usize = 64;
+
+/// Later, once in as many times: a replay enters and leaves for each of its events, with full TLBs.
+const COMPARED_ONCE_IN: usize = 512;
 
 /// What a thread that enters adds to [`Hosted::inside`].
 const ENTERED: u64 = 1 << 32 | 1;
@@ -368,7 +370,7 @@ impl Drop for Inside<'_> {
         let left = machine.inside.fetch_sub(1, Ordering::AcqRel) - 1;
         if threads(left) == 0 && !std::thread::panicking() {
             let times = machine.quiet.fetch_add(1, Ordering::Relaxed);
-            if times < COMPARED_EACH || times.is_multiple_of(COMPARED_EACH) {
+            if times < COMPARED_EACH || times.is_multiple_of(COMPARED_ONCE_IN) {
                 machine.check_translations_at(&Quiet(left));
             }
         }

@@ -8,9 +8,14 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use mimalloc::MiMalloc;
 use oracle::campaign::{Run, STEPS};
 use oracle::lockstep::{Tally, within};
 use rustix::time::{ClockId, clock_gettime};
+
+/// The models' small maps come and go with each operation; the system's allocator takes a fifth of the time.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// Steps the library and the model of address spaces together, run after run.
 #[derive(Parser)]

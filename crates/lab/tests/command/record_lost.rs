@@ -1,0 +1,144 @@
+//! What a recording says of records that the kernel had to drop, and what it does against it.
+
+use crate::recorder;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use crate::recorder::{Recording, in_own_group, is_root, lives, tiers, wait_until};
+use lab::trace::{Event, EventKind};
+use nix::sys::signal::Signal;
+
+/// A recording with a ring of a page, of faults that come while the recorder is stopped: they cannot but be lost. The
+/// program has ended when the recorder goes on, so that no record comes behind the last gap.
+fn lossy(tier: &str) -> Recording {
+    let script = "echo ready; while [ ! -e go ]; do sleep 0.01; done
+        dd if=/dev/zero of=/dev/null bs=64M count=1 2>/dev/null; /bin/true; /bin/true; echo $$ done";
+    let mut run = Recording::of_script(&["--tier", tier, "--ring", "4K"], script);
+    run.wait_for("ready");
+    run.signal(Signal::SIGSTOP);
+    std::fs::write(run.path("go"), "").expect("the directory is ours");
+    run.wait_for("done");
+    let said = run.text("stdout");
+    let program = said.lines().find_map(|line| line.strip_suffix(" done")).expect("it said its number");
+    let program = program.parse().expect("a number");
+    wait_until(|| !lives(program), || "the program does not end".into());
+    run.signal(Signal::SIGCONT);
+    assert_eq!(run.end().code(), Some(0), "{}", run.stderr());
+    run
+}
+
+fn gaps(events: &[Event]) -> impl Iterator<Item = (u64, u64)> {
+    events.iter().filter_map(|event| match event.kind {
+        EventKind::Lost { records } => Some((event.time_ns, records)),
+        _ => None,
+    })
+}
+
+/// Resolved faults, as the privileged tier sees them.
+fn resolved(events: &[Event]) -> u64 {
+    let resolved = |event: &&Event| matches!(event.kind, EventKind::Fault { duration_ns: Some(_), .. });
+    events.iter().filter(resolved).count() as u64
+}
+
+#[test]
+fn the_count_of_lost_records_is_the_kernels() {
+    for tier in tiers() {
+        let run = lossy(tier);
+        let (header, events) = run.trace();
+        let lost: u64 = gaps(&events).map(|(_, records)| records).sum();
+        assert_eq!((header.totals.lost, header.ring_bytes), (lost, 4096));
+        // Each fault that is missing is at least one record that was lost, save those that raise none: a few of each
+        // program, and in the user tier those that the kernel takes on its behalf, which are most of them.
+        let missing = header.totals.kernel_faults.saturating_sub(resolved(&events));
+        let least = if tier == "user" { 50 } else { 16384.max(missing - 1000) };
+        assert!(lost > least, "{lost} lost in tier {tier}, {missing} faults are missing");
+        assert!(run.stderr().contains("LOST") && run.stderr().contains("--ring"), "{}", run.stderr());
+        assert!(!run.stderr().contains("grew"), "a ring that was asked for stays: {}", run.stderr());
+    }
+}
+
+/// Behind a gap the program's memory is unknown: that is no defect of the library.
+#[test]
+fn a_check_does_not_judge_behind_a_gap() {
+    for tier in tiers() {
+        let run = lossy(tier);
+        let check = |check: &[&str]| {
+            let mut quire = Command::new(env!("CARGO_BIN_EXE_quire"));
+            quire.arg("replay").args(check).arg(run.path("t.qtrace")).output().expect("quire runs")
+        };
+        let output = check(&["--check"]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "tier {tier}: {said}");
+        assert!(said.contains("lost") && said.contains("--ring"), "{said}");
+        assert!(!said.contains("report") && said.lines().count() == 1, "{said}");
+        assert!(check(&["--rounds", "1"]).status.success(), "its figures can still be had");
+    }
+}
+
+/// Without `--ring` the rings become larger when they fill up: what comes after is not lost.
+#[test]
+fn rings_grow_when_they_fill_up() {
+    // The first round fills a ring of 32 MiB by more than half, the second by more than all.
+    let faults = |times| "dd if=/dev/zero of=/dev/null bs=208M count=1 2>/dev/null; ".repeat(times);
+    let script = format!(
+        "echo ready; while [ ! -e one ]; do sleep 0.01; done; {} echo first
+         while [ ! -e two ]; do sleep 0.01; done; {} echo second",
+        faults(3),
+        faults(7)
+    );
+    // Of the user tier the tracer goes on, and waits when the recorder does not listen: that is no loss.
+    for tier in tiers().into_iter().filter(|tier| *tier == "privileged") {
+        let prepare = |quire: &mut Command| {
+            in_own_group(quire);
+            // SAFETY: between fork and exec only the processors are chosen: one, so that one ring gets all.
+            unsafe {
+                quire.pre_exec(|| {
+                    let mut first: nix::libc::cpu_set_t = std::mem::zeroed();
+                    nix::libc::CPU_SET(0, &mut first);
+                    nix::libc::sched_setaffinity(0, size_of_val(&first), &first);
+                    Ok(())
+                })
+            };
+        };
+        let mut run = Recording::start(&["--tier", tier], &["sh", "-c", &script], None, prepare);
+        run.wait_for("ready");
+        let (_, rings_before) = run_rings(&run).expect("the recorder lives");
+        for (go, done) in [("one", "first"), ("two", "second")] {
+            run.signal(Signal::SIGSTOP);
+            std::fs::write(run.path(go), "").expect("the directory is ours");
+            run.wait_for(done);
+            run.signal(Signal::SIGCONT);
+            if go == "one" {
+                // The new ring is there, and the one before it has been emptied and is gone.
+                let grown = format!("{} kB", (128 << 10) + 4);
+                let has_grown = || {
+                    run_rings(&run)
+                        .is_some_and(|(maps, rings)| maps.contains(&grown) && rings == rings_before)
+                };
+                wait_until(has_grown, || "the ring does not grow".into());
+            }
+        }
+        assert_eq!(run.end().code(), Some(0), "{}", run.stderr());
+        let (header, events) = run.trace();
+        assert_eq!(header.ring_bytes, 32 << 20);
+        assert_eq!(gaps(&events).collect::<Vec<_>>(), [], "{}", run.stderr());
+        assert!(run.stderr().contains(&format!("rings grew to {} bytes", 128 << 20)), "{}", run.stderr());
+    }
+}
+
+/// The mappings of the recorder, and how many of them are rings.
+fn run_rings(run: &Recording) -> Option<(String, usize)> {
+    let maps = std::fs::read_to_string(format!("/proc/{}/smaps", run.pid())).ok()?;
+    let rings = maps.matches("[perf_event]").count();
+    Some((maps, rings))
+}
+
+/// The user tier's ring is refused by the kernel sooner than it is filled: then it stays as it is.
+#[test]
+fn rings_of_an_ordinary_user_grow_as_far_as_the_kernel_lets_them() {
+    let uid = is_root().then_some(recorder::ORDINARY_USER);
+    let script = "for i in 1 2 3; do dd if=/dev/zero of=/dev/null bs=208M count=1 2>/dev/null; done; exit 3";
+    let mut run = Recording::start(&["--quiet", "--tier", "user"], &["sh", "-c", script], uid, |_| {});
+    let code = run.end().code();
+    assert!(code == Some(3) || run.stderr().contains("run as root"), "{}", run.stderr());
+}

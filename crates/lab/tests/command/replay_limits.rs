@@ -1,0 +1,96 @@
+//! What `quire replay` takes of the host: it is estimated before anything runs, and what is not there is refused.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use crate::small_trace::{SmallTrace, anonymous, fault, program};
+use lab::trace::Access;
+
+const GIB: u64 = 1 << 30;
+
+fn replay(arguments: &str, trace: &SmallTrace) -> Output {
+    limited("unlimited", arguments, trace)
+}
+
+/// With so many KiB of address space for all that the process maps.
+fn limited(kib: &str, arguments: &str, trace: &SmallTrace) -> Output {
+    let file = trace.write();
+    let path: &Path = file.as_ref();
+    let quire = env!("CARGO_BIN_EXE_quire");
+    let script =
+        format!("ulimit -v {kib}; exec '{quire}' replay --rounds 1 {arguments} '{}'", path.display());
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &script]).env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
+    shell.output().expect("the command runs")
+}
+
+fn refusal(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let text = String::from_utf8(output.stderr.clone()).expect("text");
+    // That a build of the tests is a slow one is said besides.
+    let lines: Vec<&str> = text.lines().filter(|line| !line.contains("without --release")).collect();
+    assert!(lines.len() == 1 && lines[0].starts_with("quire: "), "{text}");
+    lines[0].to_owned()
+}
+
+/// 4096 pages that are stored to, a gibibyte apart.
+fn sparse() -> SmallTrace {
+    let mut trace = program();
+    for page in 0..4096 {
+        let at = (page + 1) * GIB;
+        trace.event(10, anonymous(at, 2 << 20));
+        trace.event(10, fault(at, Access::Write, false));
+    }
+    trace
+}
+
+fn small() -> SmallTrace {
+    let mut trace = program();
+    trace.event(10, anonymous(GIB, 2 << 20));
+    trace.event(10, fault(GIB, Access::Write, false));
+    trace
+}
+
+#[test]
+fn a_machine_larger_than_the_host_is_refused() {
+    for check in ["", "--check "] {
+        let line = refusal(&replay(&format!("{check}--memory 64T"), &small()));
+        assert!(line.contains("take") && line.contains("--memory-limit"), "{line}");
+    }
+}
+
+#[test]
+fn a_limit_is_obeyed_to_the_step() {
+    let output = replay("--memory 256M --memory-limit 280M", &small());
+    assert!(output.status.success(), "{output:?}");
+    let line = refusal(&replay("--memory 256M --memory-limit 278M", &small()));
+    assert!(line.contains("folios of 4K") && line.contains("280M") && line.contains("278M"), "{line}");
+}
+
+#[test]
+fn sparse_memory_costs_what_it_touches() {
+    // 4096 pages with two page tables each are 48 MiB.
+    let output = limited("700000", "--folio 4K", &sparse());
+    assert!(output.status.success(), "{output:?}");
+    let output = replay("--folio 4K --check --memory-limit 512M", &sparse());
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn a_sweep_leaves_out_the_sizes_that_there_is_no_memory_for() {
+    let output = replay("--folio sweep --memory-limit 1G --json -", &sparse());
+    let refused = String::from_utf8(output.stderr.clone()).expect("text");
+    let left_out = |size: &str| refused.contains(&format!("folios of {size} need"));
+    assert!(left_out("2M") && left_out("1M") && !left_out("64K"), "{refused}");
+    assert_eq!(output.status.code(), Some(1), "what was left out shows in the exit code");
+    let lines = String::from_utf8(output.stdout).expect("text");
+    let replayed = lines.lines().count();
+    assert_eq!(refused.matches("folios of ").count(), 9 - replayed, "{refused}");
+    assert!(lines.contains(r#""folio":"64K""#) && !lines.contains(r#""folio":"2M""#), "{lines}");
+}
+
+#[test]
+fn a_trace_that_needs_more_than_the_limit_is_refused_where_it_does() {
+    let line = refusal(&replay("--memory-limit 32M", &sparse()));
+    assert!(line.contains("event ") && line.contains("--memory-limit"), "{line}");
+}

@@ -1,0 +1,10 @@
+//! Library and models, step by step.
+
+mod address_space;
+mod campaign;
+mod canary;
+mod failures;
+mod frames;
+mod interrupts;
+mod page_tables;
+mod threads;

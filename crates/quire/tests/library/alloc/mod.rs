@@ -1,0 +1,15 @@
+//! Page frames, ranges of them and small objects on a hosted machine, without address spaces.
+
+mod contig;
+mod grouping;
+mod lists;
+mod metadata;
+mod numa;
+mod pages;
+mod slab;
+mod split;
+use crate::clear::machine as watched;
+mod watermarks;
+mod worn;
+mod zero_ahead;
+mod zeroes;

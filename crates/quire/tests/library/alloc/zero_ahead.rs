@@ -1,0 +1,162 @@
+//! What idle CPUs clear: how long at a time, for whom, and that they go on after it was used.
+
+use crate::alloc::watched::{Event, Watched};
+use crate::common::ranges_of;
+use hosted::{Hosted, HostedConfig, MemoryRange as Range};
+use quire::addr::{Frame, FrameRange, Order};
+use quire::cpu::CpuId;
+use quire::limits::{CLEAR_STRETCH_BYTES, ZERO_AHEAD_FRAMES};
+use quire::page_alloc::{AllocatorConfig, Contents, Gfp, MemoryRange, PageAllocator, Urgency, Zeroes};
+use quire::platform::{Platform, TouchHint};
+
+const MIB: u64 = 1 << 20;
+const PIECE: Order = Order::new(ZERO_AHEAD_FRAMES.ilog2() as u8).unwrap();
+
+/// An allocator over memory of which nothing is known.
+fn stale<'m, P: Platform>(platform: &'m P, machine: &Hosted, zeroes: Zeroes) -> PageAllocator<'m, P> {
+    let ranges = ranges_of(machine).into_iter().map(|range| MemoryRange { zeroed: false, ..range });
+    let config = AllocatorConfig { zeroes, ..AllocatorConfig::default() };
+    PageAllocator::new(platform, &ranges.collect::<Vec<_>>(), config).unwrap()
+}
+
+fn zeroed<P: Platform>(pages: &PageAllocator<'_, P>) -> u64 {
+    pages.zone_info().map(|zone| zone.zeroed).sum()
+}
+
+fn check<P: Platform>(pages: &PageAllocator<'_, P>) {
+    pages.validate().unwrap();
+    pages.verify_zeroes().unwrap();
+}
+
+/// Sees to it that no block is whole: of each the first frame that can be had stays in use, the others are free. One in `known`
+/// of these is known to be zero.
+fn break_blocks<P: Platform>(pages: &PageAllocator<'_, P>, known: Option<u64>) {
+    let gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::USER };
+    let mut frames: Vec<Frame> = std::iter::from_fn(|| pages.alloc(gfp, Order::FRAME).ok()).collect();
+    frames.sort_unstable();
+    let mut kept = None;
+    for frame in frames {
+        if kept != Some(frame.block()) {
+            kept = Some(frame.block());
+        } else if known.is_some_and(|each| frame.0 % each == each - 1) {
+            pages.clear(FrameRange::folio(frame, Order::FRAME), TouchHint::Later);
+            pages.free_zeroed(frame, Order::FRAME).unwrap();
+        } else {
+            pages.free(frame, Order::FRAME).unwrap();
+        }
+    }
+    pages.drain_all();
+}
+
+/// Frames that were cleared between two reschedule points, at most, and all together.
+fn cleared(events: &[Event]) -> (u64, u64) {
+    let (mut since, mut longest, mut all) = (0, 0, 0);
+    for event in events {
+        match event {
+            Event::Clear(frames, _) => (since, all) = (since + frames.count, all + frames.count),
+            Event::Point => since = 0,
+            _ => {}
+        }
+        longest = longest.max(since);
+    }
+    (longest, all)
+}
+
+/// A machine whose free memory is all in blocks in small pieces, of which so many are to be kept ready.
+fn with_pieces(
+    ahead: u64,
+    known: Option<u64>,
+    test: impl FnOnce(&Watched<'_>, &PageAllocator<'_, Watched<'_>>),
+) {
+    let machine = HostedConfig::new(32 * MIB).build().unwrap();
+    let watched = Watched::new(&machine);
+    machine.run_on(CpuId(0), || {
+        let pages = stale(&watched, &machine, Zeroes { pieces_ahead: ahead, ..Zeroes::default() });
+        break_blocks(&pages, known);
+        watched.events();
+        test(&watched, &pages);
+        check(&pages);
+    });
+}
+
+#[test]
+fn others_run_between_the_pieces() {
+    with_pieces(2048, None, |watched, pages| {
+        while pages.zero_ahead() {}
+        let (longest, all) = cleared(&watched.events());
+        assert!(all >= 2048, "{all}");
+        assert!(longest <= CLEAR_STRETCH_BYTES / 4096, "{longest} frames without a reschedule point");
+    });
+}
+
+#[test]
+fn a_task_that_dies_leaves_the_other_pieces() {
+    for lives in 0..4 {
+        with_pieces(2048, None, |watched, pages| {
+            watched.dies_after(Some(lives));
+            assert!(!pages.zero_ahead(), "it has something else to do");
+            let pieces = lives * ZERO_AHEAD_FRAMES as u64;
+            assert_eq!((cleared(&watched.events()).1, zeroed(pages)), (pieces, pieces));
+            watched.dies_after(None);
+            assert!(pages.zero_ahead());
+        });
+    }
+}
+
+/// What was used leaves frames here and there that are still known to be zero. They keep nobody from clearing the rest.
+#[test]
+fn left_over_zeroes_do_not_stop_the_next_round() {
+    for each in [512, ZERO_AHEAD_FRAMES as u64] {
+        with_pieces(4096, Some(each), |_, pages| {
+            let before = zeroed(pages);
+            assert!((1..4096).contains(&before), "{before}");
+            assert!(pages.zero_ahead(), "one frame in {each} is zero");
+            while pages.zero_ahead() {}
+            assert!(zeroed(pages) >= 4096, "{} of one in {each}", zeroed(pages));
+        });
+    }
+}
+
+#[test]
+fn what_was_used_in_part_is_made_ready_again() {
+    with_pieces(4096, None, |_, pages| {
+        for round in 0..4 {
+            while pages.zero_ahead() {}
+            assert!(zeroed(pages) >= 4096, "round {round}: {}", zeroed(pages));
+            let known = || pages.alloc_known(Gfp::USER, PIECE).ok();
+            let (untouched, used): (Vec<_>, Vec<_>) = std::iter::from_fn(known)
+                .enumerate()
+                .partition(|(at, (_, contents))| *contents == Contents::Zeroed && at % 8 == 0);
+            used.iter().for_each(|(_, (frame, _))| pages.free(*frame, PIECE).unwrap());
+            untouched.iter().for_each(|(_, (frame, _))| pages.free_zeroed(*frame, PIECE).unwrap());
+            pages.drain_all();
+            assert!((1..4096).contains(&zeroed(pages)), "round {round}: {}", zeroed(pages));
+        }
+    });
+}
+
+/// Each node has its share of what is kept ready, whichever is looked at first, but for the block that remains.
+#[test]
+fn nodes_share_the_budget_by_their_memory() {
+    let cases =
+        [([64, 64], 8, [4, 4]), ([64, 192], 16, [4, 12]), ([192, 64], 16, [12, 4]), ([64, 64], 1, [1, 0])];
+    for (sizes, blocks, shares) in cases {
+        let ranges = [(0, sizes[0]), (sizes[0], sizes[1])].into_iter().enumerate();
+        let ranges = ranges.map(|(node, (at, size))| Range::new(at * MIB, size * MIB).on_node(node as u8));
+        let machine = HostedConfig::new(MIB)
+            .with_ranges(ranges.collect())
+            .with_cpus(2)
+            .with_nodes(vec![0, 1])
+            .build()
+            .unwrap();
+        machine.run_on(CpuId(0), || {
+            let pages = stale(&machine, &machine, Zeroes { blocks_ahead: blocks * 512, ..Zeroes::default() });
+            while pages.zero_ahead() {}
+            let ready = pages.zone_info().map(|zone| zone.zeroed / 512).collect::<Vec<_>>();
+            assert_eq!(ready.iter().sum::<u64>(), blocks, "{sizes:?}: {ready:?}");
+            let near = ready.iter().zip(shares).all(|(ready, share)| ready.abs_diff(share) <= 1);
+            assert!(near, "{sizes:?}: {ready:?}");
+            check(&pages);
+        });
+    }
+}

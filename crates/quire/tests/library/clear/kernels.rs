@@ -1,0 +1,173 @@
+//! Each kernel does what it says to exactly the bytes that it is given, and none can be had that the processor lacks.
+
+use quire::arch::{ClearKernel, CopyKernel, CpuFeatures, Feature, ReadyClear, ReadyCopy};
+use quire::error::KernelError;
+
+use crate::clear::support::{clears, copies, copy, zero};
+use crate::common::seed;
+
+const ROOM: usize = if cfg!(miri) { 2 << 10 } else { 24 << 10 };
+const ROUNDS: usize = if cfg!(miri) { 5 } else { 400 };
+
+/// Where to start in the room, and how many bytes: mostly few, so that heads and tails meet; sometimes all.
+fn extent(random: &mut fastrand::Rng, round: usize) -> (usize, usize) {
+    let (start, longest) = match round % 4 {
+        0 => (random.usize(0..200), 200),
+        1 => (random.usize(0..ROOM / 64) * 64, ROOM),
+        _ => (random.usize(0..ROOM), ROOM),
+    };
+    (start, random.usize(0..=longest.min(ROOM - start)))
+}
+
+/// Fills with bytes none of which is zero.
+fn dirty(random: &mut fastrand::Rng, bytes: &mut [u8]) {
+    bytes.iter_mut().for_each(|byte| *byte = random.u8(1..));
+}
+
+/// The property for one kernel; also for one that is emulated.
+pub(crate) fn zeroes_exactly(kernel: ReadyClear, rounds: usize) {
+    let name = kernel.kernel().name();
+    let mut random = fastrand::Rng::with_seed(seed(5));
+    let mut room = vec![0; ROOM];
+    for round in 0..rounds {
+        dirty(&mut random, &mut room);
+        let (start, len) = extent(&mut random, round);
+        let mut wanted = room.clone();
+        wanted[start..start + len].fill(0);
+        zero(kernel, &mut room[start..start + len]);
+        let wrong = (0..ROOM).find(|&at| room[at] != wanted[at]);
+        assert_eq!(wrong, None, "{name}: {len} bytes from {start} on, address {:?}", room.as_ptr());
+    }
+}
+
+fn copies_exactly(kernel: ReadyCopy) {
+    let name = kernel.kernel().name();
+    let mut random = fastrand::Rng::with_seed(seed(6));
+    let (mut source, mut room) = (vec![0; ROOM], vec![0; ROOM]);
+    for round in 0..ROUNDS {
+        dirty(&mut random, &mut source);
+        dirty(&mut random, &mut room);
+        let (start, len) = extent(&mut random, round);
+        // Sources of any alignment against the target.
+        let from = random.usize(0..=ROOM - len);
+        let mut wanted = room.clone();
+        wanted[start..start + len].copy_from_slice(&source[from..from + len]);
+        copy(kernel, &source[from..from + len], &mut room[start..start + len]);
+        let wrong = (0..ROOM).find(|&at| room[at] != wanted[at]);
+        assert_eq!(wrong, None, "{name}: {len} bytes from {from} to {start}");
+    }
+}
+
+#[test]
+fn every_clear_zeroes_its_bytes_and_no_neighbour() {
+    clears().into_iter().for_each(|kernel| zeroes_exactly(kernel, ROUNDS));
+}
+
+#[test]
+fn every_copy_fills_its_bytes_and_no_neighbour() {
+    copies().into_iter().for_each(copies_exactly);
+}
+
+/// Wide enough that the processor's own ways for long extents come into play.
+#[test]
+#[cfg(not(miri))]
+fn long_extents_are_cleared_and_copied_to_the_last_byte() {
+    const LONG: usize = (8 << 20) + 1234;
+    let mut bytes = vec![0; LONG];
+    for kernel in clears() {
+        bytes.fill(0xa5);
+        zero(kernel, &mut bytes[7..LONG - 9]);
+        assert!(bytes[7..LONG - 9].iter().all(|&byte| byte == 0), "{kernel:?}");
+        assert!(bytes[..7].iter().chain(&bytes[LONG - 9..]).all(|&byte| byte == 0xa5), "{kernel:?}");
+    }
+    let source: Vec<u8> = (0..LONG).map(|at| (at % 251) as u8).collect();
+    for kernel in copies() {
+        bytes.fill(0xff);
+        copy(kernel, &source[3..LONG - 4], &mut bytes[3..LONG - 4]);
+        assert!(bytes[3..LONG - 4] == source[3..LONG - 4], "{kernel:?}");
+        assert!(bytes[..3].iter().chain(&bytes[LONG - 4..]).all(|&byte| byte == 0xff), "{kernel:?}");
+    }
+}
+
+#[test]
+fn a_processor_without_the_feature_refuses_by_name() {
+    // SAFETY: nothing is run.
+    let everything = unsafe { CpuFeatures::assume(&Feature::ALL) };
+    let kernels =
+        ClearKernel::ALL.map(|kernel| (kernel.name(), kernel.needs(), kernel.on(everything).is_ok()));
+    assert!(kernels.iter().all(|(.., runs)| *runs), "a processor that has all runs all");
+    let plain = ClearKernel::ALL.into_iter().filter(|kernel| kernel.on(CpuFeatures::NONE).is_ok());
+    assert_eq!(plain.collect::<Vec<_>>(), [ClearKernel::String, ClearKernel::Movnti]);
+    let plain = CopyKernel::ALL.into_iter().filter(|kernel| kernel.on(CpuFeatures::NONE).is_ok());
+    assert_eq!(plain.collect::<Vec<_>>(), [CopyKernel::String, CopyKernel::Movnti]);
+    for kernel in ClearKernel::ALL {
+        let Some(needed) = kernel.needs() else {
+            assert!(kernel.on(CpuFeatures::NONE).is_ok(), "{kernel:?}");
+            continue;
+        };
+        let error = kernel.on(everything.without(needed)).unwrap_err();
+        assert_eq!(error, KernelError::Missing { kernel: kernel.name(), feature: needed.name() });
+        let said = error.to_string();
+        assert!(said.contains(kernel.name()) && said.contains(needed.name()), "{said}");
+    }
+    for kernel in CopyKernel::ALL {
+        let error = kernel.needs().map(|needed| kernel.on(everything.without(needed)).unwrap_err());
+        let wanted = kernel
+            .needs()
+            .map(|needed| KernelError::Missing { kernel: kernel.name(), feature: needed.name() });
+        assert_eq!(error, wanted);
+    }
+}
+
+/// What uses vector registers can be had nowhere where there are none.
+#[test]
+fn without_vectors_nothing_uses_them() {
+    // SAFETY: nothing is run.
+    let plain = unsafe { CpuFeatures::assume(&Feature::ALL) }.without_vectors();
+    for kernel in ClearKernel::ALL {
+        assert_eq!(kernel.on(plain).is_ok(), !kernel.uses_vectors(), "{kernel:?}");
+    }
+    for kernel in CopyKernel::ALL {
+        assert_eq!(kernel.on(plain).is_ok(), !kernel.uses_vectors(), "{kernel:?}");
+    }
+}
+
+#[test]
+fn names_lead_back_to_kernels() {
+    for kernel in ClearKernel::ALL {
+        assert_eq!(ClearKernel::from_name(kernel.name()), Ok(kernel));
+    }
+    for kernel in CopyKernel::ALL {
+        assert_eq!(CopyKernel::from_name(kernel.name()), Ok(kernel));
+    }
+    assert_eq!(ClearKernel::from_name("memset"), Err(KernelError::Unknown));
+}
+
+/// The kernels that are said to go past the caches do, and the others do not: what was just cleared is read again several
+/// times faster when it is cached.
+#[test]
+#[cfg(not(miri))]
+fn streaming_kernels_leave_the_caches_alone() {
+    const BYTES: usize = 256 << 10;
+    let mut bytes = vec![1_u64; BYTES / 8];
+    let mut read_after = |kernel: ReadyClear| {
+        let once = || {
+            // SAFETY: the vector is this closure's alone.
+            unsafe { kernel.zero(bytes.as_mut_ptr().cast(), BYTES) };
+            let begun = std::time::Instant::now();
+            // One load a line, each at an address that the one before says, so that nothing is fetched ahead of it.
+            let last = (0..BYTES / 64).fold(0_u64, |at, step| {
+                let line = (step * 1031 + at as usize) % (BYTES / 64);
+                bytes[line * 8]
+            });
+            assert_eq!(last, 0);
+            begun.elapsed()
+        };
+        std::iter::repeat_with(once).take(15).min().expect("some")
+    };
+    let cached = read_after(ReadyClear::STRING);
+    for kernel in clears() {
+        let (time, streams) = (read_after(kernel), kernel.kernel().is_streaming());
+        assert_eq!(time > cached * 3, streams, "{kernel:?}: {time:?}, a cached clear {cached:?}");
+    }
+}

@@ -1,0 +1,14 @@
+//! Clearing and copying: every way to do it, alone and through the library's choice.
+
+#[cfg(not(miri))]
+mod emulated;
+mod faults;
+#[cfg(not(miri))]
+mod forming;
+mod kernels;
+mod lengths;
+pub(crate) mod machine;
+mod policy;
+mod stretches;
+mod support;
+mod visible;

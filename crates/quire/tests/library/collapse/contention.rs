@@ -1,0 +1,122 @@
+//! Several CPUs collapse, or take apart, the same 2 MiB while others store: each may undo what another relies on.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use hosted::{FaultCause, Hosted, HostedConfig};
+use quire::addr::VirtAddr;
+use quire::stats::Stat;
+use quire::vm::{Access, Advice, FolioPolicy, Splitter};
+
+use crate::collapse::support::{BASE, HUGE, PAGE};
+use crate::collapse::world::{MIB, Manager, Space, anonymous, load, store, with_manager};
+use crate::common::seed;
+
+const CPUS: usize = 4;
+const TIME: Duration = Duration::from_millis(1200);
+
+/// Runs a test with CPUs 0 and 1 doing `upset` and the others `stores` to two aligned ranges, again and again.
+fn contend(
+    upset: impl Fn(&Manager<'_>, &Space<'_>, &mut Rng) + Sync,
+    stores: impl Fn(&Hosted, &Space<'_>, u32, &mut Rng) + Sync,
+    check: impl FnOnce(&Hosted, &Manager<'_>, &Space<'_>),
+) {
+    let first = seed(fastrand::u64(..));
+    println!("QUIRE_SEED={first}");
+    with_manager(HostedConfig::new(64 * MIB).with_cpus(CPUS), |machine, manager| {
+        manager.set_folio_policy(FolioPolicy::FRAMES);
+        let mm = manager.new_mm().expect("memory");
+        mm.mmap(&anonymous(BASE, 2 * HUGE)).expect("memory");
+        machine.spawn_cpus(CPUS, |cpu| {
+            mm.switch_in();
+            let mut rng = Rng::with_seed(first.wrapping_add(u64::from(cpu.0)));
+            let end = Instant::now() + TIME;
+            while Instant::now() < end {
+                if cpu.0 < 2 { upset(manager, &mm, &mut rng) } else { stores(machine, &mm, cpu.0, &mut rng) }
+            }
+            mm.switch_out();
+            manager.pages().drain_local();
+        });
+        mm.switch_in();
+        check(machine, manager, &mm);
+        mm.switch_out();
+        mm.validate().expect("broken address space");
+        mm.exit();
+    });
+}
+
+/// Adds one to a word of the program's memory, as one locked instruction.
+fn add(machine: &Hosted, mm: &Space<'_>, addr: u64) {
+    while let Err(fault) = machine.fetch_add(VirtAddr(addr), 1) {
+        assert!(matches!(fault.cause, FaultCause::NotPresent | FaultCause::Protection), "{fault:?}");
+        mm.fault(VirtAddr(addr), Access::Write).expect("mapped");
+    }
+}
+
+/// Pages to which CPUs add: one of eight.
+fn sum_at(sum: u64) -> u64 {
+    BASE + sum * 8 * PAGE + sum * 8
+}
+
+/// One who has copied is told by the lock's number of writers that another has taken the dirty bits meanwhile.
+#[test]
+fn two_collapse_what_others_store_to() {
+    let sums: Vec<AtomicU64> = (0..128).map(|_| AtomicU64::new(0)).collect();
+    contend(
+        |_, mm, rng| {
+            // A page that nobody uses goes, so that what is there must be copied again.
+            let (base, page) = (BASE + rng.u64(..2) * HUGE, rng.u64(..64) * 8 + rng.u64(1..8));
+            mm.madvise(VirtAddr(base + page * PAGE), PAGE, Advice::DontNeed).expect("mapped");
+            mm.collapse(VirtAddr(base), HUGE).expect("mapped");
+        },
+        |machine, mm, _, rng| {
+            let sum = rng.u64(..128);
+            add(machine, mm, sum_at(sum));
+            sums[sum as usize].fetch_add(1, Ordering::Relaxed);
+        },
+        |machine, manager, mm| {
+            for sum in 0..128 {
+                let expected = sums[sum as usize].load(Ordering::Relaxed);
+                assert_eq!(load(machine, mm, sum_at(sum)), Ok(expected), "sum {sum}");
+            }
+            assert!(manager.stat(Stat::ThpCollapseCopied) > 0);
+        },
+    );
+}
+
+/// A page that was zero when it was looked at is kept when somebody has stored to it since.
+#[test]
+fn what_was_zero_may_be_stored_to_at_any_moment() {
+    // What stands in each page: of those with odd numbers CPU 3 alone knows, of the others CPU 2.
+    let words: Vec<AtomicU64> = (0..1024).map(|_| AtomicU64::new(0)).collect();
+    contend(
+        |manager, mm, rng| {
+            manager.split_underused(&mut Splitter::new(rng.usize(..64)), 2);
+            if rng.bool() {
+                mm.collapse(VirtAddr(BASE), 2 * HUGE).expect("mapped");
+            }
+        },
+        |machine, mm, cpu, rng| {
+            let page = rng.u64(..512) * 2 + u64::from(cpu % 2);
+            let at = BASE + page * PAGE + page % 500 * 8;
+            let word = &words[page as usize];
+            assert_eq!(load(machine, mm, at), Ok(word.load(Ordering::Relaxed)), "page {page}");
+            let new = if rng.u32(..4) == 0 { rng.u64(..) } else { 0 };
+            store(machine, mm, at, new).expect("mapped");
+            word.store(new, Ordering::Relaxed);
+        },
+        |machine, manager, mm| {
+            for page in 0..1024 {
+                let expected = words[page as usize].load(Ordering::Relaxed);
+                assert_eq!(
+                    load(machine, mm, BASE + page * PAGE + page % 500 * 8),
+                    Ok(expected),
+                    "page {page}"
+                );
+            }
+            println!("{} split", manager.stat(Stat::ThpUnderusedSplitPage));
+            assert!(manager.stat(Stat::ThpUnderusedSplitPage) > 0);
+        },
+    );
+}

@@ -1,0 +1,171 @@
+//! Pages of files that somebody else has in hand: a collapse refuses, and nothing has changed; the next one does it.
+
+use hosted::{Hosted, HostedConfig, InterruptPlan};
+use quire::addr::{Frame, FrameRange, VirtAddr};
+use quire::stats::Stat;
+use quire::vm::{Access, Advice, File, FolioPolicy, Refusal};
+
+use crate::common::{PATIENCE, held_up};
+use crate::filethp::support::{BASE, HUGE, PAGE, RX, TEXT, check_text, frame_at, moved, private};
+use crate::filethp::world::{MIB, Manager, RW, Space, with_manager};
+
+/// A machine, two address spaces that show a file's text, and the file.
+struct Scene<'a, 'm> {
+    machine: &'a Hosted,
+    manager: &'m Manager<'m>,
+    mm: &'a Space<'m>,
+    other: &'a Space<'m>,
+    file: &'a File<'m, Hosted>,
+}
+
+impl Scene<'_, '_> {
+    fn seen(&self) -> impl PartialEq {
+        let mut counts = Vec::new();
+        let all = self.machine.ranges().last().expect("memory").end().0 / PAGE;
+        self.manager
+            .kpagecount(FrameRange::new(Frame(0), all), |run, count| counts.push((run.start.0, count)));
+        let spaces = [self.mm, self.other];
+        let stats = [Stat::ThpCollapseAlloc, Stat::ThpCollapsePages].map(|stat| self.manager.stat(stat));
+        (
+            spaces.map(|mm| self.machine.leaves(mm.root())),
+            spaces.map(Space::rss),
+            counts,
+            stats,
+            self.file.dirty(),
+        )
+    }
+}
+
+/// Lets CPU 0 work, and CPU 1 collapse at every moment of that. How often the collapse was refused since something was busy, and
+/// nothing had changed; it may have moved pages before it met one that is busy.
+fn at_every_moment(missing: Option<u64>, work: impl Fn(&Scene<'_, '_>) + Sync) -> u64 {
+    let (mut same, mut later) = (0, 0);
+    with_manager(HostedConfig::new(64 * MIB).with_cpus(2), |machine, manager| {
+        manager.set_folio_policy(FolioPolicy::FRAMES);
+        machine.files().set_size(TEXT, HUGE);
+        let mut round = 0;
+        loop {
+            let file = manager.open(TEXT).expect("memory");
+            let [mm, other] = [(); 2].map(|()| manager.new_mm().expect("memory"));
+            mm.mmap(&private(&file, BASE, HUGE, RX)).unwrap();
+            other.mmap(&private(&file, BASE, HUGE, RW)).unwrap();
+            for page in (0..512).filter(|&page| Some(page / 16) != missing) {
+                mm.fault(VirtAddr(BASE + page * PAGE), Access::Read).unwrap();
+            }
+            let scene = Scene { machine, manager, mm: &mm, other: &other, file: &file };
+            let collapse = || {
+                let before = scene.seen();
+                let done = mm.collapse(VirtAddr(BASE), HUGE).expect("a mapping");
+                (done, before == scene.seen())
+            };
+            let held = held_up(machine, InterruptPlan::Nth(round), PATIENCE, || work(&scene), collapse);
+            let (done, unchanged) = held.second;
+            if held.in_time && done.refused(Refusal::Busy) > 0 {
+                same += u64::from(unchanged);
+                later += u64::from(!unchanged);
+            }
+            let after = mm.collapse(VirtAddr(BASE), HUGE).expect("a mapping");
+            assert_eq!(after.all_refused(), 0, "call {round}: {after:?}");
+            for each in [mm, other] {
+                each.switch_in();
+                check_text(machine, &each, BASE, 0..512);
+                each.switch_out();
+                each.validate().expect("broken address space");
+                each.exit();
+            }
+            assert_eq!(file.resident(), 512);
+            round += 1;
+            // From here on it is the same again and again.
+            if round > held.calls.min(400) {
+                break;
+            }
+        }
+        println!("{round} moments, {same} times nothing had changed, {later} times something had moved");
+    });
+    same
+}
+
+#[test]
+fn a_page_that_moves_is_in_the_way() {
+    let migrate = |scene: &Scene<'_, '_>| {
+        // Where it is in the block of its neighbours, that stays where it is.
+        if let Some(frame) = frame_at(scene.machine, scene.mm, BASE + 9 * PAGE) {
+            let _stays = scene.manager.migrate(frame);
+        }
+    };
+    assert!(at_every_moment(None, migrate) > 0);
+}
+
+#[test]
+fn a_page_that_is_read_is_in_the_way() {
+    let read = |scene: &Scene<'_, '_>| {
+        scene.other.fault(VirtAddr(BASE + 37 * PAGE), Access::Read).expect("a page of the file");
+    };
+    assert!(at_every_moment(Some(2), read) > 0);
+}
+
+#[test]
+fn a_leaf_that_is_replaced_is_in_the_way() {
+    let copy = |scene: &Scene<'_, '_>| {
+        let at = VirtAddr(BASE + 9 * PAGE);
+        scene.mm.switch_in();
+        scene.mm.mprotect(VirtAddr(BASE), HUGE, RW).expect("all of it");
+        scene.mm.fault(at, Access::Write).expect("memory");
+        // Copies stay small: it goes again.
+        scene.mm.madvise(at, PAGE, Advice::DontNeed).expect("mapped");
+        scene.mm.switch_out();
+    };
+    assert!(at_every_moment(None, copy) > 0);
+}
+
+/// One collapses a file at a time.
+#[test]
+fn a_file_that_another_collapses_is_in_the_way() {
+    let collapse = |scene: &Scene<'_, '_>| {
+        scene.other.collapse(VirtAddr(BASE), HUGE).expect("a mapping");
+    };
+    assert!(at_every_moment(None, collapse) > 0);
+}
+
+/// While a file is cut short, no leaf comes over what is cut off, also where somebody else makes the file longer again.
+#[test]
+fn what_is_being_cut_off_is_not_mapped_with_the_rest() {
+    let mut round = 0;
+    loop {
+        let mut calls = 0;
+        with_manager(HostedConfig::new(64 * MIB).with_cpus(2), |machine, manager| {
+            manager.set_folio_policy(FolioPolicy::FRAMES);
+            machine.files().set_size(TEXT, HUGE);
+            let file = manager.open(TEXT).expect("memory");
+            let [mm, other, third] = [(); 3].map(|()| manager.new_mm().expect("memory"));
+            for each in [&mm, &other, &third] {
+                each.mmap(&private(&file, BASE, HUGE, RX)).unwrap();
+            }
+            moved(&mm, BASE);
+            let grow = || {
+                machine.files().set_size(TEXT, HUGE);
+                // At the end of a moment at which it is short.
+                let _beyond = other.fault(VirtAddr(BASE + 3 * PAGE), Access::Read);
+            };
+            let truncate = || file.truncate(HUGE / 2).expect("the pager can");
+            calls = held_up(machine, InterruptPlan::Nth(round), PATIENCE, truncate, grow).calls;
+            machine.files().set_size(TEXT, HUGE);
+            third.fault(VirtAddr(BASE + 300 * PAGE), Access::Read).expect("the file is long again");
+            let page = |mm: &Space<'_>| {
+                let leaf = machine.probe(mm.root(), VirtAddr(BASE + 300 * PAGE))?;
+                Some(leaf.frame.add(300 % leaf.frames))
+            };
+            assert!(page(&third).is_some());
+            for each in [&mm, &other] {
+                assert!(page(each).is_none_or(|shown| Some(shown) == page(&third)), "call {round}");
+            }
+            [mm, other, third].into_iter().for_each(Space::exit);
+        });
+        round += 1;
+        // Later on pages that are cut off are dropped, one after the other.
+        if round > calls.min(100) {
+            break;
+        }
+    }
+    assert!(round > 10, "{round} moments");
+}

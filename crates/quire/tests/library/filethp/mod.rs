@@ -1,0 +1,15 @@
+//! Pages of files in leaves of 2 MiB: how they come together, how they are counted, and what takes them apart.
+
+mod busy;
+mod counts;
+mod failures;
+mod faults;
+mod handlers;
+mod moments;
+mod refusals;
+mod scan;
+mod stretches;
+mod support;
+mod threads;
+mod verbs;
+use crate::vm::world;

@@ -1,0 +1,387 @@
+//! What happens in the middle of a collapse, at every moment: memory goes bad, and a pager takes its time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use hosted::{Hosted, HostedConfig, InterruptPlan};
+use quire::addr::{Frame, VirtAddr};
+use quire::cpu::CpuId;
+use quire::error::{FaultError, MemoryFailureError};
+use quire::manager::{Failed, MemoryManager};
+use quire::vm::{Access, Advice, Collapsed, File, FolioPolicy, MemoryFailure, Refusal};
+
+use crate::common::{held_up, within};
+use crate::filethp::support::{
+    BASE, HUGE, PAGE, RX, TEXT, check, check_text, fill, frame_at, is_large, private, shared,
+};
+use crate::filethp::world::{MIB, Manager, Space, anonymous, load, with_manager};
+
+/// How long one waits for another, who may wait for a lock of his.
+const PATIENCE: Duration = Duration::from_millis(15);
+
+/// What is collapsed.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Pages {
+    /// Nameless memory, all of it there.
+    Nameless,
+    /// Nameless memory of which every third page was never touched.
+    Holes,
+    /// Text of which half must be read.
+    Text,
+}
+
+impl Pages {
+    fn touched(self) -> impl Iterator<Item = u64> {
+        (0..512).filter(move |page| match self {
+            Self::Nameless => true,
+            Self::Holes => page % 3 > 0,
+            Self::Text => *page < 256,
+        })
+    }
+
+    fn file<'m>(self, machine: &Hosted, manager: &'m Manager<'_>) -> File<'m, Hosted> {
+        if self == Self::Text {
+            machine.files().set_size(TEXT, HUGE);
+            return manager.open(TEXT).expect("memory");
+        }
+        manager.nameless(HUGE).expect("memory")
+    }
+
+    fn map(self, machine: &Hosted, mm: &Space<'_>, file: &File<'_, Hosted>) {
+        if self == Self::Text {
+            mm.mmap(&private(file, BASE, HUGE, RX)).unwrap();
+            check_text(machine, mm, BASE, self.touched());
+        } else {
+            mm.mmap(&shared(file, BASE, HUGE)).unwrap();
+            fill(machine, mm, BASE, self.touched());
+        }
+    }
+
+    /// Looks that all pages but one hold what they did.
+    fn check(self, machine: &Hosted, mm: &Space<'_>, lost: Option<u64>) {
+        let kept = (0..512).filter(|&page| Some(page) != lost);
+        match self {
+            Self::Text => check_text(machine, mm, BASE, kept),
+            _ => {
+                let (touched, holes): (Vec<_>, Vec<_>) =
+                    kept.partition(|page| self.touched().any(|one| one == *page));
+                check(machine, mm, BASE, touched.into_iter());
+                holes.iter().for_each(|page| assert_eq!(load(machine, mm, BASE + page * PAGE), Ok(0)));
+            }
+        }
+    }
+}
+
+/// What became of the frame that went bad, and of the collapse.
+struct Outcome {
+    /// Calls of the platform that the collapse made.
+    calls: u64,
+    failed: Result<Failed, MemoryFailureError>,
+    report: Collapsed,
+    /// Whether the failure was dealt with while the collapse stood still.
+    meanwhile: bool,
+}
+
+/// Collapses on CPU 0; at one of its calls of the platform this frame goes bad, which CPU 1 deals with.
+fn fail_at(
+    machine: &Hosted,
+    manager: &Manager<'_>,
+    mm: &Space<'_>,
+    plan: InterruptPlan,
+    bad: Frame,
+) -> Outcome {
+    let collapse = || {
+        mm.switch_in();
+        let report = mm.collapse(VirtAddr(BASE), HUGE).expect("a mapping");
+        mm.switch_out();
+        report
+    };
+    let fail = || {
+        if plan == InterruptPlan::Count { Err(MemoryFailureError::Busy) } else { manager.memory_failure(bad) }
+    };
+    let held = held_up(machine, plan, PATIENCE, collapse, fail);
+    Outcome { calls: held.calls, failed: held.second, report: held.first, meanwhile: held.in_time }
+}
+
+/// How often which of these came about.
+#[derive(Default, Debug)]
+struct Seen {
+    /// The frame was nobody's, and the collapse was refused.
+    refused: u64,
+    /// The block was marked before it was taken apart.
+    marked: u64,
+    /// The frame held a page, which was lost or dropped.
+    pages: u64,
+    /// The frame was being copied from, or changed hands.
+    busy: u64,
+}
+
+/// One collapse in a machine of its own in which this frame goes bad; and where its pages stand in the end.
+fn scene(
+    pages: Pages,
+    plan: InterruptPlan,
+    victim: impl Fn(&Hosted, &Space<'_>) -> Frame,
+) -> (Outcome, Option<Frame>) {
+    let machine = HostedConfig::new(64 * MIB).with_cpus(2).build().expect("the host refused a machine");
+    machine.run_on(CpuId(0), || {
+        let ranges = crate::common::ranges_of(&machine);
+        let manager = MemoryManager::new(&machine, &ranges, &Default::default()).expect("no manager");
+        manager.set_folio_policy(FolioPolicy::FRAMES);
+        manager.pages().drain_all();
+        let before = manager.meminfo().frames.used;
+        let (file, mm) = (pages.file(&machine, &manager), manager.new_mm().expect("memory"));
+        mm.switch_in();
+        pages.map(&machine, &mm, &file);
+        let bad = victim(&machine, &mm);
+        mm.switch_out();
+        let outcome = fail_at(&machine, &manager, &mm, plan, bad);
+        mm.switch_in();
+        let lost = look(&machine, &manager, &mm, pages, (&outcome, plan, bad));
+        let again = mm.collapse(VirtAddr(BASE), HUGE).expect("a mapping");
+        assert_eq!(again.last, lost.map(|_| Refusal::Lost), "{plan:?}: {again:?} after {:?}", outcome.failed);
+        pages.check(&machine, &mm, lost);
+        let first = frame_at(&machine, &mm, BASE);
+        mm.validate().expect("broken address space");
+        mm.switch_out();
+        mm.exit();
+        drop(file);
+        manager.validate().expect("broken at the end");
+        manager.pages().drain_all();
+        let after = manager.meminfo();
+        assert_eq!(after.frames.used, before + after.bad, "{plan:?}: only what is bad is lost");
+        machine.assert_clean();
+        (outcome, first)
+    })
+}
+
+/// Looks what is left, and tells of the failure again where it could not be seen to; the page that is lost.
+fn look(
+    machine: &Hosted,
+    manager: &Manager<'_>,
+    mm: &Space<'_>,
+    pages: Pages,
+    (outcome, plan, bad): (&Outcome, InterruptPlan, Frame),
+) -> Option<u64> {
+    if plan == InterruptPlan::Count {
+        assert_eq!(outcome.report.all_refused(), 0, "{:?}", outcome.report);
+        return None;
+    }
+    // Before anything is touched again.
+    let place = (0..512).find(|page| frame_at(machine, mm, BASE + page * PAGE) == Some(bad));
+    let failed = match outcome.failed {
+        Err(MemoryFailureError::Busy) => {
+            let at_last = manager.memory_failure(bad);
+            assert!(at_last.is_ok(), "{plan:?}: {at_last:?}");
+            at_last
+        }
+        failed => {
+            assert_eq!(place, None, "{plan:?}: what went bad, {failed:?}, is mapped");
+            failed
+        }
+    };
+    assert_eq!(manager.pages().bad_frames(), 1, "{plan:?}: {failed:?} after {:?}", outcome.report);
+    let lost = match failed {
+        Ok(Failed::Memory(MemoryFailure::PageLost)) => {
+            (0..512).find(|page| load(machine, mm, BASE + page * PAGE) == Err(FaultError::Poisoned))
+        }
+        // In a folio of whole blocks it is lost when that is free: by now.
+        Ok(Failed::Memory(MemoryFailure::Free | MemoryFailure::Dropped | MemoryFailure::Marked)) => None,
+        failed => panic!("{plan:?}: {failed:?}"),
+    };
+    assert_eq!(lost.is_some(), failed == Ok(Failed::Memory(MemoryFailure::PageLost)));
+    manager.pages().drain_all();
+    assert!(manager.pages().is_bad(bad));
+    pages.check(machine, mm, lost);
+    let there = (0..512).find(|page| frame_at(machine, mm, BASE + page * PAGE) == Some(bad));
+    assert_eq!(there, None, "{plan:?}: a bad frame is a page");
+    lost
+}
+
+/// Lets a frame go bad at every `early`-th moment, and at every `late`-th of the last, in which pages move.
+fn at_moments(pages: Pages, (early, late): (usize, usize), victims: &[Victim]) -> Seen {
+    const MOVING: u64 = 450;
+    let (counted, block) = scene(pages, InterruptPlan::Count, |_, _| Frame(0));
+    let moving = counted.calls - MOVING;
+    let moments = (0..moving).step_by(early).chain((moving..counted.calls).step_by(late));
+    let mut seen = Seen::default();
+    for (number, moment) in moments.enumerate() {
+        let victim = victims[number % victims.len()];
+        let (outcome, _) = scene(pages, InterruptPlan::Nth(moment), |machine, mm| match victim {
+            Victim::Target(page) => block.expect("mapped").add(page),
+            Victim::Source(page) => frame_at(machine, mm, BASE + page * PAGE).expect("mapped"),
+        });
+        let refused = outcome.report.all_refused() > 0;
+        match outcome.failed {
+            Ok(Failed::Memory(MemoryFailure::Free)) => seen.refused += u64::from(refused),
+            Ok(Failed::Memory(MemoryFailure::Marked)) => seen.marked += u64::from(refused),
+            Ok(Failed::Memory(_)) => seen.pages += u64::from(outcome.meanwhile),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => {
+                assert_eq!(error, MemoryFailureError::Busy, "moment {moment}, {victim:?}");
+                seen.busy += 1;
+            }
+        }
+    }
+    println!("{pages:?}: {} calls, {seen:?}", counted.calls);
+    seen
+}
+
+/// What goes bad.
+#[derive(Clone, Copy, Debug)]
+enum Victim {
+    /// The frame that this page goes to.
+    Target(u64),
+    /// The frame that it comes from.
+    Source(u64),
+}
+
+/// Memory that goes bad in the block that is being filled was nobody's yet, or is a page's: nothing is lost but that (invariants 1
+/// and 8).
+#[test]
+fn memory_goes_bad_where_pages_go_to() {
+    let last = [Victim::Target(511)];
+    let each = [Victim::Target(0), Victim::Target(255), Victim::Target(256), Victim::Target(511)];
+    let seen = at_moments(Pages::Nameless, (1, 4), &last);
+    assert!(seen.refused > 20 && seen.marked > 0, "{seen:?}");
+    let seen = at_moments(Pages::Nameless, (5, 7), &each);
+    assert!(seen.refused > 0 && seen.pages > 0, "{seen:?}");
+    let seen = at_moments(Pages::Holes, (61, 13), &each);
+    assert!(seen.refused > 5 && seen.pages > 1, "{seen:?}");
+    let seen = at_moments(Pages::Text, (97, 11), &each);
+    assert!(seen.refused > 5 && seen.pages > 0, "{seen:?}");
+}
+
+/// The same where pages come from: what moves just now is busy, and no reason to stop the machine.
+#[test]
+fn memory_goes_bad_where_pages_come_from() {
+    let victims = [Victim::Source(3), Victim::Source(200), Victim::Source(64)];
+    let seen = at_moments(Pages::Nameless, (5, 5), &victims);
+    assert!(seen.busy > 0 && seen.pages > 1, "{seen:?}");
+    let seen = at_moments(Pages::Text, (97, 17), &victims);
+    assert!(seen.pages > 1, "{seen:?}");
+}
+
+/// A pager may take its time, and so nobody who wants an address space waits for it: it is never held for writing meanwhile.
+#[test]
+fn nobody_waits_for_an_address_space_while_a_pager_is_asked() {
+    with_manager(HostedConfig::new(64 * MIB).with_cpus(2), |machine, manager| {
+        manager.set_folio_policy(FolioPolicy::FRAMES);
+        let file = Pages::Text.file(machine, manager);
+        let spaces = [(); 2].map(|()| manager.new_mm().expect("memory"));
+        for mm in &spaces {
+            mm.mmap(&private(&file, BASE, HUGE, RX)).unwrap();
+            mm.mmap(&anonymous(BASE + 4 * HUGE, PAGE)).unwrap();
+        }
+        spaces[1].mlock(VirtAddr(BASE), HUGE, false).unwrap();
+        let reached = |word: &AtomicU64, number| word.load(Ordering::SeqCst) >= number;
+        // How often the pager was asked, how often all were served meanwhile, and how often not.
+        let [asked, served, waited] = [(); 3].map(|()| Arc::new(AtomicU64::new(0)));
+        let (slow, collapsing) = ((asked.clone(), served.clone(), waited.clone()), thread::current().id());
+        machine.files().set_slow_sizes(move || {
+            if thread::current().id() == collapsing {
+                let number = slow.0.fetch_add(1, Ordering::SeqCst) + 1;
+                let late = !within(Duration::from_secs(2), || reached(&slow.1, number));
+                slow.2.fetch_add(u64::from(late), Ordering::SeqCst);
+            }
+        });
+        thread::scope(|scope| {
+            let server = scope.spawn(|| {
+                machine.run_on(CpuId(1), || {
+                    for number in 1.. {
+                        if !within(Duration::from_secs(30), || reached(&asked, number))
+                            || asked.load(Ordering::SeqCst) == u64::MAX
+                        {
+                            return;
+                        }
+                        for mm in &spaces {
+                            mm.fault(VirtAddr(BASE + 4 * HUGE), Access::Read).expect("memory");
+                        }
+                        served.store(number, Ordering::SeqCst);
+                    }
+                });
+            });
+            let report = spaces[0].collapse(VirtAddr(BASE), HUGE).expect("a mapping");
+            assert_eq!(report.copied, 1, "{report:?}");
+            assert!(asked.swap(u64::MAX, Ordering::SeqCst) > 0, "the pager was never asked");
+            server.join().expect("CPU 1 is done");
+        });
+        assert_eq!(waited.load(Ordering::SeqCst), 0, "somebody had to wait for the pager");
+        machine.files().set_slow_sizes(|| ());
+        for mm in spaces {
+            mm.switch_in();
+            assert!(is_large(machine, &mm, BASE));
+            mm.validate().expect("broken address space");
+            mm.switch_out();
+            mm.exit();
+        }
+    });
+}
+
+/// Pages that are cut off come back with no large leaf, at whatever moment somebody touches one that stays (invariant 3).
+#[test]
+fn a_fault_while_pages_are_cut_off_maps_none_of_them() {
+    // In which the pages are cut off and unmapped, and the first of them go.
+    const MOMENTS: u64 = 40;
+    with_manager(HostedConfig::new(64 * MIB).with_cpus(2), |machine, manager| {
+        manager.set_folio_policy(FolioPolicy::FRAMES);
+        let mut meanwhile = 0;
+        for moment in 0..MOMENTS {
+            let (file, mm) = (manager.nameless(HUGE).unwrap(), manager.new_mm().expect("memory"));
+            mm.switch_in();
+            Pages::Nameless.map(machine, &mm, &file);
+            crate::filethp::support::moved(&mm, BASE);
+            mm.madvise(VirtAddr(BASE), HUGE, Advice::DontNeed).unwrap();
+            mm.switch_out();
+            let truncate = || file.truncate(100 * PAGE).expect("it is nameless");
+            let fault = || mm.fault(VirtAddr(BASE), Access::Read).map(drop).expect("it stays");
+            let held = held_up(machine, InterruptPlan::Nth(moment), PATIENCE, truncate, fault);
+            meanwhile += u64::from(held.in_time);
+            mm.switch_in();
+            assert_eq!(frame_at(machine, &mm, BASE + 300 * PAGE), None, "moment {moment}");
+            assert_eq!(mm.fault(VirtAddr(BASE + 300 * PAGE), Access::Read), Err(FaultError::BeyondEnd));
+            check(machine, &mm, BASE, 0..100);
+            mm.validate().expect("broken address space");
+            mm.switch_out();
+            mm.exit();
+        }
+        assert!(meanwhile > 5, "at {meanwhile} of {MOMENTS} moments");
+    });
+}
+
+/// Collapses locked pages, of which all but the first 100 are cut off when this is at one of its calls of the platform. How many there
+/// were, and whether the file was short while the collapse stood still.
+fn cut_off_at(machine: &Hosted, manager: &Manager<'_>, moment: u64) -> (u64, bool) {
+    let (file, mm) = (manager.nameless(HUGE).unwrap(), manager.new_mm().expect("memory"));
+    mm.switch_in();
+    Pages::Nameless.map(machine, &mm, &file);
+    mm.mlock(VirtAddr(BASE), HUGE, false).expect("it is there");
+    mm.switch_out();
+    let collapse = || _ = mm.collapse(VirtAddr(BASE), HUGE);
+    let truncate = || file.truncate(100 * PAGE).expect("it is nameless");
+    let held = held_up(machine, InterruptPlan::Nth(moment), PATIENCE, collapse, truncate);
+    mm.switch_in();
+    for page in 100..512 {
+        assert_eq!(frame_at(machine, &mm, BASE + page * PAGE), None, "page {page}, moment {moment}");
+    }
+    check(machine, &mm, BASE, 0..100);
+    mm.validate().expect("broken address space");
+    mm.switch_out();
+    mm.exit();
+    (held.calls, held.in_time)
+}
+
+/// What a collapse moved is mapped again where it is locked, but not what was cut off meanwhile (invariant 2).
+#[test]
+fn what_is_cut_off_meanwhile_is_not_mapped_again_for_its_lock() {
+    with_manager(HostedConfig::new(64 * MIB).with_cpus(2), |machine, manager| {
+        manager.set_folio_policy(FolioPolicy::FRAMES);
+        let (calls, _) = cut_off_at(machine, manager, u64::MAX);
+        let moments = (0..calls).step_by((calls / 150) as usize);
+        let came = moments.filter(|&moment| cut_off_at(machine, manager, moment).1).count();
+        // At the others whoever cuts it short waits for busy pages, or for the closed file.
+        println!("of {calls} calls, {came} times the file was cut short while the collapse stood still");
+        assert!(came > 0);
+    });
+}

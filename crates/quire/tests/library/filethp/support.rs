@@ -1,0 +1,142 @@
+//! What the tests of large leaves onto pages of files look at.
+
+use hosted::{Hosted, HostedConfig, SyntheticFiles};
+use quire::addr::{Frame, FrameRange, VirtAddr};
+use quire::arch::Protection;
+use quire::platform::FileId;
+use quire::vm::{Backing, Collapsed, File, FolioPolicy, MapRequest, Placement, Refusal, Sharing};
+
+use crate::filethp::world::{MIB, Manager, Space, load, run, store, with_manager};
+
+pub(crate) const PAGE: u64 = 4096;
+pub(crate) const HUGE: u64 = 2 * MIB;
+pub(crate) const BASE: u64 = 0x4000_0000;
+/// A file with a backing store.
+pub(crate) const TEXT: FileId = FileId(7);
+pub(crate) const RX: Protection = Protection::READ.union(Protection::EXEC);
+
+/// A machine of 64 MiB on which nothing but a collapse makes anything large.
+pub(crate) fn frames(test: impl FnOnce(&Hosted, &Manager<'_>)) {
+    with_manager(HostedConfig::new(64 * MIB), |machine, manager| {
+        manager.set_folio_policy(FolioPolicy::FRAMES);
+        test(machine, manager);
+    });
+}
+
+/// The same with an address space that shows 4 MiB of nameless memory at [`BASE`], the first 2 MiB of it filled.
+pub(crate) fn nameless(test: impl FnOnce(&Hosted, &Manager<'_>, &Space<'_>, &File<'_, Hosted>)) {
+    frames(|machine, manager| {
+        let file = manager.nameless(2 * HUGE).expect("memory");
+        run(manager, |mm| {
+            mm.mmap(&shared(&file, BASE, 2 * HUGE)).unwrap();
+            fill(machine, mm, BASE, 0..512);
+            test(machine, manager, mm, &file);
+        });
+    });
+}
+
+/// The same with 4 MiB of a file's text, mapped privately for reading and executing, and read.
+pub(crate) fn text(test: impl FnOnce(&Hosted, &Manager<'_>, &Space<'_>, &File<'_, Hosted>)) {
+    frames(|machine, manager| {
+        machine.files().set_size(TEXT, 2 * HUGE);
+        let file = manager.open(TEXT).expect("memory");
+        run(manager, |mm| {
+            mm.mmap(&private(&file, BASE, 2 * HUGE, RX)).unwrap();
+            check_text(machine, mm, BASE, 0..512);
+            test(machine, manager, mm, &file);
+        });
+    });
+}
+
+/// A shared mapping of a file that can store, at a fixed address.
+pub(crate) fn shared<'a>(file: &'a File<'_, Hosted>, addr: u64, len: u64) -> MapRequest<'a> {
+    MapRequest {
+        addr: VirtAddr(addr),
+        len,
+        prot: crate::filethp::world::RW,
+        placement: Placement::Fixed,
+        sharing: Sharing::Shared,
+        backing: Backing::File { file, page_offset: 0 },
+        ..MapRequest::default()
+    }
+}
+
+/// A private one.
+pub(crate) fn private<'a>(
+    file: &'a File<'_, Hosted>,
+    addr: u64,
+    len: u64,
+    prot: Protection,
+) -> MapRequest<'a> {
+    MapRequest { sharing: Sharing::Private, prot, ..shared(file, addr, len) }
+}
+
+/// What a page of nameless memory holds in every test.
+pub(crate) fn word(page: u64) -> u64 {
+    page.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1
+}
+
+pub(crate) fn fill(machine: &Hosted, mm: &Space<'_>, base: u64, pages: impl Iterator<Item = u64>) {
+    pages.for_each(|page| store(machine, mm, base + page * PAGE, word(page)).expect("memory"));
+}
+
+/// Looks that these pages, shown from `base` on, hold what [`fill`] stored.
+pub(crate) fn check(machine: &Hosted, mm: &Space<'_>, base: u64, pages: impl Iterator<Item = u64>) {
+    pages.for_each(|page| assert_eq!(load(machine, mm, base + page * PAGE), Ok(word(page)), "page {page}"));
+}
+
+/// Looks that these pages of [`TEXT`], shown from `base` on, hold what the file does.
+pub(crate) fn check_text(machine: &Hosted, mm: &Space<'_>, base: u64, pages: impl Iterator<Item = u64>) {
+    for page in pages {
+        let bytes: [u8; 8] =
+            core::array::from_fn(|at| SyntheticFiles::pristine_byte(TEXT, page * PAGE + at as u64));
+        let seen = load(machine, mm, base + page * PAGE).expect("a page of the file");
+        assert_eq!(seen.to_le_bytes(), bytes, "page {page}");
+    }
+}
+
+/// Whether one leaf of 2 MiB maps an address.
+pub(crate) fn is_large(machine: &Hosted, mm: &Space<'_>, addr: u64) -> bool {
+    machine.probe(mm.root(), VirtAddr(addr)).is_some_and(|leaf| leaf.frames == 512)
+}
+
+/// The frame that an address is mapped to.
+pub(crate) fn frame_at(machine: &Hosted, mm: &Space<'_>, addr: u64) -> Option<Frame> {
+    machine.probe(mm.root(), VirtAddr(addr)).map(|leaf| leaf.frame)
+}
+
+/// Collapses the first 2 MiB at `base`, whose pages must move.
+pub(crate) fn moved(mm: &Space<'_>, base: u64) {
+    let report = mm.collapse(VirtAddr(base), HUGE).expect("a mapping");
+    assert_eq!((report.copied, report.all_refused()), (1, 0), "{report:?}");
+}
+
+/// Collapses 2 MiB, which must be refused for this reason.
+pub(crate) fn refused(mm: &Space<'_>, base: u64, why: Refusal) {
+    let report: Collapsed = mm.collapse(VirtAddr(base), HUGE).expect("a mapping");
+    assert_eq!((report.all_refused(), report.last), (1, Some(why)));
+}
+
+/// Looks that each of the 512 frames from `first` on is mapped as often as is said, by what counts leaves, and by what looks at
+/// page tables.
+pub(crate) fn counts(manager: &Manager<'_>, first: Frame, spaces: impl Fn(u64) -> u64) {
+    let mut shown = 0;
+    manager.kpagecount(FrameRange::new(first, 512), |frames, count| {
+        for frame in frames.start.0..frames.end().0 {
+            let at = frame - first.0;
+            assert_eq!(count, spaces(at), "page {at}");
+            assert_eq!(manager.pages().mapcount(Frame(frame)), count);
+            shown += 1;
+        }
+    });
+    assert_eq!(shown, 512);
+}
+
+/// Runs something in another address space, and comes back.
+pub(crate) fn inside(mm: &Space<'_>, other: &Space<'_>, work: impl FnOnce()) {
+    mm.switch_out();
+    other.switch_in();
+    work();
+    other.switch_out();
+    mm.switch_in();
+}

@@ -1,0 +1,49 @@
+//! Answers at the edges: a group that is not there, a file system without limits, a task that dies as its work is done.
+
+#[path = "../clear/machine.rs"]
+#[expect(dead_code, reason = "what it writes down is for other tests")]
+mod machine;
+
+use quire::cpu::CpuId;
+use quire::hugetlb::{Charge, GroupCounters, HugeFsLimits, HugeGroup, HugePools, HugeSize, Stopped};
+use quire::page_alloc::{AllocatorConfig, PageAllocator};
+
+use crate::common::ranges_of;
+use crate::hugetlb::support::{BOTH, GIB, two_nodes};
+
+#[test]
+fn no_group_has_no_limit_and_nothing_charged() {
+    let pools = HugePools::new();
+    for size in HugeSize::ALL {
+        let shown = pools.group_counters(HugeGroup::NONE, size, Charge::Usage);
+        assert_eq!(shown, GroupCounters { current: 0, max: u64::MAX, failures: 0 });
+    }
+}
+
+#[test]
+fn a_file_system_without_limits_keeps_nothing() {
+    assert_eq!(HugeFsLimits::default(), HugeFsLimits { max: u64::MAX, min: 0 });
+}
+
+/// What was asked for is done: that the task dies meanwhile interrupts nothing.
+#[test]
+fn a_task_that_dies_with_its_last_page_was_not_interrupted() {
+    let hosted = two_nodes(3 * GIB).build().expect("the host refused a machine");
+    let machine = machine::Watched::new(&hosted);
+    hosted.run_on(CpuId(0), || {
+        let pages = PageAllocator::new(&machine, &ranges_of(&hosted), AllocatorConfig::default()).unwrap();
+        let pools = HugePools::new();
+        assert_eq!(pools.resize(&pages, HugeSize::Size1G, BOTH, 2).after, 2);
+        machine.dies_after(Some(0));
+        let done = pools.demote(&pages, BOTH, 1);
+        assert_eq!((done.done, done.stopped), (1, None));
+        let done = pools.demote(&pages, BOTH, 2);
+        assert_eq!((done.done, done.stopped), (1, Some(Stopped::Interrupted)));
+        machine.dies_after(None);
+        for size in HugeSize::ALL {
+            let _ = pools.resize(&pages, size, BOTH, 0);
+        }
+        pools.validate(&pages).unwrap();
+        pages.validate().unwrap();
+    });
+}

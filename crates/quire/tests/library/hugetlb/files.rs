@@ -1,0 +1,421 @@
+//! Files of huge pages: sharing, private copies, sizes, holes, limits of file systems, and who pays.
+
+use hosted::FailurePlan;
+use quire::addr::VirtAddr;
+use quire::error::{FaultError, MmError};
+use quire::hugetlb::{Charge, HugeFsError, HugeFsInfo, HugeFsLimits, HugeGroup, HugeSize::Size2M};
+use quire::vm::{Advice, MapRequest, Placement, Sharing};
+
+use crate::hugetlb::world::{
+    BASE, HUGE, Manager, R, fork, free_and_promised, load, of_file, private, run, store, with_huge, within,
+};
+
+use Sharing::{Private, Shared};
+
+#[test]
+fn a_file_is_the_same_for_all_who_map_it() {
+    with_huge(6, |machine, manager| {
+        let file = manager.huge_file(Size2M, 4 * HUGE).unwrap();
+        run(manager, |mm| {
+            mm.mmap(&of_file(&file, Shared, BASE, (0, 4))).unwrap();
+            mm.mmap(&of_file(&file, Shared, BASE + 16 * HUGE, (1, 3))).unwrap();
+            assert_eq!(free_and_promised(manager), (6, 4), "once for each page");
+            store(machine, mm, BASE + HUGE, 1).unwrap();
+            assert_eq!(load(machine, mm, BASE + 16 * HUGE), Ok(1));
+            mm.munmap(VirtAddr(BASE), 4 * HUGE).unwrap();
+            mm.munmap(VirtAddr(BASE + 16 * HUGE), 3 * HUGE).unwrap();
+            assert_eq!(free_and_promised(manager), (5, 3), "promises are the file's");
+        });
+        assert_eq!(file.huge_pages(), (1, 3));
+        run(manager, |mm| {
+            mm.mmap(&of_file(&file, Shared, BASE, (0, 4))).unwrap();
+            assert_eq!(load(machine, mm, BASE + HUGE), Ok(1), "it outlives its mappings");
+        });
+        drop(file);
+        assert_eq!(free_and_promised(manager), (6, 0));
+    });
+}
+
+#[test]
+fn private_mappings_see_the_file_until_they_store() {
+    with_huge(6, |machine, manager| {
+        let file = manager.huge_file(Size2M, 3 * HUGE).unwrap();
+        run(manager, |mm| {
+            mm.mmap(&of_file(&file, Shared, BASE, (0, 3))).unwrap();
+            store(machine, mm, BASE, 1).unwrap();
+            store(machine, mm, BASE + HUGE, 2).unwrap();
+            let own = BASE + 16 * HUGE;
+            mm.mmap(&of_file(&file, Private, own, (0, 3))).unwrap();
+            assert_eq!(free_and_promised(manager), (4, 4));
+            assert_eq!(load(machine, mm, own), Ok(1));
+            store(machine, mm, BASE, 3).unwrap();
+            assert_eq!(load(machine, mm, own), Ok(3));
+            // After a load, and without one.
+            store(machine, mm, own + 8, 4).unwrap();
+            store(machine, mm, own + HUGE + 8, 5).unwrap();
+            assert_eq!(free_and_promised(manager), (2, 2));
+            store(machine, mm, BASE, 6).unwrap();
+            assert_eq!((load(machine, mm, own), load(machine, mm, own + 8)), (Ok(3), Ok(4)));
+            assert_eq!((load(machine, mm, own + HUGE), load(machine, mm, own + HUGE + 8)), (Ok(2), Ok(5)));
+            assert_eq!(load(machine, mm, BASE + 8), Ok(0), "the file has none of it");
+            // What the file has not is the mapping's own at once.
+            assert_eq!(load(machine, mm, own + 2 * HUGE), Ok(0));
+            assert_eq!((free_and_promised(manager), file.huge_pages()), ((1, 1), (2, 1)));
+            // Given back, the file shows again.
+            mm.madvise(VirtAddr(own), HUGE, Advice::DontNeed).unwrap();
+            assert_eq!(load(machine, mm, own), Ok(6));
+            // Stores to pages of files are taken over by the child, and copied by both.
+            let child = fork(mm);
+            store(machine, mm, own, 7).unwrap();
+            mm.switch_out();
+            within(&child, || assert_eq!(load(machine, &child, own), Ok(6)));
+            mm.switch_in();
+        });
+    });
+}
+
+#[test]
+fn sizes_end_mappings_and_pages_behind_go_back() {
+    with_huge(8, |machine, manager| {
+        let file = manager.huge_file(Size2M, 4 * HUGE).unwrap();
+        run(manager, |mm| {
+            let own = BASE + 16 * HUGE;
+            mm.mmap(&of_file(&file, Shared, BASE, (0, 4))).unwrap();
+            mm.mmap(&MapRequest { prot: R, ..of_file(&file, Private, own, (0, 4)) }).unwrap();
+            mm.mprotect(VirtAddr(own), 4 * HUGE, crate::hugetlb::world::RW).unwrap();
+            (0..3).for_each(|page| store(machine, mm, BASE + page * HUGE, page + 1).unwrap());
+            store(machine, mm, own + 2 * HUGE, 9).unwrap();
+            let child = fork(mm);
+            assert_eq!(free_and_promised(manager), (4, 1 + 3));
+            assert_eq!(file.truncate(HUGE + 4096), Err(MmError::Invalid));
+            file.truncate(HUGE).unwrap();
+            // Pages and promises behind the end; the private copy's promise holds again, though a child had it.
+            assert_eq!(free_and_promised(manager), (7, 4));
+            assert_eq!(file.huge_pages(), (1, 0));
+            assert_eq!(load(machine, mm, BASE + HUGE), Err(FaultError::BeyondEnd));
+            assert_eq!(store(machine, mm, own + 2 * HUGE, 1), Err(FaultError::BeyondEnd));
+            assert_eq!(load(machine, mm, BASE), Ok(1));
+            assert_eq!(mm.rss().huge, 512);
+            file.truncate(4 * HUGE).unwrap();
+            assert_eq!(load(machine, mm, BASE + HUGE), Ok(0));
+            store(machine, mm, own + 2 * HUGE, 1).unwrap();
+            mm.switch_out();
+            within(&child, || assert_eq!(load(machine, &child, own + 2 * HUGE), Ok(0)));
+            mm.switch_in();
+        });
+    });
+}
+
+/// Regression: two mappings of the pages that go, in one address space. Unmapping the second waited for the busy entries
+/// that unmapping the first had left to be flushed.
+#[test]
+fn pages_that_are_mapped_twice_go_as_well() {
+    with_huge(5, |machine, manager| {
+        let file = manager.huge_file(Size2M, 2 * HUGE).unwrap();
+        run(manager, |mm| {
+            for (at, sharing) in [(0, Private), (2, Private), (8, Shared)] {
+                mm.mmap(&of_file(&file, sharing, BASE + at * HUGE, (1, 1))).unwrap();
+                mm.mmap(&of_file(&file, sharing, BASE + (at + 1) * HUGE, (1, 1))).unwrap();
+                (at..at + 2).for_each(|place| store(machine, mm, BASE + place * HUGE, 1).unwrap());
+            }
+            file.truncate(HUGE).unwrap();
+            assert_eq!(free_and_promised(manager), (5, 4));
+        });
+    });
+}
+
+/// As on hugetlbfs, a mapping that can be stored to makes its file as long as it is.
+#[test]
+fn a_mapping_makes_its_file_longer() {
+    with_huge(4, |machine, manager| {
+        let file = manager.huge_file(Size2M, 0).unwrap();
+        run(manager, |mm| {
+            mm.mmap(&MapRequest { prot: R, ..of_file(&file, Shared, BASE, (0, 1)) }).unwrap();
+            assert_eq!(load(machine, mm, BASE), Err(FaultError::BeyondEnd));
+            mm.mmap(&of_file(&file, Shared, BASE + 8 * HUGE, (2, 1))).unwrap();
+            assert_eq!(load(machine, mm, BASE), Ok(0));
+            store(machine, mm, BASE + 8 * HUGE, 1).unwrap();
+            // A part that starts off a page.
+            let mut odd = of_file(&file, Shared, BASE + 12 * HUGE, (0, 1));
+            odd.backing = quire::vm::Backing::File { file: &file, page_offset: 1 };
+            assert_eq!(mm.mmap(&odd), Err(MmError::Invalid));
+            let other = MapRequest {
+                huge: Some(quire::hugetlb::HugeSize::Size1G),
+                ..of_file(&file, Shared, BASE, (0, 1))
+            };
+            assert_eq!(mm.mmap(&other), Err(MmError::Invalid), "a file has the pages that it has");
+        });
+    });
+}
+
+#[test]
+fn holes_give_back_whole_pages_and_clear_the_rest() {
+    with_huge(6, |machine, manager| {
+        let file = manager.huge_file(Size2M, 4 * HUGE).unwrap();
+        run(manager, |mm| {
+            let own = BASE + 16 * HUGE;
+            mm.mmap(&of_file(&file, Shared, BASE, (0, 4))).unwrap();
+            mm.mmap(&of_file(&file, Private, own, (1, 1))).unwrap();
+            store(machine, mm, own, 9).unwrap();
+            for page in 0..3 {
+                for word in [0, 4096, HUGE / 2, HUGE - 8] {
+                    store(machine, mm, BASE + page * HUGE + word, 1).unwrap();
+                }
+            }
+            assert_eq!(free_and_promised(manager), (2, 1));
+            file.punch_hole(4099..2 * HUGE + 4096).unwrap();
+            assert_eq!(file.huge_pages(), (2, 1));
+            assert_eq!(free_and_promised(manager), (4, 2), "the private copy went, and is promised again");
+            assert_eq!(load(machine, mm, own), Ok(0));
+            let word = |at: u64| load(machine, mm, BASE + at).unwrap();
+            assert_eq!([0, 4096, HUGE / 2, HUGE - 8].map(word), [1, 1, 0, 0], "byte for byte");
+            assert_eq!([2 * HUGE, 2 * HUGE + 4096].map(word), [0, 1]);
+            // Inside of one page, and over a promise alone.
+            file.punch_hole(2 * HUGE + 4097..2 * HUGE + 8192).unwrap();
+            assert_eq!(word(2 * HUGE + 4096), 1);
+            file.punch_hole(2 * HUGE + HUGE / 2..4 * HUGE).unwrap();
+            assert_eq!([HUGE / 2, HUGE - 8].map(|at| word(2 * HUGE + at)), [0, 0]);
+            // Whoever stores into a hole takes what nobody was promised.
+            assert_eq!(free_and_promised(manager), (3, 0));
+            store(machine, mm, BASE + HUGE, 5).unwrap();
+            assert_eq!(free_and_promised(manager), (2, 0));
+        });
+        let backwards = std::ops::Range { start: HUGE + 5, end: HUGE + 3 };
+        for range in [HUGE..HUGE, backwards] {
+            assert_eq!(file.punch_hole(range.clone()), Err(MmError::Invalid));
+            assert_eq!(file.allocate(range), Err(MmError::Invalid));
+        }
+        let nameless = manager.nameless(4096).unwrap();
+        assert_eq!(nameless.punch_hole(0..4096), Err(MmError::Invalid));
+    });
+}
+
+#[test]
+fn pages_are_allocated_ahead() {
+    with_huge(3, |machine, manager| {
+        let file = manager.huge_file(Size2M, 0).unwrap();
+        file.allocate(HUGE + 1..2 * HUGE + 1).unwrap();
+        assert_eq!((file.huge_pages(), free_and_promised(manager)), ((2, 0), (1, 0)));
+        assert_eq!(file.allocate(0..5 * HUGE), Err(MmError::NoMemory));
+        assert_eq!((file.huge_pages(), free_and_promised(manager)), ((3, 0), (0, 0)), "those before stay");
+        run(manager, |mm| {
+            mm.mmap(&of_file(&file, Shared, BASE, (0, 3))).unwrap();
+            assert_eq!(load(machine, mm, BASE + 2 * HUGE), Ok(0));
+            assert_eq!(mm.mmap(&of_file(&file, Shared, BASE, (3, 1))), Err(MmError::NoMemory));
+            assert_eq!(load(machine, mm, BASE), Ok(0), "what was there is there");
+        });
+    });
+}
+
+fn used_and_kept(fs: &quire::vm::HugeFs<'_, hosted::Hosted>) -> (u64, u64) {
+    let HugeFsInfo { used, kept, .. } = fs.info();
+    (used, kept)
+}
+
+#[test]
+fn a_file_system_has_no_more_than_its_size_and_no_less_than_its_minimum() {
+    with_huge(10, |machine, manager| {
+        let limits = HugeFsLimits { max: 4, min: 2 };
+        assert_eq!(
+            manager.huge_fs(Size2M, HugeFsLimits { max: 1, min: 2 }).err(),
+            Some(HugeFsError::BadLimits)
+        );
+        assert_eq!(
+            manager.huge_fs(Size2M, HugeFsLimits { min: 11, ..HugeFsLimits::default() }).err(),
+            Some(HugeFsError::NoPages)
+        );
+        let fs = manager.huge_fs(Size2M, limits).unwrap();
+        assert_eq!((free_and_promised(manager), used_and_kept(&fs)), ((10, 2), (0, 2)));
+        let file = fs.create(8 * HUGE).unwrap();
+        run(manager, |mm| {
+            mm.mmap(&of_file(&file, Shared, BASE, (0, 3))).unwrap();
+            assert_eq!((free_and_promised(manager), used_and_kept(&fs)), ((10, 3), (3, 0)));
+            assert_eq!(mm.mmap(&of_file(&file, Shared, BASE + 8 * HUGE, (3, 2))), Err(MmError::NoMemory));
+            assert_eq!((free_and_promised(manager), used_and_kept(&fs)), ((10, 3), (3, 0)));
+            let loose = MapRequest { noreserve: true, ..of_file(&file, Shared, BASE + 8 * HUGE, (3, 2)) };
+            mm.mmap(&loose).unwrap();
+            store(machine, mm, BASE + 8 * HUGE, 1).unwrap();
+            assert_eq!(store(machine, mm, BASE + 9 * HUGE, 1), Err(FaultError::NoHugePage));
+            assert_eq!((free_and_promised(manager), used_and_kept(&fs)), ((9, 3), (4, 0)));
+            (0..3).for_each(|page| store(machine, mm, BASE + page * HUGE, 1).unwrap());
+            file.truncate(HUGE).unwrap();
+            assert_eq!(
+                (free_and_promised(manager), used_and_kept(&fs)),
+                ((9, 1), (1, 1)),
+                "some are kept again"
+            );
+            // Private mappings count as well, used or not.
+            mm.mmap(&of_file(&file, Private, BASE + 16 * HUGE, (0, 3))).unwrap();
+            store(machine, mm, BASE + 16 * HUGE, 1).unwrap();
+            assert_eq!((free_and_promised(manager), used_and_kept(&fs)), ((8, 2), (4, 0)));
+            assert_eq!(mm.mmap(&of_file(&file, Private, BASE + 32 * HUGE, (0, 1))), Err(MmError::NoMemory));
+        });
+        assert_eq!((free_and_promised(manager), used_and_kept(&fs)), ((9, 1), (1, 1)));
+        // A handle that goes leaves its files alone.
+        drop(fs);
+        assert_eq!(free_and_promised(manager), (9, 0));
+        drop(file);
+    });
+}
+
+/// The whole minimum is kept for the file system again when a private mapping has used all of it.
+#[test]
+fn what_goes_back_is_kept_for_its_file_system() {
+    with_huge(2, |machine, manager| {
+        let fs = manager.huge_fs(Size2M, HugeFsLimits { max: 2, min: 2 }).unwrap();
+        let file = fs.create(2 * HUGE).unwrap();
+        for noreserve in [false, true] {
+            run(manager, |mm| {
+                mm.mmap(&MapRequest { noreserve, ..of_file(&file, Private, BASE, (0, 2)) }).unwrap();
+                (0..2).for_each(|page| store(machine, mm, BASE + page * HUGE, 1).unwrap());
+                assert_eq!((free_and_promised(manager), used_and_kept(&fs)), ((0, 0), (2, 0)));
+            });
+            assert_eq!((free_and_promised(manager), used_and_kept(&fs)), ((2, 2), (0, 2)));
+        }
+    });
+}
+
+#[test]
+fn groups_pay_for_what_their_processes_use_and_are_promised() {
+    with_huge(8, |machine, manager| {
+        let pools = manager.huge_pools();
+        let group = pools.make_group(HugeGroup::NONE).unwrap();
+        let charged = || {
+            [Charge::Usage, Charge::Reservation].map(|kind| pools.group_counters(group, Size2M, kind).current)
+        };
+        pools.set_group_max(group, Size2M, Charge::Usage, 2);
+        pools.set_group_max(group, Size2M, Charge::Reservation, 4);
+        let file = manager.huge_file(Size2M, 2 * HUGE).unwrap();
+        run(manager, |mm| {
+            mm.set_huge_group(group);
+            mm.mmap(&private(BASE, 3)).unwrap();
+            assert_eq!(charged(), [0, 3]);
+            assert_eq!(mm.mmap(&private(BASE + 8 * HUGE, 2)), Err(MmError::NoMemory));
+            mm.mmap(&of_file(&file, Shared, BASE + 8 * HUGE, (0, 1))).unwrap();
+            assert_eq!(charged(), [0, 4]);
+            (0..2).for_each(|page| store(machine, mm, BASE + page * HUGE, 1).unwrap());
+            assert_eq!(store(machine, mm, BASE + 2 * HUGE, 1), Err(FaultError::NoHugePage));
+            assert_eq!(pools.group_counters(group, Size2M, Charge::Usage).failures, 1);
+            assert_eq!(charged(), [2, 4]);
+            // A child is of the same group.
+            let child = fork(mm);
+            mm.switch_out();
+            let stored = within(&child, || store(machine, &child, BASE, 2));
+            assert_eq!(stored, Err(FaultError::NoHugePage));
+            mm.switch_in();
+            drop(child);
+            mm.madvise(VirtAddr(BASE), HUGE, Advice::DontNeed).unwrap();
+            assert_eq!(charged(), [1, 4]);
+            store(machine, mm, BASE + 8 * HUGE, 1).unwrap();
+            mm.munmap(VirtAddr(BASE), 3 * HUGE).unwrap();
+            assert_eq!(charged(), [1, 1]);
+        });
+        // What the file has is paid for by who touched it first, until it goes.
+        assert_eq!(charged(), [1, 1]);
+        drop(file);
+        assert_eq!(charged(), [0, 0]);
+    });
+}
+
+/// A process that changes its group takes its promises' price along with nothing: who was asked for it pays it, and is paid
+/// back; what it touches from then on its new group pays.
+#[test]
+fn who_promised_pays_for_the_promise_and_who_touches_for_the_page() {
+    with_huge(3, |machine, manager| {
+        let pools = manager.huge_pools();
+        let [first, second] = [(); 2].map(|()| pools.make_group(HugeGroup::NONE).unwrap());
+        let charged = |group| {
+            [Charge::Usage, Charge::Reservation].map(|kind| pools.group_counters(group, Size2M, kind).current)
+        };
+        run(manager, |mm| {
+            mm.set_huge_group(first);
+            mm.mmap(&private(BASE, 3)).unwrap();
+            store(machine, mm, BASE, 1).unwrap();
+            mm.set_huge_group(second);
+            store(machine, mm, BASE + HUGE, 1).unwrap();
+            assert_eq!([charged(first), charged(second)], [[1, 3], [1, 0]]);
+            mm.munmap(VirtAddr(BASE), 2 * HUGE).unwrap();
+            assert_eq!([charged(first), charged(second)], [[0, 1], [0, 0]]);
+        });
+        assert_eq!([charged(first), charged(second)], [[0; 2]; 2]);
+    });
+}
+
+/// Tries a call with the allocations failing one after the other until it succeeds.
+fn each_failure(machine: &hosted::Hosted, mut call: impl FnMut() -> bool) {
+    for index in 0..200 {
+        machine.set_failures(FailurePlan::From(index));
+        let done = call();
+        machine.set_failures(FailurePlan::Off);
+        if done {
+            return;
+        }
+    }
+    panic!("it never succeeds");
+}
+
+#[test]
+fn a_mapping_that_fails_has_promised_nothing() {
+    with_huge(70, |machine, manager| {
+        let file = manager.huge_file(Size2M, 0).unwrap();
+        run(manager, |mm| {
+            for (sharing, noreserve) in [(Shared, false), (Private, false), (Shared, true)] {
+                each_failure(machine, || {
+                    let before = free_and_promised(manager);
+                    let request = MapRequest { noreserve, ..of_file(&file, sharing, BASE, (1, 65)) };
+                    let made = mm.mmap(&request);
+                    assert!(made.is_ok() || free_and_promised(manager) == before, "{made:?}");
+                    made.is_ok()
+                });
+                each_failure(machine, || mm.munmap(VirtAddr(BASE), 65 * HUGE).is_ok());
+                file.truncate(0).unwrap();
+                assert_eq!(free_and_promised(manager), (70, 0));
+            }
+            let hint = MapRequest { placement: Placement::FixedNoReplace, ..private(BASE, 2) };
+            mm.mmap(&hint).unwrap();
+            assert_eq!(mm.mmap(&hint), Err(MmError::Exists));
+            let shared =
+                MapRequest { placement: Placement::FixedNoReplace, ..of_file(&file, Shared, BASE, (0, 3)) };
+            assert_eq!(mm.mmap(&shared), Err(MmError::Exists));
+            assert_eq!(free_and_promised(manager), (70, 2));
+        });
+    });
+}
+
+#[test]
+fn faults_that_fail_lose_nothing() {
+    with_huge(9, |machine, manager| {
+        let file = manager.huge_file(Size2M, 0).unwrap();
+        let settled = |manager: &Manager<'_>, used: u64, promised: u64| {
+            assert_eq!(free_and_promised(manager), (9 - used, promised));
+        };
+        run(manager, |mm| {
+            mm.mmap(&of_file(&file, Shared, BASE, (0, 1))).unwrap();
+            mm.mmap(&MapRequest { noreserve: true, ..of_file(&file, Shared, BASE + HUGE, (1, 1)) }).unwrap();
+            mm.mmap(&of_file(&file, Private, BASE + (1 << 30), (0, 2))).unwrap();
+            let mut promised = 3;
+            settled(manager, 0, promised);
+            for (used, (at, redeems)) in (1..).zip([(BASE, 1), (BASE + HUGE, 0), (BASE + (1 << 30), 1)]) {
+                let after = (9 - used, promised - redeems);
+                each_failure(machine, || {
+                    let done = store(machine, mm, at, 1).is_ok();
+                    // The file may have its page already when there is no memory for a table.
+                    let filled = at < BASE + (1 << 30) && free_and_promised(manager) == after;
+                    if !done && !filled {
+                        settled(manager, used - 1, promised);
+                    }
+                    done
+                });
+                promised -= redeems;
+                settled(manager, used, promised);
+            }
+            let child = fork(mm);
+            each_failure(machine, || {
+                settled(manager, 3, 1);
+                store(machine, mm, BASE + (1 << 30), 2).is_ok()
+            });
+            settled(manager, 4, 1);
+            drop(child);
+        });
+    });
+}

@@ -1,0 +1,195 @@
+//! A gigantic page in parts, while one CPU is held up in the middle of what it does with it and another does something else: at
+//! every moment.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use hosted::{FailurePlan, Hosted, HostedConfig, InterruptPlan, Nested};
+use quire::addr::VirtAddr;
+use quire::cpu::CpuId;
+use quire::error::FaultError;
+use quire::hugetlb::{HugeSize, PoolInfo};
+use quire::manager::{Config, MemoryManager};
+use quire::page_alloc::NodeSet;
+use quire::vm::Sharing::Shared;
+use quire::vm::{Access, Advice, AnswerMode, CollapseSteps, File, UserfaultChanges, UserfaultModes};
+
+use crate::common::{held_up_to_look, ranges_of};
+use crate::hugetlb::world::{BASE, HUGE, Manager, Space, info, load, of_file, within};
+
+const PAGE: u64 = 4096;
+const GIB: u64 = 1 << 30;
+/// How long one waits for another, who may wait for him.
+const PATIENCE: Duration = Duration::from_millis(15);
+
+/// A machine whose pool of pages of 1 GiB has one, or may take a surplus one; no page is cleared. All memory is back at the end.
+fn with_page(surplus: bool, test: impl FnOnce(&Hosted, &Manager<'_>)) {
+    let config = HostedConfig { clearing: false, ..HostedConfig::new(2 * GIB + (64 << 20)) };
+    let machine = config.with_cpus(2).build().expect("the host refused a machine");
+    machine.run_on(CpuId(0), || {
+        let manager =
+            MemoryManager::new(&machine, &ranges_of(&machine), &Config::default()).expect("a manager");
+        manager.pages().drain_local();
+        let before = manager.meminfo().frames.used;
+        let pools = manager.huge_pools();
+        if surplus {
+            pools.set_overcommit(manager.pages(), HugeSize::Size1G, 1);
+        } else {
+            assert_eq!(pools.resize(manager.pages(), HugeSize::Size1G, NodeSet::ALL, 1).after, 1);
+        }
+        test(&machine, &manager);
+        // A page with a bad frame has left the pool.
+        let kept = u64::from(!surplus && manager.meminfo().bad == 0);
+        let left = PoolInfo { total: kept, free: kept, ..PoolInfo::default() };
+        assert_eq!(info(&manager, HugeSize::Size1G), left);
+        manager.validate().expect("broken machine");
+        let _ = pools.resize(manager.pages(), HugeSize::Size1G, NodeSet::ALL, 0);
+        manager.pages().drain_all();
+        assert_eq!(manager.meminfo().frames.used, before + manager.meminfo().bad, "frames were lost");
+        machine.assert_clean();
+    });
+}
+
+/// An address space that maps the page of a file in parts.
+fn in_parts<'m>(manager: &'m Manager<'_>, file: &File<'m, Hosted>) -> Space<'m> {
+    let mm = manager.new_mm().expect("memory");
+    mm.mmap(&of_file(file, Shared, BASE, (0, GIB / HUGE))).expect("a page is promised");
+    mm.madvise(VirtAddr(BASE), GIB, Advice::Split).expect("it is mapped");
+    mm
+}
+
+/// Lets one 4 KiB go.
+fn drop_part(mm: &Space<'_>, at: u64) {
+    mm.madvise(VirtAddr(at), PAGE, Advice::DontNeed).expect("memory");
+}
+
+/// Sees to it that 4 KiB leaves map the 2 MiB at `at`, and leaves of 2 MiB those around.
+fn take_apart(machine: &Hosted, mm: &Space<'_>, at: u64) {
+    load(machine, mm, at).expect("it is mapped");
+    drop_part(mm, at);
+    load(machine, mm, at).expect("it is mapped");
+}
+
+/// Lets CPU 0 do something, which is held up at the `round`-th call of the platform that it makes. How many calls there were, and
+/// whether `seen` by the end of that, with whether CPU 1 was through.
+fn held_up(
+    machine: &Hosted,
+    round: u64,
+    (first, second): (impl Fn() + Sync, impl Fn() + Sync),
+    seen: impl Fn(bool) -> bool + Sync,
+) -> (u64, bool) {
+    let met = AtomicBool::new(false);
+    let look = |through| met.store(seen(through), Ordering::SeqCst);
+    let held = held_up_to_look(machine, InterruptPlan::Nth(round), PATIENCE, first, second, look);
+    (held.calls, met.into_inner())
+}
+
+/// Does something at so many moments of the calls that there are, the last ones among them. At how many it was met.
+fn at_moments(most: u64, mut meet: impl FnMut(u64) -> (u64, bool)) -> u64 {
+    let (all, _) = meet(u64::MAX);
+    let step = (all / most).max(1);
+    let met = (0..=all).rev().step_by(step as usize).filter(|&round| meet(round).1).count() as u64;
+    println!("met at {met} of {} moments, of {all} calls", all / step + 1);
+    met
+}
+
+/// Whoever cuts a file short while its page was collapsed, and is counted down still with no lock held, waits for that: the page
+/// would be given to others, or freed, with counts in it (invariant 5).
+#[test]
+fn a_page_that_is_counted_down_still_is_nobody_elses() {
+    for steps in [CollapseSteps::Staged, CollapseSteps::Direct] {
+        with_page(true, |machine, manager| {
+            let met = at_moments(60, |round| {
+                let file = manager.huge_file(HugeSize::Size1G, GIB).expect("memory");
+                let mm = in_parts(manager, &file);
+                within(&mm, || [0, 3, 7, 300].map(|block| take_apart(machine, &mm, BASE + block * HUGE)));
+                let collapse = || {
+                    mm.switch_in();
+                    _ = mm.collapse_in(VirtAddr(BASE), GIB, steps);
+                    mm.switch_out();
+                };
+                let cut = || file.truncate(0).expect("whole pages");
+                let gone = |through: bool| !through && machine.probe(mm.root(), VirtAddr(BASE)).is_none();
+                let met = held_up(machine, round, (collapse, cut), gone);
+                mm.exit();
+                drop(file);
+                assert_eq!(info(manager, HugeSize::Size1G).total, 0, "a surplus page leaves the pool");
+                met
+            });
+            assert!(met > 1, "nobody had to wait for a count");
+        });
+    }
+}
+
+/// A staged collapse that is stopped halfway tells a secondary MMU of the leaves of 2 MiB that came.
+#[test]
+fn a_collapse_that_stops_halfway_is_told() {
+    with_page(false, |machine, manager| {
+        let mut stopped = 0;
+        at_moments(80, |round| {
+            let file = manager.huge_file(HugeSize::Size1G, GIB).expect("memory");
+            let mm = in_parts(manager, &file);
+            let registered = mm.register_secondary();
+            let nested = Nested::new(machine, &mm, VirtAddr(BASE), GIB, 1);
+            let cpu = nested.cpu(0);
+            within(&mm, || {
+                take_apart(machine, &mm, BASE);
+                (0..HUGE).step_by(PAGE as usize).for_each(|at| _ = cpu.load(&mm, at).expect("it is mapped"));
+            });
+            assert_eq!(nested.copy_at(0).map(|copy| copy.bytes), Some(PAGE));
+            let collapse = || {
+                mm.switch_in();
+                _ = mm.collapse_in(VirtAddr(BASE), GIB, CollapseSteps::Staged);
+                mm.switch_out();
+            };
+            let last = BASE + GIB - PAGE;
+            let met = held_up(machine, round, (collapse, || drop_part(&mm, last)), |through| through);
+            let leaf = machine.probe(mm.root(), VirtAddr(BASE)).expect("it stays");
+            // Or it was over when the part went, and all of it came apart again.
+            let told = nested.stats().collapses > 0;
+            assert_eq!(told, leaf.frames > 1, "at call {round}");
+            stopped += u64::from(met.1 && told);
+            nested.check();
+            drop(cpu);
+            drop(nested);
+            drop(registered);
+            mm.exit();
+            met
+        });
+        assert!(stopped > 0, "no collapse was stopped between its steps");
+    });
+}
+
+/// Without memory for a split the leaf goes as a whole, and nothing beside it: what was marked stays so.
+#[test]
+fn bad_memory_wipes_out_no_mark_even_without_memory() {
+    with_page(false, |machine, manager| {
+        let file = manager.huge_file(HugeSize::Size1G, GIB).expect("memory");
+        let mm = in_parts(manager, &file);
+        let handler = manager.userfault(UserfaultChanges::NONE).expect("few handlers");
+        let (marked, bad) = (BASE + 5 * PAGE, BASE + 3 * HUGE + 7 * PAGE);
+        within(&mm, || {
+            take_apart(machine, &mm, BASE);
+            drop_part(&mm, marked);
+            mm.userfault_register(&handler, VirtAddr(BASE), GIB, UserfaultModes::MISSING).expect("memory");
+            mm.userfault_poison(VirtAddr(marked), PAGE, AnswerMode::default())
+                .all()
+                .expect("nothing is there");
+            let leaf = machine.probe(mm.root(), VirtAddr(bad)).expect("it is mapped");
+            assert_eq!(leaf.frames, 512);
+            machine.set_failures(FailurePlan::From(0));
+            manager
+                .memory_failure(leaf.frame.add((bad - leaf.addr.0) / PAGE))
+                .expect("it is a page of a pool");
+            machine.set_failures(FailurePlan::Off);
+            mm.userfault_unregister(VirtAddr(BASE), GIB).expect("memory");
+            for at in [marked, bad] {
+                assert_eq!(mm.fault(VirtAddr(at), Access::Read).err(), Some(FaultError::Poisoned));
+            }
+            assert!(machine.probe(mm.root(), VirtAddr(BASE)).is_some(), "its neighbour stays");
+            load(machine, &mm, bad + PAGE).expect("the rest comes back");
+        });
+        mm.exit();
+        drop((handler, file));
+    });
+}

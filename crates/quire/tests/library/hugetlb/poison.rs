@@ -1,0 +1,179 @@
+//! Huge pages that go bad while programs map them.
+
+use hosted::{Hosted, HostedConfig};
+use quire::addr::VirtAddr;
+use quire::cpu::CpuId;
+use quire::error::FaultError;
+use quire::hugetlb::{HugeFailure, HugeSize, PoolInfo};
+use quire::manager::{Config, Failed, MemoryManager};
+use quire::page_alloc::NodeSet;
+use quire::vm::Sharing::{Private, Shared};
+use quire::vm::{Access, Advice, Mm, Remap};
+
+use crate::common::ranges_of;
+use crate::hugetlb::world::{BASE, HUGE, Manager, Space, check, info, load, of_file, private, store, within};
+
+fn with_pool(pages: u64, test: impl FnOnce(&Hosted, &Manager<'_>)) {
+    let machine = HostedConfig::new(256 << 20).build().expect("the host refused a machine");
+    machine.run_on(CpuId(0), || {
+        let manager = MemoryManager::new(&machine, &ranges_of(&machine), &Config::default()).unwrap();
+        manager.pages().drain_local();
+        let before = manager.meminfo().frames;
+        let pools = manager.huge_pools();
+        let grown = pools.resize(manager.pages(), HugeSize::Size2M, NodeSet::ALL, pages);
+        assert_eq!(grown.after, pages);
+        test(&machine, &manager);
+        let left = info(&manager, HugeSize::Size2M);
+        assert_eq!((left.free, left.reserved), (left.total, 0), "all pages are back, and no promise is left");
+        check(&manager);
+        let _ = pools.resize(manager.pages(), HugeSize::Size2M, NodeSet::ALL, 0);
+        manager.pages().drain_all();
+        let after = manager.meminfo();
+        assert_eq!(after.frames.used, before.used + after.bad, "only bad frames are lost");
+        machine.assert_clean();
+    });
+}
+
+fn fail_under(machine: &Hosted, manager: &Manager<'_>, mm: &Space<'_>, addr: u64) -> Failed {
+    let leaf = machine.probe(mm.root(), VirtAddr(addr)).expect("mapped");
+    manager.memory_failure(leaf.frame.add((addr - leaf.addr.0) >> 12)).expect("it can be given up")
+}
+
+fn told(mm: &Space<'_>, addr: u64) -> Option<FaultError> {
+    mm.fault(VirtAddr(addr), Access::Read).err()
+}
+
+#[test]
+fn a_private_page_is_taken_from_all_who_map_it() {
+    with_pool(8, |machine, manager| {
+        let mm = manager.new_mm().unwrap();
+        mm.mmap(&private(BASE, 4)).unwrap();
+        within(&mm, || {
+            (0..4).for_each(|page| store(machine, &mm, BASE + page * HUGE + 8, page).unwrap());
+        });
+        let child = mm.fork().unwrap();
+        let bad = BASE + HUGE + 77 * 4096;
+        assert_eq!(fail_under(machine, manager, &mm, bad), Failed::Huge(HugeFailure::Dissolved));
+        assert_eq!((info(manager, HugeSize::Size2M).total, manager.meminfo().bad), (7, 1));
+        for addr in [bad, BASE + HUGE, BASE + 2 * HUGE - 8] {
+            assert_eq!([told(&mm, addr), told(&child, addr)], [Some(FaultError::Poisoned); 2]);
+        }
+        let grandchild = child.fork().unwrap();
+        assert_eq!(told(&grandchild, bad), Some(FaultError::Poisoned));
+        let to = VirtAddr(BASE + (8 << 30));
+        grandchild.mremap(VirtAddr(BASE), 4 * HUGE, 4 * HUGE, Remap::Fixed(to)).unwrap();
+        assert_eq!(told(&grandchild, to.0 + HUGE), Some(FaultError::Poisoned));
+        assert_eq!(told(&grandchild, BASE + HUGE), Some(FaultError::NotMapped));
+        within(&mm, || {
+            for page in [0, 2, 3] {
+                assert_eq!(load(machine, &mm, BASE + page * HUGE + 8), Ok(page));
+            }
+            // What is given up is promised anew.
+            mm.madvise(VirtAddr(BASE + HUGE), HUGE, Advice::DontNeed).unwrap();
+            assert_eq!(info(manager, HugeSize::Size2M).reserved, 1);
+            assert_eq!(load(machine, &mm, BASE + HUGE + 8), Ok(0));
+        });
+        for mm in [mm, child, grandchild] {
+            mm.validate().unwrap();
+            mm.exit();
+        }
+    });
+}
+
+#[test]
+fn a_mapping_with_markers_goes_with_its_promises() {
+    with_pool(6, |machine, manager| {
+        let mm = manager.new_mm().unwrap();
+        mm.mmap(&private(BASE, 4)).unwrap();
+        within(&mm, || {
+            store(machine, &mm, BASE, 1).unwrap();
+            store(machine, &mm, BASE + 3 * HUGE, 1).unwrap();
+        });
+        for addr in [BASE, BASE + 3 * HUGE + 4096] {
+            assert_eq!(fail_under(machine, manager, &mm, addr), Failed::Huge(HugeFailure::Dissolved));
+        }
+        let now = info(manager, HugeSize::Size2M);
+        assert_eq!(now, PoolInfo { total: 4, free: 4, reserved: 2, surplus: 0 });
+        mm.munmap(VirtAddr(BASE), 2 * HUGE).unwrap();
+        assert_eq!(info(manager, HugeSize::Size2M).reserved, 1);
+        mm.validate().unwrap();
+        mm.exit();
+    });
+}
+
+/// Nobody maps it any more, whoever did; who touches its place is told, and never sees zeroes where something else was. With
+/// the file's hold of it ends its stay in the pool.
+#[test]
+fn a_page_of_a_file_is_isolated_until_the_file_gives_it_up() {
+    with_pool(6, |machine, manager| {
+        let file = manager.huge_file(HugeSize::Size2M, 2 * HUGE).unwrap();
+        let (mm, other) = (manager.new_mm().unwrap(), manager.new_mm().unwrap());
+        for (mm, sharing, at) in
+            [(&mm, Shared, BASE), (&mm, Private, BASE + (1 << 30)), (&other, Shared, BASE)]
+        {
+            mm.mmap(&of_file(&file, sharing, at, (0, 2))).unwrap();
+            within(mm, || {
+                store(machine, mm, BASE + HUGE, 5).unwrap();
+                assert_eq!(load(machine, mm, at + HUGE), Ok(5));
+                assert_eq!(load(machine, mm, at), Ok(0));
+            });
+        }
+        let private = BASE + (1 << 30);
+        assert_eq!(fail_under(machine, manager, &mm, BASE + HUGE + 8192), Failed::Huge(HugeFailure::InUse));
+        assert_eq!(info(manager, HugeSize::Size2M).total, 6);
+        let bad = Some(FaultError::Poisoned);
+        assert_eq!([told(&mm, BASE + HUGE), told(&mm, private + HUGE), told(&other, BASE + HUGE)], [bad; 3]);
+        assert_eq!(mm.fault(VirtAddr(private + HUGE), Access::Write).err(), bad, "nor is it copied");
+        assert_eq!((mm.rss().huge, other.rss().huge), (2 * 512, 512));
+        assert_eq!([told(&mm, BASE), told(&mm, private), told(&other, BASE)], [None; 3]);
+        file.punch_hole(HUGE..2 * HUGE).unwrap();
+        assert_eq!((info(manager, HugeSize::Size2M).total, manager.meminfo().bad), (5, 1));
+        within(&other, || assert_eq!(load(machine, &other, BASE + HUGE), Ok(0), "what is there now is new"));
+        [mm, other].into_iter().for_each(Mm::exit);
+    });
+}
+
+/// The page that goes bad stands before a larger one: mappings of that one are not looked at by what they would have if it were
+/// the larger one's beginning.
+#[test]
+fn a_bad_page_costs_no_page_of_another_size_behind_it() {
+    const GIB: u64 = 1 << 30;
+    let machine = HostedConfig::new(3 * GIB).build().expect("the host refused a machine");
+    machine.run_on(CpuId(0), || {
+        let manager = MemoryManager::new(&machine, &ranges_of(&machine), &Config::default()).unwrap();
+        let pools = manager.huge_pools();
+        for (size, pages) in [(HugeSize::Size1G, 1), (HugeSize::Size2M, 8)] {
+            assert_eq!(pools.resize(manager.pages(), size, NodeSet::ALL, pages).after, pages);
+        }
+        let gigantic = manager.huge_file(HugeSize::Size1G, GIB).unwrap();
+        let large = manager.huge_file(HugeSize::Size2M, 8 * HUGE).unwrap();
+        let mm = manager.new_mm().unwrap();
+        let (below, near, far) = (BASE, BASE + GIB, BASE + 2 * GIB);
+        for at in [below, near] {
+            mm.mmap(&of_file(&gigantic, Shared, at, (0, GIB / HUGE))).unwrap();
+            mm.madvise(VirtAddr(at), GIB, Advice::Split).unwrap();
+        }
+        mm.mmap(&of_file(&large, Shared, far, (0, 8))).unwrap();
+        within(&mm, || {
+            [below, near].into_iter().for_each(|at| store(&machine, &mm, at, 1).unwrap());
+            (0..8).for_each(|page| store(&machine, &mm, far + page * HUGE, page).unwrap());
+            let leaf = |addr| machine.probe(mm.root(), VirtAddr(addr)).expect("mapped");
+            let behind = leaf(near).frame;
+            let before = (0..8).filter(|page| leaf(far + page * HUGE).frame < behind);
+            let before: Vec<u64> = before.collect();
+            assert!(!before.is_empty(), "the smaller pages stand before the larger one");
+            for page in before {
+                fail_under(&machine, &manager, &mm, far + page * HUGE + 109 * 4096);
+                assert_eq!(told(&mm, far + page * HUGE), Some(FaultError::Poisoned));
+                for at in (below..far).step_by(HUGE as usize) {
+                    assert_eq!(leaf(at).frames, 1 << 18, "nothing of it was split, or lost");
+                }
+            }
+            assert_eq!(load(&machine, &mm, near), Ok(1));
+        });
+        mm.exit();
+        drop((gigantic, large));
+        manager.validate().unwrap();
+        machine.assert_clean();
+    });
+}

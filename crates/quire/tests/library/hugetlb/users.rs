@@ -1,0 +1,93 @@
+//! Those who use huge pages: promises, surplus, and what a smaller pool means to them.
+
+use quire::error::AllocError;
+use quire::hugetlb::{HugeSize::Size2M, Stopped};
+use quire::page_alloc::NodeSet;
+
+use crate::hugetlb::support::{BOTH, MIB, two_nodes, with_pools};
+
+#[test]
+fn what_was_promised_is_there() {
+    with_pools(two_nodes(64 * MIB), |world| {
+        let (pools, pages) = (world.pools, world.pages);
+        let _ = pools.resize(pages, Size2M, BOTH, 4);
+        pools.reserve(pages, Size2M, 3).unwrap();
+        assert_eq!(pools.reserve(pages, Size2M, 2), Err(AllocError::OutOfMemory));
+        let one = pools.take(pages, Size2M, NodeSet::ALL, false).unwrap();
+        assert_eq!(pools.take(pages, Size2M, NodeSet::ALL, false), Err(AllocError::OutOfMemory));
+        let promised: Vec<_> =
+            (0..3).map(|_| pools.take(pages, Size2M, NodeSet::ALL, true).unwrap()).collect();
+        assert_eq!((world.info(Size2M).free, world.info(Size2M).reserved), (0, 0));
+        // A promise that is given back with its page can be redeemed again.
+        pools.give(pages, Size2M, promised[0], true);
+        assert_eq!(world.info(Size2M).reserved, 1);
+        let again = pools.take(pages, Size2M, NodeSet::ALL, true).unwrap();
+        [one, again, promised[1], promised[2]]
+            .iter()
+            .for_each(|&frame| pools.give(pages, Size2M, frame, false));
+        assert_eq!((world.info(Size2M).free, world.info(Size2M).total), (4, 4));
+    });
+}
+
+#[test]
+fn surplus_pages_come_when_there_are_too_few_and_leave_when_they_are_free() {
+    with_pools(two_nodes(64 * MIB), |world| {
+        let (pools, pages) = (world.pools, world.pages);
+        let _ = pools.resize(pages, Size2M, BOTH, 2);
+        pools.set_overcommit(pages, Size2M, 3);
+        pools.reserve(pages, Size2M, 4).unwrap();
+        assert_eq!((world.info(Size2M).total, world.info(Size2M).surplus), (4, 2));
+        assert_eq!(pools.reserve(pages, Size2M, 2), Err(AllocError::OutOfMemory));
+        assert_eq!(world.info(Size2M).surplus, 2, "what was gathered in vain went back");
+        world.check();
+        let last = pools.take(pages, Size2M, NodeSet::ALL, false).unwrap();
+        assert_eq!(world.info(Size2M).surplus, 3);
+        assert_eq!(pools.take(pages, Size2M, NodeSet::ALL, false), Err(AllocError::OutOfMemory));
+        pools.unreserve(pages, Size2M, 4);
+        pools.give(pages, Size2M, last, false);
+        assert_eq!((world.info(Size2M).total, world.info(Size2M).surplus), (2, 0));
+    });
+}
+
+/// A pool that is made smaller than what is in use gets surplus pages; growing takes them in again before it allocates.
+#[test]
+fn what_is_in_use_when_a_pool_shrinks_becomes_surplus() {
+    with_pools(two_nodes(64 * MIB), |world| {
+        let (pools, pages) = (world.pools, world.pages);
+        let _ = pools.resize(pages, Size2M, BOTH, 10);
+        let used: Vec<_> = (0..6).map(|_| pools.take(pages, Size2M, NodeSet::ALL, false).unwrap()).collect();
+        pools.reserve(pages, Size2M, 1).unwrap();
+        let done = pools.resize(pages, Size2M, BOTH, 2);
+        assert_eq!((done.after, done.stopped), (2, Some(Stopped::InUse(5))));
+        let info = world.info(Size2M);
+        assert_eq!((info.total, info.surplus, info.free, info.reserved), (7, 5, 1, 1));
+        let free = pages.memory_info().used;
+        assert_eq!(pools.resize(pages, Size2M, BOTH, 5).stopped, None);
+        assert_eq!(
+            (world.info(Size2M).surplus, pages.memory_info().used),
+            (2, free),
+            "nothing was allocated"
+        );
+        used.into_iter().for_each(|frame| pools.give(pages, Size2M, frame, false));
+        let info = world.info(Size2M);
+        assert_eq!((info.total, info.surplus, info.free), (5, 0, 5));
+        pools.unreserve(pages, Size2M, 1);
+    });
+}
+
+/// A page in a pool is nobody's to free, map away or lose.
+#[test]
+fn pool_pages_stay_in_their_pool() {
+    with_pools(two_nodes(64 * MIB), |world| {
+        let (pools, pages) = (world.pools, world.pages);
+        let _ = pools.resize(pages, Size2M, BOTH, 1);
+        let frame = pools.take(pages, Size2M, NodeSet::ALL, false).unwrap();
+        assert_eq!(pages.free(frame, quire::addr::Order::BLOCK), Err(quire::error::FreeError::InUse));
+        let mut counter = pages.counter();
+        counter.map_large(frame, quire::addr::PageSize::Size2M);
+        let unknown = quire::page_alloc::Contents::Unknown;
+        assert_eq!(counter.unmap_large(frame, quire::addr::PageSize::Size2M, unknown), 0, "it is held");
+        drop(counter);
+        pools.give(pages, Size2M, frame, false);
+    });
+}

@@ -1,0 +1,192 @@
+//! The window of descriptors: what each policy costs, and what walkers find in it.
+
+use hosted::{Counters, Hosted};
+use quire::addr::{Frame, VirtAddr};
+use quire::hugetlb::{DescriptorPolicy, HugeSize, HugeSize::Size2M};
+use quire::stats::Stat;
+use quire::vmemmap::walker::{self, WindowAccess};
+
+use crate::hugetlb::support::{BOTH, MIB, World, two_nodes, with_policy};
+
+/// The running CPU, in kernel mode. A fault is a fault of the library: the window is mapped for all memory, and walkers store
+/// to heads alone.
+pub(crate) struct Kernel<'a>(pub(crate) &'a Hosted);
+
+impl WindowAccess for Kernel<'_> {
+    fn load(&self, addr: VirtAddr) -> u64 {
+        self.0.kernel_load(addr).expect("the window can be read everywhere")
+    }
+
+    fn exchange(&self, addr: VirtAddr, old: u64, new: u64) -> Result<u64, u64> {
+        self.0.kernel_exchange(addr, old, new).expect("walkers store to heads, which are writable")
+    }
+}
+
+/// What a request cost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Cost {
+    pub(crate) flushes: u64,
+    pub(crate) graces: u64,
+    pub(crate) entries: u64,
+    pub(crate) splits: u64,
+    pub(crate) freed: u64,
+    pub(crate) taken: u64,
+    pub(crate) written: u64,
+}
+
+/// What `action` cost. The machine must have seen as many flushes as were counted.
+pub(crate) fn cost(world: &World<'_, '_>, action: impl FnOnce()) -> Cost {
+    let stats = [
+        Stat::VmemmapFlush,
+        Stat::VmemmapGrace,
+        Stat::VmemmapEntry,
+        Stat::VmemmapSplit,
+        Stat::VmemmapFree,
+        Stat::VmemmapAlloc,
+        Stat::VmemmapWrite,
+    ];
+    let flushes = |counters: Counters| counters.flushes_kernel;
+    let before = (stats.map(|stat| world.pages.stat(stat)), flushes(world.machine.counters()));
+    action();
+    let mut all = stats.map(|stat| world.pages.stat(stat));
+    all.iter_mut().zip(before.0).for_each(|(now, before)| *now -= before);
+    let [flushed, graces, entries, splits, freed, taken, written] = all;
+    assert_eq!(flushes(world.machine.counters()) - before.1, flushed);
+    Cost { flushes: flushed, graces, entries, splits, freed, taken, written }
+}
+
+/// Every free page of a pool.
+pub(crate) fn pages_of(world: &World<'_, '_>, size: HugeSize) -> Vec<Frame> {
+    let mut found = Vec::new();
+    world.pools.each_free(world.pages, size, |page| found.push(page));
+    found
+}
+
+/// Checks every descriptor of a page of the pool through the window, as the running CPU.
+pub(crate) fn check_page(world: &World<'_, '_>, page: Frame, size: HugeSize, references: u64) {
+    let (kernel, window) = (Kernel(world.machine), world.pools.window().unwrap());
+    let _section = window.walkers().enter(world.machine);
+    let head = walker::head_at(&kernel, page).expect("a page of a pool has a head");
+    assert_eq!((head.order, head.node), (size.order(), world.pages.node_of_frame(page)));
+    assert_eq!(head.optimised, window.is_optimised(world.pages, page));
+    assert_eq!(walker::references(&kernel, page), references);
+    for at in 0..size.order().frames() {
+        assert_eq!(walker::head_of(&kernel, page.add(at)), Some(page), "frame {at} of {page:?}");
+    }
+}
+
+fn resize(world: &World<'_, '_>, wanted: u64) {
+    let done = world.pools.resize(world.pages, Size2M, BOTH, wanted);
+    assert_eq!((done.after, done.stopped), (wanted, None));
+}
+
+/// Under each policy: growing an empty pool of fresh memory, and emptying it.
+#[test]
+fn each_policy_has_its_price() {
+    for pages in [1, 64, 100, 300] {
+        // One node, so that the pages stand next to each other: 64 in a leaf, from the top of memory downwards or not.
+        let leaves = |world: &World<'_, '_>| {
+            let mut leaves = pages_of(world, Size2M).iter().map(|page| page.0 / 32768).collect::<Vec<_>>();
+            leaves.sort_unstable();
+            leaves.dedup();
+            leaves.len() as u64
+        };
+        for policy in DescriptorPolicy::ALL {
+            with_policy(policy, hosted::HostedConfig::new(1 << 30).with_cpus(2), |world| {
+                let grown = cost(world, || resize(world, pages));
+                let leaves = leaves(world);
+                let shrunk = cost(world, || resize(world, 0));
+                let (grow, shrink) = match policy {
+                    DescriptorPolicy::InBlock => (Cost::default(), Cost::default()),
+                    DescriptorPolicy::Full => {
+                        let written = Cost { written: 512 * pages, ..Cost::default() };
+                        (written, written)
+                    }
+                    DescriptorPolicy::PerPage | DescriptorPolicy::Batched => {
+                        let grow = Cost {
+                            flushes: 2,
+                            graces: 1,
+                            entries: leaves + 8 * pages,
+                            splits: leaves,
+                            // A fresh copy of the frame that stays, so all eight go.
+                            freed: 8 * pages,
+                            taken: leaves + pages,
+                            written: (64 + 64) * pages,
+                        };
+                        let shrink = Cost {
+                            flushes: 1,
+                            graces: 1,
+                            entries: 7 * pages,
+                            splits: 0,
+                            freed: 0,
+                            taken: 7 * pages,
+                            written: (7 * 64 + 512) * pages,
+                        };
+                        match policy {
+                            DescriptorPolicy::Batched => (grow, shrink),
+                            // One for each page, and one for each leaf that was split for one.
+                            _ => (
+                                Cost { flushes: pages + leaves, graces: pages, ..grow },
+                                Cost { flushes: pages, graces: pages, ..shrink },
+                            ),
+                        }
+                    }
+                };
+                assert_eq!((grown, shrunk), (grow, shrink), "{} pages, {}", pages, policy.name());
+                let held = world.pools.window().map_or(0, |window| window.peak_held());
+                let expected = match policy {
+                    DescriptorPolicy::PerPage => 8,
+                    DescriptorPolicy::Batched => 8 * pages,
+                    DescriptorPolicy::InBlock | DescriptorPolicy::Full => 0,
+                };
+                assert_eq!(held, expected);
+            });
+        }
+    }
+}
+
+/// Nothing to do is nothing flushed.
+#[test]
+fn an_empty_request_flushes_nothing() {
+    for policy in DescriptorPolicy::ALL {
+        with_policy(policy, two_nodes(64 * MIB), |world| {
+            assert_eq!(cost(world, || resize(world, 0)), Cost::default());
+            resize(world, 3);
+            assert_eq!(cost(world, || resize(world, 3)), Cost::default());
+        });
+    }
+}
+
+/// Whatever stands behind it, a walker finds the head of every frame; one of a page that left finds none.
+#[test]
+fn every_frame_leads_to_its_head() {
+    for policy in [DescriptorPolicy::Full, DescriptorPolicy::PerPage, DescriptorPolicy::Batched] {
+        with_policy(policy, two_nodes(256 * MIB), |world| {
+            let window = world.pools.window().unwrap();
+            for round in 0..3 {
+                resize(world, 70);
+                let pages = pages_of(world, Size2M);
+                assert_eq!(pages.len(), 70);
+                for &page in &pages {
+                    check_page(world, page, Size2M, 0);
+                    assert_eq!(
+                        window.is_optimised(world.pages, page),
+                        policy != DescriptorPolicy::Full,
+                        "round {round}"
+                    );
+                }
+                let frames = window.frames();
+                resize(world, 0);
+                let kernel = Kernel(world.machine);
+                let found = |frame| walker::head_of(&kernel, frame);
+                for page in pages {
+                    assert!((0..512).all(|at| found(page.add(at)).is_none()), "{page:?} is in no pool");
+                }
+                if policy != DescriptorPolicy::Full {
+                    assert_eq!(window.frames(), frames + 7 * 70);
+                }
+                world.check();
+            }
+        });
+    }
+}

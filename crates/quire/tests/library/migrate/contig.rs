@@ -1,0 +1,208 @@
+//! Ranges of blocks are emptied: of a memory that was fragmented on purpose, and of one that cannot be emptied.
+
+use hosted::{Hosted, HostedConfig};
+use quire::addr::{Frame, FrameRange, Order, VirtAddr};
+use quire::error::AllocError;
+use quire::hugetlb::{HugeSize, Stopped};
+use quire::page_alloc::{Gfp, NodeSet};
+use quire::platform::FileId;
+use quire::stats::Stat;
+use quire::vm::{Advice, Backing, FolioPolicy, MapRequest, OrderPolicy, Sharing};
+
+use crate::common::order;
+use crate::migrate::support::{PAGE, frame_at};
+use crate::migrate::world::{MIB, Manager, Space, anonymous, load, run, store, with_manager};
+
+const BASE: u64 = 0x1_0000_0000;
+const GIB: u64 = 1 << 30;
+
+/// Maps memory and stores a word to each page; then unmaps all but one page in so many, so that every block is in use.
+fn fragment(machine: &Hosted, mm: &Space<'_>, bytes: u64, kept: u64) {
+    mm.mmap(&anonymous(BASE, bytes)).unwrap();
+    // Page tables first, side by side: they cannot be moved.
+    for table in 0..bytes / (2 * MIB) {
+        load(machine, mm, BASE + table * 2 * MIB).unwrap();
+    }
+    for page in 0..bytes / PAGE {
+        store(machine, mm, BASE + page * PAGE, page).unwrap();
+    }
+    for page in (0..bytes / PAGE).filter(|page| page % kept != 0) {
+        mm.madvise(VirtAddr(BASE + page * PAGE), PAGE, Advice::DontNeed).unwrap();
+    }
+}
+
+fn check(machine: &Hosted, mm: &Space<'_>, bytes: u64, kept: u64) {
+    for page in (0..bytes / PAGE).step_by(kept as usize) {
+        assert_eq!(load(machine, mm, BASE + page * PAGE), Ok(page), "page {page}");
+    }
+}
+
+/// Takes a frame that nobody maps, in memory for what can be moved, in each stretch of so many blocks.
+fn keep_one_in_each(manager: &Manager<'_>, blocks: u32) -> Vec<Frame> {
+    let (pages, mut all) = (manager.pages(), Vec::new());
+    while let Ok(frame) = pages.alloc(Gfp::USER, Order::FRAME) {
+        all.push(frame);
+    }
+    let mut stretches = std::collections::HashSet::new();
+    let (kept, rest): (Vec<Frame>, Vec<Frame>) =
+        all.into_iter().partition(|frame| stretches.insert(frame.block().0 / blocks));
+    rest.iter().for_each(|&frame| pages.free(frame, Order::FRAME).unwrap());
+    pages.drain_all();
+    kept
+}
+
+fn give_back(manager: &Manager<'_>, frame: Frame, blocks: u32) {
+    manager.pages().free_contig(frame, blocks).unwrap();
+    manager.validate().unwrap();
+}
+
+#[test]
+fn blocks_in_a_row_are_emptied_where_least_must_move() {
+    with_manager(HostedConfig::new(128 * MIB), |machine, manager| {
+        run(manager, |mm| {
+            fragment(machine, mm, 108 * MIB, 16);
+            manager.pages().drain_all();
+            assert_eq!(manager.pages().alloc_contig(Gfp::USER, 16, 1), Err(AllocError::OutOfMemory));
+            // One stretch in the middle needs nothing to be moved but a few pages.
+            let (from, to) = (40 * MIB, 70 * MIB);
+            mm.madvise(VirtAddr(BASE + from), to - from - 8 * PAGE, Advice::DontNeed).unwrap();
+            let moved = manager.stat(Stat::PgmigrateSuccess);
+            let frame = manager.alloc_contig(Gfp::USER, 16, 1).expect("all is movable");
+            assert!(manager.stat(Stat::PgmigrateSuccess) - moved < 16 * 32, "the cheapest first");
+            let wide = manager.alloc_contig(Gfp::USER, 12, 16).expect("all is movable");
+            assert!(wide.block().0.is_multiple_of(16));
+            assert_eq!(manager.stat(Stat::ContigAllocFail), 0);
+            for page in (0..from).chain(to..108 * MIB).step_by(16 * PAGE as usize) {
+                assert_eq!(load(machine, mm, BASE + page), Ok(page / PAGE));
+                let at = frame_at(machine, mm, BASE + page);
+                assert!(!FrameRange::new(frame, 16 * 512).contains(at));
+                assert!(!FrameRange::new(wide, 12 * 512).contains(at));
+            }
+            give_back(manager, frame, 16);
+            give_back(manager, wide, 12);
+        });
+    });
+}
+
+#[test]
+fn large_folios_and_pages_of_files_get_out_of_the_way() {
+    with_manager(HostedConfig::new(192 * MIB), |machine, manager| {
+        let policy = FolioPolicy::FRAMES.with(Order::BLOCK, OrderPolicy::Always).with_pmd_mapped(true);
+        manager.set_folio_policy(policy);
+        machine.files().set_size(FileId(5), 8 * MIB);
+        let file = manager.open(FileId(5)).unwrap();
+        let memory = manager.nameless(8 * MIB).unwrap();
+        run(manager, |mm| {
+            mm.mmap(&anonymous(BASE, 70 * MIB)).unwrap();
+            let at = |place: u64| VirtAddr(BASE + place * 128 * MIB);
+            for (place, backing) in [(1, &file), (2, &memory)] {
+                let backing = Backing::File { file: backing, page_offset: 0 };
+                let sharing = Sharing::Shared;
+                mm.mmap(&MapRequest { addr: at(place), sharing, backing, ..anonymous(BASE, 8 * MIB) })
+                    .unwrap();
+            }
+            let mut rng = fastrand::Rng::with_seed(7);
+            let words: Vec<_> =
+                (0..35u64).map(|block| BASE + block * 2 * MIB + rng.u64(..512) * PAGE).collect();
+            for block in 0..35u64 {
+                store(machine, mm, words[block as usize], block).unwrap();
+                for page in block * 58..(block + 1) * 58 {
+                    store(machine, mm, at(1).0 + page * PAGE, page).unwrap();
+                    store(machine, mm, at(2).0 + page * PAGE, !page).unwrap();
+                }
+                // Every other block goes, so that nowhere are eight in a row.
+                if block % 2 == 1 {
+                    mm.madvise(VirtAddr(BASE + block * 2 * MIB), 2 * MIB, Advice::DontNeed).unwrap();
+                }
+            }
+            let frame = manager.alloc_contig(Gfp::USER, 64, 1).expect("all is movable");
+            assert!(manager.stat(Stat::ThpMigrationSuccess) > 0, "blocks moved as blocks");
+            for block in (0..35usize).step_by(2) {
+                assert_eq!(load(machine, mm, words[block]), Ok(block as u64));
+            }
+            for page in 0..35 * 58 {
+                assert_eq!(load(machine, mm, at(1).0 + page * PAGE), Ok(page));
+                assert_eq!(load(machine, mm, at(2).0 + page * PAGE), Ok(!page));
+            }
+            give_back(manager, frame, 64);
+        });
+    });
+}
+
+#[test]
+fn what_cannot_be_moved_keeps_a_range_and_nothing_changes() {
+    with_manager(HostedConfig::new(128 * MIB), |machine, manager| {
+        run(manager, |mm| {
+            let pages = manager.pages();
+            let kept = keep_one_in_each(manager, 8);
+            mm.mmap(&anonymous(BASE, 32 * MIB)).unwrap();
+            (0..8192).for_each(|page| store(machine, mm, BASE + page * PAGE, page).unwrap());
+            let frames: Vec<_> = (0..8192).map(|page| frame_at(machine, mm, BASE + page * PAGE)).collect();
+            pages.drain_all();
+            let (info, whole) =
+                (pages.memory_info(), pages.zone_info().map(|zone| zone.whole_blocks).sum::<u64>());
+            let moved = manager.stat(Stat::PgmigrateSuccess);
+            assert_eq!(manager.alloc_contig(Gfp::USER, 16, 1), Err(AllocError::OutOfMemory));
+            assert_eq!(manager.stat(Stat::PgmigrateSuccess), moved);
+            assert!(manager.stat(Stat::ContigAllocFail) > 0);
+            pages.drain_all();
+            assert_eq!(pages.memory_info(), info);
+            assert_eq!(pages.zone_info().map(|zone| zone.whole_blocks).sum::<u64>(), whole);
+            for (page, &frame) in (0..8192).zip(&frames) {
+                assert_eq!(frame_at(machine, mm, BASE + page * PAGE), frame);
+            }
+            manager.validate().unwrap();
+            kept.iter().for_each(|&frame| pages.free(frame, Order::FRAME).unwrap());
+            let frame = manager.alloc_contig(Gfp::USER, 16, 1).expect("now it can");
+            give_back(manager, frame, 16);
+        });
+    });
+}
+
+#[test]
+fn a_pool_of_gigantic_pages_grows_in_fragmented_memory() {
+    with_manager(HostedConfig::new(4 * GIB), |machine, manager| {
+        run(manager, |mm| {
+            let (bytes, kept) = (3 * GIB + 900 * MIB, 64);
+            fragment(machine, mm, bytes, kept);
+            let pools = manager.huge_pools();
+            let plain = pools.resize(manager.pages(), HugeSize::Size1G, NodeSet::ALL, 2);
+            assert_eq!((plain.after, plain.stopped), (0, Some(Stopped::OutOfMemory)));
+            let done = manager.resize_huge(HugeSize::Size1G, NodeSet::ALL, 2);
+            assert_eq!((done.before, done.after, done.wanted, done.stopped), (0, 2, 2, None));
+            println!("{} frames moved", manager.stat(Stat::PgmigrateSuccess));
+            pools.validate(manager.pages()).unwrap();
+            manager.validate().unwrap();
+            check(machine, mm, bytes, kept);
+            let more = manager.resize_huge(HugeSize::Size1G, NodeSet::ALL, 9);
+            assert!(more.after < 9 && more.stopped == Some(Stopped::OutOfMemory), "{more:?}");
+            check(machine, mm, bytes, kept);
+            let none = manager.resize_huge(HugeSize::Size1G, NodeSet::ALL, 0);
+            assert_eq!((none.after, none.stopped), (0, None));
+            let kept_frames = keep_one_in_each(manager, 512);
+            let moved = manager.stat(Stat::PgmigrateSuccess);
+            let refused = manager.resize_huge(HugeSize::Size1G, NodeSet::ALL, 1);
+            assert_eq!((refused.after, refused.stopped), (0, Some(Stopped::OutOfMemory)));
+            assert_eq!(manager.stat(Stat::PgmigrateSuccess), moved, "nothing was moved in vain");
+            check(machine, mm, bytes, kept);
+            kept_frames.iter().for_each(|&frame| manager.pages().free(frame, Order::FRAME).unwrap());
+        });
+    });
+}
+
+#[test]
+fn orders_above_nine_are_served_by_moving() {
+    with_manager(HostedConfig::new(128 * MIB), |machine, manager| {
+        run(manager, |mm| {
+            fragment(machine, mm, 108 * MIB, 32);
+            let move_out = |_: FrameRange| {};
+            let pages = manager.pages();
+            assert_eq!(pages.alloc_moving(Gfp::USER, order(13), move_out), Err(AllocError::OutOfMemory));
+            assert_eq!(pages.alloc_moving(Gfp::USER, order(8), move_out), Err(AllocError::BadOrder));
+            manager.validate().unwrap();
+            assert_eq!(manager.resize_huge(HugeSize::Size2M, NodeSet::ALL, 20).after, 20);
+            check(machine, mm, 108 * MIB, 32);
+            let _ = manager.resize_huge(HugeSize::Size2M, NodeSet::ALL, 0);
+        });
+    });
+}

@@ -1,0 +1,141 @@
+//! Memory runs out at each allocation of a move: it is done, or nobody sees a difference.
+
+use hosted::{FailurePlan, Hosted, HostedConfig};
+use quire::addr::{FrameRange, Order, VirtAddr};
+use quire::error::{AllocError, MigrateError};
+use quire::page_alloc::Gfp;
+use quire::vm::{Access, Backing, FolioPolicy, MapRequest, Sharing};
+
+use crate::common::order;
+use crate::migrate::support::{PAGE, frame_at, head_of};
+use crate::migrate::world::{
+    FORKS, MIB, Manager, Space, anonymous, load, run, store, with_forks, with_manager,
+};
+
+const BASE: u64 = 64 * MIB;
+
+/// Fails each allocation of `action` in turn until none is left to fail, and checks after each.
+fn at_every_index(machine: &Hosted, mut action: impl FnMut() -> bool, check: impl Fn()) -> u64 {
+    for index in 0.. {
+        machine.set_failures(FailurePlan::Nth(index));
+        let failed = machine.allocations_failed();
+        action();
+        let more = machine.allocations_failed() > failed;
+        machine.set_failures(FailurePlan::Off);
+        check();
+        if !more {
+            return index;
+        }
+    }
+    unreachable!()
+}
+
+#[test]
+fn a_move_may_fail_at_every_allocation() {
+    for fork in FORKS {
+        for (number, pmd) in [(0, false), (3, false), (9, false), (9, true)] {
+            with_forks(HostedConfig::new(64 * MIB), fork, |machine, manager| {
+                manager.set_folio_policy(FolioPolicy::only(order(number)).with_pmd_mapped(pmd));
+                run(manager, |mm| moves_of_one(machine, manager, mm, order(number)));
+            });
+        }
+    }
+}
+
+fn moves_of_one(machine: &Hosted, manager: &Manager<'_>, mm: &Space<'_>, order: Order) {
+    let pages = order.frames();
+    mm.mmap(&anonymous(BASE, 2 * MIB)).unwrap();
+    (0..pages).for_each(|page| store(machine, mm, BASE + page * PAGE, page + 1).unwrap());
+    let child = mm.fork().unwrap();
+    let check = || {
+        for page in 0..pages {
+            assert_eq!(load(machine, mm, BASE + page * PAGE), Ok(page + 1));
+            assert!(manager.pages().mapcount(frame_at(machine, &child, BASE + page * PAGE)) > 0);
+        }
+        manager.validate().unwrap();
+        mm.validate().unwrap();
+        child.validate().unwrap();
+    };
+    let tries = at_every_index(
+        machine,
+        || {
+            let head = head_of(manager.pages(), frame_at(machine, mm, BASE));
+            let used = manager.meminfo().frames.used;
+            let moved = manager.migrate(head);
+            assert!(matches!(moved, Ok(_) | Err(MigrateError::OutOfMemory)), "{moved:?}");
+            assert!(manager.meminfo().frames.used <= used + 2 + pages, "what was taken is back");
+            moved.is_ok()
+        },
+        check,
+    );
+    assert!(tries > 0);
+    mm.switch_out();
+    child.switch_in();
+    (0..pages).for_each(|page| assert_eq!(load(machine, &child, BASE + page * PAGE), Ok(page + 1)));
+    child.switch_out();
+    mm.switch_in();
+    child.exit();
+}
+
+#[test]
+fn pages_of_files_stay_or_move_when_memory_is_out() {
+    with_manager(HostedConfig::new(64 * MIB), |machine, manager| {
+        run(manager, |mm| {
+            let file = manager.nameless(8 * PAGE).unwrap();
+            let backing = Backing::File { file: &file, page_offset: 0 };
+            let shared = MapRequest { backing, sharing: Sharing::Shared, ..anonymous(BASE, 8 * PAGE) };
+            mm.mmap(&shared).unwrap();
+            (0..8).for_each(|page| store(machine, mm, BASE + page * PAGE, page).unwrap());
+            let frame = frame_at(machine, mm, BASE);
+            machine.set_failures(FailurePlan::From(0));
+            assert_eq!(manager.migrate(frame), Err(MigrateError::OutOfMemory));
+            machine.set_failures(FailurePlan::Off);
+            (0..8).for_each(|page| assert_eq!(load(machine, mm, BASE + page * PAGE), Ok(page)));
+            assert_eq!(frame_at(machine, mm, BASE), frame);
+        });
+    });
+}
+
+#[test]
+fn emptying_a_range_may_fail_at_every_allocation() {
+    with_manager(HostedConfig::new(64 * MIB), |machine, manager| {
+        manager.set_folio_policy(FolioPolicy::only(order(2)));
+        run(manager, |mm| {
+            mm.mmap(&anonymous(BASE, 40 * MIB)).unwrap();
+            for page in 0..40 * 256 {
+                store(machine, mm, BASE + page * PAGE, page).unwrap();
+            }
+            for page in (0..40 * 256).filter(|page| page % 256 != 7) {
+                mm.munmap(VirtAddr(BASE + page * PAGE), PAGE).unwrap();
+            }
+            manager.pages().drain_all();
+            let check = || {
+                for page in (7..40 * 256).step_by(256) {
+                    assert_eq!(load(machine, mm, BASE + page * PAGE), Ok(page));
+                }
+                manager.validate().unwrap();
+            };
+            // Once memory is out, and then without some of it.
+            machine.set_failures(FailurePlan::From(1));
+            let refused = manager.alloc_contig(Gfp::USER, 20, 1);
+            machine.set_failures(FailurePlan::Off);
+            assert_eq!(refused, Err(AllocError::OutOfMemory));
+            check();
+            for from in 1..12 {
+                machine.set_failures(FailurePlan::Nth(from));
+                let found = manager.alloc_contig(Gfp::USER, 20, 1);
+                machine.set_failures(FailurePlan::Off);
+                check();
+                if let Ok(frame) = found {
+                    assert!(!FrameRange::new(frame, 20 * 512).contains(frame_at(
+                        machine,
+                        mm,
+                        BASE + 7 * PAGE
+                    )));
+                    manager.pages().free_contig(frame, 20).unwrap();
+                }
+                mm.fault(VirtAddr(BASE + 7 * PAGE), Access::Write).unwrap();
+            }
+        });
+    });
+}

@@ -1,0 +1,12 @@
+//! Memory in use moves to other frames, and ranges of blocks are emptied by it.
+
+mod contig;
+mod failures;
+mod folios;
+mod kernels;
+mod lockstep;
+mod poison;
+mod support;
+mod threads;
+mod unrecoverable;
+use crate::vm::world;

@@ -1,0 +1,111 @@
+//! Memory that cannot be given up when it goes bad, or not yet: the manager's own, nobody's, and what somebody holds.
+
+use hosted::HostedConfig;
+use quire::addr::{Frame, FrameRange, Order, VirtAddr};
+use quire::error::MemoryFailureError;
+use quire::manager::{MemoryManager, MemoryRange};
+use quire::page_alloc::Gfp;
+use quire::vm::{Advice, FolioPolicy, ForkStrategy, MemoryFailure};
+
+use crate::common::{order, ranges_of};
+use crate::migrate::poison::{fail, with_bad};
+use crate::migrate::support::{PAGE, frame_at};
+use crate::migrate::world::{MIB, anonymous, load, run, store};
+
+const BASE: u64 = 64 * MIB;
+
+#[test]
+fn the_managers_own_memory_cannot_be_given_up() {
+    with_bad(64 * MIB, ForkStrategy::Copy, 1, |machine, manager| {
+        run(manager, |mm| {
+            mm.mmap(&anonymous(BASE, PAGE)).unwrap();
+            load(machine, mm, BASE).unwrap();
+            let zero = frame_at(machine, mm, BASE);
+            let ours = manager.pages().alloc(Gfp::KERNEL, Order::FRAME).unwrap();
+            for frame in [zero, ours, mm.root(), Frame(0), ours.block().first_frame()] {
+                assert_eq!(fail(manager, frame), Err(MemoryFailureError::Unrecoverable), "{frame:?}");
+            }
+            assert_eq!(fail(manager, Frame(1 << 30)), Err(MemoryFailureError::NotMemory));
+            manager.pages().free(ours, Order::FRAME).unwrap();
+            assert_eq!(fail(manager, ours), Ok(MemoryFailure::Free));
+            assert_eq!(manager.meminfo().bad, 1);
+            assert!(manager.meminfo().lines().any(|line| line == ("HardwareCorrupted", 4)));
+        });
+    });
+}
+
+/// Frames that the manager was never given stand behind those of others, and belong to nobody.
+#[test]
+fn reserved_memory_cannot_be_given_up() {
+    let machine = HostedConfig::new(64 * MIB).build().unwrap();
+    let (machine, ranges) = (&machine, ranges_of(&machine));
+    machine.run_on(quire::cpu::CpuId(0), || {
+        let mut ranges = ranges;
+        let whole = ranges.pop().expect("memory");
+        let hole = FrameRange::new(whole.frames.start.add(9 * 512 + 100), 100);
+        for (start, end) in [(whole.frames.start, hole.start), (hole.end(), whole.frames.end())] {
+            ranges.push(MemoryRange { frames: FrameRange::new(start, end.0 - start.0), ..whole });
+        }
+        let config = quire::manager::Config { folios: FolioPolicy::only(order(0)), ..Default::default() };
+        let manager = MemoryManager::new(machine, &ranges, &config).unwrap();
+        let mm = manager.new_mm().unwrap();
+        mm.mmap(&anonymous(BASE, 64 * MIB)).unwrap();
+        mm.madvise(VirtAddr(BASE), 64 * MIB, Advice::PopulateWrite).unwrap_err();
+        let before = Frame(hole.start.0 - 1);
+        let held = machine.leaves(mm.root()).into_iter().find(|leaf| leaf.frame == before);
+        held.expect("all of the memory is mapped");
+        assert_eq!(manager.pages().set_aside(before), Some(order(0)));
+        for index in 0..hole.count {
+            let failed = manager.memory_failure(hole.start.add(index));
+            assert_eq!(failed, Err(MemoryFailureError::Unrecoverable), "{index}");
+        }
+        assert_eq!(fail(&manager, before), Err(MemoryFailureError::Busy));
+        manager.pages().release(FrameRange::folio(before, order(0)));
+        mm.exit();
+        manager.validate().unwrap();
+        machine.assert_clean();
+    });
+}
+
+/// Descriptors stand wherever a folio of 2 MiB had room for them when it came apart, behind frames that others use.
+#[test]
+fn descriptors_in_the_middle_of_a_block_cannot_be_given_up() {
+    with_bad(64 * MIB, ForkStrategy::Copy, 1, |machine, manager| {
+        manager.set_folio_policy(FolioPolicy::only(order(9)).with_pmd_mapped(true));
+        run(manager, |mm| {
+            mm.mmap(&anonymous(BASE, 2 * MIB)).unwrap();
+            store(machine, mm, BASE, 1).unwrap();
+            let start = frame_at(machine, mm, BASE);
+            mm.munmap(VirtAddr(BASE + 100 * PAGE), 100 * PAGE).unwrap();
+            assert_eq!(manager.pages().split_deferred(1), 100 - 8);
+            for index in 104..112 {
+                assert_eq!(
+                    fail(manager, start.add(index)),
+                    Err(MemoryFailureError::Unrecoverable),
+                    "{index}"
+                );
+            }
+        });
+    });
+}
+
+/// Neither is a reason to stop the machine: memory that somebody holds is lost when he has given it up.
+#[test]
+fn memory_that_is_held_can_be_given_up_later() {
+    for (number, index) in [(0, 0), (4, 0), (4, 1), (4, 15)] {
+        with_bad(64 * MIB, ForkStrategy::Copy, 1, |machine, manager| {
+            manager.set_folio_policy(FolioPolicy::only(order(number)));
+            run(manager, |mm| {
+                mm.mmap(&anonymous(BASE, 16 * PAGE)).unwrap();
+                (0..16).for_each(|page| store(machine, mm, BASE + page * PAGE, page).unwrap());
+                let start = frame_at(machine, mm, BASE);
+                assert_eq!(manager.pages().set_aside(start), Some(order(number)));
+                let bad = start.add(index);
+                assert_eq!(fail(manager, bad), Err(MemoryFailureError::Busy), "{number}, {index}");
+                assert_eq!(load(machine, mm, BASE + index * PAGE), Ok(index), "nothing has changed");
+                manager.pages().release(FrameRange::folio(start, order(number)));
+                assert_eq!(fail(manager, bad), Ok(MemoryFailure::Anonymous));
+            });
+        });
+    }
+}

@@ -1,0 +1,112 @@
+//! A collapse in place while a leaf of the range moves to another frame: it is in the way by that name, and nothing has changed
+//! (invariant 11).
+
+use hosted::{Hosted, HostedConfig};
+use quire::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
+use quire::page_alloc::Gfp;
+use quire::pgtable::{Obstacle, Relocation};
+use quire::tlb::{MmContext, MmuGather};
+
+use crate::pgtable::support::*;
+
+const LARGE: u64 = 2 * MIB;
+const PAGE: u64 = 4096;
+const BASE: VirtAddr = VirtAddr(4 * GIB);
+
+/// Every leaf and table, and how often each frame of the folio is mapped.
+fn seen(
+    machine: &Hosted,
+    allocator: &Allocator<'_>,
+    context: &MmContext,
+    folio: FrameRange,
+) -> impl PartialEq {
+    let counts: Vec<u64> =
+        (folio.start.0..folio.end().0).map(|frame| allocator.mapcount(Frame(frame))).collect();
+    (machine.leaves(context.root()), machine.tables(context.root()), counts)
+}
+
+/// Each way to collapse the range to leaves of `size`, and each look at it, finds the leaf that moves in the way.
+fn in_the_way(allocator: &Allocator<'_>, context: &MmContext, moving: VirtAddr, size: PageSize) {
+    let tables = Tables::new(allocator, context);
+    let large = moving.align_down(LARGE);
+    let mut gather = MmuGather::new(allocator, context);
+    for checked in [true, false] {
+        let part = VirtRange::from_len(large, LARGE);
+        assert_eq!(tables.collapse_tables(part, checked, &mut gather), Err(Obstacle::Busy));
+    }
+    let parts = [VirtRange::from_len(BASE, size.bytes()), VirtRange::from_len(large, LARGE)];
+    for part in parts {
+        assert_eq!(tables.check_collapse(BASE, size, part), Err(Obstacle::Busy));
+    }
+    if size == PageSize::Size1G {
+        assert_eq!(tables.collapse_whole(BASE, &mut gather), Err(Obstacle::Busy));
+        assert_eq!(tables.collapse_gigantic(BASE), Ok(false));
+    } else {
+        assert_eq!(tables.collapse(BASE), Ok(false));
+    }
+    gather.finish();
+}
+
+/// Maps a folio of `size` by smaller leaves, moves one of them to another frame and back, and looks meanwhile.
+fn move_one(machine: HostedConfig, size: PageSize, at: u64, leaf: PageSize) {
+    with_space(machine, |machine, allocator, context| {
+        let first = allocator.alloc(Gfp::USER, size.order()).expect("a folio");
+        let other = allocator.alloc(Gfp::USER, leaf.order()).expect("a place to move to");
+        let (folio, place) = (FrameRange::folio(first, size.order()), FrameRange::folio(other, leaf.order()));
+        allocator.hold(place);
+        let tables = Tables::new(allocator, context);
+        // Every third block by a leaf of its own, and the one in question by leaves of its size.
+        for block in 0..size.frames() / 512 {
+            let (addr, frame) = (BASE.add(block * LARGE), first.add(block * 512));
+            let own = block == at / LARGE;
+            if size == PageSize::Size1G && if own { leaf == PageSize::Size2M } else { block % 3 == 1 } {
+                tables.map_large(addr, frame, PageSize::Size2M, written()).unwrap();
+            } else {
+                tables.map(addr, FrameRange::folio(frame, Order::BLOCK), written()).unwrap();
+            }
+        }
+        let moving = BASE.add(at);
+        let home = tables.lookup(moving).entry.frame();
+        for to in [other, home] {
+            let seen = || seen(machine, allocator, context, folio);
+            let mut one = [Some(Relocation::new(moving, tables.lookup(moving).entry, to))];
+            let (mut gather, mut looked) = (MmuGather::new(allocator, context), 0);
+            let moved = tables.relocate(&mut one, leaf, &mut gather, |_| {
+                let before = seen();
+                in_the_way(allocator, context, moving, size);
+                assert!(before == seen(), "it refused, and something has changed");
+                looked += 1;
+            });
+            assert_eq!((moved, looked), (Ok(1), 1));
+            gather.finish();
+            let before = seen();
+            let collapse = || match size {
+                PageSize::Size1G => tables.collapse_gigantic(BASE),
+                _ => tables.collapse(BASE),
+            };
+            // In another frame it is no part of the folio.
+            assert_eq!(collapse(), Ok(to == home));
+            assert!((before == seen()) == (to == other));
+        }
+        let mapped = machine.probe(context.root(), moving).expect("all of it is mapped");
+        assert_eq!((mapped.frame, mapped.frames), (first, size.frames()));
+        check(allocator, context);
+        unmap_all(allocator, context, VirtRange::from_len(BASE, size.bytes()));
+        assert_eq!(allocator.release(place), place.count);
+    });
+}
+
+#[test]
+fn a_page_that_moves_is_in_the_way() {
+    for page in [1, 300, 511] {
+        move_one(small_machine(), PageSize::Size2M, page * PAGE, PageSize::Size4K);
+    }
+}
+
+#[test]
+fn a_part_of_a_gigabyte_that_moves_is_in_the_way() {
+    let machine = || HostedConfig::new(3 * GIB);
+    for (at, leaf) in [(7 * LARGE + 9 * PAGE, PageSize::Size4K), (7 * LARGE, PageSize::Size2M)] {
+        move_one(machine(), PageSize::Size1G, at, leaf);
+    }
+}

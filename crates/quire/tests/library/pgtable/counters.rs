@@ -1,0 +1,337 @@
+//! Exact counters: what each verb costs in exchanges and flushes.
+
+use hosted::{Hosted, HostedConfig};
+use quire::addr::{FrameRange, Order, VirtAddr};
+use quire::arch::{Entry, EntryFlags, Protection};
+use quire::limits::{DRAIN_FRAMES, DRAIN_RUNS};
+use quire::page_alloc::Gfp;
+use quire::pgtable::{CopyMode, GrantWrite, Zap};
+use quire::stats::Stat;
+use quire::tlb::{FlushBatch, MmContext, MmuGather, RssChange, ZapStrategy};
+
+use crate::common::order;
+use crate::pgtable::support::*;
+
+const ZAPS: [Stat; 3] = [Stat::ZapTable, Stat::ZapEntry, Stat::TlbFlushAvoided];
+
+const SHARES: [Stat; 3] = [Stat::TableShare, Stat::TableUnshare, Stat::BlockLock];
+
+/// Invariants 2, 3 and 7: a gigabyte of small leaves goes by one exchange and one flush.
+#[test]
+fn a_gigabyte_of_small_leaves_goes_in_one_exchange_and_one_flush() {
+    let config =
+        HostedConfig { tlb_model: false, clearing: false, ..HostedConfig::new(GIB + 128 * MIB).with_cpus(2) };
+    with_space(config, |machine, allocator, context| {
+        let all = range(7 * GIB, GIB);
+        populate(machine, allocator, context, all, order(4));
+        assert_eq!(context.tables(), 1 + 1 + 1 + 512);
+        running(machine, context, &[0, 1], || {
+            machine.reset_counters();
+            let zaps = counted(allocator, ZAPS, || {
+                let change = unmap_all(allocator, context, all);
+                assert_eq!(change, RssChange { anon: -262144, file: 0 });
+            });
+            assert_eq!(zaps, [1, 0, 0]);
+            let counters = machine.counters();
+            assert_eq!((counters.flushes_local, counters.flushes_remote), (1, 1));
+            assert_eq!((counters.flushes_tables, counters.flushes_address_space), (2, 2));
+        });
+        assert_eq!(context.tables(), 1);
+    });
+}
+
+#[test]
+fn tables_shared_with_neighbours_stay_and_their_leaves_go_one_by_one() {
+    with_space(small_machine(), |machine, allocator, context| {
+        let all = range(GIB, 8 * MIB);
+        populate(machine, allocator, context, all, order(2));
+        let tables = Tables::new(allocator, context);
+        // Half of the first table, all of the second and third, half of the fourth.
+        let zap = Zap::tables(range(GIB + MIB, 6 * MIB), range(GIB + MIB, 6 * MIB));
+        let zaps = counted(allocator, ZAPS, || {
+            let mut gather = MmuGather::new(allocator, context);
+            tables.unmap(&zap, &mut gather).unwrap();
+            assert_eq!(gather.finish().anon, -6 * 256);
+        });
+        assert_eq!(zaps, [2, 512, 1]);
+        assert_eq!(context.tables(), 3 + 2);
+        assert_eq!(check(allocator, context).leaves, 512);
+    });
+}
+
+#[test]
+fn an_address_space_that_nobody_runs_is_not_flushed() {
+    with_space(small_machine(), |machine, allocator, context| {
+        let all = range(0, 4 * MIB);
+        populate(machine, allocator, context, all, Order::FRAME);
+        machine.reset_counters();
+        assert_eq!(unmap_all(allocator, context, all).anon, -1024);
+        let counters = machine.counters();
+        assert_eq!((counters.flushes_local, counters.flushes_remote), (0, 0));
+    });
+}
+
+#[test]
+fn few_pages_are_flushed_by_address_and_many_at_once() {
+    with_space(small_machine(), |machine, allocator, context| {
+        running(machine, context, &[0], || {
+            for (pages, by_address) in [(1, true), (33, true), (34, false)] {
+                let all = range(GIB, pages * 4096);
+                populate(machine, allocator, context, all, Order::FRAME);
+                machine.reset_counters();
+                let mut gather = MmuGather::new(allocator, context);
+                Tables::new(allocator, context).unmap(&Zap::leaves(all), &mut gather).unwrap();
+                gather.finish();
+                let counters = machine.counters();
+                assert_eq!(
+                    (counters.flushes_range == 1, counters.flushes_address_space == 0),
+                    (by_address, by_address)
+                );
+                assert_eq!(counters.flushes_local, 1);
+            }
+        });
+    });
+}
+
+#[test]
+fn protecting_what_is_so_already_flushes_nothing() {
+    with_space(small_machine(), |machine, allocator, context| {
+        let all = range(GIB, 4 * MIB);
+        populate(machine, allocator, context, all, order(3));
+        let tables = Tables::new(allocator, context);
+        running(machine, context, &[0, 2], || {
+            let flushes = |protection| {
+                machine.reset_counters();
+                let mut owed = FlushBatch::new();
+                tables.protect(all, protection, GrantWrite::Exclusive, &mut owed).unwrap();
+                owed.flush(allocator, context);
+                (machine.counters().flushes_local, machine.counters().flushes_remote)
+            };
+            let both = Protection::READ | Protection::WRITE;
+            assert_eq!(flushes(both), (0, 0));
+            assert_eq!(flushes(Protection::READ), (1, 1));
+            assert_eq!(flushes(Protection::READ), (0, 0));
+            assert_eq!(flushes(both), (0, 0), "giving a right needs no flush");
+            assert!(tables.lookup(VirtAddr(GIB)).entry.has(EntryFlags::WRITE));
+            assert_eq!(flushes(Protection::NONE), (1, 1));
+            assert_eq!(flushes(both), (0, 0));
+        });
+    });
+}
+
+#[test]
+fn a_fork_owes_one_flush_and_leaves_exact_counts() {
+    with_space(small_machine(), |machine, allocator, context| {
+        let all = range(GIB, 4 * MIB);
+        let frames = populate(machine, allocator, context, all, order(4));
+        let large = populate_large(machine, allocator, context, VirtAddr(2 * GIB));
+        let child = Tables::create(allocator, context.mode()).unwrap();
+        running(machine, context, &[0, 1], || {
+            machine.reset_counters();
+            let (mut owed, mut rss) = (FlushBatch::new(), RssChange::default());
+            let (from, to) = (Tables::new(allocator, context), Tables::new(allocator, &child));
+            for part in [all, range(2 * GIB, 2 * MIB)] {
+                from.copy(&to, part, CopyMode::Private, &mut owed, &mut rss).unwrap();
+            }
+            owed.flush(allocator, context);
+            assert_eq!(rss, RssChange { anon: 1024 + 512, file: 0 });
+            assert_eq!((machine.counters().flushes_local, machine.counters().flushes_remote), (1, 1));
+        });
+        assert_eq!(check(allocator, &child).resident, check(allocator, context).resident);
+        assert!(frames.iter().chain([&large]).all(|&frame| allocator.mapcount(frame) == 2));
+        Tables::destroy(allocator, child);
+        assert!(frames.iter().chain([&large]).all(|&frame| allocator.mapcount(frame) == 1));
+    });
+}
+
+/// Invariants 4 and 5: a gigabyte of small leaves is forked without touching a leaf, a map count or a block, written by one
+/// side at the price of a copied fork, and let go without being read.
+#[test]
+fn a_gigabyte_is_forked_by_sharing_512_tables() {
+    let config =
+        HostedConfig { tlb_model: false, clearing: false, ..HostedConfig::new(GIB + 128 * MIB).with_cpus(2) };
+    with_space(config, |machine, allocator, context| {
+        let all = range(7 * GIB, GIB);
+        let frames = populate(machine, allocator, context, all, order(4));
+        let child = Tables::create(allocator, context.mode()).unwrap();
+        let (from, to) = (Tables::new(allocator, context), Tables::new(allocator, &child));
+        let leaves = machine.leaves(context.root());
+        let tables = allocator.stat(Stat::NrPageTablePages);
+        running(machine, context, &[0, 1], || {
+            machine.reset_counters();
+            let (mut owed, mut rss) = (FlushBatch::new(), RssChange::default());
+            let counts = counted(allocator, SHARES, || {
+                from.share(&to, all, all, &mut owed, &mut rss).unwrap();
+                owed.flush(allocator, context);
+            });
+            assert_eq!((counts, rss), ([512, 0, 0], RssChange { anon: 262144, file: 0 }));
+            let counters = machine.counters();
+            assert_eq!((counters.flushes_local, counters.flushes_remote, counters.flushes_tables), (1, 1, 2));
+        });
+        let shared = machine.leaves(child.root());
+        assert!(
+            leaves
+                .iter()
+                .zip(&shared)
+                .all(|(one, other)| (one.entry, one.table) == (other.entry, other.table))
+        );
+        assert!(shared.iter().all(|leaf| !leaf.write), "nobody may store through a shared table");
+        assert_eq!(allocator.stat(Stat::NrPageTablePages), tables + 3 - 1, "each table is one page");
+        assert_eq!((context.tables(), child.tables()), (515, 515));
+        assert_eq!(check(allocator, &child).resident, check(allocator, context).resident);
+        assert!(frames.iter().all(|&frame| allocator.mapcount(frame) == 1));
+        // One table becomes the child's own: its frames count twice, and neither side may store to them.
+        let counts = counted(allocator, SHARES, || to.unshare(range(9 * GIB - 4096, 4096)).unwrap());
+        assert_eq!(counts, [0, 0, 0], "nothing is mapped there");
+        let counts = counted(allocator, SHARES, || to.unshare(range(7 * GIB + 4096, 4096)).unwrap());
+        assert_eq!(counts[..2], [0, 1]);
+        assert_eq!(allocator.mapcount(frames[0]), 2);
+        assert_eq!(allocator.mapcount(frames[32]), 1);
+        assert!(!to.lookup(VirtAddr(7 * GIB)).entry.has(EntryFlags::WRITE));
+        // The others are let go of unread; what was copied is counted down.
+        let zapped = [Stat::BlockLock, Stat::ZapTable, Stat::ZapEntry];
+        let counts = counted(allocator, zapped, || {
+            assert_eq!(unmap_all(allocator, &child, all).anon, -262144);
+        });
+        assert_eq!(counts[1..], [1, 0]);
+        assert!(counts[0] < 64, "only what one table maps was counted: {counts:?}");
+        Tables::destroy(allocator, child);
+        assert!(frames.iter().all(|&frame| allocator.mapcount(frame) == 1));
+        // The parent is alone again: it takes its tables over, and its rights with them.
+        let counts = counted(allocator, SHARES, || from.unshare(all).unwrap());
+        assert_eq!(counts, [0, 512, 0]);
+        let own = machine.leaves(context.root());
+        assert_eq!(own.iter().filter(|leaf| leaf.write).count(), 262144 - 512);
+    });
+}
+
+/// Invariant 7: one flush for each 64 tables, and one for what is left.
+/// Invariant 7.
+#[test]
+fn tables_are_detached_in_bounded_batches() {
+    with_space(small_machine(), |machine, allocator, context| {
+        let tables = Tables::new(allocator, context);
+        let all = range(GIB, 65 * 2 * MIB);
+        for at in 0..65 {
+            populate(machine, allocator, context, range(GIB + at * 2 * MIB, 4096), Order::FRAME);
+        }
+        running(machine, context, &[0, 1], || {
+            machine.reset_counters();
+            let zaps = counted(allocator, ZAPS, || {
+                let mut gather = MmuGather::new(allocator, context);
+                tables.unmap(&Zap::tables(all, all), &mut gather).unwrap();
+                assert_eq!(gather.finish().anon, -65);
+            });
+            assert_eq!(zaps, [65, 0, 0]);
+            assert_eq!((machine.counters().flushes_local, machine.counters().flushes_remote), (2, 2));
+        });
+    });
+}
+
+/// With the address-space lock shared, large leaves stay busy until the one flush of all of them.
+#[test]
+fn large_leaves_go_together_under_the_shared_lock() {
+    with_space(small_machine(), |machine, allocator, context| {
+        let tables = Tables::new(allocator, context);
+        let all = range(GIB, 8 * MIB);
+        for at in 0..4 {
+            populate_large(machine, allocator, context, VirtAddr(GIB + at * 2 * MIB));
+        }
+        running(machine, context, &[0, 1], || {
+            machine.reset_counters();
+            let mut gather = MmuGather::new(allocator, context);
+            tables.unmap(&Zap::leaves(all), &mut gather).unwrap();
+            assert!(!tables.is_empty(all), "what is not flushed is busy");
+            assert_eq!(gather.finish().anon, -4 * 512);
+            assert_eq!((machine.counters().flushes_local, machine.counters().flushes_remote), (1, 1));
+        });
+        assert_eq!(tables.lookup(VirtAddr(GIB)).entry, Entry::EMPTY);
+        populate(machine, allocator, context, range(GIB, 2 * MIB), order(0));
+    });
+}
+
+/// What each way costs for 8 MiB of 64 KiB folios: exchanges of entries, detached tables, holds of a block's lock. One more
+/// of these may be for the tables themselves.
+#[test]
+fn each_way_of_taking_apart_costs_what_it_says() {
+    for (zap, entries, locks) in
+        [(ZapStrategy::PerPage, 2048, 2048), (ZapStrategy::Runs, 2048, 128), (ZapStrategy::Tables, 0, 5)]
+    {
+        with_space_of(small_machine(), zap, |machine, allocator, context| {
+            let all = range(GIB, 8 * MIB);
+            populate(machine, allocator, context, all, order(4));
+            let stats = [Stat::ZapEntry, Stat::ZapTable, Stat::BlockLock];
+            let [exchanged, detached, held] = counted(allocator, stats, || {
+                assert_eq!(unmap_all(allocator, context, all).anon, -2048);
+            });
+            assert_eq!((exchanged, detached, context.tables()), (entries, 1, 1), "{zap:?}");
+            assert!((locks..=locks + 1).contains(&held), "{zap:?}: {held} holds of a block's lock");
+        });
+    }
+}
+
+/// Maps so many folios of which only every other stays, from `GIB` on; how often their unmapping let others run.
+fn points_for(
+    machine: &Hosted,
+    allocator: &Allocator<'_>,
+    context: &MmContext,
+    size: Order,
+    count: usize,
+) -> u64 {
+    let folios = (0..2 * count).map(|_| allocator.alloc(Gfp::USER, size).unwrap()).collect::<Vec<_>>();
+    for (at, pair) in folios.chunks(2).enumerate() {
+        let addr = VirtAddr(GIB + at as u64 * size.bytes());
+        Tables::new(allocator, context).map(addr, FrameRange::folio(pair[0], size), written()).unwrap();
+    }
+    machine.reset_counters();
+    unmap_all(allocator, context, range(GIB, GIB));
+    folios.chunks(2).for_each(|pair| allocator.free(pair[1], size).unwrap());
+    machine.counters().reschedule_points
+}
+
+/// Invariant 7: a drain lets others run after so many runs, and after so many frames.
+#[test]
+fn a_drain_is_bounded_between_reschedule_points() {
+    let config = HostedConfig { clearing: false, ..HostedConfig::new(600 * MIB) };
+    with_space(config, |machine, allocator, context| {
+        // Large leaves onto consecutive frames are one run.
+        for at in 0..256 {
+            populate_large(machine, allocator, context, VirtAddr(GIB + at * 2 * MIB));
+        }
+        machine.reset_counters();
+        unmap_all(allocator, context, range(GIB, GIB));
+        let (found, expected) = (machine.counters().reschedule_points, 256 * 512 / DRAIN_FRAMES);
+        assert!((expected..=expected + 2).contains(&found), "{found} points for 512 MiB");
+        let runs = points_for(machine, allocator, context, order(3), 4 * DRAIN_RUNS);
+        assert!((4..=4 + 2).contains(&runs), "{runs} points for {} runs", 4 * DRAIN_RUNS);
+        // Single frames are sorted by block: they are counted, moved, and counted down.
+        let frames = points_for(machine, allocator, context, order(0), 2 * DRAIN_FRAMES as usize);
+        assert!((2 * 2..=2 * 3 + 2).contains(&frames), "{frames} points for {} frames", 2 * DRAIN_FRAMES);
+    });
+}
+
+/// Invariant 7: a munmap that is not aligned to the tables above detaches 512 tables, and flushes once for 64 of them.
+#[test]
+fn a_gigabyte_off_its_alignment_is_flushed_eight_times() {
+    let config =
+        HostedConfig { tlb_model: false, clearing: false, ..HostedConfig::new(GIB + 128 * MIB).with_cpus(4) };
+    with_space(config, |machine, allocator, context| {
+        let all = range(7 * GIB + 2 * MIB, GIB);
+        populate(machine, allocator, context, all, order(9));
+        // Neighbours keep the tables above.
+        populate(machine, allocator, context, range(7 * GIB, 2 * MIB), order(0));
+        populate(machine, allocator, context, range(8 * GIB + 2 * MIB, 2 * MIB), order(0));
+        running(machine, context, &[0, 2], || {
+            machine.reset_counters();
+            let zaps = counted(allocator, ZAPS, || {
+                let mut gather = MmuGather::new(allocator, context);
+                Tables::new(allocator, context).unmap(&Zap::tables(all, all), &mut gather).unwrap();
+                assert_eq!(gather.finish().anon, -262144);
+            });
+            assert_eq!(zaps, [512, 0, 0]);
+            let counters = machine.counters();
+            assert_eq!((counters.flushes_local, counters.flushes_remote), (8, 8));
+            assert_eq!(counters.cpus_targeted, 8, "CPUs 1 and 3 run something else");
+        });
+    });
+}

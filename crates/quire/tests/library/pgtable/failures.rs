@@ -1,0 +1,193 @@
+//! Every allocation fails in turn: nothing changes then, nothing is lost, and what needs no memory still works
+//! (invariant 6).
+
+use hosted::FailurePlan;
+use quire::addr::{FrameRange, Order, VirtAddr};
+use quire::arch::Protection;
+use quire::error::MapError;
+use quire::page_alloc::Gfp;
+use quire::pgtable::{CopyMode, GrantWrite, Zap};
+use quire::tlb::{FlushBatch, MmContext, MmuGather, RssChange, ZapStrategy};
+
+use crate::common::order;
+use crate::pgtable::support::*;
+
+/// Does something with 8 MiB at 1 GiB, of which the last 4 MiB are large leaves.
+type Verb = fn(&Allocator<'_>, &MmContext) -> Result<(), MapError>;
+
+const VERBS: &[(&str, Verb)] = &[
+    ("create", |allocator, context| {
+        Tables::create(allocator, context.mode()).map(|context| {
+            Tables::destroy(allocator, context);
+        })
+    }),
+    ("map", |allocator, context| {
+        let frame = allocator.alloc(Gfp::USER, order(2))?;
+        let run = FrameRange::folio(frame, order(2));
+        let mapped = Tables::new(allocator, context).map(VirtAddr(600 * GIB), run, written());
+        mapped.inspect_err(|_| allocator.free(frame, order(2)).unwrap())
+    }),
+    ("map a whole block by small leaves", |allocator, context| {
+        let frame = allocator.alloc(Gfp::USER, BLOCK)?;
+        let run = FrameRange::folio(frame, BLOCK);
+        let mapped = Tables::new(allocator, context).map(VirtAddr(600 * GIB), run, written());
+        mapped.inspect_err(|_| allocator.free(frame, BLOCK).unwrap())
+    }),
+    ("split", |allocator, context| Tables::new(allocator, context).split_at(VirtAddr(GIB + 5 * MIB))),
+    ("unmap", |allocator, context| {
+        let mut gather = MmuGather::new(allocator, context);
+        let part = range(GIB + MIB, 6 * MIB);
+        let unmapped = Tables::new(allocator, context).unmap(&Zap::tables(part, part), &mut gather);
+        gather.finish();
+        unmapped
+    }),
+    ("protect", |allocator, context| {
+        let mut owed = FlushBatch::new();
+        let part = range(GIB + MIB, 6 * MIB);
+        let grant = GrantWrite::Exclusive;
+        let done = Tables::new(allocator, context).protect(part, Protection::READ, grant, &mut owed);
+        owed.flush(allocator, context);
+        done
+    }),
+    ("mark lazy free", |allocator, context| {
+        let mut owed = FlushBatch::new();
+        let done = Tables::new(allocator, context).mark_lazy_free(range(GIB + MIB, 6 * MIB), &mut owed);
+        owed.flush(allocator, context);
+        done.map(drop)
+    }),
+    ("clear soft-dirty", |allocator, context| {
+        let mut owed = FlushBatch::new();
+        let done = Tables::new(allocator, context).clear_soft_dirty(range(GIB + MIB, 6 * MIB), &mut owed);
+        owed.flush(allocator, context);
+        done
+    }),
+    ("mark", |allocator, context| {
+        let mut owed = FlushBatch::new();
+        let tables = Tables::new(allocator, context);
+        let done = tables.mark_write_protected(range(GIB + MIB, 6 * MIB), &mut owed);
+        owed.flush(allocator, context);
+        done.and_then(|()| tables.unmark_write_protected(range(GIB + 3 * MIB, 2 * MIB)))
+    }),
+    ("copy", |allocator, context| {
+        let child = Tables::create(allocator, context.mode())?;
+        let (mut owed, mut rss) = (FlushBatch::new(), RssChange::default());
+        let tables = Tables::new(allocator, context);
+        let to = Tables::new(allocator, &child);
+        let copied = tables.copy(&to, range(GIB, 8 * MIB), CopyMode::Private, &mut owed, &mut rss);
+        owed.flush(allocator, context);
+        assert_eq!(check(allocator, &child).resident, rss, "the child has what it was said to have");
+        Tables::destroy(allocator, child);
+        copied
+    }),
+    ("unshare", |allocator, context| {
+        let child = Tables::create(allocator, context.mode())?;
+        let (mut owed, mut rss) = (FlushBatch::new(), RssChange::default());
+        let (tables, to) = (Tables::new(allocator, context), Tables::new(allocator, &child));
+        let all = range(GIB, 8 * MIB);
+        let shared = tables.share(&to, all, all, &mut owed, &mut rss);
+        owed.flush(allocator, context);
+        assert_eq!(check(allocator, &child).resident, rss, "the child has what it was said to have");
+        let done = shared.and_then(|()| to.unshare(all)).and_then(|()| tables.unshare(all));
+        assert_eq!(check(allocator, &child).resident, rss);
+        Tables::destroy(allocator, child);
+        // All of it can be written again.
+        tables.unshare(all).expect("nobody else is left");
+        done
+    }),
+    ("verbs on shared tables", |allocator, context| {
+        let child = Tables::create(allocator, context.mode())?;
+        let (mut owed, mut rss) = (FlushBatch::new(), RssChange::default());
+        let (tables, to) = (Tables::new(allocator, context), Tables::new(allocator, &child));
+        let shared = tables.share(&to, range(GIB, 4 * MIB), range(GIB, 4 * MIB), &mut owed, &mut rss);
+        owed.flush(allocator, context);
+        let mut gather = MmuGather::new(allocator, &child);
+        let part = range(GIB + MIB, 2 * MIB);
+        let done = shared
+            .and_then(|()| to.protect(part, Protection::READ, GrantWrite::Exclusive, &mut owed))
+            .and_then(|()| to.mark_lazy_free(part, &mut owed).map(drop))
+            .and_then(|()| to.unmap(&Zap::tables(part, part), &mut gather));
+        gather.finish();
+        owed.flush(allocator, &child);
+        Tables::destroy(allocator, child);
+        tables.unshare(range(GIB, 8 * MIB)).expect("nobody else is left");
+        done
+    }),
+    ("move to another alignment", |allocator, context| {
+        let mut owed = FlushBatch::new();
+        let (from, to) = (range(GIB, 8 * MIB), VirtAddr(700 * GIB + 4096));
+        let tables = Tables::new(allocator, context);
+        let moved = tables.move_range(from, to, &mut owed).map_err(|error| {
+            // What was moved goes back, and needs no memory for it.
+            let back = range(to.0, error.moved);
+            tables.move_range(back, from.start, &mut owed).expect("moving back failed");
+            error.error
+        });
+        owed.flush(allocator, context);
+        moved
+    }),
+];
+
+/// Runs a verb with its `n`-th allocation failing; `None` when it has fewer.
+fn attempt(verb: Verb, zap: ZapStrategy, n: u64) -> Option<()> {
+    let mut asked = false;
+    with_space_of(small_machine(), zap, |machine, allocator, context| {
+        populate(machine, allocator, context, range(GIB, 4 * MIB), order(3));
+        populate_large(machine, allocator, context, VirtAddr(GIB + 4 * MIB));
+        populate_large(machine, allocator, context, VirtAddr(GIB + 6 * MIB));
+        running(machine, context, &[0, 1], || {
+            let (before, pages) = (check(allocator, context), pages(machine, context));
+            machine.set_failures(FailurePlan::Nth(n));
+            let outcome = verb(allocator, context);
+            asked = machine.allocations_failed() > 0;
+            machine.set_failures(FailurePlan::Off);
+            let after = check(allocator, context);
+            if let Err(error) = outcome {
+                assert!(asked && error == MapError::OutOfMemory, "{error:?}");
+                assert_eq!(before.resident, after.resident);
+                let same = crate::pgtable::support::pages(machine, context) == pages;
+                assert!(same, "a failed verb changed what is mapped");
+            }
+        });
+    });
+    asked.then_some(())
+}
+
+#[test]
+fn every_verb_survives_every_failed_allocation() {
+    for zap in ZapStrategy::ALL {
+        for (name, verb) in VERBS {
+            let failures = (0..).take_while(|&n| attempt(*verb, zap, n).is_some()).count();
+            println!("{name}, {zap:?}: {failures} allocations");
+            assert!(failures > 0, "{name} asks for no memory");
+        }
+    }
+}
+
+/// Scattered frames fill the gather's own room at once; without memory for more it flushes more often.
+#[test]
+fn a_gather_without_memory_flushes_more_often() {
+    for (plan, flushes) in [(FailurePlan::Off, 1), (FailurePlan::From(0), 16)] {
+        with_space(small_machine(), |machine, allocator, context| {
+            let tables = Tables::new(allocator, context);
+            let all = range(GIB, 2 * MIB);
+            let frames =
+                (0..1024).map(|_| folio(machine, allocator, Order::FRAME).unwrap()).collect::<Vec<_>>();
+            for (at, pair) in frames.chunks(2).enumerate() {
+                tables.map(VirtAddr(GIB + at as u64 * 4096), FrameRange::new(pair[0], 1), written()).unwrap();
+            }
+            let mut runs = 0;
+            tables.runs(all, |_| runs += 1);
+            assert!(runs > 500, "the frames are not scattered: {runs} runs");
+            running(machine, context, &[0], || {
+                machine.reset_counters();
+                machine.set_failures(plan);
+                let mut gather = MmuGather::new(allocator, context);
+                tables.unmap(&Zap::leaves(all), &mut gather).unwrap();
+                assert_eq!(gather.finish().anon, -512);
+                machine.set_failures(FailurePlan::Off);
+                assert_eq!(machine.counters().flushes_local, flushes);
+            });
+            frames.chunks(2).for_each(|pair| allocator.free(pair[1], Order::FRAME).unwrap());
+        });
+    }
+}

@@ -1,0 +1,85 @@
+//! Tables whose entries lead all over memory go through another path of the drain: sorted by block.
+
+use std::collections::HashMap;
+
+use fastrand::Rng;
+use hosted::{HostedConfig, MemoryRange};
+use quire::addr::{Frame, FrameRange, Order, PhysAddr, VirtAddr};
+use quire::arch::{EntryFlags, Protection};
+use quire::memmap::DescriptorFlags;
+use quire::page_alloc::Gfp;
+use quire::pgtable::Zap;
+use quire::tlb::MmuGather;
+
+use crate::common::seed;
+use crate::pgtable::support::*;
+
+/// Two stretches of memory so far apart that block numbers have several digits.
+fn machine() -> HostedConfig {
+    let range = |start: u64| MemoryRange { start: PhysAddr(start), bytes: 64 * MIB, node: 0 };
+    HostedConfig::new(0).with_ranges(vec![range(0), range(96 * GIB)]).with_cpus(2)
+}
+
+/// Invariants 3 and 5: counts are exact, whatever is mapped more than once, in tables and across them, and what was
+/// stored through stays known, for each part that goes.
+#[test]
+fn frames_all_over_memory_are_counted_down_exactly() {
+    let first = seed(1);
+    for seed in first..first + 6 {
+        with_space(machine(), |machine, allocator, context| {
+            let mut rng = Rng::with_seed(seed);
+            let tables = Tables::new(allocator, context);
+            let (pages, distinct) = (512 * rng.u64(1..=9), rng.usize(200..5000));
+            let mut frames: Vec<Frame> =
+                (0..distinct).map(|_| allocator.alloc(Gfp::USER, Order::FRAME).unwrap()).collect();
+            rng.shuffle(&mut frames);
+            let files = rng.usize(1..40);
+            frames[..files].iter().for_each(|&frame| allocator.hold(FrameRange::new(frame, 1)));
+            let mut mapped: HashMap<u64, Frame> = HashMap::new();
+            let mut counts: HashMap<Frame, u64> = HashMap::new();
+            let anon = EntryFlags::leaf(Protection::READ | Protection::WRITE) | EntryFlags::ACCESSED;
+            let mut dirty = Vec::new();
+            for page in 0..pages {
+                if rng.u8(..10) == 0 {
+                    continue;
+                }
+                let which = rng.usize(..frames.len());
+                let frame = frames[which];
+                let mut flags = if which < files { anon } else { anon | EntryFlags::ANON };
+                if rng.u8(..8) == 0 {
+                    flags = flags | EntryFlags::DIRTY;
+                    dirty.extend((which < files).then_some((page, frame)));
+                }
+                tables.map(VirtAddr(GIB + page * 4096), FrameRange::new(frame, 1), flags).unwrap();
+                mapped.insert(page, frame);
+                *counts.entry(frame).or_default() += 1;
+            }
+            // Frames that nobody maps are nobody's.
+            frames.iter().skip(files).filter(|frame| !counts.contains_key(frame)).for_each(|&frame| {
+                allocator.free(frame, Order::FRAME).unwrap();
+            });
+            running(machine, context, &[0, 1], || {
+                let cut = rng.u64(0..=pages);
+                for part in [cut..pages, 0..cut] {
+                    let gone = range(GIB + part.start * 4096, (part.end - part.start) * 4096);
+                    let mut gather = MmuGather::new(allocator, context);
+                    tables.unmap(&Zap::tables(gone, gone), &mut gather).unwrap();
+                    gather.finish();
+                    for frame in part.clone().filter_map(|page| mapped.get(&page)) {
+                        *counts.get_mut(frame).unwrap() -= 1;
+                    }
+                    for (&frame, &count) in &counts {
+                        assert_eq!(allocator.mapcount(frame), count, "seed {seed}: {frame:?}");
+                    }
+                    for (_, frame) in dirty.iter().filter(|(page, _)| part.contains(page)) {
+                        assert!(allocator.descriptor(*frame).has(DescriptorFlags::DIRTY), "seed {seed}");
+                    }
+                }
+            });
+            for &frame in &frames[..files] {
+                allocator.descriptor(frame).clear_flags();
+                assert_eq!(allocator.release(FrameRange::new(frame, 1)), 1);
+            }
+        });
+    }
+}

@@ -1,0 +1,277 @@
+//! Small cases, each of one rule.
+
+use hosted::HostedConfig;
+use quire::addr::{Frame, FrameRange, Order, PageSize, VirtAddr};
+use quire::arch::{Entry, EntryFlags, Level, PagingMode, Protection};
+use quire::cpu::CpuId;
+use quire::error::MapError;
+use quire::memmap::DescriptorFlags;
+use quire::page_alloc::Gfp;
+use quire::pgtable::{LeafRun, Zap};
+use quire::platform::Platform;
+use quire::rank::Rank;
+use quire::tlb::{FlushBatch, MmuGather};
+
+use crate::common::{order, with_allocator};
+use crate::pgtable::support::*;
+
+#[test]
+fn what_is_mapped_is_found_and_nothing_else() {
+    with_space(small_machine(), |machine, allocator, context| {
+        let tables = Tables::new(allocator, context);
+        let addr = VirtAddr(5 * GIB + 3 * 4096);
+        assert_eq!(tables.lookup(addr).entry, Entry::EMPTY);
+        let frame = folio(machine, allocator, Order::FRAME).unwrap();
+        tables.map(addr, FrameRange::new(frame, 1), written()).unwrap();
+        let found = tables.lookup(addr);
+        assert_eq!(
+            (found.level, found.entry.frame(), found.leaf_size()),
+            (Level::PTE, frame, Some(PageSize::Size4K))
+        );
+        assert!(!tables.is_empty(range(addr.0, 4096)) && tables.is_empty(range(addr.0 + 4096, 4096)));
+        assert_eq!(tables.map(addr, FrameRange::new(frame, 1), written()), Err(MapError::Occupied));
+        assert_eq!(allocator.mapcount(frame), 1);
+        let leaves = machine.leaves(context.root());
+        assert_eq!(leaves.iter().map(|leaf| (leaf.addr, leaf.frame)).collect::<Vec<_>>(), [(addr, frame)]);
+    });
+}
+
+#[test]
+fn malformed_requests_are_refused_by_name() {
+    with_space(small_machine(), |_, allocator, context| {
+        let tables = Tables::new(allocator, context);
+        let map =
+            |addr, frame, count| tables.map(VirtAddr(addr), FrameRange::new(Frame(frame), count), written());
+        assert_eq!(map(4096, 512, 0), Err(MapError::Unaligned));
+        assert_eq!(map(4096, 1000, 100), Err(MapError::Unaligned), "the run crosses a block");
+        assert_eq!(map(511 * 4096, 1024, 2), Err(MapError::Unaligned), "the addresses cross a table");
+        assert_eq!(map(100, 1024, 1), Err(MapError::Unaligned));
+        assert_eq!(map(0x7fff_ffff_f000, 1024, 1), Err(MapError::BadAddress));
+        assert_eq!(map(u64::MAX - 4095, 1024, 1), Err(MapError::BadAddress));
+        let large = |addr, frame, size| tables.map_large(VirtAddr(addr), Frame(frame), size, written());
+        assert_eq!(large(4096, 512, PageSize::Size2M), Err(MapError::Unaligned));
+        assert_eq!(large(2 * MIB, 100, PageSize::Size2M), Err(MapError::Unaligned));
+        assert_eq!(large(GIB, 512, PageSize::Size1G), Err(MapError::Unaligned));
+        assert_eq!(large(0, 0, PageSize::Size4K), Err(MapError::Unaligned));
+    });
+}
+
+#[test]
+fn runs_are_shown_as_runs() {
+    with_space(small_machine(), |machine, allocator, context| {
+        let tables = Tables::new(allocator, context);
+        populate(machine, allocator, context, range(GIB, 64 * 4096), order(6));
+        let large = populate_large(machine, allocator, context, VirtAddr(GIB + 4 * MIB));
+        let mut seen = Vec::new();
+        tables.runs(range(GIB + 4096, 6 * MIB), |run: LeafRun| seen.push((run.addr.0, run.size, run.count)));
+        assert_eq!(seen, [(GIB + 4096, PageSize::Size4K, 63), (GIB + 4 * MIB, PageSize::Size2M, 1)]);
+        assert_eq!(tables.lookup(VirtAddr(GIB + 5 * MIB)).entry.frame(), large);
+    });
+}
+
+#[test]
+fn mapping_around_a_fault_fills_the_gaps_only() {
+    with_space(small_machine(), |machine, allocator, context| {
+        let tables = Tables::new(allocator, context);
+        populate(machine, allocator, context, range(GIB + 3 * 4096, 4096), Order::FRAME);
+        let frame = folio(machine, allocator, order(4)).unwrap();
+        allocator.hold(FrameRange::folio(frame, order(4)));
+        let flags = EntryFlags::leaf(Protection::READ);
+        let mapped = tables.map_where_empty(VirtAddr(GIB), FrameRange::folio(frame, order(4)), flags);
+        assert_eq!(mapped, Ok(15));
+        assert_eq!(allocator.mapcount(frame.add(3)), 0);
+        assert_eq!(check(allocator, context).resident.file, 15);
+        unmap_all(allocator, context, range(GIB, MIB));
+        assert_eq!(allocator.release(FrameRange::folio(frame, order(4))), 16);
+    });
+}
+
+/// Invariant 3: what hardware stored through a file's page before it was unmapped is not forgotten, by whichever way it
+/// went.
+/// Invariant 3.
+#[test]
+fn stores_through_file_pages_mark_them_dirty() {
+    with_space(small_machine(), |machine, allocator, context| {
+        for detach in [false, true] {
+            let tables = Tables::new(allocator, context);
+            let frames = FrameRange::folio(folio(machine, allocator, order(3)).unwrap(), order(3));
+            allocator.hold(frames);
+            let flags = EntryFlags::leaf(Protection::READ | Protection::WRITE);
+            tables.map(VirtAddr(GIB), frames, flags).unwrap();
+            running(machine, context, &[0], || machine.write(VirtAddr(GIB + 5 * 4096), &[1]).unwrap());
+            let mut gather = MmuGather::new(allocator, context);
+            let zap = Zap { detach, ..Zap::tables(range(GIB, 8 * 4096), context.mode().user_range()) };
+            tables.unmap(&zap, &mut gather).unwrap();
+            assert_eq!(gather.finish().file, -8);
+            let dirty =
+                (0..8).filter(|&at| allocator.descriptor(frames.start.add(at)).has(DescriptorFlags::DIRTY));
+            assert_eq!(dirty.collect::<Vec<_>>(), [5]);
+            (0..8).for_each(|at| allocator.descriptor(frames.start.add(at)).clear_flags());
+            assert_eq!(allocator.release(frames), 8);
+        }
+    });
+}
+
+/// Invariants 2 and 3: dirty first, then the flush, then the count. A frame is counted as mapped for as long as some CPU may
+/// store to it, so that whoever writes it back meanwhile knows that it is not done. A detached table is asked after
+/// the flush, when no CPU records anything in it any more.
+#[test]
+fn dirty_file_pages_stay_counted_until_the_flush_is_over() {
+    with_space(small_machine(), |machine, allocator, context| {
+        for detach in [false, true] {
+            let tables = Tables::new(allocator, context);
+            let frames = FrameRange::folio(folio(machine, allocator, order(3)).unwrap(), order(3));
+            allocator.hold(frames);
+            tables
+                .map(VirtAddr(GIB), frames, EntryFlags::leaf(Protection::READ | Protection::WRITE))
+                .unwrap();
+            let state = || {
+                let dirty = (0..8)
+                    .filter(|&at| allocator.descriptor(frames.start.add(at)).has(DescriptorFlags::DIRTY));
+                (dirty.count(), (0..8).map(|at| allocator.mapcount(frames.start.add(at))).sum::<u64>())
+            };
+            running(machine, context, &[0, 1], || {
+                let store =
+                    |at: u64| machine.run_on(CpuId(1), || machine.write(VirtAddr(GIB + at * 4096), &[1]));
+                (0..4).for_each(|at| store(at).unwrap());
+                // A flush is owed until this is dropped.
+                machine.lock_taken(Rank::AddressSpace);
+                let mut gather = MmuGather::new(allocator, context);
+                let zap = Zap { detach, ..Zap::tables(range(GIB, 8 * 4096), context.mode().user_range()) };
+                tables.unmap(&zap, &mut gather).unwrap();
+                assert_eq!(state(), (if detach { 0 } else { 4 }, 8), "before the flush, detach {detach}");
+                // What CPU 1 has cached still lets it store.
+                store(2).unwrap();
+                gather.flush();
+                machine.lock_dropped(Rank::AddressSpace);
+                assert!(store(2).is_err());
+                assert_eq!(state().1, 8, "after the flush, detach {detach}");
+                gather.finish();
+                assert_eq!(state(), (4, 0), "at the end, detach {detach}");
+            });
+            (0..8).for_each(|at| allocator.descriptor(frames.start.add(at)).clear_flags());
+            assert_eq!(allocator.release(frames), 8);
+        }
+    });
+}
+
+#[test]
+fn the_zero_frame_is_mapped_without_being_counted() {
+    with_space(small_machine(), |machine, allocator, context| {
+        let tables = Tables::new(allocator, context);
+        let zero = folio(machine, allocator, Order::FRAME).unwrap();
+        let flags = EntryFlags::leaf(Protection::READ);
+        tables.map_special(VirtAddr(GIB), zero, flags).unwrap();
+        assert_eq!((allocator.mapcount(zero), check(allocator, context).resident.file), (0, 0));
+        let new = folio(machine, allocator, Order::FRAME).unwrap();
+        let expected = tables.lookup(VirtAddr(GIB)).entry;
+        let leaf = Entry::leaf(new, PageSize::Size4K, written());
+        running(machine, context, &[0, 1], || {
+            machine.run_on(CpuId(1), || machine.read(VirtAddr(GIB), &mut [0]).unwrap());
+            let mut gather = MmuGather::new(allocator, context);
+            assert_eq!(
+                tables.replace(VirtAddr(GIB), PageSize::Size4K, expected, leaf, &mut gather),
+                Ok(true)
+            );
+            assert_eq!(
+                tables.replace(VirtAddr(GIB), PageSize::Size4K, expected, leaf, &mut gather),
+                Ok(false)
+            );
+            assert_eq!(gather.finish().anon, 0);
+            allocator.free(zero, Order::FRAME).unwrap();
+        });
+        assert_eq!((allocator.mapcount(new), check(allocator, context).resident.anon), (1, 1));
+    });
+}
+
+#[test]
+fn a_large_leaf_splits_and_collapses_with_exact_counts() {
+    with_space(small_machine(), |machine, allocator, context| {
+        let tables = Tables::new(allocator, context);
+        let frame = populate_large(machine, allocator, context, VirtAddr(GIB));
+        running(machine, context, &[0, 1], || {
+            machine.run_on(CpuId(1), || machine.write(VirtAddr(GIB + 7), &[42]).unwrap());
+            tables.split_at(VirtAddr(GIB + MIB)).unwrap();
+            assert!((0..512).all(|at| allocator.mapcount(frame.add(at)) == 1));
+            assert_eq!(check(allocator, context).leaves, 512);
+            let mut byte = [0];
+            machine.run_on(CpuId(1), || machine.read(VirtAddr(GIB + 7), &mut byte).unwrap());
+            assert_eq!((byte[0], tables.collapse(VirtAddr(GIB))), (42, Ok(true)));
+            assert_eq!((check(allocator, context).leaves, context.tables()), (1, 3));
+            assert_eq!(tables.collapse(VirtAddr(GIB)), Ok(false));
+            machine.run_on(CpuId(1), || machine.read(VirtAddr(GIB + 7), &mut byte).unwrap());
+            assert_eq!((byte[0], allocator.mapcount(frame.add(9))), (42, 1));
+            assert!(tables.lookup(VirtAddr(GIB)).entry.has(EntryFlags::DIRTY));
+        });
+    });
+}
+
+#[test]
+fn gigantic_leaves_split_twice_and_go_in_any_state() {
+    let config = HostedConfig::new(2 * GIB + 64 * MIB).with_cpus(2);
+    with_space(HostedConfig { clearing: false, ..config }, |machine, allocator, context| {
+        let tables = Tables::new(allocator, context);
+        let map = || {
+            let frame = folio(machine, allocator, Order::GIGANTIC).expect("no gigantic folio");
+            tables.map_large(VirtAddr(4 * GIB), frame, PageSize::Size1G, written()).unwrap();
+            frame
+        };
+        map();
+        assert_eq!(unmap_all(allocator, context, range(4 * GIB, GIB)).anon, -262144);
+        let frame = map();
+        tables.split_at(VirtAddr(4 * GIB + 6 * MIB)).unwrap();
+        assert_eq!(check(allocator, context).leaves, 512);
+        tables.split_at(VirtAddr(4 * GIB + 6 * MIB + 4096)).unwrap();
+        assert_eq!((check(allocator, context).leaves, allocator.mapcount(frame.add(1600))), (1023, 1));
+        let part = range(4 * GIB, 7 * MIB);
+        let mut gather = MmuGather::new(allocator, context);
+        tables.unmap(&Zap::tables(part, part), &mut gather).unwrap();
+        assert_eq!(gather.finish().anon, -7 * 256);
+        assert_eq!(allocator.mapcount(frame), 0);
+        assert_eq!(unmap_all(allocator, context, range(4 * GIB, GIB)).anon, -(262144 - 7 * 256));
+    });
+}
+
+#[test]
+fn whole_tables_move_by_their_entry() {
+    with_space(small_machine(), |machine, allocator, context| {
+        let tables = Tables::new(allocator, context);
+        populate(machine, allocator, context, range(GIB, 4 * MIB), order(4));
+        let large = populate_large(machine, allocator, context, VirtAddr(GIB + 4 * MIB));
+        let count = context.tables();
+        running(machine, context, &[0, 1], || {
+            machine.run_on(CpuId(1), || machine.write(VirtAddr(GIB + MIB), &[9]).unwrap());
+            let mut owed = FlushBatch::new();
+            tables.move_range(range(GIB, 6 * MIB), VirtAddr(3 * GIB + 8 * MIB), &mut owed).unwrap();
+            owed.flush(allocator, context);
+            machine.run_on(CpuId(1), || {
+                assert!(machine.read(VirtAddr(GIB + MIB), &mut [0]).is_err());
+                let mut byte = [0];
+                machine.read(VirtAddr(3 * GIB + 9 * MIB), &mut byte).unwrap();
+                assert_eq!(byte, [9]);
+            });
+        });
+        // One more directory for the new place; no table of leaves was made or freed.
+        assert_eq!(
+            (context.tables(), tables.lookup(VirtAddr(3 * GIB + 12 * MIB)).entry.frame()),
+            (count + 1, large)
+        );
+        assert_eq!(check(allocator, context).leaves, 1025);
+    });
+}
+
+#[test]
+fn an_address_space_may_have_five_levels() {
+    let config = HostedConfig { five_level: true, ..small_machine() };
+    with_allocator(config, |machine, allocator| {
+        let context = Tables::create(allocator, PagingMode::FiveLevel).unwrap();
+        let tables = Tables::new(allocator, &context);
+        let addr = VirtAddr(0x00ff_ffff_ffe0_0000 - 4096);
+        let frame = allocator.alloc(Gfp::USER, Order::FRAME).unwrap();
+        tables.map(addr, FrameRange::new(frame, 1), written()).unwrap();
+        assert_eq!(context.tables(), 5);
+        running(machine, &context, &[0], || machine.write(addr, &[1, 2, 3]).unwrap());
+        assert_eq!(check(allocator, &context).leaves, 1);
+        assert_eq!(Tables::destroy(allocator, context).anon, -1);
+    });
+}

@@ -1,0 +1,128 @@
+//! Windows of a few instructions with no call of the platform in them: a CPU that starts to run an address space, stops, or goes
+//! to another one, interrupted after every instruction by an access of its own and by a verb of another CPU; and a verb that is
+//! interrupted at every call by a CPU that comes.
+
+use hosted::{Hosted, HostedConfig, InterruptPlan, OnViolation};
+use quire::addr::{Order, VirtAddr};
+use quire::arch::PagingMode;
+use quire::cpu::CpuId;
+use quire::platform::Context;
+use quire::sync::Pinned;
+use quire::tlb::MmContext;
+
+use crate::pgtable::support::*;
+
+const CPU1: CpuId = CpuId(1);
+const CPU2: CpuId = CpuId(2);
+
+fn recording() -> HostedConfig {
+    HostedConfig { on_violation: OnViolation::Record, ..small_machine() }
+}
+
+/// Whether CPU 1 still reads the page.
+fn reads(machine: &Hosted) -> bool {
+    machine.read(VirtAddr(GIB), &mut [0]).is_ok()
+}
+
+/// What CPU 1 does, with the other address space at hand.
+type Switch = fn(&Hosted, &MmContext, &MmContext);
+
+const SWITCHES: [(&str, bool, Switch); 4] = [
+    ("in", false, |machine, context, _| context.switch_in(machine)),
+    ("out", true, |machine, context, _| context.switch_out(machine)),
+    ("to another", true, |machine, context, other| {
+        let pinned = Pinned::new(machine);
+        context.switch_to(other, machine, pinned.cpu());
+    }),
+    ("from another", false, |machine, context, other| {
+        let pinned = Pinned::new(machine);
+        other.switch_to(context, machine, pinned.cpu());
+    }),
+];
+
+/// One switch that is interrupted after instruction `number`; whether there is such an instruction.
+fn switched(name: &str, inside: bool, switch: Switch, number: u64) -> bool {
+    let mut delivered = 0;
+    with_space(recording(), |machine, allocator, context| {
+        let other = Tables::create(allocator, PagingMode::FourLevel).expect("no root");
+        populate(machine, allocator, context, range(GIB, 4096), Order::FRAME);
+        machine.run_on(CPU1, || {
+            match (inside, name.contains("another")) {
+                (true, _) => context.switch_in(machine),
+                (false, true) => other.switch_in(machine),
+                (false, false) => {}
+            }
+            let interrupted = || {
+                // CPU 1 caches what it can reach now, as speculation does too; then CPU 2 unmaps it.
+                reads(machine);
+                machine.run_on(CPU2, || unmap_all(allocator, context, range(GIB, 4096)));
+            };
+            // SAFETY: the switch uses neither the heap nor locks of the standard library outside of the machine's own
+            // steps, which interrupts wait for.
+            let ran = unsafe {
+                let plan = InterruptPlan::Nth(number);
+                machine.interrupt_at_steps(plan, Context::HardInterrupt, interrupted, || {
+                    switch(machine, context, &other)
+                })
+            };
+            delivered = ran.expect("signals").delivered;
+            assert!(delivered == 0 || !reads(machine), "{name}, instruction {number}: the page is gone");
+            machine.check_translations();
+            for context in [context, &other] {
+                if context.running().contains(CPU1) {
+                    context.switch_out(machine);
+                }
+            }
+        });
+        if delivered == 0 {
+            unmap_all(allocator, context, range(GIB, 4096));
+        }
+        Tables::destroy(allocator, other);
+        assert_eq!(machine.violations(), [], "{name}, instruction {number}");
+    });
+    delivered > 0
+}
+
+#[test]
+fn a_cpu_that_switches_is_flushed_or_reaches_nothing_after_every_instruction() {
+    for (name, inside, switch) in SWITCHES {
+        let steps = (0..).take_while(|&number| switched(name, inside, switch, number)).count();
+        assert!(steps > 20, "{name}: {steps} instructions");
+    }
+}
+
+/// A CPU that starts to run the address space at any call of an unmapping finds the page gone, or is flushed.
+#[test]
+fn a_cpu_that_comes_at_any_call_of_an_unmapping_keeps_nothing() {
+    let mut calls = 0;
+    loop {
+        let mut delivered = 0;
+        with_space(recording(), |machine, allocator, context| {
+            populate(machine, allocator, context, range(GIB, 8 * 4096), Order::FRAME);
+            running(machine, context, &[0, 2], || {
+                let come = || {
+                    machine.run_on(CPU1, || {
+                        context.switch_in(machine);
+                        reads(machine);
+                    });
+                };
+                let plan = InterruptPlan::Nth(calls);
+                let ran = machine.interrupt_at_calls(plan, Context::HardInterrupt, come, || {
+                    unmap_all(allocator, context, range(GIB, 8 * 4096));
+                });
+                delivered = ran.delivered;
+                if delivered > 0 {
+                    assert!(!machine.run_on(CPU1, || reads(machine)), "call {calls}: the page is gone");
+                    machine.run_on(CPU1, || context.switch_out(machine));
+                }
+                machine.check_translations();
+            });
+            assert_eq!(machine.violations(), [], "call {calls}");
+        });
+        if delivered == 0 {
+            break;
+        }
+        calls += 1;
+    }
+    assert!(calls > 10, "{calls} calls");
+}

@@ -1,0 +1,107 @@
+//! Small cases with numbers that can be told in advance.
+
+use hosted::HostedConfig;
+use quire::addr::{FrameRange, VirtAddr, VirtRange};
+use quire::vm::{Access, Advice, FolioPolicy, ForkStrategy, Usage};
+
+use crate::common::order;
+use crate::usage::naive::compare;
+use crate::usage::world::{MIB, R, RW, Space, anonymous, run, small, with_forks};
+
+const BASE: u64 = 1 << 30;
+const PAGE: u64 = 4096;
+
+fn store(mm: &Space<'_>, at: u64, len: u64) {
+    (at..at + len).step_by(PAGE as usize).for_each(|at| {
+        mm.fault(VirtAddr(at), Access::Write).unwrap();
+    });
+}
+
+/// A table that three address spaces share counts each leaf once, and belongs to all of them; so it does when one has its own
+/// copy, and another its own page.
+#[test]
+fn a_shared_table_belongs_to_all_who_share_it() {
+    with_forks(HostedConfig::new(64 * MIB), ForkStrategy::Share, |machine, manager| {
+        let mm = manager.new_mm().unwrap();
+        mm.mmap(&anonymous(BASE, 2 * MIB)).unwrap();
+        store(&mm, BASE, 2 * MIB);
+        let frame = mm.translate(VirtAddr(BASE), Access::Read).unwrap().frame;
+        let count = || {
+            let mut said = 0;
+            manager.kpagecount(FrameRange::new(frame, 1), |_, count| said = count);
+            (manager.pages().mapcount(frame), said)
+        };
+        assert_eq!(mm.usage_of_all().uss(), 2 * MIB);
+        let spaces = vec![mm.fork().unwrap(), mm.fork().unwrap(), mm];
+        assert_eq!(count(), (1, 3), "one leaf, three address spaces");
+        for mm in &spaces {
+            let usage = mm.usage_of_all();
+            assert_eq!((usage.uss(), usage.shared_dirty), (0, 2 * MIB));
+            assert_eq!(usage.pss, 512 * ((PAGE << 12) / 3));
+        }
+        // One has a table of its own now, and one page.
+        store(&spaces[0], BASE + PAGE, PAGE);
+        assert_eq!(count(), (2, 3));
+        assert_eq!(spaces[0].usage_of_all().uss(), PAGE);
+        assert_eq!(spaces[1].usage_of_all().pss, 511 * ((PAGE << 12) / 3) + (PAGE << 12) / 2);
+        assert!(compare(machine, manager, &spaces) == 512);
+        for mm in spaces {
+            mm.exit();
+        }
+    });
+}
+
+#[test]
+fn a_large_leaf_that_another_maps_in_pieces() {
+    small(|machine, manager| {
+        manager.set_folio_policy(FolioPolicy::only(order(9)).with_pmd_mapped(true));
+        run(manager, |mm| {
+            mm.mmap(&anonymous(BASE, 4 * MIB)).unwrap();
+            store(mm, BASE, 4 * MIB);
+            mm.mlock(VirtAddr(BASE), 2 * MIB, false).unwrap();
+            let usage = mm.usage_of_all();
+            assert_eq!((usage.anon_huge, usage.by_size), (4 * MIB, [0, 4 * MIB, 0]));
+            assert_eq!((usage.pss_bytes(), usage.locked), (4 * MIB, (2 * MIB) << 12));
+            let child = mm.fork().unwrap();
+            assert_eq!(child.usage_of_all().locked, 0);
+            child.mprotect(VirtAddr(BASE), PAGE, R).unwrap();
+            child.munmap(VirtAddr(BASE + 2 * MIB), MIB).unwrap();
+            let usage = child.usage_of_all();
+            assert_eq!((usage.anon_huge, usage.by_size), (0, [3 * MIB, 0, 0]));
+            let usage = mm.usage_of_all();
+            assert_eq!((usage.uss(), usage.pss_bytes()), (MIB, MIB + 3 * MIB / 2));
+            // A part of a large leaf.
+            let part = VirtRange::from_len(VirtAddr(BASE + 3 * MIB - PAGE), 2 * PAGE);
+            let half = mm.usage(part);
+            assert_eq!((half.rss, half.shared_dirty), (2 * PAGE, PAGE));
+            let mut words = Vec::new();
+            mm.pagemap(part, |addr, word| words.push((addr.0, word.frame().unwrap())));
+            assert_eq!(words[1], (BASE + 3 * MIB, words[0].1.add(1)));
+            child.exit();
+            mm.mprotect(VirtAddr(BASE), PAGE, RW).unwrap();
+            mm.madvise(VirtAddr(BASE + 2 * MIB), 2 * MIB, Advice::Free).unwrap();
+            assert_eq!(mm.usage_of_all().lazy_free, 2 * MIB);
+            let _ = machine;
+        });
+    });
+}
+
+#[test]
+fn what_is_not_there_counts_nothing() {
+    small(|_, manager| {
+        run(manager, |mm| {
+            assert_eq!(mm.usage_of_all(), Usage::default());
+            mm.mmap(&anonymous(BASE, 2 * MIB)).unwrap();
+            mm.fault(VirtAddr(BASE), Access::Read).unwrap();
+            assert_eq!(mm.usage_of_all(), Usage::default(), "the zero frame is nobody's");
+            let mut words = 0;
+            mm.pagemap(VirtRange::new(VirtAddr(0), VirtAddr(!0xfff)), |_, word| {
+                assert!(!word.has(quire::vm::PageWord::EXCLUSIVE));
+                words += 1;
+            });
+            assert_eq!(words, 1);
+            let mut rows = mm.usage_of_all().lines();
+            assert_eq!(rows.next(), Some(("Rss", 0)));
+        });
+    });
+}

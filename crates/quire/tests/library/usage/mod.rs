@@ -1,0 +1,8 @@
+//! Who maps how much, against a naive reading of all page tables.
+
+mod cases;
+mod flags;
+mod folios;
+mod lockstep;
+mod naive;
+use crate::vm::world;

@@ -1,0 +1,148 @@
+//! Every allocation that an answer makes fails once: the answer then says so, and nothing has changed (invariant 6).
+
+use hosted::{FailurePlan, Hosted, HostedConfig};
+use quire::addr::VirtAddr;
+use quire::error::{MmError, UserfaultError};
+use quire::hugetlb::HugeSize;
+use quire::page_alloc::NodeSet;
+use quire::platform::FileId;
+use quire::vm::{Advice, File, ForkStrategy, Sharing};
+
+use crate::userfault::support::{
+    BASE, Handler, MINOR, MISSING, PAGE, PROTECT, WAKE, copy, handler, of_file, register, watched,
+};
+use crate::userfault::world::{MIB, Manager, Space, anonymous, run, store, with_forks};
+
+const HUGE: u64 = 2 * MIB;
+/// Where the files of the scene are mapped.
+const NAMELESS: u64 = BASE + (1 << 30);
+const PAGED: u64 = BASE + (2 << 30);
+const PARTS: u64 = BASE + (3 << 30);
+
+struct Scene<'m, 's> {
+    mm: &'s Space<'m>,
+    handler: &'s Handler<'m>,
+}
+
+fn scene<'m>(
+    machine: &Hosted,
+    manager: &'m Manager<'_>,
+    mm: &Space<'m>,
+    handler: &Handler<'m>,
+) -> [File<'m, Hosted>; 3] {
+    machine.files().set_size(FileId(1), 8 * PAGE);
+    let nameless = manager.nameless(8 * PAGE).unwrap();
+    let paged = manager.open(FileId(1)).unwrap();
+    let huge = manager.huge_file(HugeSize::Size2M, HUGE).unwrap();
+    mm.mmap(&anonymous(BASE, 512 * PAGE)).unwrap();
+    store(machine, mm, BASE + 8 * PAGE, 1).unwrap();
+    mm.mmap(&of_file(&nameless, Sharing::Shared, NAMELESS, 8 * PAGE)).unwrap();
+    mm.mmap(&of_file(&paged, Sharing::Shared, PAGED, 8 * PAGE)).unwrap();
+    mm.mmap(&of_file(&huge, Sharing::Shared, PARTS, HUGE)).unwrap();
+    mm.madvise(VirtAddr(PARTS), HUGE, Advice::Split).unwrap();
+    register(mm, handler, BASE, 16 * PAGE, MISSING | PROTECT);
+    register(mm, handler, NAMELESS, 8 * PAGE, MISSING | MINOR);
+    register(mm, handler, PAGED, 8 * PAGE, MINOR);
+    register(mm, handler, PARTS, HUGE, MISSING | MINOR);
+    [nameless, paged, huge]
+}
+
+/// Runs `verb` on fresh scenes, once with tables that a child shares, with its first, second, … allocation failing, until it makes
+/// no more.
+fn at_every_allocation<E: PartialEq + std::fmt::Debug>(
+    out_of_memory: E,
+    least: u64,
+    verb: impl Fn(&Scene<'_, '_>) -> Result<(), E>,
+) {
+    let mut failed = 0;
+    for fork in [ForkStrategy::Copy, ForkStrategy::Share] {
+        for nth in 0.. {
+            let mut done = false;
+            with_forks(HostedConfig::new(64 * MIB), fork, |machine, manager| {
+                let pools = manager.huge_pools();
+                let resize = |pages| pools.resize(manager.pages(), HugeSize::Size2M, NodeSet::ALL, pages);
+                assert_eq!(resize(2).after, 2);
+                let handler = handler(manager);
+                run(manager, |mm| {
+                    let files = scene(machine, manager, mm, &handler);
+                    let child = mm.fork().unwrap();
+                    let before = (mm.rss(), files.each_ref().map(|file| file.resident()), mm.mappings());
+                    let scene = Scene { mm, handler: &handler };
+                    machine.set_failures(FailurePlan::Nth(nth));
+                    let outcome = verb(&scene);
+                    done = machine.allocations_failed() == 0;
+                    machine.set_failures(FailurePlan::Off);
+                    if let Err(error) = outcome {
+                        assert_eq!(error, out_of_memory, "allocation {nth}");
+                        // Tables may have come, a page that was read, and a huge page of zeroes: nobody maps them.
+                        let now = (mm.rss(), files.each_ref().map(|file| file.resident()), mm.mappings());
+                        let page_tables = before.0.page_tables;
+                        assert_eq!((quire::vm::Rss { page_tables, ..now.0 }, now.2), (before.0, before.2));
+                        assert_eq!(now.1[0], before.1[0]);
+                        failed += 1;
+                        verb(&scene).expect("memory");
+                    }
+                    mm.validate().expect("broken address space");
+                    child.validate().expect("broken child");
+                });
+                let _ = resize(0);
+            });
+            if done {
+                break;
+            }
+        }
+    }
+    assert!(failed >= least, "{failed} allocations made the verb fail, want at least {least}");
+}
+
+fn answer(name: &str, least: u64, verb: impl Fn(&Space<'_>) -> Result<u64, UserfaultError>) {
+    watched(name, 60, || {
+        at_every_allocation(UserfaultError::OutOfMemory, least, |scene| verb(scene.mm).map(drop));
+    });
+}
+
+#[test]
+fn copies_fail_whole() {
+    answer("copy", 2, |mm| copy(mm, BASE + PAGE, 1, WAKE));
+    answer("copy to a file", 4, |mm| copy(mm, NAMELESS + PAGE, 1, WAKE));
+    answer("copy a part", 2, |mm| copy(mm, PARTS + PAGE, 1, WAKE));
+}
+
+#[test]
+fn zeroes_fail_whole() {
+    answer("zeroes", 1, |mm| mm.userfault_zeropage(VirtAddr(BASE + PAGE), PAGE, WAKE).all());
+    answer("zeroes of a file", 4, |mm| mm.userfault_zeropage(VirtAddr(NAMELESS), PAGE, WAKE).all());
+    answer("zeroes of a part", 1, |mm| mm.userfault_zeropage(VirtAddr(PARTS + PAGE), PAGE, WAKE).all());
+}
+
+#[test]
+fn continuing_and_poisoning_fail_whole() {
+    answer("continue", 2, |mm| mm.userfault_continue(VirtAddr(PAGED), PAGE, WAKE).all());
+    answer("poison", 1, |mm| mm.userfault_poison(VirtAddr(NAMELESS), PAGE, WAKE).all());
+    answer("poison a part", 1, |mm| mm.userfault_poison(VirtAddr(PARTS + PAGE), PAGE, WAKE).all());
+}
+
+#[test]
+fn write_protecting_fails_whole() {
+    answer("protect", 1, |mm| mm.userfault_write_protect(VirtAddr(BASE), 16 * PAGE, true, WAKE).all());
+}
+
+#[test]
+fn registering_fails_whole() {
+    watched("register", 60, || {
+        at_every_allocation(MmError::NoMemory, 1, |scene| {
+            // Until the next node takes a frame.
+            (0..60).try_for_each(|part| {
+                let at = VirtAddr(BASE + (17 + 2 * part) * PAGE);
+                scene.mm.userfault_register(scene.handler, at, PAGE, MISSING)?;
+                scene.mm.userfault_unregister(at, PAGE)
+            })?;
+            let at = VirtAddr(BASE + 200 * PAGE);
+            let done = (0..60).try_for_each(|part| {
+                scene.mm.userfault_register(scene.handler, at.add(2 * part * PAGE), PAGE, MISSING)
+            });
+            scene.mm.userfault_unregister(at, 120 * PAGE).expect("nodes are there");
+            done
+        });
+    });
+}

@@ -1,0 +1,135 @@
+//! What Linux does where one would guess otherwise, one test for each difference that a comparison with it has found.
+
+use hosted::HostedConfig;
+use quire::addr::VirtAddr;
+use quire::arch::Protection;
+use quire::error::MmError;
+use quire::vm::{Advice, Placement, Remap};
+
+use crate::vm::world::{MIB, anonymous, run, small, store, with_manager};
+
+const BASE: u64 = 0x1000_0000;
+const PAGE: u64 = 4096;
+
+const fn page(n: u64) -> VirtAddr {
+    VirtAddr(BASE + n * PAGE)
+}
+
+/// Invariant 6. `MADV_DONTNEED` tells what is locked.
+#[test]
+fn a_lock_that_fails_stays_where_it_got_to() {
+    small(|_, manager| {
+        run(manager, |mm| {
+            mm.mmap(&anonymous(BASE, 8 * PAGE)).unwrap();
+            mm.munmap(page(3), PAGE).unwrap();
+            mm.mprotect(page(6), PAGE, Protection::NONE).unwrap();
+            assert_eq!(mm.mlock(page(0), 8 * PAGE, false), Err(MmError::NoMemory), "a hole");
+            assert_eq!(
+                (mm.rss().locked, mm.rss().anon),
+                (3, 0),
+                "locked up to the hole, and nothing brought in"
+            );
+            assert_eq!(mm.madvise(page(2), PAGE, Advice::DontNeed), Err(MmError::Invalid));
+            assert_eq!(mm.madvise(page(4), PAGE, Advice::DontNeed), Ok(()));
+            assert_eq!(mm.mlock(page(4), 4 * PAGE, false), Err(MmError::NoMemory), "no access");
+            assert_eq!((mm.rss().locked, mm.rss().anon), (7, 2), "all is locked, and brought in up to there");
+            assert_eq!(mm.munlock(page(0), 8 * PAGE), Err(MmError::NoMemory));
+            assert_eq!(mm.rss().locked, 4, "unlocked up to the hole");
+        });
+    });
+}
+
+#[test]
+fn a_lock_for_which_memory_does_not_suffice_says_again() {
+    with_manager(HostedConfig::new(16 * MIB), |_, manager| {
+        run(manager, |mm| {
+            mm.mmap(&anonymous(BASE, 32 * MIB)).unwrap();
+            assert_eq!(mm.mlock(page(0), 32 * MIB, false), Err(MmError::Again));
+            assert_eq!(mm.rss().locked, 32 * MIB / PAGE, "all is locked");
+        });
+    });
+}
+
+/// The last address is no end: advice there found an overflow.
+#[test]
+fn what_lies_behind_the_user_half_is_a_hole() {
+    small(|_, manager| {
+        run(manager, |mm| {
+            let advices = [
+                Advice::DontNeed,
+                Advice::Free,
+                Advice::WillNeed,
+                Advice::HugePage,
+                Advice::NoHugePage,
+                Advice::PopulateRead,
+                Advice::PopulateWrite,
+            ];
+            for addr in [(1 << 47) - PAGE, 1 << 47, 1 << 63, u64::MAX - 4 * PAGE + 1, u64::MAX - 2 * PAGE + 1]
+            {
+                for advice in advices {
+                    let answer = mm.madvise(VirtAddr(addr), PAGE, advice);
+                    assert_eq!(answer, Err(MmError::NoMemory), "{advice:?} at {addr:#x}");
+                }
+                assert_eq!(mm.mprotect(VirtAddr(addr), PAGE, Protection::READ), Err(MmError::NoMemory));
+                assert_eq!(mm.mlock(VirtAddr(addr), PAGE, false), Err(MmError::NoMemory));
+                assert_eq!(mm.munlock(VirtAddr(addr), PAGE), Err(MmError::NoMemory));
+                assert_eq!(mm.munmap(VirtAddr(addr), PAGE), Err(MmError::Invalid));
+                assert_eq!(mm.mremap(VirtAddr(addr), PAGE, PAGE, Remap::MayMove), Err(MmError::Fault));
+            }
+        });
+    });
+}
+
+#[test]
+fn a_heap_does_not_shrink_over_a_hole() {
+    small(|_, manager| {
+        run(manager, |mm| {
+            mm.set_brk_start(page(0));
+            assert_eq!(mm.brk(page(3)), page(3));
+            mm.munmap(page(2), PAGE).unwrap();
+            assert_eq!(mm.brk(page(2)), page(3));
+            assert_eq!(mm.brk(page(1)), page(1), "a page of it is there");
+        });
+    });
+}
+
+#[test]
+fn a_move_that_leaves_a_mapping_takes_a_wish_and_refuses_a_bad_one() {
+    small(|machine, manager| {
+        run(manager, |mm| {
+            let len = 4 * PAGE;
+            mm.mmap(&anonymous(BASE, len)).unwrap();
+            store(machine, mm, BASE, 7).unwrap();
+            let bad =
+                [VirtAddr(BASE + 64 * PAGE + 1), page(2), VirtAddr(1 << 47), VirtAddr(u64::MAX - PAGE + 1)];
+            for hint in bad {
+                assert_eq!(
+                    mm.mremap(page(0), len, len, Remap::DontUnmap(hint)),
+                    Err(MmError::Invalid),
+                    "{hint:?}"
+                );
+            }
+            let low = VirtAddr(PAGE);
+            assert_eq!(mm.mremap(page(0), len, len, Remap::DontUnmap(low)), Err(MmError::NotPermitted));
+            assert_eq!(mm.mremap(page(0), len, len, Remap::DontUnmap(page(64))), Ok(page(64)));
+            let there = mm.mremap(page(0), len, len, Remap::DontUnmap(page(66))).unwrap();
+            assert!(there != page(66), "something is there");
+            let fixed =
+                quire::vm::MapRequest { placement: Placement::FixedNoReplace, ..anonymous(BASE, len) };
+            assert_eq!(mm.mmap(&fixed), Err(MmError::Exists), "an empty mapping was left");
+        });
+    });
+}
+
+/// What is to move is looked at before the place that it is to have.
+#[test]
+fn a_source_that_is_not_mapped_is_told_before_a_target_that_is_too_low() {
+    small(|_, manager| {
+        run(manager, |mm| {
+            mm.mmap(&anonymous(BASE, PAGE)).unwrap();
+            let move_to_null = |from| mm.mremap(from, PAGE, PAGE, Remap::Fixed(VirtAddr(0)));
+            assert_eq!(move_to_null(page(1)), Err(MmError::Fault));
+            assert_eq!(move_to_null(page(0)), Err(MmError::NotPermitted));
+        });
+    });
+}

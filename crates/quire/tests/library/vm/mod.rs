@@ -1,0 +1,19 @@
+//! Address spaces on a hosted machine, with every check of the machine on.
+
+mod basic;
+mod batches;
+mod failures;
+mod forming;
+mod gigantic;
+mod limits;
+mod linux;
+mod map_limit;
+mod mappings;
+mod reclaim;
+mod recorded;
+mod retries;
+mod threads;
+mod track;
+mod truncate;
+pub(crate) mod world;
+mod zeroes;

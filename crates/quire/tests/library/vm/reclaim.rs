@@ -1,0 +1,185 @@
+//! Memory that is short: mapped page cache goes, and large folios that are mapped in part come apart.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use hosted::{Hosted, HostedConfig, SyntheticFiles};
+use quire::addr::{Order, VirtAddr};
+use quire::error::FaultError;
+use quire::platform::FileId;
+use quire::stats::Stat;
+use quire::vm::{Advice, Backing, File, FolioPolicy, MapRequest, Sharing};
+
+use crate::vm::world::{MIB, R, Space, anonymous, load, run, small, store, with_manager};
+
+const BASE: u64 = 0x1000_0000;
+const PAGE: u64 = 4096;
+
+fn request<'a>(file: &'a File<'_, Hosted>, at: u64, len: u64, sharing: Sharing) -> MapRequest<'a> {
+    MapRequest { sharing, backing: Backing::File { file, page_offset: 0 }, ..anonymous(at, len) }
+}
+
+fn pristine(file: u64, offset: u64) -> u64 {
+    let byte = |at: usize| SyntheticFiles::pristine_byte(FileId(file), offset + at as u64);
+    u64::from_le_bytes(std::array::from_fn(byte))
+}
+
+fn use_up(mm: &Space<'_>, len: u64) {
+    mm.mmap(&anonymous(16 * BASE, len)).unwrap();
+    assert_eq!(mm.madvise(VirtAddr(16 * BASE), len, Advice::PopulateWrite), Ok(()));
+}
+
+#[test]
+fn clean_pages_are_unmapped_and_dropped_wherever_they_are_mapped() {
+    small(|machine, manager| {
+        let len = 24 * MIB;
+        machine.files().set_size(FileId(3), len);
+        let file = manager.open(FileId(3)).unwrap();
+        run(manager, |mm| {
+            mm.mmap(&request(&file, BASE, len, Sharing::Private)).unwrap();
+            mm.mmap(&MapRequest { prot: R, ..request(&file, 2 * BASE, len, Sharing::Shared) }).unwrap();
+            for at in [BASE, 2 * BASE] {
+                mm.madvise(VirtAddr(at), len, Advice::PopulateRead).unwrap();
+            }
+            mm.mlock(VirtAddr(2 * BASE), 16 * PAGE, false).unwrap();
+            store(machine, mm, BASE + 100 * PAGE, 7).unwrap();
+            let child = mm.fork().unwrap();
+            assert_eq!(child.rss().file, len / PAGE - 1);
+            let other = manager.new_mm().unwrap();
+            other.mmap(&MapRequest { prot: R, ..request(&file, BASE, MIB, Sharing::Shared) }).unwrap();
+            other.madvise(VirtAddr(BASE), MIB, Advice::PopulateRead).unwrap();
+            let flushes = manager.stat(Stat::NrTlbLocalFlushAll) + manager.stat(Stat::NrTlbLocalFlushOne);
+            use_up(mm, 50 * MIB);
+            let flushed =
+                manager.stat(Stat::NrTlbLocalFlushAll) + manager.stat(Stat::NrTlbLocalFlushOne) - flushes;
+            let stolen = manager.stat(Stat::PgstealFile);
+            assert!(stolen > 2000, "{stolen} pages were dropped");
+            assert!(manager.stat(Stat::PgscanFile) >= 3 * stolen, "each was mapped three times");
+            assert!(flushed <= stolen / 100, "{flushed} flushes for {stolen} pages");
+            assert!(child.rss().file < len / PAGE - 2000 && other.rss().file < MIB / PAGE);
+            assert_eq!(file.resident(), len / PAGE - stolen);
+            for mm in [mm, &child, &other] {
+                mm.validate().unwrap();
+            }
+            // What was locked or copied stays; what was dropped comes back.
+            assert_eq!(load(machine, mm, BASE + 100 * PAGE), Ok(7));
+            assert_eq!(mm.rss().anon, 50 * MIB / PAGE + 1);
+            for page in [0, 15, 16, 99, 100, 101, 200, 5000] {
+                assert_eq!(load(machine, mm, 2 * BASE + page * PAGE), Ok(pristine(3, page * PAGE)));
+            }
+        });
+    });
+}
+
+/// Invariant 3.
+#[test]
+fn what_is_stored_after_a_sync_is_dirty_again() {
+    small(|machine, manager| {
+        machine.files().set_size(FileId(4), 8 * PAGE);
+        let file = manager.open(FileId(4)).unwrap();
+        run(manager, |mm| {
+            mm.mmap(&request(&file, BASE, 8 * PAGE, Sharing::Shared)).unwrap();
+            mm.mmap(&request(&file, 2 * BASE, 8 * PAGE, Sharing::Shared)).unwrap();
+            for page in 0..3 {
+                store(machine, mm, BASE + page * PAGE, 1).unwrap();
+                store(machine, mm, 2 * BASE + page * PAGE + 8, 1).unwrap();
+            }
+            file.sync().unwrap();
+            assert_eq!(file.dirty(), 0);
+            // Both mappings lost the right to store, and nothing else.
+            assert_eq!(mm.rss().file, 6);
+            store(machine, mm, BASE, 2).unwrap();
+            assert_eq!(file.dirty(), 1);
+            store(machine, mm, 2 * BASE + PAGE, 2).unwrap();
+            assert_eq!(file.dirty(), 2);
+            while manager.reclaim() > 0 {}
+            assert_eq!((file.resident(), file.dirty()), (2, 2));
+            assert_eq!((load(machine, mm, BASE), load(machine, mm, BASE + PAGE)), (Ok(2), Ok(2)));
+            assert_eq!(load(machine, mm, BASE + 2 * PAGE), Ok(1));
+            file.sync().unwrap();
+            store(machine, mm, BASE + PAGE, 3).unwrap();
+            mm.validate().unwrap();
+        });
+        drop(file);
+        let pages = machine.files().written_pages(FileId(4));
+        let word = |page: usize| u64::from_le_bytes(pages[page].1[..8].try_into().unwrap());
+        assert_eq!((word(0), word(1), word(2)), (2, 3, 1));
+        assert_eq!(machine.files().counters().writes, 3 + 2 + 1);
+    });
+}
+
+/// Every store that was made before a sync began is in the file when it ends.
+#[test]
+fn syncs_meet_stores() {
+    let config = HostedConfig::new(64 * MIB).with_cpus(3);
+    with_manager(config, |machine, manager| {
+        let name = FileId(6);
+        machine.files().set_size(name, 16 * PAGE);
+        let file = manager.open(name).unwrap();
+        let mm = manager.new_mm().unwrap();
+        mm.mmap(&request(&file, BASE, 16 * PAGE, Sharing::Shared)).unwrap();
+        let stored: [AtomicU64; 32] = std::array::from_fn(|_| AtomicU64::new(0));
+        let end = Instant::now() + Duration::from_millis(900);
+        machine.spawn_cpus(3, |cpu| {
+            mm.switch_in();
+            let mut word = 0;
+            while Instant::now() < end {
+                word += 1;
+                if cpu.0 > 0 {
+                    let slot = (word % 16 * 2 + u64::from(cpu.0) - 1) as usize;
+                    let at = BASE + (slot as u64 / 2) * PAGE + 64 * u64::from(cpu.0);
+                    store(machine, &mm, at, word).unwrap();
+                    stored[slot].store(word, Ordering::SeqCst);
+                    continue;
+                }
+                let least: Vec<u64> = stored.iter().map(|word| word.load(Ordering::SeqCst)).collect();
+                file.sync().unwrap();
+                let pages = machine.files().written_pages(name);
+                for (slot, least) in least.into_iter().enumerate().filter(|(_, least)| *least > 0) {
+                    let bytes = &pages.iter().find(|(page, _)| *page == slot as u64 / 2).unwrap().1;
+                    let at = 64 * (slot % 2 + 1);
+                    let word = u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+                    assert!(word >= least, "slot {slot}: {word} was written, {least} stored before");
+                }
+                if word % 8 == 0 {
+                    manager.reclaim();
+                }
+            }
+            mm.switch_out();
+            manager.pages().drain_local();
+        });
+        mm.validate().unwrap();
+        mm.exit();
+        drop(file);
+        let pages = machine.files().written_pages(name);
+        for (slot, last) in stored.iter().enumerate() {
+            let at = 64 * (slot % 2 + 1);
+            let word = u64::from_le_bytes(pages[slot / 2].1[at..at + 8].try_into().unwrap());
+            assert_eq!(word, last.load(Ordering::SeqCst), "slot {slot}");
+        }
+    });
+}
+
+#[test]
+fn a_folio_that_is_mapped_in_part_gives_its_other_frames_up() {
+    with_manager(HostedConfig::new(24 * MIB), |machine, manager| {
+        manager.set_folio_policy(FolioPolicy::only(Order::BLOCK));
+        run(manager, |mm| {
+            mm.mmap(&anonymous(BASE, 8 * 2 * MIB)).unwrap();
+            for folio in 0..8 {
+                store(machine, mm, BASE + folio * 2 * MIB + 5 * PAGE, folio).unwrap();
+                mm.munmap(VirtAddr(BASE + folio * 2 * MIB + 16 * PAGE), 490 * PAGE).unwrap();
+            }
+            assert_eq!(manager.stat(Stat::ThpDeferredSplitPage), 8);
+            assert_eq!(manager.stat(Stat::ThpSplitPage), 0);
+            manager.set_folio_policy(FolioPolicy::FRAMES);
+            use_up(mm, 17 * MIB);
+            assert!(manager.stat(Stat::ThpSplitPage) >= 6);
+            for folio in 0..8 {
+                assert_eq!(load(machine, mm, BASE + folio * 2 * MIB + 5 * PAGE), Ok(folio));
+            }
+            assert_eq!(mm.rss().anon, 8 * 22 + 17 * 256);
+            assert_eq!(load(machine, mm, BASE + 16 * PAGE), Err(FaultError::NotMapped));
+        });
+    });
+}

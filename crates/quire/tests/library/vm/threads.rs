@@ -1,0 +1,321 @@
+//! Many CPUs in the same address spaces at once. What each thread stores is its own and must come back; the machine
+//! checks locks, translations and freed frames; at the end all memory is back.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use hosted::{Hosted, HostedConfig};
+use quire::addr::{Order, VirtAddr};
+use quire::cpu::CpuId;
+use quire::error::{FaultError, MmError};
+use quire::platform::FileId;
+use quire::stats::Stat;
+use quire::vm::{
+    Advice, Backing, FolioPolicy, ForkStrategy, MapRequest, OrderPolicy, Placement, Remap, Sharing,
+};
+
+use crate::common::{order, seed};
+use crate::vm::world::{FORKS, MIB, Manager, RW, Space, anonymous, load, store, with_forks};
+
+const CPUS: usize = 4;
+const TIME: Duration = Duration::from_millis(1500);
+/// Each thread has a stretch of addresses of its own, all of them in the same upper tables.
+const STRETCH: u64 = 3 * MIB;
+const BASE: u64 = 0x7000_0000;
+
+fn parallel(
+    config: HostedConfig,
+    action: impl Fn(&Hosted, &Manager<'_>, &Space<'_>, CpuId, &mut Rng) + Sync,
+) {
+    let first = seed(fastrand::u64(..));
+    println!("QUIRE_SEED={first}");
+    with_forks(config.with_cpus(CPUS), FORKS[first as usize % 2], |machine, manager| {
+        let mm = manager.new_mm().expect("memory");
+        machine.spawn_cpus(CPUS, |cpu| {
+            mm.switch_in();
+            let mut rng = Rng::with_seed(first.wrapping_add(u64::from(cpu.0)));
+            let end = Instant::now() + TIME;
+            while Instant::now() < end {
+                action(machine, manager, &mm, cpu, &mut rng);
+            }
+            mm.switch_out();
+            manager.pages().drain_local();
+        });
+        mm.validate().expect("broken address space");
+        mm.exit();
+    });
+}
+
+fn policy(rng: &mut Rng) -> FolioPolicy {
+    FolioPolicy::FRAMES
+        .with(order(rng.u8(1..=9)), OrderPolicy::Always)
+        .with(order(rng.u8(1..=9)), OrderPolicy::Always)
+        .with_pmd_mapped(rng.bool())
+}
+
+/// Stores to pages of a range and loads them again, one word that names page and round each.
+fn fill(machine: &Hosted, mm: &Space<'_>, start: u64, pages: u64, mark: u64) {
+    for page in 0..pages {
+        store(machine, mm, start + page * 4096, mark + page).expect("mapped by this thread");
+    }
+}
+
+fn check(machine: &Hosted, mm: &Space<'_>, start: u64, pages: u64, mark: u64) {
+    for page in 0..pages {
+        assert_eq!(load(machine, mm, start + page * 4096), Ok(mark + page), "page {page} of {start:#x}");
+    }
+}
+
+#[test]
+fn threads_map_store_move_and_unmap_side_by_side() {
+    parallel(HostedConfig::new(256 * MIB), |machine, manager, mm, cpu, rng| {
+        let own = BASE + u64::from(cpu.0) * STRETCH;
+        manager.set_folio_policy(policy(rng));
+        let (at, pages) = (own + rng.u64(..64) * 4096, rng.u64(1..200));
+        let mark = rng.u64(..) << 12;
+        mm.mmap(&anonymous(at, pages * 4096)).expect("memory");
+        fill(machine, mm, at, pages, mark);
+        match rng.u32(..5) {
+            0 => mm.mprotect(VirtAddr(at), pages * 4096, quire::arch::Protection::READ).expect("mapped"),
+            1 => mm.madvise(VirtAddr(at), 4096, Advice::HugePage).expect("mapped"),
+            2 => {
+                let to = VirtAddr(own + 2 * MIB + rng.u64(..16) * 4096);
+                let moved = mm.mremap(VirtAddr(at), pages * 4096, pages * 4096, Remap::Fixed(to));
+                assert_eq!(moved, Ok(to));
+                check(machine, mm, to.0, pages, mark);
+                mm.munmap(to, pages * 4096).expect("aligned");
+                return;
+            }
+            3 => {
+                let middle = at + pages / 2 * 4096;
+                mm.munmap(VirtAddr(middle), 4096).expect("aligned");
+                check(machine, mm, at, pages / 2, mark);
+                assert_eq!(load(machine, mm, middle), Err(FaultError::NotMapped));
+                return;
+            }
+            _ => {}
+        }
+        check(machine, mm, at, pages, mark);
+        if rng.bool() {
+            mm.munmap(VirtAddr(at), pages * 4096).expect("aligned");
+        }
+    });
+}
+
+#[test]
+fn threads_fault_on_the_same_pages() {
+    let size = 4 * MIB;
+    parallel(HostedConfig::new(256 * MIB), |machine, manager, mm, cpu, rng| {
+        if cpu.0 == 0 && rng.u32(..20) == 0 {
+            manager.set_folio_policy(policy(rng));
+            mm.mmap(&anonymous(BASE, size)).expect("memory");
+        }
+        for _ in 0..64 {
+            let page = BASE + rng.u64(..size / 4096) * 4096;
+            // A word for each CPU: what others store to the page must not lose it, unless all was mapped anew.
+            let word = page + 64 * u64::from(cpu.0);
+            let mark = rng.u64(1..);
+            match store(machine, mm, word, mark) {
+                Ok(()) => {
+                    let seen = load(machine, mm, word);
+                    assert!(seen == Ok(mark) || seen == Ok(0), "{seen:?} at {word:#x}");
+                }
+                Err(error) => assert_eq!(error, FaultError::NotMapped, "before the first mapping"),
+            }
+        }
+    });
+}
+
+#[test]
+fn threads_fork_while_others_store() {
+    let pages = 300;
+    let ready = AtomicBool::new(false);
+    parallel(HostedConfig::new(256 * MIB), |machine, manager, mm, cpu, rng| {
+        let own = BASE + u64::from(cpu.0) * STRETCH;
+        if cpu.0 == 0 {
+            manager.set_folio_policy(policy(rng));
+            let child = mm.fork().expect("memory");
+            mm.switch_out();
+            child.switch_in();
+            for other in 1..CPUS as u64 {
+                // All pages of a child are of one moment; each word stored names its own page.
+                for page in (0..pages).step_by(7) {
+                    let at = BASE + other * STRETCH + page * 4096;
+                    match load(machine, &child, at) {
+                        Ok(word) => assert!(word == 0 || word & 0xfff == page, "{word:#x} at {at:#x}"),
+                        Err(error) => assert_eq!(error, FaultError::NotMapped),
+                    }
+                }
+                let _stored = store(machine, &child, BASE + other * STRETCH, 0);
+            }
+            child.validate().expect("broken child");
+            child.switch_out();
+            drop(child);
+            mm.switch_in();
+            ready.store(true, Ordering::Relaxed);
+            return;
+        }
+        let mark = rng.u64(..1 << 40) << 12;
+        mm.mmap(&anonymous(own, pages * 4096)).expect("memory");
+        for page in 0..pages {
+            store(machine, mm, own + page * 4096, mark | page).expect("mapped by this thread");
+        }
+        for page in 0..pages {
+            assert_eq!(load(machine, mm, own + page * 4096), Ok(mark | page));
+        }
+    });
+    assert!(ready.load(Ordering::Relaxed));
+}
+
+/// Words of each page that belong to one thread of one generation.
+const WORDS: u64 = 8;
+
+/// A family on threads of its own: each member has pages of its parent, stores words that only it knows to them, unmaps and
+/// protects parts of them, and hands them down to a child, which another thread runs at the same time. Tables are shared
+/// by up to four address spaces at once, and each must see what it stored, and what it inherited, and nothing else.
+/// Invariants 4 and 5.
+#[test]
+fn parents_and_children_store_side_by_side() {
+    let first = seed(fastrand::u64(..));
+    println!("QUIRE_SEED={first}");
+    with_forks(HostedConfig::new(256 * MIB).with_cpus(CPUS), ForkStrategy::Share, |machine, manager| {
+        let root = manager.new_mm().expect("memory");
+        root.mmap(&anonymous(BASE, 4 * MIB)).expect("memory");
+        root.switch_in();
+        fill(machine, &root, BASE, 1024, 1 << 20);
+        root.switch_out();
+        let children = std::sync::Mutex::new(vec![root.fork().expect("memory")]);
+        machine.spawn_cpus(CPUS, |cpu| {
+            let mut rng = Rng::with_seed(first.wrapping_add(u64::from(cpu.0)));
+            let end = Instant::now() + TIME;
+            while Instant::now() < end {
+                let Some(mm) = take(&children, &mut rng) else {
+                    std::hint::spin_loop();
+                    continue;
+                };
+                mm.switch_in();
+                for _ in 0..4 {
+                    live(machine, &mm, &mut rng);
+                }
+                let child = mm.fork().expect("memory");
+                live(machine, &mm, &mut rng);
+                mm.switch_out();
+                let mut children = children.lock().expect("no panic");
+                children.push(child);
+                if children.len() < 2 * CPUS {
+                    children.push(mm);
+                }
+            }
+            manager.pages().drain_local();
+        });
+        let left = children.into_inner().expect("no panic");
+        left.iter().for_each(|mm| mm.validate().expect("broken address space"));
+        assert!(manager.stat(Stat::TableUnshare) > 100, "tables were hardly shared");
+        drop(left);
+        root.switch_in();
+        check(machine, &root, BASE, 1024, 1 << 20);
+        root.switch_out();
+        root.exit();
+    });
+}
+
+fn take<'m>(children: &std::sync::Mutex<Vec<Space<'m>>>, rng: &mut Rng) -> Option<Space<'m>> {
+    let mut children = children.lock().expect("no panic");
+    let at = rng.usize(..children.len().max(1));
+    (at < children.len()).then(|| children.swap_remove(at))
+}
+
+/// What one member does between two forks. Word 0 of each page names the page for ever; the others are stored to and
+/// loaded again.
+fn live(machine: &Hosted, mm: &Space<'_>, rng: &mut Rng) {
+    let page = rng.u64(..1024);
+    let at = BASE + page * 4096;
+    for page in [page, rng.u64(..1024)] {
+        let seen = load(machine, mm, BASE + page * 4096);
+        assert!(seen == Ok((1 << 20) + page) || seen == Ok(0), "{seen:?} in page {page}");
+    }
+    let (word, mark) = (at + 8 * rng.u64(1..WORDS), rng.u64(1..));
+    store(machine, mm, word, mark).expect("mapped");
+    assert_eq!(load(machine, mm, word), Ok(mark));
+    let (start, len) = (VirtAddr(BASE + page / 32 * 32 * 4096), 32 * 4096);
+    match rng.u32(..16) {
+        0 => mm.madvise(start, len, Advice::DontNeed).expect("mapped"),
+        1 => mm.madvise(start, len, Advice::Free).expect("mapped"),
+        2 => mm.mprotect(start, len, quire::arch::Protection::READ).expect("mapped"),
+        3 => mm.mprotect(VirtAddr(BASE), 4 * MIB, RW).expect("mapped"),
+        _ => {}
+    }
+    if mm.fault(VirtAddr(at), quire::vm::Access::Write).is_err() {
+        mm.mprotect(VirtAddr(BASE), 4 * MIB, RW).expect("mapped");
+    }
+}
+
+/// Invariant F2.
+#[test]
+fn threads_share_a_file_and_reclaim_its_pages() {
+    let config = HostedConfig::new(32 * MIB);
+    parallel(config, |machine, manager, mm, cpu, rng| {
+        let id = FileId(rng.u64(1..4));
+        machine.files().set_size(id, 2 * MIB);
+        let own = BASE + u64::from(cpu.0) * STRETCH;
+        let file = manager.open(id).expect("memory");
+        let shared = rng.bool();
+        let request = MapRequest {
+            sharing: if shared { Sharing::Shared } else { Sharing::Private },
+            backing: Backing::File { file: &file, page_offset: 0 },
+            prot: RW,
+            placement: Placement::Fixed,
+            addr: VirtAddr(own),
+            len: 2 * MIB,
+            ..MapRequest::default()
+        };
+        drop_on_memory(mm.mmap(&request).map(|_| ()));
+        for _ in 0..100 {
+            let page = rng.u64(..512);
+            let at = own + page * 4096 + 8 + 64 * u64::from(cpu.0);
+            if rng.bool() {
+                let mark = rng.u64(..);
+                if store(machine, mm, at, mark).is_ok() {
+                    assert_eq!(load(machine, mm, at), Ok(mark));
+                }
+            } else {
+                let seen = load(machine, mm, own + page * 4096 + 4000);
+                let mut bytes = [0; 8];
+                (0..8).for_each(|byte| {
+                    bytes[byte as usize] =
+                        hosted::SyntheticFiles::pristine_byte(id, page * 4096 + 4000 + byte);
+                });
+                assert!(
+                    matches!(seen, Err(FaultError::OutOfMemory)) || seen == Ok(u64::from_le_bytes(bytes))
+                );
+            }
+        }
+        if rng.bool() {
+            manager.reclaim();
+        }
+        drop(file);
+        drop_on_memory(mm.munmap(VirtAddr(own), 2 * MIB));
+    });
+}
+
+fn drop_on_memory(result: Result<(), MmError>) {
+    assert!(matches!(result, Ok(()) | Err(MmError::NoMemory)), "{result:?}");
+}
+
+#[test]
+fn single_frames_and_blocks_both_survive_a_crowd() {
+    parallel(HostedConfig::new(256 * MIB), |machine, manager, mm, cpu, rng| {
+        manager.set_folio_policy(FolioPolicy::only(if rng.bool() { Order::BLOCK } else { Order::FRAME }));
+        // All threads work in the same two 2 MiB extents, a quarter each.
+        let own = BASE + u64::from(cpu.0) * MIB;
+        mm.mmap(&anonymous(own, MIB)).expect("memory");
+        let mark = rng.u64(..) << 12;
+        let from = rng.u64(..200);
+        fill(machine, mm, own + from * 4096, 40, mark);
+        mm.madvise(VirtAddr(own + (from + 10) * 4096), 4096, Advice::DontNeed).expect("mapped");
+        check(machine, mm, own + from * 4096, 10, mark);
+        assert_eq!(load(machine, mm, own + (from + 10) * 4096), Ok(0));
+        mm.munmap(VirtAddr(own), MIB).expect("aligned");
+    });
+}

@@ -19,6 +19,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    #[cfg(feature = "bench")]
     Bench(crate::bench::BenchArgs),
     Calibrate(crate::calibrate::Args),
     Record(crate::record::Args),
@@ -28,6 +29,7 @@ enum Command {
 /// Parses the command line, runs the subcommand and turns an error into one line on standard error.
 pub fn main() -> ExitCode {
     let outcome: anyhow::Result<ExitCode> = match Cli::parse().command {
+        #[cfg(feature = "bench")]
         Command::Bench(args) => crate::bench::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Calibrate(args) => crate::calibrate::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Record(args) => crate::record::run(&args),

@@ -4,6 +4,7 @@ use super::experiment::TIME;
 use super::ours::verbs::{PER_PAGE, Way, ZAPS};
 use super::row::Row;
 use super::table;
+use crate::output::Sheet;
 
 /// The median time of an arm in a case.
 pub fn median(rows: &[Row], arm: &str, case: &str) -> Option<f64> {
@@ -30,7 +31,7 @@ pub fn over(rows: &[Row], ways: &[Way], base: &str, wanted: &str) -> String {
     let arms: Vec<&str> = ways.iter().map(|way| way.name).filter(|arm| *arm != base).collect();
     let mut header = vec!["case".to_owned()];
     header.extend(arms.iter().map(|arm| format!("{arm} / {base}")));
-    let mut text = table::new(&header, 1);
+    let mut text = Sheet::new(&header, 1);
     for case in table::distinct(rows.iter().map(|row| row.case.as_str())) {
         let whole = median(rows, base, case);
         let mut cells = vec![case.to_owned()];

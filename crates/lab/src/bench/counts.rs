@@ -2,6 +2,7 @@
 
 use super::row::Row;
 use super::table;
+use crate::output::Sheet;
 
 /// On how much memory a verb ran one instruction at a time, what was counted there, and what that is for 1 GiB. Has a table of
 /// its own.
@@ -19,7 +20,7 @@ pub fn per_gib(rows: &[Row]) -> String {
     let names: Vec<&str> = all.into_iter().filter(apart).filter(counted).collect();
     let mut header = vec!["case".to_owned(), "arm".to_owned()];
     header.extend(names.iter().map(|name| (*name).to_owned()));
-    let mut text = table::new(&header, 2);
+    let mut text = Sheet::new(&header, 2);
     for row in &rows {
         let bytes = row.params.get("bytes").and_then(serde_json::Value::as_f64);
         let scale = bytes.map_or(1.0, |bytes| f64::from(1 << 30) / bytes);
@@ -42,7 +43,7 @@ pub fn per_gib(rows: &[Row]) -> String {
 fn by_instructions(rows: &[&Row]) -> Option<String> {
     let header = ["case".to_owned(), "arm".to_owned()];
     let header: Vec<String> = header.into_iter().chain(STEPPED.map(str::to_owned)).collect();
-    let mut text = table::new(&header, 2);
+    let mut text = Sheet::new(&header, 2);
     for row in rows.iter().filter(|row| row.counters.contains_key(STEPPED[0])) {
         let mut cells = vec![row.case.clone(), row.arm.clone()];
         let count = |name: &&str| row.counters.get(*name).map(u64::to_string).unwrap_or_default();
@@ -70,7 +71,7 @@ pub fn of_pools(rows: &[Row], work: &str) -> String {
     );
     let mut header = vec!["case".to_owned(), "arm".to_owned()];
     header.extend(names.iter().map(|name| (*name).to_owned()));
-    let mut text = table::new(&header, 2);
+    let mut text = Sheet::new(&header, 2);
     for row in rows {
         let mut cells = vec![row.case.clone(), row.arm.clone()];
         cells

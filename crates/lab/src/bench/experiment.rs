@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::cycles::Span;
 use super::row::Row;
 use super::runner::Runner;
+use crate::host::cycles::Span;
 
 /// Exact counts that stand beside the times (faults, flushes, folios …), by name.
 pub type Counters = BTreeMap<String, u64>;

@@ -3,13 +3,11 @@
 pub mod arms;
 pub mod beside;
 pub mod counts;
-pub mod cycles;
 pub mod experiment;
 pub mod experiments;
 pub mod folio;
 pub mod link_args;
 pub mod linux;
-pub mod machine;
 pub mod memory;
 pub mod ours;
 pub mod published;
@@ -18,7 +16,6 @@ pub mod runner;
 pub mod sparkline;
 pub mod stats;
 pub mod table;
-pub mod threads;
 
 mod progress;
 
@@ -76,7 +73,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let chosen = choose(&args.names)?;
     // Before anything is measured that could not be written.
     let json = args.json.as_deref().map(Target::named).transpose()?;
-    if !args.smoke && machine::is_debug_build() {
+    if !args.smoke && crate::host::machine::is_debug_build() {
         say("quire: built without --release: these figures are not to be compared with anything");
     }
     let scale = if args.smoke { Scale::SMOKE } else { Scale::FULL };

@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 
 use super::experiment::{Arm, Case, Counters, Experiment, Measured, Metric, Prepared, Sample, Skip, TIME};
 use super::link_args::LinkArgs;
-use super::machine;
 use super::progress::Progress;
 use super::row::Row;
-use super::threads::{self, Pinned};
+use crate::host::machine;
+use crate::host::threads::{self, Pinned};
 
 /// How long to measure: a smoke run shows that everything works, a full run gives figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::experiment::{Experiment, Measured, TIME};
 use super::row::Row;
 use super::stats::Summary;
-use crate::output::Sheet;
+use crate::output::{Sheet, duration};
 
 /// Renders the rows of one experiment, with the notes of the experiment and what each arm's time includes.
 pub fn render(experiment: &Experiment, measured: &Measured) -> String {
@@ -56,7 +56,7 @@ fn of_kind(experiment: &Experiment, rows: &[Row], metrics: &[&str], cases: &[&st
     let others = metrics.iter().filter(|metric| **metric != TIME.name);
     let header: Vec<String> =
         header.iter().copied().chain(others.clone().copied()).map(str::to_owned).collect();
-    let mut table = new(&header, 2);
+    let mut table = Sheet::new(&header, 2);
     for case in cases {
         let of_case: Vec<&Row> = rows.iter().filter(|row| row.case == *case).collect();
         let baseline = baseline(experiment, &of_case);
@@ -74,11 +74,6 @@ fn of_kind(experiment: &Experiment, rows: &[Row], metrics: &[&str], cases: &[&st
         }
     }
     table
-}
-
-/// A table in the style of all tables here; columns from `numbers` on are aligned right.
-pub fn new(header: &[String], numbers: usize) -> Sheet {
-    Sheet::new(header, numbers)
 }
 
 /// The values of `items` without repeats, in the order they first appear.
@@ -151,22 +146,6 @@ pub fn quantity(value: f64, unit: &str) -> String {
         size if size >= 1e3 => format!("{value:.0} {unit}"),
         _ => format!("{value:.1} {unit}"),
     }
-}
-
-/// Nanoseconds in the unit that leaves at most three digits before the point.
-pub fn duration(nanoseconds: f64) -> String {
-    let (value, unit) = match nanoseconds.abs() {
-        ns if ns < 1e3 => (nanoseconds, "ns"),
-        ns if ns < 1e6 => (nanoseconds / 1e3, "us"),
-        ns if ns < 1e9 => (nanoseconds / 1e6, "ms"),
-        _ => (nanoseconds / 1e9, "s"),
-    };
-    let digits = match value.abs() {
-        value if value < 10.0 => 2,
-        value if value < 100.0 => 1,
-        _ => 0,
-    };
-    format!("{value:.digits$} {unit}")
 }
 
 /// Arm, reason and cases of everything skipped; cases with the same reason together.

@@ -12,7 +12,7 @@ use quire::cpu::CpuId;
 use quire::error::KernelError;
 use quire::platform::TouchHint;
 
-use crate::bench::threads::{Meeting, allowed_cpus};
+use crate::host::threads::{Meeting, allowed_cpus};
 
 /// Budgets that one stretch gets: differences are of a few per cent.
 const STRETCH_BUDGETS: u64 = 8;

@@ -6,7 +6,6 @@ use quire::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures};
 use quire::clear::{CLASSES, Calibration, ClearPolicy, Cost, STRETCHES, THREADS, bytes_of, cpus_of};
 use quire::platform::TouchHint;
 
-use crate::bench::table;
 use crate::output::Sheet;
 
 /// Everything that was measured, and the policy that follows.
@@ -65,7 +64,7 @@ fn stretches(calibration: &Calibration, policy: &ClearPolicy) -> Option<Sheet> {
     let header: Vec<String> = std::iter::once("stretch".to_owned())
         .chain(measured.iter().map(|&threads| format!("{} threads", cpus_of(threads))))
         .collect();
-    let mut sheet = table::new(&header, 1);
+    let mut sheet = Sheet::new(&header, 1);
     for (at, stretch) in STRETCHES.into_iter().enumerate() {
         let mark = if stretch == policy.stretch { "* " } else { "" };
         let mut cells = vec![format!("{mark}{stretch}")];
@@ -109,7 +108,7 @@ fn sheet<const N: usize>(
     let header: Vec<String> = std::iter::once("extent".to_owned())
         .chain(measured_kernels.iter().map(|&kernel| names[kernel].to_owned()))
         .collect();
-    let mut sheet = table::new(&header, 1);
+    let mut sheet = Sheet::new(&header, 1);
     for class in (0..CLASSES).filter(|&class| known(class)) {
         let mut cells = vec![extent(bytes_of(class))];
         cells.extend(measured_kernels.iter().map(|&kernel| {

@@ -47,8 +47,8 @@ use serde_json::Value;
 pub(crate) use background::{Behind, Moment, Plan as BackgroundPlan, Recording};
 pub use error::ReplayError;
 
-use crate::bench::machine;
 use crate::calibrate::{self, Chosen};
+use crate::host::machine;
 use crate::output::{self, Target, quoted, say};
 use costs::Stopwatch;
 use need::Bounds;

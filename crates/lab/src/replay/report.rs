@@ -210,7 +210,7 @@ impl Report {
             not_judged: outcome.counts.not_judged,
             frames_leaked: outcome.leaked,
             machine: context.machine.clone(),
-            commit: crate::bench::machine::commit(),
+            commit: crate::host::machine::commit(),
         }
     }
 

@@ -5,8 +5,7 @@ use std::fmt::Write;
 use super::faults::KINDS;
 use super::policy::exact_bytes;
 use super::report::{Cost, PolicySource, Report};
-use crate::bench::table;
-use crate::output::{line, quoted};
+use crate::output::{self, Sheet, line, quoted};
 
 /// The first lines of a trace's section.
 pub(super) fn heading(report: &Report) -> String {
@@ -93,7 +92,7 @@ fn costs_table<'a>(
     if timed {
         header.push("Linux / Quire".to_owned());
     }
-    let mut rows = table::new(&header, 1);
+    let mut rows = Sheet::new(&header, 1);
     // The sums and how they compare, where there is no room for the medians too.
     rows.prefer(if timed { vec![1, 3, 5, 6] } else { vec![1, 3] });
     let mut add = |name: &str, cost: &Cost| {
@@ -123,7 +122,7 @@ fn costs_table<'a>(
 
 fn memory_table(report: &Report) -> String {
     let peak = &report.peak;
-    let mut rows = table::new(&["memory at its peak".to_owned(), "KiB".to_owned(), "share".to_owned()], 1);
+    let mut rows = Sheet::new(&["memory at its peak".to_owned(), "KiB".to_owned(), "share".to_owned()], 1);
     let kinds = [
         ("anonymous", peak.anonymous),
         ("  of it wasted: never touched", peak.wasted),
@@ -226,7 +225,7 @@ pub(super) fn sweep(reports: &[Report]) -> String {
     if timed {
         header.extend(["fault time", "all verbs"].map(str::to_owned));
     }
-    let mut rows = table::new(&header, 1);
+    let mut rows = Sheet::new(&header, 1);
     // Faults, peak, share of waste and fault time are what a size is chosen by.
     rows.prefer([1, 3, 7, 9, 4, 10, 8, 5, 6, 2]);
     for report in reports {
@@ -261,7 +260,7 @@ pub(super) fn sweep(reports: &[Report]) -> String {
 }
 
 fn duration(ns: u64) -> String {
-    table::duration(ns as f64)
+    output::duration(ns as f64)
 }
 
 fn optional(ns: Option<u64>) -> String {

@@ -7,9 +7,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use lab::bench::folio::{Folio, PAGE};
-use lab::bench::linux::thp::{Places, selected, sizes};
+use lab::bench::linux::thp::Places;
 use lab::bench::row::Row;
 use lab::bench::stats::Summary;
+use lab::host::thp::{selected, sizes};
 
 mod clears;
 mod counts;

@@ -184,7 +184,8 @@ fn a_64_bit_program_may_call_as_i386() {
     let me = std::env::current_exe().expect("this test has a path");
     let me = me.to_str().expect("the path is text");
     for tier in tiers() {
-        let command = ["env", "QUIRE_INT_80=1", me, "--exact", "record_compat::the_int_80_itself", "--nocapture"];
+        let command =
+            ["env", "QUIRE_INT_80=1", me, "--exact", "record_compat::the_int_80_itself", "--nocapture"];
         let mut run = Recording::start(&["--quiet", "--tier", tier], &command, None, |_| {});
         let status = run.end();
         let said = run.text("stdout");

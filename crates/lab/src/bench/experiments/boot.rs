@@ -1,12 +1,12 @@
 //! What does it cost to take over an empty machine, and how much of its memory do the tables take?
 
+use crate::output::Sheet;
 use serde_json::json;
 
 use crate::bench::arms::boot::{self, Boot};
 use crate::bench::experiment::{Case, Experiment, Measured};
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
-use crate::bench::table;
 
 /// See the module.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -35,7 +35,7 @@ fn case(gib: u64) -> Case<Boot> {
 
 /// What the tables take, beside the times.
 fn metadata(rows: &[Row]) -> anyhow::Result<String> {
-    let mut text = table::new(&["case", "metadata", "share of memory"].map(str::to_owned), 1);
+    let mut text = Sheet::new(&["case", "metadata", "share of memory"].map(str::to_owned), 1);
     for row in rows {
         if let (Some(frames), Some(ppm)) =
             (row.counters.get("metadata_frames"), row.counters.get("metadata_ppm"))

@@ -1,12 +1,12 @@
 //! How long is memory of a guest out of its virtual CPUs' reach, by the verb that takes it?
 
+use crate::output::Sheet;
 use serde_json::json;
 
 use crate::bench::arms::brackets::{self, BRACKET, Brackets, EACH, HELD, LONGEST, P99, STALL, Verb};
 use crate::bench::experiment::{Case, Experiment, Measured, Metric, TIME};
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
-use crate::bench::table;
 
 /// See the module.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -57,7 +57,7 @@ fn by_verb(rows: &[Row]) -> anyhow::Result<String> {
         "copies dropped by each",
         "longest stall us",
     ];
-    let mut text = table::new(&header.map(str::to_owned), 1);
+    let mut text = Sheet::new(&header.map(str::to_owned), 1);
     for row in rows.iter().filter(|row| row.metric == TIME.name) {
         let median = |metric: Metric| {
             let wanted = |other: &&Row| other.case == row.case && other.metric == metric.name;

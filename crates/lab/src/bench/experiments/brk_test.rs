@@ -1,5 +1,6 @@
 //! What does a call cost that only moves the end of the heap?
 
+use crate::output::Sheet;
 use serde_json::{Value, json};
 
 use crate::bench::arms::heap::{self, Heap};
@@ -7,7 +8,6 @@ use crate::bench::experiment::{Case, Experiment, Measured, RATE};
 use crate::bench::published;
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
-use crate::bench::table;
 
 /// See the module.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -48,7 +48,7 @@ fn appendix(rows: &[Row]) -> anyhow::Result<String> {
 
 /// Operations a second here, and the published ones of the loop called `wanted`.
 pub(super) fn beside(wanted: &str, rows: &[Row]) -> anyhow::Result<String> {
-    let mut text = table::new(&["case", "who", "operations a second"].map(str::to_owned), 2);
+    let mut text = Sheet::new(&["case", "who", "operations a second"].map(str::to_owned), 2);
     for row in rows.iter().filter(|row| row.metric == RATE.name) {
         let shown = row.median.map(|median| format!("{median:.0}")).unwrap_or_default();
         text.add_row(vec![row.case.clone(), format!("{} here", row.arm), shown]);

@@ -1,5 +1,6 @@
 //! How fast do zeroes get into memory?
 
+use crate::output::Sheet;
 use serde_json::json;
 
 use crate::bench::arms::clear::{self, Fill, Populating, RATE, Setting};
@@ -91,7 +92,7 @@ fn goals(rows: &[Row]) -> anyhow::Result<String> {
     };
     let shown = |rate: Option<f64>| rate.map(|rate| format!("{rate:.1}")).unwrap_or_default();
     let header = ["case", "quire, GiB/s", "roof, GiB/s", "its arm", "quire / roof", "to reach"];
-    let mut roofs = table::new(&header.map(str::to_owned), 1);
+    let mut roofs = Sheet::new(&header.map(str::to_owned), 1);
     let header = [
         "case",
         "quire, GiB/s",
@@ -103,7 +104,7 @@ fn goals(rows: &[Row]) -> anyhow::Result<String> {
         "roof / linux",
         "to reach",
     ];
-    let mut populated = table::new(&header.map(str::to_owned), 1);
+    let mut populated = Sheet::new(&header.map(str::to_owned), 1);
     let roof = |case: &str| {
         let raw = clear::raw().into_iter().filter_map(|arm| Some((arm, rate(case, arm)?)));
         raw.max_by(|one, other| one.1.total_cmp(&other.1))

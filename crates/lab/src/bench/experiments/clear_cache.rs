@@ -1,5 +1,6 @@
 //! What does a clear leave of somebody's working set in the caches?
 
+use crate::output::Sheet;
 use serde_json::json;
 
 use super::clear::extent_name;
@@ -59,7 +60,7 @@ fn goals(rows: &[Row]) -> anyhow::Result<String> {
     let names = arms.iter().map(|arm| (*arm).to_owned());
     let header =
         std::iter::once("case".to_owned()).chain(names).chain(BESIDE.map(|arm| format!("quire / {arm}")));
-    let mut text = table::new(&header.collect::<Vec<_>>(), 1);
+    let mut text = Sheet::new(&header.collect::<Vec<_>>(), 1);
     for case in table::distinct(rows.iter().map(|row| row.case.as_str())) {
         let none = beside::median(rows, "none", case);
         let ratio = |arm: &&str| beside::relative(beside::median(rows, arm, case), none);

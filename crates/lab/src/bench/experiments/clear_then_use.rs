@@ -1,5 +1,6 @@
 //! What do a clear and the use of what was cleared take together?
 
+use crate::output::Sheet;
 use serde_json::json;
 
 use super::clear::extent_name;
@@ -57,7 +58,7 @@ fn case(spec: Used) -> Case<Used> {
 fn goals(rows: &[Row]) -> anyhow::Result<String> {
     let arms = table::distinct(rows.iter().map(|row| row.arm.as_str()));
     let header = ["case", "best arm", "quire-soon / best", "quire / best", "quire-later / best", "to reach"];
-    let mut text = table::new(&header.map(str::to_owned), 1);
+    let mut text = Sheet::new(&header.map(str::to_owned), 1);
     for case in table::distinct(rows.iter().map(|row| row.case.as_str())) {
         let times = arms.iter().filter_map(|arm| Some((*arm, beside::median(rows, arm, case)?)));
         let best = times.min_by(|one, other| one.1.total_cmp(&other.1));

@@ -1,5 +1,6 @@
 //! What does it cost to put a page of 1 GiB together that is mapped in 4 KiB pieces, and who waits for it?
 
+use crate::output::Sheet;
 use quire::vm::CollapseSteps;
 use serde_json::json;
 
@@ -75,7 +76,7 @@ fn beside_each_other(rows: &[Row]) -> anyhow::Result<String> {
         "staged / direct",
         "linux / quire",
     ];
-    let mut text = table::new(&header.map(str::to_owned), 1);
+    let mut text = Sheet::new(&header.map(str::to_owned), 1);
     for case in table::distinct(rows.iter().map(|row| row.case.as_str())) {
         let over = |arm, base| relative(median(rows, arm, case), median(rows, base, case));
         text.add_row(vec![

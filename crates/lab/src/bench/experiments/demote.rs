@@ -1,5 +1,6 @@
 //! What does it cost to take a huge page of 1 GiB apart into 512 of 2 MiB, and to put those together again?
 
+use crate::output::Sheet;
 use serde_json::json;
 
 use crate::bench::arms::pool::{self, Demotion, Way};
@@ -66,7 +67,7 @@ fn beside_published(rows: &[Row]) -> anyhow::Result<String> {
         "linux-saving / linux",
         "linux / in-block",
     ];
-    let mut text = table::new(&header.map(str::to_owned), 1);
+    let mut text = Sheet::new(&header.map(str::to_owned), 1);
     for case in table::distinct(rows.iter().map(|row| row.case.as_str())) {
         let over = |arm, base| relative(median(rows, arm, case), median(rows, base, case));
         let demotes = case.starts_with("demote");

@@ -1,5 +1,6 @@
 //! How long does the first byte of a fresh page of 1 GiB take?
 
+use crate::output::{Sheet, duration};
 use serde_json::json;
 
 use crate::bench::arms::clear::Setting;
@@ -8,7 +9,7 @@ use crate::bench::experiment::{Case, Experiment, Measured, TIME};
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
 use crate::bench::stats::Summary;
-use crate::bench::table::{self, duration};
+use crate::bench::table;
 
 /// See the module.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -42,7 +43,7 @@ fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
 /// How far apart the latencies are, beside what is to be reached.
 fn goals(rows: &[Row]) -> anyhow::Result<String> {
     let header = ["arm", "first byte: median", "least", "most", "to reach", "all of it", "each 2 MiB"];
-    let mut text = table::new(&header.map(str::to_owned), 1);
+    let mut text = Sheet::new(&header.map(str::to_owned), 1);
     for arm in table::distinct(rows.iter().map(|row| row.arm.as_str())) {
         let of = |case: &str| {
             let wanted = |row: &&Row| row.arm == arm && row.case == case && row.metric == TIME.name;

@@ -1,5 +1,6 @@
 //! What do programs feel of a pool of huge pages that is made larger and smaller all the time, and the pool of them?
 
+use crate::output::Sheet;
 use serde_json::json;
 
 use crate::bench::arms::pool::beside::{self, Resizing, SMALL, Who};
@@ -64,7 +65,7 @@ fn felt(rows: &[Row]) -> anyhow::Result<String> {
         None => String::new(),
     };
     let header = ["arm", "resize: churn / alone", "small: churn / quiet", "small-apart: churn / quiet"];
-    let mut text = table::new(&header.map(str::to_owned), 1);
+    let mut text = Sheet::new(&header.map(str::to_owned), 1);
     for arm in table::distinct(rows.iter().map(|row| row.arm.as_str())) {
         let of_both = |metric| over(median("churn", arm, metric), median("quiet", arm, metric));
         text.add_row(vec![

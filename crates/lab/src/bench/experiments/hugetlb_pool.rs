@@ -1,5 +1,6 @@
 //! What does it cost to make a pool of huge pages larger and smaller, by what becomes of their page descriptors?
 
+use crate::output::Sheet;
 use serde_json::json;
 
 use crate::bench::arms::pool::{self, Pools};
@@ -76,7 +77,7 @@ fn beside_published(rows: &[Row]) -> anyhow::Result<String> {
         "published, before: on / off",
         "published, batched: on / off",
     ];
-    let mut text = table::new(&header.map(str::to_owned), 1);
+    let mut text = Sheet::new(&header.map(str::to_owned), 1);
     for case in table::distinct(rows.iter().map(|row| row.case.as_str())) {
         let verb = if case.starts_with("grow") { "alloc" } else { "free" };
         text.add_row(vec![

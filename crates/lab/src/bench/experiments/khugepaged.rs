@@ -1,5 +1,6 @@
 //! What do a collapser and a splitter in the background make of a recorded program's memory over time?
 
+use crate::output::Sheet;
 use serde_json::{Map, json};
 
 use crate::bench::arms::khugepaged::{self, Life};
@@ -7,7 +8,6 @@ use crate::bench::experiment::{Case, Experiment, Measured};
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
 use crate::bench::sparkline::sparkline;
-use crate::bench::table;
 
 /// See the module.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -66,7 +66,7 @@ fn appendix(rows: &[Row]) -> anyhow::Result<String> {
         .chain(metrics.map(|(shown, ..)| shown))
         .chain(counted.map(|(shown, _)| shown))
         .chain(["coverage over time", "resident over time"]);
-    let mut text = table::new(&header.map(str::to_owned).collect::<Vec<_>>(), 2);
+    let mut text = Sheet::new(&header.map(str::to_owned).collect::<Vec<_>>(), 2);
     let timed = || rows.iter().filter(|row| row.metric == "time" && row.skipped.is_none());
     for row in timed() {
         let value = |metric: &str, unit: f64| {

@@ -1,5 +1,6 @@
 //! What does it cost to know how often each frame of a page of 1 GiB is mapped?
 
+use crate::output::Sheet;
 use serde_json::json;
 
 use crate::bench::arms::mapcount::{self, Verb};
@@ -38,7 +39,7 @@ fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
 fn beside_each_other(rows: &[Row]) -> anyhow::Result<String> {
     let header =
         ["case", "quire / head-only", "quire / head-only-by-leaf", "per-frame / quire", "quire, per second"];
-    let mut text = table::new(&header.map(str::to_owned), 1);
+    let mut text = Sheet::new(&header.map(str::to_owned), 1);
     for case in table::distinct(rows.iter().map(|row| row.case.as_str())) {
         let over = |arm, base| relative(median(rows, arm, case), median(rows, base, case));
         let rate = median(rows, "quire", case).map(|time| format!("{:.0}", 1e9 / time));

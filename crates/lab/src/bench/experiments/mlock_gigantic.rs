@@ -1,5 +1,6 @@
 //! What does it cost to lock pages of 1 GiB, and how long do others wait meanwhile?
 
+use crate::output::{Sheet, duration};
 use procfs::Current;
 use quire::clear::Stretch;
 use quire::limits::CLEAR_POINT_NS;
@@ -12,7 +13,7 @@ use crate::bench::experiment::{Case, Experiment, Measured};
 use crate::bench::published;
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
-use crate::bench::table::{self, duration};
+use crate::bench::table;
 
 const GIB: u64 = 1 << 30;
 /// Bytes that stay free beside the memory that is locked: by the running kernel and by us, each its own, and our tables.
@@ -116,7 +117,7 @@ fn beside_published(rows: &[Row]) -> anyhow::Result<String> {
     header.push("to reach".to_owned());
     header.extend(["quire: one pass, as it was", "idle"].map(str::to_owned));
     header.extend(arms.iter().map(|arm| format!("{arm}: others waited")));
-    let mut text = table::new(&header, 1);
+    let mut text = Sheet::new(&header, 1);
     let published = published::figures("clear")?;
     let goal = CLEAR_POINT_NS as f64;
     for case in cases {

@@ -1,12 +1,12 @@
 //! Do whole blocks stay whole while short- and long-lived pages come and go?
 
+use crate::output::Sheet;
 use serde_json::{Value, json};
 
 use crate::bench::arms::mobility::{self, Mobilities, WHOLE};
 use crate::bench::experiment::{Case, Experiment, Measured};
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
-use crate::bench::table;
 
 /// See the module.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -48,7 +48,7 @@ fn blocks(rows: &[Row]) -> anyhow::Result<String> {
         "frames that stay",
         "refused",
     ];
-    let mut text = table::new(&header.map(str::to_owned), 2);
+    let mut text = Sheet::new(&header.map(str::to_owned), 2);
     for row in rows.iter().filter(|row| row.metric == WHOLE.name) {
         let count = |name: &str| row.counters.get(name).map(u64::to_string).unwrap_or_default();
         text.add_row(vec![

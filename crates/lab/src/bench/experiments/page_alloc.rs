@@ -1,5 +1,6 @@
 //! What does a page frame cost, taken and given back?
 
+use crate::output::Sheet;
 use serde_json::{Value, json};
 
 use crate::bench::arms::page_alloc::{self, Back, Crowded, Half, Operation, PageAlloc, Timed};
@@ -8,7 +9,6 @@ use crate::bench::ours::guards;
 use crate::bench::published;
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
-use crate::bench::table;
 
 /// See the module.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -141,7 +141,7 @@ fn sweep_beside_published(rows: &[Row]) -> anyhow::Result<String> {
     header.push("quire / irq-off".to_owned());
     header.extend(variants.iter().map(|variant| format!("published, {variant}")));
     header.push("irqsafe / vanilla".to_owned());
-    let mut text = table::new(&header, 2);
+    let mut text = Sheet::new(&header, 2);
     for batch in (0..=BULK.ilog2()).map(|power| 1_usize << power) {
         for (half, metric) in [("alloc", ALLOC), ("free", FREE), ("total", TIME)] {
             let here = |arm: &str| median(rows, &format!("batch/{batch}"), arm, metric);

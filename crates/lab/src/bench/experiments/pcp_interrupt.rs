@@ -1,5 +1,6 @@
 //! What is left of the per-CPU lists when interrupts ask for pages?
 
+use crate::output::Sheet;
 use serde_json::{Value, json};
 
 use crate::bench::arms::interrupts::{self, Interrupts, Pattern, ROUND};
@@ -7,7 +8,6 @@ use crate::bench::experiment::{Case, Experiment, Measured, Metric, RATE, TIME};
 use crate::bench::ours::guards;
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
-use crate::bench::table;
 
 /// See the module.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -72,7 +72,7 @@ fn cliff(rows: &[Row]) -> anyhow::Result<String> {
     let mut header = vec!["case".to_owned(), "arm".to_owned()];
     header.extend(shares.clone().map(|share| format!("{share}, M pairs/s")));
     header.extend(shares.into_iter().skip(1).map(|share| format!("{share} over 0")));
-    let mut text = table::new(&header, 2);
+    let mut text = Sheet::new(&header, 2);
     for (family, _, _) in FAMILIES {
         for arm in guards::NAMES {
             let median = |share: &str, metric: Metric| {

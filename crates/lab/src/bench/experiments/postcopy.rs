@@ -1,5 +1,6 @@
 //! How long does a guest wait for memory that is still on its way, by the size of the pieces in which it comes?
 
+use crate::output::Sheet;
 use std::time::Duration;
 
 use quire::hugetlb::HugeSize;
@@ -10,7 +11,6 @@ use crate::bench::arms::postcopy::{self, IDLE, LARGE, LONGEST, Migration, P99, S
 use crate::bench::experiment::{Case, Experiment, Measured, Metric, TIME};
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
-use crate::bench::table;
 
 /// See the module.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -84,7 +84,7 @@ fn over_the_link(rows: &[Row]) -> anyhow::Result<String> {
         "there ms",
         "large ms",
     ];
-    let mut text = table::new(&header.map(str::to_owned), 1);
+    let mut text = Sheet::new(&header.map(str::to_owned), 1);
     for row in rows.iter().filter(|row| row.metric == TIME.name) {
         let Some(fetch) = row.median else { continue };
         let param = |name: &str| row.params.get(name).and_then(serde_json::Value::as_u64).unwrap_or(0);

@@ -1,5 +1,6 @@
 //! Where do the cycles of an allocation go?
 
+use crate::output::Sheet;
 use serde_json::json;
 
 use crate::bench::arms::primitives::{self, Primitive, What};
@@ -50,7 +51,7 @@ fn beside_published(rows: &[Row]) -> anyhow::Result<String> {
     let here = table::distinct(rows.iter().map(|row| row.case.as_str()));
     let there = table::distinct(figures.iter().map(|figure| figure.case.as_str()));
     let header = ["primitive", "here, ns", "here, cycles", "published, ns", "published, cycles"];
-    let mut text = table::new(&header.map(str::to_owned), 1);
+    let mut text = Sheet::new(&header.map(str::to_owned), 1);
     for case in table::distinct(here.into_iter().chain(there)) {
         let measured = |metric: Metric| {
             let wanted = |row: &&Row| row.case == case && row.arm == "quire" && row.metric == metric.name;

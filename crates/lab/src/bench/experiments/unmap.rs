@@ -1,5 +1,6 @@
 //! What does it cost to take memory apart, by the size of its folios?
 
+use crate::output::Sheet;
 use serde_json::json;
 
 use crate::bench::arms::unmap::{self, RunBy, Unmap};
@@ -86,7 +87,7 @@ fn beside_published(rows: &[Row]) -> anyhow::Result<String> {
     let mut header = vec!["case".to_owned()];
     header.extend(arms.iter().map(|arm| format!("{arm} here")));
     header.extend(variants.iter().map(|variant| format!("published, {variant}")));
-    let mut text = table::new(&header, 1);
+    let mut text = Sheet::new(&header, 1);
     for case in table::distinct(rows.iter().map(|row| row.case.as_str())) {
         let median = |arm: &str, case| beside::median(rows, arm, case);
         let mut cells = vec![case.to_owned()];

@@ -21,6 +21,7 @@ use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
 use crate::bench::experiment::Skip;
+use crate::host::thp::{root, selected, sizes};
 use crate::output::{quoted, say};
 use note::Note;
 
@@ -49,30 +50,6 @@ impl Places {
     fn lock(&self) -> PathBuf {
         self.state.join("quire-bench-thp.lock")
     }
-}
-
-/// The directory of the settings of the running kernel.
-pub fn root() -> PathBuf {
-    "/sys/kernel/mm/transparent_hugepage".into()
-}
-
-/// The setting of every anonymous folio size under `root`, by size in KiB.
-pub fn sizes(root: &Path) -> BTreeMap<usize, PathBuf> {
-    let Ok(entries) = fs::read_dir(root) else { return BTreeMap::new() };
-    let size = |entry: io::Result<fs::DirEntry>| {
-        let path = entry.ok()?.path();
-        let kib = path.file_name()?.to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
-        let setting = path.join("enabled");
-        setting.exists().then_some((kib, setting))
-    };
-    entries.filter_map(size).collect()
-}
-
-/// The value that stands in brackets in the setting `path` (or its whole text, where nothing does).
-pub fn selected(path: &Path) -> Option<String> {
-    let text = fs::read_to_string(path).ok()?;
-    let bracketed = text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(value, _)| value);
-    Some(bracketed.unwrap_or(&text).trim().to_owned())
 }
 
 /// What is to be put back, for the guard and for the signal thread alike: the first to take it out does it.

@@ -13,7 +13,7 @@ use rustix::thread::sched_yield;
 
 use super::passed_on::passed_on;
 use super::stretches::{self, Between};
-use crate::bench::cycles;
+use crate::host::cycles;
 
 /// How long a task has its processor before it gives it away at the next reschedule point.
 pub const TURN_NS: f64 = 1e6;

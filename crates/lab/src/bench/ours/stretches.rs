@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use quire::addr::Frame;
 
-use crate::bench::cycles;
 use crate::bench::stats::Summary;
+use crate::host::cycles;
 
 /// What lay between two points of one CPU.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,8 +1,9 @@
 use serde_json::{Map, json};
 
-use super::{duration, render};
+use super::render;
 use crate::bench::experiment::{Better, Counters, Experiment, Measured};
 use crate::bench::row::Row;
+use crate::output::duration;
 
 const QUESTION: Experiment = Experiment {
     name: "question",

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use lab::bench::row::Row;
-use lab::bench::threads::allowed_cpus;
+use lab::host::threads::allowed_cpus;
 
 pub(crate) fn check(rows: &[Row]) {
     let of = |experiment: &str| -> Vec<&Row> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use lab::bench::row::Row;
-use lab::bench::threads::allowed_cpus;
+use lab::host::threads::allowed_cpus;
 
 const OURS: [&str; 4] = ["in-block", "full", "per-page", "batched"];
 

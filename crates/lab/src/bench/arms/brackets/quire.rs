@@ -14,7 +14,7 @@ use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::folio::PAGE;
 use crate::bench::ours::{START, ranges};
 use crate::bench::stats::Summary;
-use crate::bench::threads::Pinned;
+use crate::host::threads::Pinned;
 
 /// Memory beside the guest's: twice for a copy, tables, what the manager keeps.
 const SLACK: u64 = 64 << 20;

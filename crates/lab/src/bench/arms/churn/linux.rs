@@ -6,10 +6,10 @@ use std::ptr::null_mut;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use super::{Churn, Stint};
-use crate::bench::cycles::Moment;
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::folio::PAGE;
-use crate::bench::threads::{Meeting, together};
+use crate::host::cycles::Moment;
+use crate::host::threads::{Meeting, together};
 
 /// `mmap`, one byte written to each page, `munmap`.
 #[derive(Default)]

@@ -3,10 +3,10 @@
 pub(super) mod linux;
 pub(super) mod quire;
 
-use crate::bench::cycles::Moment;
 use crate::bench::experiment::{Arm, RATE, Sample, Skip};
 use crate::bench::folio::PAGE;
 use crate::bench::ours::verbs::{Way, ZAPS};
+use crate::host::cycles::Moment;
 
 /// Map, touch and unmap a piece of memory again and again, on each thread of one address space.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,13 +7,13 @@ use quire::manager::{Config, MemoryManager};
 use quire::vm::{Access, MapRequest, Mm};
 
 use super::{Churn, Stint};
-use crate::bench::cycles::Moment;
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::folio::{Folio, PAGE};
 use crate::bench::ours;
 use crate::bench::ours::counted::Counted;
 use crate::bench::ours::verbs::Way;
-use crate::bench::threads::{Meeting, together};
+use crate::host::cycles::Moment;
+use crate::host::threads::{Meeting, together};
 
 /// Memory of the machine.
 const BYTES: u64 = 256 << 20;

@@ -8,7 +8,7 @@ use quire::addr::FrameRange;
 use super::grounds::{Grounds, Shared, mark, zeroes};
 use super::{RATE, Way};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
-use crate::bench::threads::Meeting;
+use crate::host::threads::Meeting;
 
 /// Clear memory in extents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,7 +20,7 @@ use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::folio::{Folio, PAGE};
 use crate::bench::linux::populate::verify;
 use crate::bench::ours;
-use crate::bench::threads::{Meeting, together};
+use crate::host::threads::{Meeting, together};
 
 /// Populate memory by pages of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

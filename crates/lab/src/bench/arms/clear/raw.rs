@@ -15,7 +15,7 @@ use super::grounds::{MARKED, mark, zeroes};
 use super::populate::{Populating, length};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::folio::PAGE;
-use crate::bench::threads::Meeting;
+use crate::host::threads::Meeting;
 
 /// The machine of a case, which all arms share that clear its memory: what the host gives differs from page to page.
 #[derive(Clone, Default)]

@@ -18,7 +18,7 @@ use super::{Collapse, STALL, STEP, To, name_of};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::ours::scheduled::{Points, Scheduled};
 use crate::bench::ours::{START, instructions::Instructions, ranges};
-use crate::bench::threads::Pinned;
+use crate::host::threads::Pinned;
 
 /// Bytes of the page.
 const GIB: u64 = 1 << 30;

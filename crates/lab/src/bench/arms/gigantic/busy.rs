@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use rustix::thread::sched_yield;
 
-use crate::bench::cycles;
 use crate::bench::ours::scheduled::TURN_NS;
-use crate::bench::threads::Pinned;
+use crate::host::cycles;
+use crate::host::threads::Pinned;
 use crate::output::say;
 
 /// A thread on each of some processors that always has something to do, and gives the processor away once it has had its turn.

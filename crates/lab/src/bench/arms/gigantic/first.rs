@@ -18,7 +18,7 @@ use super::ground::{Shared, all_zero, mark, store, word, zeroes};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::folio::PAGE;
 use crate::bench::ours;
-use crate::bench::threads::Meeting;
+use crate::host::threads::Meeting;
 
 /// Bytes of a piece that is cleared on demand.
 pub(super) const PIECE: usize = BLOCK_SIZE as usize;

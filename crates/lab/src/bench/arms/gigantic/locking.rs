@@ -15,13 +15,13 @@ use quire::vm::{FolioPolicy, Mm};
 
 use super::busy::{self, Busy};
 use super::ground::{Shared, all_zero, mark, word, zeroes};
-use crate::bench::cycles;
 use crate::bench::experiment::{Arm, Better, Metric, Prepared, Sample, Skip};
 use crate::bench::folio::PAGE;
 use crate::bench::ours;
 use crate::bench::ours::scheduled::{Points, Scheduled};
 use crate::bench::ours::stretches::{self, Between};
-use crate::bench::threads::Meeting;
+use crate::host::cycles;
+use crate::host::threads::Meeting;
 
 /// Nanoseconds for each GiB.
 pub const PER_GIB: Metric = Metric { name: "per-GiB", unit: "ns", better: Better::Lower };

@@ -8,7 +8,7 @@ use super::ground::{Shared, zeroes};
 use super::locking::{Locking, WAITED};
 use crate::bench::arms::clear::huge::{Chooser, Pool};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
-use crate::bench::threads::together;
+use crate::host::threads::together;
 
 pub(super) struct HugeTlb {
     pub(super) chooser: Chooser,

@@ -9,10 +9,10 @@ use quire::page_alloc::{Gfp, PageAllocator};
 use quire::platform::Context;
 
 use super::{Interrupts, Pattern, ROUND};
-use crate::bench::cycles::Moment;
 use crate::bench::experiment::{Arm, Prepared, RATE, Sample, Skip};
 use crate::bench::ours::guards::{self, Guarded};
-use crate::bench::threads::{Meeting, together};
+use crate::host::cycles::Moment;
+use crate::host::threads::{Meeting, together};
 
 /// Memory for each thread.
 const BYTES: u64 = 256 << 20;

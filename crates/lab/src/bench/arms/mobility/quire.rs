@@ -5,9 +5,9 @@ use quire::cpu::CpuId;
 use quire::page_alloc::AllocatorConfig;
 
 use super::{Mobilities, WHOLE, load};
-use crate::bench::cycles::Moment;
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::ours::guards;
+use crate::host::cycles::Moment;
 
 /// An allocator that groups, or one that does not.
 pub(super) struct Quire {

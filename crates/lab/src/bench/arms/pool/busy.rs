@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 
-use crate::bench::threads::Pinned;
+use crate::host::threads::Pinned;
 use crate::output::say;
 
 /// A thread of this process that keeps a processor busy until this is dropped. What interrupts the processors of this process

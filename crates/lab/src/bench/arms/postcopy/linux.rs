@@ -17,7 +17,7 @@ use super::{Migration, guest, tag};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::folio::PAGE;
 use crate::bench::linux::region::Region;
-use crate::bench::threads::together;
+use crate::host::threads::together;
 
 /// Times that a collapse is tried which finds pages in use.
 const COLLAPSES: usize = 8;

@@ -24,7 +24,7 @@ use super::{Migration, guest, tag};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::folio::PAGE;
 use crate::bench::ours::{self, START};
-use crate::bench::threads::together;
+use crate::host::threads::together;
 
 /// Memory beside the guest's: tables and what the manager keeps.
 const SLACK: u64 = 256 << 20;

@@ -12,9 +12,9 @@ use quire::rank::Rank;
 use quire::sync::{Pinned, SpinLock};
 
 use super::{Primitive, What};
-use crate::bench::cycles::Moment;
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::ours::guards::{self, Guarded};
+use crate::host::cycles::Moment;
 
 /// Memory of the machine: enough for a pair.
 const BYTES: u64 = 64 << 20;

@@ -9,7 +9,7 @@ use crate::bench::experiment::Arm;
 use crate::bench::linux::verbs::Linux;
 use crate::bench::memory::Memory;
 use crate::bench::ours::verbs::{self, ZAPS};
-use crate::bench::threads::{Meeting, Pinned};
+use crate::host::threads::{Meeting, Pinned};
 
 /// Who runs the address space while memory is unmapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

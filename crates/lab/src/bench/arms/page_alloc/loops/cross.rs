@@ -6,9 +6,9 @@ use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::{RING, Stint, Worker, no_frame, per_page};
 use crate::bench::arms::page_alloc::{Frames, PageAlloc};
-use crate::bench::cycles::{Moment, Span};
 use crate::bench::experiment::{Sample, Skip};
-use crate::bench::threads::{Meeting, together};
+use crate::host::cycles::{Moment, Span};
+use crate::host::threads::{Meeting, together};
 
 /// Frames that may be on their way from one CPU to the other.
 const ON_THE_WAY: usize = 1024;

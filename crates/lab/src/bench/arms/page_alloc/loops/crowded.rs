@@ -3,8 +3,8 @@
 use super::pair::pairs_of;
 use super::{EMPTY, FILL, REFUSED, mixed};
 use crate::bench::arms::page_alloc::{Crowded, Frames, PageAlloc};
-use crate::bench::cycles::{Moment, Span};
 use crate::bench::experiment::{Sample, Skip};
+use crate::host::cycles::{Moment, Span};
 
 /// Decides which frames go back; any number would do, as long as it stays.
 const HOLES_SEED: u64 = 0x401e5;

@@ -4,9 +4,9 @@ use std::hint::black_box;
 
 use super::{Worker, different, no_frame};
 use crate::bench::arms::page_alloc::{Back, Frames, Half, PageAlloc, Timed, give_each, take_each};
-use crate::bench::cycles::{Moment, Span};
 use crate::bench::experiment::{Sample, Skip};
-use crate::bench::threads::{Meeting, together};
+use crate::host::cycles::{Moment, Span};
+use crate::host::threads::{Meeting, together};
 
 /// Decides the random order; any number would do, as long as it stays.
 const ORDER_SEED: u64 = 0x9a6e;

@@ -7,8 +7,8 @@
 use super::LONGEST;
 use super::crowded::nine_tenths;
 use crate::bench::arms::page_alloc::{Frames, PageAlloc};
-use crate::bench::cycles::{self, Span};
 use crate::bench::experiment::{Sample, Skip};
+use crate::host::cycles::{self, Span};
 
 const REPLAYS: usize = 6;
 

@@ -9,8 +9,8 @@ mod places;
 mod sweep;
 
 use super::{Frames, Operation, PageAlloc};
-use crate::bench::cycles::{Moment, Span};
 use crate::bench::experiment::{Better, Metric, Prepared, Sample, Skip};
+use crate::host::cycles::{Moment, Span};
 use places::Places;
 
 /// As [`ALLOC`](crate::bench::experiment::ALLOC) in cycles.

@@ -4,9 +4,9 @@ use std::hint::black_box;
 
 use super::{Stint, Worker, per_page};
 use crate::bench::arms::page_alloc::{Frames, PageAlloc};
-use crate::bench::cycles::Moment;
 use crate::bench::experiment::{Sample, Skip};
-use crate::bench::threads::{Meeting, together};
+use crate::host::cycles::Moment;
+use crate::host::threads::{Meeting, together};
 
 pub(super) fn run<F: Frames>(case: &PageAlloc, workers: &mut [Worker<F>], order: u8) -> Result<Sample, Skip> {
     // A request with a constant order is what a caller in a kernel writes.

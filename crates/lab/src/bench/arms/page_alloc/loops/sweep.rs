@@ -9,9 +9,9 @@ use std::hint::black_box;
 
 use super::{ALLOC_CYCLES, FREE_CYCLES, Stint, Worker, different, no_frame, per_page};
 use crate::bench::arms::page_alloc::{Frames, PageAlloc, give_each, take_each};
-use crate::bench::cycles::{self, Moment, Span};
 use crate::bench::experiment::{ALLOC, FREE, Sample, Skip};
-use crate::bench::threads::{Meeting, together};
+use crate::host::cycles::{self, Moment, Span};
+use crate::host::threads::{Meeting, together};
 
 /// The sum of each half over all batches of one thread, in cycles.
 struct Halves {

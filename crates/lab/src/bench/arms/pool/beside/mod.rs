@@ -12,7 +12,7 @@ use nix::time::{ClockId, clock_gettime};
 use super::{REQUEST, kernels};
 use crate::bench::experiment::{Arm, Better, Metric, Sample, Skip};
 use crate::bench::folio::PAGE;
-use crate::bench::threads::{Meeting, together};
+use crate::host::threads::{Meeting, together};
 
 /// Nanoseconds of a small page of the workers, from its fault to its unmapping.
 pub const SMALL: Metric = Metric { name: "small", unit: "ns", better: Better::Lower };

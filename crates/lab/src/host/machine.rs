@@ -4,7 +4,7 @@ use procfs::Current;
 use serde_json::{Map, Value, json};
 
 use super::cycles;
-use super::linux::thp;
+use super::thp;
 use super::threads;
 
 /// The commit that this binary was built from, `-dirty` added when the sources differed from it.

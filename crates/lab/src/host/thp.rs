@@ -1,0 +1,30 @@
+//! The settings of transparent huge pages, to be read.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The directory of the settings of the running kernel.
+pub fn root() -> PathBuf {
+    "/sys/kernel/mm/transparent_hugepage".into()
+}
+
+/// The setting of every anonymous folio size under `root`, by size in KiB.
+pub fn sizes(root: &Path) -> BTreeMap<usize, PathBuf> {
+    let Ok(entries) = fs::read_dir(root) else { return BTreeMap::new() };
+    let size = |entry: io::Result<fs::DirEntry>| {
+        let path = entry.ok()?.path();
+        let kib = path.file_name()?.to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+        let setting = path.join("enabled");
+        setting.exists().then_some((kib, setting))
+    };
+    entries.filter_map(size).collect()
+}
+
+/// The value that stands in brackets in the setting `path` (or its whole text, where nothing does).
+pub fn selected(path: &Path) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let bracketed = text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(value, _)| value);
+    Some(bracketed.unwrap_or(&text).trim().to_owned())
+}

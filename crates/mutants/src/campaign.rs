@@ -58,7 +58,7 @@ pub(crate) struct Outcomes {
 /// The numbers that a command means, and whether results that are there count.
 pub(crate) fn wanted(list: &List, first: Option<usize>, only: Vec<u32>) -> (Vec<u32>, bool) {
     if only.is_empty() {
-        let all = list.mutants.iter().map(|mutant| mutant.number);
+        let all = list.mutants.iter().filter(|mutant| mutant.is_bug()).map(|mutant| mutant.number);
         (all.take(first.unwrap_or(usize::MAX)).collect(), true)
     } else {
         (only, false)

@@ -32,12 +32,15 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Draws the bugs anew and writes the list.
+    /// Fills the list up where places are gone or are no bugs.
     List {
         #[arg(long, default_value_t = 300)]
         count: usize,
         #[arg(long, default_value_t = 1)]
         seed: u64,
+        /// Draws all of them anew; explanations are lost.
+        #[arg(long)]
+        anew: bool,
     },
     /// Runs what has no result yet.
     Run {
@@ -72,7 +75,7 @@ fn obey(arguments: Arguments) -> Result<()> {
         "run it from the repository's root"
     );
     match arguments.command {
-        Command::List { count, seed } => sample::draw(&root, count, seed),
+        Command::List { count, seed, anew } => sample::draw(&root, count, seed, anew),
         Command::Run { jobs, first, only } => {
             let list = List::read(&root)?;
             campaign::run(&root, &list, jobs.max(1), &campaign::wanted(&list, first, only))?;

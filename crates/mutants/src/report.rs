@@ -48,11 +48,14 @@ pub(crate) fn print(root: &Path, list: &List) -> Result<bool> {
     let known: Vec<(&Mutant, &Outcomes)> = list
         .mutants
         .iter()
+        .filter(|mutant| mutant.is_bug())
         .filter_map(|mutant| results.get(&mutant.key()).map(|outcome| (mutant, outcome)))
         .collect();
     let (constant, unseen) = (list.constant, list.unseen);
-    println!("{} bugs, drawn with seed {} from {} places;", list.mutants.len(), list.seed, list.places);
-    println!("{constant} places in constants and {unseen} in statistics and hints have none.\n");
+    let bugs = list.mutants.iter().filter(|mutant| mutant.is_bug()).count();
+    println!("{bugs} bugs, drawn with seed {} from {} places;", list.seed, list.places);
+    println!("{constant} places in constants and {unseen} in statistics and hints have none;");
+    println!("{} more were drawn and mean the same with the bug.\n", list.mutants.len() - bugs);
     println!("{}\n", table("part", &known, |mutant| mutant.module()));
     println!("{}\n", table("kind", &known, |mutant| kind(mutant.class)));
     let mut all = Row::default();
@@ -67,7 +70,7 @@ pub(crate) fn print(root: &Path, list: &List) -> Result<bool> {
     let seconds: f64 = known.iter().map(|(_, outcome)| outcome.seconds).sum();
     let hourly = all.all() as f64 * 3600.0 / seconds.max(1.0);
     println!("{} of {} caught; {hourly:.0} an hour and job. Details: {RESULTS}", all.found(), all.all());
-    Ok(unexplained == 0 && all.all() == list.mutants.len() && all.found() * 100 >= all.all() * CAUGHT)
+    Ok(unexplained == 0 && all.all() == bugs && all.found() * 100 >= all.all() * CAUGHT)
 }
 
 fn kind(class: Class) -> String {

@@ -35,6 +35,9 @@ pub(crate) struct Mutant {
     /// Why no test can find it, or need find it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) explained: Option<String>,
+    /// Why the code means the same with it: it is no bug, is not run and not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) equivalent: Option<String>,
 }
 
 /// What tells bugs apart, save for their place among those that are alike.
@@ -50,6 +53,10 @@ impl Mutant {
     pub(crate) fn key(&self) -> String {
         let (file, function, nth) = (&self.file, &self.function, self.nth);
         format!("{file} {function} {nth} {:?} {} => {}", self.operator, self.original, self.mutated)
+    }
+
+    pub(crate) fn is_bug(&self) -> bool {
+        self.equivalent.is_none()
     }
 
     /// The part of the library, as the table names it.
@@ -134,6 +141,7 @@ fn candidates(sources: &Sources) -> Vec<(Mutant, Place)> {
                 mutated: place.mutated.clone(),
                 nth: 0,
                 explained: None,
+                equivalent: None,
             };
             let count = alike.entry(mutant.likeness()).or_default();
             mutant.nth = *count;
@@ -144,37 +152,38 @@ fn candidates(sources: &Sources) -> Vec<(Mutant, Place)> {
     all
 }
 
-/// Draws places until `count` of them compile, and writes the list.
-pub(crate) fn draw(root: &Path, count: usize, seed: u64) -> Result<()> {
+/// Draws places until `count` bugs compile, and writes the list. Bugs of the list before stay, as long as their places do, unless
+/// all are to be drawn `anew`.
+pub(crate) fn draw(root: &Path, count: usize, seed: u64, anew: bool) -> Result<()> {
     let sources = Sources::read(root)?;
+    let before = if anew { Vec::new() } else { List::read(root)?.mutants };
     let all = candidates(&sources);
     let places = all.len();
-    let mut waiting = order(all, seed).into_iter();
-    let mut chosen: Vec<(Mutant, Place)> = Vec::new();
     let mut taken = Taken::default();
+    let mut chosen = locate(&sources, &before);
+    chosen.iter().for_each(|drawn| _ = taken.take(drawn));
+    let old = chosen.len();
+    let mut waiting = order(all, seed).into_iter();
+    let bugs = |chosen: &[(Mutant, Place)]| chosen.iter().filter(|(mutant, _)| mutant.is_bug()).count();
     loop {
-        let wanted = (count + count / SPARE).saturating_sub(chosen.len());
+        let wanted = (count + count / SPARE).saturating_sub(bugs(&chosen));
         chosen.extend(waiting.by_ref().filter(|drawn| taken.take(drawn)).take(wanted));
         number(&mut chosen);
         let refused = build::refused(&copy::write(root, &sources, &chosen)?)?;
         eprintln!("{} places, {} refused by the compiler", chosen.len(), refused.len());
         chosen.retain(|(mutant, _)| !refused.contains(&mutant.number));
-        if refused.is_empty() && chosen.len() >= count {
+        if refused.is_empty() && bugs(&chosen) >= count {
             break;
         }
         if refused.is_empty() && waiting.len() == 0 {
             bail!("there are only {} places", chosen.len());
         }
     }
-    chosen.truncate(count);
+    let more = bugs(&chosen) - count;
+    chosen.truncate((chosen.len() - more).max(old));
     number(&mut chosen);
     let (constant, unseen) = (sources.count(|found| found.constant), sources.count(|found| found.unseen));
-    let mut mutants: Vec<Mutant> = chosen.into_iter().map(|(mutant, _)| mutant).collect();
-    // What was explained of the list before holds for the same bugs in this one.
-    let before = List::read(root).map_or(Vec::new(), |list| list.mutants);
-    let known: HashMap<String, Option<String>> =
-        before.into_iter().map(|mutant| (mutant.key(), mutant.explained)).collect();
-    mutants.iter_mut().for_each(|mutant| mutant.explained = known.get(&mutant.key()).cloned().flatten());
+    let mutants = chosen.into_iter().map(|(mutant, _)| mutant).collect();
     List { seed, places, constant, unseen, mutants }.write(root)
 }
 

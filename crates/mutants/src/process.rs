@@ -20,7 +20,7 @@ use crate::build::Program;
 /// Private memory that a process may have. The machine's memory is shared memory, and is bounded by itself.
 const DATA_BYTES: u64 = 6 << 30;
 /// Tests that wait for something that does not come use no processor; they end after this long, in which they could run.
-const WAITS: Duration = Duration::from_secs(60);
+const WAITS: Duration = Duration::from_secs(20);
 /// How often it is looked whether a process could run.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -69,7 +69,7 @@ pub(crate) fn run(program: &Program, tests: &[&str], expected: Duration, switch:
             }
         }
     });
-    let seen = watch(&lines, child.id(), WAITS + 20 * expected);
+    let seen = watch(&lines, child.id(), WAITS + 8 * expected);
     let group = Pid::from_raw(child.id() as i32);
     if seen.stopped {
         let _ = killpg(group, Signal::SIGKILL);

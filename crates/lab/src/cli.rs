@@ -3,10 +3,11 @@
 use std::io;
 use std::process::ExitCode;
 
+use clap::error::ContextValue;
 use clap::{Parser, Subcommand};
 use signal_hook::consts::SIGPIPE;
 
-use crate::output::say;
+use crate::output::{line, say};
 use crate::record::RecordError;
 
 /// Record a program's memory life, replay it under other policies, measure it against this machine's Linux.
@@ -28,7 +29,11 @@ enum Command {
 
 /// Parses the command line, runs the subcommand and turns an error into one line on standard error.
 pub fn main() -> ExitCode {
-    let outcome: anyhow::Result<ExitCode> = match Cli::parse().command {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return refuse(error),
+    };
+    let outcome: anyhow::Result<ExitCode> = match cli.command {
         #[cfg(feature = "bench")]
         Command::Bench(args) => crate::bench::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Calibrate(args) => crate::calibrate::run(&args).map(|()| ExitCode::SUCCESS),
@@ -47,6 +52,23 @@ pub fn main() -> ExitCode {
             error.downcast_ref().map_or(ExitCode::FAILURE, |error: &RecordError| error.exit_code().into())
         }
     }
+}
+
+/// Help as it is; words that are no command with what they contain made harmless: they may be names of files.
+fn refuse(mut error: clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        error.exit();
+    }
+    let given = error.context().filter_map(|(kind, value)| match value {
+        ContextValue::String(text) => Some((kind, ContextValue::String(line(text).into_owned()))),
+        _ => None,
+    });
+    let given: Vec<_> = given.collect();
+    given.into_iter().for_each(|(kind, value)| _ = error.insert(kind, value));
+    let said = error.render().to_string();
+    said.lines().for_each(say);
+    // The usage error of clap, and of most commands.
+    ExitCode::from(2)
 }
 
 /// The fuzzer's way in: whether the words are a command.

@@ -150,6 +150,7 @@ fn names_cannot_steer_the_terminal() {
     let missing = format!("{name}/missing\n");
     let trace = directory.path().join("t.qtrace");
     let trace = trace.to_str().expect("a name that is text");
+    let option = format!("--{name}");
     let refused = [
         vec!["replay", name],
         vec!["replay", &missing],
@@ -159,6 +160,9 @@ fn names_cannot_steer_the_terminal() {
         vec!["bench", "--smoke", "boot", "--json", &missing],
         vec!["record", "-o", &missing, "--", "true"],
         vec!["record", "-o", trace, "--", &missing],
+        vec![name],
+        vec!["replay", &option],
+        vec!["replay", "--memory", name, trace],
     ];
     for arguments in refused {
         let refused = output(&arguments);

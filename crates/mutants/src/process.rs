@@ -20,7 +20,7 @@ use crate::build::Program;
 /// Private memory that a process may have. The machine's memory is shared memory, and is bounded by itself.
 const DATA_BYTES: u64 = 6 << 30;
 /// Tests that wait for something that does not come use no processor; they end after this long, in which they could run.
-const WAITS: Duration = Duration::from_secs(20);
+const WAITS: Duration = Duration::from_secs(10);
 /// How often it is looked whether a process could run.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -45,7 +45,7 @@ pub(crate) struct Switch<'a> {
 /// Runs tests by their full names. `expected`: how long they take without a bug.
 pub(crate) fn run(program: &Program, tests: &[&str], expected: Duration, switch: Switch) -> Result<Outcome> {
     // Eight times as long, on two processors at once, and some for what is short.
-    let seconds = 8 * expected.as_secs() + 15;
+    let seconds = 8 * expected.as_secs() + 6;
     let mut command = Command::new("prlimit");
     command.arg(format!("--cpu={seconds}")).arg(format!("--data={DATA_BYTES}")).arg("--core=0");
     command.arg("--").arg(&program.path).args(tests).args(["--exact", "--test-threads=1"]);

@@ -17,3 +17,4 @@ mod sync;
 mod usage;
 mod userfault;
 mod vm;
+mod watched;

@@ -8,7 +8,6 @@ mod numa;
 mod pages;
 mod slab;
 mod split;
-use crate::clear::machine as watched;
 mod watermarks;
 mod worn;
 mod zero_ahead;

@@ -1,7 +1,7 @@
 //! What idle CPUs clear: how long at a time, for whom, and that they go on after it was used.
 
-use crate::alloc::watched::{Event, Watched};
 use crate::common::ranges_of;
+use crate::watched::{Event, Watched};
 use hosted::{Hosted, HostedConfig, MemoryRange as Range};
 use quire::addr::{Frame, FrameRange, Order};
 use quire::cpu::CpuId;

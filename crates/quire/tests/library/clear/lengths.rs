@@ -11,7 +11,7 @@ use quire::error::KernelError;
 use quire::limits::{CLEAR_STRETCH_BYTES, CLEAR_STRETCH_MOST};
 use quire::platform::TouchHint;
 
-use crate::clear::machine::{Event, Watched};
+use crate::watched::{Event, Watched};
 
 const MIB: u64 = 1 << 20;
 

@@ -7,7 +7,6 @@ mod faults;
 mod forming;
 mod kernels;
 mod lengths;
-pub(crate) mod machine;
 mod policy;
 mod stretches;
 mod support;

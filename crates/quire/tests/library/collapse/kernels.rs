@@ -1,9 +1,5 @@
 //! By which kernel a collapse copies: a machine writes it down.
 
-#[path = "../clear/machine.rs"]
-#[allow(dead_code)]
-mod watched;
-
 use hosted::HostedConfig;
 use quire::addr::VirtAddr;
 use quire::arch::{ClearKernel, CopyKernel};
@@ -14,10 +10,10 @@ use quire::manager::{Config, MemoryManager};
 use quire::page_alloc::AllocatorConfig;
 use quire::vm::{Access, FolioPolicy};
 
-use self::watched::{Event, Watched};
 use crate::collapse::support::{BASE, HUGE, PAGE, counts, word};
 use crate::collapse::world::{MIB, anonymous};
 use crate::common::ranges_of;
+use crate::watched::{Event, Watched};
 
 /// The folio counts, although its pages come from wherever they are, one at a time.
 #[test]

@@ -1,9 +1,5 @@
 //! Others run while a collapse brings in what is missing: a machine writes down where.
 
-#[path = "../clear/machine.rs"]
-#[allow(dead_code)]
-mod watched;
-
 use hosted::HostedConfig;
 use quire::addr::VirtAddr;
 use quire::cpu::CpuId;
@@ -12,10 +8,10 @@ use quire::manager::{Config, MemoryManager};
 use quire::page_alloc::{AllocatorConfig, Zeroes};
 use quire::vm::{Access, Backing, FolioPolicy, MapRequest, Placement, Sharing};
 
-use self::watched::{Event, Watched};
 use crate::common::ranges_of;
 use crate::filethp::support::{BASE, HUGE, PAGE};
 use crate::filethp::world::{MIB, RW};
+use crate::watched::{Event, Watched};
 
 #[test]
 fn holes_of_nameless_memory_are_cleared_some_at_a_time() {

@@ -1,15 +1,12 @@
 //! Answers at the edges: a group that is not there, a file system without limits, a task that dies as its work is done.
 
-#[path = "../clear/machine.rs"]
-#[expect(dead_code, reason = "what it writes down is for other tests")]
-mod machine;
-
 use quire::cpu::CpuId;
 use quire::hugetlb::{Charge, GroupCounters, HugeFsLimits, HugeGroup, HugePools, HugeSize, Stopped};
 use quire::page_alloc::{AllocatorConfig, PageAllocator};
 
 use crate::common::ranges_of;
 use crate::hugetlb::support::{BOTH, GIB, two_nodes};
+use crate::watched::Watched;
 
 #[test]
 fn no_group_has_no_limit_and_nothing_charged() {
@@ -29,7 +26,7 @@ fn a_file_system_without_limits_keeps_nothing() {
 #[test]
 fn a_task_that_dies_with_its_last_page_was_not_interrupted() {
     let hosted = two_nodes(3 * GIB).build().expect("the host refused a machine");
-    let machine = machine::Watched::new(&hosted);
+    let machine = Watched::new(&hosted);
     hosted.run_on(CpuId(0), || {
         let pages = PageAllocator::new(&machine, &ranges_of(&hosted), AllocatorConfig::default()).unwrap();
         let pools = HugePools::new();

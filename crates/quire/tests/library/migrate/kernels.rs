@@ -1,9 +1,5 @@
 //! A machine that writes down by which kernel a folio is copied that moves, and where others may run meanwhile.
 
-#[path = "../clear/machine.rs"]
-#[allow(dead_code)]
-mod machine;
-
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{FrameRange, Order, VirtAddr};
 use quire::arch::{ClearKernel, CopyKernel};
@@ -14,10 +10,10 @@ use quire::manager::{Config, MemoryManager};
 use quire::page_alloc::AllocatorConfig;
 use quire::vm::{Access, FolioPolicy, Mm};
 
-use self::machine::{Event, Watched};
 use crate::common::ranges_of;
 use crate::migrate::support::PAGE;
 use crate::migrate::world::{MIB, R, anonymous};
+use crate::watched::{Event, Watched};
 
 const BASE: u64 = 64 * MIB;
 const HUGE: u64 = 2 * MIB;

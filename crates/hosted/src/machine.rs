@@ -54,7 +54,26 @@ impl Hosted {
         if !cfg!(miri) {
             crate::platform::register_barriers()?;
         }
-        Ok(Self {
+        Ok(Self::on(arena, config))
+    }
+
+    /// Switches the machine off and builds what `config` describes, on the same memory if that has the same ranges and the
+    /// same backing. Then the memory holds what the first machine left in it, as a real machine's does after a restart, and
+    /// the host clears none anew.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn restart(self, config: HostedConfig) -> Result<Self, HostedError> {
+        config.checked_span()?;
+        let old = &self.config;
+        let same = old.ranges == config.ranges
+            && (old.backing, old.huge_pages) == (config.backing, config.huge_pages)
+            && old.prefault >= config.prefault;
+        if same { Ok(Self::on(self.arena, config)) } else { Self::new(config) }
+    }
+
+    fn on(arena: Arena, config: HostedConfig) -> Self {
+        Self {
             arena,
             files: SyntheticFiles::new(),
             failures: Failures::default(),
@@ -71,7 +90,7 @@ impl Hosted {
             inside: AtomicU64::new(0),
             quiet: AtomicUsize::new(0),
             config,
-        })
+        }
     }
 
     /// How the machine was built.

@@ -58,8 +58,11 @@ impl Run {
                 seed,
                 one_in: *rng.choice(&[10, 100, 1000]).expect("not empty"),
             }),
-            _ if shape.longest >= LONG => MachineShape { bytes: 1 << 30, ..machine },
-            _ => machine,
+            // One in sixteen starts with memory that is known to be zero.
+            of_sixteen => {
+                let bytes = if shape.longest >= LONG { 1 << 30 } else { machine.bytes };
+                MachineShape { bytes, dirty: of_sixteen != 0, ..machine }
+            }
         };
         if machine.tight {
             shape.one_sharing(&mut rng);

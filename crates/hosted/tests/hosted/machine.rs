@@ -1,6 +1,6 @@
 //! The machine as the library sees it: memory, CPUs, contexts, locks.
 
-use hosted::{Backing, FailurePlan, HostedConfig, HostedError, MemoryRange};
+use hosted::{Backing, FailurePlan, Hosted, HostedConfig, HostedError, MemoryRange};
 use quire::addr::{Frame, FrameRange, PhysAddr};
 use quire::arch::{ReadyClear, ReadyCopy};
 use quire::cpu::{CpuId, CpuSet};
@@ -55,6 +55,27 @@ fn every_backing_starts_zeroed_and_ranges_are_where_they_belong() {
         let outside = [0, 3 * MIB - 1, 4 * MIB, 8 * MIB - 1, 10 * MIB, u64::MAX];
         assert!(!outside.iter().any(|&addr| machine.is_memory(PhysAddr(addr))));
     }
+}
+
+#[test]
+fn a_restart_keeps_what_is_in_memory_of_the_same_ranges_and_nothing_else() {
+    let first = machine(2);
+    let first_byte = |machine: &Hosted| machine.direct_map(PhysAddr(0));
+    // SAFETY: a byte of the machine's memory (H1), which nobody else uses.
+    unsafe { *first_byte(&first) = 7 };
+    first.run_on(CPU0, || first.clear(FrameRange::new(Frame(1), 1), ReadyClear::STRING));
+    let config = first.config().clone();
+    let same = first.restart(config.clone().with_cpus(1)).unwrap();
+    // SAFETY: as above.
+    assert_eq!(unsafe { *first_byte(&same) }, 7);
+    assert_eq!((same.config().cpus, same.counters().bytes_cleared), (1, 0));
+    let bytes = config.ranges[0].bytes;
+    let longer = config.clone().with_ranges(vec![MemoryRange::new(0, 2 * bytes)]);
+    let other = same.restart(longer).unwrap();
+    // SAFETY: as above.
+    assert_eq!(unsafe { *first_byte(&other) }, 0, "other memory");
+    let refused = other.restart(HostedConfig { cpus: 0, ..config }).err();
+    assert!(matches!(refused, Some(HostedError::BadCpuCount { asked: 0 })));
 }
 
 #[test]

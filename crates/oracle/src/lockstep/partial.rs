@@ -102,7 +102,13 @@ impl<S: Subject> Lockstep<S> {
             let Ok(word) = self.subject.load(Who { cpu: 0, space: id }, addr + PROBE_OFFSETS[probe]) else {
                 break;
             };
+            let before = candidates.len();
             candidates.retain_mut(|model| model.read(id, addr, probe).is_ok_and(|want| want.allows(word)));
+            if candidates.len() == before {
+                // The word is right in all of them, and for how long it stays is not known: what allows more goes on.
+                let allows_less = |model: &Family| !model.peek(id, addr, probe).is_some_and(|want| want.or_zero);
+                candidates.remove(usize::from(!allows_less(&candidates[0])));
+            }
         }
         match candidates.into_iter().next() {
             Some(model) => {

@@ -1,7 +1,10 @@
 //! Machines drawn from a seed, and whole runs on them.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
 use fastrand::Rng;
-use hosted::{Backing as Memory, FailurePlan, Hosted, HostedConfig, OnViolation};
+use hosted::{Backing as Memory, FailurePlan, Hosted, HostedConfig, HostedError, OnViolation};
 use quire::addr::{FrameRange, Order, PhysAddr};
 use quire::cpu::CpuId;
 use quire::manager::{Config, MemoryManager, MemoryRange};
@@ -35,6 +38,8 @@ pub struct MachineShape {
     pub tight: bool,
     /// How much is compared after each operation.
     pub depth: Depth,
+    /// Memory has something in it at the start.
+    pub dirty: bool,
     /// What the model takes as given.
     pub rules: Rules,
 }
@@ -53,6 +58,7 @@ impl MachineShape {
             lost_flushes: FailurePlan::Off,
             tight: false,
             depth: Depth::All,
+            dirty: false,
             rules: Rules { stack_limit: STACK_LIMIT, ..Rules::default() },
         }
     }
@@ -64,7 +70,7 @@ impl MachineShape {
         let both = FolioPolicy::LINUX.with(Order::GIGANTIC, OrderPolicy::Always);
         let policy = if rng.bool() { alone } else { both };
         let policy = policy.with_on_demand(rng.u32(..4) > 0);
-        Self { bytes: GIGANTIC_BYTES, cpus: rng.usize(1..3), policy, ..Self::new(rng) }
+        Self { bytes: GIGANTIC_BYTES, cpus: rng.usize(1..3), policy, dirty: true, ..Self::new(rng) }
     }
 
     /// A machine with plenty of memory, and with small folios at faults, so that there is something to collapse.
@@ -157,29 +163,32 @@ pub fn run_machine(
     seed: u64,
     steps: &[Step],
 ) -> Result<(RunCounts, Tally), String> {
-    // Violations are kept and asked for: a panic may come where another is under way already.
-    let machine = HostedConfig { on_violation: OnViolation::Record, ..HostedConfig::new(shape.bytes) };
-    // A GiB that is cleared would be a quarter of a million faults of the host; thousands of operations touch most memory.
-    let machine = match shape.bytes >= GIGANTIC_BYTES || shape.depth != Depth::All {
-        true => HostedConfig { backing: Memory::Anonymous, huge_pages: true, ..machine },
-        false => machine,
-    };
-    let dirty = shape.bytes >= GIGANTIC_BYTES;
-    let machine = machine.with_cpus(shape.cpus).build().map_err(|error| error.to_string())?;
+    let machine = built(shape).map_err(|error| error.to_string())?;
+    let done = run_on(&machine, shape, files, seed, steps)?;
+    if shape.dirty && shape.bytes < GIGANTIC_BYTES {
+        KEPT.with_borrow_mut(|kept| kept.insert(shape.bytes, machine));
+    }
+    Ok(done)
+}
+
+fn run_on(
+    machine: &Hosted,
+    shape: &MachineShape,
+    files: &[(u64, u64)],
+    seed: u64,
+    steps: &[Step],
+) -> Result<(RunCounts, Tally), String> {
     let frames = |range: &hosted::MemoryRange| MemoryRange {
         frames: FrameRange::new(range.start.frame(), range.bytes / PAGE),
         node: range.node,
-        zeroed: !dirty,
+        zeroed: !shape.dirty,
     };
-    if dirty {
-        soil(&machine);
-    }
     let ranges: Vec<MemoryRange> = machine.ranges().iter().map(frames).collect();
     let config = Config { folios: shape.policy, fork: shape.fork, zap: shape.zap, ..Config::default() };
-    let made = machine.run_on(CpuId(0), || MemoryManager::new(&machine, &ranges, &config));
+    let made = machine.run_on(CpuId(0), || MemoryManager::new(machine, &ranges, &config));
     let manager = made.map_err(|error| format!("start: {error}"))?;
-    let before = drained(&machine, &manager);
-    let subject = Quire::new(&machine, &manager, files, HEAP).map_err(|error| format!("start: {error}"))?;
+    let before = drained(machine, &manager);
+    let subject = Quire::new(machine, &manager, files, HEAP).map_err(|error| format!("start: {error}"))?;
     let subject = subject.tight(shape.tight).single(shape.policy == FolioPolicy::FRAMES);
     machine.set_failures(shape.failures);
     machine.lose_flushes(shape.lost_flushes);
@@ -197,12 +206,37 @@ pub fn run_machine(
     };
     machine.set_failures(FailurePlan::Off);
     subject.close();
-    check_written(&machine, &model)?;
-    let after = drained(&machine, &manager);
+    check_written(machine, &model)?;
+    let after = drained(machine, &manager);
     if after != before {
         return Err(format!("{after} frames in use after the end, {before} before the start"));
     }
     Ok((counts, tally))
+}
+
+thread_local! {
+    /// Machines that are switched off, by their bytes of memory: a machine whose memory is dirty is built on theirs, which the
+    /// host need not clear again.
+    static KEPT: RefCell<BTreeMap<u64, Hosted>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+/// The machine, switched on.
+fn built(shape: &MachineShape) -> Result<Hosted, HostedError> {
+    // Violations are kept and asked for: a panic may come where another is under way already.
+    let config = HostedConfig { on_violation: OnViolation::Record, ..HostedConfig::new(shape.bytes) };
+    let config = config.with_cpus(shape.cpus);
+    // Memory all of which is touched would be hundreds of thousands of the host's faults; thousands of operations touch most.
+    let config = match shape.dirty || shape.depth != Depth::All {
+        true => HostedConfig { backing: Memory::Anonymous, huge_pages: true, ..config },
+        false => config,
+    };
+    if !shape.dirty {
+        return config.build();
+    }
+    match KEPT.with_borrow_mut(|kept| kept.remove(&shape.bytes)) {
+        Some(old) => old.restart(config),
+        None => config.build().inspect(soil),
+    }
 }
 
 /// Stores to every probe of all memory, before somebody manages it: what is not cleared is seen.

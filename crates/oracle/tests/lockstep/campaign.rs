@@ -32,6 +32,12 @@ fn runs_of_a_campaign_agree_and_reach_rare_answers() {
     }
 }
 
+/// What memory that ran out left of an `madvise` may be two amounts of work, where the word that a load sees is right in both.
+#[test]
+fn partial_work_that_no_load_can_tell_apart_ends_the_search() {
+    Run::draw(3_000_827, 3000).check().unwrap_or_else(|failure| panic!("{failure}"));
+}
+
 /// As the fuzzer's target `mm` does them, with bytes that no coverage guides.
 #[test]
 fn any_bytes_are_a_run_that_agrees() {

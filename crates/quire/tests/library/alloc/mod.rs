@@ -1,6 +1,7 @@
 //! Page frames, ranges of them and small objects on a hosted machine, without address spaces.
 
 mod contig;
+mod drain;
 mod grouping;
 mod lists;
 mod metadata;

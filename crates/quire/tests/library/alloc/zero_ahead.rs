@@ -160,3 +160,16 @@ fn nodes_share_the_budget_by_their_memory() {
         });
     }
 }
+
+/// The lowest block that is not zero comes next, also when the 64 blocks of a word and more are zero before
+/// it.
+#[test]
+fn blocks_behind_many_that_are_zero_are_cleared() {
+    let machine = HostedConfig { clearing: false, ..HostedConfig::new(256 * MIB) }.build().unwrap();
+    machine.run_on(CpuId(0), || {
+        let pages = stale(&machine, &machine, Zeroes { blocks_ahead: 100 * 512, ..Zeroes::default() });
+        while pages.zero_ahead() {}
+        assert_eq!(zeroed(&pages), 100 * 512);
+        pages.validate().unwrap();
+    });
+}

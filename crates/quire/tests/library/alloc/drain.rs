@@ -1,0 +1,52 @@
+//! One CPU's lists are drained by another while their owner goes on.
+
+use hosted::{Hosted, HostedConfig, InterruptPlan};
+use quire::addr::{Frame, Order};
+use quire::cpu::CpuId;
+use quire::limits::MAGAZINE_FRAMES;
+use quire::page_alloc::{Gfp, PageAllocator};
+use quire::platform::Context;
+
+use crate::common::with_allocator;
+
+const MIB: u64 = 1 << 20;
+
+fn take(allocator: &PageAllocator<'_, Hosted>, count: u64) -> Vec<Frame> {
+    (0..count).map(|_| allocator.alloc(Gfp::USER, Order::FRAME).unwrap()).collect()
+}
+
+fn give(allocator: &PageAllocator<'_, Hosted>, frames: &[Frame]) {
+    frames.iter().for_each(|&frame| allocator.free(frame, Order::FRAME).unwrap());
+}
+
+/// CPU 1 takes all that it has parked, at this call of the platform in a drain of its lists by CPU 0. How
+/// many frames the drain says that it gave back beyond what CPU 1 left.
+fn drained_beyond_what_is_left(call: u64) -> u64 {
+    let mut beyond = 0;
+    with_allocator(HostedConfig::new(512 * MIB).with_cpus(2), |machine, allocator| {
+        machine.run_on(CpuId(1), || (0..4).for_each(|_| give(allocator, &take(allocator, 3000))));
+        let cached = allocator.memory_info().cached;
+        assert!(cached > 3 * MAGAZINE_FRAMES as u64, "{cached}: some are parked");
+        let (mut taken, mut left) = (Vec::new(), 0);
+        let take_all = || {
+            machine.run_on(CpuId(1), || taken = take(allocator, cached));
+            left = allocator.memory_info().cached;
+        };
+        let drain = || allocator.drain_cpu(CpuId(1));
+        let plan = InterruptPlan::Nth(call);
+        let ran = machine.interrupt_at_calls(plan, Context::HardInterrupt, take_all, drain);
+        assert_eq!((ran.delivered, ran.result.more), (1, false), "call {call}");
+        assert_eq!(allocator.memory_info().cached, 0, "call {call}");
+        give(allocator, &taken);
+        beyond = ran.result.frames - left;
+    });
+    beyond
+}
+
+/// The owner is first at each call up to the one before the lock of the parked magazines is taken. At the
+/// next call the drain has one of them.
+#[test]
+fn a_drain_counts_no_magazine_that_its_owner_was_faster_to_take() {
+    let first = (0..).map(drained_beyond_what_is_left).find(|&beyond| beyond > 0);
+    assert_eq!(first, Some(MAGAZINE_FRAMES as u64));
+}

@@ -1,15 +1,15 @@
 //! The steps of a copy one by one, with stores at any moment between and in them: what is stored is in the new folio.
 
 use fastrand::Rng;
-use hosted::{FailurePlan, Hosted, HostedConfig, OnViolation, Violation};
+use hosted::{FailurePlan, Hosted, HostedConfig, InterruptPlan, OnViolation, Violation};
 use quire::addr::{Frame, FrameRange, Order, PageSize, VirtAddr};
-use quire::arch::{EntryFlags, ReadyCopy};
+use quire::arch::{EntryFlags, Protection, ReadyCopy};
 use quire::cpu::CpuId;
 use quire::page_alloc::Gfp;
-use quire::pgtable::{Copied, Run, Stands, TableSurvey};
-use quire::platform::Platform;
+use quire::pgtable::{Copied, GrantWrite, Run, Stands, TableSurvey};
+use quire::platform::{Context, Platform};
 use quire::stats::Stat;
-use quire::tlb::{MmContext, MmuGather};
+use quire::tlb::{FlushBatch, MmContext, MmuGather};
 
 use crate::collapse::machine::{
     Allocator, BLOCK, GIB, MIB, Tables, check, populate, range, running, small_machine, with_space, written,
@@ -228,5 +228,27 @@ fn what_stands_there_is_told_apart() {
         let [rounds] = crate::collapse::machine::counted(allocator, [Stat::ThpCollapseRounds], || {});
         assert_eq!((rounds, BLOCK), (0, Order::BLOCK));
         crate::collapse::machine::unmap_all(allocator, context, range(AT.0, 2 * MIB));
+    });
+}
+
+/// Pages without the right to store may be mapped elsewhere, too. A survey asks once for 64 frames: it takes
+/// and drops a block's lock 8 times for 512.
+#[test]
+fn a_survey_asks_once_for_64_frames_whether_they_are_shared() {
+    with_two(|machine, allocator, context| {
+        let tables = Tables::new(allocator, context);
+        let all = range(AT.0, 2 * MIB);
+        populate(machine, allocator, context, all, BLOCK);
+        let mut owed = FlushBatch::new();
+        tables.protect(all, Protection::READ, GrantWrite::Exclusive, &mut owed).unwrap();
+        owed.flush(allocator, context);
+        let looked = machine.interrupt_at_calls(
+            InterruptPlan::Count,
+            Context::HardInterrupt,
+            || (),
+            || survey(&tables, &Copied::NOTHING),
+        );
+        assert_eq!((looked.result.present, looked.result.shared), (512, 0));
+        assert_eq!(looked.events, 2 * 8, "locks taken and dropped");
     });
 }

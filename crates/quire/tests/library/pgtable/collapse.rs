@@ -275,3 +275,25 @@ fn a_leaf_is_never_larger_than_its_folio() {
         assert_eq!(allocator.stat(Stat::ThpSplitPage), 0);
     });
 }
+
+/// Memory that goes back as known to be zero is handed out uncleared, so each of the leaves must have mapped
+/// zeroes.
+#[test]
+fn a_gigantic_leaf_is_known_to_be_zero_if_all_leaves_in_its_place_were() {
+    with_space(gigantic_machine(), |_, allocator, context| {
+        let (at, tables) = (VirtAddr(4 * GIB), Tables::new(allocator, context));
+        let known_zero = || allocator.zone_info().map(|zone| zone.zeroed).sum::<u64>();
+        for zeroes in [0, 511, 512] {
+            let first = allocator.alloc(Gfp::USER, Order::GIGANTIC).expect("a gigabyte");
+            for block in 0..512 {
+                let flags = if block < zeroes { clean() | EntryFlags::ZEROED } else { clean() };
+                let (addr, frame) = (at.add(block * LARGE), first.add(block * 512));
+                tables.map_large(addr, frame, PageSize::Size2M, flags).unwrap();
+            }
+            assert_eq!(tables.collapse_gigantic(at), Ok(true));
+            let before = known_zero();
+            unmap_all(allocator, context, range(at.0, GIB));
+            assert_eq!(known_zero() >= before + (1 << 18), zeroes == 512, "{zeroes} were zero");
+        }
+    });
+}

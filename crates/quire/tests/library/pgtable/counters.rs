@@ -144,6 +144,33 @@ fn a_fork_owes_one_flush_and_leaves_exact_counts() {
     });
 }
 
+/// A run of leaves goes on from one block into the next, whose counts are full. It is counted and copied in
+/// two parts.
+#[test]
+fn a_fork_counts_a_run_over_two_blocks_to_its_end() {
+    with_space(small_machine(), |machine, allocator, context| {
+        let tables = Tables::new(allocator, context);
+        let first = folio(machine, allocator, order(10)).expect("out of memory").add(256);
+        let halves = [first, first.add(256)].map(|start| FrameRange::new(start, 256));
+        for (at, half) in halves.into_iter().enumerate() {
+            tables.map(VirtAddr(GIB + at as u64 * MIB), half, written()).unwrap();
+        }
+        // As many more leaves as a byte can count.
+        (1..255).for_each(|_| allocator.counter().map(halves[1]).unwrap());
+        let child = Tables::create(allocator, context.mode()).unwrap();
+        let (mut owed, mut rss) = (FlushBatch::new(), RssChange::default());
+        let to = Tables::new(allocator, &child);
+        tables.copy(&to, range(GIB, 2 * MIB), CopyMode::Private, &mut owed, &mut rss).unwrap();
+        owed.flush(allocator, context);
+        let counts = || [0, 255, 256, 511].map(|at| allocator.mapcount(first.add(at)));
+        assert_eq!((counts(), rss.anon), ([2, 2, 256, 256], 512));
+        (1..255).for_each(|_| _ = allocator.counter().unmap(halves[1]));
+        assert_eq!(check(allocator, &child).leaves, 512);
+        Tables::destroy(allocator, child);
+        assert_eq!(counts(), [1; 4]);
+    });
+}
+
 /// Invariants 4 and 5: a gigabyte of small leaves is forked without touching a leaf, a map count or a block, written by one
 /// side at the price of a copied fork, and let go without being read.
 #[test]

@@ -2,8 +2,8 @@
 //! (invariant 6).
 
 use hosted::FailurePlan;
-use quire::addr::{FrameRange, Order, VirtAddr};
-use quire::arch::Protection;
+use quire::addr::{FrameRange, Order, PageSize, VirtAddr};
+use quire::arch::{Entry, Protection};
 use quire::error::MapError;
 use quire::page_alloc::Gfp;
 use quire::pgtable::{CopyMode, GrantWrite, Zap};
@@ -190,4 +190,30 @@ fn a_gather_without_memory_flushes_more_often() {
             frames.chunks(2).for_each(|pair| allocator.free(pair[1], Order::FRAME).unwrap());
         });
     }
+}
+
+/// A folio of whole blocks has no room for the counts of its frames until a small leaf maps one of them.
+/// Without memory for that room the old leaf stays.
+#[test]
+fn a_replacement_makes_room_for_counts_or_leaves_the_old_leaf() {
+    with_space(small_machine(), |machine, allocator, context| {
+        let (tables, addr) = (Tables::new(allocator, context), VirtAddr(GIB));
+        let old = populate(machine, allocator, context, range(addr.0, 4096), Order::FRAME)[0];
+        let new = folio(machine, allocator, BLOCK).unwrap().add(5);
+        let expected = tables.lookup(addr).entry;
+        let replace = || {
+            let mut gather = MmuGather::new(allocator, context);
+            let leaf = Entry::leaf(new, PageSize::Size4K, written());
+            let replaced = tables.replace(addr, PageSize::Size4K, expected, leaf, &mut gather);
+            gather.finish();
+            replaced
+        };
+        machine.set_failures(FailurePlan::From(0));
+        let refused = replace();
+        machine.set_failures(FailurePlan::Off);
+        assert_eq!((refused, tables.lookup(addr).entry), (Err(MapError::OutOfMemory), expected));
+        assert_eq!([old, new].map(|frame| allocator.mapcount(frame)), [1, 0]);
+        assert_eq!((replace(), tables.lookup(addr).entry.frame()), (Ok(true), new));
+        assert_eq!([old, new].map(|frame| allocator.mapcount(frame)), [0, 1]);
+    });
 }

@@ -5,9 +5,9 @@ use quire::addr::{Frame, FrameRange, Order, PageSize, VirtAddr};
 use quire::arch::{Entry, EntryFlags, Level, PagingMode, Protection};
 use quire::cpu::CpuId;
 use quire::error::MapError;
-use quire::memmap::DescriptorFlags;
+use quire::memmap::{DescriptorFlags, FrameMask};
 use quire::page_alloc::Gfp;
-use quire::pgtable::{LeafRun, Zap};
+use quire::pgtable::{LeafRun, MoveError, Zap};
 use quire::platform::Platform;
 use quire::rank::Rank;
 use quire::tlb::{FlushBatch, MmuGather};
@@ -257,6 +257,60 @@ fn whole_tables_move_by_their_entry() {
             (count + 1, large)
         );
         assert_eq!(check(allocator, context).leaves, 1025);
+    });
+}
+
+#[test]
+fn a_move_beyond_the_last_address_moves_nothing() {
+    with_space(small_machine(), |machine, allocator, context| {
+        let tables = Tables::new(allocator, context);
+        let frames = populate(machine, allocator, context, range(GIB, 2 * 4096), Order::FRAME);
+        let mut owed = FlushBatch::new();
+        let moved = tables.move_range(range(GIB, 2 * 4096), VirtAddr(0x7fff_ffff_e000), &mut owed);
+        assert_eq!(moved, Err(MoveError { moved: 0, error: MapError::BadAddress }));
+        owed.flush(allocator, context);
+        let found = [0, 4096].map(|at| tables.lookup(VirtAddr(GIB + at)).entry.frame());
+        assert_eq!(found[..], frames);
+    });
+}
+
+#[test]
+fn a_search_for_the_end_of_nothing_skips_whole_entries_and_no_table_of_leaves() {
+    with_space(small_machine(), |machine, allocator, context| {
+        let tables = Tables::new(allocator, context);
+        let end = |addr| tables.end_of_nothing(VirtAddr(addr)).map(|end| end.0);
+        assert_eq!(end(GIB), Some(512 * GIB));
+        populate_large(machine, allocator, context, VirtAddr(GIB + 2 * MIB));
+        populate(machine, allocator, context, range(GIB + 4 * MIB + 4096, 4096), Order::FRAME);
+        assert_eq!((end(GIB), end(3 * GIB)), (Some(GIB + 2 * MIB), Some(4 * GIB)));
+        assert_eq!(end(GIB + 2 * MIB), None, "a large leaf");
+        assert_eq!(end(GIB + 4 * MIB), None, "the first entry of the table is empty, and the second is not");
+    });
+}
+
+/// A page that was stored to after it was seen to be zero stays. The next store to it needs no fault, as
+/// before.
+#[test]
+fn a_page_that_is_not_zero_can_still_be_stored_to_when_zeroes_are_dropped() {
+    with_space(small_machine(), |machine, allocator, context| {
+        let tables = Tables::new(allocator, context);
+        let (all, kept) = (range(GIB, 8 * 4096), VirtAddr(GIB + 3 * 4096));
+        let frames = populate(machine, allocator, context, all, Order::FRAME);
+        let zero = folio(machine, allocator, Order::FRAME).unwrap();
+        running(machine, context, &[0], || {
+            machine.write(kept, &[7]).unwrap();
+            let mut gather = MmuGather::new(allocator, context);
+            let zero_leaf = (zero, EntryFlags::leaf(Protection::READ));
+            let dropped = tables.drop_zeroes(all.start, FrameMask::run(0, 8), zero_leaf, &mut gather);
+            assert_eq!((dropped, gather.finish().anon), (7, -7));
+            assert!(machine.write(all.start, &[8]).is_err(), "the zero frame cannot be stored to");
+            machine.write(kept.add(1), &[8]).expect("the right to store is back");
+            let mut bytes = [0; 2];
+            machine.read(kept, &mut bytes).unwrap();
+            assert_eq!((bytes, tables.lookup(kept).entry.frame()), ([7, 8], frames[3]));
+            unmap_all(allocator, context, all);
+        });
+        allocator.free(zero, Order::FRAME).unwrap();
     });
 }
 

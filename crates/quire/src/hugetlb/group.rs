@@ -67,8 +67,6 @@ struct Counter {
 const FREE: u8 = 0;
 const LIVE: u8 = 1;
 const REMOVED: u8 = 2;
-/// Somebody is changing it.
-const TAKEN: u8 = 3;
 
 struct Slot {
     state: AtomicU8,
@@ -115,10 +113,9 @@ impl HugePools {
             let state = slot.state.load(Ordering::Acquire);
             let usable = state == FREE || state == REMOVED && self.groups.is_over(number, slot);
             let order = (Ordering::AcqRel, Ordering::Relaxed);
-            if usable && slot.state.compare_exchange(state, TAKEN, order.0, order.1).is_ok() {
+            if usable && slot.state.compare_exchange(state, LIVE, order.0, order.1).is_ok() {
                 slot.counters.iter().flatten().for_each(Counter::reset);
                 slot.parent.store(parent.0, Ordering::Relaxed);
-                slot.state.store(LIVE, Ordering::Release);
                 return Ok(HugeGroup(number));
             }
         }

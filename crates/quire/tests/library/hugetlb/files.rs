@@ -258,6 +258,18 @@ fn a_file_system_has_no_more_than_its_size_and_no_less_than_its_minimum() {
     });
 }
 
+/// A window of descriptors flushes all CPUs before such a page leaves: the task may hold no lock then.
+#[test]
+fn surplus_pages_that_were_kept_for_a_file_system_leave_with_it() {
+    with_huge(2, |_, manager| {
+        manager.huge_pools().set_overcommit(manager.pages(), Size2M, 1);
+        let fs = manager.huge_fs(Size2M, HugeFsLimits { max: 3, min: 3 }).unwrap();
+        assert_eq!((free_and_promised(manager), used_and_kept(&fs)), ((3, 3), (0, 3)));
+        drop(fs);
+        assert_eq!(free_and_promised(manager), (2, 0));
+    });
+}
+
 /// The whole minimum is kept for the file system again when a private mapping has used all of it.
 #[test]
 fn what_goes_back_is_kept_for_its_file_system() {
@@ -378,6 +390,21 @@ fn a_mapping_that_fails_has_promised_nothing() {
                 MapRequest { placement: Placement::FixedNoReplace, ..of_file(&file, Shared, BASE, (0, 3)) };
             assert_eq!(mm.mmap(&shared), Err(MmError::Exists));
             assert_eq!(free_and_promised(manager), (70, 2));
+        });
+    });
+}
+
+/// The promises of a mapping stay with its file: a later mapping that fails takes back its own only.
+#[test]
+fn a_mapping_that_fails_leaves_earlier_promises_alone() {
+    with_huge(6, |_, manager| {
+        let file = manager.huge_file(Size2M, 0).unwrap();
+        run(manager, |mm| {
+            mm.mmap(&of_file(&file, Shared, BASE, (0, 2))).unwrap();
+            let occupied =
+                MapRequest { placement: Placement::FixedNoReplace, ..of_file(&file, Shared, BASE, (0, 4)) };
+            assert_eq!(mm.mmap(&occupied), Err(MmError::Exists));
+            assert_eq!((file.huge_pages(), free_and_promised(manager)), ((0, 2), (6, 2)));
         });
     });
 }

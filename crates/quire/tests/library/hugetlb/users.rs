@@ -2,6 +2,7 @@
 
 use quire::error::AllocError;
 use quire::hugetlb::{HugeSize::Size2M, Stopped};
+use quire::limits::HUGE_BATCH;
 use quire::page_alloc::NodeSet;
 
 use crate::hugetlb::support::{BOTH, MIB, two_nodes, with_pools};
@@ -46,6 +47,23 @@ fn surplus_pages_come_when_there_are_too_few_and_leave_when_they_are_free() {
         pools.unreserve(pages, Size2M, 4);
         pools.give(pages, Size2M, last, false);
         assert_eq!((world.info(Size2M).total, world.info(Size2M).surplus), (2, 0));
+    });
+}
+
+/// However many are missing, no more are taken from the page allocator at a time than a batch holds.
+#[test]
+fn surplus_pages_come_a_batch_at_a_time() {
+    with_pools(two_nodes(256 * MIB), |world| {
+        let (pools, pages) = (world.pools, world.pages);
+        let wanted = HUGE_BATCH as u64 + 2;
+        pools.set_overcommit(pages, Size2M, wanted);
+        let points = world.machine.counters().reschedule_points;
+        pools.reserve(pages, Size2M, wanted).unwrap();
+        assert_eq!(world.machine.counters().reschedule_points, points + 2, "others run after each batch");
+        let info = world.info(Size2M);
+        assert_eq!((info.total, info.surplus, info.reserved), (wanted, wanted, wanted));
+        pools.unreserve(pages, Size2M, wanted);
+        assert_eq!(world.info(Size2M).total, 0);
     });
 }
 

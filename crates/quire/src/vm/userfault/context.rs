@@ -135,10 +135,8 @@ impl Contexts {
         wants: UserfaultChanges,
     ) -> Result<Registration, TooManyHandlers> {
         for (number, context) in (0..).zip(&self.0) {
-            let mut state = context.lock(platform);
-            if !state.open && state.generation < u32::MAX {
-                (state.open, state.wants) = (true, wants);
-                return Ok(Registration::new(number, state.generation));
+            if let Some(generation) = context.lock(platform).open(wants) {
+                return Ok(Registration::new(number, generation));
             }
         }
         Err(TooManyHandlers)
@@ -376,9 +374,22 @@ impl State {
         }
     }
 
+    /// Opens the context if it is closed; returns its generation. The last generation is never opened: none
+    /// could follow it, and a generation that came again would answer for mappings of an earlier handler.
+    fn open(&mut self, wants: UserfaultChanges) -> Option<u32> {
+        if self.open || self.generation == u32::MAX {
+            return None;
+        }
+        (self.open, self.wants) = (true, wants);
+        Some(self.generation)
+    }
+
     /// The number of what is put in now.
     pub(super) fn next(&mut self) -> u64 {
         self.order += 1;
         self.order
     }
 }
+
+#[cfg(test)]
+mod tests;

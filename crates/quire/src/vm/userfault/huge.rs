@@ -170,21 +170,24 @@ impl<P: Platform> Mm<'_, P> {
         self.memory.files().huge_page(self.memory.platform(), place.file.node(), place.index)
     }
 
-    /// Maps a part of a page of a file as far as nothing is in the way; how many bytes.
+    /// Maps a part of a page of a file as far as nothing is in the way; how many bytes (0: the caller is to
+    /// look again).
     fn map_answer(&self, part: HugePart, flags: EntryFlags) -> Result<u64, Stop> {
         let bytes = part.frames.count << FRAME_SHIFT;
-        let (done, error) = match self.map_huge_part(part, flags) {
+        let (mut done, mut error) = match self.map_huge_part(part, flags) {
             Ok(()) => return Ok(bytes),
             Err(stopped) => stopped,
         };
-        // A table is filled as a whole or not at all: so the rest is what comes before the first that is in the way.
-        let ahead = (done..bytes).step_by(FRAME_SIZE as usize);
-        let vacant = ahead.take_while(|&at| self.tables().lookup(part.addr.add(at)).entry.is_empty()).count();
-        let rest = (vacant as u64) << FRAME_SHIFT;
-        if error == MapError::Occupied && vacant > 0 && done + rest < bytes {
+        if error == MapError::Occupied {
+            // A table is filled as a whole or not at all: the rest comes before the first entry in the way.
+            let ahead = (done..bytes).step_by(FRAME_SIZE as usize);
+            let vacant = ahead.take_while(|&at| self.tables().lookup(part.addr.add(at)).entry.is_empty());
+            let rest = (vacant.count() as u64) << FRAME_SHIFT;
             let part = part.within(VirtRange::from_len(part.addr.add(done), rest));
-            if self.map_huge_part(part, flags).is_ok() {
-                return Ok(done + rest);
+            match self.map_huge_part(part, flags) {
+                // `done + rest` is 0 when another CPU mapped something after the caller had looked.
+                Ok(()) => return Ok(done + rest),
+                Err((more, why)) => (done, error) = (done + more, why),
             }
         }
         if done > 0 { Ok(done) } else { Err(error.into()) }

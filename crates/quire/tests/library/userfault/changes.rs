@@ -4,17 +4,22 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use hosted::Hosted;
+use hosted::{Hosted, HostedConfig};
 use quire::addr::{VirtAddr, VirtRange};
+use quire::cpu::CpuId;
 use quire::error::{FaultError, UserfaultError};
+use quire::limits::USERFAULT_CHANGES;
+use quire::manager::{Config, MemoryManager};
 use quire::vm::{Advice, Remap, Sharing, TakenEvent, UserfaultChanges, UserfaultEvent, UserfaultKind};
 
+use crate::common::ranges_of;
 use crate::userfault::handlers::until;
 use crate::userfault::support::{
     BASE, Handler, MINOR, MISSING, OnDrop, PAGE, PROTECT, WAKE, copy, fault_of, handler, machine_of, of_file,
-    register,
+    register, watched,
 };
 use crate::userfault::world::{MIB, Manager, Space, anonymous, load, store};
+use crate::watched::Watched;
 
 /// A handler that reads all changes.
 fn curious<'m>(manager: &'m Manager<'_>) -> Handler<'m> {
@@ -381,6 +386,36 @@ fn verbs_do_not_wait_for_the_dead() {
         let handler = handler(manager);
         mm.userfault_adopt(&handler).unwrap();
         assert_eq!(copy(&mm, BASE + 8 * PAGE, 1, WAKE), Ok(PAGE));
+    });
+}
+
+/// A change that stayed announced would refuse every answer for good, and hide every fault.
+#[test]
+fn a_task_that_dies_before_its_change_has_a_place_takes_the_change_back() {
+    watched("no place", 60, || {
+        let machine = HostedConfig::new(64 * MIB).build().expect("a machine");
+        let platform = Watched::new(&machine);
+        machine.run_on(CpuId(0), || {
+            let manager = MemoryManager::new(&platform, &ranges_of(&machine), &Config::default()).unwrap();
+            let mm = manager.new_mm().unwrap();
+            let handler = manager.userfault(UserfaultChanges::ALL).unwrap();
+            mm.mmap(&anonymous(BASE, 32 * PAGE)).unwrap();
+            mm.userfault_register(&handler, VirtAddr(BASE), 32 * PAGE, MISSING).unwrap();
+            let places = USERFAULT_CHANGES as u64;
+            platform.dies_after(Some(0));
+            (0..=places).for_each(|part| mm.munmap(VirtAddr(BASE + 2 * part * PAGE), PAGE).unwrap());
+            platform.dies_after(None);
+            let zero = || mm.userfault_zeropage(VirtAddr(BASE + PAGE), PAGE, WAKE).all();
+            assert_eq!((handler.info().changes, zero()), (USERFAULT_CHANGES, Err(UserfaultError::Again)));
+            for part in 0..places {
+                let gone = range(BASE + 2 * part * PAGE, PAGE);
+                let event = handler.next_event().map(TakenEvent::keep);
+                assert_eq!(event, Some(UserfaultEvent::Unmap { space: mm.number(), range: gone }));
+            }
+            assert!(handler.next_event().is_none());
+            assert_eq!(zero(), Ok(PAGE));
+            mm.validate().unwrap();
+        });
     });
 }
 

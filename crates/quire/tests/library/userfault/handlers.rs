@@ -165,6 +165,50 @@ fn what_a_dead_handler_thread_has_read_is_read_again() {
     });
 }
 
+/// A handler that sleeps costs a call of the platform only when there is something to read.
+#[test]
+fn a_handler_that_sleeps_is_woken_for_what_was_put_back_and_not_for_nothing() {
+    machine_of("put back", 3, |machine, manager| {
+        let mm = manager.new_mm().unwrap();
+        let handler = handler(manager);
+        mm.mmap(&anonymous(BASE, MIB)).unwrap();
+        register(&mm, &handler, BASE, MIB, MISSING);
+        let (step, taken) = (AtomicUsize::new(0), Mutex::new(None));
+        let (waits, wakes) = (|| machine.counters().waits, || machine.counters().wakes);
+        machine.spawn_cpus(3, |cpu| match cpu.0 {
+            0 => {
+                until(|| step.load(Ordering::SeqCst) >= 1);
+                mm.switch_in();
+                assert_eq!(load(machine, &mm, BASE), Ok(5));
+                mm.switch_out();
+                step.store(3, Ordering::SeqCst);
+            }
+            1 => {
+                let _ends = OnDrop(|| {
+                    step.store(3, Ordering::SeqCst);
+                    handler.close();
+                });
+                until(|| waits() == 1);
+                assert_eq!((handler.requeue_all(), wakes()), (0, 0), "there was nothing");
+                step.store(1, Ordering::SeqCst);
+                until(|| waits() == 3);
+                let fault = taken.lock().unwrap().take().expect("it was read");
+                assert_eq!((handler.requeue(&fault), wakes()), (true, 2), "one for the fault, one for this");
+                step.store(2, Ordering::SeqCst);
+                until(|| step.load(Ordering::SeqCst) == 3);
+            }
+            _ => {
+                *taken.lock().unwrap() = Some(fault_of(handler.wait_event().unwrap().keep()));
+                // Only then is nobody about to wake this handler.
+                until(|| waits() == 2);
+                let fault = fault_of(handler.wait_event().unwrap().keep());
+                until(|| step.load(Ordering::SeqCst) >= 2);
+                assert_eq!(copy(&mm, fault.addr.0, 5, WAKE), Ok(PAGE));
+            }
+        });
+    });
+}
+
 #[test]
 fn answers_that_wake_nobody_leave_the_thread_asleep_until_it_is_woken() {
     machine_of("quiet", 2, |machine, manager| {

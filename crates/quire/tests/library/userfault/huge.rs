@@ -2,12 +2,12 @@
 
 use std::sync::Mutex;
 
-use hosted::{Hosted, HostedConfig};
+use hosted::{FailurePlan, Hosted, HostedConfig};
 use quire::addr::VirtAddr;
 use quire::error::{FaultError, UserfaultError};
 use quire::hugetlb::HugeSize;
 use quire::page_alloc::NodeSet;
-use quire::vm::{Access, Advice, AnswerMode, File, MapRequest, Sharing, UserfaultKind};
+use quire::vm::{Access, Advice, Answer, AnswerMode, File, MapRequest, Sharing, UserfaultKind};
 
 use crate::userfault::support::{
     BASE, MINOR, MISSING, PAGE, PROTECT, WAKE, copy, fault_of, handler, of_file, program_and_handler,
@@ -211,6 +211,39 @@ fn parts_are_copied_and_no_other_part_is_made_up() {
                 ]
             );
             assert_eq!(mm.rss().huge, 5);
+            mm.validate().unwrap();
+        });
+    }
+}
+
+/// When memory is short an answer says that, whether something is in the way further on or not.
+#[test]
+fn parts_for_which_memory_is_short_are_not_said_to_be_there() {
+    for lost in [None, Some(5)] {
+        with_pool("short", 1, |machine, manager| {
+            let (mm, other) = (manager.new_mm().unwrap(), manager.new_mm().unwrap());
+            let (file, handler) = (huge_file(manager, 1), handler(manager));
+            for space in [&mm, &other] {
+                space.mmap(&of_file(&file, Sharing::Shared, BASE, HUGE)).unwrap();
+                space.madvise(VirtAddr(BASE), HUGE, Advice::Split).unwrap();
+            }
+            // Frames that another address space maps need memory for counts.
+            other.fault(VirtAddr(BASE), Access::Write).unwrap();
+            register(&mm, &handler, BASE, HUGE, MISSING | MINOR);
+            if let Some(page) = lost {
+                let at = VirtAddr(BASE + page * PAGE);
+                assert_eq!(mm.userfault_poison(at, PAGE, WAKE).all(), Ok(PAGE));
+            }
+            let go_on = || mm.userfault_continue(VirtAddr(BASE), 9 * PAGE, WAKE);
+            machine.set_failures(FailurePlan::Nth(0));
+            let short = go_on();
+            assert_eq!(machine.allocations_failed(), 1);
+            machine.set_failures(FailurePlan::Off);
+            assert_eq!(short, Answer { bytes: 0, stopped: Some(UserfaultError::OutOfMemory) });
+            let (bytes, stopped) =
+                lost.map_or((9 * PAGE, None), |page| (page * PAGE, Some(UserfaultError::Exists)));
+            assert_eq!(go_on(), Answer { bytes, stopped });
+            assert_eq!(mm.rss().huge, bytes / PAGE);
             mm.validate().unwrap();
         });
     }

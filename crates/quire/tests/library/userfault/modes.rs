@@ -219,6 +219,24 @@ fn stores_to_what_is_write_protected_wait() {
     });
 }
 
+/// Marks come to a whole range or to nothing of it, and the answer says so.
+#[test]
+fn a_write_protection_that_is_refused_has_marked_no_byte() {
+    machine_of("refused", 1, |machine, manager| {
+        run(manager, |mm| {
+            let handler = handler(manager);
+            mm.mmap(&anonymous(BASE, 4 * PAGE)).unwrap();
+            store(machine, mm, BASE, 1).unwrap();
+            register(mm, &handler, BASE, 2 * PAGE, PROTECT);
+            let protect = |at, len| mm.userfault_write_protect(VirtAddr(at), len, true, WAKE);
+            let refused = |error| quire::vm::Answer { bytes: 0, stopped: Some(error) };
+            assert_eq!(protect(BASE, 3 * PAGE), refused(UserfaultError::NotRegistered));
+            assert_eq!(protect(BASE + 1, PAGE), refused(UserfaultError::Invalid));
+            store(machine, mm, BASE, 2).unwrap();
+        });
+    });
+}
+
 #[test]
 fn answers_say_how_far_they_came() {
     machine_of("errors", 1, |machine, manager| {

@@ -25,7 +25,7 @@ pub enum CopyMode {
 }
 
 impl CopyMode {
-    const fn is_private(self) -> bool {
+    pub(super) const fn is_private(self) -> bool {
         matches!(self, Self::Private | Self::PrivateMarked)
     }
 

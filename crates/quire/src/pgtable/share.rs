@@ -70,9 +70,9 @@ impl Shared<'_> {
 }
 
 impl<'p, P: Platform> PageTables<'_, 'p, P> {
-    /// As [`Self::copy`] with [`CopyMode::Private`], save that tables of 4 KiB leaves which lie wholly inside `limits` are
-    /// shared in place of being copied, with all that they map. The limits cover the range, and nothing is mapped in them
-    /// that the child may not have.
+    /// As [`Self::copy`] with a private mode, save that tables of 4 KiB leaves which lie wholly inside `limits` are
+    /// shared in place of being copied, with all that they map, unless a leaf is marked for a handler. The limits cover the
+    /// range, and nothing is mapped in them that the child may not have.
     ///
     /// # Errors
     /// [`MapError::OutOfMemory`]: the child has the leaves of a part of the range.
@@ -81,16 +81,17 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         child: &Self,
         range: VirtRange,
         limits: VirtRange,
+        mode: CopyMode,
         owed: &mut FlushBatch,
         rss: &mut RssChange,
     ) -> Result<(), MapError> {
         self.check(range)?;
-        debug_assert!(limits.covers(range));
+        debug_assert!(limits.covers(range) && mode.is_private());
         let mut rest = range;
         while !rest.is_empty() {
             let Some(directory) = self.find(rest.start, Level::PMD) else {
                 let step = self.step(rest);
-                self.copy(child, step.range, CopyMode::Private, owed, rss)?;
+                self.copy(child, step.range, mode, owed, rss)?;
                 rest.start = step.range.end;
                 continue;
             };
@@ -101,7 +102,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
             if rest.start < end {
                 // A large leaf, or a table that only in part may be shared.
                 let one = VirtRange::new(rest.start, end.min(directory.extent(rest.start).end));
-                self.copy(child, one, CopyMode::Private, owed, rss)?;
+                self.copy(child, one, mode, owed, rss)?;
                 rest.start = one.end;
             }
         }
@@ -144,7 +145,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         Ok(stop)
     }
 
-    /// Whether a leaf below an entry is marked for a handler, which is not the child's.
+    /// Whether a leaf below an entry is marked for a handler: the child has its own marks, or none.
     #[inline]
     fn has_marks(&self, directory: Table<'p>, entry: Entry) -> bool {
         self.context.has_marks() && {

@@ -104,15 +104,15 @@ impl<'m, P: Platform> Mm<'m, P> {
                 continue;
             }
             let mut rss = RssChange::default();
+            let mode = match (vma.attributes.is_private(), protects(vma)) {
+                (true, false) => CopyMode::Private,
+                (true, true) => CopyMode::PrivateMarked,
+                (false, _) => CopyMode::SharedMarked,
+            };
             let copied = if self.memory.fork_strategy() == ForkStrategy::Share && is_shareable(vma) {
                 let limits = shareable_around(&parent.tree, vma);
-                self.tables().share(&child.tables(), vma.range, limits, owed, &mut rss)
+                self.tables().share(&child.tables(), vma.range, limits, mode, owed, &mut rss)
             } else {
-                let mode = match (vma.attributes.is_private(), protects(vma)) {
-                    (true, false) => CopyMode::Private,
-                    (true, true) => CopyMode::PrivateMarked,
-                    (false, _) => CopyMode::SharedMarked,
-                };
                 self.tables().copy(&child.tables(), vma.range, mode, owed, &mut rss)
             };
             child.add_rss(rss, counted(vma));

@@ -121,7 +121,7 @@ fn share(allocator: &Allocator<'_>, context: &MmContext, child: &MmContext) {
     let (mut owed, mut rss) = (FlushBatch::new(), RssChange::default());
     let (from, to, all) =
         (Tables::new(allocator, context), Tables::new(allocator, child), range(AT.0, 4 * MIB));
-    from.share(&to, all, all, &mut owed, &mut rss).unwrap();
+    from.share(&to, all, all, CopyMode::Private, &mut owed, &mut rss).unwrap();
     owed.flush(allocator, context);
     assert_eq!(rss.anon, 1024);
 }

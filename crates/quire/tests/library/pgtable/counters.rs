@@ -188,7 +188,7 @@ fn a_gigabyte_is_forked_by_sharing_512_tables() {
             machine.reset_counters();
             let (mut owed, mut rss) = (FlushBatch::new(), RssChange::default());
             let counts = counted(allocator, SHARES, || {
-                from.share(&to, all, all, &mut owed, &mut rss).unwrap();
+                from.share(&to, all, all, CopyMode::Private, &mut owed, &mut rss).unwrap();
                 owed.flush(allocator, context);
             });
             assert_eq!((counts, rss), ([512, 0, 0], RssChange { anon: 262144, file: 0 }));

@@ -84,7 +84,7 @@ const VERBS: &[(&str, Verb)] = &[
         let (mut owed, mut rss) = (FlushBatch::new(), RssChange::default());
         let (tables, to) = (Tables::new(allocator, context), Tables::new(allocator, &child));
         let all = range(GIB, 8 * MIB);
-        let shared = tables.share(&to, all, all, &mut owed, &mut rss);
+        let shared = tables.share(&to, all, all, CopyMode::Private, &mut owed, &mut rss);
         owed.flush(allocator, context);
         assert_eq!(check(allocator, &child).resident, rss, "the child has what it was said to have");
         let done = shared.and_then(|()| to.unshare(all)).and_then(|()| tables.unshare(all));
@@ -98,7 +98,14 @@ const VERBS: &[(&str, Verb)] = &[
         let child = Tables::create(allocator, context.mode())?;
         let (mut owed, mut rss) = (FlushBatch::new(), RssChange::default());
         let (tables, to) = (Tables::new(allocator, context), Tables::new(allocator, &child));
-        let shared = tables.share(&to, range(GIB, 4 * MIB), range(GIB, 4 * MIB), &mut owed, &mut rss);
+        let shared = tables.share(
+            &to,
+            range(GIB, 4 * MIB),
+            range(GIB, 4 * MIB),
+            CopyMode::Private,
+            &mut owed,
+            &mut rss,
+        );
         owed.flush(allocator, context);
         let mut gather = MmuGather::new(allocator, &child);
         let part = range(GIB + MIB, 2 * MIB);

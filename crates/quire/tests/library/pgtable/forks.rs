@@ -51,7 +51,7 @@ impl World<'_, '_> {
                 for piece in [first, VirtRange::new(first.end, part.end)] {
                     let (from, to) = (self.tables(parent), self.tables(child));
                     assert_eq!(from.split_at(piece.end), Ok(()));
-                    assert_eq!(from.share(&to, piece, part, &mut owed, &mut rss), Ok(()));
+                    assert_eq!(from.share(&to, piece, part, CopyMode::Private, &mut owed, &mut rss), Ok(()));
                 }
             }
         }

@@ -3,16 +3,17 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use quire::addr::VirtAddr;
+use hosted::HostedConfig;
+use quire::addr::{VirtAddr, VirtRange};
 use quire::error::{FaultError, MmError, UserfaultError};
 use quire::platform::FileId;
-use quire::vm::{Access, AnswerMode, Refusal, Sharing, UserfaultKind, UserfaultModes};
+use quire::vm::{Access, AnswerMode, PageWord, Refusal, Sharing, UserfaultKind, UserfaultModes};
 
 use crate::userfault::support::{
     BASE, MINOR, MISSING, PAGE, PROTECT, WAKE, copy, fault_of, handler, machine_of, of_file,
     program_and_handler, register,
 };
-use crate::userfault::world::{MIB, R, RW, anonymous, load, run, store};
+use crate::userfault::world::{FORKS, MIB, R, RW, Space, anonymous, load, run, store, with_forks};
 
 #[test]
 fn what_is_missing_in_private_memory_is_copied() {
@@ -389,4 +390,44 @@ fn a_collapse_of_others_leaves_what_is_missing_to_the_handler() {
         assert_eq!([0, 3, 5].map(|page| load(machine, &other, BASE + page * PAGE)), [Ok(7), Ok(33), Ok(0)]);
         other.switch_out();
     });
+}
+
+/// Which of the first four pages are marked.
+fn marked(mm: &Space<'_>) -> [bool; 4] {
+    let mut marked = [false; 4];
+    mm.pagemap(VirtRange::from_len(VirtAddr(BASE), 4 * PAGE), |at, word| {
+        marked[((at.0 - BASE) / PAGE) as usize] = word.has(PageWord::UFFD_WP);
+    });
+    marked
+}
+
+/// A child inherits a handler and its marks, and loses both by unregistering; the parent keeps its own.
+#[test]
+fn a_child_that_unregisters_loses_the_marks_it_inherited() {
+    for fork in FORKS {
+        with_forks(HostedConfig::new(64 * MIB), fork, |machine, manager| {
+            let handler = handler(manager);
+            run(manager, |mm| {
+                mm.mmap(&anonymous(BASE, 4 * PAGE)).unwrap();
+                (0..4).for_each(|page| store(machine, mm, BASE + page * PAGE, page).unwrap());
+                register(mm, &handler, BASE, 4 * PAGE, PROTECT);
+                let protected = mm.userfault_write_protect(VirtAddr(BASE), 2 * PAGE, true, WAKE);
+                assert_eq!(protected.all(), Ok(2 * PAGE));
+                let child = mm.fork().unwrap();
+                assert_eq!(marked(&child), [true, true, false, false], "{fork:?}");
+                child.userfault_unregister(VirtAddr(BASE), 4 * PAGE).unwrap();
+                assert_eq!(marked(&child), [false; 4], "{fork:?}");
+                mm.switch_out();
+                child.switch_in();
+                store(machine, &child, BASE, 9).unwrap();
+                child.switch_out();
+                mm.switch_in();
+                child.validate().unwrap();
+                child.exit();
+                assert_eq!(marked(mm), [true, true, false, false], "{fork:?}");
+                assert_eq!(load(machine, mm, BASE), Ok(0));
+            });
+            handler.close();
+        });
+    }
 }

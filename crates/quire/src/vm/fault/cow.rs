@@ -120,10 +120,9 @@ impl<P: Platform> Mm<'_, P> {
         };
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
         let new = Entry::leaf(copy, PageSize::Size4K, flags);
-        let page = addr.align_down(PageSize::Size4K.bytes());
-        pages.set_origin(copy, Origin::new(self.family, vma.attributes.origin_of(page)));
+        pages.set_origin(copy, Origin::new(self.family, vma.attributes.origin_of(addr)));
         let mut gather = MmuGather::new(pages, self.context());
-        let replaced = self.tables().replace(page, PageSize::Size4K, leaf, new, &mut gather);
+        let replaced = self.tables().replace(addr, PageSize::Size4K, leaf, new, &mut gather);
         let change = gather.finish();
         match replaced {
             Ok(true) => {

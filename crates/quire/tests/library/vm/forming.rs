@@ -380,3 +380,20 @@ fn what_nobody_has_touched_goes_to_who_needs_memory() {
         });
     });
 }
+
+/// A piece whose mapping was cut cannot be mapped as a whole: who touches what is left of it gets a page instead.
+#[test]
+fn a_fault_in_a_piece_that_was_cut_brings_a_page() {
+    with_gigantic(|machine, manager| {
+        run(manager, |mm| {
+            mm.mmap(&anonymous(BASE, GIB)).unwrap();
+            store(machine, mm, BASE, 1).unwrap();
+            mm.munmap(VirtAddr(BASE + 2 * MIB), FRAME_SIZE).unwrap();
+            let outcome = mm.fault(VirtAddr(BASE + 3 * MIB), Access::Write).unwrap();
+            assert_eq!((outcome.order, outcome.kind), (Order::FRAME, FaultKind::Anon));
+            assert_eq!(leaf_bytes(machine, mm, BASE + 3 * MIB), Some(FRAME_SIZE));
+            assert_eq!(mm.rss().anon, 512 + 1);
+            assert_eq!(load(machine, mm, BASE + 3 * MIB), Ok(0));
+        });
+    });
+}

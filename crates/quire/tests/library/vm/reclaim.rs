@@ -3,14 +3,15 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use hosted::{Hosted, HostedConfig, SyntheticFiles};
+use hosted::{FailurePlan, Hosted, HostedConfig, SyntheticFiles};
 use quire::addr::{Order, VirtAddr};
 use quire::error::FaultError;
+use quire::limits::RECLAIM_ROUNDS;
 use quire::platform::FileId;
 use quire::stats::Stat;
-use quire::vm::{Advice, Backing, File, FolioPolicy, MapRequest, Sharing};
+use quire::vm::{Advice, Backing, File, FolioPolicy, ForkStrategy, MapRequest, Sharing};
 
-use crate::vm::world::{MIB, R, Space, anonymous, load, run, small, store, with_manager};
+use crate::vm::world::{MIB, R, Space, anonymous, load, run, small, store, with_forks, with_manager};
 
 const BASE: u64 = 0x1000_0000;
 const PAGE: u64 = 4096;
@@ -180,6 +181,41 @@ fn a_folio_that_is_mapped_in_part_gives_its_other_frames_up() {
             }
             assert_eq!(mm.rss().anon, 8 * 22 + 17 * 256);
             assert_eq!(load(machine, mm, BASE + 16 * PAGE), Err(FaultError::NotMapped));
+        });
+    });
+}
+
+/// A store to a table that is shared needs memory for a table of its own, and page cache goes for that as for any access.
+#[test]
+fn page_cache_goes_for_a_table_that_is_no_longer_shared() {
+    with_forks(HostedConfig::new(64 * MIB), ForkStrategy::Share, |machine, manager| {
+        let (rounds, len) = (RECLAIM_ROUNDS as u64, 24 * MIB);
+        machine.files().set_size(FileId(3), len);
+        let file = manager.open(FileId(3)).unwrap();
+        run(manager, |mm| {
+            mm.mmap(&request(&file, 2 * BASE, len, Sharing::Private)).unwrap();
+            mm.madvise(VirtAddr(2 * BASE), len, Advice::PopulateRead).unwrap();
+            mm.munmap(VirtAddr(2 * BASE), len).unwrap();
+            mm.mmap(&anonymous(BASE, PAGE)).unwrap();
+            store(machine, mm, BASE, 1).unwrap();
+            let child = mm.fork().unwrap();
+            machine.set_failures(FailurePlan::From(0));
+            assert_eq!(store(machine, mm, BASE, 2), Err(FaultError::OutOfMemory));
+            assert_eq!(machine.allocations_failed(), 1 + rounds, "once, and once more for each round");
+            let resident = file.resident();
+            assert!(resident > 0 && resident < len / PAGE);
+            machine.set_failures(FailurePlan::Nth(0));
+            store(machine, mm, BASE, 2).unwrap();
+            machine.set_failures(FailurePlan::Off);
+            assert!(file.resident() < resident);
+            mm.switch_out();
+            child.switch_in();
+            assert_eq!(load(machine, &child, BASE), Ok(1));
+            child.switch_out();
+            mm.switch_in();
+            assert_eq!(load(machine, mm, BASE), Ok(2));
+            child.validate().unwrap();
+            child.exit();
         });
     });
 }

@@ -234,3 +234,21 @@ fn a_collapsed_folio_is_like_any_other() {
         });
     });
 }
+
+/// Where most of the range is holes, a folio that is known to be zero saves clearing them.
+#[test]
+fn a_range_that_is_mostly_holes_takes_a_folio_of_zeroes() {
+    for (filled, cleared) in [(255, 0), (256, 256 * PAGE)] {
+        small(|machine, manager| {
+            manager.set_folio_policy(FolioPolicy::FRAMES);
+            run(manager, |mm| {
+                mm.mmap(&anonymous(BASE, HUGE)).unwrap();
+                fill(machine, mm, BASE, 0..filled);
+                let before = machine.counters().bytes_cleared;
+                copied(mm, BASE);
+                assert_eq!(machine.counters().bytes_cleared - before, cleared, "{filled} pages are there");
+                check(machine, mm, BASE, |page| page < filled);
+            });
+        });
+    }
+}

@@ -5,11 +5,11 @@ use quire::addr::{Order, VirtAddr};
 use quire::page_alloc::Gfp;
 use quire::stats::Stat;
 use quire::vm::{
-    Advice, CollapseLimits, Collapser, FolioPolicy, ForkStrategy, OrderPolicy, Refusal, Scanned,
+    Advice, CollapseLimits, Collapser, FolioPolicy, ForkStrategy, MapRequest, OrderPolicy, Refusal, Scanned,
 };
 
 use crate::collapse::support::{BASE, HUGE, PAGE, check, fill, is_large};
-use crate::collapse::world::{MIB, Manager, Space, anonymous, load, run, small, with_forks, with_manager};
+use crate::collapse::world::{MIB, Manager, R, Space, anonymous, load, run, small, with_forks, with_manager};
 
 /// Folios of 2 MiB for whoever asks, of which faults find none in what is mapped already.
 const MADVISE: FolioPolicy = FolioPolicy::LINUX;
@@ -197,6 +197,21 @@ fn without_a_folio_it_sleeps_longer() {
                 "the other comes next time"
             );
             assert_eq!(collapsed(&round(manager, &mut collapser)), 1);
+        });
+    });
+}
+
+/// What is passed over counts as one page, however close the next mapping is.
+#[test]
+fn a_mapping_without_a_whole_range_counts_as_one_page() {
+    small(|machine, manager| {
+        run(manager, |mm| {
+            scene(machine, manager, mm, 1, |_| true);
+            mm.madvise(VirtAddr(BASE), HUGE, Advice::HugePage).unwrap();
+            mm.mmap(&MapRequest { prot: R, ..anonymous(BASE - PAGE, PAGE) }).unwrap();
+            let calls = round(manager, &mut Collapser::default());
+            assert_eq!(collapsed(&calls), 1);
+            assert_eq!(calls.iter().map(|call| call.pages).sum::<u64>(), 1 + 512);
         });
     });
 }

@@ -1,7 +1,8 @@
 //! Folios that are mostly zero come apart, and their zeroes are given up.
 
-use hosted::HostedConfig;
+use hosted::{FailurePlan, HostedConfig};
 use quire::addr::{Order, VirtAddr};
+use quire::error::FaultError;
 use quire::stats::Stat;
 use quire::vm::{FolioPolicy, Splitter, Underused};
 
@@ -151,6 +152,29 @@ fn pages_of_zeroes_stay_soft_dirty() {
                 assert_eq!(mm.is_soft_dirty(VirtAddr(BASE + 9 * PAGE)), dirty);
                 mm.munmap(VirtAddr(BASE), HUGE).unwrap();
             }
+        });
+    });
+}
+
+/// A search begins where the last one ended: it sees everything once it has come to the end twice, and ends there.
+#[test]
+fn a_search_in_vain_goes_round_twice() {
+    small(|machine, manager| {
+        manager.set_folio_policy(FolioPolicy::only(Order::BLOCK));
+        manager.set_underused_limit(400);
+        run(manager, |mm| {
+            mm.mmap(&anonymous(BASE, 4 * HUGE)).unwrap();
+            fill(machine, mm, BASE, 0..3 * 512);
+            machine.reset_counters();
+            assert_eq!(split(manager, 400).folios, 3);
+            let round = machine.counters().reschedule_points;
+            assert!(round >= 3, "one for each folio");
+            machine.set_failures(FailurePlan::From(0));
+            machine.reset_counters();
+            let failed = store(machine, mm, BASE + 3 * HUGE, 1);
+            machine.set_failures(FailurePlan::Off);
+            assert_eq!(failed, Err(FaultError::OutOfMemory));
+            assert_eq!(machine.counters().reschedule_points, 2 * round);
         });
     });
 }

@@ -2,6 +2,7 @@
 
 use hosted::FailurePlan;
 use quire::addr::{Order, VirtAddr};
+use quire::error::FaultError;
 use quire::page_alloc::Gfp;
 use quire::vm::{Advice, Backing, MapRequest, Refusal, UserfaultChanges, UserfaultModes};
 
@@ -65,6 +66,21 @@ fn files_that_end() {
             moved(mm, BASE + HUGE);
             check(machine, mm, BASE, 0..515);
             assert_eq!(file.resident(), 1024);
+        });
+    });
+}
+
+/// A leaf over the last page but one would show what is behind the file's end.
+#[test]
+fn files_that_end_one_page_short() {
+    frames(|machine, manager| {
+        let file = manager.nameless(HUGE - PAGE).unwrap();
+        run(manager, |mm| {
+            mm.mmap(&shared(&file, BASE, HUGE)).unwrap();
+            fill(machine, mm, BASE, 0..511);
+            refused(mm, BASE, Refusal::Beyond);
+            assert_eq!(load(machine, mm, BASE + 511 * PAGE), Err(FaultError::BeyondEnd));
+            assert_eq!(file.resident(), 511);
         });
     });
 }

@@ -399,3 +399,23 @@ fn a_folio_that_goes_bad_before_it_is_mapped_is_looked_at_then() {
         });
     }
 }
+
+/// Nothing leads from a frame to its file: all files are looked through, whatever their names.
+#[test]
+fn the_file_of_a_bad_frame_is_found_whatever_its_name() {
+    with_bad(64 * MIB, ForkStrategy::Copy, 1, |machine, manager| {
+        run(manager, |mm| {
+            // More names than the table of files has lists.
+            for name in 0..512 {
+                machine.files().set_size(FileId(name), PAGE);
+                let file = manager.open(FileId(name)).unwrap();
+                mm.mmap(&request(&file, BASE, Sharing::Shared)).unwrap();
+                load(machine, mm, BASE).unwrap();
+                let frame = frame_at(machine, mm, BASE);
+                assert_eq!(fail(manager, frame), Ok(MemoryFailure::Dropped), "file {name}");
+                assert_eq!(file.resident(), 0);
+                mm.munmap(VirtAddr(BASE), 8 * PAGE).unwrap();
+            }
+        });
+    });
+}

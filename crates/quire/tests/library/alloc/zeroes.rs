@@ -8,6 +8,7 @@ use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange, Order, PageSize};
 use quire::clear::Extent;
 use quire::cpu::CpuId;
+use quire::error::AllocError;
 use quire::page_alloc::{
     AllocatorConfig, Contents, Gfp, MemoryRange, Mobility, PageAllocator, Urgency, Violation, Zeroes,
 };
@@ -308,5 +309,31 @@ fn idle_cpus_clear_pieces_where_no_block_is_whole() {
         assert!((1024..1024 + 512).contains(&zeroed(pages)), "{}", zeroed(pages));
         let is_known = (0..16).filter(|_| known(pages, order(6)).1).count();
         assert!(is_known >= 12, "{is_known}: some of it is in smaller pieces");
+    });
+}
+
+/// A range that could not be emptied is given back as it was: what was known to be zero still is, and nothing else.
+#[test]
+fn a_range_that_stays_in_use_keeps_its_marks() {
+    with_zeroes(HostedConfig::new(64 * MIB), true, Zeroes::default(), |machine, pages| {
+        let all = Gfp { urgency: Urgency::Reserve, ..Gfp::USER };
+        let blocks: Vec<_> = std::iter::from_fn(|| pages.alloc(all, Order::BLOCK).ok()).collect();
+        // Every fourth block stays in use; every other one is stored to.
+        let (kept, others): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|frame| frame.block().0 % 4 == 2);
+        for frame in others {
+            if frame.block().0 % 2 == 0 {
+                pages.free_zeroed(frame, Order::BLOCK).unwrap();
+            } else {
+                write_to(machine, frame, Order::BLOCK);
+                pages.free(frame, Order::BLOCK).unwrap();
+            }
+        }
+        pages.drain_all();
+        let (before, mut shown) = (zeroed(pages), 0);
+        let emptied = pages.alloc_contig_moving(Gfp::USER, 4, 1, |_| shown += 1);
+        assert_eq!((emptied, shown > 0), (Err(AllocError::OutOfMemory), true));
+        assert_eq!(zeroed(pages), before);
+        check(pages);
+        kept.into_iter().for_each(|frame| pages.free(frame, Order::BLOCK).unwrap());
     });
 }

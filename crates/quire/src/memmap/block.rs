@@ -43,7 +43,8 @@ pub struct Block {
     state: AtomicU8,
     /// The order of the folio that starts here, while the state is [`BlockState::Folio`].
     pub order: AtomicU8,
-    /// One more than the largest order of a free aligned group; 0 when nothing is free. [`BlockState::Small`] only.
+    /// One more than the largest order of a free aligned group; 0 when nothing is free, and in every block that is not in small
+    /// pieces.
     pub free_order: AtomicU8,
     /// The list of its shard's index that the block is on, which may promise more than the block has; 0 on none. Changes
     /// under the shard's lock.

@@ -13,7 +13,6 @@ use super::store::{count_taken, take_group};
 use crate::addr::{BlockNumber, Frame, Order};
 use crate::cpu::CpuId;
 use crate::error::{AllocError, FreeError};
-use crate::memmap::BlockState;
 use crate::platform::{Context, Platform};
 use crate::stats::Stat;
 use crate::sync::Pinned;
@@ -68,8 +67,8 @@ impl<P: Platform> PageAllocator<'_, P> {
             return None;
         }
         block.lock(self.platform);
-        let serves = block.state() == BlockState::Small
-            && !zone.isolated.contains(number)
+        // The last says as well that the block is in small pieces.
+        let serves = !zone.isolated.contains(number)
             && (block.zone(), block.mobility()) == (zone.number.into(), gfp.mobility as u8)
             && block.free_order.load(Ordering::Relaxed) > order.get();
         let search = Search { contents: gfp.contents, ..Search::within(order) };

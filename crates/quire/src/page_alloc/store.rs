@@ -98,7 +98,8 @@ impl<P: Platform> PageAllocator<'_, P> {
             return None;
         }
         let mut got = 0;
-        if block.state() == BlockState::Small && !zone.isolated.contains(number) {
+        // A block that is in small pieces no more has no free group.
+        if !zone.isolated.contains(number) {
             got = take_fitting(zone, number, block, search, out);
             if ShardIndex::wanted_list(block) != block.listed.load(Ordering::Relaxed) {
                 let mut index = index.unwrap_or_else(|| shard.lock(self.platform));

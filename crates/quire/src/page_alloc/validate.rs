@@ -64,8 +64,10 @@ impl<P: Platform> PageAllocator<'_, P> {
     /// The first [`Violation`] found.
     pub fn validate(&self) -> Result<(), Violation> {
         for (number, block) in self.memmap.blocks() {
+            let offers = block.free_order.load(Ordering::Relaxed) != 0;
             match block.state() {
                 BlockState::Small => self.validate_small(number, block)?,
+                _ if offers => return Err(Violation::FreeOrder(number)),
                 BlockState::Whole => self.validate_whole(number, block)?,
                 BlockState::Folio => self.validate_folio(number, block)?,
                 _ => {}

@@ -181,6 +181,22 @@ fn a_range_that_spans_two_regions_goes_back_to_both() {
     });
 }
 
+/// The summary of a pool has a bit for each 128 MiB, so that one word of it ends at 8 GiB.
+#[test]
+fn a_region_of_more_than_8_gib_hands_each_block_out_once() {
+    with_ranges(vec![Range::new(4 * GIB, 8 * GIB + 256 * MIB)], |allocator| {
+        let whole = allocator.memory_info().free / 512;
+        assert!(whole > 64 * 64 + 64, "blocks of the second word are free");
+        let all = take_all(allocator);
+        assert_eq!(all.len() as u64, whole);
+        // One before the word ends and one behind it: the lower one is found although the higher one just went.
+        let (low, high) = (*all.first().unwrap(), all.last().unwrap() - 64);
+        [low, high].iter().for_each(|&block| give(allocator, block));
+        assert_eq!(take_all(allocator), [low, high].into());
+        all.iter().for_each(|&block| give(allocator, block));
+    });
+}
+
 #[test]
 fn gigantic_pages_come_from_either_call() {
     with_ranges(vec![Range::new(0, 3 * GIB + 700 * MIB)], |allocator| {

@@ -103,9 +103,9 @@ impl Block {
         }
     }
 
-    /// Whether a slot is promised to a block that has none. Under its lock.
+    /// Whether a slot is promised to a block of a folio of whole blocks that has none. Under its lock.
     pub(crate) fn has_promise(&self) -> bool {
-        self.state() == BlockState::FolioTail && self.lanes_at().is_none() && self.record().is_promised()
+        self.lanes_at().is_none() && self.record().is_promised()
     }
 
     /// What one more table would need of a block whose counts stand in its record. Under its lock.

@@ -5,7 +5,7 @@ use super::changes::Handlers;
 use crate::addr::{VirtAddr, VirtRange};
 use crate::arch::EntryFlags;
 use crate::error::{FaultError, MapError, UserfaultError};
-use crate::limits::{FRAME_SIZE, POPULATE_FAULTS};
+use crate::limits::POPULATE_FAULTS;
 use crate::platform::Platform;
 use crate::vm::fault::{Step, leaf_flags};
 use crate::vm::mm::{Mm, Space};
@@ -103,8 +103,8 @@ impl<P: Platform> Mm<'_, P> {
         mode: AnswerMode,
         mut one: impl FnMut(VirtAddr, u64) -> Result<u64, Stop>,
     ) -> Answer {
-        let range = self.layout().range(addr, len).filter(|range| range.len() == len && len > 0);
-        let Some(range) = range.filter(|_| addr.is_aligned(FRAME_SIZE)) else {
+        let range = self.layout().range(addr, len);
+        let Some(range) = range.filter(|range| range.len() == len && !range.is_empty()) else {
             return Answer::none(UserfaultError::Invalid);
         };
         let (mut at, mut stopped, mut pages) = (range.start, None, 0);

@@ -4,6 +4,7 @@ use hosted::FailurePlan;
 use quire::addr::VirtAddr;
 use quire::error::{FaultError, MmError};
 use quire::hugetlb::{Charge, HugeFsError, HugeFsInfo, HugeFsLimits, HugeGroup, HugeSize::Size2M};
+use quire::limits::HUGE_BATCH;
 use quire::vm::{Advice, MapRequest, Placement, Sharing};
 
 use crate::hugetlb::world::{
@@ -102,6 +103,24 @@ fn sizes_end_mappings_and_pages_behind_go_back() {
             mm.switch_out();
             within(&child, || assert_eq!(load(machine, &child, own + 2 * HUGE), Ok(0)));
             mm.switch_in();
+        });
+    });
+}
+
+/// Promises that nobody has redeemed go as pages do.
+#[test]
+fn others_run_after_each_batch_of_pages_that_a_file_gives_back() {
+    let pages = HUGE_BATCH as u64 + 2;
+    with_huge(pages, |machine, manager| {
+        let file = manager.huge_file(Size2M, pages * HUGE).unwrap();
+        run(manager, |mm| {
+            mm.mmap(&of_file(&file, Shared, BASE, (0, pages))).unwrap();
+            mm.munmap(VirtAddr(BASE), pages * HUGE).unwrap();
+            assert_eq!(file.huge_pages(), (0, pages));
+            let points = machine.counters().reschedule_points;
+            file.truncate(0).unwrap();
+            assert_eq!(machine.counters().reschedule_points, points + 1);
+            assert_eq!(free_and_promised(manager), (pages, 0));
         });
     });
 }

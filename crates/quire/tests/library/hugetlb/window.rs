@@ -1,6 +1,6 @@
 //! The window of descriptors: what each policy costs, and what walkers find in it.
 
-use hosted::{Counters, Hosted};
+use hosted::{Counters, Hosted, HostedConfig, MemoryRange};
 use quire::addr::{Frame, VirtAddr};
 use quire::hugetlb::{DescriptorPolicy, HugeSize, HugeSize::Size2M};
 use quire::stats::Stat;
@@ -92,7 +92,7 @@ fn each_policy_has_its_price() {
             leaves.len() as u64
         };
         for policy in DescriptorPolicy::ALL {
-            with_policy(policy, hosted::HostedConfig::new(1 << 30).with_cpus(2), |world| {
+            with_policy(policy, HostedConfig::new(1 << 30).with_cpus(2), |world| {
                 let grown = cost(world, || resize(world, pages));
                 let leaves = leaves(world);
                 let shrunk = cost(world, || resize(world, 0));
@@ -142,6 +142,18 @@ fn each_policy_has_its_price() {
                 assert_eq!(held, expected);
             });
         }
+    }
+}
+
+/// A leaf describes 128 MiB. Where all of that is no memory there is none, though the records beside it are.
+#[test]
+fn a_hole_in_memory_has_no_descriptors() {
+    let ranges = vec![MemoryRange::new(0, 128 * MIB), MemoryRange::new(512 * MIB, 128 * MIB)];
+    for policy in [DescriptorPolicy::Full, DescriptorPolicy::PerPage, DescriptorPolicy::Batched] {
+        with_policy(policy, HostedConfig::new(MIB).with_ranges(ranges.clone()), |world| {
+            let (leaves, tables) = (2, 3);
+            assert_eq!(world.pools.window().unwrap().frames(), leaves * 512 + tables);
+        });
     }
 }
 

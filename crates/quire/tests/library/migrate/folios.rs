@@ -1,7 +1,7 @@
 //! One folio moves: what is mapped, with which rights, and what stands in it.
 
 use hosted::{Hosted, HostedConfig};
-use quire::addr::{Frame, Order, VirtAddr};
+use quire::addr::{Frame, FrameRange, Order, VirtAddr};
 use quire::error::MigrateError;
 use quire::page_alloc::Gfp;
 use quire::platform::FileId;
@@ -74,12 +74,29 @@ fn what_cannot_be_moved_is_said_so() {
             }
             store(machine, mm, BASE, 1).unwrap();
             let frame = frame_at(machine, mm, BASE);
-            let folio = quire::addr::FrameRange::folio(frame, Order::FRAME);
+            let folio = FrameRange::folio(frame, Order::FRAME);
             assert_eq!(manager.pages().set_aside(frame), Some(Order::FRAME));
             assert_eq!(manager.migrate(frame), Err(MigrateError::NotMovable), "somebody holds it");
             assert_eq!(manager.pages().release(folio), 0);
             manager.pages().free(ours, Order::FRAME).unwrap();
             moved(machine, manager, mm, BASE);
+        });
+    });
+}
+
+#[test]
+fn the_page_right_behind_one_that_is_held_is_the_next_that_could_be_moved() {
+    small(|machine, manager| {
+        run(manager, |mm| {
+            mm.mmap(&anonymous(BASE, 16 * PAGE)).unwrap();
+            (0..16).for_each(|page| store(machine, mm, BASE + page * PAGE, page).unwrap());
+            let frames: Vec<_> = (0..16).map(|page| frame_at(machine, mm, BASE + page * PAGE)).collect();
+            let held = *frames.iter().find(|frame| frames.contains(&frame.add(1))).expect("neighbours");
+            let (pages, number) = (manager.pages(), held.block());
+            assert_eq!(pages.next_movable(number, held.index_in_block()), Some(held));
+            assert_eq!(pages.set_aside(held), Some(Order::FRAME));
+            assert_eq!(pages.next_movable(number, held.index_in_block()), Some(held.add(1)));
+            assert_eq!(pages.release(FrameRange::folio(held, Order::FRAME)), 0);
         });
     });
 }

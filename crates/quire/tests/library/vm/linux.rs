@@ -4,9 +4,10 @@ use hosted::HostedConfig;
 use quire::addr::VirtAddr;
 use quire::arch::Protection;
 use quire::error::MmError;
-use quire::vm::{Advice, Placement, Remap};
+use quire::platform::FileId;
+use quire::vm::{Advice, Backing, MapRequest, Placement, Remap, Sharing};
 
-use crate::vm::world::{MIB, anonymous, run, small, store, with_manager};
+use crate::vm::world::{MIB, RW, anonymous, run, small, store, with_manager};
 
 const BASE: u64 = 0x1000_0000;
 const PAGE: u64 = 4096;
@@ -35,6 +36,27 @@ fn a_lock_that_fails_stays_where_it_got_to() {
             assert_eq!((mm.rss().locked, mm.rss().anon), (7, 2), "all is locked, and brought in up to there");
             assert_eq!(mm.munlock(page(0), 8 * PAGE), Err(MmError::NoMemory));
             assert_eq!(mm.rss().locked, 4, "unlocked up to the hole");
+        });
+    });
+}
+
+/// A page that is shared is read when it is touched, and a private one is copied ahead of the first store.
+#[test]
+fn a_locked_mapping_of_a_file_that_becomes_writable_gets_its_pages_if_it_is_private() {
+    small(|machine, manager| {
+        machine.files().set_size(FileId(7), 4 * PAGE);
+        let file = manager.open(FileId(7)).unwrap();
+        run(manager, |mm| {
+            for (sharing, pages) in [(Sharing::Shared, 0), (Sharing::Private, 4)] {
+                let backing = Backing::File { file: &file, page_offset: 0 };
+                let prot = Protection::NONE;
+                mm.mmap(&MapRequest { prot, sharing, backing, ..anonymous(BASE, 4 * PAGE) }).unwrap();
+                assert_eq!(mm.mlock(page(0), 4 * PAGE, false), Err(MmError::NoMemory), "no access");
+                mm.mprotect(page(0), 4 * PAGE, RW).unwrap();
+                let rss = mm.rss();
+                assert_eq!((rss.locked, rss.file, rss.anon), (4, 0, pages), "{sharing:?}");
+                mm.munmap(page(0), 4 * PAGE).unwrap();
+            }
         });
     });
 }

@@ -128,9 +128,8 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
         let block = self.allocator.memmap.block(frame.block());
         if self.allocator.scheme == CountScheme::PerFrame {
             let whole = block.order.load(Ordering::Relaxed) == size.order().get();
-            let frames = size.frames() as usize;
             // Without numbers for the frames, it has never been mapped in pieces.
-            if whole || !block.count_cells_up(self.allocator.platform, 0, frames.min(512)) {
+            if whole || !block.count_cells_up(self.allocator.platform, 0, BLOCK_FRAMES) {
                 let maps = if size == PageSize::Size1G { &block.gigantic_maps } else { &block.large_maps };
                 maps.fetch_add(1, Ordering::Relaxed);
             }
@@ -160,7 +159,7 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
             let maps = if size == PageSize::Size1G { &block.gigantic_maps } else { &block.large_maps };
             let one = |maps: u32| maps.checked_sub(1);
             if maps.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one).is_err() {
-                block.count_cells_down(self.allocator.platform, 0, 512);
+                block.count_cells_down(self.allocator.platform, 0, BLOCK_FRAMES);
             }
         }
         if self.change_head(frame, block, -1) > 0 { 0 } else { self.free_if_unmapped(frame, contents) }

@@ -430,3 +430,20 @@ fn a_range_is_freed_up_to_what_is_refused() {
         assert_eq!(allocator.memory_info().used, 0);
     });
 }
+
+/// A machine that checks frees hears of folios that only change over to a list.
+#[test]
+fn a_machine_that_watches_frees_hears_of_those_to_a_list() {
+    for guard in GUARDS {
+        let machine = HostedConfig::new(64 * MIB).build().unwrap();
+        machine.run_on(CpuId(0), || {
+            let allocator = allocator(&machine, guard);
+            for size in [Order::FRAME, order(3), Order::BLOCK] {
+                let folio = allocator.alloc(Gfp::USER, size).unwrap();
+                machine.reset_counters();
+                allocator.free(folio, size).unwrap();
+                assert_eq!(machine.counters().frames_freed, size.frames(), "{guard:?}, {size:?}");
+            }
+        });
+    }
+}

@@ -192,7 +192,6 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
         debug_assert_eq!(step.range.len(), size.bytes(), "a leaf reaches over the range's end");
         // With the address-space lock shared, a fault might put smaller leaves here before the flush.
         let taken = locked.exchange(index, if exclusive { Entry::EMPTY } else { Entry::BUSY });
-        drop(locked);
         if !taken.has(EntryFlags::SPECIAL) {
             gather.add(Unmapped::leaves(taken, size, 1, taken.has(EntryFlags::DIRTY)));
         }

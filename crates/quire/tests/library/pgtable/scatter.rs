@@ -9,7 +9,8 @@ use quire::arch::{EntryFlags, Protection};
 use quire::memmap::DescriptorFlags;
 use quire::page_alloc::Gfp;
 use quire::pgtable::Zap;
-use quire::tlb::MmuGather;
+use quire::stats::Stat;
+use quire::tlb::{MmContext, MmuGather};
 
 use crate::common::seed;
 use crate::pgtable::support::*;
@@ -82,4 +83,32 @@ fn frames_all_over_memory_are_counted_down_exactly() {
             }
         });
     }
+}
+
+/// Maps so many leaves in one table, each onto another block than the one before; how many holds of blocks'
+/// locks their unmapping costs.
+fn holds_for(allocator: &Allocator<'_>, context: &MmContext, leaves: u64) -> u64 {
+    let all: Vec<Frame> = (0..1024).map(|_| allocator.alloc(Gfp::USER, Order::FRAME).unwrap()).collect();
+    let block = all[0].block();
+    let (mut here, mut there): (Vec<Frame>, Vec<Frame>) =
+        all.iter().partition(|frame| frame.block() == block);
+    for page in 0..leaves {
+        let frame = if page % 2 == 0 { here.pop() } else { there.pop() }.unwrap();
+        let addr = VirtAddr(GIB + page * 4096);
+        Tables::new(allocator, context).map(addr, FrameRange::new(frame, 1), written()).unwrap();
+    }
+    let [holds] = counted(allocator, [Stat::BlockLock], || {
+        assert_eq!(unmap_all(allocator, context, range(GIB, 2 * MIB)).anon, -(leaves as i64));
+    });
+    here.iter().chain(&there).for_each(|&frame| allocator.free(frame, Order::FRAME).unwrap());
+    holds
+}
+
+/// A table of 64 leaves is sorted: one hold of a block's lock is for all frames of it. With fewer leaves,
+/// each costs one.
+#[test]
+fn a_table_of_64_leaves_is_sorted_by_block_and_one_of_63_is_not() {
+    with_space(small_machine(), |_, allocator, context| {
+        assert_eq!([63, 64].map(|leaves| holds_for(allocator, context, leaves)), [63, 2]);
+    });
 }

@@ -10,6 +10,7 @@ use quire::addr::{Frame, VirtAddr};
 use quire::cpu::CpuId;
 use quire::error::{FaultError, MemoryFailureError};
 use quire::manager::{Failed, MemoryManager};
+use quire::platform::Context;
 use quire::vm::{Access, Advice, Collapsed, File, FolioPolicy, MemoryFailure, Refusal};
 
 use crate::common::{held_up, within};
@@ -383,5 +384,57 @@ fn what_is_cut_off_meanwhile_is_not_mapped_again_for_its_lock() {
         // At the others whoever cuts it short waits for busy pages, or for the closed file.
         println!("of {calls} calls, {came} times the file was cut short while the collapse stood still");
         assert!(came > 0);
+    });
+}
+
+/// No two CPUs use leaves of different sizes for an address: a CPU that has small leaves cached is flushed
+/// before the large one comes, though that maps the same frames.
+#[test]
+fn a_large_leaf_comes_after_the_flush_of_the_small_ones() {
+    with_manager(HostedConfig::new(64 * MIB).with_cpus(2), |machine, manager| {
+        manager.set_folio_policy(FolioPolicy::FRAMES);
+        let (file, mm) = (manager.nameless(HUGE).unwrap(), manager.new_mm().expect("memory"));
+        mm.switch_in();
+        Pages::Nameless.map(machine, &mm, &file);
+        crate::filethp::support::moved(&mm, BASE);
+        // A mark of one page takes the large leaf apart.
+        mm.clear_soft_dirty(VirtAddr(BASE), PAGE).unwrap();
+        mm.switch_out();
+        // Looks that CPU 0 has asked for, and that CPU 1 has had; before its first CPU 1 caches a small leaf.
+        let [asked, looked] = [const { AtomicU64::new(0) }; 2];
+        let look = || {
+            let number = asked.fetch_add(1, Ordering::SeqCst) + 1;
+            assert!(within(Duration::from_secs(10), || looked.load(Ordering::SeqCst) >= number));
+        };
+        let ends = machine.spawn_cpus(2, |cpu| {
+            let mut hits = None;
+            if cpu.0 == 0 {
+                look();
+                let collapse = || mm.collapse(VirtAddr(BASE), HUGE).expect("a mapping");
+                let every = InterruptPlan::Every(1);
+                let ran = machine.interrupt_at_calls(every, Context::HardInterrupt, look, collapse);
+                assert_eq!(ran.result.reshaped, 1, "{:?}", ran.result);
+                asked.store(u64::MAX, Ordering::SeqCst);
+                return hits;
+            }
+            mm.switch_in();
+            check(machine, &mm, BASE, 0..1);
+            for number in 1.. {
+                assert!(within(Duration::from_secs(10), || asked.load(Ordering::SeqCst) >= number));
+                if asked.load(Ordering::SeqCst) == u64::MAX {
+                    break;
+                }
+                if hits.is_none() && is_large(machine, &mm, BASE) {
+                    let before = machine.counters().tlb_hits;
+                    check(machine, &mm, BASE, 0..1);
+                    hits = Some(machine.counters().tlb_hits - before);
+                }
+                looked.store(number, Ordering::SeqCst);
+            }
+            mm.switch_out();
+            hits
+        });
+        assert_eq!(ends[1], Some(0), "a small leaf was cached when the large one came");
+        mm.exit();
     });
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use hosted::{Hosted, HostedConfig, Nested, during};
+use hosted::{Hosted, HostedConfig, InterruptPlan, Nested, during};
 use quire::addr::VirtAddr;
 use quire::cpu::CpuId;
 use quire::error::FaultError;
@@ -13,9 +13,9 @@ use quire::stats::Stat;
 use quire::vm::Sharing::{Private, Shared};
 use quire::vm::{Advice, CollapseSteps, Collapsed, File, Refusal};
 
-use crate::common::ranges_of;
+use crate::common::{PATIENCE, held_up, ranges_of};
 use crate::hugetlb::world::{
-    BASE, HUGE, Manager, R, RW, Space, load, of_file, private, run, store, with_config, with_huge,
+    BASE, HUGE, Manager, R, RW, Space, load, of_file, private, run, store, with_config, with_huge, within,
 };
 
 const PAGE: u64 = 4096;
@@ -401,5 +401,34 @@ fn rights_of_the_whole_survive() {
             store(machine, mm, BASE, 4).unwrap();
             assert_eq!(leaf_frames(machine, mm, BASE), 512);
         });
+    });
+}
+
+/// A mapping may go after a collapse has looked at it. Then the answer is that there is none, not that it has
+/// holes.
+#[test]
+fn a_mapping_that_goes_after_the_look_is_none() {
+    let config = HostedConfig::new(128 << 20).with_cpus(2);
+    with_config(config, HugeSize::Size2M, 1, |machine, manager| {
+        let (mut round, mut gone) = (0, 0);
+        loop {
+            let mm = manager.new_mm().unwrap();
+            let file = map_split(manager, &mm, HugeSize::Size2M, 1);
+            within(&mm, || take_apart(machine, &mm, BASE));
+            let unmap = || mm.munmap(VirtAddr(BASE), HUGE).unwrap();
+            // An error where it went before anything was looked at.
+            let collapse = || mm.collapse(VirtAddr(BASE), HUGE).unwrap_or_default();
+            let held = held_up(machine, InterruptPlan::Nth(round), PATIENCE, collapse, unmap);
+            let [none, all] = [held.first.refused(Refusal::TooSmall), held.first.all_refused()];
+            assert_eq!(none, all, "call {round}: {:?}", held.first);
+            (round, gone) = (round + 1, gone + none);
+            mm.exit();
+            drop(file);
+            if round > held.calls {
+                break;
+            }
+        }
+        println!("{round} moments, at {gone} of which the mapping went after the look");
+        assert!(gone > 0);
     });
 }

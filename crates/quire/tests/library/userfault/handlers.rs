@@ -404,3 +404,33 @@ fn a_page_that_was_brought_is_not_waited_for() {
         assert_eq!(brought.into_inner().unwrap().len() as u64, ROUNDS * 64);
     });
 }
+
+/// A handler that has woken does not count as asleep: nothing is woken for what comes while none sleeps.
+#[test]
+fn a_handler_that_does_not_sleep_is_not_woken() {
+    machine_of("awake", 2, |machine, manager| {
+        let mm = manager.new_mm().unwrap();
+        let handler = handler(manager);
+        mm.mmap(&anonymous(BASE, PAGE)).unwrap();
+        register(&mm, &handler, BASE, PAGE, MISSING);
+        machine.reset_counters();
+        let wakes = machine.spawn_cpus(2, |cpu| {
+            if cpu.0 == 0 {
+                // The handler counts as asleep from before that.
+                until(|| machine.counters().waits > 0);
+                mm.switch_in();
+                assert_eq!(load(machine, &mm, BASE), Ok(5));
+                mm.switch_out();
+                return 0;
+            }
+            let fault = fault_of(handler.wait_event().expect("a fault").keep());
+            until(|| machine.counters().wakes > 0);
+            assert!(handler.requeue(&fault));
+            let wakes = machine.counters().wakes;
+            assert_eq!(copy(&mm, BASE, 5, WAKE), Ok(PAGE));
+            wakes
+        });
+        assert_eq!(wakes[1], 1, "the handler was woken for the fault alone");
+        mm.exit();
+    });
+}

@@ -105,3 +105,25 @@ fn what_is_not_there_counts_nothing() {
         });
     });
 }
+
+/// Pages that are mapped alike are one run, however many leaves map them; a hole ends it.
+#[test]
+fn leaves_side_by_side_are_shown_as_one_run() {
+    small(|_, manager| {
+        manager.set_folio_policy(FolioPolicy::only(order(9)).with_pmd_mapped(false));
+        run(manager, |mm| {
+            mm.mmap(&anonymous(BASE, 2 * MIB)).unwrap();
+            store(mm, BASE, 2 * MIB);
+            let runs = || {
+                let mut runs = Vec::new();
+                mm.mapped(VirtRange::from_len(VirtAddr(BASE), 2 * MIB), |run| {
+                    runs.push((run.addr.0, run.frames.count, run.size.frames()));
+                });
+                runs
+            };
+            assert_eq!(runs(), [(BASE, 512, 1)]);
+            mm.madvise(VirtAddr(BASE + 200 * PAGE), PAGE, Advice::DontNeed).unwrap();
+            assert_eq!(runs(), [(BASE, 200, 1), (BASE + 201 * PAGE, 311, 1)]);
+        });
+    });
+}

@@ -1,17 +1,17 @@
 //! Every allocation that an answer makes fails once: the answer then says so, and nothing has changed (invariant 6).
 
 use hosted::{FailurePlan, Hosted, HostedConfig};
-use quire::addr::VirtAddr;
+use quire::addr::{Order, VirtAddr};
 use quire::error::{MmError, UserfaultError};
 use quire::hugetlb::HugeSize;
 use quire::page_alloc::NodeSet;
 use quire::platform::FileId;
-use quire::vm::{Advice, File, ForkStrategy, Sharing};
+use quire::vm::{Advice, File, FolioPolicy, ForkStrategy, Sharing};
 
 use crate::userfault::support::{
-    BASE, Handler, MINOR, MISSING, PAGE, PROTECT, WAKE, copy, handler, of_file, register, watched,
+    BASE, Handler, MINOR, MISSING, PAGE, PROTECT, WAKE, copy, handler, marked, of_file, register, watched,
 };
-use crate::userfault::world::{MIB, Manager, Space, anonymous, run, store, with_forks};
+use crate::userfault::world::{FORKS, MIB, Manager, Space, anonymous, run, store, with_forks};
 
 const HUGE: u64 = 2 * MIB;
 /// Where the files of the scene are mapped.
@@ -145,4 +145,47 @@ fn registering_fails_whole() {
             done
         });
     });
+}
+
+/// Marks of a part of a large leaf come off once a table is there for the rest. Where there is no memory for it
+/// the handler stays, and so do its marks.
+#[test]
+fn unregistering_what_is_marked_fails_whole() {
+    for fork in FORKS {
+        let failed = (0..).take_while(|&nth| unregister_failing(fork, nth)).count();
+        assert!(failed >= 1, "{fork:?}: nothing was asked for");
+    }
+}
+
+/// Unregisters a part of what is marked with this allocation failing; whether that was too little memory.
+fn unregister_failing(fork: ForkStrategy, nth: u64) -> bool {
+    let mut failed = false;
+    with_forks(HostedConfig::new(64 * MIB), fork, |machine, manager| {
+        manager.set_folio_policy(FolioPolicy::only(Order::BLOCK).with_pmd_mapped(true));
+        let handler = handler(manager);
+        run(manager, |mm| {
+            mm.mmap(&anonymous(BASE, HUGE)).unwrap();
+            (0..4).for_each(|page| store(machine, mm, BASE + page * PAGE, page).unwrap());
+            register(mm, &handler, BASE, HUGE, PROTECT);
+            let protected = mm.userfault_write_protect(VirtAddr(BASE), HUGE, true, WAKE);
+            assert_eq!(protected.all(), Ok(HUGE));
+            let child = mm.fork().unwrap();
+            let unregister = || child.userfault_unregister(VirtAddr(BASE), 2 * PAGE);
+            machine.set_failures(FailurePlan::Nth(nth));
+            let outcome = unregister();
+            failed = machine.allocations_failed() > 0;
+            machine.set_failures(FailurePlan::Off);
+            if failed {
+                assert_eq!(outcome, Err(MmError::NoMemory), "{fork:?}, allocation {nth}");
+                assert_eq!((child.mappings(), marked(&child)), (1, [true; 4]), "{fork:?}, allocation {nth}");
+                unregister().expect("memory");
+            }
+            assert_eq!((child.mappings(), marked(&child)), (2, [false, false, true, true]));
+            assert_eq!(marked(mm), [true; 4], "the parent's stay");
+            child.validate().unwrap();
+            child.exit();
+        });
+        handler.close();
+    });
+    failed
 }

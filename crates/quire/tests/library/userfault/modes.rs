@@ -4,16 +4,17 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hosted::HostedConfig;
-use quire::addr::{VirtAddr, VirtRange};
+use quire::addr::VirtAddr;
 use quire::error::{FaultError, MmError, UserfaultError};
+use quire::limits::POPULATE_FAULTS;
 use quire::platform::FileId;
-use quire::vm::{Access, AnswerMode, PageWord, Refusal, Sharing, UserfaultKind, UserfaultModes};
+use quire::vm::{Access, AnswerMode, Refusal, Sharing, UserfaultKind, UserfaultModes};
 
 use crate::userfault::support::{
-    BASE, MINOR, MISSING, PAGE, PROTECT, WAKE, copy, fault_of, handler, machine_of, of_file,
+    BASE, MINOR, MISSING, PAGE, PROTECT, WAKE, copy, fault_of, handler, machine_of, marked, of_file,
     program_and_handler, register,
 };
-use crate::userfault::world::{FORKS, MIB, R, RW, Space, anonymous, load, run, store, with_forks};
+use crate::userfault::world::{FORKS, MIB, R, RW, anonymous, load, run, store, with_forks};
 
 #[test]
 fn what_is_missing_in_private_memory_is_copied() {
@@ -392,15 +393,6 @@ fn a_collapse_of_others_leaves_what_is_missing_to_the_handler() {
     });
 }
 
-/// Which of the first four pages are marked.
-fn marked(mm: &Space<'_>) -> [bool; 4] {
-    let mut marked = [false; 4];
-    mm.pagemap(VirtRange::from_len(VirtAddr(BASE), 4 * PAGE), |at, word| {
-        marked[((at.0 - BASE) / PAGE) as usize] = word.has(PageWord::UFFD_WP);
-    });
-    marked
-}
-
 /// A child inherits a handler and its marks, and loses both by unregistering; the parent keeps its own.
 #[test]
 fn a_child_that_unregisters_loses_the_marks_it_inherited() {
@@ -430,4 +422,20 @@ fn a_child_that_unregisters_loses_the_marks_it_inherited() {
             handler.close();
         });
     }
+}
+
+/// An answer of many pages lets others run once for so many of them, and not for each.
+#[test]
+fn a_long_answer_lets_others_run_now_and_then() {
+    machine_of("points", 1, |machine, manager| {
+        run(manager, |mm| {
+            let (handler, pages) = (handler(manager), 3 * u64::from(POPULATE_FAULTS) + 5);
+            mm.mmap(&anonymous(BASE, pages * PAGE)).unwrap();
+            register(mm, &handler, BASE, pages * PAGE, MISSING);
+            let before = machine.counters().reschedule_points;
+            let answer = mm.userfault_poison(VirtAddr(BASE), pages * PAGE, WAKE);
+            assert_eq!(answer.all(), Ok(pages * PAGE));
+            assert_eq!(machine.counters().reschedule_points - before, 3);
+        });
+    });
 }

@@ -5,11 +5,11 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use hosted::{Hosted, HostedConfig};
-use quire::addr::VirtAddr;
+use quire::addr::{VirtAddr, VirtRange};
 use quire::error::UserfaultError;
 use quire::limits::FRAME_SIZE;
 use quire::vm::{
-    AnswerMode, Backing, File, MapRequest, Sharing, Userfault, UserfaultChanges, UserfaultEvent,
+    AnswerMode, Backing, File, MapRequest, PageWord, Sharing, Userfault, UserfaultChanges, UserfaultEvent,
     UserfaultFault, UserfaultModes,
 };
 
@@ -116,4 +116,13 @@ pub(crate) fn of_file<'f>(
 
 pub(crate) fn register(mm: &Space<'_>, handler: &Handler<'_>, addr: u64, len: u64, modes: UserfaultModes) {
     mm.userfault_register(handler, VirtAddr(addr), len, modes).expect("can be registered");
+}
+
+/// Which of the first four pages are marked.
+pub(crate) fn marked(mm: &Space<'_>) -> [bool; 4] {
+    let mut marked = [false; 4];
+    mm.pagemap(VirtRange::from_len(VirtAddr(BASE), 4 * PAGE), |at, word| {
+        marked[((at.0 - BASE) / PAGE) as usize] = word.has(PageWord::UFFD_WP);
+    });
+    marked
 }

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 
 use crate::common::{order, ranges_of, seed, with_allocator};
 use hosted::{Hosted, HostedConfig, MemoryRange as Range};
-use quire::addr::{Frame, Order, PageSize};
+use quire::addr::{Frame, FrameRange, Order, PageSize};
 use quire::cpu::CpuId;
 use quire::error::{AllocError, FreeError};
+use quire::limits::{CONTIG_ROUNDS, CONTIG_TRIES};
 use quire::page_alloc::{AllocatorConfig, Contents, Gfp, PageAllocator, Urgency};
 
 const MIB: u64 = 1 << 20;
@@ -32,6 +33,14 @@ fn with_ranges(ranges: Vec<Range>, test: impl FnOnce(&Allocator<'_>)) {
 /// Every whole block there is, as folios of order 9.
 fn take_all(allocator: &Allocator<'_>) -> BTreeSet<u32> {
     std::iter::from_fn(|| allocator.alloc(ALL, Order::BLOCK).ok()).map(|frame| frame.block().0).collect()
+}
+
+/// Every frame there is.
+fn take_frames(allocator: &Allocator<'_>) -> Vec<Frame> {
+    let mut frames = vec![Frame(0); allocator.memory_info().available() as usize];
+    let got = allocator.alloc_bulk(ALL, Order::FRAME, &mut frames);
+    frames.truncate(got);
+    frames
 }
 
 fn give(allocator: &Allocator<'_>, block: u32) {
@@ -299,4 +308,53 @@ fn cpus_that_race_for_ranges_get_different_blocks() {
     machine.spawn_cpus(CPUS, |_| allocator.drain_local());
     allocator.validate().unwrap();
     assert_eq!(allocator.memory_info(), before);
+}
+
+/// What cannot be moved at one moment may be at the next: each of the best ranges is shown as often as the
+/// limits say.
+#[test]
+fn ranges_that_cannot_be_emptied_are_shown_a_few_times_each() {
+    with_ranges(vec![Range::new(0, 14 * MIB)], |allocator| {
+        let frames = take_frames(allocator);
+        // One frame of each block stays.
+        let mut blocks = BTreeSet::new();
+        let (held, free): (Vec<Frame>, Vec<Frame>) =
+            frames.into_iter().partition(|frame| blocks.insert(frame.block().0));
+        held.iter().for_each(|&frame| allocator.hold(FrameRange::new(frame, 1)));
+        allocator.free_bulk(Order::FRAME, &free).unwrap();
+        let mut shown: Vec<u32> = Vec::new();
+        let got = allocator.alloc_contig_moving(ALL, 1, 1, |range| shown.push(range.start.block().0));
+        assert_eq!(got, Err(AllocError::OutOfMemory));
+        let ranges: BTreeSet<u32> = shown.iter().copied().collect();
+        assert_eq!((ranges.len(), shown.len()), (CONTIG_TRIES, CONTIG_TRIES * CONTIG_ROUNDS));
+        held.iter().for_each(|&frame| assert_eq!(allocator.release(FrameRange::new(frame, 1)), 1));
+    });
+}
+
+/// A block that is free, and was left in pieces, serves a request for a whole one at once. What the CPU's lists
+/// keep stays there.
+#[test]
+fn a_spare_block_becomes_whole_and_the_lists_keep_theirs() {
+    with_ranges(vec![Range::new(0, 14 * MIB)], |allocator| {
+        let all = take_all(allocator);
+        let [spare, broken] = [0, 1].map(|at| *all.iter().nth(at).unwrap());
+        give(allocator, broken);
+        allocator.drain_local();
+        let other = allocator.alloc(ALL, order(4)).unwrap();
+        let edge = take_frames(allocator);
+        give(allocator, spare);
+        allocator.drain_local();
+        let piece = allocator.alloc(ALL, order(4)).unwrap();
+        assert_eq!(piece.block().0, spare);
+        allocator.free(piece, order(4)).unwrap();
+        // What is free is more than a block, with what describes the pieces left out.
+        allocator.free(other, order(4)).unwrap();
+        let (listed, used) = edge.split_at(10);
+        listed.iter().for_each(|&frame| allocator.free(frame, Order::FRAME).unwrap());
+        assert_eq!(allocator.memory_info().cached, 10);
+        let whole = allocator.alloc(ALL, Order::BLOCK).expect("a spare block");
+        assert_eq!((whole.block().0, allocator.memory_info().cached), (spare, 10));
+        allocator.free_bulk(Order::FRAME, used).unwrap();
+        all.iter().filter(|&&block| block != broken).for_each(|&block| give(allocator, block));
+    });
 }

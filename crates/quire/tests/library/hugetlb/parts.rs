@@ -240,3 +240,37 @@ fn marks_are_set_on_parts_of_what_is_split_alone() {
         });
     });
 }
+
+/// Two address spaces map all of a block of a gigantic page in parts. One of them unmaps it in two steps, and
+/// the other's leaves count as before.
+#[test]
+fn parts_that_go_in_steps_leave_the_counts_of_others() {
+    let machine = HostedConfig::new(3 * GIB);
+    with_config(machine, HugeSize::Size1G, 1, |machine, manager| {
+        let file = file(manager, HugeSize::Size1G, 1);
+        let request = || of_file(&file, Shared, BASE, (0, GIB / HUGE));
+        run(manager, |mm| {
+            let other = manager.new_mm().unwrap();
+            // The second block: the page's descriptor is in the record of the first.
+            let at = BASE + HUGE;
+            for space in [mm, &other] {
+                space.mmap(&request()).unwrap();
+                split(space, BASE, GIB);
+                space.fault(VirtAddr(BASE), Access::Write).unwrap();
+                drop_part(space, at, PAGE);
+                space.fault(VirtAddr(at), Access::Write).unwrap();
+                assert_eq!(leaf_frames(machine, space, at), 1);
+            }
+            let (first, _) = leaf(machine, mm, at).unwrap();
+            let counts = || [0, 5, 6, 511].map(|page| manager.pages().mapcount(first.add(page)));
+            assert_eq!(counts(), [2; 4]);
+            drop_part(&other, at + 6 * PAGE, 506 * PAGE);
+            assert_eq!(counts(), [2, 2, 1, 1]);
+            drop_part(&other, at, 6 * PAGE);
+            assert_eq!(counts(), [1; 4]);
+            other.exit();
+            drop_part(mm, at, 6 * PAGE);
+            assert_eq!(counts(), [0, 0, 1, 1]);
+        });
+    });
+}

@@ -214,3 +214,6 @@ fn count_run(words: &[AtomicU64], mut expected: Entry) -> usize {
     }
     words.len()
 }
+
+#[cfg(test)]
+mod tests;

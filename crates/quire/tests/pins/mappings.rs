@@ -5,7 +5,7 @@ use quire::addr::VirtAddr;
 use quire::arch::Protection;
 use quire::cpu::CpuId;
 use quire::manager::{Config, MemoryManager};
-use quire::vm::{Access, MapRequest, Placement, Remap};
+use quire::vm::{Access, Backing, FolioPolicy, MapRequest, Placement, Remap, Sharing};
 
 use crate::common::ranges_of;
 use crate::machine::Counting;
@@ -42,6 +42,33 @@ fn a_moved_frame_is_found_without_a_search() {
         // At its first address nothing is found at the third level any more.
         let moved = looks(TO.add(last));
         assert!(moved <= 8, "{moved} tables were looked at");
+        mm.exit();
+    });
+}
+
+/// Pages of a file that move into one block are looked at in groups: a hold of a block's lock says of 64 frames
+/// whether anything maps them.
+#[test]
+fn a_collapse_of_a_file_reads_the_counts_of_64_frames_in_one_hold() {
+    let machine = HostedConfig::new(128 << 20).build().unwrap();
+    machine.run_on(CpuId(0), || {
+        let counting = Counting::new(&machine);
+        let manager = MemoryManager::new(&counting, &ranges_of(&machine), &Config::default()).unwrap();
+        manager.set_folio_policy(FolioPolicy::FRAMES);
+        let (len, file) = (2 << 20, manager.nameless(2 << 20).unwrap());
+        let mm = manager.new_mm().unwrap();
+        let prot = Protection::READ | Protection::WRITE;
+        let backing = Backing::File { file: &file, page_offset: 0 };
+        let (sharing, placement) = (Sharing::Shared, Placement::Fixed);
+        mm.mmap(&MapRequest { addr: FROM, len, prot, placement, sharing, backing, ..MapRequest::default() })
+            .unwrap();
+        for at in (0..len).step_by(4096) {
+            mm.fault(FROM.add(at), Access::Write).unwrap();
+        }
+        let (calls, report) = counting.during(|| mm.collapse(FROM, len).unwrap());
+        assert_eq!((report.copied, report.all_refused()), (1, 0));
+        // Eight for the looks; the others take the block and give back what the pages left.
+        assert!(calls.block_locks < 64, "{} holds of blocks for 512 pages", calls.block_locks);
         mm.exit();
     });
 }

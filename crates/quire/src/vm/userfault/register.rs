@@ -104,10 +104,10 @@ impl<P: Platform> Mm<'_, P> {
         registration: Registration,
     ) -> Result<(), MmError> {
         let before = Handlers::of(&space, range);
-        // Marks go where nobody would be told of them any more; what they need comes first.
+        // Marks go where nobody would be told of them any more. Tables of our own for that come first; the change
+        // below cuts large leaves at the ends.
         let unmark = !registration.catches(UserfaultModes::WRITE_PROTECT) && self.context().has_marks();
         if unmark {
-            self.cut_small(&space, range)?;
             self.unshare(range)?;
         }
         let mut gone = VmaList::new();

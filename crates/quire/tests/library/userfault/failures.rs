@@ -6,7 +6,7 @@ use quire::error::{MmError, UserfaultError};
 use quire::hugetlb::HugeSize;
 use quire::page_alloc::NodeSet;
 use quire::platform::FileId;
-use quire::vm::{Advice, File, FolioPolicy, ForkStrategy, Sharing};
+use quire::vm::{Advice, File, FolioPolicy, ForkStrategy, Sharing, UserfaultModes};
 
 use crate::userfault::support::{
     BASE, Handler, MINOR, MISSING, PAGE, PROTECT, WAKE, copy, handler, marked, of_file, register, watched,
@@ -155,6 +155,37 @@ fn unregistering_what_is_marked_fails_whole() {
         let failed = (0..).take_while(|&nth| unregister_failing(fork, nth)).count();
         assert!(failed >= 1, "{fork:?}: nothing was asked for");
     }
+}
+
+/// Marks are looked for in tables of the address space's own. Where there is no memory for a copy of one that a child
+/// shares the handler stays.
+#[test]
+fn unregistering_what_a_child_shares_fails_whole() {
+    with_forks(HostedConfig::new(64 * MIB), ForkStrategy::Share, |machine, manager| {
+        manager.set_folio_policy(FolioPolicy::FRAMES);
+        let handler = handler(manager);
+        run(manager, |mm| {
+            mm.mmap(&anonymous(BASE, HUGE)).unwrap();
+            (0..4).for_each(|page| store(machine, mm, BASE + page * PAGE, page).unwrap());
+            register(mm, &handler, BASE, HUGE, PROTECT);
+            let child = mm.fork().unwrap();
+            let unregister = || mm.userfault_unregister(VirtAddr(BASE), HUGE);
+            let modes = || {
+                let mut modes = Vec::new();
+                mm.vmas(|vma| modes.push(vma.handler));
+                modes
+            };
+            machine.set_failures(FailurePlan::Nth(0));
+            assert_eq!(unregister(), Err(MmError::NoMemory));
+            machine.set_failures(FailurePlan::Off);
+            assert_eq!(modes(), [PROTECT]);
+            unregister().expect("memory");
+            assert_eq!(modes(), [UserfaultModes::NONE]);
+            child.validate().unwrap();
+            child.exit();
+        });
+        handler.close();
+    });
 }
 
 /// Unregisters a part of what is marked with this allocation failing; whether that was too little memory.

@@ -104,8 +104,8 @@ impl<P: Platform> Mm<'_, P> {
         registration: Registration,
     ) -> Result<(), MmError> {
         let before = Handlers::of(&space, range);
-        // Marks go where nobody would be told of them any more. Tables of our own for that come first; the change
-        // below cuts large leaves at the ends.
+        // Marks go where nobody would be told of them any more. Tables of our own for that come first; the
+        // change below cuts large leaves at the ends.
         let unmark = !registration.catches(UserfaultModes::WRITE_PROTECT) && self.context().has_marks();
         if unmark {
             self.unshare(range)?;

@@ -46,8 +46,8 @@ fn a_moved_frame_is_found_without_a_search() {
     });
 }
 
-/// Pages of a file that move into one block are looked at in groups: a hold of a block's lock says of 64 frames
-/// whether anything maps them.
+/// Pages of a file that move into one block are looked at in groups: a hold of a block's lock says of 64
+/// frames whether anything maps them.
 #[test]
 fn a_collapse_of_a_file_reads_the_counts_of_64_frames_in_one_hold() {
     let machine = HostedConfig::new(128 << 20).build().unwrap();

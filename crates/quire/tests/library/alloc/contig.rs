@@ -331,8 +331,8 @@ fn ranges_that_cannot_be_emptied_are_shown_a_few_times_each() {
     });
 }
 
-/// A block that is free, and was left in pieces, serves a request for a whole one at once. What the CPU's lists
-/// keep stays there.
+/// A block that is free, and was left in pieces, serves a request for a whole one at once. What the CPU's
+/// lists keep stays there.
 #[test]
 fn a_spare_block_becomes_whole_and_the_lists_keep_theirs() {
     with_ranges(vec![Range::new(0, 14 * MIB)], |allocator| {

@@ -147,8 +147,8 @@ fn registering_fails_whole() {
     });
 }
 
-/// Marks of a part of a large leaf come off once a table is there for the rest. Where there is no memory for it
-/// the handler stays, and so do its marks.
+/// Marks of a part of a large leaf come off once a table is there for the rest. Where there is no memory for
+/// it the handler stays, and so do its marks.
 #[test]
 fn unregistering_what_is_marked_fails_whole() {
     for fork in FORKS {
@@ -157,8 +157,8 @@ fn unregistering_what_is_marked_fails_whole() {
     }
 }
 
-/// Marks are looked for in tables of the address space's own. Where there is no memory for a copy of one that a
-/// child shares the handler stays.
+/// Marks are looked for in tables of the address space's own. Where there is no memory for a copy of one that
+/// a child shares the handler stays.
 #[test]
 fn unregistering_what_a_child_shares_fails_whole() {
     with_forks(HostedConfig::new(64 * MIB), ForkStrategy::Share, |machine, manager| {

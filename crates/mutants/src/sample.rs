@@ -111,7 +111,7 @@ impl List {
     }
 }
 
-/// Where the listed bugs stand now. Those whose text is gone are left out.
+/// Where the listed bugs stand now. Those whose text is gone, or stands in another listed bug by now, are left out.
 pub(crate) fn locate(sources: &Sources, list: &[Mutant]) -> Vec<(Mutant, Place)> {
     let mut known: HashMap<(Likeness, usize), Place> = HashMap::new();
     for (mutant, place) in candidates(sources) {
@@ -121,7 +121,9 @@ pub(crate) fn locate(sources: &Sources, list: &[Mutant]) -> Vec<(Mutant, Place)>
         let place = known.get(&(mutant.likeness(), mutant.nth)).cloned();
         (mutant.clone(), place)
     });
-    found.filter_map(|(mutant, place)| place.map(|place| (mutant, place))).collect()
+    let found = found.filter_map(|(mutant, place)| place.map(|place| (mutant, place)));
+    let mut taken = Taken::default();
+    found.filter(|drawn| taken.take(drawn)).collect()
 }
 
 /// Every place of every file, without a number.
@@ -161,7 +163,7 @@ pub(crate) fn draw(root: &Path, count: usize, seed: u64, anew: bool) -> Result<(
     let places = all.len();
     let mut taken = Taken::default();
     let mut chosen = locate(&sources, &before);
-    chosen.iter().for_each(|drawn| _ = taken.take(drawn));
+    chosen.iter().for_each(|drawn| assert!(taken.take(drawn), "located bugs leave each other room"));
     let old = chosen.len();
     let mut waiting = order(all, seed).into_iter();
     let bugs = |chosen: &[(Mutant, Place)]| chosen.iter().filter(|(mutant, _)| mutant.is_bug()).count();
@@ -260,6 +262,21 @@ mod tests {
         assert_eq!(candidates(&sources())[0].0.module(), "tlb");
         assert_eq!(module("crates/quire/src/vm/fault/c.rs"), "vm/fault");
         assert_eq!(module("crates/quire/src/avl.rs"), "avl");
+    }
+
+    #[test]
+    fn bugs_that_have_come_to_stand_in_each_other_are_left_out() {
+        let all: Vec<Mutant> = candidates(&sources()).into_iter().map(|(mutant, _)| mutant).collect();
+        let located = locate(&sources(), &all);
+        assert!(located.len() < all.len());
+        for (mutant, place) in &located {
+            let inside = |(other, at): &&(Mutant, Place)| {
+                other.file == mutant.file
+                    && at.range.start < place.range.end
+                    && place.range.start < at.range.end
+            };
+            assert_eq!(located.iter().filter(inside).count(), 1);
+        }
     }
 
     #[test]

@@ -270,7 +270,8 @@ impl Space {
             // A second mapping of the same shared pages.
             moved.extend(self.find(old).map(|mapping| mapping.from(old)));
         }
-        if let Some(last) = moved.last_mut() {
+        // What keeps its length keeps its holes, one at its end too.
+        if let Some(last) = moved.last_mut().filter(|_| new_len > old_len) {
             last.end = old.saturating_add(new_len.max(last.start - old));
         }
         for mapping in moved {

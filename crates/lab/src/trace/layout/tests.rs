@@ -49,6 +49,15 @@ fn mremap_moves_grows_and_shrinks() {
 }
 
 #[test]
+fn a_range_that_moves_takes_a_hole_at_its_end_along() {
+    let mut layouts = Layouts::default();
+    layouts.apply(&call(1, Call::Mmap, &[0x10_0000, 0x4000, 3, 0x32], 0x10_0000, None));
+    let whole = [0x10_1000, 0x5000, 0x5000, 3, 0x20_0000];
+    layouts.apply(&call(1, Call::Mremap, &whole, 0x20_0000, None));
+    assert_eq!(ranges(&layouts, 1), [(0x10_0000, 0x10_1000, 0), (0x20_0000, 0x20_3000, 0)]);
+}
+
+#[test]
 fn the_break_grows_and_shrinks_by_pages() {
     let mut layouts = Layouts::default();
     layouts.apply(&call(1, Call::Brk, &[0], 0x40_0800, None));

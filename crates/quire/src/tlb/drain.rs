@@ -217,15 +217,11 @@ impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
         }
         let anon = first.has(EntryFlags::ANON);
         if !anon {
-            let mut dirty = (index..index + run).filter(|&at| table.load_private(at).has(EntryFlags::DIRTY));
-            if self.allocator.is_of_whole_blocks(first.frame()) {
-                // A folio of whole blocks has one mark.
-                dirty.next().inspect(|_| mark_dirty(self.allocator, FrameRange::new(first.frame(), 1), size));
-            } else {
-                dirty.for_each(|at| {
-                    mark_dirty(self.allocator, FrameRange::new(table.load_private(at).frame(), 1), size);
-                });
-            }
+            // Neighbours in memory may be of different folios, so each leaf is asked for its own.
+            let leaves = (index..index + run).map(|at| table.load_private(at));
+            leaves.filter(|leaf| leaf.has(EntryFlags::DIRTY)).for_each(|leaf| {
+                mark_dirty(self.allocator, FrameRange::new(leaf.frame(), 1), size);
+            });
         }
         if size != PageSize::Size4K {
             // What each of them maps is zero or not.

@@ -112,6 +112,39 @@ fn stores_through_file_pages_mark_them_dirty() {
     });
 }
 
+/// Invariant 3: leaves onto the end of a folio of 2 MiB and the start of its neighbour in memory stand in one run, and a store
+/// through the second folio's is not noted for the first.
+#[test]
+fn a_store_marks_its_own_folio_in_a_run_over_two() {
+    with_space(small_machine(), |machine, allocator, context| {
+        for (detach, stored) in [false, true].into_iter().flat_map(|detach| [0, 1].map(|at| (detach, at))) {
+            let tables = Tables::new(allocator, context);
+            let mut folios = [(); 2].map(|()| folio(machine, allocator, BLOCK).unwrap());
+            folios.sort_unstable();
+            assert_eq!(folios[0].add(512), folios[1], "they are neighbours");
+            for (at, half) in [folios[0].add(256), folios[1]].into_iter().enumerate() {
+                allocator.hold(FrameRange::folio(folios[at], BLOCK));
+                allocator.prepare_counts(half).unwrap();
+                let flags = EntryFlags::leaf(Protection::READ | Protection::WRITE);
+                tables.map(VirtAddr(GIB + at as u64 * MIB), FrameRange::new(half, 256), flags).unwrap();
+            }
+            running(machine, context, &[0], || {
+                machine.write(VirtAddr(GIB + stored as u64 * MIB + 5 * 4096), &[1]).unwrap();
+            });
+            let mut gather = MmuGather::new(allocator, context);
+            let zap = Zap { detach, ..Zap::tables(range(GIB, 2 * MIB), context.mode().user_range()) };
+            tables.unmap(&zap, &mut gather).unwrap();
+            assert_eq!(gather.finish().file, -512);
+            let dirty = folios.map(|folio| allocator.descriptor(folio).has(DescriptorFlags::DIRTY));
+            assert_eq!(dirty, [stored == 0, stored == 1], "detached: {detach}");
+            for folio in folios {
+                allocator.descriptor(folio).clear_flags();
+                allocator.release(FrameRange::folio(folio, BLOCK));
+            }
+        }
+    });
+}
+
 /// Invariants 2 and 3: dirty first, then the flush, then the count. A frame is counted as mapped for as long as some CPU may
 /// store to it, so that whoever writes it back meanwhile knows that it is not done. A detached table is asked after
 /// the flush, when no CPU records anything in it any more.

@@ -100,12 +100,10 @@ impl PageChain {
     /// Takes the page that was added first.
     pub fn pop(&mut self, memmap: &MemMap) -> Option<Frame> {
         let frame = self.first()?;
-        let block = memmap.block(frame.block());
-        self.first = block.next.load(Ordering::Relaxed);
+        self.first = memmap.block(frame.block()).next.load(Ordering::Relaxed);
         if self.first == 0 {
             self.last = 0;
         }
-        block.next.store(0, Ordering::Relaxed);
         self.len -= 1;
         Some(frame)
     }

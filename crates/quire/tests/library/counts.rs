@@ -3,10 +3,11 @@
 
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange, Order, PageSize};
-use quire::page_alloc::{Contents, CountError, Gfp, PageAllocator};
+use quire::cpu::CpuId;
+use quire::page_alloc::{AllocatorConfig, Contents, CountError, CountScheme, Gfp, PageAllocator};
 use quire::stats::Stat;
 
-use crate::common::{order, seed, with_allocator};
+use crate::common::{order, ranges_of, seed, with_allocator};
 
 type Allocator<'p> = PageAllocator<'p, Hosted>;
 
@@ -395,4 +396,51 @@ fn tables_and_single_leaves_together_pass_a_byte_exactly() {
             });
         }
     }
+}
+
+/// A block inside a page of a pool whose slot has gone counts in its record as it did before it had one: the next whole table needs
+/// neither a slot nor the promise of one.
+#[test]
+fn a_block_that_had_a_slot_counts_whole_tables_without_one_again() {
+    let config = HostedConfig { clearing: false, ..HostedConfig::new((2 << 30) + 64 * MIB) };
+    with_allocator(config, |_, allocator| {
+        let first = allocator.alloc(Gfp::USER, Order::GIGANTIC).unwrap();
+        allocator.make_huge(first);
+        let block = FrameRange::new(first.add(3 * BLOCK), BLOCK);
+        let part = FrameRange::new(block.start.add(7), 20);
+        map(allocator, part);
+        assert_eq!(count_frames(allocator), 0, "bits in the record");
+        map(allocator, part);
+        assert_eq!(count_frames(allocator), 1, "counted twice");
+        unmap(allocator, part);
+        unmap(allocator, part);
+        assert_eq!(count_frames(allocator), 0);
+        map(allocator, block);
+        assert_eq!(count_frames(allocator), 0, "one table");
+        unmap(allocator, block);
+        assert_eq!(allocator.release(FrameRange::folio(first, Order::FRAME)), Order::GIGANTIC.frames());
+    });
+}
+
+/// Where each frame has a number of its own, a leaf of 2 MiB of a larger folio that was mapped in pieces changes 512 of them, and is
+/// one leaf all the same.
+#[test]
+fn a_large_leaf_that_is_counted_by_frame_is_one_leaf() {
+    let config = HostedConfig { clearing: false, ..HostedConfig::new((2 << 30) + 64 * MIB) };
+    let machine = config.build().unwrap();
+    machine.run_on(CpuId(0), || {
+        let config = AllocatorConfig { counts: CountScheme::PerFrame, ..AllocatorConfig::default() };
+        let allocator = PageAllocator::new(&machine, &ranges_of(&machine), config).unwrap();
+        let first = allocator.alloc(Gfp::USER, Order::GIGANTIC).unwrap();
+        let block = first.add(3 * BLOCK);
+        map(&allocator, FrameRange::new(block.add(5), 10));
+        allocator.counter().map_large(block, PageSize::Size2M);
+        let maps = allocator.folio_maps(first).unwrap();
+        assert_eq!((maps.mapcount, maps.entire, maps.mapped), (11, Some(0), Some(BLOCK)));
+        assert_eq!(unmap(&allocator, FrameRange::new(block.add(5), 10)), 0);
+        assert_eq!(allocator.folio_maps(first).unwrap().mapcount, 1);
+        let freed = allocator.counter().unmap_large(block, PageSize::Size2M, Contents::Unknown);
+        assert_eq!(freed, Order::GIGANTIC.frames());
+        allocator.validate().unwrap();
+    });
 }

@@ -4,8 +4,8 @@
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{Order, VirtAddr};
 use quire::error::MmError;
-use quire::limits::MAX_MAPPINGS;
-use quire::vm::{Access, Advice, FolioPolicy, Placement, Remap};
+use quire::limits::{CLEAR_STRETCH_BYTES, MAX_MAPPINGS};
+use quire::vm::{Access, Advice, FolioPolicy, OrderPolicy, Placement, Remap};
 
 use crate::vm::world::{MIB, R, RW, Space, anonymous, load, run, small, store, with_manager};
 
@@ -198,4 +198,26 @@ fn counted_by_children(
         assert_eq!(count(), left);
     }
     assert_eq!(load(machine, mm, BASE), Ok(8));
+}
+
+/// Invariant 7: others may run once a stretch of larger folios was brought in, and need not one page before.
+#[test]
+fn others_run_after_each_stretch_that_is_populated() {
+    const STRETCH: u64 = CLEAR_STRETCH_BYTES / PAGE;
+    let sizes = (1..=6).map(|number| Order::new(number).unwrap());
+    let policy = sizes.fold(FolioPolicy::only(Order::FRAME), |all, size| all.with(size, OrderPolicy::Always));
+    small(|machine, manager| {
+        manager.set_folio_policy(policy);
+        run(manager, |mm| {
+            for (pages, points) in [(STRETCH - 1, 0), (STRETCH, 1), (2 * STRETCH - 1, 1)] {
+                // One page behind a boundary, so that folios of 1, 2, 4 and more pages come up to the next.
+                let (start, len) = (VirtAddr(BASE + PAGE), pages * PAGE);
+                mm.mmap(&anonymous(start.0, len)).unwrap();
+                let before = machine.counters().reschedule_points;
+                mm.madvise(start, len, Advice::PopulateWrite).unwrap();
+                assert_eq!(machine.counters().reschedule_points - before, points, "{pages} pages");
+                mm.munmap(start, len).unwrap();
+            }
+        });
+    });
 }

@@ -1,12 +1,15 @@
 //! Frames of one mobility group share blocks, so that whole blocks stay whole.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use crate::common::{ranges_of, seed};
-use hosted::{Hosted, HostedConfig};
+use crate::common::{PATIENCE, order, ranges_of, seed, with_allocator, within};
+use hosted::{Hosted, HostedConfig, InterruptPlan};
 use quire::addr::{Frame, Order};
 use quire::cpu::CpuId;
 use quire::page_alloc::{AllocatorConfig, Gfp, Mobility, PageAllocator, Urgency};
+use quire::platform::Context;
 use quire::stats::Stat;
 
 const MIB: u64 = 1 << 20;
@@ -167,4 +170,68 @@ fn a_free_block_is_broken_before_another_group_is_touched() {
         assert_eq!(strangers.count(), 0);
         assert_eq!(whole_blocks(allocator), 0);
     });
+}
+
+/// Two CPUs ask for a pair of frames: CPU 0 in an interrupt, which is held up at its `round`-th call of the platform until CPU 1,
+/// in a task, has its pair or seems to wait. How many calls there were, whether it waited, and what it got.
+fn ask_for_pairs(machine: &Hosted, allocator: &Allocator<'_>, round: u64) -> (u64, bool, Frame) {
+    let pair = || allocator.alloc(Gfp::USER, order(1)).ok();
+    let give_back = |frame: Frame| allocator.free(frame, order(1)).unwrap();
+    let [asked, through, waited] = [const { AtomicBool::new(false) }; 3];
+    let hold_up = || {
+        asked.store(true, Ordering::SeqCst);
+        waited.store(!within(PATIENCE, || through.load(Ordering::SeqCst)), Ordering::SeqCst);
+    };
+    let ends = machine.spawn_cpus(2, |cpu| {
+        if cpu == CpuId(0) {
+            let plan = InterruptPlan::Nth(round);
+            let ran = machine.interrupt(Context::SoftInterrupt, || {
+                machine.interrupt_at_calls(plan, Context::HardInterrupt, hold_up, pair)
+            });
+            asked.store(true, Ordering::SeqCst);
+            // What waits for nothing may find nothing.
+            ran.result.inspect(|&frame| give_back(frame));
+            return (ran.events, None);
+        }
+        // The other may have failed.
+        within(Duration::from_secs(10), || asked.load(Ordering::SeqCst));
+        let got = pair().inspect(|&frame| give_back(frame));
+        through.store(true, Ordering::SeqCst);
+        (0, got)
+    });
+    (ends[0].0, waited.into_inner(), ends[1].1.expect("much is free"))
+}
+
+/// A task waits while an interrupt of another CPU has the lock of a shard with blocks of its group, and leaves those of other groups
+/// alone.
+#[test]
+fn a_shard_that_an_interrupt_elsewhere_has_locked_is_waited_for() {
+    let (mut round, mut calls, mut times) = (0, 0, 0);
+    while round <= calls {
+        with_allocator(HostedConfig::new(16 * MIB).with_cpus(2), |machine, allocator| {
+            let take = |mobility, count: u64| {
+                let gfp = Gfp { mobility, urgency: Urgency::Reserve, ..Gfp::KERNEL };
+                let mut frames = vec![Frame(0); count as usize];
+                let got = allocator.alloc_bulk(gfp, Order::FRAME, &mut frames);
+                frames.truncate(got);
+                frames
+            };
+            let odd = allocator.memory_info().free % 512;
+            take(Mobility::Unmovable, odd);
+            // A block of the second CPU's shard; all others are the first one's.
+            let stranger = machine.run_on(CpuId(1), || take(Mobility::Unmovable, 504));
+            let movable = take(Mobility::Movable, allocator.memory_info().free);
+            // Half of each is free, in pairs.
+            let all = stranger.iter().chain(&movable);
+            let pairs: Vec<Frame> = all.copied().filter(|frame| frame.0 % 4 < 2).collect();
+            allocator.free_bulk(Order::FRAME, &pairs).unwrap();
+            machine.spawn_cpus(2, |_| allocator.drain_local());
+            let (waited, got);
+            (calls, waited, got) = ask_for_pairs(machine, allocator, round);
+            assert_ne!(got.block(), stranger[0].block(), "call {round}: movable frames are free");
+            times += u64::from(waited);
+        });
+        round += 1;
+    }
+    assert!(times > 0, "the interrupt never had the lock");
 }

@@ -398,8 +398,8 @@ fn tables_and_single_leaves_together_pass_a_byte_exactly() {
     }
 }
 
-/// A block inside a page of a pool whose slot has gone counts in its record as it did before it had one: the next whole table needs
-/// neither a slot nor the promise of one.
+/// A block inside a page of a pool whose slot has gone counts in its record as before: the next whole table
+/// needs neither a slot nor the promise of one.
 #[test]
 fn a_block_that_had_a_slot_counts_whole_tables_without_one_again() {
     let config = HostedConfig { clearing: false, ..HostedConfig::new((2 << 30) + 64 * MIB) };
@@ -422,8 +422,8 @@ fn a_block_that_had_a_slot_counts_whole_tables_without_one_again() {
     });
 }
 
-/// Where each frame has a number of its own, a leaf of 2 MiB of a larger folio that was mapped in pieces changes 512 of them, and is
-/// one leaf all the same.
+/// Where each frame has a number of its own, a leaf of 2 MiB of a larger folio that was mapped in pieces
+/// changes 512 of them. It is one leaf all the same.
 #[test]
 fn a_large_leaf_that_is_counted_by_frame_is_one_leaf() {
     let config = HostedConfig { clearing: false, ..HostedConfig::new((2 << 30) + 64 * MIB) };

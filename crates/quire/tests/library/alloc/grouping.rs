@@ -172,8 +172,9 @@ fn a_free_block_is_broken_before_another_group_is_touched() {
     });
 }
 
-/// Two CPUs ask for a pair of frames: CPU 0 in an interrupt, which is held up at its `round`-th call of the platform until CPU 1,
-/// in a task, has its pair or seems to wait. How many calls there were, whether it waited, and what it got.
+/// Two CPUs ask for a pair of frames. CPU 0 does in an interrupt, which is held up at its `round`-th call
+/// of the platform until CPU 1, in a task, has its pair or seems to wait. How many calls CPU 0 made, and of
+/// CPU 1 whether it waited and what it got.
 fn ask_for_pairs(machine: &Hosted, allocator: &Allocator<'_>, round: u64) -> (u64, bool, Frame) {
     let pair = || allocator.alloc(Gfp::USER, order(1)).ok();
     let give_back = |frame: Frame| allocator.free(frame, order(1)).unwrap();
@@ -202,8 +203,8 @@ fn ask_for_pairs(machine: &Hosted, allocator: &Allocator<'_>, round: u64) -> (u6
     (ends[0].0, waited.into_inner(), ends[1].1.expect("much is free"))
 }
 
-/// A task waits while an interrupt of another CPU has the lock of a shard with blocks of its group, and leaves those of other groups
-/// alone.
+/// A task waits while an interrupt of another CPU has the lock of a shard with blocks of the task's group.
+/// It does not take frames of other groups' blocks instead.
 #[test]
 fn a_shard_that_an_interrupt_elsewhere_has_locked_is_waited_for() {
     let (mut round, mut calls, mut times) = (0, 0, 0);

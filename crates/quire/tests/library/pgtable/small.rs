@@ -112,8 +112,8 @@ fn stores_through_file_pages_mark_them_dirty() {
     });
 }
 
-/// Invariant 3: leaves onto the end of a folio of 2 MiB and the start of its neighbour in memory stand in one run, and a store
-/// through the second folio's is not noted for the first.
+/// Invariant 3: leaves onto the end of a folio of 2 MiB and the start of its neighbour in memory stand in
+/// one run. A store through a leaf of the second folio is not noted for the first.
 #[test]
 fn a_store_marks_its_own_folio_in_a_run_over_two() {
     with_space(small_machine(), |machine, allocator, context| {

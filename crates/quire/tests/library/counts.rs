@@ -1,13 +1,14 @@
 //! Map counts of folios of whole blocks that are mapped in pieces: exact for each frame, whatever way they are kept in, and in memory
 //! that is there only as long as something is counted (invariants 5 and M3).
 
+mod by_frame;
+
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange, Order, PageSize};
-use quire::cpu::CpuId;
-use quire::page_alloc::{AllocatorConfig, Contents, CountError, CountScheme, Gfp, PageAllocator};
+use quire::page_alloc::{Contents, CountError, Gfp, PageAllocator};
 use quire::stats::Stat;
 
-use crate::common::{order, ranges_of, seed, with_allocator};
+use crate::common::{order, seed, with_allocator};
 
 type Allocator<'p> = PageAllocator<'p, Hosted>;
 
@@ -419,28 +420,5 @@ fn a_block_that_had_a_slot_counts_whole_tables_without_one_again() {
         assert_eq!(count_frames(allocator), 0, "one table");
         unmap(allocator, block);
         assert_eq!(allocator.release(FrameRange::folio(first, Order::FRAME)), Order::GIGANTIC.frames());
-    });
-}
-
-/// Where each frame has a number of its own, a leaf of 2 MiB of a larger folio that was mapped in pieces
-/// changes 512 of them. It is one leaf all the same.
-#[test]
-fn a_large_leaf_that_is_counted_by_frame_is_one_leaf() {
-    let config = HostedConfig { clearing: false, ..HostedConfig::new((2 << 30) + 64 * MIB) };
-    let machine = config.build().unwrap();
-    machine.run_on(CpuId(0), || {
-        let config = AllocatorConfig { counts: CountScheme::PerFrame, ..AllocatorConfig::default() };
-        let allocator = PageAllocator::new(&machine, &ranges_of(&machine), config).unwrap();
-        let first = allocator.alloc(Gfp::USER, Order::GIGANTIC).unwrap();
-        let block = first.add(3 * BLOCK);
-        map(&allocator, FrameRange::new(block.add(5), 10));
-        allocator.counter().map_large(block, PageSize::Size2M);
-        let maps = allocator.folio_maps(first).unwrap();
-        assert_eq!((maps.mapcount, maps.entire, maps.mapped), (11, Some(0), Some(BLOCK)));
-        assert_eq!(unmap(&allocator, FrameRange::new(block.add(5), 10)), 0);
-        assert_eq!(allocator.folio_maps(first).unwrap().mapcount, 1);
-        let freed = allocator.counter().unmap_large(block, PageSize::Size2M, Contents::Unknown);
-        assert_eq!(freed, Order::GIGANTIC.frames());
-        allocator.validate().unwrap();
     });
 }

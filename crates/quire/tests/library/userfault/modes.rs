@@ -429,7 +429,8 @@ fn a_child_that_unregisters_loses_the_marks_it_inherited() {
 fn a_long_answer_lets_others_run_now_and_then() {
     machine_of("points", 1, |machine, manager| {
         run(manager, |mm| {
-            let (handler, pages) = (handler(manager), 3 * u64::from(POPULATE_FAULTS) + 5);
+            // One page more would be a fourth time.
+            let (handler, pages) = (handler(manager), 4 * u64::from(POPULATE_FAULTS) - 1);
             mm.mmap(&anonymous(BASE, pages * PAGE)).unwrap();
             register(mm, &handler, BASE, pages * PAGE, MISSING);
             let before = machine.counters().reschedule_points;

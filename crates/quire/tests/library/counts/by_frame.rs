@@ -1,0 +1,58 @@
+//! Map counts where each frame of a folio has a number of its own, which is counted without a lock.
+
+use hosted::HostedConfig;
+use quire::addr::{FrameRange, Order, PageSize};
+use quire::cpu::CpuId;
+use quire::page_alloc::{AllocatorConfig, Contents, CountScheme, Gfp, PageAllocator};
+
+use super::{Allocator, BLOCK, MIB, count_frames, map, unmap};
+use crate::common::ranges_of;
+
+fn by_frame(bytes: u64, test: impl FnOnce(&Allocator<'_>)) {
+    let machine = HostedConfig { clearing: false, ..HostedConfig::new(bytes) }.build().unwrap();
+    machine.run_on(CpuId(0), || {
+        let config = AllocatorConfig { counts: CountScheme::PerFrame, ..AllocatorConfig::default() };
+        test(&PageAllocator::new(&machine, &ranges_of(&machine), config).unwrap());
+    });
+}
+
+/// Where each frame has a number of its own, a leaf of 2 MiB of a larger folio that was mapped in pieces
+/// changes 512 of them. It is one leaf all the same.
+#[test]
+fn a_large_leaf_that_is_counted_by_frame_is_one_leaf() {
+    by_frame((2 << 30) + 64 * MIB, |allocator| {
+        let first = allocator.alloc(Gfp::USER, Order::GIGANTIC).unwrap();
+        let block = first.add(3 * BLOCK);
+        map(allocator, FrameRange::new(block.add(5), 10));
+        allocator.counter().map_large(block, PageSize::Size2M);
+        let maps = allocator.folio_maps(first).unwrap();
+        assert_eq!((maps.mapcount, maps.entire, maps.mapped), (11, Some(0), Some(BLOCK)));
+        assert_eq!(unmap(allocator, FrameRange::new(block.add(5), 10)), 0);
+        assert_eq!(allocator.folio_maps(first).unwrap().mapcount, 1);
+        let freed = allocator.counter().unmap_large(block, PageSize::Size2M, Contents::Unknown);
+        assert_eq!(freed, Order::GIGANTIC.frames());
+        allocator.validate().unwrap();
+    });
+}
+
+/// Others may count in the numbers at any moment: they go with the folio, not with the last that was counted.
+#[test]
+fn numbers_in_which_nothing_is_counted_stay_as_long_as_their_folio() {
+    by_frame(64 * MIB, |allocator| {
+        let start = allocator.alloc(Gfp::USER, Order::BLOCK).unwrap();
+        allocator.prepare_counts(start).unwrap();
+        let held = count_frames(allocator);
+        assert!(held > 0);
+        allocator.forget_counts(start);
+        assert_eq!(count_frames(allocator), held);
+        let whole = FrameRange::folio(start, Order::BLOCK);
+        allocator.counter().map_large(start, PageSize::Size2M);
+        map(allocator, FrameRange::new(start.add(7), 1));
+        assert_eq!(unmap(allocator, FrameRange::new(start.add(7), 1)), 0);
+        assert_eq!(count_frames(allocator), held);
+        assert_eq!(allocator.counter().unmap_large(start, PageSize::Size2M, Contents::Unknown), BLOCK);
+        assert_eq!(allocator.folio_maps(whole.start), None);
+        allocator.drain_local();
+        assert_eq!((count_frames(allocator), allocator.memory_info().used), (0, 0));
+    });
+}

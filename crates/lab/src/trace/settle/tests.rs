@@ -108,6 +108,22 @@ fn a_later_event_tells_which_call_was_last() {
     }
 }
 
+/// The mapping may be before or behind the unmapping until the last event tells, long after what stood around it was given out.
+#[test]
+fn a_call_that_finds_its_place_after_others_made_room_is_not_lost() {
+    const ENOMEM: i64 = -12;
+    let hole = |time_ns| ordered(protect(9, (time_ns, time_ns + 1), NONE, ENOMEM));
+    let mut events = vec![ordered(map(9, (1, 2), READ_WRITE))];
+    events.extend([map(1, (3, 1000), READ_WRITE), unmap(2, (4, 1000)), hole(5)]);
+    let elsewhere = [A + 8 * PAGE, PAGE, 4];
+    events.extend((100..300).map(|tid| call(tid, (tid.into(), 1500), Call::Madvise, &elsewhere, ENOMEM)));
+    events.push(hole(2000));
+    let (given, found) = (events.len(), settled(events));
+    assert_eq!(found.len(), given);
+    let order: Vec<u32> = found.iter().map(|(tid, _)| *tid).filter(|tid| [1, 2].contains(tid)).collect();
+    assert_eq!(order.len(), 2);
+}
+
 #[test]
 fn what_no_event_tells_is_in_doubt_until_it_is_mapped_anew() {
     let mut events = vec![map(1, (3, 9), READ_WRITE), map(2, (4, 8), NONE)];

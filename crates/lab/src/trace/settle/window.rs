@@ -232,7 +232,11 @@ impl Window {
         self.doubt_all_but_first(undone);
         let is_done = |(call, _): &(usize, u64)| undone & 1 << call == 0;
         let placed: Vec<(usize, u64)> = self.states[0].done.iter().copied().filter(is_done).collect();
-        self.states.iter_mut().for_each(|state| state.done.retain(|done| !is_done(done)));
+        for state in &mut self.states {
+            state.done.retain(|done| !is_done(done));
+            // What is before this event is given out now, so a call that keeps no place among it stands behind it.
+            state.done.iter_mut().for_each(|(_, place)| *place = next);
+        }
         let doubts = (self.start, std::mem::take(&mut self.doubts));
         self.start = next;
         Found { places: self.take_events(placed), doubts }

@@ -61,6 +61,10 @@ fn refuse(mut error: clap::Error) -> ExitCode {
     }
     let given = error.context().filter_map(|(kind, value)| match value {
         ContextValue::String(text) => Some((kind, ContextValue::String(line(text).into_owned()))),
+        ContextValue::StyledStrs(tips) => {
+            let tips = tips.iter().map(|tip| line(&tip.to_string()).into_owned().into()).collect();
+            Some((kind, ContextValue::StyledStrs(tips)))
+        }
         _ => None,
     });
     let given: Vec<_> = given.collect();

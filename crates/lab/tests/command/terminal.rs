@@ -162,7 +162,6 @@ fn names_cannot_steer_the_terminal() {
         vec!["record", "-o", trace, "--", &missing],
         vec![name],
         vec!["replay", &option],
-        vec!["replay", "--memory", name, trace],
     ];
     for arguments in refused {
         let refused = output(&arguments);

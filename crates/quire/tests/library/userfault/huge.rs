@@ -216,6 +216,23 @@ fn parts_are_copied_and_no_other_part_is_made_up() {
     }
 }
 
+/// What goes over the end of a page that was not there comes from the next one, which was not there either.
+#[test]
+fn zeroes_over_two_pages_come_from_each_of_them() {
+    with_pool("zeroes", 2, |_, manager| {
+        let mm = manager.new_mm().unwrap();
+        let (file, handler) = (huge_file(manager, 2), handler(manager));
+        mm.mmap(&of_file(&file, Sharing::Shared, BASE, 2 * HUGE)).unwrap();
+        mm.madvise(VirtAddr(BASE), 2 * HUGE, Advice::Split).unwrap();
+        register(&mm, &handler, BASE, 2 * HUGE, MISSING);
+        let at = VirtAddr(BASE + HUGE - 3 * PAGE);
+        assert_eq!(mm.userfault_zeropage(at, 5 * PAGE, WAKE).all(), Ok(5 * PAGE));
+        assert_eq!(manager.huge_pools().info(manager.pages(), HugeSize::Size2M).free, 0);
+        assert_eq!(mm.rss().huge, 5);
+        mm.validate().unwrap();
+    });
+}
+
 /// When memory is short an answer says that, whether something is in the way further on or not.
 #[test]
 fn parts_for_which_memory_is_short_are_not_said_to_be_there() {

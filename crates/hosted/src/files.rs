@@ -88,6 +88,11 @@ impl SyntheticFiles {
         pages
     }
 
+    /// What was written back of one page, if anything was.
+    pub fn written_page(&self, file: FileId, page: u64) -> Option<[u8; PAGE]> {
+        self.written.lock().expect("no holder of the pages panics").get(&(file, page)).map(|bytes| **bytes)
+    }
+
     /// Decides which reads fail from now on, counted from 0.
     pub fn set_read_failures(&self, plan: FailurePlan) {
         self.read_failures.set(plan);

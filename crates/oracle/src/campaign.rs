@@ -22,6 +22,9 @@ pub const STEPS: usize = 3000;
 /// The most of a run where memory is short: how far a verb came is found by trying, which takes as long as there are mappings.
 const SCARCE_STEPS: usize = 300;
 
+/// The most of a run of long ranges: most of its time goes to pages, so more such runs are done and each is shorter.
+const LONG_STEPS: usize = 1000;
+
 /// After how many operations everything is compared.
 const ALL_EVERY: usize = 64;
 
@@ -64,6 +67,9 @@ impl Run {
                 MachineShape { bytes, dirty: of_sixteen != 0, ..machine }
             }
         };
+        if shape.longest >= LONG {
+            shape.steps = shape.steps.min(LONG_STEPS);
+        }
         if machine.tight {
             shape.one_sharing(&mut rng);
         }

@@ -49,6 +49,8 @@ fn what_was_written_back_is_read_again_until_the_file_is_cut() {
     files.read(FILE, 1, &mut page).unwrap();
     assert_eq!(page, [9; PAGE]);
     assert_eq!(files.written_pages(FILE), [(1, vec![9; PAGE])]);
+    assert_eq!(files.written_page(FILE, 1), Some([9; PAGE]));
+    assert_eq!(files.written_page(FILE, 0), None);
     files.set_size(FILE, 4100);
     files.read(FILE, 1, &mut page).unwrap();
     assert_eq!((&page[..4], &page[4..]), (&[9; 4][..], &[0; PAGE - 4][..]));

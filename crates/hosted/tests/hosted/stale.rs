@@ -65,7 +65,7 @@ fn what_is_forgotten_is_found_when_the_last_cpu_leaves() {
     assert_eq!(found, [stale(CPU0, true, None), stale(CPU1, true, None)]);
     machine.run_on(CPU0, || flush_here(&machine, &whole_flush()));
     assert_eq!(machine.take_violations(), [stale(CPU1, true, None)]);
-    // Neither is the last to leave before the flush.
+    // Both CPUs stay inside until the flush.
     let flushed = std::sync::Barrier::new(2);
     machine.spawn_cpus(2, |cpu| {
         if cpu == CPU0 {

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 
+use crate::output::line;
+
 /// What is not given is as the experiment has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::Args)]
 pub struct LinkArgs {
@@ -23,14 +25,16 @@ fn rate(text: &str) -> Result<u64, String> {
         // What the clock of the model can tell: a byte in an hour, and bits in 64 bits.
         Ok(bytes) if (1..=u64::MAX / 8).contains(&bytes) => Ok(bytes),
         Ok(_) => Err("a link carries at least a byte in a second, and less than 2 EiB".to_owned()),
-        Err(error) => Err(format!("{error}: write a number and a unit, as 1.25GB or 500MiB")),
+        Err(error) => {
+            Err(format!("{}: write a number and a unit, as 1.25GB or 500MiB", line(&error.to_string())))
+        }
     }
 }
 
 /// Nanoseconds.
 fn latency(text: &str) -> Result<u64, String> {
     let time: Duration = humantime::parse_duration(text)
-        .map_err(|error| format!("{error}: write a number and a unit, as 20us"))?;
+        .map_err(|error| format!("{}: write a number and a unit, as 20us", line(&error.to_string())))?;
     match u64::try_from(time.as_nanos()) {
         Ok(nanoseconds) if nanoseconds <= LONGEST => Ok(nanoseconds),
         _ => Err("a link answers within ten seconds".to_owned()),

@@ -4,7 +4,7 @@
 //! target    what a name given by the user stands for, and one write of all bytes to it
 //! draft     a file to be filled bit by bit, which becomes the target when it is whole
 //! quote     names and lines that come from elsewhere, so that they cannot steer the terminal
-//! number    figures in the unit that suits them
+//! number    figures in the unit that suits them, and sizes that were typed
 //! sheet     tables with as many columns as fit            width     how many there are, and prose that fits them
 //! ```
 
@@ -16,7 +16,7 @@ mod target;
 mod width;
 
 pub use draft::Draft;
-pub use number::duration;
+pub use number::{duration, parse_bytes};
 pub use quote::{line, quoted};
 pub use sheet::Sheet;
 pub use target::Target;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 
 use super::{Options, Recorded, Wait, record};
-use crate::output::{quoted, say};
+use crate::output::{parse_bytes, quoted, say};
 use crate::trace::{Program, Tier};
 
 /// Record a program's memory life, with all its threads and children.
@@ -102,20 +102,11 @@ fn tell(args: &Args, recorded: &Recorded) {
     }
 }
 
-/// A power of two of bytes, with `K`, `M` or `G` behind it if wanted.
+/// A power of two of bytes, written as [`parse_bytes`] has them.
 pub(super) fn parse_ring(text: &str) -> Result<usize, String> {
-    let digits = text.trim_end_matches(|letter: char| !letter.is_ascii_digit());
-    let shift = match &text[digits.len()..] {
-        "" => 0,
-        "K" | "k" => 10,
-        "M" | "m" => 20,
-        "G" | "g" => 30,
-        unit => return Err(format!("no such unit: {unit}; use K, M or G")),
-    };
-    let number: usize = digits.parse().map_err(|_| "not a number".to_owned())?;
-    match number.checked_mul(1 << shift) {
-        Some(bytes) if bytes.is_power_of_two() && bytes >= 4096 => Ok(bytes),
-        _ => Err("a ring has a power of two of bytes, at least 4K".to_owned()),
+    match usize::try_from(parse_bytes(text)?) {
+        Ok(bytes) if bytes.is_power_of_two() && (4 << 10..=64 << 30).contains(&bytes) => Ok(bytes),
+        _ => Err("a ring has a power of two of bytes, 4K to 64G".to_owned()),
     }
 }
 

@@ -3,6 +3,8 @@
 use quire::addr::Order;
 use quire::vm::FolioPolicy;
 
+use crate::output::parse_bytes;
+
 /// The folio sizes that can be chosen, small to large: name and order. 8 KiB is left out as in Linux, where no
 /// anonymous folio has two pages.
 const SIZES: [(&str, u8); 9] = [
@@ -69,19 +71,9 @@ pub(super) fn parse_folio(text: &str) -> Result<FolioChoice, String> {
     )
 }
 
-/// Bytes, with `K`, `M`, `G` or `T` behind them if wanted; rounded up to 2 MiB.
+/// Bytes as [`parse_bytes`] has them, rounded up to 2 MiB.
 pub(super) fn parse_memory(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|letter: char| !letter.is_ascii_digit());
-    let shift = match &text[digits.len()..] {
-        "" => 0,
-        "K" | "k" => 10,
-        "M" | "m" => 20,
-        "G" | "g" => 30,
-        "T" | "t" => 40,
-        unit => return Err(format!("no such unit: {unit}; use K, M, G or T")),
-    };
-    let number: u64 = digits.parse().map_err(|_| "not a number; write for example 512M or 2G".to_owned())?;
-    let bytes = number.checked_mul(1 << shift).and_then(|bytes| bytes.checked_next_multiple_of(2 << 20));
+    let bytes = parse_bytes(text)?.checked_next_multiple_of(2 << 20);
     match bytes {
         Some(bytes) if (16 << 20..=quire::limits::MAX_PHYS_BYTES).contains(&bytes) => Ok(bytes),
         _ => Err("a machine has 16M to 64T".to_owned()),

@@ -162,6 +162,10 @@ fn names_cannot_steer_the_terminal() {
         vec!["record", "-o", trace, "--", &missing],
         vec![name],
         vec!["replay", &option],
+        vec!["replay", "--memory", name, trace],
+        vec!["record", "--ring", name, "--", "true"],
+        vec!["bench", "postcopy", "--link-rate", name],
+        vec!["bench", "postcopy", "--link-latency", name],
     ];
     for arguments in refused {
         let refused = output(&arguments);

@@ -106,9 +106,8 @@ impl<S: Subject> Lockstep<S> {
             candidates.retain_mut(|model| model.read(id, addr, probe).is_ok_and(|want| want.allows(word)));
             if candidates.len() == before {
                 // The word is right in all of them, and for how long it stays is not known: what allows more goes on.
-                let allows_less =
-                    |model: &Family| !model.peek(id, addr, probe).is_some_and(|want| want.or_zero);
-                candidates.remove(usize::from(!allows_less(&candidates[0])));
+                let first = candidates[0].peek(id, addr, probe);
+                candidates.remove(usize::from(first.is_some_and(|want| want.or_zero)));
             }
         }
         match candidates.into_iter().next() {

@@ -264,8 +264,7 @@ fn drained(machine: &Hosted, manager: &MemoryManager<'_, Hosted>) -> u64 {
 fn check_written(machine: &Hosted, model: &Family) -> Result<(), String> {
     for (file, page, words) in model.written_pages() {
         let Backing::File(number) = file else { continue };
-        let pages = machine.files().written_pages(FileId(number));
-        let Some((_, bytes)) = pages.iter().find(|(index, _)| *index == page) else {
+        let Some(bytes) = machine.files().written_page(FileId(number), page) else {
             return Err(format!("page {page} of file {number} was never written back"));
         };
         for (offset, want) in PROBE_OFFSETS.into_iter().zip(words) {

@@ -50,8 +50,7 @@ impl<P: Platform> PageAllocator<'_, P> {
             let before = got;
             while got < out.len() {
                 let allowed = (zone.allowance(gfp.urgency, gfp.zone) >> order.get()) as usize;
-                let chunk =
-                    (out.len() - got).min(allowed).min(BLOCK_FRAMES.div_ceil(order.frames() as usize));
+                let chunk = (out.len() - got).min(allowed).min((BLOCK_FRAMES >> order.get()).max(1));
                 let taken = self.interrupts_guarded(|| {
                     self.take_some(zone, cpu, gfp, wait, order, &mut out[got..got + chunk])
                 });

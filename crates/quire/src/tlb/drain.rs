@@ -3,6 +3,7 @@
 //! A detached subtree is read here plainly: its parent's entry is gone, every CPU was flushed, and whoever detached it
 //! held the address-space lock for writing, so that no walker was inside (invariants 3 and 4).
 
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 use super::release::Release;
@@ -217,11 +218,7 @@ impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
         }
         let anon = first.has(EntryFlags::ANON);
         if !anon {
-            // Neighbours in memory may be of different folios, so each leaf is asked for its own.
-            let leaves = (index..index + run).map(|at| table.load_private(at));
-            leaves.filter(|leaf| leaf.has(EntryFlags::DIRTY)).for_each(|leaf| {
-                mark_dirty(self.allocator, FrameRange::new(leaf.frame(), 1), size);
-            });
+            self.mark_stored(table, index..index + run, size);
         }
         if size != PageSize::Size4K {
             // What each of them maps is zero or not.
@@ -230,6 +227,20 @@ impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
         }
         let frames = FrameRange::new(first.frame(), run as u64);
         self.leaves(Leaves { frames, ..Leaves::one(first, size) });
+    }
+
+    /// Marks what was stored to through these leaves. Neighbours in memory may be of different folios, so each leaf is asked for
+    /// its own, and those of a block that is all one folio together.
+    fn mark_stored(&self, table: Table<'_>, leaves: Range<usize>, size: PageSize) {
+        let mut marked = None;
+        for leaf in leaves.map(|at| table.load_private(at)).filter(|leaf| leaf.has(EntryFlags::DIRTY)) {
+            let frame = leaf.frame();
+            if marked == Some(frame.block()) {
+                continue;
+            }
+            mark_dirty(self.allocator, FrameRange::new(frame, 1), size);
+            marked = self.allocator.is_of_whole_blocks(frame).then(|| frame.block());
+        }
     }
 
     /// Frees the tables that were read. The counter gives its lock back first: the store takes locks of that rank.

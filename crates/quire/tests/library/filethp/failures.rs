@@ -151,6 +151,24 @@ fn reads_may_fail() {
     });
 }
 
+/// Pages must be read, and memory runs out at one: that is what is said, and those before it stay.
+#[test]
+fn memory_may_run_out_while_pages_are_read() {
+    text(|machine, manager, mm, file| {
+        for nth in [0, 1, 2, 100, 300] {
+            machine.set_failures(FailurePlan::From(nth));
+            let report = mm.collapse(VirtAddr(BASE + HUGE), HUGE).unwrap();
+            machine.set_failures(FailurePlan::Off);
+            assert_eq!(report.last, Some(Refusal::NoMemory), "allocation {nth}: {report:?}");
+            assert!(!is_large(machine, mm, BASE + HUGE));
+            manager.validate().unwrap();
+        }
+        assert!((512 + 300..1024).contains(&file.resident()), "{} pages were read", file.resident());
+        crate::filethp::support::moved(mm, BASE + HUGE);
+        check_text(machine, mm, BASE, 0..1024);
+    });
+}
+
 /// A page cannot be written back: it stays dirty, and the pager is asked about it with no lock held.
 #[test]
 fn writes_may_fail() {

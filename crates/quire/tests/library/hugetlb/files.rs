@@ -107,7 +107,7 @@ fn sizes_end_mappings_and_pages_behind_go_back() {
     });
 }
 
-/// Promises that nobody has redeemed go as pages do.
+/// Promises that no fault has redeemed go as pages do.
 #[test]
 fn others_run_after_each_batch_of_pages_that_a_file_gives_back() {
     let pages = HUGE_BATCH as u64 + 2;

@@ -199,7 +199,7 @@ fn a_handler_that_sleeps_is_woken_for_what_was_put_back_and_not_for_nothing() {
             }
             _ => {
                 *taken.lock().unwrap() = Some(fault_of(handler.wait_event().unwrap().keep()));
-                // Only then is nobody about to wake this handler.
+                // Once both wait, no wake is on its way to this handler.
                 until(|| waits() == 2);
                 let fault = fault_of(handler.wait_event().unwrap().keep());
                 until(|| step.load(Ordering::SeqCst) >= 2);

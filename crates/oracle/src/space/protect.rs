@@ -2,7 +2,7 @@
 
 use quire::error::MmError;
 
-use super::vma::{Backing, Locked, PAGE, Prot};
+use super::vma::{Locked, PAGE, Prot};
 use super::{Family, SpaceId};
 
 impl Family {
@@ -35,14 +35,12 @@ impl Family {
             // A locked private mapping that becomes writable gets its own pages at once, so that a store cannot wait.
             let copies = vma.locked == Locked::Now && vma.is_private() && !vma.prot.writes() && prot.writes();
             if copies && vma.prot != prot {
-                made_private.push((vma.start, vma.end, vma.backing));
+                made_private.push((vma.start, vma.end));
             }
             vma.prot = prot;
         }
-        for (from, to, backing) in made_private {
-            if backing != Backing::Anonymous {
-                let _ = self.populate(id, from, to);
-            }
+        for (from, to) in made_private {
+            let _ = self.populate(id, from, to);
         }
     }
 }

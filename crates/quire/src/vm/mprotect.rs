@@ -101,13 +101,13 @@ fn allowed_up_to(tree: &VmaTree, range: VirtRange, prot: Protection) -> (VirtAdd
 /// Mappings whose pages one call copies ahead of the first store; those of more mappings come with it.
 const COPIES: usize = 16;
 
-/// The parts of the range that are locked private mappings of files and become writable.
+/// The parts of the range that are locked private mappings and become writable (Linux: `mprotect_fixup`).
 fn copies_due(tree: &VmaTree, range: VirtRange, prot: Protection) -> [VirtRange; COPIES] {
     let due = tree.overlapping(range).filter(|vma| {
         let vma = &vma.attributes;
         let locked = vma.flags.contains(VmaFlags::LOCKED) && !vma.flags.contains(VmaFlags::LOCK_ON_FAULT);
         let gains = prot.contains(Protection::WRITE) && !vma.protection.contains(Protection::WRITE);
-        locked && gains && vma.is_private() && !vma.is_anonymous()
+        locked && gains && vma.is_private()
     });
     let mut parts = [VirtRange::default(); COPIES];
     for (part, vma) in parts.iter_mut().zip(due) {

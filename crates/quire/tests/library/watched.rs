@@ -2,7 +2,7 @@
 //! task can be made to die, and its vectors be refused.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use hosted::Hosted;
 use quire::addr::{Frame, FrameRange, PhysAddr};
@@ -30,7 +30,11 @@ pub(crate) struct Watched<'m> {
     /// How often the task says that it lives before it dies.
     lives: AtomicU64,
     vectors: AtomicBool,
+    asked: Mutex<Option<Asked<'m>>>,
 }
+
+/// What passes when a task is first asked whether it dies, before it says yes.
+type Asked<'m> = Box<dyn FnOnce() + Send + 'm>;
 
 impl<'m> Watched<'m> {
     pub(crate) fn new(machine: &'m Hosted) -> Self {
@@ -39,6 +43,7 @@ impl<'m> Watched<'m> {
             events: Mutex::default(),
             lives: AtomicU64::new(u64::MAX),
             vectors: AtomicBool::new(true),
+            asked: Mutex::default(),
         }
     }
 
@@ -50,6 +55,11 @@ impl<'m> Watched<'m> {
     /// The task dies when it is asked after it has lived so often; `None`: never.
     pub(crate) fn dies_after(&self, lives: Option<u64>) {
         self.lives.store(lives.unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// The task that is asked next dies, after this.
+    pub(crate) fn dies_after_that(&self, asked: impl FnOnce() + Send + 'm) {
+        *self.asked.lock().unwrap() = Some(Box::new(asked));
     }
 
     /// Whether vectors can be had from now on.
@@ -140,8 +150,19 @@ unsafe impl Platform for Watched<'_> {
         }
     }
     fn is_dying(&self) -> bool {
+        let asked = self.asked.lock().unwrap().take();
+        if let Some(asked) = asked {
+            asked();
+            return true;
+        }
         let lived = |lives: u64| lives.checked_sub(u64::from(lives != u64::MAX));
         self.lives.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lived).is_err()
+    }
+    fn wait(&self, word: &AtomicU32, seen: u32) {
+        self.machine.wait(word, seen);
+    }
+    fn wake(&self, word: &AtomicU32) {
+        self.machine.wake(word);
     }
     fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
         self.note(Event::Clear(frames, kernel.kernel()));

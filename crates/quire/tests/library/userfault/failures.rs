@@ -1,17 +1,24 @@
-//! Every allocation that an answer makes fails once: the answer then says so, and nothing has changed (invariant 6).
+//! Every allocation that an answer makes fails once: the answer then says so, and nothing has changed (invariant 6). Threads die.
+
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use hosted::{FailurePlan, Hosted, HostedConfig};
 use quire::addr::{Order, VirtAddr};
-use quire::error::{MmError, UserfaultError};
+use quire::cpu::CpuId;
+use quire::error::{FaultError, MmError, UserfaultError};
 use quire::hugetlb::HugeSize;
+use quire::manager::{Config, MemoryManager};
 use quire::page_alloc::NodeSet;
 use quire::platform::FileId;
-use quire::vm::{Advice, File, FolioPolicy, ForkStrategy, Sharing, UserfaultModes};
+use quire::vm::{Access, Advice, File, FolioPolicy, ForkStrategy, Sharing, UserfaultChanges, UserfaultModes};
 
+use crate::common::ranges_of;
+use crate::userfault::handlers::until;
 use crate::userfault::support::{
     BASE, Handler, MINOR, MISSING, PAGE, PROTECT, WAKE, copy, handler, marked, of_file, register, watched,
 };
 use crate::userfault::world::{FORKS, MIB, Manager, Space, anonymous, run, store, with_forks};
+use crate::watched::Watched;
 
 const HUGE: u64 = 2 * MIB;
 /// Where the files of the scene are mapped.
@@ -219,4 +226,47 @@ fn unregister_failing(fork: ForkStrategy, nth: u64) -> bool {
         handler.close();
     });
     failed
+}
+
+/// A thread that dies gives up its own place. If it was answered at that moment, another may have the place already: that one is
+/// not woken for nothing.
+#[test]
+fn a_thread_that_dies_when_it_was_answered_leaves_its_place_to_the_next() {
+    watched("dies late", 60, || {
+        let machine = HostedConfig::new(64 * MIB).with_cpus(3).build().expect("a machine");
+        let (step, wakes) = (AtomicU64::new(0), || machine.counters().wakes);
+        let platform = Watched::new(&machine);
+        machine.run_on(CpuId(0), || {
+            let manager = MemoryManager::new(&platform, &ranges_of(&machine), &Config::default()).unwrap();
+            let mm = manager.new_mm().unwrap();
+            let handler = manager.userfault(UserfaultChanges::NONE).unwrap();
+            mm.mmap(&anonymous(BASE, 2 * PAGE)).unwrap();
+            mm.userfault_register(&handler, VirtAddr(BASE), 2 * PAGE, MISSING).unwrap();
+            platform.dies_after_that(|| {
+                step.store(1, Ordering::SeqCst);
+                until(|| machine.counters().waits == 1);
+            });
+            let fault = |page| mm.fault(VirtAddr(BASE + page * PAGE), Access::Read).map(drop);
+            machine.spawn_cpus(3, |cpu| match cpu.0 {
+                0 => {
+                    let died = fault(0);
+                    let woken = wakes();
+                    step.store(3, Ordering::SeqCst);
+                    assert_eq!((died, woken), (Err(FaultError::Dying), 1), "the answer's, and no other");
+                }
+                1 => {
+                    until(|| step.load(Ordering::SeqCst) == 1);
+                    mm.userfault_wake(VirtAddr(BASE), PAGE).all().unwrap();
+                    step.store(2, Ordering::SeqCst);
+                    until(|| step.load(Ordering::SeqCst) == 3);
+                    mm.userfault_zeropage(VirtAddr(BASE + PAGE), PAGE, WAKE).all().unwrap();
+                }
+                _ => {
+                    until(|| step.load(Ordering::SeqCst) == 2);
+                    assert_eq!(fault(1), Ok(()));
+                }
+            });
+            mm.validate().unwrap();
+        });
+    });
 }

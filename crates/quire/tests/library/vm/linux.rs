@@ -40,15 +40,20 @@ fn a_lock_that_fails_stays_where_it_got_to() {
     });
 }
 
-/// A page that is shared is read when it is touched, and a private one is copied ahead of the first store.
+/// A page that is shared is read when it is touched, and a private one is there, or copied, ahead of the first store.
 #[test]
-fn a_locked_mapping_of_a_file_that_becomes_writable_gets_its_pages_if_it_is_private() {
+fn a_locked_mapping_that_becomes_writable_gets_its_pages_if_it_is_private() {
     small(|machine, manager| {
         machine.files().set_size(FileId(7), 4 * PAGE);
         let file = manager.open(FileId(7)).unwrap();
         run(manager, |mm| {
-            for (sharing, pages) in [(Sharing::Shared, 0), (Sharing::Private, 4)] {
-                let backing = Backing::File { file: &file, page_offset: 0 };
+            let named = || Backing::File { file: &file, page_offset: 0 };
+            let cases = [
+                (Sharing::Shared, named(), 0),
+                (Sharing::Private, named(), 4),
+                (Sharing::Private, Backing::Anonymous, 4),
+            ];
+            for (sharing, backing, pages) in cases {
                 let prot = Protection::NONE;
                 mm.mmap(&MapRequest { prot, sharing, backing, ..anonymous(BASE, 4 * PAGE) }).unwrap();
                 assert_eq!(mm.mlock(page(0), 4 * PAGE, false), Err(MmError::NoMemory), "no access");

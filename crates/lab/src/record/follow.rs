@@ -63,7 +63,7 @@ pub(super) fn parse_stat(stat: &str) -> Option<FaultCounts> {
     let mut fields = fields.split_whitespace().skip(7).map(str::parse::<u64>);
     let mut next = || fields.next()?.ok();
     let (minor, child_minor, major, child_major) = (next()?, next()?, next()?, next()?);
-    Some(FaultCounts { minor, major, children: child_minor + child_major })
+    Some(FaultCounts { minor, major, children: child_minor.checked_add(child_major)? })
 }
 
 impl Following<'_> {

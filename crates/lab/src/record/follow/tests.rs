@@ -7,6 +7,12 @@ fn counts_behind_a_name_with_brackets() {
     assert_eq!(parse_stat("17 (a"), None);
 }
 
+/// Found by the fuzzer.
+#[test]
+fn counts_that_no_sum_holds_are_none() {
+    assert_eq!(parse_stat("17 (a) S 1 2 3 4 5 6 0 1 0 18446744073709551615"), None);
+}
+
 #[test]
 fn this_process_has_faulted() {
     let counts = fault_counts(Pid::this()).expect("it exists");

@@ -26,19 +26,32 @@ impl<P: Platform> Mm<'_, P> {
         if len == 0 {
             return Ok(());
         }
-        let mut space = self.lock();
         // What passes the last user address is a hole like any other.
         let end = VirtAddr(len).align_up(FRAME_SIZE).and_then(|len| addr.0.checked_add(len.0));
-        let range = VirtRange::new(addr, VirtAddr(end.ok_or(MmError::NoMemory)?));
-        let (stop, outcome) = allowed_up_to(&space.tree, range, prot);
-        let range = VirtRange::new(range.start, stop);
-        if range.is_empty() {
-            return outcome;
+        let mut rest = VirtRange::new(addr, VirtAddr(end.ok_or(MmError::NoMemory)?));
+        loop {
+            let (changed, outcome) = self.protect_part(rest, prot)?;
+            if changed == rest.end || outcome.is_err() {
+                return outcome;
+            }
+            rest.start = changed;
         }
-        check_ends(&space, range)?;
+    }
+
+    /// Changes the range up to the first mapping that cannot be changed, or up to the one with which more than
+    /// [`COPIES`] are due. Returns where it stopped, and what is reported if it is a refusal.
+    fn protect_part(&self, range: VirtRange, prot: Protection) -> Result<(VirtAddr, Result<(), MmError>), MmError> {
+        let mut space = self.lock();
+        let (stop, outcome) = allowed_up_to(&space.tree, range, prot);
+        let allowed = VirtRange::new(range.start, stop);
+        if allowed.is_empty() {
+            return Ok((stop, outcome));
+        }
+        check_ends(&space, allowed)?;
+        let (due, end) = copies_due(&space.tree, allowed, prot);
+        let part = VirtRange::new(range.start, end);
         let mut gone = VmaList::new();
-        let due = copies_due(&space.tree, range, prot);
-        let changed = self.protect_range(&mut space, range, prot, &mut gone);
+        let changed = self.protect_range(&mut space, part, prot, &mut gone);
         drop(space);
         self.memory.discard_list(gone);
         changed?;
@@ -46,7 +59,7 @@ impl<P: Platform> Mm<'_, P> {
             // As Linux: a locked private mapping that becomes writable gets its pages now, so that no store waits.
             let _stopped = self.populate(range);
         }
-        outcome
+        Ok((end, if end == stop { outcome } else { Ok(()) }))
     }
 
     fn protect_range(
@@ -98,20 +111,22 @@ fn allowed_up_to(tree: &VmaTree, range: VirtRange, prot: Protection) -> (VirtAdd
     (at, if at == range.end { Ok(()) } else { Err(MmError::NoMemory) })
 }
 
-/// Mappings whose pages one call copies ahead of the first store; those of more mappings come with it.
+/// Mappings that become writable, and whose pages are copied ahead of the first store, in one part of a call.
 const COPIES: usize = 16;
 
-/// The parts of the range that are locked private mappings and become writable (Linux: `mprotect_fixup`).
-fn copies_due(tree: &VmaTree, range: VirtRange, prot: Protection) -> [VirtRange; COPIES] {
-    let due = tree.overlapping(range).filter(|vma| {
+/// The parts of the range that are locked private mappings and become writable (Linux: `mprotect_fixup`), and the end
+/// of the part of the range that has only these.
+fn copies_due(tree: &VmaTree, range: VirtRange, prot: Protection) -> ([VirtRange; COPIES], VirtAddr) {
+    let mut due = tree.overlapping(range).filter(|vma| {
         let vma = &vma.attributes;
         let locked = vma.flags.contains(VmaFlags::LOCKED) && !vma.flags.contains(VmaFlags::LOCK_ON_FAULT);
         let gains = prot.contains(Protection::WRITE) && !vma.protection.contains(Protection::WRITE);
         locked && gains && vma.is_private()
     });
     let mut parts = [VirtRange::default(); COPIES];
-    for (part, vma) in parts.iter_mut().zip(due) {
+    for (part, vma) in parts.iter_mut().zip(due.by_ref()) {
         *part = vma.range.intersect(range);
     }
-    parts
+    let end = due.next().map_or(range.end, |next| next.range.start);
+    (parts, end)
 }

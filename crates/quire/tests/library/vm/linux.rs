@@ -66,6 +66,22 @@ fn a_locked_mapping_that_becomes_writable_gets_its_pages_if_it_is_private() {
     });
 }
 
+/// Pages of the first sixteen mappings came at once, those of the others with the first store.
+#[test]
+fn many_locked_mappings_that_become_writable_all_get_their_pages() {
+    small(|_, manager| {
+        run(manager, |mm| {
+            for at in 0..40 {
+                let prot = if at % 2 == 0 { Protection::NONE } else { Protection::READ };
+                mm.mmap(&MapRequest { prot, ..anonymous(BASE + at * PAGE, PAGE) }).unwrap();
+            }
+            let _no_access = mm.mlock(page(0), 40 * PAGE, false);
+            mm.mprotect(page(0), 41 * PAGE, RW).expect_err("a hole behind them");
+            assert_eq!((mm.rss().locked, mm.rss().anon), (40, 40));
+        });
+    });
+}
+
 #[test]
 fn a_lock_for_which_memory_does_not_suffice_says_again() {
     with_manager(HostedConfig::new(16 * MIB), |_, manager| {

@@ -280,7 +280,7 @@ fn sixty_four_tebibytes_of_address_space_cost_nothing_until_touched() {
 fn the_host_holds_what_is_used_and_guards_the_holes() {
     let ranges = vec![MemoryRange::new(2 * MIB, 2 * MIB), MemoryRange::new(64 * MIB, 4 * MIB)];
     for backing in [Backing::Memfd, Backing::Anonymous] {
-        let config = HostedConfig { backing, ..HostedConfig::new(0).with_ranges(ranges.clone()) };
+        let config = HostedConfig { backing, ..HostedConfig::sparse(0).with_ranges(ranges.clone()) };
         let machine = config.clone().build().unwrap();
         assert_eq!(machine.arena().footprint().unwrap().resident, 0);
         machine.run_on(CPU0, || machine.clear(FrameRange::new(Frame(512), 3), ReadyClear::STRING));

@@ -68,7 +68,7 @@ impl World {
     /// [`ReplayError::Host`].
     pub(super) fn new(bytes: u64, cpus: usize, check: bool) -> Result<Self, ReplayError> {
         let config = if check {
-            HostedConfig { on_violation: OnViolation::Record, ..HostedConfig::new(bytes) }
+            HostedConfig { on_violation: OnViolation::Record, ..HostedConfig::sparse(bytes) }
         } else {
             // All CPUs are this one thread, so an interrupt has nobody to interrupt: they are counted, not sent.
             HostedConfig { real_ipis: false, ..HostedConfig::bench(bytes) }

@@ -55,7 +55,7 @@ fn settings() -> Settings {
 
 /// The settings while nobody has changed them. A run first, since an earlier one may have been killed.
 fn settled() -> Settings {
-    assert!(output(&["--smoke", "unmap"]).status.success());
+    assert!(output(&["--smoke", "protect"]).status.success());
     settings()
 }
 
@@ -387,7 +387,7 @@ fn the_settings_come_back_after_a_kill_and_after_a_signal() {
     killed.kill().unwrap();
     killed.wait().unwrap();
     assert_ne!(settings(), before, "a kill leaves no time to put anything back");
-    assert!(output(&["--smoke", "unmap"]).status.success());
+    assert!(output(&["--smoke", "protect"]).status.success());
     assert_eq!(settings(), before, "the next run puts back what the killed one left");
 
     let mut stopped = start_and_wait_for_change(&before);

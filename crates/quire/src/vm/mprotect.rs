@@ -40,7 +40,11 @@ impl<P: Platform> Mm<'_, P> {
 
     /// Changes the range up to the first mapping that cannot be changed, or up to the one with which more than
     /// [`COPIES`] are due. Returns where it stopped, and what is reported if it is a refusal.
-    fn protect_part(&self, range: VirtRange, prot: Protection) -> Result<(VirtAddr, Result<(), MmError>), MmError> {
+    fn protect_part(
+        &self,
+        range: VirtRange,
+        prot: Protection,
+    ) -> Result<(VirtAddr, Result<(), MmError>), MmError> {
         let mut space = self.lock();
         let (stop, outcome) = allowed_up_to(&space.tree, range, prot);
         let allowed = VirtRange::new(range.start, stop);

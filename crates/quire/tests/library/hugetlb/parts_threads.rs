@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use hosted::{Backing, Hosted, HostedConfig, Nested, VirtualCpu};
+use hosted::{Hosted, HostedConfig, Nested, VirtualCpu};
 use quire::addr::VirtAddr;
 use quire::cpu::CpuId;
 use quire::error::{FaultError, MmError};
@@ -115,8 +115,7 @@ impl Scene<'_, '_> {
 fn one_gigantic_page_is_collapsed_by_one_and_taken_apart_by_others() {
     let first = seed(fastrand::u64(..));
     println!("QUIRE_SEED={first}");
-    let config = HostedConfig { backing: Backing::Anonymous, huge_pages: true, ..HostedConfig::new(3 * GIB) };
-    let machine = config.with_cpus(3).build().expect("the host refused a machine");
+    let machine = HostedConfig::new(3 * GIB).with_cpus(3).build().expect("the host refused a machine");
     machine.run_on(CpuId(0), || {
         let manager: Manager<'_> =
             MemoryManager::new(&machine, &ranges_of(&machine), &Config::default()).expect("a manager");

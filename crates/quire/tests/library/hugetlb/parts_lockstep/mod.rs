@@ -11,7 +11,7 @@ use std::mem::ManuallyDrop;
 use std::ops::Range;
 
 use fastrand::Rng;
-use hosted::{Backing, HostedConfig, Nested};
+use hosted::{HostedConfig, Nested};
 use quire::addr::VirtAddr;
 use quire::cpu::CpuId;
 use quire::hugetlb::{DescriptorPolicy, HugeSize};
@@ -181,10 +181,7 @@ impl Both<'_, '_, '_> {
 fn lockstep(config: &Config, seed: u64, steps: u32) {
     println!("QUIRE_SEED={seed}, {config:?}");
     let bytes = (POOL[1] + 1) * GIB;
-    // Pages of 1 GiB are cleared again and again: where the host has huge pages, that is quick.
-    let config_of =
-        HostedConfig { backing: Backing::Anonymous, huge_pages: true, ..HostedConfig::new(bytes) };
-    let machine = config_of.with_cpus(SPACES).build().expect("the host refused a machine");
+    let machine = HostedConfig::new(bytes).with_cpus(SPACES).build().expect("the host refused a machine");
     machine.run_on(CpuId(0), || {
         let manager = MemoryManager::new(&machine, &ranges_of(&machine), config).expect("a manager");
         let pools = manager.huge_pools();

@@ -5,7 +5,7 @@ use std::process::Command;
 fn main() {
     println!("cargo::rustc-env=QUIRE_COMMIT={}", commit());
     println!("cargo::rustc-env=QUIRE_RUSTC={}", compiler());
-    println!("cargo::rustc-env=QUIRE_PROFILE={}", std::env::var("PROFILE").unwrap_or_default());
+    println!("cargo::rustc-env=QUIRE_OPT_LEVEL={}", std::env::var("OPT_LEVEL").unwrap_or_default());
     // A new commit moves the reflog, an edit changes the sources: either makes the name stale.
     if let Some(log) = output("git", &["rev-parse", "--git-path", "logs/HEAD"]) {
         println!("cargo::rerun-if-changed={log}");

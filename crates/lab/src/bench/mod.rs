@@ -73,7 +73,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let chosen = choose(&args.names)?;
     // Before anything is measured that could not be written.
     let json = args.json.as_deref().map(Target::named).transpose()?;
-    if !args.smoke && crate::host::machine::is_debug_build() {
+    if !args.smoke && crate::host::machine::is_quick_build() {
         say("quire: built without --release: these figures are not to be compared with anything");
     }
     let scale = if args.smoke { Scale::SMOKE } else { Scale::FULL };

@@ -52,7 +52,7 @@ pub fn run(args: &Args) -> Result<()> {
     let calibration = match &args.load {
         Some(path) => load(path)?,
         None => {
-            if !args.smoke && crate::host::machine::is_debug_build() {
+            if !args.smoke && crate::host::machine::is_quick_build() {
                 say("quire: built without --release: the library's own code is slower, the kernels are not");
             }
             measure(if args.smoke { Effort::SMOKE } else { Effort::FULL })?

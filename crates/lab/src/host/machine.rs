@@ -13,8 +13,8 @@ pub fn commit() -> &'static str {
 }
 
 /// Whether this binary was built without release optimisation, so that its figures say little.
-pub fn is_debug_build() -> bool {
-    env!("QUIRE_PROFILE") != "release"
+pub fn is_quick_build() -> bool {
+    env!("QUIRE_OPT_LEVEL") != "3"
 }
 
 /// CPU, memory, kernel, compiler and settings. A value that the system does not tell is `null`.
@@ -33,7 +33,7 @@ pub fn describe() -> Value {
         "memory_bytes": memory,
         "kernel": read("/proc/sys/kernel/osrelease"),
         "rustc": env!("QUIRE_RUSTC"),
-        "profile": env!("QUIRE_PROFILE"),
+        "opt_level": env!("QUIRE_OPT_LEVEL"),
         "load_at_start": load,
         "thp": transparent_huge_pages(),
     })

@@ -145,7 +145,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let bounds = args.bounds();
     let surveys = args.files.iter().map(|path| survey(path, bounds)).collect::<Result<Vec<_>>>()?;
     let chosen = calibrate::choose(args.calibration.as_deref())?;
-    if !args.check && machine::is_debug_build() {
+    if !args.check && machine::is_quick_build() {
         say("quire: built without --release: these times are not to be compared with anything");
     }
     let (watch, described) = (Stopwatch::new(), machine::describe());

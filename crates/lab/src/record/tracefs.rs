@@ -1,20 +1,25 @@
 //! Finds the kernel's tracepoints: their numbers and where their fields are.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
-use std::{fs, io};
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
 
-use nix::mount::{MsFlags, mount, umount};
+use rustix::fs::{Mode, OFlags, open, openat};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
 use super::RecordError;
 
-const MOUNT_POINT: &str = "/sys/kernel/tracing";
-const DEBUG_MOUNT_POINT: &str = "/sys/kernel/debug/tracing";
+/// Where the kernel's documentation mounts tracefs, and where it appears below a mounted debugfs.
+const MOUNT_POINTS: [&str; 2] = ["/sys/kernel/tracing/events", "/sys/kernel/debug/tracing/events"];
 
-/// A mounted tracefs. Unmounted again on drop if this process mounted it: perf events don't need it once they are open.
+/// The directory of all tracepoints.
 pub(super) struct Tracefs {
-    root: PathBuf,
-    mounted_here: bool,
+    /// Keeps the file system alive: the last descriptor of a mount without a place takes it along, and a mount with a
+    /// place cannot be unmounted while this is open.
+    events: OwnedFd,
+    /// The mount without a place, where this process made one.
+    _mount: Option<OwnedFd>,
 }
 
 /// A tracepoint: its number and its fields.
@@ -32,40 +37,40 @@ pub(super) struct Field {
 }
 
 impl Tracefs {
-    /// Finds tracefs, or mounts it where it belongs.
+    /// Finds a mounted tracefs, or makes a mount that only this process sees. A mount at the usual place would have to
+    /// be unmounted again, while another recorder has just found it there.
     pub(super) fn find() -> Result<Tracefs, RecordError> {
-        for root in [MOUNT_POINT, DEBUG_MOUNT_POINT] {
-            if Path::new(root).join("events").is_dir() {
-                return Ok(Tracefs { root: root.into(), mounted_here: false });
-            }
+        let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let mounted = MOUNT_POINTS.iter().find_map(|path| open(*path, directory, Mode::empty()).ok());
+        if let Some(events) = mounted {
+            return Ok(Tracefs { events, _mount: None });
         }
-        let none: Option<&str> = None;
-        mount(Some("tracefs"), MOUNT_POINT, Some("tracefs"), MsFlags::empty(), none)
-            .map_err(|errno| RecordError::Tracefs { source: errno.into() })?;
-        Ok(Tracefs { root: MOUNT_POINT.into(), mounted_here: true })
+        let mount = || {
+            let context = fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+            fsconfig_create(&context)?;
+            let mount = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+            let events = openat(&mount, "events", directory, Mode::empty())?;
+            Ok(Tracefs { events, _mount: Some(mount) })
+        };
+        mount().map_err(|errno: rustix::io::Errno| RecordError::Tracefs { source: errno.into() })
     }
 
     /// Reads one tracepoint's description.
     pub(super) fn tracepoint(&self, name: &str) -> Result<Tracepoint, RecordError> {
-        let directory = self.root.join("events").join(name);
+        let no_tracepoint = || RecordError::NoTracepoint { name: name.to_owned() };
         let read = |file: &str| {
-            fs::read_to_string(directory.join(file)).map_err(|source| match source.kind() {
-                io::ErrorKind::NotFound => RecordError::NoTracepoint { name: name.to_owned() },
+            self.read(&format!("{name}/{file}")).map_err(|source| match source.kind() {
+                io::ErrorKind::NotFound => no_tracepoint(),
                 _ => RecordError::Tracefs { source },
             })
         };
-        let id = read("id")?;
-        let id = id.trim().parse().map_err(|_| RecordError::NoTracepoint { name: name.to_owned() })?;
+        let id = read("id")?.trim().parse().map_err(|_| no_tracepoint())?;
         Ok(Tracepoint { id, fields: parse_format(&read("format")?) })
     }
-}
 
-impl Drop for Tracefs {
-    fn drop(&mut self) {
-        if self.mounted_here {
-            // It stays mounted if somebody else has begun to use it; that is no error of the recording.
-            let _ = umount(&self.root);
-        }
+    fn read(&self, path: &str) -> io::Result<String> {
+        let file = openat(&self.events, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        io::read_to_string(File::from(file))
     }
 }
 

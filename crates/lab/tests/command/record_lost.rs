@@ -142,3 +142,21 @@ fn rings_of_an_ordinary_user_grow_as_far_as_the_kernel_lets_them() {
     let code = run.end().code();
     assert!(code == Some(3) || run.stderr().contains("run as root"), "{}", run.stderr());
 }
+
+/// Recordings that start and end at the same time once unmounted the tracepoints under each other.
+#[test]
+fn recordings_side_by_side_find_the_tracepoints() {
+    let mounts = || std::fs::read_to_string("/proc/self/mounts").expect("Linux shows its mounts");
+    let before = mounts();
+    for tier in tiers() {
+        for _ in 0..4 {
+            let start = |_| Recording::of_script(&["--quiet", "--tier", tier], "true");
+            let mut runs: Vec<Recording> = (0..8).map(start).collect();
+            for run in &mut runs {
+                assert_eq!(run.end().code(), Some(0), "in tier {tier}: {}", run.stderr());
+            }
+        }
+    }
+    let is_trace = |line: &&str| line.contains(" tracefs ");
+    assert!(mounts().lines().filter(is_trace).eq(before.lines().filter(is_trace)), "a mount is left");
+}

@@ -73,11 +73,12 @@ fn keeping_errno<R>(action: impl FnOnce() -> R) -> R {
 
 extern "C" fn on_step(_signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the host gives a handler with `SA_SIGINFO` what is known of the signal.
-    if unsafe { (*info).si_code } != libc::TRAP_TRACE {
-        return die_of_foreign_trap();
-    }
+    let code = unsafe { (*info).si_code };
     // SAFETY: the host gives a handler with `SA_SIGINFO` the context that it will put back, for it to change.
     let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+    if !is_step(code, registers[libc::REG_EFL as usize]) {
+        return die_of_foreign_trap(code);
+    }
     let goes_on = keeping_errno(|| {
         Task::with(|task| {
             let counted = source::stepped(task);
@@ -89,9 +90,16 @@ extern "C" fn on_step(_signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     }
 }
 
+/// Whether a trap came of the trap flag. Below some hypervisors the debug status register has lost its single-step bit
+/// now and then; Linux calls the exception `TRAP_BRKPT` then, which a breakpoint instruction (`SI_KERNEL`) never is.
+fn is_step(code: c_int, flags: i64) -> bool {
+    code == libc::TRAP_TRACE || code == libc::TRAP_BRKPT && flags & TRAP_FLAG != 0
+}
+
 /// A breakpoint or a debugger's trap, which would have ended the process without this handler.
 #[cold]
-fn die_of_foreign_trap() {
+fn die_of_foreign_trap(code: c_int) {
+    eprintln!("hosted: SIGTRAP with si_code {code}, which no stepping explains");
     let action = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
     // SAFETY: the default action runs nothing of this process.
     let _ = unsafe { sigaction(Signal::SIGTRAP, &action) };

@@ -35,11 +35,11 @@ use crate::pgtable::{Copied, PageTables, Run, Stands, TableSurvey};
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
 use crate::tlb::MmuGather;
-use crate::vm::body::MmBody;
 use crate::vm::fault::leaf_flags;
-use crate::vm::memory::Memory;
-use crate::vm::mm::Space;
-use crate::vm::rss::Counted;
+use crate::vm::space::body::MmBody;
+use crate::vm::space::mm::Space;
+use crate::vm::space::rss::Counted;
+use crate::vm::space::shared::Memory;
 
 /// Frames that are copied without a reschedule point, at most.
 const STRETCH: usize = (CLEAR_STRETCH_BYTES / FRAME_SIZE) as usize;

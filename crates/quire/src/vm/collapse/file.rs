@@ -37,12 +37,12 @@ use crate::pgtable::{Copied, PageTables, Stands, TableSurvey, Zap};
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
 use crate::tlb::MmuGather;
-use crate::vm::body::{FoundBody, MmBody};
 use crate::vm::fault::leaf_flags;
-use crate::vm::memory::Memory;
-use crate::vm::rmap::FoundSpace;
+use crate::vm::mapping::vma::{Vma, VmaFlags};
+use crate::vm::rmap::reverse::FoundSpace;
+use crate::vm::space::body::{FoundBody, MmBody};
+use crate::vm::space::shared::Memory;
 use crate::vm::userfault::UserfaultModes;
-use crate::vm::vma::{Vma, VmaFlags};
 
 /// Frames that are copied without a reschedule point, at most.
 const STRETCH: usize = (CLEAR_STRETCH_BYTES / FRAME_SIZE) as usize;

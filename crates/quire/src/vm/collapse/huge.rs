@@ -20,8 +20,8 @@ use crate::pgtable::Obstacle;
 use crate::platform::Platform;
 use crate::stats::Stat;
 use crate::tlb::MmuGather;
-use crate::vm::mm::{Mm, Space};
-use crate::vm::vma::VmaFlags;
+use crate::vm::mapping::vma::VmaFlags;
+use crate::vm::space::mm::{Mm, Space};
 
 /// How a page of 1 GiB is collapsed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

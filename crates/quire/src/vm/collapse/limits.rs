@@ -6,10 +6,10 @@ use crate::addr::{Order, VirtRange};
 use crate::filemap::{BlockSurvey, FileKind, FileRef};
 use crate::limits::{BLOCK_FRAMES, TABLE_ENTRIES};
 use crate::pgtable::TableSurvey;
-use crate::vm::mm::Space;
-use crate::vm::policy::{FolioPolicy, HugeAdvice};
+use crate::vm::mapping::policy::{FolioPolicy, HugeAdvice};
+use crate::vm::mapping::vma::{Backing, Vma};
+use crate::vm::space::mm::Space;
 use crate::vm::userfault::UserfaultModes;
-use crate::vm::vma::{Backing, Vma};
 
 /// How much of 2 MiB may be what, for the background to collapse them. Names and defaults are Linux's, as files of
 /// `/sys/kernel/mm/transparent_hugepage/khugepaged/`.

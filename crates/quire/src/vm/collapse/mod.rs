@@ -23,12 +23,12 @@ pub use scan::{Collapser, Scanned};
 pub(super) use underused::WhenShort;
 pub use underused::{Splitter, Underused};
 
-use super::madvise::covers;
-use super::mm::Mm;
 use crate::addr::{PageSize, VirtAddr, VirtRange};
 use crate::error::MmError;
 use crate::limits::{BLOCK_SIZE, FRAME_SIZE};
 use crate::platform::Platform;
+use crate::vm::space::mm::Mm;
+use crate::vm::verbs::madvise::covers;
 
 use limits::Terms;
 

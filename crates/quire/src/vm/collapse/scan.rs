@@ -7,8 +7,8 @@ use crate::addr::{VirtAddr, VirtRange};
 use crate::limits::{BLOCK_SIZE, COLLAPSE_SCAN_PAGES, TABLE_ENTRIES};
 use crate::pgtable::{Copied, PageTables, Stands};
 use crate::platform::Platform;
-use crate::vm::body::{FoundBody, MmBody};
-use crate::vm::memory::Memory;
+use crate::vm::space::body::{FoundBody, MmBody};
+use crate::vm::space::shared::Memory;
 
 /// A place in the order of all address spaces, and in one of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

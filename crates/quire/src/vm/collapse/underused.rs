@@ -26,12 +26,12 @@ use crate::rank::Rank;
 use crate::stats::Stat;
 use crate::sync::SpinLock;
 use crate::tlb::{FlushBatch, MmuGather};
-use crate::vm::body::MmBody;
 use crate::vm::fault::leaf_flags;
-use crate::vm::memory::Memory;
-use crate::vm::mm::Space;
-use crate::vm::rss::Counted;
-use crate::vm::vma::{Vma, VmaFlags};
+use crate::vm::mapping::vma::{Vma, VmaFlags};
+use crate::vm::space::body::MmBody;
+use crate::vm::space::mm::Space;
+use crate::vm::space::rss::Counted;
+use crate::vm::space::shared::Memory;
 
 /// Where a search for underused folios is, and what it looks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -10,10 +10,10 @@ use crate::page_alloc::{Contents, Gfp, Origin};
 use crate::pgtable::Lookup;
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
-use crate::vm::forming::{Found, NotBegun, Piece};
-use crate::vm::mm::Mm;
-use crate::vm::policy::OrderSet;
-use crate::vm::vma::Vma;
+use crate::vm::gigantic::forming::{Found, NotBegun, Piece};
+use crate::vm::mapping::policy::OrderSet;
+use crate::vm::mapping::vma::Vma;
+use crate::vm::space::mm::Mm;
 
 /// A folio that was just handed out, all of which is zero.
 struct Zeroed {

@@ -11,8 +11,8 @@ use crate::pgtable::Lookup;
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
 use crate::tlb::MmuGather;
-use crate::vm::mm::{Mm, counted};
-use crate::vm::vma::{Backing, Vma};
+use crate::vm::mapping::vma::{Backing, Vma};
+use crate::vm::space::mm::{Mm, counted};
 
 /// What a leaf has once it may be stored through.
 pub(super) const STORED: EntryFlags =

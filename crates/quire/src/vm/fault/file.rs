@@ -10,9 +10,9 @@ use crate::page_alloc::{Gfp, Origin};
 use crate::pgtable::Lookup;
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
-use crate::vm::mm::Mm;
+use crate::vm::mapping::vma::{Backing, Vma};
+use crate::vm::space::mm::Mm;
 use crate::vm::userfault::UserfaultModes;
-use crate::vm::vma::{Backing, Vma};
 
 impl<P: Platform> Mm<'_, P> {
     pub(super) fn fault_file(

@@ -15,10 +15,10 @@ use crate::pgtable::Lookup;
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
 use crate::tlb::MmuGather;
-use crate::vm::huge_parts::HugePart;
-use crate::vm::mm::Mm;
-use crate::vm::rss::Counted;
-use crate::vm::vma::{Backing, Vma, VmaFlags};
+use crate::vm::hugetlb::parts::HugePart;
+use crate::vm::mapping::vma::{Backing, Vma, VmaFlags};
+use crate::vm::space::mm::Mm;
+use crate::vm::space::rss::Counted;
 
 /// A page of the address space's own that is not mapped yet.
 pub(in crate::vm) struct Own {

@@ -9,10 +9,6 @@ mod stack;
 
 pub(super) use huge::Place;
 
-use super::forming::Formed;
-use super::mm::Mm;
-use super::userfault::Waiting;
-use super::vma::{Vma, VmaAttributes};
 use crate::addr::{Frame, FrameRange, Order, VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags, Protection};
 use crate::error::{FaultError, MapError};
@@ -20,6 +16,10 @@ use crate::limits::{BLOCK_SIZE, RECLAIM_ROUNDS};
 use crate::pgtable::Lookup;
 use crate::platform::Platform;
 use crate::stats::Stat;
+use crate::vm::gigantic::forming::Formed;
+use crate::vm::mapping::vma::{Vma, VmaAttributes};
+use crate::vm::space::mm::Mm;
+use crate::vm::userfault::Waiting;
 
 /// What the access wants to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,7 +80,7 @@ pub(super) enum Step {
     Again,
     /// The last piece of a gigantic folio is done: call [`Mm::end_forming`], holding no lock, and look again.
     Formed(Formed),
-    /// Some of the folio's memory went bad before it was mapped: call [`Memory::lose_marked`](super::memory::Memory), holding no
+    /// Some of the folio's memory went bad before it was mapped: call [`Memory::lose_marked`](crate::vm::space::shared::Memory), holding no
     /// lock, and look again.
     Marked(FrameRange),
     /// The table is shared with another address space: call [`Mm::unshare_at`], holding no lock, and look again.
@@ -88,7 +88,7 @@ pub(super) enum Step {
     /// The pool has no page for a copy of this one, which was promised to the caller: call [`Mm::take_back`], holding no lock,
     /// and look again.
     TakeBack(Frame),
-    /// A handler was told: call [`Contexts::wait`](super::userfault::Contexts::wait), holding no lock, and look again.
+    /// A handler was told: call [`Contexts::wait`](crate::vm::userfault::Contexts::wait), holding no lock, and look again.
     Handler(Waiting),
 }
 

@@ -6,9 +6,9 @@ use crate::error::FaultError;
 use crate::limits::{FRAME_SIZE, STACK_GUARD_BYTES};
 use crate::platform::Platform;
 use crate::vm::edit;
-use crate::vm::mm::{Mm, Space};
+use crate::vm::mapping::vma::VmaFlags;
+use crate::vm::space::mm::{Mm, Space};
 use crate::vm::tree::VmaList;
-use crate::vm::vma::VmaFlags;
 
 impl<P: Platform> Mm<'_, P> {
     /// Extends the mapping above `addr` down to it, if it grows down and the guard gap allows it. The caller holds no

@@ -5,7 +5,7 @@ use super::node::view_of;
 use super::{NOWHERE, Ptr, VmaTree};
 use crate::addr::VirtRange;
 use crate::filemap::ViewPtr;
-use crate::vm::vma::Vma;
+use crate::vm::mapping::vma::Vma;
 
 impl VmaTree {
     /// Remembers that a mapping came or changed its range. Two places are remembered, which is what a move takes; more

@@ -1,8 +1,8 @@
 //! A list of nodes that are in no tree, linked through the nodes themselves.
 
-use super::super::vma::Vma;
 use super::Ptr;
 use super::node::{VmaBox, look};
+use crate::vm::mapping::vma::Vma;
 
 /// Mappings on their way out, first in, first out. The list owns its nodes.
 #[must_use = "forgotten nodes leak their memory and their counts on files"]

@@ -19,7 +19,9 @@
 //!     the largest of the subtree's.
 
 mod changes;
+pub mod edit;
 mod gaps;
+pub mod layout;
 mod list;
 mod node;
 mod validate;
@@ -30,9 +32,9 @@ pub use validate::TreeFault;
 
 type Ptr = crate::avl::Ptr<VmaNode>;
 
-use super::vma::{Vma, VmaAttributes};
 use crate::addr::{VirtAddr, VirtRange};
 use crate::avl::Avl;
+use crate::vm::mapping::vma::{Vma, VmaAttributes};
 
 const NOWHERE: VirtRange = VirtRange { start: VirtAddr(0), end: VirtAddr(0) };
 

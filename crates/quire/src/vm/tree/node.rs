@@ -4,10 +4,10 @@ use core::mem::MaybeUninit;
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 
-use super::super::vma::Vma;
 use super::{Ptr, VmaList};
 use crate::avl::{Links, Node};
 use crate::filemap::{View, ViewPtr};
+use crate::vm::mapping::vma::Vma;
 
 /// What the tree of an address space keeps of one mapping.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use std::vec::Vec;
 use super::*;
 use crate::arch::Protection;
 use crate::limits::STACK_GUARD_BYTES;
-use crate::vm::vma::VmaFlags;
+use crate::vm::mapping::vma::VmaFlags;
 
 /// A random sequence from a seed (Steele, Lea and Flood's SplitMix64).
 pub(crate) struct Random(pub(crate) u64);

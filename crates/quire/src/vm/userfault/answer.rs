@@ -8,8 +8,8 @@ use crate::error::{FaultError, MapError, UserfaultError};
 use crate::limits::POPULATE_FAULTS;
 use crate::platform::Platform;
 use crate::vm::fault::{Step, leaf_flags};
-use crate::vm::mm::{Mm, Space};
-use crate::vm::vma::Vma;
+use crate::vm::mapping::vma::Vma;
+use crate::vm::space::mm::{Mm, Space};
 
 /// How a fault is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

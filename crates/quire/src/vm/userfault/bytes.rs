@@ -7,7 +7,7 @@ use crate::error::AllocError;
 use crate::limits::{FRAME_SIZE, POPULATE_FAULTS};
 use crate::page_alloc::Gfp;
 use crate::platform::Platform;
-use crate::vm::memory::Memory;
+use crate::vm::space::shared::Memory;
 
 /// The bytes of one page.
 pub(super) type PageBytes = [u8; FRAME_SIZE as usize];

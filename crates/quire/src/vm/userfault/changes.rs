@@ -20,10 +20,10 @@ use crate::addr::{VirtAddr, VirtRange};
 use crate::filemap::FileNode;
 use crate::limits::MAX_USERFAULTS;
 use crate::platform::Platform;
-use crate::vm::body::FoundBody;
-use crate::vm::memory::Memory;
-use crate::vm::mm::{Mm, Space};
-use crate::vm::rmap::FoundSpace;
+use crate::vm::rmap::reverse::FoundSpace;
+use crate::vm::space::body::FoundBody;
+use crate::vm::space::mm::{Mm, Space};
+use crate::vm::space::shared::Memory;
 use crate::vm::tree::VmaList;
 
 /// The handlers of some mappings, each once.

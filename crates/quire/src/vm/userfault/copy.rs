@@ -11,8 +11,8 @@ use crate::filemap::FileKind;
 use crate::limits::FRAME_SIZE;
 use crate::page_alloc::Origin;
 use crate::platform::Platform;
-use crate::vm::mm::Mm;
-use crate::vm::vma::{Backing, Vma};
+use crate::vm::mapping::vma::{Backing, Vma};
+use crate::vm::space::mm::Mm;
 
 impl<P: Platform> Mm<'_, P> {
     /// Gives `len` bytes from `addr`, of which nothing is there yet, the contents that `fill` writes: it is called for each page,

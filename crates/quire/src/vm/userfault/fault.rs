@@ -18,9 +18,9 @@ use crate::limits::FRAME_SIZE;
 use crate::pgtable::Lookup;
 use crate::platform::Platform;
 use crate::vm::fault::{Access, Step};
-use crate::vm::memory::Memory;
-use crate::vm::mm::Mm;
-use crate::vm::vma::{Backing, Vma, VmaFlags};
+use crate::vm::mapping::vma::{Backing, Vma, VmaFlags};
+use crate::vm::space::mm::Mm;
+use crate::vm::space::shared::Memory;
 
 /// What a file has at some place.
 pub(super) enum Page {

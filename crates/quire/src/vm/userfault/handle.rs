@@ -9,7 +9,7 @@ use super::reader::{Next, UserfaultInfo};
 use super::registration::Registration;
 use crate::error::TooManyHandlers;
 use crate::platform::Platform;
-use crate::vm::memory::Memory;
+use crate::vm::space::shared::Memory;
 
 /// A handler of faults (Linux: a `userfaultfd`). Any number of threads may read its events at once. When it is closed or dropped,
 /// those who wait for it go on, and get [`FaultError::NoHandler`](crate::error::FaultError::NoHandler), until their ranges are

@@ -15,9 +15,9 @@ use crate::filemap::HugePage;
 use crate::limits::{FRAME_SHIFT, FRAME_SIZE};
 use crate::platform::{Platform, TouchHint};
 use crate::vm::fault::{FaultKind, Place, Step};
-use crate::vm::huge_parts::HugePart;
-use crate::vm::mm::Mm;
-use crate::vm::vma::{Vma, VmaFlags};
+use crate::vm::hugetlb::parts::HugePart;
+use crate::vm::mapping::vma::{Vma, VmaFlags};
+use crate::vm::space::mm::Mm;
 
 impl<P: Platform> Mm<'_, P> {
     /// What `fill` writes: a whole page, or the 4 KiB at `at`. How many bytes. The lock is held for reading.

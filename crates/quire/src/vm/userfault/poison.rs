@@ -6,8 +6,8 @@ use crate::addr::{PageSize, VirtAddr};
 use crate::error::UserfaultError;
 use crate::hugetlb::HugeSize;
 use crate::platform::Platform;
-use crate::vm::mm::Mm;
-use crate::vm::vma::VmaFlags;
+use crate::vm::mapping::vma::VmaFlags;
+use crate::vm::space::mm::Mm;
 
 impl<P: Platform> Mm<'_, P> {
     /// Says of `len` bytes from `addr`, of which nothing is mapped, that they are lost: accesses get

@@ -9,11 +9,11 @@ use crate::error::MmError;
 use crate::filemap::FileKind;
 use crate::limits::FRAME_SIZE;
 use crate::platform::Platform;
-use crate::vm::edit::{self, Spares};
-use crate::vm::hugetlb::check_ends;
-use crate::vm::mm::{Mm, Space, SpaceGuard};
+use crate::vm::hugetlb::mapping::check_ends;
+use crate::vm::mapping::vma::{Backing, Vma, VmaAttributes};
+use crate::vm::space::mm::{Mm, Space, SpaceGuard};
 use crate::vm::tree::VmaList;
-use crate::vm::vma::{Backing, Vma, VmaAttributes};
+use crate::vm::tree::edit::{self, Spares};
 
 impl<P: Platform> Mm<'_, P> {
     /// Has this handler told of faults on `len` bytes from `addr`: what `modes` says, and nothing else. All mappings in the range

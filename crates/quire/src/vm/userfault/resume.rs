@@ -8,8 +8,8 @@ use crate::error::UserfaultError;
 use crate::filemap::FileKind;
 use crate::limits::FRAME_SIZE;
 use crate::platform::Platform;
-use crate::vm::mm::Mm;
-use crate::vm::vma::{Backing, Vma};
+use crate::vm::mapping::vma::{Backing, Vma};
+use crate::vm::space::mm::Mm;
 
 impl<P: Platform> Mm<'_, P> {
     /// Maps the pages that the file has for `len` bytes from `addr`, as they are. Of a file of the pager they are read if they are not

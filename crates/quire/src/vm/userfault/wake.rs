@@ -5,7 +5,7 @@ use super::answer::Answer;
 use crate::addr::VirtAddr;
 use crate::error::UserfaultError;
 use crate::platform::Platform;
-use crate::vm::mm::Mm;
+use crate::vm::space::mm::Mm;
 
 impl<P: Platform> Mm<'_, P> {
     /// Lets every thread go on that waits for a page of `len` bytes from `addr`; one that finds nothing new waits again. As

@@ -8,8 +8,8 @@ use crate::error::UserfaultError;
 use crate::limits::FRAME_SIZE;
 use crate::platform::Platform;
 use crate::tlb::FlushBatch;
-use crate::vm::hugetlb::check_parts;
-use crate::vm::mm::{Mm, Space};
+use crate::vm::hugetlb::mapping::check_parts;
+use crate::vm::space::mm::{Mm, Space};
 
 impl<P: Platform> Mm<'_, P> {
     /// Marks the pages that are mapped in `len` bytes from `addr`, or takes such marks off, which answers those who wait to store. What is

@@ -7,7 +7,7 @@ use crate::addr::VirtAddr;
 use crate::error::UserfaultError;
 use crate::limits::FRAME_SIZE;
 use crate::platform::Platform;
-use crate::vm::mm::Mm;
+use crate::vm::space::mm::Mm;
 
 impl<P: Platform> Mm<'_, P> {
     /// Gives `len` bytes from `addr`, of which nothing is there yet, zeroes: in private memory by the frame of zeroes, which the first

@@ -1,0 +1,78 @@
+//! A handle on a file, for callers of `mmap`.
+
+use core::mem::ManuallyDrop;
+use core::ops::Deref;
+
+use crate::error::MmError;
+use crate::filemap::FileRef;
+use crate::platform::{FileId, Platform};
+use crate::vm::space::shared::Memory;
+
+/// A counted handle on a file's page cache. As long as one is there, or a mapping, pages stay cached; when the last goes,
+/// dirty pages are written back and all are dropped.
+pub struct File<'m, P: Platform> {
+    memory: &'m Memory<'m, P>,
+    file: ManuallyDrop<FileRef>,
+}
+
+impl<'m, P: Platform> File<'m, P> {
+    /// A handle on a file of the machine's pager.
+    ///
+    /// # Errors
+    /// [`MmError::NoMemory`].
+    pub fn open(memory: &'m Memory<'m, P>, file: FileId) -> Result<Self, MmError> {
+        let file = memory.files().open(memory.pages(), file)?;
+        Ok(Self::from_parts(memory, file))
+    }
+
+    /// A handle on fresh nameless memory of `bytes` bytes, for several address spaces to share.
+    ///
+    /// # Errors
+    /// [`MmError::NoMemory`].
+    pub fn nameless(memory: &'m Memory<'m, P>, bytes: u64) -> Result<Self, MmError> {
+        let file = memory.files().nameless(memory.pages(), bytes)?;
+        Ok(Self::from_parts(memory, file))
+    }
+
+    /// A handle of this reference.
+    pub(in crate::vm) fn from_parts(memory: &'m Memory<'m, P>, file: FileRef) -> Self {
+        Self { memory, file: ManuallyDrop::new(file) }
+    }
+
+    pub(in crate::vm) fn memory(&self) -> &'m Memory<'m, P> {
+        self.memory
+    }
+
+    /// Writes dirty pages back now. Mappings lose the right to store to them until the next store. The caller holds no lock.
+    ///
+    /// # Errors
+    /// [`MmError::Io`]; the pages that could not be written stay dirty.
+    pub fn sync(&self) -> Result<(), MmError> {
+        self.memory.sync(self.node())
+    }
+
+    /// How many pages of the file are in memory.
+    pub fn resident(&self) -> u64 {
+        self.memory.files().resident(self.memory.platform(), self.node())
+    }
+
+    /// How many pages are newer than what the pager has.
+    pub fn dirty(&self) -> u64 {
+        self.memory.files().dirty(self.memory.platform(), self.node())
+    }
+}
+
+impl<P: Platform> Deref for File<'_, P> {
+    type Target = FileRef;
+    fn deref(&self) -> &FileRef {
+        &self.file
+    }
+}
+
+impl<P: Platform> Drop for File<'_, P> {
+    fn drop(&mut self) {
+        // SAFETY: the handle is being dropped, so nobody uses the reference after this.
+        let file = unsafe { ManuallyDrop::take(&mut self.file) };
+        self.memory.close(file);
+    }
+}

@@ -1,0 +1,38 @@
+//! Writing a file back while it is mapped.
+#![forbid(unsafe_code)]
+
+use crate::error::MmError;
+use crate::filemap::{FileNode, PageRuns};
+use crate::pgtable::GrantWrite;
+use crate::platform::Platform;
+use crate::tlb::FlushBatch;
+use crate::vm::reclaim::reclaim::without_stores;
+use crate::vm::space::shared::Memory;
+
+impl<P: Platform> Memory<'_, P> {
+    /// Writes the dirty pages of a file back. The caller holds no lock.
+    pub(in crate::vm) fn sync(&self, file: &FileNode) -> Result<(), MmError> {
+        self.files().write_back(self.pages(), file, |runs| self.protect_pages(file, runs))
+    }
+
+    /// Takes the right to store to these pages from every mapping: one flush for each address space. The file is closed, so
+    /// no fault gives it back meanwhile; and where a leaf was just taken out, whoever did it holds the address space until
+    /// it is flushed.
+    fn protect_pages(&self, file: &FileNode, runs: &PageRuns) {
+        self.each_mapper(file, &runs.hull(), |found| {
+            let mut owed = FlushBatch::new();
+            for run in runs.as_slice() {
+                found.each_part(run, |vma, range| {
+                    if !vma.attributes.is_private() {
+                        let rights = without_stores(vma.attributes.protection);
+                        // A large leaf onto pages that are written back allows no stores.
+                        let range = found.between_large(range);
+                        let done = found.tables().protect(range, rights, GrantWrite::Never, &mut owed);
+                        debug_assert_eq!(done, Ok(()), "no large leaf reaches over the ends");
+                    }
+                });
+            }
+            owed.flush(self.pages(), &found.body.context);
+        });
+    }
+}

@@ -1,0 +1,265 @@
+//! Files of huge pages, and the file systems that limit them.
+#![forbid(unsafe_code)]
+
+use core::ops::Range;
+
+use crate::addr::{Frame, FrameRange};
+use crate::arch::EntryFlags;
+use crate::clear::Extent;
+use crate::error::{Cancelled, FaultError, MmError};
+use crate::filemap::{FileKind, FileNode, FileRef, HugePage};
+use crate::hugetlb::{Account, HugeFsError, HugeFsInfo, HugeFsLimits, HugeSize, object_of};
+use crate::pgtable::Zap;
+use crate::platform::{Platform, TouchHint};
+use crate::tlb::MmuGather;
+use crate::vm::file::handle::File;
+use crate::vm::mapping::vma::VmaFlags;
+use crate::vm::rmap::reverse::FoundSpace;
+use crate::vm::space::rss::Counted;
+use crate::vm::space::shared::Memory;
+
+/// A file system of huge pages of one size (Linux: a mount of `hugetlbfs`). When the handle is dropped, its files stay as
+/// long as somebody has them, within its limits.
+pub struct HugeFs<'m, P: Platform> {
+    memory: &'m Memory<'m, P>,
+    size: HugeSize,
+    number: u8,
+}
+
+impl<'m, P: Platform> HugeFs<'m, P> {
+    /// A file system whose files have pages of this size, within these limits.
+    ///
+    /// # Errors
+    /// [`HugeFsError`].
+    pub fn new(memory: &'m Memory<'m, P>, size: HugeSize, limits: HugeFsLimits) -> Result<Self, HugeFsError> {
+        let number = memory.huge().make_fs(memory.pages(), size, limits)?;
+        Ok(Self { memory, size, number })
+    }
+
+    /// A new file of `bytes` bytes, rounded up to pages; it has none of them yet.
+    ///
+    /// # Errors
+    /// [`MmError::NoMemory`]; [`MmError::Overflow`].
+    pub fn create(&self, bytes: u64) -> Result<File<'m, P>, MmError> {
+        File::huge(self.memory, self.size, self.number, bytes)
+    }
+
+    /// Its numbers.
+    pub fn info(&self) -> HugeFsInfo {
+        self.memory.huge().fs_info(self.memory.platform(), self.number)
+    }
+}
+
+impl<P: Platform> Drop for HugeFs<'_, P> {
+    fn drop(&mut self) {
+        self.memory.huge().unmount_fs(self.memory.pages(), self.number);
+    }
+}
+
+impl<'m, P: Platform> File<'m, P> {
+    /// A new file of huge pages, of a file system or of none (Linux: `memfd_create` with `MFD_HUGETLB`).
+    pub(crate) fn huge(
+        memory: &'m Memory<'m, P>,
+        size: HugeSize,
+        fs: u8,
+        bytes: u64,
+    ) -> Result<Self, MmError> {
+        memory.huge_file(size, fs, bytes).map(|file| Self::from_parts(memory, file))
+    }
+}
+
+impl<P: Platform> File<'_, P> {
+    /// How many huge pages the file has, and how many more are promised to it. Looks at each.
+    pub fn huge_pages(&self) -> (u64, u64) {
+        self.memory().files().count_huge_pages(self.memory().platform(), self.node())
+    }
+
+    /// Gives the file's pages in a range of bytes back (Linux: `fallocate` with `FALLOC_FL_PUNCH_HOLE`), promises too: those
+    /// that lie in it whole. Of those that do not, what lies in it becomes zeroes. They are unmapped wherever they are, private copies
+    /// included. The caller holds no lock.
+    ///
+    /// # Errors
+    /// [`MmError::Invalid`] for a file that is not of huge pages, and for an empty range.
+    pub fn punch_hole(&self, bytes: Range<u64>) -> Result<(), MmError> {
+        self.memory().punch_hole(self.node(), bytes)
+    }
+
+    /// Brings the file's pages in a range of bytes in, and makes the file longer if it ends before (Linux: `fallocate`).
+    /// The caller holds no lock.
+    ///
+    /// # Errors
+    /// [`MmError::Invalid`] for a file that is not of huge pages, and for an empty range; [`MmError::NoMemory`] when there are no more pages: those
+    /// before stay.
+    pub fn allocate(&self, bytes: Range<u64>) -> Result<(), MmError> {
+        self.memory().allocate_huge(self.node(), bytes)
+    }
+}
+
+impl<P: Platform> Memory<'_, P> {
+    /// A file of huge pages that nobody knows yet.
+    pub(in crate::vm) fn huge_file(&self, size: HugeSize, fs: u8, bytes: u64) -> Result<FileRef, MmError> {
+        let bytes = bytes.checked_next_multiple_of(size.bytes()).ok_or(MmError::Overflow)?;
+        let file = self.files().huge(self.pages(), size.order(), fs, bytes)?;
+        self.huge().count_fs_files(self.platform(), fs, 1);
+        Ok(file)
+    }
+
+    /// Gives a reference to a file of huge pages back; with the last one its pages go back to the pool.
+    pub(in crate::vm) fn close_huge(&self, file: FileRef) {
+        let Err(file) = file.give_back_unless_last() else { return };
+        let (size, fs) = huge_kind(file.node());
+        self.huge().drop_pages(self.pages(), self.files(), (file.node(), fs), (size, 0..u64::MAX));
+        let closed = self.files().close(self.pages(), file);
+        debug_assert_eq!(closed, Ok(()), "there is nothing to write");
+        self.huge().count_fs_files(self.platform(), fs, -1);
+    }
+
+    /// Gives a file of huge pages another size: pages wholly behind a nearer end go back.
+    pub(in crate::vm) fn resize_huge(&self, file: &FileNode, bytes: u64) -> Result<(), MmError> {
+        let (size, fs) = huge_kind(file);
+        if !bytes.is_multiple_of(size.bytes()) {
+            return Err(MmError::Invalid);
+        }
+        let (end, frames) = (bytes / size.bytes(), size.order().frames());
+        let shorter = bytes < file.size(self.platform());
+        if shorter {
+            self.tell_file_removed(file, &(end * frames..u64::MAX));
+        }
+        let resize = file.resize(self.platform());
+        resize.set_bytes(bytes);
+        resize.cut_off(self.platform(), end * frames);
+        self.unmap_huge_pages(file, &(end * frames..u64::MAX));
+        self.huge().drop_pages(self.pages(), self.files(), (file, fs), (size, end..u64::MAX));
+        drop(resize);
+        if shorter {
+            self.wake_file(file, &(end * frames..u64::MAX));
+        }
+        Ok(())
+    }
+
+    fn punch_hole(&self, file: &FileNode, bytes: Range<u64>) -> Result<(), MmError> {
+        file.huge_order().filter(|_| !bytes.is_empty()).ok_or(MmError::Invalid)?;
+        let (size, fs) = huge_kind(file);
+        let frames = size.order().frames();
+        let whole = bytes.start.div_ceil(size.bytes())..bytes.end / size.bytes();
+        let gone = whole.start * frames..whole.end.max(whole.start) * frames;
+        if !gone.is_empty() {
+            self.tell_file_removed(file, &gone);
+        }
+        let right = file.resize(self.platform());
+        let closed = file.close(self.platform());
+        if whole.start < whole.end {
+            self.unmap_huge_pages(file, &(whole.start * frames..whole.end * frames));
+            self.huge().drop_pages(self.pages(), self.files(), (file, fs), (size, whole.clone()));
+        }
+        // What is left of the range lies in at most two pages.
+        let first = bytes.start..bytes.end.min(whole.start * size.bytes());
+        let last = bytes.start.max(whole.end * size.bytes())..bytes.end;
+        self.clear_in_page(file, size, first.clone());
+        if last.start >= first.end {
+            self.clear_in_page(file, size, last);
+        }
+        drop((closed, right));
+        if !gone.is_empty() {
+            self.wake_file(file, &gone);
+        }
+        Ok(())
+    }
+
+    /// Clears a range of bytes inside one huge page, if it is there. Programs that map it may store to it at the same time.
+    fn clear_in_page(&self, file: &FileNode, size: HugeSize, bytes: Range<u64>) {
+        let page = self.files().huge_page(self.platform(), file, bytes.start / size.bytes());
+        if let Some(HugePage::Present { frame, .. }) = page.filter(|_| bytes.start < bytes.end) {
+            let inside = bytes.start % size.bytes();
+            let inside = inside..inside + (bytes.end - bytes.start);
+            self.files().clear_in_huge_page(self.platform(), frame, inside);
+        }
+    }
+
+    fn allocate_huge(&self, file: &FileNode, bytes: Range<u64>) -> Result<(), MmError> {
+        file.huge_order().filter(|_| !bytes.is_empty()).ok_or(MmError::Invalid)?;
+        let (size, fs) = huge_kind(file);
+        let end = bytes.end.checked_next_multiple_of(size.bytes()).ok_or(MmError::Overflow)?;
+        // Nobody takes pages or promises out meanwhile; faults may fill some in.
+        let right = file.resize(self.platform());
+        for index in bytes.start / size.bytes()..end / size.bytes() {
+            let (_used, _claim) = loop {
+                let used = file.enter();
+                let claim = self.huge().claim(object_of(file), index);
+                match (used, claim) {
+                    (Some(used), Some(claim)) => break (used, claim),
+                    _ => self.platform().relax(),
+                }
+            };
+            let there = self.files().huge_page(self.platform(), file, index);
+            if matches!(there, Some(HugePage::Present { .. })) {
+                continue;
+            }
+            let account = Account { fs, ..Account::default() };
+            let filled = self.fill_huge(file, (size, index), (account, there.is_some()), |frame| {
+                let extent = Extent::new(FrameRange::folio(frame, size.order()), TouchHint::Unknown);
+                self.pages().clear_extent(&extent.part_of(bytes.end - bytes.start))
+            });
+            filled.map_err(|_| MmError::NoMemory)?;
+        }
+        right.set_bytes(file.size(self.platform()).max(end));
+        Ok(())
+    }
+
+    /// Takes a page for a file, promised to it or not, fills it and enters it. The caller has claimed it.
+    pub(in crate::vm) fn fill_huge(
+        &self,
+        file: &FileNode,
+        (size, index): (HugeSize, u64),
+        (account, promised): (Account, bool),
+        fill: impl FnOnce(Frame) -> Result<(), Cancelled>,
+    ) -> Result<Frame, FaultError> {
+        let taken = self.huge().take_for(self.pages(), size, account, promised);
+        let frame = taken.map_err(|_| FaultError::NoHugePage)?;
+        let entered = fill(frame)
+            .map_err(FaultError::from)
+            .and_then(|()| Ok(self.files().put_huge_page(self.pages(), file, index, frame)?));
+        if let Err(error) = entered {
+            self.huge().give_from(self.pages(), size, frame, promised);
+            return Err(error);
+        }
+        Ok(frame)
+    }
+
+    /// Unmaps these pages (of 4 KiB) of a file that nobody can fault on, private ones too, in every address space. First where
+    /// nothing was promised for them: then those that are left go back at once, and their promises hold again.
+    fn unmap_huge_pages(&self, file: &FileNode, pages: &Range<u64>) {
+        for promised in [false, true] {
+            self.each_mapper(file, pages, |found| self.unmap_huge_in(found, pages, promised));
+        }
+    }
+
+    fn unmap_huge_in(&self, found: &FoundSpace<'_, '_, P>, pages: &Range<u64>, promised: bool) {
+        let mut gather = MmuGather::new(self.pages(), &found.body.context);
+        found.each_part(pages, |vma, range| {
+            if vma.attributes.flags.contains(VmaFlags::PROMISED) != promised {
+                return;
+            }
+            found.tables().runs(range, |run| {
+                if promised && run.first.has(EntryFlags::ANON) {
+                    let first = run.first.frame();
+                    (0..run.count).for_each(|at| self.pages().renew_huge(first.add(at * run.size.frames())));
+                }
+            });
+            let done = found.tables().unmap(&Zap::leaves(range), &mut gather);
+            debug_assert_eq!(done, Ok(()), "huge pages are mapped whole");
+            // Large leaves leave busy entries behind, which the next part must not meet.
+            gather.flush();
+        });
+        found.body.add_rss(self.pages(), gather.finish(), Counted::Huge);
+        self.huge().take_returned(self.pages());
+    }
+}
+
+/// The size of a file's huge pages, and the number of its file system.
+fn huge_kind(file: &FileNode) -> (HugeSize, u8) {
+    match file.kind() {
+        FileKind::Huge { order, fs, .. } => (HugeSize::of_order(order).unwrap_or(HugeSize::Size2M), fs),
+        FileKind::Paged(_) | FileKind::Nameless { .. } => (HugeSize::Size2M, 0),
+    }
+}

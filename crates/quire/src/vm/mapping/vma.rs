@@ -1,0 +1,219 @@
+//! One mapping of an address space: a range of addresses that agree in everything.
+#![forbid(unsafe_code)]
+
+use crate::addr::{VirtAddr, VirtRange};
+use crate::arch::Protection;
+use crate::filemap::FileRef;
+use crate::flags::flag_set;
+use crate::hugetlb::{HugeGroup, HugeSize};
+use crate::limits::{FRAME_SHIFT, STACK_GUARD_BYTES};
+
+use crate::vm::mapping::moved::Moved;
+use crate::vm::mapping::policy::{FolioOverride, HugeAdvice};
+use crate::vm::userfault::Registration;
+
+/// Properties of a mapping that are either there or not.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct VmaFlags(u8);
+
+flag_set!(VmaFlags);
+
+impl VmaFlags {
+    /// Stores go to the object and are seen by everybody who maps it; without it they go to private copies.
+    pub const SHARED: Self = Self(1);
+    /// The mapping grows towards lower addresses on a fault just below it (`MAP_GROWSDOWN`).
+    pub const GROWS_DOWN: Self = Self(1 << 1);
+    /// `mlock`: pages are never given up.
+    pub const LOCKED: Self = Self(1 << 2);
+    /// `MLOCK_ONFAULT`: locked pages come when they are touched, not at once.
+    pub const LOCK_ON_FAULT: Self = Self(1 << 3);
+    /// `MAP_NORESERVE`.
+    pub const NO_RESERVE: Self = Self(1 << 4);
+    /// Private huge pages: each of them that this address space has no page of its own for is promised by the pool.
+    pub const PROMISED: Self = Self(1 << 5);
+    /// Shared huge pages: parts of a page may be mapped by themselves (`MADV_SPLIT`).
+    pub const SPLIT: Self = Self(1 << 6);
+}
+
+/// What stands behind a mapping.
+#[derive(PartialEq, Eq, Debug)]
+pub enum Backing {
+    /// Memory of its own that starts as zeroes.
+    Anonymous,
+    /// A file, or the nameless file behind anonymous shared memory.
+    File {
+        /// The file; the mapping holds one count.
+        file: FileRef,
+        /// The file's page, 4096 bytes each, at the mapping's first address.
+        page_offset: u64,
+    },
+}
+
+/// Everything about a mapping but where it is.
+#[derive(PartialEq, Eq, Debug)]
+pub struct VmaAttributes {
+    /// What accesses may do now.
+    pub protection: Protection,
+    /// What `mprotect` may ever allow.
+    pub may: Protection,
+    /// Yes-or-no properties.
+    pub flags: VmaFlags,
+    /// What `madvise` said about large folios.
+    pub advice: HugeAdvice,
+    /// What the mapping says to each folio order.
+    pub folios: FolioOverride,
+    /// How far private pages are from where they were first mapped.
+    pub moved: Moved,
+    /// The group that pays for promised huge pages.
+    pub group: HugeGroup,
+    /// Who answers its faults.
+    pub handler: Registration,
+    /// What stands behind it.
+    pub backing: Backing,
+}
+
+/// A mapping.
+#[derive(PartialEq, Eq, Debug)]
+pub struct Vma {
+    /// Its addresses; never empty.
+    pub range: VirtRange,
+    /// Everything else.
+    pub attributes: VmaAttributes,
+}
+
+impl Backing {
+    /// The same object, `pages` further on; takes one more count on a file. Page offsets wrap, so that a mapping may be
+    /// moved back and forth in steps that no file offset could express.
+    #[must_use]
+    pub fn again(&self, pages: u64) -> Self {
+        match self {
+            Self::Anonymous => Self::Anonymous,
+            Self::File { file, page_offset } => {
+                Self::File { file: file.again(), page_offset: page_offset.wrapping_add(pages) }
+            }
+        }
+    }
+
+    /// Whether `next` carries on where `self` ends, `pages` further on.
+    fn continues(&self, next: &Self, pages: u64) -> bool {
+        match (self, next) {
+            (Self::Anonymous, Self::Anonymous) => true,
+            (Self::File { file, page_offset }, Self::File { file: other, page_offset: offset }) => {
+                file == other && page_offset.wrapping_add(pages) == *offset
+            }
+            _ => false,
+        }
+    }
+}
+
+impl VmaAttributes {
+    /// Private anonymous memory with this protection.
+    pub const fn anonymous(protection: Protection) -> Self {
+        Self {
+            protection,
+            may: Protection::from_bits(7),
+            flags: VmaFlags::NONE,
+            advice: HugeAdvice::None,
+            folios: FolioOverride::INHERIT,
+            moved: Moved::NONE,
+            group: HugeGroup::NONE,
+            handler: Registration::NONE,
+            backing: Backing::Anonymous,
+        }
+    }
+
+    /// A copy for a mapping that starts `pages` further on. Takes one more count on a file.
+    #[must_use]
+    pub fn again(&self, pages: u64) -> Self {
+        Self { backing: self.backing.again(pages), ..*self }
+    }
+
+    /// Whether a mapping with the attributes `next` that starts where one of `pages` pages with `self` ends can be one
+    /// mapping with it: everything agrees, and a file goes on at the right offset.
+    pub fn merges_with(&self, next: &Self, pages: u64) -> bool {
+        self.protection == next.protection
+            && self.may == next.may
+            && self.flags == next.flags
+            && self.advice == next.advice
+            && self.folios == next.folios
+            && self.group == next.group
+            && self.handler == next.handler
+            && self.backing.continues(&next.backing, pages)
+    }
+
+    /// Whether stores go to private pages.
+    #[inline]
+    pub const fn is_private(&self) -> bool {
+        !self.flags.contains(VmaFlags::SHARED)
+    }
+
+    /// Where a private page that is first mapped now, at this address, says that it comes from.
+    #[inline]
+    pub fn origin_of(&self, addr: VirtAddr) -> VirtAddr {
+        self.moved.origin_of(addr)
+    }
+
+    /// The size of its huge pages, if it is a mapping of such.
+    #[inline]
+    pub fn huge_size(&self) -> Option<HugeSize> {
+        match &self.backing {
+            Backing::File { file, .. } => file.node().huge_order().and_then(HugeSize::of_order),
+            Backing::Anonymous => None,
+        }
+    }
+
+    /// The same where no part of a page is mapped by itself.
+    pub fn whole_size(&self) -> Option<HugeSize> {
+        self.huge_size().filter(|_| !self.flags.contains(VmaFlags::SPLIT))
+    }
+
+    /// Whether the memory is the mapping's own, with nothing behind it.
+    #[inline]
+    pub const fn is_anonymous(&self) -> bool {
+        matches!(self.backing, Backing::Anonymous)
+    }
+}
+
+impl Vma {
+    /// A mapping of `range`, which is not empty.
+    pub const fn new(range: VirtRange, attributes: VmaAttributes) -> Self {
+        debug_assert!(!range.is_empty());
+        Self { range, attributes }
+    }
+
+    /// The file's page behind `addr`, which lies in the mapping; `None` for anonymous memory.
+    #[inline]
+    pub const fn file_page(&self, addr: VirtAddr) -> Option<u64> {
+        match &self.attributes.backing {
+            Backing::Anonymous => None,
+            Backing::File { page_offset, .. } => {
+                Some(page_offset.wrapping_add((addr.0 - self.range.start.0) >> FRAME_SHIFT))
+            }
+        }
+    }
+
+    /// Changes the range and, with its start, the page offset: every address that stays keeps its page.
+    pub fn set_range(&mut self, range: VirtRange) {
+        debug_assert!(!range.is_empty());
+        if let Backing::File { page_offset, .. } = &mut self.attributes.backing {
+            *page_offset = page_offset.wrapping_add(range.start.page()).wrapping_sub(self.range.start.page());
+        }
+        self.range = range;
+    }
+
+    /// Whether `next` can be made part of `self`.
+    pub fn merges_with(&self, next: &Self) -> bool {
+        self.range.end == next.range.start
+            && self.attributes.merges_with(&next.attributes, self.range.pages())
+    }
+
+    /// The lowest address that no other mapping may reach: below a stack a gap stays free.
+    #[inline]
+    pub const fn guarded_start(&self) -> VirtAddr {
+        if self.attributes.flags.contains(VmaFlags::GROWS_DOWN) {
+            VirtAddr(self.range.start.0.saturating_sub(STACK_GUARD_BYTES))
+        } else {
+            self.range.start
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! What becomes of memory that went bad.
+
+pub(super) mod lose;

@@ -1,0 +1,359 @@
+//! Moves memory that is in use to other frames, wherever it is mapped.
+//!
+//! # Protocol
+//!
+//! *Anonymous folios.* The folio is set aside first: it is held. So it is not freed, and from then on no leaf of it gains the
+//! right to store, for that is given only to a page that nobody holds and one leaf maps. A leaf that has the right is
+//! therefore the page's only one; where a page has several, nobody can store to it. Each address space of the family is visited
+//! once, in ascending order, under its lock for *writing*: no fault, no walk of a page table and no other visit is on the
+//! way in it. Tables that it shares become its own. Its leaves of the folio are made busy, flushed, copied and filled, up to
+//! [`MOVE_LEAVES`] at a time, with a reschedule point after each stretch of copies: whoever wants the memory meanwhile waits for
+//! the lock, and nobody for a busy leaf. So a page is copied when the first of its leaves is busy: either it is the only
+//! one, then nobody can store any more, or nobody could in the first place. What was copied once is what later leaves map.
+//! In between, some address spaces map the old frames and others the new ones, with the same bytes in both, and a store to
+//! either is a copy as after any fork.
+//!
+//! Nothing is missed, by the argument of [`crate::vm::rmap::reverse`]: a fork holds its parent's lock, and the child's number is larger. A
+//! leaf that a fault was just about to make is missed when the fault has counted it and not yet put it in: then the old
+//! frame keeps its count and stays, which is reported as busy. Whoever reads a page to copy it holds his
+//! address space's lock, and his own leaf keeps the old frame as long.
+//!
+//! *Pages of files.* The file is closed, so that no fault maps any of its pages and nobody has one in hand. The pages become
+//! busy, all their leaves go, and when nobody maps one it is copied and its frame exchanged in the cache. Leaves come back by
+//! faults; where memory is locked they are put back at once. The caller holds no lock, as for all of this.
+//!
+//! (Linux: `mm/migrate.c`, whose markers for faults to wait at are the address space's lock here.)
+#![forbid(unsafe_code)]
+
+use crate::addr::{BlockNumber, Frame, FrameRange, Order, PageSize, VirtRange};
+use crate::clear::Copier;
+use crate::error::{MigrateError, SplitError};
+use crate::filemap::{FileClosed, FileKind, FileNode, MovedPage, PageRuns};
+use crate::limits::{BLOCK_FRAMES, BLOCK_SIZE, CLEAR_STRETCH_BYTES, FRAME_SIZE, MOVE_LEAVES};
+use crate::memmap::FrameMask;
+use crate::page_alloc::{Gfp, Origin};
+use crate::pgtable::{PageTables, Relocation};
+use crate::platform::{Platform, TouchHint};
+use crate::stats::Stat;
+use crate::tlb::MmuGather;
+use crate::vm::fault::leaf_flags;
+use crate::vm::mapping::vma::VmaFlags;
+use crate::vm::rmap::reverse::place_in;
+use crate::vm::space::body::{FoundBody, MmBody};
+use crate::vm::space::mm::Space;
+use crate::vm::space::shared::Memory;
+use crate::vm::userfault::UserfaultModes;
+
+/// Times that a file which is just being used is asked whether it can be closed.
+const CLOSE_TRIES: usize = 64;
+/// Frames that are copied without a reschedule point, at most.
+const STRETCH: usize = (CLEAR_STRETCH_BYTES / FRAME_SIZE) as usize;
+
+/// A folio on its way.
+struct Job<'a, P: Platform> {
+    source: FrameRange,
+    target: Frame,
+    origin: Origin,
+    /// Copies by the kernel for all of it.
+    copier: Copier<'a, P>,
+    /// Which frames of it were copied.
+    copied: FrameMask,
+    /// How many since the last reschedule point.
+    since: usize,
+}
+
+impl<P: Platform> Memory<'_, P> {
+    /// Moves the anonymous folio that starts at `frame`, of order 9 at most, or the page of a file that the frame holds, to
+    /// other frames on the same node if there are some. How many frames became free. The caller holds no lock.
+    ///
+    /// # Errors
+    /// [`MigrateError`]. Whoever maps the memory sees no difference; leaves to pages of a file may be gone until the next
+    /// access.
+    pub fn migrate(&self, frame: Frame) -> Result<u64, MigrateError> {
+        let one = FrameRange::folio(frame, Order::FRAME);
+        let number = frame.block();
+        if self.pages().next_movable(number, frame.index_in_block()) == Some(frame) {
+            return self.move_folio(frame);
+        }
+        if self.pages().memmap().get(number).is_none() || !self.pages().holds_any(one) {
+            return Err(MigrateError::NotMovable);
+        }
+        self.move_cached(one)
+    }
+
+    /// Moves what it can out of these frames, with a reschedule point after each folio; how many frames became free.
+    pub fn move_out(&self, range: FrameRange) -> u64 {
+        let mut moved = 0;
+        for piece in range.by_block() {
+            moved += self.move_block(piece.start.block());
+            if self.platform().is_dying() {
+                return moved;
+            }
+        }
+        if self.pages().holds_any(range) {
+            moved += self.move_cached(range).unwrap_or(0);
+        }
+        moved
+    }
+
+    /// Moves the anonymous folios that start in a block.
+    fn move_block(&self, number: BlockNumber) -> u64 {
+        let (mut from, mut moved) = (0, 0);
+        while let Some(frame) = self.pages().next_movable(number, from) {
+            match self.move_folio(frame) {
+                Ok(freed) => moved += freed,
+                Err(MigrateError::OutOfMemory) => return moved,
+                Err(MigrateError::NotMovable | MigrateError::Busy) => {}
+            }
+            from = frame.index_in_block() + 1;
+            self.platform().reschedule_point();
+            if self.platform().is_dying() {
+                break;
+            }
+        }
+        moved
+    }
+
+    fn move_folio(&self, frame: Frame) -> Result<u64, MigrateError> {
+        let pages = self.pages();
+        let order = pages.set_aside(frame).ok_or(MigrateError::NotMovable)?;
+        let source = FrameRange::folio(frame, order);
+        let gfp = Gfp::USER.on_node(pages.node_of_frame(frame));
+        let (Ok(target), Some(origin)) = (pages.alloc(gfp, order), pages.origin(frame)) else {
+            pages.release(source);
+            return self.move_in_pieces(frame, order);
+        };
+        let room = FrameRange::folio(target, order);
+        // First, since what a held frame is is told by it.
+        pages.set_origin(target, origin);
+        pages.hold(room);
+        let copier = pages.clearer().copier(self.platform(), order.bytes(), TouchHint::Unknown);
+        let mut job = Job { source, target, origin, copier, copied: FrameMask::EMPTY, since: 0 };
+        let done = self.move_everywhere(&mut job);
+        // What was not needed is free again, and what nobody maps any more.
+        pages.release(room);
+        let freed = pages.release(source);
+        if order == Order::BLOCK && pages.has_bad(target) {
+            self.lose_marked(room);
+        }
+        pages.count(Stat::PgmigrateSuccess, freed);
+        pages.count(Stat::PgmigrateFail, source.count - freed);
+        if freed == source.count {
+            pages.count(Stat::ThpMigrationSuccess, u64::from(order == Order::BLOCK));
+            return Ok(freed);
+        }
+        Err(done.err().unwrap_or(MigrateError::Busy))
+    }
+
+    /// Moves a folio frame by frame, when there is none of its size to move to.
+    fn move_in_pieces(&self, frame: Frame, order: Order) -> Result<u64, MigrateError> {
+        if order == Order::FRAME {
+            return Err(MigrateError::OutOfMemory);
+        }
+        let mut freed = self.split_folio(frame, Order::FRAME).map_err(|error| match error {
+            SplitError::NotAFolio => MigrateError::NotMovable,
+            SplitError::InUse => MigrateError::Busy,
+            SplitError::OutOfMemory => MigrateError::OutOfMemory,
+        })?;
+        self.pages().count(Stat::ThpMigrationSplit, 1);
+        let mut failed = None;
+        for at in 0..order.frames() {
+            match self.move_folio(frame.add(at)) {
+                Ok(one) => freed += one,
+                Err(MigrateError::OutOfMemory) => return Err(MigrateError::OutOfMemory),
+                // It was unmapped meanwhile.
+                Err(MigrateError::NotMovable) => {}
+                Err(MigrateError::Busy) => failed = Some(MigrateError::Busy),
+            }
+            self.platform().reschedule_point();
+        }
+        failed.map_or(Ok(freed), Err)
+    }
+
+    /// Visits every address space of the folio's family.
+    fn move_everywhere(&self, job: &mut Job<'_, P>) -> Result<(), MigrateError> {
+        let mut after = 0;
+        while let Some(body) = FoundBody::next_of_family(self, job.origin.family(), after) {
+            after = body.mapper.number();
+            let space = body.space.write(self.platform());
+            self.move_in(&body, &space, job)?;
+        }
+        Ok(())
+    }
+
+    /// Gives an address space's leaves of the folio the new frames. Its lock is held for writing.
+    fn move_in(&self, body: &MmBody, space: &Space, job: &mut Job<'_, P>) -> Result<(), MigrateError> {
+        let tables = PageTables::new(self.pages(), &body.context);
+        let mut batch = [const { None }; MOVE_LEAVES];
+        let (mut at, mut count) = (0, 0);
+        while at < job.source.count {
+            let origin = job.origin.addr().add(at * FRAME_SIZE);
+            let place = place_in(space, &tables, job.source.start.add(at), origin);
+            let step = match place.map(|addr| (addr, tables.lookup(addr))) {
+                None => 1,
+                Some((addr, found)) if found.shared => {
+                    let table = VirtRange::from_len(addr.align_down(BLOCK_SIZE), BLOCK_SIZE);
+                    tables.unshare(table).map_err(|_| MigrateError::OutOfMemory)?;
+                    continue;
+                }
+                Some((addr, found)) => {
+                    let size = found.leaf_size().unwrap_or(PageSize::Size4K);
+                    let leaf = Relocation::new(addr, found.entry, job.target.add(at));
+                    if size == PageSize::Size4K {
+                        batch[count] = Some(leaf);
+                        count += 1;
+                    } else {
+                        self.move_leaves(&tables, size, &mut [Some(leaf)], job)?;
+                    }
+                    size.frames()
+                }
+            };
+            at += step;
+            if count == MOVE_LEAVES || at >= job.source.count && count > 0 {
+                self.move_leaves(&tables, PageSize::Size4K, &mut batch[..count], job)?;
+                count = 0;
+            }
+        }
+        Ok(())
+    }
+
+    fn move_leaves(
+        &self,
+        tables: &PageTables<'_, '_, P>,
+        size: PageSize,
+        leaves: &mut [Option<Relocation>],
+        job: &mut Job<'_, P>,
+    ) -> Result<(), MigrateError> {
+        let mut gather = MmuGather::new(self.pages(), tables.context());
+        let done = tables.relocate(leaves, size, &mut gather, |leaf| self.copy_once(job, leaf.to, size));
+        // As much is resident as was.
+        gather.finish();
+        done.map(|_| ()).map_err(|_| MigrateError::OutOfMemory)
+    }
+
+    /// Copies what a leaf to the new frames from `to` on maps, save what was copied before. The address space's lock is held for
+    /// writing, so nobody waits for the busy leaf, and others may run.
+    fn copy_once(&self, job: &mut Job<'_, P>, to: Frame, size: PageSize) {
+        let first = (to.0 - job.target.0) as usize;
+        let wanted = FrameMask::run(first, size.frames() as usize).without(job.copied);
+        for (start, count) in wanted.runs() {
+            for at in (start..start + count).step_by(STRETCH) {
+                let frames = STRETCH.min(start + count - at);
+                if job.since + frames > STRETCH {
+                    self.platform().reschedule_point();
+                    job.since = 0;
+                }
+                let from = FrameRange::new(job.source.start.add(at as u64), frames as u64);
+                job.copier.copy(from, job.target.add(at as u64));
+                job.since += frames;
+            }
+        }
+        job.copied = job.copied.union(wanted);
+    }
+}
+
+impl<P: Platform> Memory<'_, P> {
+    /// Moves pages of files that are in these frames.
+    fn move_cached(&self, range: FrameRange) -> Result<u64, MigrateError> {
+        let (mut freed, mut failed, mut place) = (0, None, (0, 0));
+        while let Some((file, next)) = self.files().next_of_all(self.platform(), place) {
+            place = next;
+            match self.close_and_move(file.node(), range) {
+                Ok(some) => freed += some,
+                Err(error) => failed = Some(error),
+            }
+            self.close(file);
+            self.platform().reschedule_point();
+        }
+        match failed {
+            None if freed == 0 => Err(MigrateError::NotMovable),
+            Some(error) if freed == 0 || error == MigrateError::OutOfMemory => Err(error),
+            _ => Ok(freed),
+        }
+    }
+
+    fn close_and_move(&self, file: &FileNode, range: FrameRange) -> Result<u64, MigrateError> {
+        if file.huge_order().is_some() {
+            return Ok(0);
+        }
+        for _ in 0..CLOSE_TRIES {
+            match file.try_close() {
+                Some(closed) => return self.move_file(&closed, range),
+                None => self.platform().relax(),
+            }
+        }
+        Err(MigrateError::Busy)
+    }
+
+    fn move_file(&self, file: &FileClosed<'_>, range: FrameRange) -> Result<u64, MigrateError> {
+        let (mut freed, mut failed, mut from) = (0, None, Some(0));
+        while let Some(at) = from.filter(|_| failed != Some(MigrateError::OutOfMemory)) {
+            let (runs, next) = self.files().begin_moving(self.platform(), file, range, at);
+            let locked = self.unmap_to_move(file, &runs);
+            for index in runs.indices() {
+                match self.files().move_page(self.pages(), file, index) {
+                    MovedPage::Gone => freed += 1,
+                    MovedPage::Mapped => failed = failed.or(Some(MigrateError::Busy)),
+                    MovedPage::OutOfMemory => failed = Some(MigrateError::OutOfMemory),
+                }
+            }
+            if locked {
+                self.map_locked(file, &runs);
+            }
+            self.pages().count(Stat::CompactIsolated, runs.indices().count() as u64);
+            from = next;
+        }
+        self.pages().count(Stat::PgmigrateSuccess, freed);
+        self.pages().count(Stat::PgmigrateFail, u64::from(failed.is_some()));
+        failed.map_or(Ok(freed), Err)
+    }
+
+    /// Unmaps pages of a closed file, save where a handler wants to hear of stores; whether some were locked.
+    pub(in crate::vm) fn unmap_to_move(&self, file: &FileClosed<'_>, runs: &PageRuns) -> bool {
+        let mut locked = false;
+        self.each_mapper(file.node(), &runs.hull(), |found| {
+            let mut gather = MmuGather::new(self.pages(), &found.body.context);
+            for run in runs.as_slice() {
+                found.each_part(run, |vma, range| {
+                    locked |= vma.attributes.flags.contains(VmaFlags::LOCKED);
+                    found.unmap_plain(vma, range, &mut gather);
+                });
+            }
+            found.body.add_rss(self.pages(), gather.finish(), file.node().kind().into());
+        });
+        locked
+    }
+
+    /// Maps pages of a closed file again where they are locked.
+    pub(in crate::vm) fn map_locked(&self, file: &FileClosed<'_>, runs: &PageRuns) {
+        let kind = file.node().kind();
+        let nameless = matches!(kind, FileKind::Nameless { .. });
+        self.each_mapper(file.node(), &runs.hull(), |found| {
+            let mut mapped = 0;
+            for run in runs.as_slice() {
+                found.each_part(run, |vma, range| {
+                    let flags = vma.attributes.flags;
+                    // Where a handler hears of what is not mapped, it does of this.
+                    let told = vma.attributes.handler.catches(UserfaultModes::MINOR);
+                    if told || !flags.contains(VmaFlags::LOCKED) || flags.contains(VmaFlags::LOCK_ON_FAULT) {
+                        return;
+                    }
+                    let bits = leaf_flags(&vma.attributes, nameless && !vma.attributes.is_private());
+                    for page in 0..range.pages() {
+                        let addr = range.start.add(page * FRAME_SIZE);
+                        let frame = vma
+                            .file_page(addr)
+                            .and_then(|index| self.files().frame_of(self.platform(), file, index));
+                        let Some(frame) = frame else { continue };
+                        let frames = FrameRange::folio(frame, Order::FRAME);
+                        mapped += found.tables().map_where_empty(addr, frames, bits).unwrap_or(0);
+                    }
+                });
+            }
+            found.body.rss.add_as(self.platform(), kind.into(), mapped as i64);
+            self.pages().change(Stat::NrMapped, mapped as i64);
+        });
+    }
+}
+
+const _: () = assert!(BLOCK_FRAMES as u64 * FRAME_SIZE == BLOCK_SIZE);

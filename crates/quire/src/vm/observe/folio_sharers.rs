@@ -1,0 +1,181 @@
+//! Who maps a folio: how many address spaces, and whether one of them alone.
+//!
+//! # How an address space knows that nobody else maps a folio
+//!
+//! The folio's map count is the number of leaves that map any of it, in whatever way leaves are counted. The address space knows where it
+//! can map the folio: a page of a file wherever it has mapped that part of the file, an anonymous page where it was first
+//! mapped, or as far from there as the mapping was moved. So it counts its own leaves there, and compares. It holds its lock
+//! for writing, so its own leaves stay as they are; and whoever else maps the folio counts before the leaf is there, and counts down
+//! after the leaf was flushed. Hence one leaf elsewhere, at the moment at which the map count is read, makes the count
+//! larger than ours. A leaf in a table that `fork` shared is one leaf of several address spaces: if one of ours is in
+//! such a table, others map the folio. Nothing is remembered from one mapper to the next, so it does not matter how many there were,
+//! and in which order they left.
+//!
+//! (Linux has two places for a number and a count in each large folio, which is exact as long as no third address space ever
+//! mapped it beside them: Hildenbrand, "mm: MM owner tracking for large folios" (2025).)
+#![forbid(unsafe_code)]
+
+use crate::addr::{Frame, FrameRange, VirtAddr, VirtRange};
+use crate::arch::EntryFlags;
+use crate::limits::FRAME_SHIFT;
+use crate::page_alloc::Origin;
+use crate::pgtable::{Leaf, PageTables};
+use crate::platform::Platform;
+use crate::vm::mapping::moved::Moved;
+use crate::vm::mapping::vma::{Backing, Vma};
+use crate::vm::rmap::reverse::FoundSpace;
+use crate::vm::space::body::{FoundBody, MmBody};
+use crate::vm::space::mm::{Mm, Space};
+use crate::vm::space::shared::Memory;
+
+/// Leaves of an address space that map a folio.
+#[derive(Clone, Copy, Default)]
+struct Own {
+    leaves: u64,
+    /// Whether one of them stands in a table that others reach.
+    shared: bool,
+}
+
+impl Own {
+    /// Counts the leaves in the range that map one of these frames.
+    fn count<P: Platform>(
+        &mut self,
+        tables: &PageTables<'_, '_, P>,
+        range: VirtRange,
+        folio: FrameRange,
+        kind: EntryFlags,
+    ) {
+        tables.leaves(range, |leaf| {
+            if maps_any(&leaf, folio) && leaf.entry.flags().intersection(EntryFlags::ANON) == kind {
+                self.leaves += 1;
+                self.shared |= leaf.spaces > 1;
+            }
+            true
+        });
+    }
+}
+
+fn maps_any(leaf: &Leaf, folio: FrameRange) -> bool {
+    let first = leaf.entry.frame();
+    let end = first.0 + leaf.size.frames();
+    !leaf.entry.has(EntryFlags::SPECIAL) && first.0 < folio.end().0 && folio.start.0 < end
+}
+
+impl<P: Platform> Mm<'_, P> {
+    /// Whether this address space alone maps the folio, some of which it maps at `addr`: however often, and whatever part of it
+    /// (Linux: the opposite of `folio_maybe_mapped_shared`). `None` where nothing is mapped, or zeroes that nobody counts, and where
+    /// the folio changes as fast as it is looked at. Of the
+    /// page alone that is at the address, [`Self::mapped`] says how often it is mapped.
+    ///
+    /// Never `Some(true)` while another address space maps any of it; of a folio of several blocks each block at one moment of the call, so
+    /// others that map and unmap parts of it meanwhile may be missed. `Some(false)` also while somebody who has just unmapped it has not
+    /// counted yet. Takes the address-space lock for writing; the caller holds none. A look at each leaf of its own, and at the
+    /// folio's counts ([`PageAllocator::folio_maps`](crate::page_alloc::PageAllocator::folio_maps)).
+    pub fn maps_exclusively(&self, addr: VirtAddr) -> Option<bool> {
+        let space = self.lock();
+        let tables = self.tables();
+        let found = space.layout.user.contains(addr).then(|| tables.lookup(addr))?;
+        let size = found.leaf_size().filter(|_| !found.entry.has(EntryFlags::SPECIAL))?;
+        let frame = found.entry.frame().add((addr.0 & (size.bytes() - 1)) >> FRAME_SHIFT);
+        let mut folio = self.memory.pages().folio_maps(frame)?.folio;
+        loop {
+            let own = if found.entry.has(EntryFlags::ANON) {
+                let origin = self.memory.pages().origin(folio.start)?;
+                anonymous(&space, &tables, folio, origin)
+            } else {
+                self.of_file(&space, space.tree.find(addr)?, addr, frame, folio)
+            };
+            // After our own, which stay. Only the folio may have come apart meanwhile.
+            let maps = self.memory.pages().folio_maps(frame)?;
+            if maps.folio == folio {
+                return Some(!own.shared && own.leaves == maps.mapcount);
+            }
+            folio = maps.folio;
+        }
+    }
+
+    /// Our leaves of a folio of the file that a mapping shows at `addr`, where `frame` of it is.
+    fn of_file(&self, space: &Space, vma: &Vma, addr: VirtAddr, frame: Frame, folio: FrameRange) -> Own {
+        let mut own = Own::default();
+        let Backing::File { file, page_offset } = &vma.attributes.backing else { return own };
+        let page = page_offset + ((addr.0 - vma.range.start.0) >> FRAME_SHIFT);
+        let first = page.saturating_sub(frame.0 - folio.start.0);
+        let pages = first..first + folio.count;
+        let found = FoundSpace::new(self.memory, self.body(), space, file.node());
+        found.each_part(&pages, |_, range| own.count(&self.tables(), range, folio, EntryFlags::NONE));
+        own
+    }
+}
+
+/// Leaves of an anonymous folio that comes from `origin`, in an address space whose lock is held.
+fn anonymous<P: Platform>(
+    space: &Space,
+    tables: &PageTables<'_, '_, P>,
+    folio: FrameRange,
+    origin: Origin,
+) -> Own {
+    let mut own = Own::default();
+    let bytes = folio.count << FRAME_SHIFT;
+    let there = VirtRange::from_len(origin.addr(), bytes).intersect(space.layout.user);
+    let mut count = |range: VirtRange| own.count(tables, range, folio, EntryFlags::ANON);
+    let moved = |vma: &Vma| vma.attributes.moved != Moved::NONE;
+    for vma in space.tree.overlapping(there).filter(|vma| !moved(vma)) {
+        count(vma.range.intersect(there));
+    }
+    for vma in space.tree.iter().filter(|vma| space.moved && moved(vma)) {
+        match vma.attributes.moved.place_of(origin.addr()) {
+            Some(at) => count(VirtRange::from_len(at, bytes).intersect(vma.range)),
+            None => count(vma.range),
+        }
+    }
+    own
+}
+
+impl<P: Platform> Memory<'_, P> {
+    /// How many address spaces map the folio in use around a frame, or any part of it; `None` where there is none. Exact while
+    /// nobody maps, unmaps or moves any of it; otherwise each address space as it was when it was visited. The caller holds no lock.
+    ///
+    /// A visit of each address space of the family for anonymous memory. Nothing leads from a page to its file: of a page that more than one
+    /// leaf maps, each leaf of a file is looked at, in every address space. [`Mm::maps_exclusively`] is what to ask often.
+    pub fn folio_spaces(&self, frame: Frame) -> Option<u64> {
+        let pages = self.pages();
+        let maps = pages.folio_maps(frame)?;
+        let folio = maps.folio;
+        let of_file = pages.is_held(folio.start) && pages.is_of_file(folio.start);
+        if maps.mapcount == 0 || of_file && maps.mapcount == 1 {
+            // No table with a page of a file is shared.
+            return Some(maps.mapcount);
+        }
+        let (mut spaces, mut place) = (0, (0, 0));
+        let origin = if of_file { None } else { Some(pages.origin(folio.start)?) };
+        while let Some(body) = match origin {
+            None => FoundBody::next_of_all(self, place).map(|(body, next)| {
+                place = next;
+                body
+            }),
+            Some(origin) => FoundBody::next_of_family(self, origin.family(), place.1),
+        } {
+            place.1 = body.mapper.number();
+            spaces += u64::from(self.maps_folio(&body, folio, origin));
+        }
+        Some(spaces)
+    }
+
+    /// Whether an address space maps any of a folio, which is a file's or comes from somewhere.
+    fn maps_folio(&self, body: &MmBody, folio: FrameRange, origin: Option<Origin>) -> bool {
+        let space = body.space.read(self.platform());
+        let tables = PageTables::new(self.pages(), &body.context);
+        let Some(origin) = origin else {
+            let of_file = |vma: &&Vma| matches!(vma.attributes.backing, Backing::File { .. });
+            return space.tree.iter().filter(of_file).any(|vma| {
+                let mut found = false;
+                tables.leaves(vma.range, |leaf| {
+                    found = maps_any(&leaf, folio) && !leaf.entry.has(EntryFlags::ANON);
+                    !found
+                });
+                found
+            });
+        };
+        anonymous(&space, &tables, folio, origin).leaves > 0
+    }
+}

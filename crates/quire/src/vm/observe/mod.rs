@@ -1,0 +1,12 @@
+//! What callers see of address spaces: mappings, leaves, shares, flags, counts, translations, and stores since a moment.
+
+pub(super) mod folio_sharers;
+pub(super) mod info;
+pub(super) mod mapped;
+pub(super) mod page_counts;
+pub(super) mod page_flags;
+pub(super) mod pagemap;
+pub(super) mod secondary;
+pub(super) mod smaps;
+pub(super) mod track;
+pub(super) mod translate;

@@ -1,0 +1,56 @@
+//! How many address spaces map each frame: what `/proc/kpagecount` says.
+#![forbid(unsafe_code)]
+
+use crate::addr::{Frame, FrameRange};
+use crate::platform::Platform;
+use crate::vm::space::shared::Memory;
+use crate::vm::verbs::fork::ForkStrategy;
+
+impl<P: Platform> Memory<'_, P> {
+    /// Shows how often each of these frames is mapped, in ascending order, runs that are mapped as often together. The number of
+    /// leaves that map it; where `fork` shares tables, that of the address spaces that map it (see [`Mm::mapped`](crate::vm::Mm::mapped)), which costs a visit of each of its
+    /// family for an anonymous frame that leaves of 4 KiB map. The caller holds no lock.
+    pub fn page_counts(&self, frames: FrameRange, mut show: impl FnMut(FrameRange, u64)) {
+        let shares = self.fork_strategy() == ForkStrategy::Share;
+        let mut open: Option<(FrameRange, u64)> = None;
+        let mut at = frames.start;
+        while at < frames.end() {
+            let group = self.pages().count_group(at);
+            let end =
+                group.map_or(Frame(at.0 / 512 * 512 + 512), |group| group.frames.end()).min(frames.end());
+            while at < end {
+                let (mut count, mut run) = (0, end.0 - at.0);
+                if let Some(group) = &group {
+                    count = group.leaves(at);
+                    let alike = |&frame: &u64| group.leaves(Frame(frame)) == count;
+                    run = 1 + (at.0 + 1..end.0).take_while(alike).count() as u64;
+                    if shares && group.small(at) > 0 && !(group.is_held(at) && self.pages().is_of_file(at)) {
+                        (count, run) = (self.spaces_of(at).max(count), 1);
+                    }
+                }
+                match &mut open {
+                    Some((frames, same)) if *same == count => frames.count += run,
+                    _ => {
+                        if let Some((frames, count)) = open.replace((FrameRange::new(at, run), count)) {
+                            show(frames, count);
+                        }
+                    }
+                }
+                at = at.add(run);
+            }
+            self.platform().reschedule_point();
+        }
+        if let Some((frames, count)) = open {
+            show(frames, count);
+        }
+    }
+
+    /// How many address spaces map an anonymous frame.
+    fn spaces_of(&self, frame: Frame) -> u64 {
+        let mut found = [0];
+        if let Some(origin) = self.pages().origin(frame) {
+            self.count_spaces(origin.family(), &[Some(frame)], &mut found);
+        }
+        found[0]
+    }
+}

@@ -1,0 +1,204 @@
+//! How much of memory an address space uses, and how much of that it shares: what `/proc/PID/smaps` says.
+//!
+//! Source: Linux, `Documentation/filesystems/proc.rst` (smaps).
+#![forbid(unsafe_code)]
+
+use core::ops::AddAssign;
+
+use crate::addr::{PageSize, VirtAddr, VirtRange};
+use crate::arch::EntryFlags;
+use crate::filemap::FileKind;
+use crate::limits::FRAME_SIZE;
+use crate::platform::Platform;
+use crate::vm::mapping::vma::VmaFlags;
+use crate::vm::observe::info::VmaInfo;
+use crate::vm::observe::mapped::Mapped;
+use crate::vm::space::mm::Mm;
+
+/// How much is mapped, in bytes unless it is said otherwise. Huge pages of pools count in the rows that say so and nowhere else, as
+/// with Linux; the zero frame counts nowhere.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Usage {
+    /// All (`Rss`).
+    pub rss: u64,
+    /// Each page divided by the number of times that it is mapped (`Pss`), in 1/4096 of a byte, rounded down for each page.
+    pub pss: u64,
+    /// Mapped more than once, and not stored through this mapping's leaf (`Shared_Clean`).
+    pub shared_clean: u64,
+    /// Mapped more than once, and stored through it (`Shared_Dirty`).
+    pub shared_dirty: u64,
+    /// Mapped here alone, and not stored through (`Private_Clean`).
+    pub private_clean: u64,
+    /// Mapped here alone, and stored through (`Private_Dirty`).
+    pub private_dirty: u64,
+    /// Marked as accessed (`Referenced`).
+    pub referenced: u64,
+    /// No page of a file (`Anonymous`).
+    pub anonymous: u64,
+    /// Freed lazily, and not stored to since (`LazyFree`).
+    pub lazy_free: u64,
+    /// Anonymous, and mapped by a leaf of 2 MiB or more (`AnonHugePages`).
+    pub anon_huge: u64,
+    /// Nameless memory that a leaf of 2 MiB maps (`ShmemPmdMapped`).
+    pub shmem_large: u64,
+    /// Pages of files that a leaf of 2 MiB maps (`FilePmdMapped`).
+    pub file_large: u64,
+    /// Huge pages mapped more than once (`Shared_Hugetlb`).
+    pub shared_hugetlb: u64,
+    /// Huge pages mapped here alone (`Private_Hugetlb`).
+    pub private_hugetlb: u64,
+    /// As `pss`, of huge pages.
+    pub hugetlb_pss: u64,
+    /// Mapped by leaves of 4 KiB, 2 MiB and 1 GiB, huge pages left out.
+    pub by_size: [u64; 3],
+    /// Huge pages mapped by leaves of 4 KiB, 2 MiB and 1 GiB.
+    pub hugetlb_by_size: [u64; 3],
+    /// `pss` of what is locked (`Locked`).
+    pub locked: u64,
+}
+
+/// The bits behind the point of a proportional share.
+const SHARE_BITS: u32 = 12;
+
+impl Usage {
+    /// What this address space alone maps (`USS`): what its end would free.
+    pub const fn uss(&self) -> u64 {
+        self.private_clean + self.private_dirty
+    }
+
+    /// The proportional share in whole bytes.
+    pub const fn pss_bytes(&self) -> u64 {
+        self.pss >> SHARE_BITS
+    }
+
+    /// The rows of `/proc/PID/smaps` that apply, in its order: name and KiB.
+    pub fn lines(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+        [
+            ("Rss", self.rss),
+            ("Pss", self.pss_bytes()),
+            ("Shared_Clean", self.shared_clean),
+            ("Shared_Dirty", self.shared_dirty),
+            ("Private_Clean", self.private_clean),
+            ("Private_Dirty", self.private_dirty),
+            ("Referenced", self.referenced),
+            ("Anonymous", self.anonymous),
+            ("LazyFree", self.lazy_free),
+            ("AnonHugePages", self.anon_huge),
+            ("ShmemPmdMapped", self.shmem_large),
+            ("FilePmdMapped", self.file_large),
+            ("Shared_Hugetlb", self.shared_hugetlb),
+            ("Private_Hugetlb", self.private_hugetlb),
+            ("Locked", self.locked >> SHARE_BITS),
+        ]
+        .into_iter()
+        .map(|(name, bytes)| (name, bytes / 1024))
+    }
+
+    fn add_huge(&mut self, pages: &Mapped, bytes: u64) {
+        let row = if pages.spaces > 1 { &mut self.shared_hugetlb } else { &mut self.private_hugetlb };
+        *row += bytes;
+        self.hugetlb_pss += share(pages);
+        self.hugetlb_by_size[pages.size as usize] += bytes;
+    }
+
+    fn add(&mut self, pages: &Mapped, bytes: u64, nameless: bool, locked: bool) {
+        let dirty = pages.has(EntryFlags::DIRTY);
+        let row = match (pages.spaces > 1, dirty) {
+            (true, true) => &mut self.shared_dirty,
+            (true, false) => &mut self.shared_clean,
+            (false, true) => &mut self.private_dirty,
+            (false, false) => &mut self.private_clean,
+        };
+        *row += bytes;
+        self.rss += bytes;
+        self.pss += share(pages);
+        self.by_size[pages.size as usize] += bytes;
+        let (anon, large) = (pages.has(EntryFlags::ANON), pages.size != PageSize::Size4K);
+        let rows = [
+            (&mut self.referenced, pages.has(EntryFlags::ACCESSED)),
+            (&mut self.anonymous, anon),
+            (&mut self.lazy_free, pages.has(EntryFlags::LAZY_FREE) && !dirty),
+            (&mut self.anon_huge, anon && large),
+            (&mut self.shmem_large, !anon && large && nameless),
+            (&mut self.file_large, !anon && large && !nameless),
+        ];
+        rows.into_iter().filter(|(_, applies)| *applies).for_each(|(row, _)| *row += bytes);
+        if locked {
+            self.locked += share(pages);
+        }
+    }
+}
+
+/// The proportional share of pages that are mapped alike.
+fn share(pages: &Mapped) -> u64 {
+    pages.frames.count * ((FRAME_SIZE << SHARE_BITS) / pages.spaces.max(1))
+}
+
+impl AddAssign for Usage {
+    fn add_assign(&mut self, other: Self) {
+        let Self { by_size, hugetlb_by_size, .. } = other;
+        for (sum, more) in self.by_size.iter_mut().zip(by_size) {
+            *sum += more;
+        }
+        for (sum, more) in self.hugetlb_by_size.iter_mut().zip(hugetlb_by_size) {
+            *sum += more;
+        }
+        self.rss += other.rss;
+        self.pss += other.pss;
+        self.shared_clean += other.shared_clean;
+        self.shared_dirty += other.shared_dirty;
+        self.private_clean += other.private_clean;
+        self.private_dirty += other.private_dirty;
+        self.referenced += other.referenced;
+        self.anonymous += other.anonymous;
+        self.lazy_free += other.lazy_free;
+        self.anon_huge += other.anon_huge;
+        self.shmem_large += other.shmem_large;
+        self.file_large += other.file_large;
+        self.shared_hugetlb += other.shared_hugetlb;
+        self.private_hugetlb += other.private_hugetlb;
+        self.hugetlb_pss += other.hugetlb_pss;
+        self.locked += other.locked;
+    }
+}
+
+impl<P: Platform> Mm<'_, P> {
+    /// Shows every mapping that has a part in the range, in ascending order, and how much of that part is in memory. Exact while nobody
+    /// changes mappings ([`Self::mapped`]). Holds no lock while it shows; the caller holds none, either.
+    pub fn smaps(&self, range: VirtRange, mut show: impl FnMut(&VmaInfo, &Usage)) {
+        let mut at = range.start;
+        while let Some(vma) = self.mapping_in(VirtRange { start: at, end: range.end.max(at) }) {
+            let mut usage = Usage::default();
+            let huge = matches!(vma.file, Some((FileKind::Huge { .. }, _)));
+            let nameless = matches!(vma.file, Some((FileKind::Nameless { .. }, _)));
+            let locked = vma.flags.contains(VmaFlags::LOCKED);
+            self.mapped(vma.range.intersect(range), |pages| {
+                let bytes = pages.frames.count * FRAME_SIZE;
+                if huge {
+                    usage.add_huge(pages, bytes);
+                } else if !pages.has(EntryFlags::SPECIAL) {
+                    usage.add(pages, bytes, nameless, locked);
+                }
+            });
+            show(&vma, &usage);
+            at = vma.range.end;
+        }
+    }
+
+    /// How much of a range is in memory: the sum of [`Self::smaps`] over its mappings, what `/proc/PID/smaps_rollup` says of all.
+    pub fn usage(&self, range: VirtRange) -> Usage {
+        let mut sum = Usage::default();
+        self.smaps(range, |_, usage| sum += *usage);
+        sum
+    }
+
+    /// How much of all of the address space is in memory.
+    pub fn usage_of_all(&self) -> Usage {
+        self.usage(VirtRange::new(VirtAddr(0), self.context().mode().user_range().end))
+    }
+
+    fn mapping_in(&self, range: VirtRange) -> Option<VmaInfo> {
+        let space = self.space.read(self.memory.platform());
+        if range.is_empty() { None } else { space.tree.first_in(range).map(VmaInfo::from) }
+    }
+}

@@ -1,0 +1,176 @@
+//! Making room when memory is out: page cache that can be read again, then memory that was freed lazily.
+#![forbid(unsafe_code)]
+
+use crate::addr::{PageSize, VirtAddr, VirtRange};
+use crate::arch::{EntryFlags, Protection};
+use crate::filemap::{FileClosed, FileNode, PageRuns};
+use crate::limits::LOCK_HOLD_FRAMES;
+use crate::pgtable::{GrantWrite, Zap};
+use crate::platform::Platform;
+use crate::stats::Stat;
+use crate::tlb::{FlushBatch, MmuGather};
+use crate::vm::mapping::vma::VmaFlags;
+use crate::vm::space::mm::{Mm, Space};
+use crate::vm::space::rss::Counted;
+use crate::vm::space::shared::{Memory, RECLAIM_FRAMES};
+
+/// Runs of lazily freed pages that one round looks at.
+const RUNS: usize = 32;
+
+impl<P: Platform> Memory<'_, P> {
+    /// Gives up what can be had again, the cheapest first: page cache that nobody maps, frames of large folios that nobody
+    /// maps, pieces of folios of 1 GiB that nobody has touched yet, page cache that is mapped, and zeroes in underused folios, if such are to be split. How many frames became free. The caller holds no lock.
+    pub fn reclaim_all(&self) -> u64 {
+        let mut freed = self.reclaim();
+        if freed == 0 {
+            freed = self.pages().split_deferred(RECLAIM_FRAMES);
+        }
+        if freed == 0 {
+            freed = self.forgo_all();
+        }
+        if freed == 0 {
+            freed = self.reclaim_mapped();
+        }
+        if freed == 0 {
+            freed = self.reclaim_underused();
+        }
+        freed
+    }
+
+    /// Unmaps clean pages of files wherever they are mapped, and drops them. How many frames became free.
+    fn reclaim_mapped(&self) -> u64 {
+        let (mut freed, mut place) = (0, (0, 0));
+        while freed < RECLAIM_FRAMES
+            && let Some((file, next)) = self.files().next_file(self.platform(), place)
+        {
+            place = next;
+            if !file.node().is_collapsing()
+                && let Some(closed) = file.node().try_close()
+            {
+                freed += self.reclaim_file(&closed, RECLAIM_FRAMES - freed);
+            }
+            self.close(file);
+        }
+        self.pages().count(Stat::PgstealFile, freed);
+        freed
+    }
+
+    fn reclaim_file(&self, file: &FileClosed<'_>, wanted: u64) -> u64 {
+        let (mut freed, mut from) = (0, Some(0));
+        while freed < wanted
+            && let Some(at) = from
+        {
+            let (runs, next) = self.files().clean_runs(self.platform(), file, at);
+            self.unmap_clean(file.node(), &runs);
+            freed += self.files().drop_runs(self.pages(), file, &runs);
+            from = next;
+        }
+        freed
+    }
+
+    /// Unmaps pages of a file that is closed, save where they are locked: one flush for each address space. Private copies
+    /// stay; while the file is closed, no page becomes one.
+    fn unmap_clean(&self, file: &FileNode, runs: &PageRuns) {
+        self.each_mapper(file, &runs.hull(), |found| {
+            let mut gather = MmuGather::new(self.pages(), &found.body.context);
+            for run in runs.as_slice() {
+                found.each_part(run, |vma, range| {
+                    if !vma.attributes.flags.contains(VmaFlags::LOCKED) {
+                        found.unmap_cached(vma, range, &mut gather);
+                    }
+                });
+            }
+            let change = gather.finish();
+            found.body.add_rss(self.pages(), change, Counted::File);
+            self.pages().count(Stat::PgscanFile, change.file.unsigned_abs());
+        });
+    }
+}
+
+impl<P: Platform> Mm<'_, P> {
+    /// Gives up what can be had again. How many frames became free; zero when there is nothing left to give up. The
+    /// caller holds no lock.
+    pub(in crate::vm) fn make_room(&self) -> u64 {
+        let first = self.memory.reclaim_all();
+        if first > 0 { first } else { self.drop_lazily_freed() }
+    }
+
+    /// Drops pages of this address space that were freed by `MADV_FREE` and not stored to since.
+    fn drop_lazily_freed(&self) -> u64 {
+        let space = self.lock();
+        let (runs, count) = self.lazy_runs(&space);
+        let runs = &runs[..count];
+        // Whoever wants to store to one of them from now on waits for the lock.
+        let mut owed = FlushBatch::new();
+        for &run in runs {
+            let allowed =
+                space.tree.find(run.start).map_or(Protection::NONE, |vma| vma.attributes.protection);
+            let kept = without_stores(allowed);
+            let done = self.tables().protect(run, kept, GrantWrite::Never, &mut owed);
+            debug_assert_eq!(done, Ok(()), "leaves begin and end where runs do");
+        }
+        owed.flush(self.memory.pages(), self.context());
+        let mut gather = MmuGather::new(self.memory.pages(), self.context());
+        for &run in runs {
+            let mut at = run.start;
+            while at < run.end {
+                let found = self.tables().lookup(at);
+                let size = found.leaf_size().unwrap_or(PageSize::Size4K);
+                let leaf = VirtRange::from_len(at, size.bytes());
+                if found.entry.has(EntryFlags::LAZY_FREE) && !found.entry.has(EntryFlags::DIRTY) {
+                    let done = self.tables().unmap(&Zap::leaves(leaf), &mut gather);
+                    debug_assert_eq!(done, Ok(()), "whole leaves need no split");
+                }
+                at = leaf.end;
+            }
+        }
+        let change = gather.finish();
+        self.add_rss(change, Counted::File);
+        let dropped = change.anon.unsigned_abs();
+        self.memory.pages().count(Stat::Pglazyfreed, dropped);
+        dropped
+    }
+
+    /// The first runs of leaves that are marked as freed lazily and clean at their start.
+    fn lazy_runs(&self, space: &Space) -> ([VirtRange; RUNS], usize) {
+        let (mut runs, mut count, mut pages) = ([VirtRange::default(); RUNS], 0, 0);
+        let lazy = |vma: &&crate::vm::mapping::vma::Vma| {
+            vma.attributes.is_anonymous() && !vma.attributes.flags.contains(VmaFlags::LOCKED)
+        };
+        for vma in space.tree.iter().filter(lazy) {
+            if count == RUNS || pages >= LOCK_HOLD_FRAMES as u64 {
+                break;
+            }
+            self.tables().runs(vma.range, |run| {
+                let bytes = run.count * run.size.bytes();
+                if run.first.has(EntryFlags::LAZY_FREE)
+                    && !run.shared
+                    && self.has_clean_leaf(run.addr, bytes)
+                    && count < RUNS
+                    && pages < LOCK_HOLD_FRAMES as u64
+                {
+                    runs[count] = VirtRange::from_len(run.addr, bytes);
+                    count += 1;
+                    pages += bytes / PageSize::Size4K.bytes();
+                }
+            });
+        }
+        (runs, count)
+    }
+
+    fn has_clean_leaf(&self, start: VirtAddr, bytes: u64) -> bool {
+        (0..bytes).step_by(PageSize::Size4K.bytes() as usize).any(|at| {
+            let entry = self.tables().lookup(start.add(at)).entry;
+            entry.has(EntryFlags::LAZY_FREE) && !entry.has(EntryFlags::DIRTY)
+        })
+    }
+}
+
+/// What is left of a protection without the right to store. What can be written can be read, here as in hardware.
+pub(in crate::vm) fn without_stores(allowed: Protection) -> Protection {
+    if allowed.contains(Protection::WRITE) {
+        allowed.without(Protection::WRITE).union(Protection::READ)
+    } else {
+        allowed
+    }
+}

@@ -1,0 +1,148 @@
+//! Leaves of 2 MiB onto pages of files, in the way of who wants some of the pages.
+//!
+//! A table in the place of such a leaf needs memory. Where there is none, or nobody would miss the leaf, it goes as a whole: the
+//! pages stay in the cache, and come back by faults. So nothing that takes pages away can fail. Private copies and marks of
+//! handlers are never lost with it: a large leaf of a file is no copy, and is split before it is marked.
+#![forbid(unsafe_code)]
+
+use crate::addr::{PageSize, VirtAddr, VirtRange};
+use crate::arch::{Entry, EntryFlags, Protection};
+use crate::error::MmError;
+use crate::filemap::{FileClosed, FileKind};
+use crate::limits::{BLOCK_FRAMES, BLOCK_SIZE};
+use crate::pgtable::Zap;
+use crate::platform::Platform;
+use crate::tlb::MmuGather;
+use crate::vm::mapping::policy::HugeAdvice;
+use crate::vm::mapping::vma::{Backing, Vma, VmaFlags};
+use crate::vm::rmap::reverse::FoundSpace;
+use crate::vm::space::mm::{Mm, Space};
+use crate::vm::space::shared::Memory;
+
+impl Vma {
+    /// Whether one leaf may map this range, which is 2 MiB at a multiple of that, onto pages of the mapping's file; and if so,
+    /// whether it may allow stores. Pages of a file with a backing store are marked by themselves when somebody stores to them, so
+    /// where somebody can they are mapped by themselves; and a handler hears of each.
+    pub(in crate::vm) fn may_map_block(&self, range: VirtRange) -> Option<bool> {
+        let Backing::File { file, .. } = &self.attributes.backing else { return None };
+        let fits =
+            range.len() == BLOCK_SIZE && range.start.is_aligned(BLOCK_SIZE) && self.range.covers(range);
+        if !fits || !self.file_page(range.start)?.is_multiple_of(BLOCK_FRAMES as u64) {
+            return None;
+        }
+        let shared = !self.attributes.is_private();
+        let stores = match file.node().kind() {
+            FileKind::Nameless { .. } => Some(shared),
+            FileKind::Paged(_) => {
+                let stores = shared && self.attributes.protection.contains(Protection::WRITE);
+                (!stores).then_some(false)
+            }
+            FileKind::Huge { .. } => None,
+        };
+        let wanted = self.attributes.advice != HugeAdvice::NoHuge && !self.attributes.handler.is_some();
+        stores.filter(|_| wanted)
+    }
+}
+
+impl<P: Platform> FoundSpace<'_, '_, P> {
+    /// Sees to it that no large leaf reaches over an end of the range, part of this mapping of a file. Where memory is locked it is
+    /// split; else, or without memory for that, it goes to the gather. Nobody maps the pages at the ends meanwhile.
+    pub(in crate::vm) fn part_large(&self, vma: &Vma, range: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
+        for at in [range.start, range.end] {
+            gather.finish_busy();
+            if self.reaches_over(at) && !(is_locked(vma) && self.tables().split_at(at).is_ok()) {
+                self.tables().unmap_around(at, gather);
+            }
+        }
+    }
+
+    /// Unmaps the leaves of a range that are no private copies. The file is closed.
+    pub(in crate::vm) fn unmap_cached(&self, vma: &Vma, range: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
+        self.part_large(vma, range, gather);
+        self.unmap_where(range, gather, is_cached);
+    }
+
+    /// Unmaps the leaves of a range that are neither private copies nor marked for a handler; where memory is locked, not those for
+    /// which a leaf would have to be split and there is no memory. The file is closed.
+    pub(in crate::vm) fn unmap_plain(&self, vma: &Vma, range: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
+        gather.finish_busy();
+        if is_locked(vma) && self.tables().split_ends(range).is_err() {
+            return;
+        }
+        self.part_large(vma, range, gather);
+        self.unmap_where(range, gather, |leaf| is_cached(leaf) && !leaf.has(EntryFlags::UFFD_WP));
+    }
+
+    /// Whether [`Self::unmap_plain`] would leave a leaf of a range where it is, since it is marked for a handler.
+    pub(in crate::vm) fn has_marked(&self, range: VirtRange) -> bool {
+        let mut marked = false;
+        self.tables().runs(range, |run| marked |= is_cached(run.first) && run.first.has(EntryFlags::UFFD_WP));
+        marked
+    }
+
+    fn unmap_where(
+        &self,
+        range: VirtRange,
+        gather: &mut MmuGather<'_, '_, P>,
+        wanted: impl Fn(Entry) -> bool,
+    ) {
+        self.tables().runs(range, |run| {
+            if wanted(run.first) {
+                let leaves = VirtRange::from_len(run.addr, run.count * run.size.bytes());
+                let done = self.tables().unmap(&Zap::leaves(leaves.intersect(range)), gather);
+                debug_assert_eq!(done, Ok(()), "no large leaf reaches over the ends");
+            }
+        });
+    }
+
+    /// What lies in the range between the large leaves that reach over its ends.
+    pub(in crate::vm) fn between_large(&self, range: VirtRange) -> VirtRange {
+        let cut = |at: VirtAddr| self.reaches_over(at);
+        let start =
+            if cut(range.start) { range.start.align_down(BLOCK_SIZE).add(BLOCK_SIZE) } else { range.start };
+        let end = if cut(range.end) { range.end.align_down(BLOCK_SIZE) } else { range.end };
+        VirtRange::new(start.min(end), end)
+    }
+
+    /// Whether a leaf of 2 MiB maps what is before and behind an address.
+    fn reaches_over(&self, at: VirtAddr) -> bool {
+        !at.is_aligned(BLOCK_SIZE) && self.tables().lookup(at).leaf_size() == Some(PageSize::Size2M)
+    }
+}
+
+/// Whether a leaf maps a page of the file, and no private copy.
+fn is_cached(leaf: Entry) -> bool {
+    !leaf.has(EntryFlags::ANON) && !leaf.has(EntryFlags::SPECIAL)
+}
+
+fn is_locked(vma: &Vma) -> bool {
+    vma.attributes.flags.contains(VmaFlags::LOCKED)
+}
+
+impl<P: Platform> Memory<'_, P> {
+    /// Splits every large leaf that maps a page of a closed file; whether memory sufficed.
+    pub(in crate::vm) fn split_around(&self, file: &FileClosed<'_>, index: u64) -> bool {
+        let (page, mut done) = (index..index + 1, true);
+        self.each_mapper(file.node(), &page, |found| {
+            found.each_part(&page, |_, range| done &= found.tables().split_ends(range).is_ok());
+        });
+        done
+    }
+}
+
+impl<P: Platform> Mm<'_, P> {
+    /// Splits the large leaves onto pages of files in a range, before they are marked: marks are kept when pages go, and what is
+    /// split then may not need memory. The lock is held for writing.
+    pub(in crate::vm) fn split_to_mark(&self, space: &Space, range: VirtRange) -> Result<(), MmError> {
+        let of_file = |vma: &&Vma| !vma.attributes.is_anonymous() && vma.attributes.huge_size().is_none();
+        let mut done = Ok(());
+        for vma in space.tree.overlapping(range).filter(of_file) {
+            self.tables().runs(vma.range.intersect(range), |run| {
+                if run.size == PageSize::Size2M && done.is_ok() {
+                    done = self.cut_at(run.addr.add(PageSize::Size4K.bytes()));
+                }
+            });
+        }
+        done
+    }
+}

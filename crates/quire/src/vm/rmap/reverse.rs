@@ -1,0 +1,236 @@
+//! The reverse map: from pages of a file, and from anonymous frames, to the address spaces and addresses that map them.
+//!
+//! A file knows its mappings. An anonymous frame knows the address at which it was first mapped and the family of the
+//! address space; whoever maps it is of that family and maps it there, unless the mapping was moved, which is marked in
+//! the mappings (decision 21).
+//!
+//! Address spaces are visited in ascending order of their numbers, each once, under its own lock for reading, and all its
+//! mappings of the pages in that one visit. Nothing is held from one to the next, and nothing is missed: a leaf comes to
+//! an address space by a fault, which the caller has excluded, from another address of the same one, or from a parent,
+//! whose number is smaller and whose lock `fork` holds until the child's mappings are known (decision 20).
+#![forbid(unsafe_code)]
+
+use core::ops::Range;
+
+use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
+use crate::arch::EntryFlags;
+use crate::error::SplitError;
+use crate::filemap::FileNode;
+use crate::limits::{BLOCK_FRAMES, FRAME_SHIFT};
+use crate::pgtable::PageTables;
+use crate::platform::Platform;
+use crate::vm::file::handle::File;
+use crate::vm::mapping::moved::Moved;
+use crate::vm::mapping::vma::{Backing, Vma};
+use crate::vm::space::body::{FoundBody, MmBody};
+use crate::vm::space::mm::Space;
+use crate::vm::space::shared::Memory;
+
+/// An address space that maps the pages, with its lock held for reading.
+pub(in crate::vm) struct FoundSpace<'a, 'p, P: Platform> {
+    pub(in crate::vm) memory: &'a Memory<'p, P>,
+    pub(in crate::vm) body: &'a MmBody,
+    space: &'a Space,
+    file: &'a FileNode,
+}
+
+impl<'p, P: Platform> Memory<'p, P> {
+    /// Visits every address space that maps one of these pages of the file. The caller holds no lock, and sees to it that no
+    /// fault maps one of them meanwhile. `log n` steps for each address space that maps the file, beside the visits.
+    pub(in crate::vm) fn each_mapper(
+        &self,
+        file: &FileNode,
+        pages: &Range<u64>,
+        mut visit: impl FnMut(&FoundSpace<'_, 'p, P>),
+    ) {
+        let mut after = 0;
+        while let Some(body) = FoundBody::next(self.platform(), file, after, pages) {
+            after = body.mapper.number();
+            let space = body.space.read(self.platform());
+            visit(&FoundSpace { memory: self, body: &body, space: &space, file });
+        }
+    }
+}
+
+impl<P: Platform> Memory<'_, P> {
+    /// Visits every address space that maps this anonymous frame, with the address at which it does, under its lock for
+    /// reading. The caller holds no lock. It takes `log n` steps for each address space of the family, and in those that
+    /// moved memory a look for each moved mapping, or for each leaf of one whose parts were moved by different distances.
+    pub(in crate::vm) fn each_anon_mapping(&self, frame: Frame, mut visit: impl FnMut(&MmBody, VirtAddr)) {
+        let Some(origin) = self.pages().origin(frame) else { return };
+        let mut after = 0;
+        while let Some(body) = FoundBody::next_of_family(self, origin.family(), after) {
+            after = body.mapper.number();
+            let space = body.space.read(self.platform());
+            let tables = PageTables::new(self.pages(), &body.context);
+            if let Some(addr) = place_in(&space, &tables, frame, origin.addr()) {
+                visit(&body, addr);
+            }
+        }
+    }
+
+    /// Shows where this anonymous frame is mapped: the roots of address spaces, and addresses. The caller holds no lock.
+    pub fn mappings(&self, frame: Frame, mut show: impl FnMut(Frame, VirtAddr)) {
+        self.each_anon_mapping(frame, |body, addr| show(body.context.root(), addr));
+    }
+
+    /// Splits the mapped folio that starts at `frame` into folios of order `to`. Large leaves that map it become small ones
+    /// first. How many frames became free, since nobody mapped them any more. The caller holds no lock, so it may be unmapped at
+    /// any time.
+    ///
+    /// # Errors
+    /// As [`PageAllocator::split_mapped`](crate::page_alloc::PageAllocator::split_mapped); [`SplitError::InUse`] for a page of a pool.
+    pub fn split_folio(&self, frame: Frame, to: Order) -> Result<u64, SplitError> {
+        if [Order::BLOCK, Order::GIGANTIC].into_iter().any(|order| self.pages().is_huge(frame, order)) {
+            // It is the pool's.
+            return Err(SplitError::InUse);
+        }
+        let frames = self.pages().folio_rest(frame);
+        if frames == Order::GIGANTIC.frames() && to < Order::GIGANTIC {
+            self.split_leaves(frame, PageSize::Size1G)?;
+        }
+        if to < Order::BLOCK {
+            let blocks = (0..frames).step_by(BLOCK_FRAMES);
+            blocks.map(|at| frame.add(at)).try_for_each(|part| self.split_leaves(part, PageSize::Size2M))?;
+        }
+        self.pages().split_mapped(frame, to)
+    }
+
+    /// Splits every leaf of this size that maps memory from this frame on.
+    fn split_leaves(&self, frame: Frame, size: PageSize) -> Result<(), SplitError> {
+        let mut split = Ok(());
+        self.each_anon_mapping(frame, |body, addr| {
+            let tables = PageTables::new(self.pages(), &body.context);
+            if split.is_ok() && tables.lookup(addr).leaf_size() == Some(size) {
+                let part = if size == PageSize::Size1G { PageSize::Size2M } else { PageSize::Size4K };
+                split = tables.split_at(addr.align_down(size.bytes()).add(part.bytes()));
+            }
+        });
+        split.map_err(|_| SplitError::OutOfMemory)
+    }
+}
+
+impl<P: Platform> File<'_, P> {
+    /// Shows where a page of the file is mapped, private copies of it left out: the roots of address spaces, and addresses.
+    /// The caller holds no lock.
+    pub fn mappings(&self, page: u64, mut show: impl FnMut(Frame, VirtAddr)) {
+        let pages = page..page + 1;
+        self.memory().each_mapper(self.node(), &pages, |found| {
+            found.each_part(&pages, |_, range| {
+                let leaf = found.tables().lookup(range.start).entry;
+                if leaf.is_present() && !leaf.has(EntryFlags::ANON) {
+                    show(found.body.context.root(), range.start);
+                }
+            });
+        });
+    }
+}
+
+impl<'a, 'p, P: Platform> FoundSpace<'a, 'p, P> {
+    /// An address space whose lock the caller holds for reading.
+    pub(in crate::vm) fn new(
+        memory: &'a Memory<'p, P>,
+        body: &'a MmBody,
+        space: &'a Space,
+        file: &'a FileNode,
+    ) -> Self {
+        Self { memory, body, space, file }
+    }
+
+    /// Shows every mapping of one of `pages`, and which of its addresses show them; `log n` steps for each.
+    pub(in crate::vm) fn each_part(&self, pages: &Range<u64>, mut show: impl FnMut(&Vma, VirtRange)) {
+        let mut after = None;
+        while let Some((place, vma, range)) = self.part_after(pages, after) {
+            after = Some(place);
+            show(vma, range);
+        }
+    }
+
+    /// The next of these mappings, and its place in their order.
+    pub(in crate::vm) fn part_after(
+        &self,
+        pages: &Range<u64>,
+        mut after: Option<(u64, VirtAddr)>,
+    ) -> Option<((u64, VirtAddr), &'a Vma, VirtRange)> {
+        let number = self.body.mapper.number();
+        loop {
+            let (first, addr) = self.file.views(self.memory.platform()).next_in(number, after, pages)?;
+            after = Some((first, addr));
+            let mapping = self.space.tree.find(addr).filter(|vma| vma.range.start == addr);
+            // A view may have outlived its mapping for a moment.
+            let Some(vma) = mapping.filter(|vma| shows(vma, self.file, first)) else { continue };
+            let shown = pages.start.max(first) - first..pages.end.min(first + vma.range.pages()) - first;
+            let range =
+                VirtRange::new(addr.add(shown.start << FRAME_SHIFT), addr.add(shown.end << FRAME_SHIFT));
+            return Some(((first, addr), vma, range));
+        }
+    }
+
+    /// Its page tables.
+    pub(in crate::vm) fn tables(&self) -> PageTables<'_, 'p, P> {
+        PageTables::new(self.memory.pages(), &self.body.context)
+    }
+}
+
+/// Where an address space maps this anonymous frame, which comes from `origin`. Its lock is held.
+pub(in crate::vm) fn place_in<P: Platform>(
+    space: &Space,
+    tables: &PageTables<'_, '_, P>,
+    frame: Frame,
+    origin: VirtAddr,
+) -> Option<VirtAddr> {
+    let there = Some(origin).filter(|&at| space.layout.user.contains(at) && maps(tables, at, frame));
+    there.or_else(|| find_moved(space, tables, frame, origin))
+}
+
+/// Whether the leaf for an address maps this anonymous frame there.
+fn maps<P: Platform>(tables: &PageTables<'_, '_, P>, addr: VirtAddr, frame: Frame) -> bool {
+    let found = tables.lookup(addr);
+    let Some(size) = found.leaf_size() else { return false };
+    let inside = (addr.0 & (size.bytes() - 1)) >> FRAME_SHIFT;
+    let private = found.entry.has(EntryFlags::ANON) && !found.entry.has(EntryFlags::SPECIAL);
+    private && found.entry.frame().add(inside) == frame
+}
+
+/// Where a mapping that was moved maps this anonymous frame, which comes from `origin`.
+fn find_moved<P: Platform>(
+    space: &Space,
+    tables: &PageTables<'_, '_, P>,
+    frame: Frame,
+    origin: VirtAddr,
+) -> Option<VirtAddr> {
+    let moved = |vma: &&Vma| vma.attributes.moved != Moved::NONE;
+    space.tree.iter().filter(|_| space.moved).filter(moved).find_map(|vma| {
+        match vma.attributes.moved.place_of(origin) {
+            Some(at) => Some(at).filter(|&at| vma.range.contains(at) && maps(tables, at, frame)),
+            None => find_leaf(tables, vma.range, FrameRange::folio(frame, Order::FRAME), true),
+        }
+    })
+}
+
+/// Where in the range these frames, anonymous or not, are mapped, or some of them: the place of the first. A look at each leaf.
+pub(in crate::vm) fn find_leaf<P: Platform>(
+    tables: &PageTables<'_, '_, P>,
+    range: VirtRange,
+    wanted: FrameRange,
+    anonymous: bool,
+) -> Option<VirtAddr> {
+    let mut found = None;
+    tables.runs(range, |run| {
+        let (first, count) = (run.first.frame(), run.count * run.size.frames());
+        let alike = run.first.has(EntryFlags::ANON) == anonymous && !run.first.has(EntryFlags::SPECIAL);
+        if alike && first.0 < wanted.end().0 && wanted.start.0 < first.0 + count {
+            let back = first.0.wrapping_sub(wanted.start.0) << FRAME_SHIFT;
+            found = Some(VirtAddr(run.addr.0.wrapping_sub(back)));
+        }
+    });
+    found
+}
+
+/// Whether the mapping shows this file from this page on.
+fn shows(vma: &Vma, of: &FileNode, first: u64) -> bool {
+    match &vma.attributes.backing {
+        Backing::Anonymous => false,
+        Backing::File { file, page_offset } => core::ptr::eq(file.node(), of) && *page_offset == first,
+    }
+}

@@ -1,0 +1,214 @@
+//! The part of an address space that stays where it is, so that files may name it, and what it tells them.
+
+use core::mem::{ManuallyDrop, MaybeUninit};
+use core::ops::{Deref, DerefMut, Range};
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU8, Ordering};
+
+use crate::filemap::{FileNode, Mapper, ViewPtr};
+use crate::hugetlb::HugeGroup;
+use crate::page_alloc::PageAllocator;
+use crate::platform::Platform;
+use crate::stats::Stat;
+use crate::sync::RwLock;
+use crate::tlb::{MmContext, RssChange};
+use crate::vm::mapping::vma::{Backing, Vma};
+use crate::vm::space::family::MemberCell;
+use crate::vm::space::mm::{Mm, Space};
+use crate::vm::space::rss::{Counted, RssCells};
+use crate::vm::space::shared::Memory;
+use crate::vm::tree::VmaTree;
+
+/// All of an address space but the way to the machine's memory.
+#[repr(C)]
+pub struct MmBody {
+    /// First, so that who has found it has found the body.
+    pub(in crate::vm) mapper: Mapper,
+    pub(in crate::vm) space: RwLock<Space>,
+    pub(in crate::vm) context: ManuallyDrop<MmContext>,
+    pub(in crate::vm) rss: RssCells,
+    /// The number of the family's first address space.
+    pub(in crate::vm) family: u64,
+    pub(in crate::vm) member: MemberCell,
+    /// The group that pays for huge pages.
+    pub(in crate::vm) group: AtomicU8,
+}
+
+/// Ownership of a body at its place. It has no `Drop`: the memory goes back to where it came from.
+///
+/// # Invariants
+///
+/// V2. A body is live until no file has a view of it, nobody has it pinned, and its owner gives it up; only then is it
+///     borrowed exclusively.
+pub(in crate::vm) struct BodyBox(NonNull<MmBody>);
+
+// SAFETY: a box is the owner's way to a body whose parts may be used and sent by any thread.
+unsafe impl Send for BodyBox {}
+// SAFETY: as for `Send`; a shared box gives shared access only.
+unsafe impl Sync for BodyBox {}
+
+impl MmBody {
+    /// The group that pays for huge pages.
+    pub(in crate::vm) fn group(&self) -> HugeGroup {
+        HugeGroup::from_number(self.group.load(Ordering::Relaxed))
+    }
+
+    pub(in crate::vm) fn set_group(&self, group: HugeGroup) {
+        self.group.store(group.number(), Ordering::Relaxed);
+    }
+
+    /// Counts pages of private memory that came.
+    #[inline]
+    pub(in crate::vm) fn add_anon<P: Platform>(&self, pages: &PageAllocator<'_, P>, count: i64) {
+        self.rss.add_anon(pages.platform(), count);
+        pages.change(Stat::NrAnonPages, count);
+    }
+
+    /// Applies what a gather found. The page table does not know one kind of file from another; the caller does.
+    pub(in crate::vm) fn add_rss<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        change: RssChange,
+        counted: Counted,
+    ) {
+        self.rss.add(pages.platform(), change, counted);
+        if counted == Counted::Huge {
+            return;
+        }
+        pages.change(Stat::NrAnonPages, change.anon);
+        pages.change(Stat::NrMapped, change.file);
+    }
+}
+
+impl BodyBox {
+    /// Puts a body into its place.
+    ///
+    /// # Safety
+    /// `memory` is valid for reads and writes, aligned, and the caller's alone until the box is given up.
+    pub(in crate::vm) unsafe fn new(memory: NonNull<MaybeUninit<MmBody>>, body: MmBody) -> Self {
+        let memory = memory.cast::<MmBody>();
+        // SAFETY: this function's contract.
+        unsafe { memory.write(body) };
+        Self(memory)
+    }
+
+    /// Where the body is.
+    pub(in crate::vm) const fn as_ptr(&self) -> NonNull<MmBody> {
+        self.0
+    }
+
+    /// Tells the files of mappings that came or changed. The lock is held for writing.
+    pub(in crate::vm) fn show_changed<P: Platform>(&self, platform: &P, tree: &mut VmaTree) {
+        tree.show_changed(|view, vma| self.show(platform, view, vma));
+    }
+
+    /// Whether the file of a mapping knows it as it is.
+    pub(in crate::vm) fn is_shown<P: Platform>(&self, platform: &P, view: ViewPtr, vma: &Vma) -> bool {
+        let Backing::File { file, page_offset } = &vma.attributes.backing else { return true };
+        let pages = *page_offset..page_offset.saturating_add(vma.range.pages());
+        file.node().views(platform).knows(view, self.mapper.number(), pages, vma.range.start)
+    }
+
+    fn show<P: Platform>(&self, platform: &P, view: ViewPtr, vma: &Vma) {
+        let Backing::File { file, page_offset } = &vma.attributes.backing else { return };
+        let pages = *page_offset..page_offset.saturating_add(vma.range.pages());
+        let mapper = self.0.cast::<Mapper>();
+        file.node().views(platform).show(view, mapper, self.mapper.number(), pages, vma.range.start);
+    }
+}
+
+/// The body of somebody's address space, kept from being taken apart until this is dropped.
+pub(in crate::vm) struct FoundBody(NonNull<MmBody>);
+
+impl FoundBody {
+    /// The first address space with a number above `after` that maps one of these pages of the file.
+    pub(in crate::vm) fn next<P: Platform>(
+        platform: &P,
+        file: &FileNode,
+        after: u64,
+        pages: &Range<u64>,
+    ) -> Option<Self> {
+        let mapper = file.views(platform).next_mapper(after, pages)?;
+        // The mapper is the body's first field, and its pointer was made from the body's (`show`).
+        Some(Self(mapper.cast()))
+    }
+
+    /// The first address space behind this place in the order of all, and its place.
+    pub(in crate::vm) fn next_of_all<P: Platform>(
+        memory: &Memory<'_, P>,
+        after: (u64, u64),
+    ) -> Option<(Self, (u64, u64))> {
+        let families = memory.families();
+        let (body, place) = families.next_of_all(after)?;
+        // SAFETY: V3: as in `next_of_family`.
+        unsafe { body.as_ref() }.mapper.pin();
+        Some((Self(body), place))
+    }
+
+    /// The first address space with a number above `after` in families that an origin keeps as `family`.
+    pub(in crate::vm) fn next_of_family<P: Platform>(
+        memory: &Memory<'_, P>,
+        family: u64,
+        after: u64,
+    ) -> Option<Self> {
+        let families = memory.families();
+        let body = families.next(family, after)?;
+        // SAFETY: V3: who is in the families is live for this moment, and while it is pinned then.
+        unsafe { body.as_ref() }.mapper.pin();
+        Some(Self(body))
+    }
+}
+
+impl Deref for FoundBody {
+    type Target = MmBody;
+    #[inline]
+    fn deref(&self) -> &MmBody {
+        // SAFETY: V2: the body is live while it is pinned, and borrowed shared.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Drop for FoundBody {
+    fn drop(&mut self) {
+        self.mapper.unpin();
+    }
+}
+
+impl Deref for BodyBox {
+    type Target = MmBody;
+    #[inline]
+    fn deref(&self) -> &MmBody {
+        // SAFETY: V2: the body is live as long as the box, and borrowed shared.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl DerefMut for BodyBox {
+    fn deref_mut(&mut self) -> &mut MmBody {
+        // SAFETY: V2: the owner borrows exclusively only before any file was told, or after all were told to forget.
+        unsafe { self.0.as_mut() }
+    }
+}
+
+impl<P: Platform> Mm<'_, P> {
+    /// Makes the address space one of its family: from here on it is found.
+    pub(in crate::vm) fn join_family(&self) {
+        self.memory.families().join(self.body().as_ptr(), self.family, self.mapper.number());
+    }
+
+    /// Takes the address space out of its family's and every file's sight, and waits for those who have found it before.
+    pub(in crate::vm) fn leave_files(&self) {
+        let platform = self.memory.platform();
+        let space = self.space.write(platform);
+        for (view, vma) in space.tree.views() {
+            if let Backing::File { file, .. } = &vma.attributes.backing {
+                file.node().views(platform).hide(view);
+            }
+        }
+        drop(space);
+        self.memory.families().leave(self.body().as_ptr());
+        while self.mapper.is_pinned() {
+            platform.relax();
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! An address space and what its machine shares: mappings, layout, lock, page table, counts of resident pages; families;
+//! the memory of mapping records; and the steps of teardown that several verbs take.
+
+pub(super) mod body;
+pub(super) mod family;
+pub(super) mod mm;
+pub(super) mod rss;
+pub(super) mod shared;

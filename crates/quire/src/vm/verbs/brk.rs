@@ -1,0 +1,77 @@
+//! `brk`: the heap, one anonymous mapping that grows and shrinks at its end.
+#![forbid(unsafe_code)]
+
+use crate::addr::{VirtAddr, VirtRange};
+use crate::arch::Protection;
+use crate::error::MmError;
+use crate::limits::FRAME_SIZE;
+use crate::platform::Platform;
+use crate::vm::mapping::vma::{Vma, VmaAttributes};
+use crate::vm::space::mm::{LockMode, Mm, Space};
+use crate::vm::tree::VmaList;
+use crate::vm::tree::edit;
+
+impl<P: Platform> Mm<'_, P> {
+    /// Says where the heap starts; it is empty then. What was mapped as heap before stays mapped.
+    pub fn set_brk_start(&self, addr: VirtAddr) {
+        self.lock().brk = (addr, addr);
+    }
+
+    /// Moves the end of the heap to the byte `addr` and says where it is now. It has not moved when that would be below
+    /// the start, would come within a page of another mapping or into the guard gap of a stack, when nothing is mapped
+    /// that it would leave, or when there is no memory.
+    pub fn brk(&self, addr: VirtAddr) -> VirtAddr {
+        let mut space = self.lock();
+        match self.move_break(&mut space, addr) {
+            Ok((grown, gone)) => {
+                space.brk.1 = addr;
+                let now = space.lock_future == LockMode::Now;
+                self.announce_unmapped(&gone);
+                drop(space);
+                self.discard_unmapped(gone);
+                if now && !grown.is_empty() {
+                    // As Linux: what cannot be brought in comes on the first access, or not.
+                    let _stopped = self.populate(grown);
+                }
+                addr
+            }
+            Err(_) => space.brk.1,
+        }
+    }
+
+    /// Changes the mappings. What was added, and nodes to discard.
+    fn move_break(&self, space: &mut Space, addr: VirtAddr) -> Result<(VirtRange, VmaList), MmError> {
+        let (start, now) = space.brk;
+        let page_up = |addr: VirtAddr| addr.align_up(FRAME_SIZE).ok_or(MmError::NoMemory);
+        if addr < start || addr > space.layout.user.end {
+            return Err(MmError::Invalid);
+        }
+        let (old, new) = (page_up(now)?, page_up(addr)?);
+        let none = VirtRange::new(new, new);
+        // As Linux: a heap that was unmapped or moved from its end does not shrink over the hole.
+        if new < old && space.tree.first_in(VirtRange::new(new, old)).is_none() {
+            return Err(MmError::Invalid);
+        }
+        if new <= old {
+            return Ok((none, self.unmap_range(space, VirtRange::new(new, old))?));
+        }
+        let limit = space.tree.find_from(old).map(Vma::guarded_start);
+        let full = space.tree.len() > space.mapping_limit;
+        if full || new > space.layout.user.end || limit.is_some_and(|limit| new.add(FRAME_SIZE) > limit) {
+            return Err(MmError::NoMemory);
+        }
+        let mut node = self.memory.blank()?;
+        let mut attributes = VmaAttributes::anonymous(Protection::READ | Protection::WRITE);
+        attributes.flags = space.lock_future.flags();
+        let grown = VirtRange::new(old, new);
+        *node = Vma::new(grown, attributes);
+        let mut gone = VmaList::new();
+        match edit::insert(&mut space.tree, node, &mut gone) {
+            Ok(()) => Ok((grown, gone)),
+            Err(node) => {
+                self.memory.discard(node);
+                Err(MmError::NoMemory)
+            }
+        }
+    }
+}

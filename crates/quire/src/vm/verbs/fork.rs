@@ -1,0 +1,140 @@
+//! `fork`: an address space with the same contents, copied on the next store.
+#![forbid(unsafe_code)]
+
+use crate::addr::VirtRange;
+use crate::error::MmError;
+use crate::hugetlb::HugeGroup;
+use crate::limits::{BLOCK_SIZE, RECLAIM_ROUNDS};
+use crate::pgtable::CopyMode;
+use crate::platform::Platform;
+use crate::tlb::{FlushBatch, RssChange};
+use crate::vm::mapping::vma::{Vma, VmaFlags};
+use crate::vm::space::mm::{LockMode, Mm, Space, counted};
+use crate::vm::tree::edit;
+use crate::vm::tree::{VmaList, VmaTree};
+use crate::vm::userfault::UserfaultModes;
+
+/// What the child of a `fork` has not: locked pages, and promises of huge ones.
+const NOT_INHERITED: VmaFlags = VmaFlags::LOCKED.union(VmaFlags::LOCK_ON_FAULT).union(VmaFlags::PROMISED);
+
+/// How the child of a `fork` comes by the leaves of private mappings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ForkStrategy {
+    /// Every leaf is copied.
+    #[default]
+    Copy,
+    /// Tables of anonymous memory are shared until either side changes something in them; other leaves are copied.
+    Share,
+}
+
+impl<'m, P: Platform> Mm<'m, P> {
+    /// A second address space with the same mappings. Private pages are shared until either side stores to them; locks
+    /// are not inherited. Pages of shared mappings come to the child by faults, as with Linux; what is lost of them is lost to it as well. Handlers of faults are inherited, and
+    /// the marks of those that write-protect; one that wants to read of it has done so when this returns.
+    ///
+    /// # Errors
+    /// [`MmError::NoMemory`]; nothing has changed that this address space could see.
+    pub fn fork(&self) -> Result<Self, MmError> {
+        let mut forked = self.try_fork();
+        for _ in 0..RECLAIM_ROUNDS {
+            if forked.is_ok() || self.make_room() == 0 {
+                break;
+            }
+            forked = self.try_fork();
+        }
+        forked
+    }
+
+    fn try_fork(&self) -> Result<Self, MmError> {
+        let context = self.context();
+        let child = Self::unknown(self.memory, context.mode(), context.zap(), Some(self.family))?;
+        child.set_group(self.group());
+        let mut fresh = child.lock_unknown();
+        let space = self.lock();
+        let handlers = self.announce_fork(&space);
+        let mut gone = VmaList::new();
+        let mut owed = FlushBatch::new();
+        let copied = self
+            .copy_mappings(&space, &mut fresh, &mut gone)
+            .and_then(|()| self.copy_pages(&space, &child, &mut owed));
+        owed.flush(self.memory.pages(), self.context());
+        // The child can be found before the parent can be found again: what the parent had is in one of the two.
+        drop(fresh);
+        child.join_family();
+        drop(space);
+        self.memory.discard_list(gone);
+        if let Some(handlers) = handlers {
+            self.tell_forked(&handlers, copied.is_ok().then(|| child.number()));
+        }
+        copied.map(|()| child)
+    }
+
+    /// Gives the child every mapping of the parent, unlocked, merged where that was all that kept neighbours apart.
+    fn copy_mappings(&self, parent: &Space, child: &mut Space, gone: &mut VmaList) -> Result<(), MmError> {
+        (child.layout, child.brk) = (parent.layout, parent.brk);
+        (child.stack_limit, child.mapping_limit) = (parent.stack_limit, parent.mapping_limit);
+        (child.moved, child.huge, child.handled) = (parent.moved, parent.huge, parent.handled);
+        child.lock_future = LockMode::None;
+        for vma in parent.tree.iter() {
+            let mut node = self.memory.blank()?;
+            let mut attributes = vma.attributes.again(0);
+            attributes.group = HugeGroup::NONE;
+            attributes.flags = attributes.flags.without(NOT_INHERITED);
+            *node = Vma::new(vma.range, attributes);
+            if let Err(node) = edit::insert(&mut child.tree, node, gone) {
+                debug_assert!(false, "the parent's mappings do not overlap");
+                gone.push(node);
+            }
+        }
+        Ok(())
+    }
+
+    fn copy_pages(&self, parent: &Space, child: &Self, owed: &mut FlushBatch) -> Result<(), MmError> {
+        let protects = |vma: &Vma| vma.attributes.handler.catches(UserfaultModes::WRITE_PROTECT);
+        if parent.handled && parent.tree.iter().any(protects) {
+            child.context().note_marks();
+        }
+        if self.context().has_lost() {
+            child.context().note_lost();
+        }
+        for vma in parent.tree.iter() {
+            if !vma.attributes.is_private() && !protects(vma) {
+                let copied = self.tables().copy_poison(&child.tables(), vma.range);
+                copied.map_err(|_| MmError::NoMemory)?;
+                continue;
+            }
+            let mut rss = RssChange::default();
+            let mode = match (vma.attributes.is_private(), protects(vma)) {
+                (true, false) => CopyMode::Private,
+                (true, true) => CopyMode::PrivateMarked,
+                (false, _) => CopyMode::SharedMarked,
+            };
+            let copied = if self.memory.fork_strategy() == ForkStrategy::Share && is_shareable(vma) {
+                let limits = shareable_around(&parent.tree, vma);
+                self.tables().share(&child.tables(), vma.range, limits, mode, owed, &mut rss)
+            } else {
+                self.tables().copy(&child.tables(), vma.range, mode, owed, &mut rss)
+            };
+            child.add_rss(rss, counted(vma));
+            copied.map_err(|_| MmError::NoMemory)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether tables that hold nothing but this mapping may be shared. Pages of files come to be unmapped by others, when the
+/// file is truncated, and that may not need memory.
+fn is_shareable(vma: &Vma) -> bool {
+    vma.attributes.is_anonymous() && vma.attributes.is_private()
+}
+
+/// The addresses around a mapping in which nothing is that may not be shared: no further than the tables in which the
+/// mapping begins and ends.
+fn shareable_around(tree: &VmaTree, vma: &Vma) -> VirtRange {
+    let start = vma.range.start.align_down(BLOCK_SIZE);
+    let end = vma.range.end.align_up(BLOCK_SIZE).unwrap_or(vma.range.end);
+    let below =
+        tree.overlapping(VirtRange::new(start, vma.range.start)).filter(|vma| !is_shareable(vma)).last();
+    let above = tree.overlapping(VirtRange::new(vma.range.end, end)).find(|vma| !is_shareable(vma));
+    VirtRange::new(below.map_or(start, |vma| vma.range.end), above.map_or(end, |vma| vma.range.start))
+}

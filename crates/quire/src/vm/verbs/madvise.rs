@@ -1,0 +1,232 @@
+//! `madvise`: what a program says about its use of a range, and the folio sizes of a range.
+#![forbid(unsafe_code)]
+
+use crate::addr::{VirtAddr, VirtRange};
+use crate::arch::Protection;
+use crate::error::{FaultError, MmError};
+use crate::limits::FRAME_SIZE;
+use crate::platform::Platform;
+use crate::stats::Stat;
+use crate::tlb::FlushBatch;
+use crate::vm::fault::Access;
+use crate::vm::hugetlb::mapping::check_ends;
+use crate::vm::mapping::policy::{FolioOverride, HugeAdvice};
+use crate::vm::mapping::vma::{VmaAttributes, VmaFlags};
+use crate::vm::space::mm::{Mm, Space};
+use crate::vm::tree::VmaList;
+use crate::vm::userfault::UserfaultModes;
+use crate::vm::verbs::mlock::mapped_up_to;
+use crate::vm::verbs::populate::How;
+
+/// What is advised.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Advice {
+    /// `MADV_DONTNEED`: give up the pages now. Private ones lose their contents.
+    DontNeed,
+    /// `MADV_FREE`: private anonymous pages may lose their contents until they are next written.
+    Free,
+    /// `MADV_WILLNEED`: bring file pages into the page cache.
+    WillNeed,
+    /// `MADV_HUGEPAGE`: use large folios where the policy says "madvise".
+    HugePage,
+    /// `MADV_NOHUGEPAGE`: use single frames.
+    NoHugePage,
+    /// `MADV_COLLAPSE`: make folios of 2 MiB of what is there now ([`Mm::collapse`]).
+    Collapse,
+    /// `MADV_POPULATE_READ`: bring the pages in as reads would.
+    PopulateRead,
+    /// `MADV_POPULATE_WRITE`: bring the pages in as writes would.
+    PopulateWrite,
+    /// `MADV_SPLIT`: from now on, parts of shared huge pages may be mapped by themselves.
+    Split,
+}
+
+impl<P: Platform> Mm<'_, P> {
+    /// Advises about `len` bytes (rounded up to pages) from `addr`. Mappings are advised one after the other; holes are
+    /// passed over and reported at the end.
+    ///
+    /// # Errors
+    /// [`MmError::Invalid`] for an unaligned address (in huge pages: one off their size) or an overflow, for [`Advice::DontNeed`] and [`Advice::Free`] of
+    /// locked memory, for [`Advice::Free`] of what is not private anonymous memory, for populating what does not allow
+    /// the access, for [`Advice::Split`] of what is not shared huge pages; [`MmError::NoMemory`] for a hole or when memory is out; [`MmError::Fault`] for populating behind the
+    /// end of a file; for [`Advice::Collapse`] what [`Refusal::error`](super::Refusal::error) says of the last range that was
+    /// refused, the others being collapsed; [`MmError::Io`]. Mappings before the one that failed have been advised.
+    pub fn madvise(&self, addr: VirtAddr, len: u64, advice: Advice) -> Result<(), MmError> {
+        let pages = VirtAddr(len).align_up(FRAME_SIZE).ok_or(MmError::Invalid)?.0;
+        let end = addr.0.checked_add(pages).map(VirtAddr).ok_or(MmError::Invalid)?;
+        if !addr.is_aligned(FRAME_SIZE) {
+            return Err(MmError::Invalid);
+        }
+        let range = VirtRange::new(addr, end);
+        if range.is_empty() {
+            return Ok(());
+        }
+        match advice {
+            // Linux asks for the right that the access names, though hardware reads whatever can be written.
+            Advice::PopulateRead => self.populate_all(range, Access::Read, Protection::READ),
+            Advice::PopulateWrite => self.populate_all(range, Access::Write, Protection::WRITE),
+            Advice::WillNeed => self.will_need(range),
+            Advice::DontNeed => self.dont_need(range),
+            Advice::Free => self.free_lazily(range),
+            Advice::Collapse => {
+                let report = self.collapse(addr, pages)?;
+                report.last.map_or(Ok(()), |why| Err(why.error()))
+            }
+            Advice::HugePage => self.advise_attributes(range, |vma| vma.advice = HugeAdvice::Huge),
+            Advice::Split => self.split_pages(range),
+            Advice::NoHugePage => self.advise_attributes(range, |vma| vma.advice = HugeAdvice::NoHuge),
+        }
+    }
+
+    /// Says which folio orders the mappings of a range use, beyond the machine-wide policy.
+    ///
+    /// # Errors
+    /// As [`Self::madvise`] with [`Advice::HugePage`].
+    pub fn set_folios(&self, addr: VirtAddr, len: u64, folios: FolioOverride) -> Result<(), MmError> {
+        let range = self.layout().range(addr, len).ok_or(MmError::Invalid)?;
+        self.advise_attributes(range, |vma| vma.folios = folios)
+    }
+
+    fn advise_attributes(
+        &self,
+        range: VirtRange,
+        change: impl FnMut(&mut VmaAttributes),
+    ) -> Result<(), MmError> {
+        let mut space = self.lock();
+        let covered = covers(&space, range);
+        let range = range.intersect(space.layout.user);
+        if range.is_empty() {
+            return covered;
+        }
+        check_ends(&space, range)?;
+        let mut gone = VmaList::new();
+        let changed = self.change_range(&mut space, range, &mut gone, change);
+        drop(space);
+        self.memory.discard_list(gone);
+        changed?;
+        covered
+    }
+
+    fn dont_need(&self, range: VirtRange) -> Result<(), MmError> {
+        let handled = self.removable(range);
+        if let Some(part) = handled {
+            self.tell_removed(part);
+        }
+        let done = self.drop_pages(range);
+        if let Some(part) = handled {
+            self.wake_range(part);
+        }
+        done
+    }
+
+    /// What of the range would be given up now, if anything there may have a handler of faults.
+    fn removable(&self, range: VirtRange) -> Option<VirtRange> {
+        let space = self.space.read(self.memory.platform());
+        let range = Some(range.intersect(space.layout.user)).filter(|_| space.handled);
+        let range = space.whole_pages(range?).ok()?;
+        Some(prefix(&space, range, |vma| !vma.flags.contains(VmaFlags::LOCKED)).0)
+    }
+
+    fn drop_pages(&self, range: VirtRange) -> Result<(), MmError> {
+        let space = self.lock();
+        let covered = covers(&space, range);
+        let range = space.whole_pages(range.intersect(space.layout.user))?;
+        let (part, outcome) = prefix(&space, range, |vma| !vma.flags.contains(VmaFlags::LOCKED));
+        if part.is_empty() {
+            return outcome.and(covered);
+        }
+        self.cut(part)?;
+        self.renew_promises(&space, part)?;
+        self.zap(space.tree.overlapping(part), part, part);
+        outcome.and(covered)
+    }
+
+    fn free_lazily(&self, range: VirtRange) -> Result<(), MmError> {
+        let space = self.lock();
+        let covered = covers(&space, range);
+        let range = range.intersect(space.layout.user);
+        let (part, outcome) =
+            prefix(&space, range, |vma| vma.is_anonymous() && !vma.flags.contains(VmaFlags::LOCKED));
+        if part.is_empty() {
+            // Its ends are nobody's: a leaf that lies around them stays whole.
+            return outcome.and(covered);
+        }
+        self.cut(part)?;
+        self.unshare(part)?;
+        let mut owed = FlushBatch::new();
+        let marked = self.tables().mark_lazy_free(part, &mut owed);
+        owed.flush(self.memory.pages(), self.context());
+        drop(space);
+        self.memory.pages().count(Stat::Pglazyfree, marked.map_err(|_| MmError::NoMemory)?);
+        outcome.and(covered)
+    }
+
+    /// Reads the file pages of a range into the page cache. What cannot be read comes, or fails, on its first access.
+    fn will_need(&self, range: VirtRange) -> Result<(), MmError> {
+        let (memory, mut at) = (self.memory, range.start);
+        let mut covered = Ok(());
+        loop {
+            let space = self.space.read(memory.platform());
+            if at == range.start {
+                covered = covers(&space, range);
+            }
+            let Some(vma) = space.tree.first_in(VirtRange { start: at, end: range.end }) else {
+                return covered;
+            };
+            let part = vma.range.intersect(VirtRange::new(at, range.end));
+            if let crate::vm::mapping::vma::Backing::File { file, .. } = &vma.attributes.backing
+                && vma.attributes.huge_size().is_none()
+                // What is missing comes from the handler, or not at all.
+                && !vma.attributes.handler.catches(UserfaultModes::MISSING)
+            {
+                let Some(file) = file.node().enter() else {
+                    drop(space);
+                    memory.platform().relax();
+                    continue;
+                };
+                let first = vma.file_page(part.start).unwrap_or(0);
+                for page in first..first + part.pages() {
+                    match memory.files().page(memory.pages(), &file, page) {
+                        Err(FaultError::OutOfMemory) => return Err(MmError::NoMemory),
+                        Err(_) => break,
+                        Ok(_) => {}
+                    }
+                }
+            }
+            at = part.end;
+        }
+    }
+
+    fn populate_all(&self, range: VirtRange, access: Access, right: Protection) -> Result<(), MmError> {
+        let how =
+            |vma: &VmaAttributes| if vma.protection.contains(right) { How::As(access) } else { How::Refuse };
+        self.populate_as(range, how).map_err(|error| match error {
+            FaultError::NotMapped | FaultError::OutOfMemory | FaultError::Dying => MmError::NoMemory,
+            FaultError::Protection => MmError::Invalid,
+            FaultError::BeyondEnd
+            | FaultError::Marked
+            | FaultError::NoHandler
+            | FaultError::NoHugePage
+            | FaultError::Poisoned => MmError::Fault,
+            FaultError::Io => MmError::Io,
+        })
+    }
+}
+
+/// Whether every page of the range is mapped.
+pub(in crate::vm) fn covers(space: &Space, range: VirtRange) -> Result<(), MmError> {
+    let user = range.end <= space.layout.user.end;
+    if user && mapped_up_to(&space.tree, range) == range.end { Ok(()) } else { Err(MmError::NoMemory) }
+}
+
+/// The part of the range before the first mapping that does not suit, and what is reported for that one.
+fn prefix(
+    space: &Space,
+    range: VirtRange,
+    suits: impl Fn(&VmaAttributes) -> bool,
+) -> (VirtRange, Result<(), MmError>) {
+    match space.tree.overlapping(range).find(|vma| !suits(&vma.attributes)) {
+        Some(vma) => (VirtRange::new(range.start, vma.range.start.max(range.start)), Err(MmError::Invalid)),
+        None => (range, Ok(())),
+    }
+}

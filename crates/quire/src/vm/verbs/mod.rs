@@ -1,0 +1,12 @@
+//! The calls that change an address space: one file for each, and what populates the memory that they lock.
+
+pub(super) mod brk;
+pub(super) mod exit;
+pub(super) mod fork;
+pub(super) mod madvise;
+pub(super) mod mlock;
+pub(super) mod mmap;
+pub(super) mod mprotect;
+pub(super) mod mremap;
+pub(super) mod munmap;
+pub(super) mod populate;

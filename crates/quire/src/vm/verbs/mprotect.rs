@@ -1,0 +1,136 @@
+//! `mprotect`: changes what accesses may do.
+#![forbid(unsafe_code)]
+
+use crate::addr::{VirtAddr, VirtRange};
+use crate::arch::Protection;
+use crate::error::MmError;
+use crate::limits::FRAME_SIZE;
+use crate::platform::Platform;
+use crate::vm::hugetlb::mapping::check_ends;
+use crate::vm::mapping::vma::{VmaAttributes, VmaFlags};
+use crate::vm::space::mm::{Mm, Space};
+use crate::vm::tree::edit;
+use crate::vm::tree::{VmaList, VmaTree};
+
+impl<P: Platform> Mm<'_, P> {
+    /// Changes the protection of `len` bytes (rounded up to pages) from `addr`.
+    ///
+    /// # Errors
+    /// [`MmError::Invalid`] for an unaligned address or an end inside a huge page; [`MmError::NoMemory`] for a hole, after everything before it was
+    /// changed, or without any change when there is no memory; [`MmError::Access`] for a mapping that may not be
+    /// accessed like that, after everything before it was changed.
+    pub fn mprotect(&self, addr: VirtAddr, len: u64, prot: Protection) -> Result<(), MmError> {
+        if !addr.is_aligned(FRAME_SIZE) {
+            return Err(MmError::Invalid);
+        }
+        if len == 0 {
+            return Ok(());
+        }
+        // What passes the last user address is a hole like any other.
+        let end = VirtAddr(len).align_up(FRAME_SIZE).and_then(|len| addr.0.checked_add(len.0));
+        let mut rest = VirtRange::new(addr, VirtAddr(end.ok_or(MmError::NoMemory)?));
+        loop {
+            let (changed, outcome) = self.protect_part(rest, prot)?;
+            if changed == rest.end || outcome.is_err() {
+                return outcome;
+            }
+            rest.start = changed;
+        }
+    }
+
+    /// Changes the range up to the first mapping that cannot be changed, or up to the one with which more than
+    /// [`COPIES`] are due. Returns where it stopped, and what is reported if it is a refusal.
+    fn protect_part(
+        &self,
+        range: VirtRange,
+        prot: Protection,
+    ) -> Result<(VirtAddr, Result<(), MmError>), MmError> {
+        let mut space = self.lock();
+        let (stop, outcome) = allowed_up_to(&space.tree, range, prot);
+        let allowed = VirtRange::new(range.start, stop);
+        if allowed.is_empty() {
+            return Ok((stop, outcome));
+        }
+        check_ends(&space, allowed)?;
+        let (due, end) = copies_due(&space.tree, allowed, prot);
+        let part = VirtRange::new(range.start, end);
+        let mut gone = VmaList::new();
+        let changed = self.protect_range(&mut space, part, prot, &mut gone);
+        drop(space);
+        self.memory.discard_list(gone);
+        changed?;
+        for range in due.into_iter().filter(|range| !range.is_empty()) {
+            // As Linux: a locked private mapping that becomes writable gets its pages now, so that no store waits.
+            let _stopped = self.populate(range);
+        }
+        Ok((end, if end == stop { outcome } else { Ok(()) }))
+    }
+
+    fn protect_range(
+        &self,
+        space: &mut Space,
+        range: VirtRange,
+        prot: Protection,
+        gone: &mut VmaList,
+    ) -> Result<(), MmError> {
+        self.unshare(range)?;
+        self.change_range(space, range, gone, |vma| vma.protection = prot)?;
+        self.protect_leaves(space, range);
+        Ok(())
+    }
+
+    /// Changes attributes of the mappings in a range. Large leaves are cut at its ends. On an error nothing has changed.
+    pub(in crate::vm) fn change_range(
+        &self,
+        space: &mut Space,
+        range: VirtRange,
+        gone: &mut VmaList,
+        change: impl FnMut(&mut VmaAttributes),
+    ) -> Result<(), MmError> {
+        let need = edit::splits(&space.tree, range);
+        if space.tree.len() + need > space.mapping_limit {
+            return Err(MmError::NoMemory);
+        }
+        let mut spares = self.memory.spares(need)?;
+        let cut = self.cut_small(space, range);
+        let done = cut.is_ok() && edit::change(&mut space.tree, range, &mut spares, gone, change);
+        self.memory.discard_spares(spares);
+        cut?;
+        if done { Ok(()) } else { Err(MmError::NoMemory) }
+    }
+}
+
+/// How far the range is mapped without a hole and allows the protection, and what is reported at its end.
+fn allowed_up_to(tree: &VmaTree, range: VirtRange, prot: Protection) -> (VirtAddr, Result<(), MmError>) {
+    let mut at = range.start;
+    for vma in tree.overlapping(range) {
+        if vma.range.start > at {
+            break;
+        }
+        if !vma.attributes.may.contains(prot) {
+            return (at, Err(MmError::Access));
+        }
+        at = vma.range.end.min(range.end);
+    }
+    (at, if at == range.end { Ok(()) } else { Err(MmError::NoMemory) })
+}
+
+/// Mappings that become writable, and whose pages are copied ahead of the first store, in one part of a call.
+const COPIES: usize = 16;
+
+/// The parts of the range that are locked private mappings and become writable (Linux: `mprotect_fixup`), and the end
+/// of the part of the range that has only these.
+fn copies_due(tree: &VmaTree, range: VirtRange, prot: Protection) -> ([VirtRange; COPIES], VirtAddr) {
+    let mut due = tree.overlapping(range).filter(|vma| {
+        let vma = &vma.attributes;
+        let locked = vma.flags.contains(VmaFlags::LOCKED) && !vma.flags.contains(VmaFlags::LOCK_ON_FAULT);
+        let gains = prot.contains(Protection::WRITE) && !vma.protection.contains(Protection::WRITE);
+        locked && gains && vma.is_private()
+    });
+    let mut parts = [VirtRange::default(); COPIES];
+    for (part, vma) in parts.iter_mut().zip(due.by_ref()) {
+        *part = vma.range.intersect(range);
+    }
+    let end = due.next().map_or(range.end, |next| next.range.start);
+    (parts, end)
+}

@@ -1,0 +1,332 @@
+//! `mremap`: changes the size of a mapping, or moves it with everything it maps.
+#![forbid(unsafe_code)]
+
+use crate::addr::{VirtAddr, VirtRange};
+use crate::error::MmError;
+use crate::limits::FRAME_SIZE;
+use crate::platform::Platform;
+use crate::vm::hugetlb::mapping::check_ends;
+use crate::vm::mapping::vma::{Vma, VmaAttributes, VmaFlags};
+use crate::vm::space::mm::{Mm, Space};
+use crate::vm::tree::VmaList;
+use crate::vm::tree::edit;
+use crate::vm::tree::layout::{Fit, Placement};
+use crate::vm::userfault::Registration;
+
+/// Where `mremap` may put a mapping.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Remap {
+    /// It stays where it is (no flag).
+    InPlace,
+    /// It may move (`MREMAP_MAYMOVE`).
+    MayMove,
+    /// It moves there; what is there goes (`MREMAP_MAYMOVE | MREMAP_FIXED`).
+    Fixed(VirtAddr),
+    /// It moves, there if nothing is there, and an empty mapping stays behind (`MREMAP_MAYMOVE | MREMAP_DONTUNMAP`). Address 0
+    /// is no wish; another one must be valid all the same.
+    DontUnmap(VirtAddr),
+    /// It moves there, what is there goes, and an empty mapping stays behind.
+    FixedDontUnmap(VirtAddr),
+}
+
+impl Remap {
+    const fn target(self) -> Option<VirtAddr> {
+        match self {
+            Self::Fixed(to) | Self::FixedDontUnmap(to) => Some(to),
+            _ => None,
+        }
+    }
+
+    /// The address that was given, to go to or to try.
+    const fn named(self) -> Option<VirtAddr> {
+        match self {
+            Self::Fixed(to) | Self::FixedDontUnmap(to) | Self::DontUnmap(to) => Some(to),
+            _ => None,
+        }
+    }
+
+    const fn leaves_mapping(self) -> bool {
+        matches!(self, Self::DontUnmap(_) | Self::FixedDontUnmap(_))
+    }
+}
+
+/// A checked request: all lengths in whole pages.
+#[derive(Clone, Copy)]
+struct Move {
+    from: VirtAddr,
+    old: u64,
+    new: u64,
+    to: Remap,
+}
+
+/// What moves in one go: pages of one mapping, which may come out as more.
+#[derive(Clone, Copy)]
+struct Part {
+    source: VirtRange,
+    len: u64,
+    dest: VirtAddr,
+}
+
+/// What a call did, beside moving: nodes to discard and pages to bring in.
+#[derive(Default)]
+struct Done {
+    at: VirtAddr,
+    gone: VmaList,
+    /// What was mapped where the old range was.
+    moved: VmaList,
+    populate: VirtRange,
+}
+
+impl<P: Platform> Mm<'_, P> {
+    /// Gives the `old_len` bytes mapped at `addr` the size `new_len`, as `to` says at another address, and says where
+    /// they are. With `old_len` 0 a shared mapping is mapped a second time. Several mappings can move at once if their
+    /// size stays.
+    ///
+    /// # Errors
+    /// [`MmError::Invalid`] (unaligned, empty, overlapping, huge pages that would become more or leave a mapping behind, a size that changes with an empty mapping left behind),
+    /// [`MmError::Fault`] (not mapped, or not by one mapping), [`MmError::NoMemory`] (no memory, no room, too many
+    /// mappings). Nothing has changed then, save that a fixed target may have been unmapped and, where several mappings
+    /// move, that the first of them may have moved: as with Linux, the mappings tell which.
+    pub fn mremap(&self, addr: VirtAddr, old_len: u64, new_len: u64, to: Remap) -> Result<VirtAddr, MmError> {
+        let mut done = Done::default();
+        let mut space = self.lock();
+        let outcome = check(&space, addr, old_len, new_len, to)
+            .and_then(|request| check_huge(&space, request))
+            .and_then(|request| self.remap_locked(&mut space, request, &mut done));
+        self.announce_moved(&done.moved);
+        self.announce_unmapped(&done.gone);
+        drop(space);
+        self.discard_moved(done.moved, done.at.0.wrapping_sub(addr.0));
+        self.discard_unmapped(done.gone);
+        outcome?;
+        if !done.populate.is_empty() {
+            let _stopped = self.populate(done.populate);
+        }
+        Ok(done.at)
+    }
+
+    fn remap_locked(&self, space: &mut Space, request: Move, done: &mut Done) -> Result<(), MmError> {
+        let Move { from, old, new, to } = request;
+        let vma = space.tree.find(from).ok_or(MmError::Fault)?;
+        if old == 0 && vma.attributes.is_private() {
+            return Err(MmError::Invalid);
+        }
+        let (mapping, inside) = (vma.range, old <= vma.range.end.0 - from.0);
+        let locked = vma.attributes.flags.contains(VmaFlags::LOCKED)
+            && !vma.attributes.flags.contains(VmaFlags::LOCK_ON_FAULT);
+        done.at = from;
+        let moves = to.target().is_some() || to.leaves_mapping();
+        if !moves && old >= new && old != 0 {
+            done.gone = self.unmap_range(space, VirtRange::new(from.add(new), from.add(old)))?;
+            return Ok(());
+        }
+        let fixed = to.target().is_some();
+        let loses_outside = old > new && new <= mapping.end.0 - from.0;
+        if !inside && !(fixed && (old == new || loses_outside)) {
+            return Err(MmError::Fault);
+        }
+        if to.target().is_some_and(|dest| dest < space.layout.lowest) {
+            return Err(MmError::NotPermitted);
+        }
+        if !moves && old != 0 && from.add(old) == mapping.end && has_room(space, mapping.end, from.0 + new) {
+            let grown = VirtRange::new(mapping.end, from.add(new));
+            space.tree.resize(mapping.start, VirtRange::new(mapping.start, grown.end));
+            edit::merge(&mut space.tree, VirtRange::new(mapping.start, grown.end), &mut done.gone);
+            self.tell_files(space, grown);
+            done.populate = if locked { grown } else { VirtRange::default() };
+            return Ok(());
+        }
+        if to == Remap::InPlace {
+            return Err(MmError::NoMemory);
+        }
+        self.move_mapping(space, request, done)?;
+        if locked && new > old {
+            done.populate = VirtRange::new(done.at.add(old), done.at.add(new));
+        }
+        Ok(())
+    }
+
+    /// Moves what is mapped in the old range, a mapping at a time; a single one may grow on the way. What the old range
+    /// loses goes first.
+    fn move_mapping(&self, space: &mut Space, request: Move, done: &mut Done) -> Result<(), MmError> {
+        let Move { from, old, new, to } = request;
+        done.at = match to.target() {
+            Some(dest) => dest,
+            None => find_place(space, from, new, to.named().unwrap_or(VirtAddr(0)))?,
+        };
+        // Borders first, so that what the old range loses can go at the end without needing memory.
+        let lost = VirtRange::new(from.add(old.min(new)), from.add(old));
+        let moved = self.make_borders(space, lost).and_then(|()| self.move_parts(space, request, done));
+        if moved.is_ok() {
+            // It may have grown over pages that its handler did not hear of.
+            self.tell_files(space, VirtRange::from_len(done.at, new));
+            done.gone.append(self.unmap_range(space, lost)?);
+        } else {
+            edit::merge(&mut space.tree, VirtRange::from_len(from, old), &mut done.gone);
+        }
+        moved
+    }
+
+    fn move_parts(&self, space: &mut Space, request: Move, done: &mut Done) -> Result<(), MmError> {
+        let Move { from, old, new, to } = request;
+        let kept = old.min(new);
+        if old < new {
+            let part = Part { source: VirtRange::from_len(from, kept), len: new, dest: done.at };
+            return self.move_part(space, part, to, done);
+        }
+        let mut rest = VirtRange::from_len(from, kept);
+        while let Some(source) = space.tree.first_in(rest).map(|vma| vma.range.intersect(rest)) {
+            let dest = done.at.add(source.start.0 - from.0);
+            self.move_part(space, Part { source, len: source.len(), dest }, to, done)?;
+            rest = VirtRange::new(source.end, rest.end);
+        }
+        Ok(())
+    }
+
+    /// Moves the part of one mapping, and unmaps what is at its target. On an error the target may have been unmapped.
+    fn move_part(&self, space: &mut Space, part: Part, to: Remap, done: &mut Done) -> Result<(), MmError> {
+        let target = VirtRange::from_len(part.dest, part.len);
+        // At most: both ends of the source, the middle of the target, and the part itself.
+        if space.tree.len() + 4 > space.mapping_limit {
+            return Err(MmError::NoMemory);
+        }
+        let mut node = self.memory.blank()?;
+        // Before the target is cleared: a second view of a shared mapping may come in that mapping's own place.
+        let found = space.tree.find(part.source.start).map(|vma| {
+            let skipped = (part.source.start.0 - vma.range.start.0) / FRAME_SIZE;
+            *node = Vma::new(target, vma.attributes.again(skipped));
+            // Private pages do not know where they are now; who looks for them must be told.
+            node.attributes.moved = vma.attributes.moved.further(part.source.start, part.dest);
+        });
+        space.moved = true;
+        let cleared = self.clear_target(space, part.source, target, &mut done.gone);
+        let prepared =
+            found.ok_or(MmError::Fault).and(cleared).and_then(|()| self.note_of_move(space, part, to));
+        let moved = prepared.and_then(|note| {
+            let moved = self.move_leaves(part.source.start, part.dest, part.source.len());
+            if moved.is_err() {
+                self.memory.discard_list(note);
+                return moved;
+            }
+            done.moved.append(note);
+            Ok(())
+        });
+        if let Err(error) = moved {
+            node.attributes.handler = Registration::NONE;
+            done.gone.push(node);
+            edit::merge(&mut space.tree, part.source, &mut done.gone);
+            return Err(error);
+        }
+        // A folio that forms there was for the addresses as they were.
+        self.memory.forgo(self.mapper.number(), part.source);
+        if to.leaves_mapping() {
+            // The ends are borders already, so no spare is needed.
+            let locks = VmaFlags::LOCKED.union(VmaFlags::LOCK_ON_FAULT);
+            let unlock = |vma: &mut VmaAttributes| vma.flags = vma.flags.without(locks);
+            edit::change(&mut space.tree, part.source, &mut edit::Spares::new(), &mut done.gone, unlock);
+        } else if let Some(list) = edit::carve(&mut space.tree, part.source, &mut edit::Spares::new()) {
+            done.moved.append(list);
+        }
+        if let Err(node) = edit::insert(&mut space.tree, node, &mut done.gone) {
+            debug_assert!(false, "the target was cleared");
+            done.gone.push(node);
+        }
+        Ok(())
+    }
+
+    /// What a handler is to be told from, of a part whose mapping stays where it is.
+    fn note_of_move(&self, space: &Space, part: Part, to: Remap) -> Result<VmaList, MmError> {
+        let mut note = VmaList::new();
+        let handler =
+            space.tree.find(part.source.start).map_or(Registration::NONE, |vma| vma.attributes.handler);
+        if to.leaves_mapping() && handler.is_some() && !part.source.is_empty() {
+            let mut node = self.memory.blank()?;
+            node.range = part.source;
+            node.attributes.handler = handler;
+            note.push(node);
+        }
+        Ok(note)
+    }
+
+    /// Makes both ends of the source borders between mappings and the target free. On an error the target may have been
+    /// unmapped.
+    fn clear_target(
+        &self,
+        space: &mut Space,
+        source: VirtRange,
+        target: VirtRange,
+        gone: &mut VmaList,
+    ) -> Result<(), MmError> {
+        self.make_borders(space, source)?;
+        gone.append(self.unmap_range(space, target)?);
+        Ok(())
+    }
+
+    /// Makes both ends of a range borders between mappings and between leaves.
+    fn make_borders(&self, space: &mut Space, range: VirtRange) -> Result<(), MmError> {
+        let mut spares = self.memory.spares(edit::splits(&space.tree, range))?;
+        let split = self.cut(range).is_ok() && edit::split_ends(&mut space.tree, range, &mut spares);
+        self.memory.discard_spares(spares);
+        if split { Ok(()) } else { Err(MmError::NoMemory) }
+    }
+}
+
+fn check(space: &Space, from: VirtAddr, old: u64, new: u64, to: Remap) -> Result<Move, MmError> {
+    let page_up = |len: u64| VirtAddr(len).align_up(FRAME_SIZE).map_or(0, |len| len.0);
+    let (old, new, end) = (page_up(old), page_up(new), space.layout.user.end.0);
+    if !from.is_aligned(FRAME_SIZE) || new == 0 || new > end || to.leaves_mapping() && old != new {
+        return Err(MmError::Invalid);
+    }
+    if let Some(dest) = to.named() {
+        let overlap = from.0.wrapping_add(old) > dest.0 && dest.0.wrapping_add(new) > from.0;
+        if dest.0 > end - new || !dest.is_aligned(FRAME_SIZE) || overlap {
+            return Err(MmError::Invalid);
+        }
+    }
+    if from.0.checked_add(old).is_none_or(|stop| stop > end) {
+        return Err(MmError::Fault);
+    }
+    Ok(Move { from, old, new, to })
+}
+
+/// Huge pages move whole and do not become more, as with Linux: lengths are rounded up to them.
+fn check_huge(space: &Space, request: Move) -> Result<Move, MmError> {
+    let Move { from, mut old, mut new, to } = request;
+    if let Some(size) = space.tree.find(from).and_then(|vma| vma.attributes.huge_size()) {
+        let up = |len: u64| len.checked_next_multiple_of(size.bytes()).ok_or(MmError::Invalid);
+        (old, new) = (up(old)?, up(new)?);
+        if new > old || to.leaves_mapping() {
+            return Err(MmError::Invalid);
+        }
+    }
+    let range = VirtRange::from_len(from, old);
+    check_ends(space, range)?;
+    let sizes = || space.tree.overlapping(range).filter_map(|vma| vma.attributes.huge_size());
+    let far = to.target().map_or(0, |dest| dest.0.abs_diff(from.0));
+    if sizes().any(|size| !far.is_multiple_of(size.bytes())) {
+        return Err(MmError::Invalid);
+    }
+    Ok(Move { from, old, new, to })
+}
+
+/// Where `len` bytes of the mapping at `from` may go, at `hint` if it is free. Unlike that of `mmap`, the hint is not raised to
+/// the lowest address.
+fn find_place(space: &Space, from: VirtAddr, len: u64, hint: VirtAddr) -> Result<VirtAddr, MmError> {
+    let vma = space.tree.find(from);
+    let fit = match vma.and_then(|vma| vma.attributes.huge_size()) {
+        Some(size) => Fit::Must(size.bytes()),
+        None => Fit::large_if(vma.is_some_and(|vma| vma.attributes.is_anonymous())),
+    };
+    let low = hint.0 != 0 && hint < space.layout.lowest;
+    if low && space.tree.find_from(hint).is_none_or(|next| hint.add(len) <= next.guarded_start()) {
+        return Err(MmError::NotPermitted);
+    }
+    let hint = if low { VirtAddr(0) } else { hint };
+    Ok(space.layout.place(&space.tree, hint, len, Placement::Hint, fit)?.start)
+}
+
+/// Whether nothing is mapped from a mapping's end to `grown`.
+fn has_room(space: &Space, end: VirtAddr, grown: u64) -> bool {
+    grown <= space.layout.user.end.0
+        && space.tree.first_in(VirtRange { start: end, end: VirtAddr(grown) }).is_none()
+}

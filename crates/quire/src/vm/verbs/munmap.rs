@@ -1,0 +1,62 @@
+//! `munmap`: takes mappings and their pages away. The flow is told in `docs/flows/munmap.md`.
+#![forbid(unsafe_code)]
+
+use crate::addr::{VirtAddr, VirtRange};
+use crate::error::MmError;
+use crate::platform::Platform;
+use crate::vm::hugetlb::mapping::check_ends;
+use crate::vm::space::mm::{Mm, Space};
+use crate::vm::tree::edit;
+use crate::vm::tree::{VmaList, VmaTree};
+
+impl<P: Platform> Mm<'_, P> {
+    /// Unmaps `len` bytes (rounded up to pages) from `addr`. Holes are fine. A handler of faults that wants to read of it has done
+    /// so when this returns.
+    ///
+    /// # Errors
+    /// [`MmError::Invalid`] for an unaligned address, no bytes, a range that leaves the user half or that ends inside a huge page;
+    /// [`MmError::NoMemory`] when a mapping would have to be split and there is no memory for it, or there are too many.
+    /// Nothing has changed then.
+    pub fn munmap(&self, addr: VirtAddr, len: u64) -> Result<(), MmError> {
+        let mut space = self.lock();
+        let range =
+            space.layout.range(addr, len).filter(|range| !range.is_empty()).ok_or(MmError::Invalid)?;
+        let gone = self.unmap_range(&mut space, range)?;
+        self.announce_unmapped(&gone);
+        drop(space);
+        self.discard_unmapped(gone);
+        Ok(())
+    }
+
+    /// Takes the mappings of a range out of the tree and everything they map out of the page table. The caller discards
+    /// the list once it has given the lock back. On an error nothing has changed.
+    pub(in crate::vm) fn unmap_range(&self, space: &mut Space, range: VirtRange) -> Result<VmaList, MmError> {
+        let Some(first) = space.tree.first_in(range) else { return Ok(VmaList::new()) };
+        check_ends(space, range)?;
+        // A hole in the middle of one mapping leaves one more than there were.
+        let hole = first.range.start < range.start && range.end < first.range.end;
+        if hole && space.tree.len() >= space.mapping_limit {
+            return Err(MmError::NoMemory);
+        }
+        let mut spares = self.memory.spares(edit::splits(&space.tree, range))?;
+        if let Err(error) = self.cut(range) {
+            self.memory.discard_spares(spares);
+            return Err(error);
+        }
+        let gone = edit::carve(&mut space.tree, range, &mut spares).ok_or(MmError::NoMemory);
+        self.memory.discard_spares(spares);
+        let gone = gone?;
+        if space.huge {
+            gone.iter().for_each(|vma| self.break_promises(vma));
+        }
+        self.zap(gone.iter(), range, free_around(&space.tree, range, space.layout.user));
+        Ok(gone)
+    }
+}
+
+/// The addresses around a range, in which nothing is mapped, that are free as well.
+fn free_around(tree: &VmaTree, range: VirtRange, user: VirtRange) -> VirtRange {
+    let below = tree.find_before(range.start).map_or(user.start, |vma| vma.range.end);
+    let above = tree.find_from(range.end).map_or(user.end, |vma| vma.range.start);
+    VirtRange::new(below, above)
+}

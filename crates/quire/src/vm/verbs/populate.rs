@@ -1,0 +1,124 @@
+//! Bringing pages in before they are touched.
+#![forbid(unsafe_code)]
+
+use crate::addr::{VirtAddr, VirtRange};
+use crate::arch::Protection;
+use crate::error::FaultError;
+use crate::limits::{CLEAR_STRETCH_BYTES, FRAME_SIZE, LOCK_HOLD_FRAMES, POPULATE_FAULTS, RECLAIM_ROUNDS};
+use crate::platform::Platform;
+use crate::vm::fault::{Access, Caller, Step};
+use crate::vm::mapping::vma::{VmaAttributes, VmaFlags};
+use crate::vm::space::mm::Mm;
+
+/// How the pages of a mapping come.
+pub(in crate::vm) enum How {
+    /// As accesses of this kind would bring them.
+    As(Access),
+    /// Not now: they are locked when they are touched.
+    Skip,
+    /// Not at all, as if the mapping did not allow the access.
+    Refuse,
+}
+
+impl<P: Platform> Mm<'_, P> {
+    /// Brings every page of the range in, up to the first that cannot be: private writable ones as stores would, others
+    /// as loads; those that are locked on fault not at all.
+    pub(in crate::vm) fn populate(&self, range: VirtRange) -> Result<(), FaultError> {
+        self.populate_as(range, |vma| {
+            let writable = vma.protection.contains(Protection::WRITE);
+            if vma.flags.contains(VmaFlags::LOCK_ON_FAULT) {
+                return How::Skip;
+            }
+            How::As(if vma.is_private() && writable { Access::Write } else { Access::Read })
+        })
+    }
+
+    /// Brings every page of the range in as is chosen for its mapping, up to the first that cannot be.
+    pub(in crate::vm) fn populate_as(
+        &self,
+        range: VirtRange,
+        choose: impl Fn(&VmaAttributes) -> How,
+    ) -> Result<(), FaultError> {
+        let (mut at, mut rounds) = (range.start, 0);
+        let caller = Caller::Populate { bytes: range.len() };
+        while at < range.end {
+            match self.populate_some(VirtRange { start: at, end: range.end }, &choose, caller) {
+                Ok(next) => at = next,
+                Err((next, FaultError::OutOfMemory)) if rounds < RECLAIM_ROUNDS && self.make_room() > 0 => {
+                    rounds = if next > at { 0 } else { rounds + 1 };
+                    at = next;
+                }
+                Err((_, error)) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// As many pages as one hold of the lock may take, of one mapping. Where to go on.
+    fn populate_some(
+        &self,
+        range: VirtRange,
+        choose: &impl Fn(&VmaAttributes) -> How,
+        caller: Caller,
+    ) -> Result<VirtAddr, (VirtAddr, FaultError)> {
+        let mut at = range.start;
+        let space = self.space.read(self.memory.platform());
+        let vma = space.tree.find(at).ok_or((at, FaultError::NotMapped))?;
+        let end = range.end.min(vma.range.end);
+        let access = match choose(&vma.attributes) {
+            How::Skip => return Ok(end),
+            How::Refuse => return Err((at, FaultError::Protection)),
+            How::As(access) => access,
+        };
+        let (mut faults, mut frames, mut held) = (0, 0, 0);
+        // Turns are bounded besides: a piece that somebody else clears may wait for a lock that waits for this one.
+        for _ in 0..LOCK_HOLD_FRAMES {
+            if at >= end || held >= LOCK_HOLD_FRAMES as u64 {
+                break;
+            }
+            match self.fault_in(vma, at, access, caller).map_err(|error| (at, error))? {
+                Step::Done(outcome) => {
+                    at = at.align_down(outcome.order.bytes()).add(outcome.order.bytes());
+                    (faults, frames) = (faults + 1, frames + outcome.order.frames());
+                    held += outcome.order.frames();
+                    // Folios that are shorter than a stretch have no reschedule point of their own, and the last stretch of
+                    // a longer one none behind it.
+                    if faults >= POPULATE_FAULTS || frames >= CLEAR_STRETCH_BYTES / FRAME_SIZE {
+                        self.memory.platform().reschedule_point();
+                        (faults, frames) = (0, 0);
+                        if self.memory.platform().is_dying() {
+                            return Err((at, FaultError::Dying));
+                        }
+                    }
+                }
+                Step::Again => self.memory.platform().relax(),
+                Step::Formed(formed) => {
+                    drop(space);
+                    self.end_forming(&formed);
+                    return Ok(at);
+                }
+                Step::Marked(folio) => {
+                    drop(space);
+                    self.memory.lose_marked(folio);
+                    return Ok(at);
+                }
+                Step::TakeBack(frame) => {
+                    drop(space);
+                    self.take_back(frame).map_err(|error| (at, error))?;
+                    return Ok(at);
+                }
+                Step::Handler(waiting) => {
+                    drop(space);
+                    self.wait_for_handler(waiting).map_err(|error| (at, error))?;
+                    return Ok(at);
+                }
+                Step::Shared => {
+                    drop(space);
+                    self.unshare_at(at).map_err(|error| (at, error))?;
+                    return Ok(at);
+                }
+            }
+        }
+        Ok(at.min(end))
+    }
+}

@@ -1,8 +1,10 @@
-//! The rules that this repository keeps, as tests over its own text: the order of the library's modules, where unsafe
-//! code may stand, which test each invariant has, how long files and functions are, and what no file may say.
+//! The rules that this repository keeps, as tests over its own text: the order of the library's modules, circles of
+//! imports, where unsafe code may stand, which test each invariant has, how long files and functions are, and what no
+//! file may say.
 //!
 //! Each rule is a function from texts to complaints, so that each is also shown a text that breaks it.
 
+mod circles;
 mod docs;
 mod invariants;
 mod length;
@@ -28,6 +30,11 @@ fn modules_use_only_those_before_them() {
     let sources = all();
     let order = order::order_of(&page(&sources, "docs/architecture.md"));
     expect_none(&order::check(&order, &rust(&sources, "crates/quire/src/")));
+}
+
+#[test]
+fn no_circle_of_imports_joins_folders() {
+    expect_none(&circles::check(&all(), circles::KNOWN));
 }
 
 #[test]

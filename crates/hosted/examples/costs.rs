@@ -9,7 +9,7 @@ use hosted::{Backing, Hosted, HostedConfig, InterruptPlan};
 use quire::addr::{Frame, FrameRange, Order, VirtAddr, VirtRange};
 use quire::cpu::{CpuId, CpuSet};
 use quire::page_alloc::{AllocatorConfig, Gfp, MemoryRange, PageAllocator};
-use quire::platform::{Context, FlushExtent, FlushRequest, Platform};
+use quire::platform::{Context, FlushExtent, FlushRequest, FramePlatform, TablePlatform};
 use quire::rank::Rank;
 
 const CALLS: u32 = 1_000_000;

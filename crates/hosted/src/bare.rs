@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicU32;
 use quire::addr::{Frame, FrameRange, PhysAddr, VirtRange};
 use quire::arch::{Caches, CpuFeatures, ReadyClear, ReadyCopy};
 use quire::cpu::{CpuId, CpuSet};
-use quire::platform::{Context, FlushRequest, InterruptState, Platform};
+use quire::platform::{Context, FlushRequest, FramePlatform, InterruptState, Platform, TablePlatform};
 
 use crate::files::SyntheticFiles;
 use crate::machine::Hosted;
@@ -40,14 +40,9 @@ impl Bare {
     }
 }
 
-// SAFETY: as for `Hosted`; that a thread which asks is a CPU of this machine is the promise of whoever made it bare.
-unsafe impl Platform for Bare {
-    type Pager = SyntheticFiles;
-
-    fn pager(&self) -> &SyntheticFiles {
-        self.0.files()
-    }
-
+// SAFETY: every call is the machine's own, but for `pin`: its precondition, that the calling thread is a CPU of this
+// machine (H3), is the contract of `Hosted::bare`.
+unsafe impl FramePlatform for Bare {
     #[inline(always)]
     fn pin(&self) -> CpuId {
         // Debug builds count pins, since what the watchful machine does for this one asks for them.
@@ -100,37 +95,9 @@ unsafe impl Platform for Bare {
         self.0.relax();
     }
 
-    fn wait(&self, word: &AtomicU32, seen: u32) {
-        self.0.wait(word, seen);
-    }
-
-    fn wake(&self, word: &AtomicU32) {
-        self.0.wake(word);
-    }
-
     #[inline]
     fn direct_map(&self, addr: PhysAddr) -> *mut u8 {
         self.0.direct_map(addr)
-    }
-
-    fn load_root(&self, root: Option<Frame>) {
-        self.0.load_root(root);
-    }
-
-    fn flush_local(&self, request: &FlushRequest) {
-        self.0.flush_local(request);
-    }
-
-    fn flush_remote_start(&self, targets: &CpuSet, request: &FlushRequest) {
-        self.0.flush_remote_start(targets, request);
-    }
-
-    fn flush_remote_wait(&self, targets: &CpuSet, request: &FlushRequest) {
-        self.0.flush_remote_wait(targets, request);
-    }
-
-    fn flush_kernel(&self, range: VirtRange) {
-        self.0.flush_kernel(range);
     }
 
     fn features(&self) -> CpuFeatures {
@@ -157,6 +124,29 @@ unsafe impl Platform for Bare {
     fn now_ns(&self) -> u64 {
         self.0.now_ns()
     }
+}
+
+// SAFETY: every call is the machine's own, whose flushes are complete when they return (H5).
+unsafe impl TablePlatform for Bare {
+    fn load_root(&self, root: Option<Frame>) {
+        self.0.load_root(root);
+    }
+
+    fn flush_local(&self, request: &FlushRequest) {
+        self.0.flush_local(request);
+    }
+
+    fn flush_remote_start(&self, targets: &CpuSet, request: &FlushRequest) {
+        self.0.flush_remote_start(targets, request);
+    }
+
+    fn flush_remote_wait(&self, targets: &CpuSet, request: &FlushRequest) {
+        self.0.flush_remote_wait(targets, request);
+    }
+
+    fn flush_kernel(&self, range: VirtRange) {
+        self.0.flush_kernel(range);
+    }
 
     fn secondary_invalidate_start(&self, root: Frame, range: VirtRange) {
         self.0.secondary_invalidate_start(root, range);
@@ -168,5 +158,22 @@ unsafe impl Platform for Bare {
 
     fn secondary_collapse_possible(&self, root: Frame, range: VirtRange) {
         self.0.secondary_collapse_possible(root, range);
+    }
+}
+
+// SAFETY: every call is the machine's own.
+unsafe impl Platform for Bare {
+    type Pager = SyntheticFiles;
+
+    fn pager(&self) -> &SyntheticFiles {
+        self.0.files()
+    }
+
+    fn wait(&self, word: &AtomicU32, seen: u32) {
+        self.0.wait(word, seen);
+    }
+
+    fn wake(&self, word: &AtomicU32) {
+        self.0.wake(word);
     }
 }

@@ -81,11 +81,11 @@ pub struct HostedConfig {
     pub tlb_model: bool,
     /// Interrupt the processors that run this process at each remote flush (`membarrier`), so that it has a real price.
     pub real_ipis: bool,
-    /// Let [`quire::platform::Platform::interrupts_off`] and `interrupts_restore` execute what they would in a kernel, as
+    /// Let [`quire::platform::FramePlatform::interrupts_off`] and `interrupts_restore` execute what they would in a kernel, as
     /// far as a process can: saving the processor's flags and restoring them (`pushf`, `popf`), which is most of the price.
     /// Interrupts themselves are modelled with and without it.
     pub interrupt_price: bool,
-    /// Bring zeroes and copies into memory. Off makes [`quire::platform::Platform::clear`] and `copy` only count, for
+    /// Bring zeroes and copies into memory. Off makes [`quire::platform::FramePlatform::clear`] and `copy` only count, for
     /// benches that show clearing apart; nothing that reads the memory may be trusted then.
     pub clearing: bool,
     /// What the machine's processors lack of what the host's have, for kernels that clear and copy.

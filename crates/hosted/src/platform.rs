@@ -10,7 +10,9 @@ use quire::addr::{Frame, FrameRange, PhysAddr, VirtRange};
 use quire::arch::{Caches, CpuFeatures, ReadyClear, ReadyCopy};
 use quire::cpu::{CpuId, CpuSet};
 use quire::limits::FRAME_SIZE;
-use quire::platform::{Context, FlushExtent, FlushRequest, InterruptState, Platform};
+use quire::platform::{
+    Context, FlushExtent, FlushRequest, FramePlatform, InterruptState, Platform, TablePlatform,
+};
 use quire::rank::Rank;
 use rustix::thread::{MembarrierCommand, futex, membarrier, sched_yield};
 
@@ -89,17 +91,8 @@ impl Hosted {
 
 // SAFETY: `direct_map` gives arena memory, which is mapped for as long as the machine lives and which nothing else in
 // the process knows (H1). A pinned task stays on its CPU because a thread is one CPU while it runs the machine's work
-// and no second thread can be that CPU (H3); flushes are complete when they return (H5).
-unsafe impl Platform for Hosted {
-    type Pager = SyntheticFiles;
-
-    /// The files; and looks that nothing is held but an address space.
-    #[inline]
-    fn pager(&self) -> &SyntheticFiles {
-        Task::with(|task| task.ranks.at_most(Rank::AddressSpace));
-        &self.files
-    }
-
+// and no second thread can be that CPU (H3).
+unsafe impl FramePlatform for Hosted {
     #[inline]
     fn pin(&self) -> CpuId {
         Task::with(|task| {
@@ -189,42 +182,102 @@ unsafe impl Platform for Hosted {
         });
     }
 
-    /// The host's own `futex`: words of different machines in one process have different addresses.
-    fn wait(&self, word: &AtomicU32, seen: u32) {
-        Task::with(|task| {
-            assert!(task.ranks.is_none(), "a task that holds a lock went to sleep");
-            debug_assert_eq!(task.pins(), 0, "a pinned task went to sleep");
-        });
-        self.own_counters().waits.add(1);
-        if cfg!(miri) {
-            return self.relax();
-        }
-        if self.config.halt_poll != Duration::ZERO {
-            let start = Instant::now();
-            while start.elapsed() < self.config.halt_poll {
-                if word.load(Ordering::Acquire) != seen {
-                    return;
-                }
-                std::hint::spin_loop();
-            }
-        }
-        // Whatever it returns, the caller looks again.
-        let _woken = futex::wait(word, futex::Flags::PRIVATE, seen, None);
-    }
-
-    fn wake(&self, word: &AtomicU32) {
-        Task::with(|task| assert!(task.ranks.is_none(), "a task that holds a lock woke others"));
-        self.own_counters().wakes.add(1);
-        if !cfg!(miri) {
-            let _woken = futex::wake(word, futex::Flags::PRIVATE, i32::MAX as u32);
-        }
-    }
-
     #[inline]
     fn direct_map(&self, addr: PhysAddr) -> *mut u8 {
         self.arena.direct_map(addr)
     }
 
+    /// All that the host has, but for what the machine is said to lack: a process's registers are its own.
+    fn features(&self) -> CpuFeatures {
+        let found = *FEATURES.get_or_init(CpuFeatures::detect);
+        self.config.lacks.iter().fold(found, |found, &feature| found.without(feature))
+    }
+
+    fn caches(&self) -> Caches {
+        *CACHES.get_or_init(Caches::detect)
+    }
+
+    #[inline]
+    fn vectors_begin(&self) -> bool {
+        true
+    }
+
+    fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
+        let bytes = frames.count * FRAME_SIZE;
+        self.own_counters().bytes_cleared.add(bytes);
+        if self.config.clearing && bytes > 0 {
+            debug_assert!(self.arena.contains(PhysAddr(frames.end().addr().0 - 1)));
+            // SAFETY: the frames belong to the caller, who gives nobody else access to them meanwhile, and lie in one
+            // range, which is mapped to its end (H1). A process's vector registers hold the compiler's values alone.
+            unsafe { kernel.zero(self.direct_map(frames.start.addr()), bytes as usize) };
+        }
+    }
+
+    fn copy(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {
+        let bytes = from.count * FRAME_SIZE;
+        self.own_counters().bytes_copied.add(bytes);
+        if self.config.clearing && bytes > 0 {
+            let (from, to) = (self.direct_map(from.start.addr()), self.direct_map(to.addr()));
+            // SAFETY: the runs do not overlap; each lies in a range (H1), and `to` belongs to the caller. What others store to
+            // `from` meanwhile the compiler does not see read: these are the processor's loads. Registers as above.
+            unsafe { kernel.copy(from, to, bytes as usize) };
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.born.elapsed().as_nanos() as u64
+    }
+
+    #[inline]
+    fn watches_frees(&self) -> bool {
+        self.config.tlb_model
+    }
+
+    #[inline(always)]
+    fn frames_freed(&self, frames: FrameRange) {
+        if self.config.tlb_model {
+            self.check_freed(frames);
+        }
+    }
+
+    /// Counts, and checks that the library is ready to be put off.
+    fn reschedule_point(&self) {
+        Task::with(|task| {
+            task.ranks.at_most(Rank::AddressSpace);
+            debug_assert_eq!(task.pins(), 0, "a pinned task cannot be put off");
+        });
+        self.own_counters().reschedule_points.add(1);
+    }
+
+    #[inline]
+    fn lock_taken(&self, rank: Rank) {
+        if self.config.check_ranks {
+            Task::with(|task| {
+                task.ranks.take(rank);
+                interrupts::called(task);
+            });
+        }
+    }
+
+    #[inline]
+    fn lock_dropped(&self, rank: Rank) {
+        if self.config.check_ranks {
+            Task::with(|task| {
+                task.ranks.give_back(rank);
+                interrupts::called(task);
+            });
+        }
+    }
+
+    #[inline]
+    fn fail_allocation(&self) -> bool {
+        self.failures.fail()
+    }
+}
+
+// SAFETY: a flush takes the locks of the modelled TLBs that it empties, so no access through an older translation is in
+// flight when it returns (H5).
+unsafe impl TablePlatform for Hosted {
     fn load_root(&self, root: Option<Frame>) {
         self.debug_assert_pinned();
         self.own_counters().roots_loaded.add(1);
@@ -288,47 +341,6 @@ unsafe impl Platform for Hosted {
         }
     }
 
-    /// All that the host has, but for what the machine is said to lack: a process's registers are its own.
-    fn features(&self) -> CpuFeatures {
-        let found = *FEATURES.get_or_init(CpuFeatures::detect);
-        self.config.lacks.iter().fold(found, |found, &feature| found.without(feature))
-    }
-
-    fn caches(&self) -> Caches {
-        *CACHES.get_or_init(Caches::detect)
-    }
-
-    #[inline]
-    fn vectors_begin(&self) -> bool {
-        true
-    }
-
-    fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
-        let bytes = frames.count * FRAME_SIZE;
-        self.own_counters().bytes_cleared.add(bytes);
-        if self.config.clearing && bytes > 0 {
-            debug_assert!(self.arena.contains(PhysAddr(frames.end().addr().0 - 1)));
-            // SAFETY: the frames belong to the caller, who gives nobody else access to them meanwhile, and lie in one
-            // range, which is mapped to its end (H1). A process's vector registers hold the compiler's values alone.
-            unsafe { kernel.zero(self.direct_map(frames.start.addr()), bytes as usize) };
-        }
-    }
-
-    fn copy(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {
-        let bytes = from.count * FRAME_SIZE;
-        self.own_counters().bytes_copied.add(bytes);
-        if self.config.clearing && bytes > 0 {
-            let (from, to) = (self.direct_map(from.start.addr()), self.direct_map(to.addr()));
-            // SAFETY: the runs do not overlap; each lies in a range (H1), and `to` belongs to the caller. What others store to
-            // `from` meanwhile the compiler does not see read: these are the processor's loads. Registers as above.
-            unsafe { kernel.copy(from, to, bytes as usize) };
-        }
-    }
-
-    fn now_ns(&self) -> u64 {
-        self.born.elapsed().as_nanos() as u64
-    }
-
     fn secondary_invalidate_start(&self, root: Frame, range: VirtRange) {
         self.debug_assert_may_block();
         self.own_counters().brackets.add(1);
@@ -346,50 +358,47 @@ unsafe impl Platform for Hosted {
         self.own_counters().collapses_told.add(1);
         self.collapse_copies(root, range);
     }
+}
 
+// SAFETY: a sleeper looks at its word again each time it is woken, and after a store that came before the call.
+unsafe impl Platform for Hosted {
+    type Pager = SyntheticFiles;
+
+    /// The files; and looks that nothing is held but an address space.
     #[inline]
-    fn watches_frees(&self) -> bool {
-        self.config.tlb_model
+    fn pager(&self) -> &SyntheticFiles {
+        Task::with(|task| task.ranks.at_most(Rank::AddressSpace));
+        &self.files
     }
 
-    #[inline(always)]
-    fn frames_freed(&self, frames: FrameRange) {
-        if self.config.tlb_model {
-            self.check_freed(frames);
-        }
-    }
-
-    /// Counts, and checks that the library is ready to be put off.
-    fn reschedule_point(&self) {
+    /// The host's own `futex`: words of different machines in one process have different addresses.
+    fn wait(&self, word: &AtomicU32, seen: u32) {
         Task::with(|task| {
-            task.ranks.at_most(Rank::AddressSpace);
-            debug_assert_eq!(task.pins(), 0, "a pinned task cannot be put off");
+            assert!(task.ranks.is_none(), "a task that holds a lock went to sleep");
+            debug_assert_eq!(task.pins(), 0, "a pinned task went to sleep");
         });
-        self.own_counters().reschedule_points.add(1);
-    }
-
-    #[inline]
-    fn lock_taken(&self, rank: Rank) {
-        if self.config.check_ranks {
-            Task::with(|task| {
-                task.ranks.take(rank);
-                interrupts::called(task);
-            });
+        self.own_counters().waits.add(1);
+        if cfg!(miri) {
+            return self.relax();
         }
-    }
-
-    #[inline]
-    fn lock_dropped(&self, rank: Rank) {
-        if self.config.check_ranks {
-            Task::with(|task| {
-                task.ranks.give_back(rank);
-                interrupts::called(task);
-            });
+        if self.config.halt_poll != Duration::ZERO {
+            let start = Instant::now();
+            while start.elapsed() < self.config.halt_poll {
+                if word.load(Ordering::Acquire) != seen {
+                    return;
+                }
+                std::hint::spin_loop();
+            }
         }
+        // Whatever it returns, the caller looks again.
+        let _woken = futex::wait(word, futex::Flags::PRIVATE, seen, None);
     }
 
-    #[inline]
-    fn fail_allocation(&self) -> bool {
-        self.failures.fail()
+    fn wake(&self, word: &AtomicU32) {
+        Task::with(|task| assert!(task.ranks.is_none(), "a task that holds a lock woke others"));
+        self.own_counters().wakes.add(1);
+        if !cfg!(miri) {
+            let _woken = futex::wake(word, futex::Flags::PRIVATE, i32::MAX as u32);
+        }
     }
 }

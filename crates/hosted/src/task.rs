@@ -1,6 +1,6 @@
 //! The running thread as a CPU: who it is, and what an interrupt on top of it would find.
 //!
-//! All of it is one thread-local record without a destructor, so that [`Hosted::pin`](quire::platform::Platform::pin)
+//! All of it is one thread-local record without a destructor, so that [`Hosted::pin`](quire::platform::FramePlatform::pin)
 //! is one comparison and one load. Interrupts run on the same thread, between any two of its instructions, and put back
 //! what they change; the fields are atomics for that reason alone, and cost what plain ones do.
 
@@ -40,7 +40,7 @@ pub(crate) struct Task {
     pub(crate) ranks: HeldRanks,
     /// Turns of spin loops, to give the processor away now and then.
     turns: AtomicU32,
-    /// The processor's flags as [`Platform::interrupts_off`](quire::platform::Platform::interrupts_off) found them, where
+    /// The processor's flags as [`FramePlatform::interrupts_off`](quire::platform::FramePlatform::interrupts_off) found them, where
     /// that has its real price.
     pub(crate) flags: AtomicU64,
     /// What interrupts this thread, the newest first; each lives until it takes itself off.

@@ -5,7 +5,7 @@ use crate::limits::MAX_CPUS;
 
 const WORDS: usize = MAX_CPUS / 64;
 
-/// The number of a CPU, below [`Platform::cpu_count`](crate::platform::Platform::cpu_count).
+/// The number of a CPU, below [`FramePlatform::cpu_count`](crate::platform::FramePlatform::cpu_count).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct CpuId(pub u32);
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use quire::addr::{Frame, VirtAddr};
 use quire::error::FaultError;
 use quire::limits::FRAME_SIZE;
-use quire::platform::Platform;
+use quire::platform::{FramePlatform, Platform};
 use quire::vm::{Access, Mm, Translated};
 
 use super::cpu::VirtualCpu;

@@ -2,7 +2,7 @@
 //!
 //! Nothing is ever evicted but by a flush, a fault, or the load of another root; a real TLB forgets more, so what works
 //! here works there. Entries of an address space that is not loaded need no model: they must not be used again
-//! ([`Platform::load_root`](quire::platform::Platform::load_root)), so leaving drops them.
+//! ([`TablePlatform::load_root`](quire::platform::TablePlatform::load_root)), so leaving drops them.
 
 use quire::addr::{Frame, FrameRange, VirtRange};
 use quire::cpu::CpuId;

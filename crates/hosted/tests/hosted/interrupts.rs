@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use hosted::{Hosted, HostedConfig, InterruptPlan};
 use quire::addr::{Frame, FrameRange};
 use quire::cpu::CpuId;
-use quire::platform::{Context, Platform};
+use quire::platform::{Context, FramePlatform, TablePlatform};
 use quire::rank::Rank;
 
 use crate::support::{machine, panic_message};

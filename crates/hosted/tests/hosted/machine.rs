@@ -4,7 +4,7 @@ use hosted::{Backing, FailurePlan, Hosted, HostedConfig, HostedError, MemoryRang
 use quire::addr::{Frame, FrameRange, PhysAddr};
 use quire::arch::{ReadyClear, ReadyCopy};
 use quire::cpu::{CpuId, CpuSet};
-use quire::platform::{Context, FlushExtent, FlushRequest, Platform};
+use quire::platform::{Context, FlushExtent, FlushRequest, FramePlatform, TablePlatform};
 use quire::rank::Rank;
 use quire::sync::{Pinned, SpinLock};
 

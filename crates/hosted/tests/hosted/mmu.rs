@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use crate::tables::*;
 use hosted::{FaultCause, HostedConfig, MemoryRange, OnViolation, PageFault, Violation};
 use quire::addr::{Frame, VirtAddr};
-use quire::platform::Platform;
+use quire::platform::FramePlatform;
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;

@@ -7,7 +7,7 @@ use crate::tables::*;
 use hosted::{Hosted, HostedConfig, InterruptPlan, OnViolation, Violation};
 use quire::addr::Frame;
 use quire::cpu::CpuId;
-use quire::platform::{Context, FlushRequest, Platform};
+use quire::platform::{Context, FlushRequest, FramePlatform};
 use quire::rank::Rank;
 use quire::sync::Pinned;
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange, PhysAddr, VirtAddr, VirtRange};
 use quire::cpu::{CpuId, CpuSet};
-use quire::platform::{FlushExtent, FlushRequest, Platform};
+use quire::platform::{FlushExtent, FlushRequest, FramePlatform, TablePlatform};
 use quire::sync::Pinned;
 
 pub(crate) const PRESENT: u64 = 1;

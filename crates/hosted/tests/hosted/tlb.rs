@@ -7,7 +7,7 @@ use crate::tables::*;
 use hosted::{FailurePlan, FaultCause, Hosted, HostedConfig, OnViolation, Violation};
 use quire::addr::{Frame, FrameRange, VirtAddr};
 use quire::cpu::{CpuId, CpuSet};
-use quire::platform::{FlushRequest, Platform};
+use quire::platform::{FlushRequest, FramePlatform, TablePlatform};
 use quire::sync::Pinned;
 
 const MIB: u64 = 1 << 20;

@@ -8,7 +8,7 @@ use hosted::{Backing as Memory, FailurePlan, Hosted, HostedConfig, HostedError, 
 use quire::addr::{FrameRange, Order, PhysAddr};
 use quire::cpu::CpuId;
 use quire::manager::{Config, MemoryManager, MemoryRange};
-use quire::platform::{FileId, Platform};
+use quire::platform::{FileId, FramePlatform};
 use quire::tlb::ZapStrategy;
 use quire::vm::{FolioPolicy, ForkStrategy, OrderPolicy};
 

@@ -9,7 +9,7 @@ use crate::addr::{Frame, FrameRange};
 use crate::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures};
 use crate::error::KernelError;
 use crate::limits::{CLEAR_CACHED_BYTES, CLEAR_CACHED_GAIN, CLEAR_OWN_BYTES, CLEAR_OWN_GAIN, FRAME_SIZE};
-use crate::platform::{Platform, TouchHint};
+use crate::platform::{FramePlatform, TouchHint};
 
 /// Bytes that one reading of the clock stands for, at least: smaller extents are measured several at a time.
 const BATCH_BYTES: u64 = 64 << 10;
@@ -200,11 +200,11 @@ fn cheapest(costs: impl Iterator<Item = (usize, u64)> + Clone, before: Option<us
 ///
 /// Several CPUs may do so at once, each with frames of its own.
 ///
-/// Precondition: as for [`Platform::reschedule_point`].
+/// Precondition: as for [`FramePlatform::reschedule_point`].
 ///
 /// # Errors
 /// [`KernelError::Missing`].
-pub fn measure_clear<P: Platform>(
+pub fn measure_clear<P: FramePlatform>(
     platform: &P,
     clearer: &Clearer,
     kernel: ClearKernel,
@@ -220,7 +220,7 @@ pub fn measure_clear<P: Platform>(
 ///
 /// # Errors
 /// [`KernelError::Missing`].
-pub fn measure_copy<P: Platform>(
+pub fn measure_copy<P: FramePlatform>(
     platform: &P,
     clearer: &Clearer,
     kernel: CopyKernel,
@@ -237,7 +237,7 @@ pub fn measure_copy<P: Platform>(
 }
 
 /// Rounds of filling and reading, and their lower quartiles.
-fn measure<P: Platform>(
+fn measure<P: FramePlatform>(
     platform: &P,
     class: usize,
     scratch: FrameRange,
@@ -287,7 +287,7 @@ fn per_mib(times: &mut [u64], bytes: u64) -> u32 {
 }
 
 /// Loads a word of each line, in order.
-fn read_once<P: Platform>(platform: &P, frames: FrameRange) {
+fn read_once<P: FramePlatform>(platform: &P, frames: FrameRange) {
     let start: Frame = frames.start;
     let base = platform.direct_map(start.addr());
     for line in (0..(frames.count * FRAME_SIZE) as usize).step_by(LINE) {

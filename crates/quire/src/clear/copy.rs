@@ -6,17 +6,17 @@ use crate::addr::{Frame, FrameRange};
 use crate::arch::{CopyKernel, ReadyCopy};
 use crate::error::Cancelled;
 use crate::limits::{CLEAR_STRETCH_BYTES, FRAME_SIZE};
-use crate::platform::{Platform, TouchHint};
+use crate::platform::{FramePlatform, TouchHint};
 
 /// One CPU that copies runs which belong together, each by the kernel for all of them.
-pub struct Copier<'a, P: Platform> {
+pub struct Copier<'a, P: FramePlatform> {
     clearer: &'a Clearer,
     platform: &'a P,
     kernel: CopyKernel,
     _busy: Busy<'a>,
 }
 
-impl<P: Platform> Copier<'_, P> {
+impl<P: FramePlatform> Copier<'_, P> {
     /// Copies frames that are [`CLEAR_STRETCH_BYTES`] at most onto as many others from `to` on. They do not overlap.
     #[inline]
     pub fn copy(&self, from: FrameRange, to: Frame) {
@@ -27,14 +27,19 @@ impl<P: Platform> Copier<'_, P> {
 
 impl Clearer {
     /// Begins to copy what is `bytes` bytes together.
-    pub fn copier<'a, P: Platform>(&'a self, platform: &'a P, bytes: u64, hint: TouchHint) -> Copier<'a, P> {
+    pub fn copier<'a, P: FramePlatform>(
+        &'a self,
+        platform: &'a P,
+        bytes: u64,
+        hint: TouchHint,
+    ) -> Copier<'a, P> {
         let busy = self.busy(bytes);
         Copier { clearer: self, platform, kernel: self.copy.get(hint, busy.cpus(), bytes), _busy: busy }
     }
 
     /// Copies frames that are [`CLEAR_STRETCH_BYTES`] at most onto as many others from `to` on. They do not overlap.
     #[inline]
-    pub fn copy<P: Platform>(&self, platform: &P, from: FrameRange, to: Frame, hint: TouchHint) {
+    pub fn copy<P: FramePlatform>(&self, platform: &P, from: FrameRange, to: Frame, hint: TouchHint) {
         let bytes = from.count * FRAME_SIZE;
         debug_assert!(bytes <= CLEAR_STRETCH_BYTES, "longer ones need reschedule points: copy_extent");
         let busy = self.busy(bytes);
@@ -43,11 +48,11 @@ impl Clearer {
 
     /// Copies a run of any length, with a reschedule point after each stretch, where `cancel` is asked.
     ///
-    /// Precondition: as for [`Platform::reschedule_point`], when there is more than a stretch.
+    /// Precondition: as for [`FramePlatform::reschedule_point`], when there is more than a stretch.
     ///
     /// # Errors
     /// [`Cancelled`]; some frames are copied then.
-    pub fn copy_extent<P: Platform>(
+    pub fn copy_extent<P: FramePlatform>(
         &self,
         platform: &P,
         from: FrameRange,
@@ -64,7 +69,7 @@ impl Clearer {
     }
 
     /// Copies in stretches by one kernel, whatever the table says: for measurements.
-    pub(super) fn copy_all_by<P: Platform>(
+    pub(super) fn copy_all_by<P: FramePlatform>(
         &self,
         platform: &P,
         from: FrameRange,
@@ -80,7 +85,7 @@ impl Clearer {
 
     /// One stretch by one kernel, or by one of its kind without vectors where these cannot be had.
     #[inline]
-    fn copy_by<P: Platform>(&self, platform: &P, from: FrameRange, to: Frame, kernel: CopyKernel) {
+    fn copy_by<P: FramePlatform>(&self, platform: &P, from: FrameRange, to: Frame, kernel: CopyKernel) {
         if !kernel.uses_vectors() {
             platform.copy(from, to, self.ready_copy(kernel));
         } else if platform.vectors_begin() {

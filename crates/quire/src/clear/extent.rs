@@ -8,7 +8,7 @@ use crate::error::Cancelled;
 use crate::limits::{
     CLEAR_CACHED_BYTES, CLEAR_NEAR_BYTES, CLEAR_NEAR_SHARE, CLEAR_OWN_BYTES, CLEAR_STRETCH_BYTES, FRAME_SIZE,
 };
-use crate::platform::{Platform, TouchHint};
+use crate::platform::{FramePlatform, TouchHint};
 
 const NEAR_FRAMES: u64 = CLEAR_NEAR_BYTES / FRAME_SIZE;
 /// What is cleared without a reschedule point, at most.
@@ -79,7 +79,7 @@ impl Extent {
 impl Clearer {
     /// Clears frames that are [`CLEAR_STRETCH_BYTES`] at most, so that no reschedule point is needed.
     #[inline]
-    pub fn clear<P: Platform>(&self, platform: &P, frames: FrameRange, hint: TouchHint) {
+    pub fn clear<P: FramePlatform>(&self, platform: &P, frames: FrameRange, hint: TouchHint) {
         debug_assert!(frames.count <= STRETCH_FRAMES, "longer ones need reschedule points: clear_extent");
         let busy = self.busy(frames.count * FRAME_SIZE);
         let kernel = self.clear.get(hint, busy.cpus(), frames.count * FRAME_SIZE);
@@ -91,13 +91,13 @@ impl Clearer {
 
     /// Clears an extent of any length: what is far from the frame that somebody waits for first, and its neighbourhood last; what a
     /// core's own caches hold, and is to stay there, in one go.
-    /// Passes a [`Platform::reschedule_point`] before more than the policy's stretch is done without one, and asks `cancel` there.
+    /// Passes a [`FramePlatform::reschedule_point`] before more than the policy's stretch is done without one, and asks `cancel` there.
     ///
-    /// Precondition: as for [`Platform::reschedule_point`], when there is more than a stretch.
+    /// Precondition: as for [`FramePlatform::reschedule_point`], when there is more than a stretch.
     ///
     /// # Errors
     /// [`Cancelled`]; some frames are cleared then, and nobody knows which.
-    pub fn clear_extent<P: Platform>(
+    pub fn clear_extent<P: FramePlatform>(
         &self,
         platform: &P,
         extent: &Extent,
@@ -121,7 +121,12 @@ impl Clearer {
     }
 
     /// Clears an extent in stretches by one kernel, whatever the table says: for measurements.
-    pub(super) fn clear_all_by<P: Platform>(&self, platform: &P, frames: FrameRange, kernel: ClearKernel) {
+    pub(super) fn clear_all_by<P: FramePlatform>(
+        &self,
+        platform: &P,
+        frames: FrameRange,
+        kernel: ClearKernel,
+    ) {
         let mut stretches = self.stretches(platform, || false);
         let done = stretches.over(frames, |frames| self.clear_by(platform, frames, kernel));
         debug_assert_eq!(done, Ok(()), "nobody cancels it");
@@ -136,7 +141,7 @@ impl Clearer {
     /// One stretch by one kernel, or by one of its kind without vectors where these cannot be had. The caller makes the store
     /// fence: each one waits until all has arrived, so that the pieces of an extent share it.
     #[inline]
-    fn clear_by<P: Platform>(&self, platform: &P, frames: FrameRange, kernel: ClearKernel) {
+    fn clear_by<P: FramePlatform>(&self, platform: &P, frames: FrameRange, kernel: ClearKernel) {
         if !kernel.uses_vectors() {
             platform.clear(frames, self.ready(kernel));
         } else if platform.vectors_begin() {
@@ -169,7 +174,7 @@ pub(super) struct Stretches<'a, P, C> {
     since: u64,
 }
 
-impl<P: Platform, C: FnMut() -> bool> Stretches<'_, P, C> {
+impl<P: FramePlatform, C: FnMut() -> bool> Stretches<'_, P, C> {
     /// Gives all frames to `work`, so many at a time that what came since the last reschedule point is a stretch at most.
     pub(super) fn over(
         &mut self,

@@ -26,7 +26,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::arch::{ClearKernel, CopyKernel, CpuFeatures};
 use crate::error::KernelError;
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 use cells::Cells;
 
 /// Clears and copies for one machine.
@@ -46,7 +46,7 @@ impl Clearer {
     ///
     /// # Errors
     /// [`KernelError::Missing`] when the caller's names a kernel that the machine cannot run.
-    pub fn new<P: Platform>(platform: &P, policy: Option<&ClearPolicy>) -> Result<Self, KernelError> {
+    pub fn new<P: FramePlatform>(platform: &P, policy: Option<&ClearPolicy>) -> Result<Self, KernelError> {
         let features = platform.features();
         let suggested;
         let policy = match policy {

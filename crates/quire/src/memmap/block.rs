@@ -8,7 +8,7 @@ use super::descriptor::Descriptor;
 use super::folio_maps::SmallMaps;
 use super::lanes::{LaneWidth, Lanes};
 use crate::addr::{Frame, PhysAddr};
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 use crate::rank::Rank;
 use crate::sync::RawLock;
 
@@ -94,19 +94,19 @@ const _: () = assert!(size_of::<Bitmap>() >= size_of::<Descriptor>());
 impl Block {
     /// Takes the block's lock.
     #[inline]
-    pub fn lock<P: Platform>(&self, platform: &P) {
+    pub fn lock<P: FramePlatform>(&self, platform: &P) {
         self.lock.lock(platform, Rank::Block);
     }
 
     /// Takes the block's lock if nobody holds it.
     #[inline]
-    pub fn try_lock<P: Platform>(&self, platform: &P) -> bool {
+    pub fn try_lock<P: FramePlatform>(&self, platform: &P) -> bool {
         self.lock.try_lock(platform, Rank::Block)
     }
 
     /// Gives the block's lock back.
     #[inline]
-    pub fn unlock<P: Platform>(&self, platform: &P) {
+    pub fn unlock<P: FramePlatform>(&self, platform: &P) {
         self.lock.unlock(platform, Rank::Block);
     }
 
@@ -154,7 +154,7 @@ impl Block {
     ///
     /// # Safety
     /// As for [`Self::set_area`].
-    pub(crate) unsafe fn adopt_area<P: Platform>(
+    pub(crate) unsafe fn adopt_area<P: FramePlatform>(
         &self,
         platform: &P,
         at: *mut Area,
@@ -282,7 +282,7 @@ impl Block {
 
     /// The lanes in the slot of a block of a folio of whole blocks, if it has one. Under its lock.
     #[inline]
-    pub(super) fn slot_lanes<P: Platform>(&self, platform: &P) -> Option<Lanes<'_>> {
+    pub(super) fn slot_lanes<P: FramePlatform>(&self, platform: &P) -> Option<Lanes<'_>> {
         let (at, width) = self.lanes_at()?;
         // SAFETY: M3: `lanes` names a place that holds this block's counts until it is changed under the lock.
         Some(unsafe { Lanes::at(platform, at, width) })
@@ -290,7 +290,7 @@ impl Block {
 
     /// How many 4 KiB leaves map each frame of the block. The caller holds its lock.
     #[inline]
-    pub fn small_maps<P: Platform>(&self, platform: &P) -> SmallMaps<'_> {
+    pub fn small_maps<P: FramePlatform>(&self, platform: &P) -> SmallMaps<'_> {
         match self.area_lanes() {
             Some(lanes) => SmallMaps::new(0, Some(lanes)),
             None if matches!(self.state(), BlockState::Folio | BlockState::FolioTail) => {
@@ -302,7 +302,7 @@ impl Block {
 
     /// The lanes of a block of a folio of whole blocks: in its slot, or in its record.
     #[inline]
-    pub(super) fn any_lanes<P: Platform>(&self, platform: &P) -> Option<Lanes<'_>> {
+    pub(super) fn any_lanes<P: FramePlatform>(&self, platform: &P) -> Option<Lanes<'_>> {
         let in_record = || (self.state() == BlockState::FolioTail).then_some(Lanes::Bits(&self.heads));
         self.slot_lanes(platform).or_else(in_record)
     }

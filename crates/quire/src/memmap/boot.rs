@@ -6,7 +6,7 @@ use core::ptr::NonNull;
 use crate::addr::{FrameRange, PhysAddr};
 use crate::error::InitError;
 use crate::limits::{FRAME_SIZE, MAX_RANGES};
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 
 /// A range from which tables are taken, front to back.
 #[derive(Clone, Copy, Default)]
@@ -19,13 +19,13 @@ struct Source {
 }
 
 /// Takes tables from the front of physical ranges: from the requested node's largest range while it lasts.
-pub struct BootMemory<'p, P: Platform> {
+pub struct BootMemory<'p, P: FramePlatform> {
     platform: &'p P,
     sources: [Source; MAX_RANGES],
     count: usize,
 }
 
-impl<'p, P: Platform> BootMemory<'p, P> {
+impl<'p, P: FramePlatform> BootMemory<'p, P> {
     /// No memory yet.
     pub fn new(platform: &'p P) -> Self {
         Self { platform, sources: [Source::default(); MAX_RANGES], count: 0 }

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 use crate::rank::Rank;
 use crate::sync::RawLock;
 
@@ -138,13 +138,13 @@ impl Descriptor {
 
     /// Takes the lock of the page-table page that the frame holds.
     #[inline]
-    pub fn lock_table<P: Platform>(&self, platform: &P, rank: Rank) {
+    pub fn lock_table<P: FramePlatform>(&self, platform: &P, rank: Rank) {
         self.lock.lock(platform, rank);
     }
 
     /// Gives the lock back.
     #[inline]
-    pub fn unlock_table<P: Platform>(&self, platform: &P, rank: Rank) {
+    pub fn unlock_table<P: FramePlatform>(&self, platform: &P, rank: Rank) {
         self.lock.unlock(platform, rank);
     }
 }

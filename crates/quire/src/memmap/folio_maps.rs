@@ -20,7 +20,7 @@ use super::lanes::{LaneError, LaneWidth, Lanes};
 use super::record_maps::SlotPromises;
 use crate::addr::PhysAddr;
 use crate::limits::BLOCK_FRAMES;
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 
 /// The largest count that lanes of a byte hold.
 pub(super) const NARROW_MOST: u32 = 255;
@@ -101,7 +101,7 @@ impl Block {
     /// # Errors
     /// [`LaneError::Full`]: there is no slot, none to be promised, or a count would pass what it holds. Nothing has changed then.
     #[inline]
-    pub(crate) fn add_small<P: Platform, S: SlotPromises>(
+    pub(crate) fn add_small<P: FramePlatform, S: SlotPromises>(
         &self,
         platform: &P,
         start: usize,
@@ -139,7 +139,7 @@ impl Block {
     /// # Errors
     /// [`LaneError::Underflow`]; nothing has changed then.
     #[inline]
-    pub(crate) fn remove_small<P: Platform>(
+    pub(crate) fn remove_small<P: FramePlatform>(
         &self,
         platform: &P,
         promises: &impl SlotPromises,
@@ -165,7 +165,7 @@ impl Block {
     ///
     /// # Errors
     /// As [`Self::remove_small`].
-    pub(crate) fn remove_each<P: Platform>(
+    pub(crate) fn remove_each<P: FramePlatform>(
         &self,
         platform: &P,
         promises: &impl SlotPromises,
@@ -178,7 +178,7 @@ impl Block {
         }
     }
 
-    pub(super) fn remove_from_slot<'b, P: Platform>(
+    pub(super) fn remove_from_slot<'b, P: FramePlatform>(
         &'b self,
         platform: &P,
         mut lanes: Lanes<'b>,
@@ -202,7 +202,11 @@ impl Block {
     }
 
     /// Counts one more leaf for each frame in lanes.
-    fn spell_out<'b, P: Platform>(&'b self, platform: &P, lanes: Lanes<'b>) -> Result<Lanes<'b>, LaneError> {
+    fn spell_out<'b, P: FramePlatform>(
+        &'b self,
+        platform: &P,
+        lanes: Lanes<'b>,
+    ) -> Result<Lanes<'b>, LaneError> {
         if let Lanes::Bits(bits) = lanes
             && bits.load().is_empty()
         {
@@ -215,7 +219,7 @@ impl Block {
     }
 
     /// Lanes of at least a byte: bits become such in their slot, which has the room.
-    fn unpacked<'b, P: Platform>(&'b self, platform: &P, lanes: Lanes<'b>) -> Lanes<'b> {
+    fn unpacked<'b, P: FramePlatform>(&'b self, platform: &P, lanes: Lanes<'b>) -> Lanes<'b> {
         let (Lanes::Bits(bits), Some((at, _))) = (lanes, self.lanes_at()) else { return lanes };
         let counted = bits.load();
         self.set_lanes(Some((at, LaneWidth::Narrow)));
@@ -225,25 +229,25 @@ impl Block {
     }
 
     /// One more in each cell of a run, without the block's lock; whether it has cells.
-    pub(crate) fn count_cells_up<P: Platform>(&self, platform: &P, start: usize, count: usize) -> bool {
+    pub(crate) fn count_cells_up<P: FramePlatform>(&self, platform: &P, start: usize, count: usize) -> bool {
         self.slot_lanes(platform).is_some_and(|lanes| lanes.count_cells_up(start, count))
     }
 
     /// One less.
-    pub(crate) fn count_cells_down<P: Platform>(&self, platform: &P, start: usize, count: usize) {
+    pub(crate) fn count_cells_down<P: FramePlatform>(&self, platform: &P, start: usize, count: usize) {
         if let Some(lanes) = self.slot_lanes(platform) {
             lanes.count_cells_down(start, count);
         }
     }
 
     /// Whether one more leaf could be counted for every frame of the block as it is.
-    pub(crate) fn has_room_for_small<P: Platform>(&self, platform: &P) -> bool {
+    pub(crate) fn has_room_for_small<P: FramePlatform>(&self, platform: &P) -> bool {
         let tables = self.tables();
         self.slot_lanes(platform).is_some_and(|lanes| has_room(tables, lanes, 0, BLOCK_FRAMES))
     }
 
     /// Takes the slot of a block of a folio of whole blocks away if nothing is counted there. Under the block's lock.
-    pub(crate) fn take_unused_slot<P: Platform>(&self, platform: &P) -> Option<(PhysAddr, LaneWidth)> {
+    pub(crate) fn take_unused_slot<P: FramePlatform>(&self, platform: &P) -> Option<(PhysAddr, LaneWidth)> {
         let unused = self.area().is_none()
             && self.lanes_at()?.1 != LaneWidth::Cells
             && self.tables() == 0
@@ -254,7 +258,7 @@ impl Block {
 
     /// Gives a block of a folio of whole blocks a slot in the place of the one it has, if any. All of it that lanes of its
     /// width have is zero. Under the block's lock.
-    pub(crate) fn change_slot<P: Platform>(&self, platform: &P, at: PhysAddr, width: LaneWidth) {
+    pub(crate) fn change_slot<P: FramePlatform>(&self, platform: &P, at: PhysAddr, width: LaneWidth) {
         let before = self.any_lanes(platform);
         self.set_lanes(Some((at, width)));
         match (before, self.slot_lanes(platform)) {

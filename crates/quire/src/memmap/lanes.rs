@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::bitmap::{Bitmap, FrameMask};
 use crate::addr::PhysAddr;
 use crate::limits::BLOCK_FRAMES;
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 
 const LOW: u64 = 0x0101_0101_0101_0101;
 const HIGH: u64 = LOW << 7;
@@ -66,7 +66,7 @@ impl<'a> Lanes<'a> {
     ///
     /// # Safety
     /// `at` is the place of a block's lanes of that width, aligned to 64 bytes, and stays so for `'a`.
-    pub unsafe fn at<P: Platform>(platform: &P, at: PhysAddr, width: LaneWidth) -> Self {
+    pub unsafe fn at<P: FramePlatform>(platform: &P, at: PhysAddr, width: LaneWidth) -> Self {
         let pointer = platform.direct_map(at);
         // SAFETY: the caller's promise; all lanes are atomics.
         unsafe {

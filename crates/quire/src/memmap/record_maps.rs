@@ -16,7 +16,7 @@ use super::folio_maps::{NARROW_MOST, TABLES_MASK};
 use super::lanes::{LaneError, LaneWidth};
 use crate::addr::PhysAddr;
 use crate::limits::BLOCK_FRAMES;
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 
 /// Slots for blocks that may need one when memory cannot be asked for.
 pub(crate) trait SlotPromises {
@@ -158,7 +158,7 @@ impl Block {
 
     /// One leaf less for each frame of a run.
     #[inline]
-    pub(super) fn remove_in_record<P: Platform>(
+    pub(super) fn remove_in_record<P: FramePlatform>(
         &self,
         platform: &P,
         promises: &impl SlotPromises,
@@ -195,7 +195,7 @@ impl Block {
     }
 
     /// The same for each of these frames.
-    pub(super) fn remove_each_in_record<P: Platform>(
+    pub(super) fn remove_each_in_record<P: FramePlatform>(
         &self,
         platform: &P,
         promises: &impl SlotPromises,

@@ -19,7 +19,7 @@ use super::zone::Zone;
 use crate::addr::{BlockNumber, Frame, Order};
 use crate::limits::{BLOCK_FRAMES, DESCRIPTOR_FRAMES, FRAME_SIZE};
 use crate::memmap::{Block, BlockState, DescriptorFlags, FrameMask, FrameState, MemMap};
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 use crate::stats::Stat;
 
 /// Times that a frame on its way from one place to another is looked for.
@@ -48,7 +48,7 @@ pub enum Verdict {
     NotMemory,
 }
 
-impl<P: Platform> PageAllocator<'_, P> {
+impl<P: FramePlatform> PageAllocator<'_, P> {
     /// How many frames went bad.
     #[inline]
     pub fn bad_frames(&self) -> u64 {

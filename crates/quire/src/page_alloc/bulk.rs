@@ -9,14 +9,14 @@ use crate::cpu::CpuId;
 use crate::error::FreeError;
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::FrameState;
-use crate::platform::{Context, Platform};
+use crate::platform::{Context, FramePlatform};
 use crate::stats::Stat;
 use crate::sync::Pinned;
 
 /// Frames that [`PageAllocator::fill_bulk`] fetches at once.
 const FILL_BATCH: usize = 64;
 
-impl<P: Platform> PageAllocator<'_, P> {
+impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Fills `out` with folios of one order as far as memory and marks allow, neighbours next to each other; how many.
     /// Zero is an ordinary answer, for an empty `out` as well. An interleaving request gets an equal share of each node
     /// (Linux: `alloc_pages_bulk_interleave`).

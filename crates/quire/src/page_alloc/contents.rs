@@ -6,9 +6,9 @@ use super::gfp::{Contents, Gfp};
 use crate::addr::{Frame, FrameRange, Order};
 use crate::clear::{Clearer, Extent};
 use crate::error::{AllocError, Cancelled};
-use crate::platform::{Platform, TouchHint};
+use crate::platform::{FramePlatform, TouchHint};
 
-impl<P: Platform> PageAllocator<'_, P> {
+impl<P: FramePlatform> PageAllocator<'_, P> {
     /// How this machine clears and copies.
     #[inline]
     pub fn clearer(&self) -> &Clearer {
@@ -36,7 +36,7 @@ impl<P: Platform> PageAllocator<'_, P> {
 
     /// Fills an extent of the caller's with zeroes, however long, with reschedule points; gives up when the task is dying.
     ///
-    /// Precondition: as for [`Platform::reschedule_point`], when there is more than a stretch.
+    /// Precondition: as for [`FramePlatform::reschedule_point`], when there is more than a stretch.
     ///
     /// # Errors
     /// [`Cancelled`]: nobody may see the frames before they are cleared anew.

@@ -9,11 +9,11 @@ use crate::cpu::CpuId;
 use crate::error::{AllocError, FreeError};
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::BlockState;
-use crate::platform::{Context, Platform};
+use crate::platform::{Context, FramePlatform};
 use crate::stats::Stat;
 use crate::sync::Pinned;
 
-impl<P: Platform> PageAllocator<'_, P> {
+impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Takes `blocks` blocks of 2 MiB in a row, the first at a multiple of `align_blocks` blocks, a power of two. Each is
     /// a folio of order 9, to be given back by itself through [`Self::free`] or with its neighbours through
     /// [`Self::free_contig`]. The range lies in one zone and in one of the ranges that the machine was given. Nothing is

@@ -5,7 +5,7 @@ use super::PageAllocator;
 use crate::addr::{Frame, FrameRange};
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::BlockState;
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 
 /// Frames whose counts are looked at together where they are mapped in small pieces.
 const GROUP: usize = 64;
@@ -46,7 +46,7 @@ impl CountGroup {
     }
 }
 
-impl<P: Platform> PageAllocator<'_, P> {
+impl<P: FramePlatform> PageAllocator<'_, P> {
     /// The counts of the 64 frames at a multiple of 64 around `frame`, or those of all of its block where no leaf of 4 KiB maps
     /// any of it. `None` where there is no memory.
     pub fn count_group(&self, frame: Frame) -> Option<CountGroup> {

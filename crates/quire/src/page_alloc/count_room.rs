@@ -24,7 +24,7 @@ use crate::limits::FRAME_SIZE;
 use crate::memmap::{
     Block, BlockState, Descriptor, DescriptorFlags, FrameState, LaneWidth, Lanes, RecordNeed, SlotPromises,
 };
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 use crate::stats::Stat;
 use crate::sync::SpinGuard;
 
@@ -96,7 +96,7 @@ const fn all_of(class: usize) -> u64 {
     (1 << (FRAME_SIZE / bytes_of(class))) - 1
 }
 
-impl<P: Platform> PageAllocator<'_, P> {
+impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Sees to it that one more 4 KiB leaf can be counted for every frame of the block of `frame`: gives a block of a folio of
     /// whole blocks a slot for its lanes, and widens lanes of which one is full. May allocate, so not under a page-table lock.
     ///
@@ -331,13 +331,13 @@ impl<P: Platform> PageAllocator<'_, P> {
 }
 
 /// Makes and keeps promises, under a block's lock.
-pub(super) struct Promises<'a, 'p, P: Platform> {
+pub(super) struct Promises<'a, 'p, P: FramePlatform> {
     allocator: &'a PageAllocator<'p, P>,
     /// Whether a frame of slots could go back, once that lock is given back.
     pub(super) excess: Cell<bool>,
 }
 
-impl<'a, 'p, P: Platform> Promises<'a, 'p, P> {
+impl<'a, 'p, P: FramePlatform> Promises<'a, 'p, P> {
     pub(super) fn new(allocator: &'a PageAllocator<'p, P>) -> Self {
         Self { allocator, excess: Cell::new(false) }
     }
@@ -347,7 +347,7 @@ impl<'a, 'p, P: Platform> Promises<'a, 'p, P> {
     }
 }
 
-impl<P: Platform> SlotPromises for Promises<'_, '_, P> {
+impl<P: FramePlatform> SlotPromises for Promises<'_, '_, P> {
     fn promise(&self) -> bool {
         let mut room = self.room();
         let any = room.spare > 0;

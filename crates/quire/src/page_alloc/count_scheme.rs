@@ -11,7 +11,7 @@ use super::{Counter, PageAllocator};
 use crate::addr::{Frame, FrameRange, Order, PageSize};
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{Block, BlockState, FrameMask, FrameState};
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 
 /// How leaves of a folio of whole blocks are counted. Chosen at start-up. The published ways are there to be measured: without a lock,
 /// whoever takes the last leaf of a pool's page away may look at the page after its file has given it to somebody else.
@@ -44,7 +44,7 @@ impl CountScheme {
     }
 }
 
-impl<'a, P: Platform> Counter<'a, '_, P> {
+impl<'a, P: FramePlatform> Counter<'a, '_, P> {
     /// Whether a whole table is counted at once, and can become a leaf in one step.
     pub fn counts_by_table(&self) -> bool {
         matches!(self.allocator.scheme, CountScheme::Dense | CountScheme::HeadOnly)
@@ -183,7 +183,7 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
     }
 }
 
-impl<P: Platform> PageAllocator<'_, P> {
+impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Whether the leaves of this frame are counted in one of the published ways.
     #[inline]
     pub(super) fn is_counted_as_published(&self, frame: Frame) -> bool {

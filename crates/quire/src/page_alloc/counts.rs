@@ -10,7 +10,7 @@ use crate::addr::{BlockNumber, Frame, FrameRange, Order, PageSize};
 use crate::arch::expect_changes;
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{Block, BlockState, COUNTS_AT, DescriptorFlags, FrameMask, FrameState, LaneError};
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 
 /// Why a run was not counted to its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,7 +27,7 @@ pub enum CountError {
 
 /// Changes map counts. Keeps the lock of the block that it worked on last, so that neighbouring runs share one hold;
 /// dropping it gives the lock back and the frames to the store.
-pub struct Counter<'a, 'p, P: Platform> {
+pub struct Counter<'a, 'p, P: FramePlatform> {
     pub(super) allocator: &'a PageAllocator<'p, P>,
     current: Option<(BlockNumber, &'a Block)>,
     /// Frames of the current block that nobody maps or holds any more.
@@ -39,7 +39,7 @@ pub struct Counter<'a, 'p, P: Platform> {
     pub(super) excess: bool,
 }
 
-impl<'p, P: Platform> PageAllocator<'p, P> {
+impl<'p, P: FramePlatform> PageAllocator<'p, P> {
     /// A counter that holds no lock yet.
     #[inline]
     pub fn counter(&self) -> Counter<'_, 'p, P> {
@@ -91,7 +91,7 @@ impl<'p, P: Platform> PageAllocator<'p, P> {
     }
 }
 
-impl<'a, P: Platform> Counter<'a, '_, P> {
+impl<'a, P: FramePlatform> Counter<'a, '_, P> {
     /// Counts one more 4 KiB leaf for each frame of a run.
     ///
     /// # Errors
@@ -409,7 +409,7 @@ impl<'a, P: Platform> Counter<'a, '_, P> {
     }
 }
 
-impl<P: Platform> Drop for Counter<'_, '_, P> {
+impl<P: FramePlatform> Drop for Counter<'_, '_, P> {
     fn drop(&mut self) {
         self.leave();
     }

@@ -13,7 +13,7 @@ use crate::addr::{BlockNumber, Frame, Order};
 use crate::error::SplitError;
 use crate::limits::DEFERRED_SPLITS;
 use crate::memmap::{Block, BlockState, DescriptorFlags};
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 use crate::stats::Stat;
 
 /// The list, as block numbers plus one, oldest first.
@@ -24,7 +24,7 @@ pub(super) struct DeferredSplits {
     count: u64,
 }
 
-impl<P: Platform> PageAllocator<'_, P> {
+impl<P: FramePlatform> PageAllocator<'_, P> {
     /// How many folios wait to be split.
     pub fn deferred_splits(&self) -> u64 {
         self.deferred.lock(self.platform).count

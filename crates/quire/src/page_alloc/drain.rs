@@ -21,7 +21,7 @@ use super::turn::Turn;
 use crate::addr::Frame;
 use crate::cpu::{CpuId, CpuSet};
 use crate::limits::{DRAIN_MAGAZINES, PCP_AGE_MAGAZINES, SCRAPE_FRAMES, VISIT_BLOCKS};
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 use crate::stats::Stat;
 use crate::sync::Pinned;
 
@@ -34,7 +34,7 @@ pub struct Drained {
     pub more: bool,
 }
 
-impl<P: Platform> PageAllocator<'_, P> {
+impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Gives what this CPU keeps on its lists back to the store, and makes spare blocks whole. Not from an interrupt.
     pub fn drain_local(&self) {
         let cpu = Pinned::new(self.platform).cpu();

@@ -9,7 +9,7 @@ use super::frame_info::{FrameInfo, in_small_pieces};
 use crate::addr::{Frame, FrameRange, Order};
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{Block, BlockState, FrameMask};
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 
 /// Times that a folio which is being made or taken apart is looked at again.
 const ROUNDS: usize = 16;
@@ -44,7 +44,7 @@ impl FolioMaps {
     }
 }
 
-impl<P: Platform> PageAllocator<'_, P> {
+impl<P: FramePlatform> PageAllocator<'_, P> {
     /// How the folio in use around a frame is mapped; `None` where there is none. Each block of it as it was at one moment of the
     /// call, under its lock; so of a folio of one block, or of less, all of it. 512 counts are looked at in a block that is mapped
     /// in pieces, and one number in one that is not.

@@ -15,7 +15,7 @@ use super::gfp::Mobility;
 use crate::addr::{BlockNumber, Frame, Order};
 use crate::limits::{BLOCK_FRAMES, DESCRIPTOR_FRAMES};
 use crate::memmap::{Block, BlockState, DescriptorFlags};
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 
 /// What a frame is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,7 +41,7 @@ pub enum FrameInfo {
     Changing,
 }
 
-impl<P: Platform> PageAllocator<'_, P> {
+impl<P: FramePlatform> PageAllocator<'_, P> {
     /// What the frame with this number is. It may be something else when the call returns, unless the caller knows who has it.
     pub fn frame_info(&self, frame: Frame) -> FrameInfo {
         let Ok(number) = u32::try_from(frame.0 / Order::BLOCK.frames()) else { return FrameInfo::NotMemory };
@@ -72,7 +72,7 @@ impl<P: Platform> PageAllocator<'_, P> {
     }
 }
 
-impl<P: Platform> PageAllocator<'_, P> {
+impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Whether the descriptor of a frame has a flag that whoever uses the frame has set. Of others it is whatever was left there;
     /// of those that may be moved, which have none, it is not looked at.
     pub(crate) fn descriptor_has(&self, frame: Frame, flag: DescriptorFlags) -> bool {
@@ -93,7 +93,7 @@ fn folio_at(block: &Block, head: Frame) -> FrameInfo {
 }
 
 /// A frame of a block in small pieces. Under its lock.
-pub(super) fn in_small_pieces<P: Platform>(platform: &P, block: &Block, frame: Frame) -> FrameInfo {
+pub(super) fn in_small_pieces<P: FramePlatform>(platform: &P, block: &Block, frame: Frame) -> FrameInfo {
     let index = frame.index_in_block();
     if !block.used.contains(index) {
         return FrameInfo::Free;

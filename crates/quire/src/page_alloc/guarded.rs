@@ -9,9 +9,9 @@ use super::pcp::{Level, list_of, order_of};
 use crate::addr::{Frame, FrameRange, Order};
 use crate::cpu::CpuId;
 use crate::memmap::{BlockState, FrameState};
-use crate::platform::{Context, Platform};
+use crate::platform::{Context, FramePlatform};
 
-impl<P: Platform> PageAllocator<'_, P> {
+impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Takes a folio from the list of the CPU's first zone. `None`: go the long way.
     #[inline]
     pub(super) fn take_guarded(&self, cpu: CpuId, gfp: Gfp, order: Order) -> Option<Frame> {

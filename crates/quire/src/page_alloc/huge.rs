@@ -13,9 +13,9 @@ use super::zone::Zone;
 use crate::addr::{BlockNumber, Frame, Order};
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{Block, BlockState, DescriptorFlags, FrameMask, FrameState};
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 
-impl<P: Platform> PageAllocator<'_, P> {
+impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Makes a folio of whole blocks that the caller was just handed one of a pool. It leaves the pool, and is free, by
     /// [`Self::release`] of its first frame.
     pub fn make_huge(&self, frame: Frame) {

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 use super::PageAllocator;
 use super::gfp::ZoneKind;
 use super::zone::Watermarks;
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 
 /// One zone, in frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,7 +52,7 @@ impl MemoryInfo {
     }
 }
 
-impl<P: Platform> PageAllocator<'_, P> {
+impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Every zone that has memory.
     pub fn zone_info(&self) -> impl Iterator<Item = ZoneInfo> + '_ {
         self.zones.iter().filter(|zone| zone.managed.load(Ordering::Relaxed) > 0).map(|zone| ZoneInfo {

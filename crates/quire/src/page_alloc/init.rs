@@ -26,7 +26,7 @@ use crate::limits::{
     SECTION_BLOCKS,
 };
 use crate::memmap::{Block, BlockState, BootMemory, BootSlice, FrameMask, FrameState, MemMap, Section};
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 use crate::rank::Rank;
 use crate::stats::StatCells;
 use crate::sync::{SpinLock, Stack};
@@ -86,7 +86,7 @@ impl Default for AllocatorConfig {
     }
 }
 
-impl<'p, P: Platform> PageAllocator<'p, P> {
+impl<'p, P: FramePlatform> PageAllocator<'p, P> {
     /// Takes over the memory in `ranges`, which are in ascending order. Everything that is not needed for tables is
     /// free afterwards.
     ///
@@ -221,7 +221,7 @@ impl Layout<'_> {
         self.remember_zeroes && self.ranges.iter().find(holds).is_some_and(|range| range.zeroed)
     }
 
-    fn build_zone<P: Platform>(
+    fn build_zone<P: FramePlatform>(
         &self,
         boot: &mut BootMemory<'_, P>,
         platform: &P,
@@ -264,7 +264,7 @@ impl Layout<'_> {
         Ok(zone)
     }
 
-    fn build_cpu<P: Platform>(
+    fn build_cpu<P: FramePlatform>(
         &self,
         boot: &mut BootMemory<'_, P>,
         platform: &P,
@@ -311,7 +311,7 @@ fn whole_blocks(frames: FrameRange) -> (BlockNumber, BlockNumber) {
 }
 
 /// Refuses what no machine can be; how many nodes it has, those of CPUs without memory included.
-fn check<P: Platform>(platform: &P, ranges: &[MemoryRange]) -> Result<usize, InitError> {
+fn check<P: FramePlatform>(platform: &P, ranges: &[MemoryRange]) -> Result<usize, InitError> {
     if ranges.len() > MAX_RANGES {
         return Err(InitError::TooManyRanges);
     }
@@ -338,7 +338,7 @@ fn check<P: Platform>(platform: &P, ranges: &[MemoryRange]) -> Result<usize, Ini
 }
 
 /// Takes the section table, and for each section with memory the records from its first to its last block.
-fn build_memmap<P: Platform>(
+fn build_memmap<P: FramePlatform>(
     boot: &mut BootMemory<'_, P>,
     ranges: &[MemoryRange],
 ) -> Result<MemMap, InitError> {

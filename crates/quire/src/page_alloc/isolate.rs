@@ -17,7 +17,7 @@ use crate::addr::{BlockNumber, Frame, FrameRange, Order};
 use crate::error::AllocError;
 use crate::limits::{BLOCK_FRAMES, CONTIG_ROUNDS, CONTIG_TRIES};
 use crate::memmap::{Block, BlockState, DescriptorFlags};
-use crate::platform::{Context, Platform};
+use crate::platform::{Context, FramePlatform};
 use crate::stats::Stat;
 use crate::sync::Pinned;
 
@@ -33,7 +33,7 @@ struct Shape {
 /// Ranges to try, and how many frames would have to move, the cheapest first.
 type Candidates = [Option<(u64, BlockNumber)>; CONTIG_TRIES];
 
-impl<P: Platform> PageAllocator<'_, P> {
+impl<P: FramePlatform> PageAllocator<'_, P> {
     /// As [`Self::alloc_contig`]; where no such range is free, one is emptied by `move_out`, which is shown the range, as
     /// often as [`CONTIG_ROUNDS`] says, and moves what it can. Nobody is handed any of the range meanwhile.
     /// The caller holds no lock and is not pinned.

@@ -12,10 +12,10 @@ use super::counts::CountError;
 use crate::addr::{Frame, FrameRange, Order, PageSize};
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::BlockState;
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 use crate::stats::Stat;
 
-impl<P: Platform> Counter<'_, '_, P> {
+impl<P: FramePlatform> Counter<'_, '_, P> {
     /// Counts one more leaf of 2 MiB or 1 GiB onto the folio at `frame`, as [`Self::map_large`] does, or one of 2 MiB onto the
     /// block in small pieces that begins there.
     ///
@@ -51,7 +51,7 @@ impl<P: Platform> Counter<'_, '_, P> {
     }
 }
 
-impl<P: Platform> PageAllocator<'_, P> {
+impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Whether a frame is one of a block in small pieces. Whoever asks keeps that in use.
     #[inline]
     pub(crate) fn is_in_pieces(&self, frame: Frame) -> bool {

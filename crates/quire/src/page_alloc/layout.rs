@@ -11,7 +11,7 @@ use crate::addr::{Frame, FrameRange};
 use crate::error::InitError;
 use crate::limits::{BLOCK_FRAMES, FRAME_SIZE, MAX_NODES};
 use crate::memmap::{BootMemory, BootSlice};
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 
 /// Kinds of zone. Each node has a zone of each, in a row, though most are empty.
 pub(super) const KINDS: usize = 3;
@@ -101,7 +101,7 @@ impl<'r> Layout<'r> {
     }
 
     /// The order in which each node's CPUs look for memory.
-    pub(super) fn build_placement<P: Platform>(
+    pub(super) fn build_placement<P: FramePlatform>(
         &self,
         boot: &mut BootMemory<'_, P>,
         platform: &P,
@@ -121,7 +121,7 @@ impl<'r> Layout<'r> {
     /// The zones for requests that start at a node and may use a kind: each node's from the highest kind down, the
     /// nearest node first. Of nodes at the same distance the one whose number follows first, going round, so that
     /// the nodes that run short do not all turn to the same one.
-    fn build_nearest<P: Platform>(
+    fn build_nearest<P: FramePlatform>(
         &self,
         boot: &mut BootMemory<'_, P>,
         platform: &P,

@@ -15,7 +15,7 @@ use crate::addr::{Frame, FrameRange, Order};
 use crate::error::FreeError;
 use crate::limits::{NESTED_BATCH, PCP_BATCH};
 use crate::memmap::{Block, FrameState};
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 use crate::stats::Stat;
 
 /// A list that is the running code's, and where it belongs.
@@ -40,7 +40,7 @@ impl OwnList<'_> {
     }
 }
 
-impl<P: Platform> PageAllocator<'_, P> {
+impl<P: FramePlatform> PageAllocator<'_, P> {
     /// The turn's list with this index among those of its level.
     pub(super) fn own_list<'a>(&'a self, turn: &Turn<'a>, at: usize) -> Option<OwnList<'a>> {
         let level = turn.level()?;

@@ -14,7 +14,7 @@
 //!     that it is on, or the list. The arrays of a list belong to whoever holds its lease, or has revoked it.
 //! G2. A slot, of whatever array, names a folio and the place of its state. The state stands in the block's descriptors or
 //!     in its record; a block keeps its descriptors, and a record its folio, while any of it is on a list.
-//! G4. There are lists for each CPU that the platform can name ([`Platform::cpu_count`]).
+//! G4. There are lists for each CPU that the platform can name ([`FramePlatform::cpu_count`]).
 //! G5. A record that names descriptors, or has a folio in use, names a zone and a mobility group that exist, as it did
 //!     before it did so.
 
@@ -26,7 +26,7 @@ use super::lists::OwnList;
 use super::zone::Zone;
 use crate::addr::Frame;
 use crate::limits::{FRAME_SIZE, MAGAZINE_FRAMES, PCP_CAPACITY};
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 use crate::rank::Rank;
 use crate::sync::{SpinGuard, SpinLock};
 
@@ -65,12 +65,12 @@ impl Parked {
         self.count.load(Ordering::Relaxed)
     }
 
-    fn lock<'a, P: Platform>(&'a self, platform: &'a P, wait: bool) -> Option<SpinGuard<'a, Chain, P>> {
+    fn lock<'a, P: FramePlatform>(&'a self, platform: &'a P, wait: bool) -> Option<SpinGuard<'a, Chain, P>> {
         if wait { Some(self.chain.lock(platform)) } else { self.chain.try_lock(platform) }
     }
 }
 
-impl<P: Platform> PageAllocator<'_, P> {
+impl<P: FramePlatform> PageAllocator<'_, P> {
     /// The array in a free folio, which the caller has to itself.
     fn magazine(&self, first: Frame) -> Magazine {
         // SAFETY: G1: the folio is free and nobody else's; it is aligned to 4 KiB and no shorter.

@@ -7,9 +7,9 @@ use super::counts::head_of;
 use crate::addr::{Frame, Order};
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{Block, BlockState, Descriptor, FrameMask};
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 
-impl<P: Platform> PageAllocator<'_, P> {
+impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Frames from `frame` to the end of its folio. Whoever asks keeps the folio from being freed or split.
     pub fn folio_rest(&self, frame: Frame) -> u64 {
         let block = self.memmap.block(frame.block());

@@ -11,7 +11,7 @@ use super::zone::Zone;
 use crate::addr::{BlockNumber, Frame, FrameRange};
 use crate::limits::{BLOCK_FRAMES, DESCRIPTOR_FRAMES};
 use crate::memmap::{Block, BlockState, FrameMask};
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 use crate::stats::Stat;
 
 /// Blocks of one shard that one call makes whole, at most.
@@ -22,7 +22,7 @@ pub(super) struct Merged {
     area: Option<Frame>,
 }
 
-impl<P: Platform> PageAllocator<'_, P> {
+impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Puts a block that was just made whole into its pool, and its descriptors' frames with it.
     #[cold]
     #[inline(never)]

@@ -13,7 +13,7 @@ use super::store::{count_taken, take_group};
 use crate::addr::{BlockNumber, Frame, Order};
 use crate::cpu::CpuId;
 use crate::error::{AllocError, FreeError};
-use crate::platform::{Context, Platform};
+use crate::platform::{Context, FramePlatform};
 use crate::stats::Stat;
 use crate::sync::Pinned;
 
@@ -23,7 +23,7 @@ pub(super) fn is_middle(order: Order) -> bool {
     (4..9).contains(&order.get())
 }
 
-impl<P: Platform> PageAllocator<'_, P> {
+impl<P: FramePlatform> PageAllocator<'_, P> {
     /// An allocation that the lists do not serve at once: a middle order, or the long way.
     #[cold]
     #[inline(never)]

@@ -77,7 +77,7 @@ use crate::clear::Clearer;
 use crate::cpu::CpuId;
 use crate::error::{AllocError, FreeError};
 use crate::memmap::{BlockState, BootSlice, Descriptor, MemMap};
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 use crate::stats::{Stat, StatCells};
 use crate::sync::{Pinned, SpinLock, Stack};
 
@@ -89,7 +89,7 @@ use turn::Turn;
 use zone::Zone;
 
 /// Hands out and takes back page frames of one machine.
-pub struct PageAllocator<'p, P: Platform> {
+pub struct PageAllocator<'p, P: FramePlatform> {
     platform: &'p P,
     memmap: MemMap,
     clearer: Clearer,
@@ -116,7 +116,7 @@ pub struct PageAllocator<'p, P: Platform> {
     reserved: u64,
 }
 
-impl<'p, P: Platform> PageAllocator<'p, P> {
+impl<'p, P: FramePlatform> PageAllocator<'p, P> {
     /// The machine.
     #[inline]
     pub fn platform(&self) -> &'p P {

@@ -8,10 +8,10 @@ use super::counts::touch;
 use crate::addr::{BlockNumber, Frame, FrameRange, Order};
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{Block, BlockState, DescriptorFlags, FrameMask};
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 use crate::stats::Stat;
 
-impl<P: Platform> PageAllocator<'_, P> {
+impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Holds the anonymous folio of order 0 to 9 that starts at `frame`; its order. It is one if leaves map all or some of it
     /// and nobody holds it: page cache, pages of a pool, and what is set aside already are held. As long as it is, it is not
     /// freed, and no leaf of it gains the right to store, since it is not its address space's alone. It is given up by

@@ -13,7 +13,7 @@ use super::counts::head_of;
 use crate::addr::{Frame, FrameRange, Order, VirtAddr};
 use crate::limits::FRAME_SHIFT;
 use crate::memmap::{Area, BlockState};
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 
 /// The page at which an anonymous frame was first mapped, and the low bits of the number of the family of address spaces in
 /// which it was.
@@ -68,7 +68,7 @@ impl Origin {
     }
 }
 
-impl<P: Platform> PageAllocator<'_, P> {
+impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Notes where the folio in use that starts at `frame` comes from. The caller is about to map it for the first time.
     #[inline]
     pub fn set_origin(&self, frame: Frame, origin: Origin) {

@@ -24,7 +24,7 @@ use crate::addr::{Frame, FrameRange, Order};
 use crate::cpu::CpuId;
 use crate::limits::{BLOCK_FRAMES, MAGAZINE_FRAMES, MAX_NODES, NESTED_SLOTS, SORTER_BLOCKS};
 use crate::memmap::{Block, BlockState, BootRef, BootSlice, FrameState, LIST_BYTES};
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 use crate::rank::Rank;
 use crate::sync::{Lease, SpinLock, Stack};
 
@@ -214,7 +214,7 @@ impl CpuLists {
     }
 }
 
-impl<P: Platform> PageAllocator<'_, P> {
+impl<P: FramePlatform> PageAllocator<'_, P> {
     /// What a CPU keeps for itself.
     #[inline(always)]
     pub(super) fn lists_of(&self, cpu: CpuId) -> &CpuLists {

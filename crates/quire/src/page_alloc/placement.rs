@@ -11,7 +11,7 @@ use super::zone::OwnLine;
 use crate::cpu::CpuId;
 use crate::error::AllocError;
 use crate::memmap::BootSlice;
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 use crate::stats::Stat;
 use crate::sync::Pinned;
 
@@ -92,7 +92,7 @@ impl Placement {
     }
 }
 
-impl<P: Platform> PageAllocator<'_, P> {
+impl<P: FramePlatform> PageAllocator<'_, P> {
     /// How many nodes the machine has, those without memory included.
     pub fn node_count(&self) -> usize {
         self.placement.nodes()

@@ -9,7 +9,7 @@ use super::PageAllocator;
 use crate::addr::{Frame, FrameRange, Order};
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{FrameMask, FrameState};
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 
 /// A block in small pieces, the caller's alone but for what he took of it.
 #[must_use = "frames that nobody gives back are lost"]
@@ -32,7 +32,7 @@ impl Room {
     }
 }
 
-impl<P: Platform> PageAllocator<'_, P> {
+impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Makes a room of a folio of order 9 that the caller was just handed; its descriptors stand elsewhere, in 1/64 of its size.
     /// `None`, and the folio is free again, where there is no memory for these or some of the folio went bad.
     pub fn open_room(&self, folio: Frame) -> Option<Room> {

@@ -27,7 +27,7 @@ use crate::addr::{BlockNumber, Order};
 use crate::cpu::CpuId;
 use crate::limits::DESCRIPTOR_FRAMES;
 use crate::memmap::{Block, BlockState, FrameMask, FrameState};
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 use crate::stats::Stat;
 use crate::sync::{SpinGuard, SpinLock};
 
@@ -73,7 +73,7 @@ impl Search {
     }
 }
 
-impl<P: Platform> PageAllocator<'_, P> {
+impl<P: FramePlatform> PageAllocator<'_, P> {
     /// A block that should have a free group of the order, splitting a whole one if need be.
     pub(super) fn find_block(&self, zone: &Zone, search: Search) -> Option<BlockNumber> {
         if !self.group_by_mobility {

@@ -7,7 +7,7 @@ use super::PageAllocator;
 use crate::addr::{BlockNumber, Frame, Order};
 use crate::limits::{BLOCK_FRAMES, SORTER_BLOCKS};
 use crate::memmap::FrameMask;
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 
 /// A bit for each frame of a block.
 pub(super) type BlockWords = [AtomicU64; BLOCK_FRAMES / 64];
@@ -57,7 +57,7 @@ impl<'a> Sorting<'a> {
     }
 }
 
-impl<P: Platform> PageAllocator<'_, P> {
+impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Adds a folio. It is in use as far as the store knows, and nobody's.
     #[inline]
     pub(super) fn sort_in(&self, sorting: &mut Sorting<'_>, frame: Frame, order: Order) {

@@ -15,7 +15,7 @@ use crate::addr::{BlockNumber, Frame, FrameRange, Order, PhysAddr};
 use crate::error::SplitError;
 use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER, DESCRIPTOR_FRAMES};
 use crate::memmap::{Area, Block, BlockState, COLUMNS, DescriptorFlags, FrameMask, FrameState};
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 use crate::stats::Stat;
 
 /// The order of the room that the descriptors of a block take.
@@ -53,7 +53,7 @@ struct Place {
     own: FrameMask,
 }
 
-impl<P: Platform> PageAllocator<'_, P> {
+impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Splits the folio in use that starts at `frame` into folios of order `to`. Frames of it that nobody maps any more,
     /// while others are mapped and nobody holds it, are free at once; how many there were. Leaves of 4 KiB may come and
     /// go meanwhile, but the caller sees to it that the folio as a whole stays in use.

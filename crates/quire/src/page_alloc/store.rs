@@ -23,13 +23,13 @@ use crate::addr::{BlockNumber, Frame, FrameRange, Order, PhysAddr};
 use crate::error::FreeError;
 use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER, DESCRIPTOR_FRAMES, FRAME_SIZE, VISIT_BLOCKS};
 use crate::memmap::{Block, BlockState, COLUMNS, FrameMask, FrameState};
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 use crate::stats::Stat;
 
 /// Frames of a block in small pieces that can be handed out.
 pub(super) const SMALL_CAPACITY: u16 = (BLOCK_FRAMES - DESCRIPTOR_FRAMES) as u16;
 
-impl<P: Platform> PageAllocator<'_, P> {
+impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Takes up to `out.len()` folios below a block's size from a zone; how many were found. The zone's mark is the
     /// caller's business.
     pub(super) fn store_take(&self, zone: &Zone, search: Search, out: &mut [Frame]) -> usize {

@@ -19,7 +19,7 @@ use crate::addr::{Frame, Order};
 use crate::cpu::CpuId;
 use crate::error::FreeError;
 use crate::memmap::Descriptor;
-use crate::platform::{Context, InterruptState, Platform};
+use crate::platform::{Context, FramePlatform, InterruptState};
 
 /// What the running context may use.
 pub(super) struct Turn<'a> {
@@ -40,7 +40,7 @@ impl<'a> Turn<'a> {
     }
 }
 
-impl<P: Platform> PageAllocator<'_, P> {
+impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Begins a turn. The caller is pinned to `cpu`.
     #[inline]
     pub(super) fn begin(&self, cpu: CpuId) -> Turn<'_> {

@@ -10,7 +10,7 @@ use super::zone::Zone;
 use crate::addr::{BlockNumber, Frame, FrameRange, Order};
 use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER};
 use crate::memmap::{Block, BlockState, FrameMask, FrameState};
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 
 /// What [`PageAllocator::validate`] found broken, and where.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,7 +57,7 @@ pub enum Violation {
     },
 }
 
-impl<P: Platform> PageAllocator<'_, P> {
+impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Checks everything that can be checked while nothing is under way.
     ///
     /// # Errors

@@ -10,14 +10,14 @@ use crate::addr::{BlockNumber, Frame, Order};
 use crate::error::FreeError;
 use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER};
 use crate::memmap::{Block, BlockState, FrameMask, FrameState};
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 
 /// How many blocks a folio of this order has.
 pub(super) fn blocks_of(order: Order) -> u32 {
     1 << (order.get() - BLOCK_ORDER)
 }
 
-impl<P: Platform> PageAllocator<'_, P> {
+impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Takes an aligned folio of order 9 or more from a zone; whether all of it is known to be zero. Its state says so, too, if
     /// the caller wants to know.
     pub(super) fn take_whole(

@@ -19,7 +19,7 @@ use crate::addr::{BlockNumber, Frame, FrameRange, Order};
 use crate::clear::Extent;
 use crate::limits::{BLOCK_FRAMES, ZERO_AHEAD_FRAMES};
 use crate::memmap::{Block, BlockState, FrameMask};
-use crate::platform::{Context, Platform, TouchHint};
+use crate::platform::{Context, FramePlatform, TouchHint};
 use crate::stats::Stat;
 
 /// The order of the pieces that are cleared at a time.
@@ -28,7 +28,7 @@ const PIECE: Order = match Order::new(ZERO_AHEAD_FRAMES.trailing_zeros() as u8) 
     None => Order::FRAME,
 };
 
-impl<P: Platform> PageAllocator<'_, P> {
+impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Clears one block of free memory, or free pieces of one, if less is known to be zero than
     /// [`Zeroes`](super::Zeroes) asks for and memory is not short; whether it did. For a CPU that has nothing else to do, which
     /// calls it until it says no, with no lock held and not pinned: it comes by reschedule points, and stops at one when the

@@ -27,7 +27,7 @@ use super::zone::Zone;
 use crate::addr::{Frame, FrameRange, Order};
 use crate::error::{AllocError, FreeError};
 use crate::memmap::{Block, FrameMask, FrameState};
-use crate::platform::{Context, Platform};
+use crate::platform::{Context, FramePlatform};
 use crate::stats::Stat;
 use crate::sync::Pinned;
 
@@ -53,7 +53,7 @@ impl Default for Zeroes {
     }
 }
 
-impl<P: Platform> PageAllocator<'_, P> {
+impl<P: FramePlatform> PageAllocator<'_, P> {
     /// As [`Self::alloc`], for memory that has to be zero before it is used: takes memory that is known to be so rather than
     /// other, and says whether it is.
     ///

@@ -9,7 +9,7 @@ use super::pool::Pool;
 use super::shard::Shard;
 use crate::addr::BlockNumber;
 use crate::memmap::{BootSlice, MemMap};
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 use crate::sync::SpinLock;
 
 /// How many free frames a zone should keep (Linux: `WMARK_MIN`, `WMARK_LOW`, `WMARK_HIGH`).
@@ -122,7 +122,7 @@ impl Zone {
 
     /// Takes a run of whole blocks from any of the zone's regions, rather one with the contents that are wanted; whether all of
     /// it is known to be zero.
-    pub(super) fn take_blocks<P: Platform>(
+    pub(super) fn take_blocks<P: FramePlatform>(
         &self,
         platform: &P,
         wanted: Wanted,
@@ -135,7 +135,7 @@ impl Zone {
 
     /// Takes one whole block, to be used in small pieces. `keep_some`: only where a region has more of them than
     /// [`crate::limits::WHOLE_BLOCKS_SHORT`] says.
-    pub(super) fn take_block<P: Platform>(
+    pub(super) fn take_block<P: FramePlatform>(
         &self,
         platform: &P,
         contents: Contents,
@@ -150,7 +150,7 @@ impl Zone {
 
     /// Puts whole blocks back into their region's pool, all of them zero or none known to be; those that are isolated are
     /// collected.
-    pub(super) fn put_blocks<P: Platform>(
+    pub(super) fn put_blocks<P: FramePlatform>(
         &self,
         platform: &P,
         memmap: &MemMap,
@@ -169,13 +169,13 @@ impl Zone {
     }
 
     /// How many blocks there are from `block` to the end of its region.
-    pub(super) fn region_from<P: Platform>(&self, platform: &P, block: BlockNumber) -> u32 {
+    pub(super) fn region_from<P: FramePlatform>(&self, platform: &P, block: BlockNumber) -> u32 {
         let mut pools = self.pools.iter().map(|pool| pool.lock(platform));
         pools.find(|pool| pool.spans(block)).map_or(1, |pool| pool.blocks_from(block))
     }
 
     /// Takes the lowest whole block of which nothing is known.
-    pub(super) fn take_stale_block<P: Platform>(&self, platform: &P) -> Option<BlockNumber> {
+    pub(super) fn take_stale_block<P: FramePlatform>(&self, platform: &P) -> Option<BlockNumber> {
         self.pools.iter().find_map(|pool| pool.lock(platform).take_stale())
     }
 
@@ -185,12 +185,12 @@ impl Zone {
     }
 
     /// Whole free blocks that are known to be zero.
-    pub(super) fn zeroed_blocks<P: Platform>(&self, platform: &P) -> u64 {
+    pub(super) fn zeroed_blocks<P: FramePlatform>(&self, platform: &P) -> u64 {
         self.pools.iter().map(|pool| u64::from(pool.lock(platform).zeroed)).sum()
     }
 
     /// Whole free blocks.
-    pub(super) fn whole_blocks<P: Platform>(&self, platform: &P) -> u64 {
+    pub(super) fn whole_blocks<P: FramePlatform>(&self, platform: &P) -> u64 {
         self.pools.iter().map(|pool| u64::from(pool.lock(platform).free)).sum()
     }
 }

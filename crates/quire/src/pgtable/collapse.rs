@@ -28,7 +28,7 @@ use crate::addr::{Frame, PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags, Level};
 use crate::error::MapError;
 use crate::limits::{BLOCK_ORDER, COLLAPSE_TABLES, TABLE_ENTRIES};
-use crate::platform::Platform;
+use crate::platform::TablePlatform;
 use crate::tlb::words::Table;
 use crate::tlb::{FlushBatch, MmuGather, Unmapped};
 
@@ -73,7 +73,7 @@ struct Piece<'a> {
     moved: bool,
 }
 
-impl<'p, P: Platform> PageTables<'_, 'p, P> {
+impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     /// What keeps a part of the extent of one leaf of `size` at `addr` from being part of such a leaf. Shared; the answer may be
     /// old. Reads every entry of the part, whose ends lie at multiples of 2 MiB, and notes which tables need not be read again.
     ///
@@ -347,7 +347,7 @@ impl Common {
     }
 
     /// Compares a whole table, which begins so many frames behind the first leaf, and all below it.
-    fn add_table<P: Platform>(
+    fn add_table<P: TablePlatform>(
         &mut self,
         platform: &P,
         table: Table<'_>,

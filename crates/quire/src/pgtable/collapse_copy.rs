@@ -24,7 +24,7 @@ use crate::addr::{Frame, PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags, Level, expect_reads};
 use crate::limits::TABLE_ENTRIES;
 use crate::memmap::FrameMask;
-use crate::platform::Platform;
+use crate::platform::TablePlatform;
 use crate::tlb::words::Table;
 use crate::tlb::{FlushBatch, MmuGather, Unmapped};
 
@@ -149,7 +149,7 @@ impl Run {
     }
 }
 
-impl<'p, P: Platform> PageTables<'_, 'p, P> {
+impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     /// What stands at `addr`, a multiple of 2 MiB, and what of it is not yet `copied`. Shared; the answer may be old.
     pub fn survey(&self, addr: VirtAddr, copied: &Copied) -> Stands {
         let mut table = self.root();

@@ -7,7 +7,7 @@ use crate::addr::{FrameRange, PageSize, VirtRange};
 use crate::arch::{Entry, EntryFlags, Level};
 use crate::error::{AllocError, MapError};
 use crate::page_alloc::CountError;
-use crate::platform::Platform;
+use crate::platform::TablePlatform;
 use crate::tlb::words::Table;
 use crate::tlb::{FlushBatch, RssChange};
 
@@ -47,7 +47,7 @@ struct Copied<'c> {
     rss: &'c mut RssChange,
 }
 
-impl<'p, P: Platform> PageTables<'_, 'p, P> {
+impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     /// Gives `child`, in which nothing is mapped in the range, every leaf that `self` has there, at the same addresses.
     /// Exclusive on both sides. For private mappings a flush of `self` is owed, also after an error; `rss` grows by what
     /// the child got. Large leaves are copied whole, so the range covers each entirely or not at all.
@@ -199,7 +199,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
 /// Copies a run of leaves that are counted already; whether they lost the right to store. The copy of a shared leaf has not
 /// been stored through.
 #[inline]
-fn copy_run<P: Platform>(
+fn copy_run<P: TablePlatform>(
     from: &LockedTable<'_, P>,
     to: &LockedTable<'_, P>,
     at: usize,

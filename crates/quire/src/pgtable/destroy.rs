@@ -2,10 +2,10 @@
 
 use super::{PageTables, Zap};
 use crate::page_alloc::PageAllocator;
-use crate::platform::Platform;
+use crate::platform::TablePlatform;
 use crate::tlb::{MmContext, MmuGather, RssChange, Unmapped, ZapStrategy};
 
-impl<'p, P: Platform> PageTables<'_, 'p, P> {
+impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     /// Frees all tables of an address space and drops the counts of all leaves: the root is one detached subtree. No CPU
     /// runs it any more, so no CPU is flushed; a secondary MMU that is still registered loses all that it has. Returns by how much
     /// resident memory changed.

@@ -7,10 +7,10 @@ use crate::arch::{Entry, EntryFlags, Level};
 use crate::error::MapError;
 use crate::limits::{BLOCK_SIZE, TABLE_ENTRIES};
 use crate::memmap::FrameMask;
-use crate::platform::Platform;
+use crate::platform::TablePlatform;
 use crate::tlb::{FlushBatch, MmuGather, Unmapped};
 
-impl<P: Platform> PageTables<'_, '_, P> {
+impl<P: TablePlatform> PageTables<'_, '_, P> {
     /// Clears the dirty bit of every leaf in the range, and what depends on it. Until the flush that is owed, a store may go
     /// unnoticed. Shared.
     ///

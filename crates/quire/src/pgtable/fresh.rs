@@ -8,19 +8,19 @@ use crate::arch::{Entry, EntryFlags, Level};
 use crate::error::AllocError;
 use crate::memmap::DescriptorFlags;
 use crate::page_alloc::{Contents, Gfp, PageAllocator};
-use crate::platform::Platform;
+use crate::platform::TablePlatform;
 use crate::stats::Stat;
 use crate::tlb::words::{Table, clear_table};
 use crate::tlb::{MmContext, Unmapped};
 
 /// An empty table that nobody else knows. Dropping it gives its frame back.
-pub(super) struct FreshTable<'a, 'p, P: Platform> {
+pub(super) struct FreshTable<'a, 'p, P: TablePlatform> {
     allocator: &'a PageAllocator<'p, P>,
     frame: Frame,
     level: Level,
 }
 
-impl<'a, 'p, P: Platform> FreshTable<'a, 'p, P> {
+impl<'a, 'p, P: TablePlatform> FreshTable<'a, 'p, P> {
     /// Takes a frame and empties it. Not under a page-table lock.
     pub(super) fn new(allocator: &'a PageAllocator<'p, P>, level: Level) -> Result<Self, AllocError> {
         Self::by(allocator, level, Gfp::KERNEL)
@@ -105,7 +105,7 @@ impl<'a, 'p, P: Platform> FreshTable<'a, 'p, P> {
     }
 }
 
-impl<P: Platform> Drop for FreshTable<'_, '_, P> {
+impl<P: TablePlatform> Drop for FreshTable<'_, '_, P> {
     fn drop(&mut self) {
         self.allocator.change(Stat::NrPageTablePages, -1);
         self.allocator.descriptor(self.frame).clear_flags();

@@ -4,13 +4,13 @@ use super::PageTables;
 use crate::addr::VirtRange;
 use crate::arch::{Entry, EntryFlags};
 use crate::error::MapError;
-use crate::platform::Platform;
+use crate::platform::TablePlatform;
 use crate::tlb::FlushBatch;
 
 /// What a leaf loses: from now on hardware records anew whether it is stored through.
 const RECORDED: EntryFlags = EntryFlags::ACCESSED.union(EntryFlags::DIRTY).union(EntryFlags::ZEROED);
 
-impl<P: Platform> PageTables<'_, '_, P> {
+impl<P: TablePlatform> PageTables<'_, '_, P> {
     /// Marks every anonymous leaf in the range [`EntryFlags::LAZY_FREE`] and clears its accessed and dirty bits: unless
     /// one is stored through later, its contents may be dropped. Large leaves that reach over an end of the range are
     /// split first. How many 4 KiB pages were marked that were not before. A flush is owed for those whose bits were set;

@@ -4,7 +4,7 @@
 use super::PageTables;
 use crate::addr::{PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, Level};
-use crate::platform::Platform;
+use crate::platform::TablePlatform;
 
 /// A leaf as it was seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,7 +19,7 @@ pub struct Leaf {
     pub spaces: u64,
 }
 
-impl<P: Platform> PageTables<'_, '_, P> {
+impl<P: TablePlatform> PageTables<'_, '_, P> {
     /// Shows every leaf that maps something in the range, in ascending order, as long as `show` says that it wants more. Where
     /// [`Self::runs`] shows leaves together that differ in what hardware recorded, this shows each. Shared; no lock, so each
     /// leaf is as it was at some moment of the walk.

@@ -5,19 +5,19 @@ use core::sync::atomic::Ordering;
 use super::PageTables;
 use crate::arch::{Entry, EntryFlags, Level};
 use crate::memmap::{Descriptor, DescriptorFlags};
-use crate::platform::Platform;
+use crate::platform::TablePlatform;
 use crate::rank::Rank;
 use crate::tlb::words::Table;
 
 /// A table whose entries only the holder changes, hardware's own bits apart, until it is dropped.
-pub(super) struct LockedTable<'a, P: Platform> {
+pub(super) struct LockedTable<'a, P: TablePlatform> {
     table: Table<'a>,
     descriptor: &'a Descriptor,
     platform: &'a P,
     rank: Rank,
 }
 
-impl<'a, 'p, P: Platform> PageTables<'a, 'p, P> {
+impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
     /// Takes a table's lock. The table stays because the caller holds the address-space lock.
     #[inline]
     pub(super) fn lock(&self, table: Table<'p>) -> LockedTable<'_, P> {
@@ -39,7 +39,7 @@ impl<'a, 'p, P: Platform> PageTables<'a, 'p, P> {
     }
 }
 
-impl<'a, P: Platform> LockedTable<'a, P> {
+impl<'a, P: TablePlatform> LockedTable<'a, P> {
     #[inline]
     pub(super) fn table(&self) -> Table<'a> {
         self.table
@@ -180,7 +180,7 @@ impl<'a, P: Platform> LockedTable<'a, P> {
     }
 }
 
-impl<P: Platform> Drop for LockedTable<'_, P> {
+impl<P: TablePlatform> Drop for LockedTable<'_, P> {
     #[inline]
     fn drop(&mut self) {
         self.descriptor.unlock_table(self.platform, self.rank);

@@ -6,9 +6,9 @@ use crate::arch::{Entry, EntryFlags, Level};
 use crate::error::MapError;
 use crate::limits::{BLOCK_FRAMES, TABLE_ENTRIES};
 use crate::page_alloc::CountError;
-use crate::platform::Platform;
+use crate::platform::TablePlatform;
 
-impl<P: Platform> PageTables<'_, '_, P> {
+impl<P: TablePlatform> PageTables<'_, '_, P> {
     /// Maps a run of frames to consecutive addresses from `addr` on, by 4 KiB leaves with `flags`, in one hold of the
     /// table's lock. The run lies in one block, its addresses in one lowest-level table (any folio up to 2 MiB that is
     /// mapped at its own alignment does). Shared. All or nothing: after an error no leaf was added, though tables may

@@ -61,27 +61,27 @@ use crate::addr::{Frame, VirtRange};
 use crate::arch::PagingMode;
 use crate::error::MapError;
 use crate::page_alloc::PageAllocator;
-use crate::platform::Platform;
+use crate::platform::TablePlatform;
 use crate::tlb::MmContext;
 use crate::tlb::words::Table;
 
 use fresh::FreshTable;
 
 /// The page tables of one address space, as a handle for the verbs.
-pub struct PageTables<'a, 'p, P: Platform> {
+pub struct PageTables<'a, 'p, P: TablePlatform> {
     allocator: &'a PageAllocator<'p, P>,
     context: &'a MmContext,
 }
 
-impl<P: Platform> Clone for PageTables<'_, '_, P> {
+impl<P: TablePlatform> Clone for PageTables<'_, '_, P> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<P: Platform> Copy for PageTables<'_, '_, P> {}
+impl<P: TablePlatform> Copy for PageTables<'_, '_, P> {}
 
-impl<'a, 'p, P: Platform> PageTables<'a, 'p, P> {
+impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
     /// A handle on the tables of `context`, whose frames are those of `allocator`.
     #[inline]
     pub fn new(allocator: &'a PageAllocator<'p, P>, context: &'a MmContext) -> Self {

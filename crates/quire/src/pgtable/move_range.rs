@@ -7,7 +7,7 @@ use crate::addr::{PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, Level};
 use crate::error::MapError;
 use crate::page_alloc::Gfp;
-use crate::platform::Platform;
+use crate::platform::TablePlatform;
 use crate::tlb::FlushBatch;
 use crate::tlb::words::Table;
 
@@ -20,7 +20,7 @@ pub struct MoveError {
     pub error: MapError,
 }
 
-impl<'p, P: Platform> PageTables<'_, 'p, P> {
+impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     /// Moves every leaf in `from` to the same place in the range of that length at `to`, in which nothing is mapped. The
     /// ranges do not overlap. Whole tables and large leaves move by one entry where both sides are aligned and the target's
     /// entry is empty. Counts do not change. Exclusive, until the flush that is owed, also after an error.
@@ -160,7 +160,7 @@ fn table_end(table: Table<'_>, extent: VirtRange) -> VirtAddr {
 
 /// Moves one leaf; whether there was one.
 #[inline]
-fn move_leaf<P: Platform>(
+fn move_leaf<P: TablePlatform>(
     source: &super::lock::LockedTable<'_, P>,
     from: usize,
     target: &super::lock::LockedTable<'_, P>,

@@ -10,10 +10,10 @@ use super::lock::same_leaf;
 use crate::addr::{PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags};
 use crate::error::MapError;
-use crate::platform::Platform;
+use crate::platform::TablePlatform;
 use crate::tlb::{MmuGather, Unmapped};
 
-impl<P: Platform> PageTables<'_, '_, P> {
+impl<P: TablePlatform> PageTables<'_, '_, P> {
     /// Puts a marker in the place of the leaf of `size` at `addr`, if it is still `expected` (bits that only record history
     /// apart); whether it was. The leaf goes to the gather. Shared, and nobody else reaches the table; for a large leaf
     /// exclusive.

@@ -5,9 +5,9 @@ use super::PageTables;
 use crate::addr::{PageSize, VirtAddr, VirtRange};
 use crate::arch::Level;
 use crate::error::MapError;
-use crate::platform::Platform;
+use crate::platform::TablePlatform;
 
-impl<P: Platform> PageTables<'_, '_, P> {
+impl<P: TablePlatform> PageTables<'_, '_, P> {
     /// Sees to it that there is a table for a leaf of `size` at `addr`, which nobody else reaches: mapping there fails for no lack
     /// of memory for tables from now on, until the address-space lock is given back. Shared.
     ///

@@ -7,7 +7,7 @@ use crate::addr::{Frame, PageSize, VirtRange};
 use crate::arch::{Entry, EntryFlags, Protection};
 use crate::error::MapError;
 use crate::page_alloc::PageAllocator;
-use crate::platform::Platform;
+use crate::platform::TablePlatform;
 use crate::tlb::FlushBatch;
 
 /// Which leaves get the right to store when the new protection has it and they do not.
@@ -26,7 +26,7 @@ const EASY: EntryFlags = EntryFlags::ANON.union(EntryFlags::SOFT_DIRTY);
 /// The rights that a leaf has or lacks; [`EntryFlags::NO_EXECUTE`] counts the other way round.
 const RIGHTS: EntryFlags = EntryFlags::WRITE.union(EntryFlags::USER).union(EntryFlags::NO_EXECUTE);
 
-impl<'p, P: Platform> PageTables<'_, 'p, P> {
+impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     /// Gives every leaf in the range the rights of `protection`, the right to store only as `grant` says. Large leaves
     /// that reach over an end of the range are split first; after that nothing can fail. A flush is owed for the leaves
     /// that lost a right. Exclusive, until the flush.
@@ -79,7 +79,7 @@ impl<'p, P: Platform> PageTables<'_, 'p, P> {
 }
 
 /// What leaves shall allow, and what is known of the frames that they map.
-struct Change<'a, 'p, P: Platform> {
+struct Change<'a, 'p, P: TablePlatform> {
     allocator: &'a PageAllocator<'p, P>,
     rights: EntryFlags,
     /// Of each leaf.
@@ -90,7 +90,7 @@ struct Change<'a, 'p, P: Platform> {
     sole: u64,
 }
 
-impl<P: Platform> Change<'_, '_, P> {
+impl<P: TablePlatform> Change<'_, '_, P> {
     /// Changes one leaf, if there is one; whether it lost a right.
     #[inline(never)]
     fn one(&mut self, locked: &LockedTable<'_, P>, index: usize) -> bool {

@@ -7,7 +7,7 @@ use crate::addr::{Frame, PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags};
 use crate::error::MapError;
 use crate::page_alloc::CountError;
-use crate::platform::Platform;
+use crate::platform::TablePlatform;
 use crate::tlb::{MmuGather, Unmapped};
 
 /// A leaf that gets another frame.
@@ -29,7 +29,7 @@ impl Relocation {
     }
 }
 
-impl<P: Platform> PageTables<'_, '_, P> {
+impl<P: TablePlatform> PageTables<'_, '_, P> {
     /// Gives leaves of one size other frames: they are made busy, every CPU is flushed, `copy` is called with those that were
     /// taken out, at a time when nothing is stored through them, and new leaves come in their places with the same bits. A leaf
     /// that is no longer the one that was seen (bits that only record history apart) stays as it is, and is not

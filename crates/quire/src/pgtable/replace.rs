@@ -6,10 +6,10 @@ use crate::addr::{FrameRange, PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags};
 use crate::error::MapError;
 use crate::page_alloc::CountError;
-use crate::platform::Platform;
+use crate::platform::TablePlatform;
 use crate::tlb::{MmuGather, Unmapped};
 
-impl<P: Platform> PageTables<'_, '_, P> {
+impl<P: TablePlatform> PageTables<'_, '_, P> {
     /// Puts the leaf `new` in the place of the leaf of the same size at `addr`, if that is still `expected` (bits that
     /// only record history apart); whether it was. Between the two the address is busy and every CPU is flushed, so that
     /// no two CPUs see different frames. The old leaf goes to the gather. Shared.

@@ -39,7 +39,7 @@ use crate::addr::{VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags, Level};
 use crate::error::MapError;
 use crate::limits::TABLE_ENTRIES;
-use crate::platform::Platform;
+use crate::platform::TablePlatform;
 use crate::stats::Stat;
 use crate::tlb::words::Table;
 use crate::tlb::{FlushBatch, MmuGather, RssChange, Unmapped, ZapStrategy, resident, sharers};
@@ -69,7 +69,7 @@ impl Shared<'_> {
     }
 }
 
-impl<'p, P: Platform> PageTables<'_, 'p, P> {
+impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     /// As [`Self::copy`] with a private mode, save that tables of 4 KiB leaves which lie wholly inside `limits` are
     /// shared in place of being copied, with all that they map, unless a leaf is marked for a handler. The limits cover the
     /// range, and nothing is mapped in them that the child may not have.

@@ -6,13 +6,13 @@ use crate::arch::{Entry, EntryFlags, Level};
 use crate::error::MapError;
 use crate::limits::{SPLIT_BATCH, TABLE_ENTRIES};
 use crate::page_alloc::{Contents, CountError, Gfp};
-use crate::platform::Platform;
+use crate::platform::TablePlatform;
 use crate::stats::Stat;
 use crate::tlb::FlushBatch;
 use crate::tlb::words::Table;
 
 /// A large leaf that is to be split, and what comes in its place.
-struct Piece<'a, 'p, P: Platform> {
+struct Piece<'a, 'p, P: TablePlatform> {
     /// Its first address.
     addr: VirtAddr,
     /// The leaf, once it is taken out.
@@ -23,7 +23,7 @@ struct Piece<'a, 'p, P: Platform> {
 /// Leaves of one table that are split together.
 type Pieces<'a, 'p, P> = [Option<Piece<'a, 'p, P>>; SPLIT_BATCH];
 
-impl<P: Platform> Piece<'_, '_, P> {
+impl<P: TablePlatform> Piece<'_, '_, P> {
     fn is_taken(&self) -> bool {
         !self.leaf.is_empty()
     }
@@ -37,7 +37,7 @@ impl<P: Platform> Piece<'_, '_, P> {
     }
 }
 
-impl<'p, P: Platform> PageTables<'_, 'p, P> {
+impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     /// Splits large leaves until none reaches across `addr`: a 1 GiB leaf into 2 MiB leaves, one of these into 4 KiB
     /// leaves. Counts move with the leaves, exactly. Flushes. Shared.
     ///

@@ -10,10 +10,10 @@ use super::PageTables;
 use crate::addr::VirtRange;
 use crate::arch::{Entry, EntryFlags};
 use crate::error::MapError;
-use crate::platform::Platform;
+use crate::platform::TablePlatform;
 use crate::tlb::FlushBatch;
 
-impl<P: Platform> PageTables<'_, '_, P> {
+impl<P: TablePlatform> PageTables<'_, '_, P> {
     /// Clears the soft-dirty bit of every leaf in the range and takes the right to store from it. A flush is owed for those
     /// that had that right. Exclusive, until the flush.
     ///

@@ -6,7 +6,7 @@ use super::walk::Step;
 use crate::addr::{PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags, Level};
 use crate::error::MapError;
-use crate::platform::Platform;
+use crate::platform::TablePlatform;
 use crate::stats::Stat;
 use crate::tlb::words::Table;
 use crate::tlb::{MmuGather, Unmapped, ZapStrategy};
@@ -54,7 +54,7 @@ enum Stop {
     Busy,
 }
 
-impl<'p, P: Platform> PageTables<'_, 'p, P> {
+impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     /// Takes out every leaf in the range and gives them to the gather. Large leaves that reach over an end of the range
     /// are split first, which may need memory; after that nothing can fail.
     ///
@@ -319,7 +319,7 @@ impl Open {
 }
 
 #[inline]
-fn close<P: Platform>(open: Option<Open>, gather: &mut MmuGather<'_, '_, P>) {
+fn close<P: TablePlatform>(open: Option<Open>, gather: &mut MmuGather<'_, '_, P>) {
     if let Some(run) = open {
         gather.add(Unmapped::leaves(run.first, PageSize::Size4K, run.count, run.dirty));
     }

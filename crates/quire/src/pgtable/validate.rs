@@ -7,7 +7,7 @@ use crate::addr::{Frame, VirtAddr};
 use crate::arch::{Entry, EntryFlags, Level};
 use crate::limits::TABLE_ENTRIES;
 use crate::memmap::DescriptorFlags;
-use crate::platform::Platform;
+use crate::platform::TablePlatform;
 use crate::tlb::words::Table;
 use crate::tlb::{RssChange, resident};
 
@@ -66,7 +66,7 @@ pub struct TableCensus {
     pub resident: RssChange,
 }
 
-impl<'p, P: Platform> PageTables<'_, 'p, P> {
+impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     /// Checks every table and leaf, and counts them. Nothing may be under way.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use super::{FreshTable, PageTables};
 use crate::addr::{PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, Level};
 use crate::error::MapError;
-use crate::platform::Platform;
+use crate::platform::TablePlatform;
 use crate::tlb::words::Table;
 
 /// The entry that decides about an address: a leaf, or the empty one at which the walk ended.
@@ -66,7 +66,7 @@ impl Step<'_> {
     }
 }
 
-impl<'a, 'p, P: Platform> PageTables<'a, 'p, P> {
+impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
     /// The entry that decides about `addr` now. Waits where a leaf is being replaced. Shared; no lock, so the answer may
     /// be old and is rechecked by the verbs that change something.
     #[inline]

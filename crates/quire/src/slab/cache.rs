@@ -9,7 +9,7 @@ use crate::error::AllocError;
 use crate::limits::FRAME_SIZE;
 use crate::memmap::DescriptorFlags;
 use crate::page_alloc::{Gfp, PageAllocator};
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 use crate::rank::Rank;
 use crate::stats::Stat;
 use crate::sync::SpinLock;
@@ -68,7 +68,7 @@ impl<T> Cache<T> {
     }
 
     /// What is handed out, and what that takes.
-    pub fn usage<P: Platform>(&self, platform: &P) -> CacheUsage {
+    pub fn usage<P: FramePlatform>(&self, platform: &P) -> CacheUsage {
         self.slabs.lock(platform).usage
     }
 
@@ -76,7 +76,7 @@ impl<T> Cache<T> {
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`].
-    pub fn alloc<P: Platform>(
+    pub fn alloc<P: FramePlatform>(
         &self,
         pages: &PageAllocator<'_, P>,
     ) -> Result<NonNull<MaybeUninit<T>>, AllocError> {
@@ -103,7 +103,11 @@ impl<T> Cache<T> {
     ///
     /// # Panics
     /// When the object is free already.
-    pub unsafe fn free<P: Platform>(&self, pages: &PageAllocator<'_, P>, object: NonNull<MaybeUninit<T>>) {
+    pub unsafe fn free<P: FramePlatform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        object: NonNull<MaybeUninit<T>>,
+    ) {
         let at = object.cast::<u8>();
         let offset = at.addr().get() % FRAME_SIZE as usize;
         // SAFETY: S4 and this function's contract: the object lies in a slab, whose header is at its frame's start.
@@ -122,7 +126,7 @@ impl<T> Cache<T> {
     }
 
     /// A slab that nobody knows yet, all of it free.
-    fn make_slab<P: Platform>(pages: &PageAllocator<'_, P>) -> Result<NonNull<Header>, AllocError> {
+    fn make_slab<P: FramePlatform>(pages: &PageAllocator<'_, P>) -> Result<NonNull<Header>, AllocError> {
         let frame = pages.alloc(Gfp::KERNEL, Order::FRAME)?;
         pages.change(Stat::NrSlab, 1);
         pages.descriptor(frame).set_flags(DescriptorFlags::SLAB);
@@ -136,7 +140,7 @@ impl<T> Cache<T> {
         }
     }
 
-    fn free_slab<P: Platform>(pages: &PageAllocator<'_, P>, slab: NonNull<Header>) {
+    fn free_slab<P: FramePlatform>(pages: &PageAllocator<'_, P>, slab: NonNull<Header>) {
         // SAFETY: S1: the slab has left the list and has no object in use, so nobody else reaches it.
         let frame = unsafe { slab.as_ref() }.frame;
         pages.change(Stat::NrSlab, -1);

@@ -10,7 +10,7 @@
 //!     changed under the cache's lock only.
 //! S2. A bit of `free` is set exactly when the object is neither handed out nor being used by anybody.
 //! S3. A slab is on the list exactly when `free` is not zero; links lead to slabs of the same cache.
-//! S4. The direct map keeps alignment to 4096 bytes ([`Platform::direct_map`](crate::platform::Platform::direct_map)),
+//! S4. The direct map keeps alignment to 4096 bytes ([`FramePlatform::direct_map`](crate::platform::FramePlatform::direct_map)),
 //!     so an object's address, rounded down, is its slab's header.
 
 mod cache;

@@ -6,7 +6,7 @@
 //! no locked operation. Code that interrupts the owner in between finds the lease taken, and must do without the data;
 //! nobody on that CPU ever waits for it.
 //!
-//! Another CPU *revokes*: it raises a flag, makes the owner's CPU execute a barrier ([`Platform::fence_cpus`]), and waits
+//! Another CPU *revokes*: it raises a flag, makes the owner's CPU execute a barrier ([`FramePlatform::fence_cpus`]), and waits
 //! until the owner is not inside. The owner stores "taken" and then loads the flag; the revoker stores the flag and then,
 //! after the barrier, loads "taken". Without a barrier on the owner's side both could load the old value (the store
 //! waits in the store buffer); the barrier that the revoker forces onto the owner's CPU comes either before the owner's
@@ -17,7 +17,7 @@
 //! At most one CPU revokes at a time; a lock of the caller's sees to that.
 
 use crate::atomic::{AtomicBool, AtomicU32, Ordering};
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 
 /// Another CPU has the data.
 const REVOKED: u32 = 1;
@@ -92,7 +92,7 @@ impl Lease {
     }
 
     /// Waits until the owner is not inside. From here on the data is the caller's, until [`Self::give_back`].
-    pub fn wait_left<P: Platform>(&self, platform: &P) {
+    pub fn wait_left<P: FramePlatform>(&self, platform: &P) {
         while self.taken.load(Ordering::Acquire) {
             platform.relax();
         }

@@ -7,7 +7,7 @@
 //! rank each). What a rank protects is said at its variant. The pattern everywhere is: *preallocate, lock, recheck,
 //! commit, unlock*; no allocation, clearing or wait for a flush happens under a page-table lock or anything above it
 //! in rank. A machine that checks (every hosted one) is told of each lock through
-//! [`Platform::lock_taken`](crate::platform::Platform::lock_taken) and refuses a wrong order.
+//! [`FramePlatform::lock_taken`](crate::platform::FramePlatform::lock_taken) and refuses a wrong order.
 //!
 //! Nothing here turns interrupts off. A context that may have interrupted a lock holder on its own CPU uses
 //! [`SpinLock::try_lock`] only, so nobody ever waits for itself.

@@ -1,15 +1,15 @@
 //! The guard that keeps a task on its CPU.
 
 use crate::cpu::CpuId;
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 
 /// Keeps the running task on its CPU for as long as it lives.
-pub struct Pinned<'a, P: Platform> {
+pub struct Pinned<'a, P: FramePlatform> {
     platform: &'a P,
     cpu: CpuId,
 }
 
-impl<'a, P: Platform> Pinned<'a, P> {
+impl<'a, P: FramePlatform> Pinned<'a, P> {
     /// Pins the running task.
     #[inline]
     pub fn new(platform: &'a P) -> Self {
@@ -23,7 +23,7 @@ impl<'a, P: Platform> Pinned<'a, P> {
     }
 }
 
-impl<P: Platform> Drop for Pinned<'_, P> {
+impl<P: FramePlatform> Drop for Pinned<'_, P> {
     #[inline]
     fn drop(&mut self) {
         self.platform.unpin();

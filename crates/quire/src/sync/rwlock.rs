@@ -16,7 +16,7 @@ use core::ops::{Deref, DerefMut};
 use super::{Pinned, Rank, RawLock};
 use crate::atomic::{AtomicU32, Ordering};
 use crate::limits::READER_SLOTS;
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 
 #[repr(align(64))]
 struct Slot(AtomicU32);
@@ -49,7 +49,7 @@ impl<T> RwLock<T> {
 
     /// Takes the lock for reading, waiting for a writer.
     #[inline]
-    pub fn read<'a, P: Platform>(&'a self, platform: &'a P) -> ReadGuard<'a, T, P> {
+    pub fn read<'a, P: FramePlatform>(&'a self, platform: &'a P) -> ReadGuard<'a, T, P> {
         platform.lock_taken(self.rank);
         let slot = Pinned::new(platform).cpu().index() % READER_SLOTS;
         loop {
@@ -65,7 +65,7 @@ impl<T> RwLock<T> {
     }
 
     /// Takes the lock for writing, waiting for the readers and for other writers.
-    pub fn write<'a, P: Platform>(&'a self, platform: &'a P) -> WriteGuard<'a, T, P> {
+    pub fn write<'a, P: FramePlatform>(&'a self, platform: &'a P) -> WriteGuard<'a, T, P> {
         self.writer.lock_seq(platform, self.rank);
         for slot in &self.readers {
             while slot.0.load(Ordering::SeqCst) != 0 {
@@ -78,7 +78,7 @@ impl<T> RwLock<T> {
 
     /// Takes the lock, which nobody else knows yet, for writing. Whatever the caller holds, nobody waits for anybody: so
     /// it has no rank.
-    pub fn write_unknown<'a, P: Platform>(&'a self, platform: &'a P) -> WriteGuard<'a, T, P> {
+    pub fn write_unknown<'a, P: FramePlatform>(&'a self, platform: &'a P) -> WriteGuard<'a, T, P> {
         let taken = self.writer.try_lock_seq();
         debug_assert!(taken, "somebody knows the lock");
         self.note_write();
@@ -97,13 +97,13 @@ impl<T> RwLock<T> {
 }
 
 /// Shared access to the value of an [`RwLock`] until dropped.
-pub struct ReadGuard<'a, T, P: Platform> {
+pub struct ReadGuard<'a, T, P: FramePlatform> {
     lock: &'a RwLock<T>,
     platform: &'a P,
     slot: usize,
 }
 
-impl<T, P: Platform> ReadGuard<'_, T, P> {
+impl<T, P: FramePlatform> ReadGuard<'_, T, P> {
     /// How often the lock was taken for writing, modulo 2^32: who finds the same number later knows that nobody changed the
     /// value in between.
     #[inline]
@@ -112,7 +112,7 @@ impl<T, P: Platform> ReadGuard<'_, T, P> {
     }
 }
 
-impl<T, P: Platform> WriteGuard<'_, T, P> {
+impl<T, P: FramePlatform> WriteGuard<'_, T, P> {
     /// The same, this time counted.
     #[inline]
     pub fn writes(&self) -> u32 {
@@ -120,7 +120,7 @@ impl<T, P: Platform> WriteGuard<'_, T, P> {
     }
 }
 
-impl<T, P: Platform> Deref for ReadGuard<'_, T, P> {
+impl<T, P: FramePlatform> Deref for ReadGuard<'_, T, P> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
@@ -129,7 +129,7 @@ impl<T, P: Platform> Deref for ReadGuard<'_, T, P> {
     }
 }
 
-impl<T, P: Platform> Drop for ReadGuard<'_, T, P> {
+impl<T, P: FramePlatform> Drop for ReadGuard<'_, T, P> {
     #[inline]
     fn drop(&mut self) {
         self.lock.readers[self.slot].0.fetch_sub(1, Ordering::SeqCst);
@@ -138,13 +138,13 @@ impl<T, P: Platform> Drop for ReadGuard<'_, T, P> {
 }
 
 /// Exclusive access to the value of an [`RwLock`] until dropped.
-pub struct WriteGuard<'a, T, P: Platform> {
+pub struct WriteGuard<'a, T, P: FramePlatform> {
     lock: &'a RwLock<T>,
     platform: &'a P,
     ranked: bool,
 }
 
-impl<T, P: Platform> Deref for WriteGuard<'_, T, P> {
+impl<T, P: FramePlatform> Deref for WriteGuard<'_, T, P> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
@@ -153,7 +153,7 @@ impl<T, P: Platform> Deref for WriteGuard<'_, T, P> {
     }
 }
 
-impl<T, P: Platform> DerefMut for WriteGuard<'_, T, P> {
+impl<T, P: FramePlatform> DerefMut for WriteGuard<'_, T, P> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: as for `deref`; `&mut self` excludes a second borrow through this guard.
@@ -161,7 +161,7 @@ impl<T, P: Platform> DerefMut for WriteGuard<'_, T, P> {
     }
 }
 
-impl<T, P: Platform> Drop for WriteGuard<'_, T, P> {
+impl<T, P: FramePlatform> Drop for WriteGuard<'_, T, P> {
     #[inline]
     fn drop(&mut self) {
         self.lock.writer.unlock_seq();

@@ -16,7 +16,7 @@
 use super::{Pinned, Rank, RawLock};
 use crate::atomic::{AtomicU32, Ordering};
 use crate::limits::READER_SLOTS;
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 
 #[repr(align(64))]
 struct Slot([AtomicU32; 2]);
@@ -48,7 +48,7 @@ impl Sections {
     /// Enters a section, which lasts until the guard is dropped. Any context. Who is in one waits for no grace period, and
     /// waits for nobody who does.
     #[inline]
-    pub fn enter<P: Platform>(&self, platform: &P) -> Section<'_> {
+    pub fn enter<P: FramePlatform>(&self, platform: &P) -> Section<'_> {
         let slot = Pinned::new(platform).cpu().index() % READER_SLOTS;
         let count = &self.slots[slot].0[self.current.load(Ordering::SeqCst) as usize % 2];
         count.fetch_add(1, Ordering::SeqCst);
@@ -58,7 +58,7 @@ impl Sections {
     /// Waits until every section that was entered before the call is left.
     ///
     /// Precondition: a task, which is in no section.
-    pub fn wait<P: Platform>(&self, platform: &P) {
+    pub fn wait<P: FramePlatform>(&self, platform: &P) {
         self.waiting.lock(platform, Rank::Sections);
         let current = self.current.load(Ordering::SeqCst) as usize % 2;
         self.run_empty(platform, 1 - current);
@@ -67,7 +67,7 @@ impl Sections {
         self.waiting.unlock(platform, Rank::Sections);
     }
 
-    fn run_empty<P: Platform>(&self, platform: &P, which: usize) {
+    fn run_empty<P: FramePlatform>(&self, platform: &P, which: usize) {
         for slot in &self.slots {
             while slot.0[which].load(Ordering::SeqCst) != 0 {
                 platform.relax();

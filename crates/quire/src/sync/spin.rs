@@ -6,7 +6,7 @@ use core::ops::{Deref, DerefMut};
 
 use super::Rank;
 use crate::atomic::{AtomicBool, Ordering};
-use crate::platform::Platform;
+use crate::platform::FramePlatform;
 
 /// A lock without data, for records whose fields are atomics laid out by hand. Zeroed memory is an unlocked lock.
 #[derive(Default)]
@@ -26,7 +26,7 @@ impl RawLock {
 
     /// Takes the lock, waiting for its holder.
     #[inline]
-    pub fn lock<P: Platform>(&self, platform: &P, rank: Rank) {
+    pub fn lock<P: FramePlatform>(&self, platform: &P, rank: Rank) {
         platform.lock_taken(rank);
         while self.0.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
             while self.0.load(Ordering::Relaxed) {
@@ -37,7 +37,7 @@ impl RawLock {
 
     /// Takes the lock if nobody holds it.
     #[inline]
-    pub fn try_lock<P: Platform>(&self, platform: &P, rank: Rank) -> bool {
+    pub fn try_lock<P: FramePlatform>(&self, platform: &P, rank: Rank) -> bool {
         let taken = !self.0.load(Ordering::Relaxed)
             && self.0.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok();
         if taken {
@@ -47,7 +47,7 @@ impl RawLock {
     }
 
     /// Takes the lock as [`Self::lock`] does, ordered before every later load that is sequentially consistent.
-    pub(super) fn lock_seq<P: Platform>(&self, platform: &P, rank: Rank) {
+    pub(super) fn lock_seq<P: FramePlatform>(&self, platform: &P, rank: Rank) {
         platform.lock_taken(rank);
         while self.0.compare_exchange_weak(false, true, Ordering::SeqCst, Ordering::Relaxed).is_err() {
             while self.0.load(Ordering::Relaxed) {
@@ -64,7 +64,7 @@ impl RawLock {
 
     /// Gives the lock back. The caller holds it.
     #[inline]
-    pub fn unlock<P: Platform>(&self, platform: &P, rank: Rank) {
+    pub fn unlock<P: FramePlatform>(&self, platform: &P, rank: Rank) {
         debug_assert!(self.is_locked());
         self.0.store(false, Ordering::Release);
         platform.lock_dropped(rank);
@@ -108,14 +108,14 @@ impl<T> SpinLock<T> {
 
     /// Takes the lock, waiting for its holder.
     #[inline]
-    pub fn lock<'a, P: Platform>(&'a self, platform: &'a P) -> SpinGuard<'a, T, P> {
+    pub fn lock<'a, P: FramePlatform>(&'a self, platform: &'a P) -> SpinGuard<'a, T, P> {
         self.raw.lock(platform, self.rank);
         SpinGuard { lock: self, platform }
     }
 
     /// Takes the lock if nobody holds it.
     #[inline]
-    pub fn try_lock<'a, P: Platform>(&'a self, platform: &'a P) -> Option<SpinGuard<'a, T, P>> {
+    pub fn try_lock<'a, P: FramePlatform>(&'a self, platform: &'a P) -> Option<SpinGuard<'a, T, P>> {
         // Not `then_some`: a guard that is made and dropped again would give back the lock of whoever has it.
         self.raw.try_lock(platform, self.rank).then(|| SpinGuard { lock: self, platform })
     }
@@ -127,12 +127,12 @@ impl<T> SpinLock<T> {
 }
 
 /// Access to the value of a [`SpinLock`] until dropped.
-pub struct SpinGuard<'a, T, P: Platform> {
+pub struct SpinGuard<'a, T, P: FramePlatform> {
     lock: &'a SpinLock<T>,
     platform: &'a P,
 }
 
-impl<T, P: Platform> Deref for SpinGuard<'_, T, P> {
+impl<T, P: FramePlatform> Deref for SpinGuard<'_, T, P> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
@@ -141,7 +141,7 @@ impl<T, P: Platform> Deref for SpinGuard<'_, T, P> {
     }
 }
 
-impl<T, P: Platform> DerefMut for SpinGuard<'_, T, P> {
+impl<T, P: FramePlatform> DerefMut for SpinGuard<'_, T, P> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: as for `deref`; `&mut self` excludes a second borrow through this guard.
@@ -149,7 +149,7 @@ impl<T, P: Platform> DerefMut for SpinGuard<'_, T, P> {
     }
 }
 
-impl<T, P: Platform> Drop for SpinGuard<'_, T, P> {
+impl<T, P: FramePlatform> Drop for SpinGuard<'_, T, P> {
     #[inline]
     fn drop(&mut self) {
         self.lock.raw.unlock(self.platform, self.lock.rank);

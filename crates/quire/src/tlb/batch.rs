@@ -5,7 +5,7 @@ use super::secondary::bracketed;
 use crate::addr::{PageSize, VirtRange};
 use crate::limits::FLUSH_PAGES_CEILING;
 use crate::page_alloc::PageAllocator;
-use crate::platform::{FlushExtent, FlushRequest, Platform};
+use crate::platform::{FlushExtent, FlushRequest, TablePlatform};
 use crate::stats::Stat;
 use crate::sync::Pinned;
 
@@ -77,7 +77,7 @@ impl FlushBatch {
     /// Makes the flush that is owed, if any: afterwards no CPU uses a translation that was cached before the entries
     /// changed, and no secondary MMU a copy of one. Waits for other CPUs and the secondary MMU, so no lock may be held but that
     /// of an address space.
-    pub fn flush<P: Platform>(&mut self, allocator: &PageAllocator<'_, P>, context: &MmContext) {
+    pub fn flush<P: TablePlatform>(&mut self, allocator: &PageAllocator<'_, P>, context: &MmContext) {
         if self.is_empty() {
             return;
         }
@@ -126,7 +126,11 @@ impl Drop for FlushBatch {
 }
 
 /// Flushes every CPU that runs the address space. The other CPUs work on it while this one does.
-fn shoot_down<P: Platform>(allocator: &PageAllocator<'_, P>, context: &MmContext, request: &FlushRequest) {
+fn shoot_down<P: TablePlatform>(
+    allocator: &PageAllocator<'_, P>,
+    context: &MmContext,
+    request: &FlushRequest,
+) {
     let platform = allocator.platform();
     let pinned = Pinned::new(platform);
     let mut targets = context.running();

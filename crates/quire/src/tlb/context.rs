@@ -6,7 +6,7 @@ use super::ZapStrategy;
 use crate::addr::Frame;
 use crate::arch::PagingMode;
 use crate::cpu::{AtomicCpuSet, CpuId, CpuSet};
-use crate::platform::Platform;
+use crate::platform::TablePlatform;
 use crate::sync::Pinned;
 
 /// An address space as hardware knows it: the root of its page tables and the CPUs that use them.
@@ -79,21 +79,21 @@ impl MmContext {
 
     /// The running CPU starts to run the address space: from here on it is flushed. Sequentially consistent with the
     /// flushes: one that does not see the CPU changed the tables before the CPU could read them.
-    pub fn switch_in<P: Platform>(&self, platform: &P) {
+    pub fn switch_in<P: TablePlatform>(&self, platform: &P) {
         let pinned = Pinned::new(platform);
         self.cpus.insert(pinned.cpu());
         platform.load_root(Some(self.root));
     }
 
     /// The running CPU stops running the address space and runs none.
-    pub fn switch_out<P: Platform>(&self, platform: &P) {
+    pub fn switch_out<P: TablePlatform>(&self, platform: &P) {
         let pinned = Pinned::new(platform);
         platform.load_root(None);
         self.cpus.remove(pinned.cpu());
     }
 
     /// The running CPU, pinned, goes from this address space straight to `next`.
-    pub fn switch_to<P: Platform>(&self, next: &Self, platform: &P, cpu: CpuId) {
+    pub fn switch_to<P: TablePlatform>(&self, next: &Self, platform: &P, cpu: CpuId) {
         next.cpus.insert(cpu);
         platform.load_root(Some(next.root));
         self.cpus.remove(cpu);

@@ -16,7 +16,7 @@ use crate::arch::{Entry, EntryFlags, Level, expect_changes};
 use crate::limits::{BLOCK_FRAMES, TABLE_ENTRIES};
 use crate::memmap::{Descriptor, DescriptorFlags};
 use crate::page_alloc::PageAllocator;
-use crate::platform::Platform;
+use crate::platform::TablePlatform;
 use crate::stats::Stat;
 
 /// Tables to be freed that go through the per-CPU list one by one; more go to the store together.
@@ -25,7 +25,7 @@ const FEW: usize = 8;
 const BATCH: usize = 32;
 
 /// Drops counts and frees tables, in batches.
-pub(super) struct Drain<'a, 'p, P: Platform> {
+pub(super) struct Drain<'a, 'p, P: TablePlatform> {
     allocator: &'a PageAllocator<'p, P>,
     context: &'a MmContext,
     release: Release<'a, 'p, P>,
@@ -37,7 +37,7 @@ pub(super) struct Drain<'a, 'p, P: Platform> {
     scattered: Option<Scattered<'p>>,
 }
 
-impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
+impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
     #[inline]
     pub(super) fn new(allocator: &'a PageAllocator<'p, P>, context: &'a MmContext) -> Self {
         let (release, rss) = (Release::new(allocator), RssChange::default());
@@ -273,7 +273,11 @@ impl<'a, 'p, P: Platform> Drain<'a, 'p, P> {
 /// Marks page-cache frames as newer than their file. They are still counted as mapped, so nobody can have given them
 /// up. A folio of whole blocks has one mark. Pages of a block in small pieces that a large leaf maps have none: only memory that
 /// is never written back is mapped so with the right to store.
-pub(super) fn mark_dirty<P: Platform>(allocator: &PageAllocator<'_, P>, frames: FrameRange, size: PageSize) {
+pub(super) fn mark_dirty<P: TablePlatform>(
+    allocator: &PageAllocator<'_, P>,
+    frames: FrameRange,
+    size: PageSize,
+) {
     if size != PageSize::Size4K && !allocator.is_of_whole_blocks(frames.start) {
         return;
     }

@@ -10,7 +10,7 @@ use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, Level};
 use crate::limits::{GATHER_PAGES, GATHER_SPANS, GATHER_TABLES, TABLE_ENTRIES};
 use crate::page_alloc::{Contents, Gfp, PageAllocator};
-use crate::platform::Platform;
+use crate::platform::TablePlatform;
 use crate::rank::Rank;
 
 /// Collects what was unmapped from one address space, flushes the CPUs that run it, and then drops map counts and frees
@@ -23,7 +23,7 @@ use crate::rank::Rank;
 ///
 /// Source: the shape of Linux's `mmu_gather` (`mm/mmu_gather.c`), with detached tables in place of entries.
 #[must_use = "a gather must be finished"]
-pub struct MmuGather<'a, 'p, P: Platform> {
+pub struct MmuGather<'a, 'p, P: TablePlatform> {
     allocator: &'a PageAllocator<'p, P>,
     context: &'a MmContext,
     owed: FlushBatch,
@@ -126,7 +126,7 @@ impl Span {
     }
 }
 
-impl<'a, 'p, P: Platform> MmuGather<'a, 'p, P> {
+impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
     /// A gather for one address space, empty.
     #[inline]
     pub fn new(allocator: &'a PageAllocator<'p, P>, context: &'a MmContext) -> Self {
@@ -346,7 +346,7 @@ impl<'a, 'p, P: Platform> MmuGather<'a, 'p, P> {
     }
 }
 
-impl<P: Platform> Drop for MmuGather<'_, '_, P> {
+impl<P: TablePlatform> Drop for MmuGather<'_, '_, P> {
     fn drop(&mut self) {
         debug_assert!(
             self.span_count == 0 && self.page_count == 0,

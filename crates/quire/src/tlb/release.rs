@@ -5,13 +5,13 @@ use crate::addr::{BlockNumber, FrameRange, PageSize};
 use crate::limits::{DRAIN_FRAMES, DRAIN_RUNS};
 use crate::memmap::FrameMask;
 use crate::page_alloc::{Counter, PageAllocator};
-use crate::platform::Platform;
+use crate::platform::TablePlatform;
 
 /// Frames of a block that are counted down run by run, if there are no more.
 const FEW: usize = 4;
 
 /// Counts down, and comes by a reschedule point when enough was done.
-pub(super) struct Release<'a, 'p, P: Platform> {
+pub(super) struct Release<'a, 'p, P: TablePlatform> {
     allocator: &'a PageAllocator<'p, P>,
     counter: Counter<'a, 'p, P>,
     /// How much may be done until the next reschedule point.
@@ -19,7 +19,7 @@ pub(super) struct Release<'a, 'p, P: Platform> {
     frames_left: u64,
 }
 
-impl<'a, 'p, P: Platform> Release<'a, 'p, P> {
+impl<'a, 'p, P: TablePlatform> Release<'a, 'p, P> {
     #[inline]
     pub(super) fn new(allocator: &'a PageAllocator<'p, P>) -> Self {
         let counter = allocator.counter();

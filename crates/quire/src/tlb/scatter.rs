@@ -13,7 +13,7 @@ use crate::addr::{BlockNumber, Frame};
 use crate::arch::Level;
 use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER, SCATTER_TABLES, TABLE_ENTRIES};
 use crate::memmap::FrameMask;
-use crate::platform::Platform;
+use crate::platform::TablePlatform;
 
 /// Bits by which one pass sorts, at most.
 const DIGIT: u32 = 8;
@@ -64,7 +64,7 @@ impl<'a> Scattered<'a> {
     }
 
     /// Takes a table as room. Its entries are read before their places are written to.
-    pub(super) fn add_table<P: Platform>(&mut self, platform: &'a P, table: Frame) {
+    pub(super) fn add_table<P: TablePlatform>(&mut self, platform: &'a P, table: Frame) {
         self.tables[self.table_count] = Some((table, words(platform, table)));
         self.table_count += 1;
     }
@@ -91,7 +91,7 @@ impl<'a> Scattered<'a> {
 
     /// Counts down all that was noted, block by block; a block comes more than once when a frame of it is there more than
     /// once.
-    pub(super) fn release<P: Platform>(&self, release: &mut Release<'_, '_, P>) {
+    pub(super) fn release<P: TablePlatform>(&self, release: &mut Release<'_, '_, P>) {
         release.unlock();
         let (all, any) = (0..self.frame_count)
             .map(|at| self.get(at))
@@ -103,7 +103,7 @@ impl<'a> Scattered<'a> {
 
     /// Sorts frames whose block numbers differ in the lowest `bits` bits alone, and counts them down. As deep as a block
     /// number has digits.
-    fn sort<P: Platform>(&self, part: Range<usize>, bits: u32, release: &mut Release<'_, '_, P>) {
+    fn sort<P: TablePlatform>(&self, part: Range<usize>, bits: u32, release: &mut Release<'_, '_, P>) {
         if bits <= FEW_BITS || part.len() <= 1 {
             return self.release_few(part, release);
         }
@@ -154,7 +154,7 @@ impl<'a> Scattered<'a> {
     }
 
     /// Counts down frames of blocks whose numbers differ in a few bits alone.
-    fn release_few<P: Platform>(&self, part: Range<usize>, release: &mut Release<'_, '_, P>) {
+    fn release_few<P: TablePlatform>(&self, part: Range<usize>, release: &mut Release<'_, '_, P>) {
         let Some(first) = part.clone().next() else { return };
         let base = Frame(self.get(first)).block().0 & !((1 << FEW_BITS) - 1);
         let mut masks = [FrameMask::EMPTY; 1 << FEW_BITS];

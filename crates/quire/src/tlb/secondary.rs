@@ -21,7 +21,7 @@ use core::sync::atomic::Ordering;
 
 use super::MmContext;
 use crate::addr::VirtRange;
-use crate::platform::Platform;
+use crate::platform::TablePlatform;
 
 impl MmContext {
     /// Whether a secondary MMU has copies of leaves. Whoever asks has held the address-space lock since it changed an entry.
@@ -42,9 +42,9 @@ impl MmContext {
     }
 
     /// Says to a secondary MMU, if there is one, that the leaf whose extent is `range` came in the place of smaller ones
-    /// ([`Platform::secondary_collapse_possible`]). The address-space lock is held exclusive.
+    /// ([`TablePlatform::secondary_collapse_possible`]). The address-space lock is held exclusive.
     #[inline]
-    pub fn collapse_possible<P: Platform>(&self, platform: &P, range: VirtRange) {
+    pub fn collapse_possible<P: TablePlatform>(&self, platform: &P, range: VirtRange) {
         if self.has_secondary() {
             platform.secondary_collapse_possible(self.root(), range);
         }
@@ -54,7 +54,7 @@ impl MmContext {
 /// Flushes the CPUs between the start and the end of a bracket.
 #[cold]
 #[inline(never)]
-pub(super) fn bracketed<P: Platform>(
+pub(super) fn bracketed<P: TablePlatform>(
     platform: &P,
     context: &MmContext,
     range: VirtRange,

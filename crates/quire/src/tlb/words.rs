@@ -14,21 +14,21 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use crate::addr::{Frame, VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags, Level};
 use crate::limits::{FRAME_SIZE, TABLE_ENTRIES};
-use crate::platform::Platform;
+use crate::platform::TablePlatform;
 
 /// The 512 words of a frame that holds a page table or a page of a gather's batch.
 #[inline]
-pub(crate) fn words<P: Platform>(platform: &P, frame: Frame) -> &[AtomicU64; TABLE_ENTRIES] {
+pub(crate) fn words<P: TablePlatform>(platform: &P, frame: Frame) -> &[AtomicU64; TABLE_ENTRIES] {
     let pointer = platform.direct_map(frame.addr()).cast::<[AtomicU64; TABLE_ENTRIES]>();
     // SAFETY: W1: the frame is memory, aligned to 4 KiB, and everybody reaches it by atomics until it is freed, which
     // ends its use by whoever asked for the words.
     unsafe { &*pointer }
 }
 
-/// Empties a frame that is about to become a page table. Not a task for [`Platform::clear`], which a machine for
+/// Empties a frame that is about to become a page table. Not a task for [`FramePlatform::clear`], which a machine for
 /// measurements may only count.
 #[inline]
-pub(crate) fn clear_table<P: Platform>(platform: &P, frame: Frame) {
+pub(crate) fn clear_table<P: TablePlatform>(platform: &P, frame: Frame) {
     let pointer = platform.direct_map(frame.addr());
     // SAFETY: W1: the frame is memory and was just allocated, so nobody else knows it.
     unsafe { pointer.write_bytes(0, FRAME_SIZE as usize) };
@@ -45,13 +45,13 @@ pub(crate) struct Table<'a> {
 impl<'a> Table<'a> {
     /// The table in `frame`, which W1 speaks of.
     #[inline]
-    pub(crate) fn at<P: Platform>(platform: &'a P, frame: Frame, level: Level) -> Self {
+    pub(crate) fn at<P: TablePlatform>(platform: &'a P, frame: Frame, level: Level) -> Self {
         Self { words: words(platform, frame), frame, level }
     }
 
     /// The table that a table entry read from this table points to.
     #[inline]
-    pub(crate) fn child<P: Platform>(self, platform: &'a P, entry: Entry) -> Self {
+    pub(crate) fn child<P: TablePlatform>(self, platform: &'a P, entry: Entry) -> Self {
         debug_assert!(entry.is_table(self.level));
         Self::at(platform, entry.frame(), self.level.below())
     }

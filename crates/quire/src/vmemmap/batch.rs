@@ -24,7 +24,7 @@ use crate::addr::{Frame, Order};
 use crate::error::AllocError;
 use crate::limits::WINDOW_STRIDE;
 use crate::page_alloc::PageAllocator;
-use crate::platform::Platform;
+use crate::platform::TablePlatform;
 use crate::stats::Stat;
 
 impl Window {
@@ -36,7 +36,7 @@ impl Window {
     /// Describes pages that are to join a pool, and optimises them if that is wanted. Nobody else has them.
     ///
     /// Precondition: a task that is in no section and holds no lock but that of an address space.
-    pub fn join<P: Platform>(&self, pages: &PageAllocator<'_, P>, chain: &PageChain, order: Order) {
+    pub fn join<P: TablePlatform>(&self, pages: &PageAllocator<'_, P>, chain: &PageChain, order: Order) {
         if !self.is_saving() {
             self.each(pages, chain, |page| {
                 self.compose(pages, page, order, 0..frames_of(order));
@@ -64,7 +64,7 @@ impl Window {
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`]: the first page of `chain` could not be restored.
-    pub fn restore_all<P: Platform>(
+    pub fn restore_all<P: TablePlatform>(
         &self,
         pages: &PageAllocator<'_, P>,
         chain: &mut PageChain,
@@ -96,7 +96,7 @@ impl Window {
     }
 
     /// Makes the descriptors of pages that were restored say nothing: they are about to belong to no pool.
-    pub fn forget<P: Platform>(&self, pages: &PageAllocator<'_, P>, chain: &PageChain, order: Order) {
+    pub fn forget<P: TablePlatform>(&self, pages: &PageAllocator<'_, P>, chain: &PageChain, order: Order) {
         self.each(pages, chain, |page| {
             self.dissolve(pages, page, order);
             true
@@ -104,7 +104,12 @@ impl Window {
     }
 
     /// Both passes over a request's pages.
-    fn optimise_batch<P: Platform>(&self, pages: &PageAllocator<'_, P>, chain: &PageChain, order: Order) {
+    fn optimise_batch<P: TablePlatform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        chain: &PageChain,
+        order: Order,
+    ) {
         let mut gather = Gather::default();
         // Until the first failure; later pages split on demand.
         self.each(pages, chain, |page| self.split_for(pages, page, order, &mut gather).is_ok());
@@ -125,7 +130,7 @@ impl Window {
     }
 
     /// The same for one page by itself.
-    fn optimise_one<P: Platform>(&self, pages: &PageAllocator<'_, P>, page: Frame, order: Order) {
+    fn optimise_one<P: TablePlatform>(&self, pages: &PageAllocator<'_, P>, page: Frame, order: Order) {
         let mut gather = Gather::default();
         let split = self.split_for(pages, page, order, &mut gather);
         self.settle(pages, &mut gather);
@@ -138,7 +143,7 @@ impl Window {
     }
 
     /// Gives a page that was not optimised the rest of its tails.
-    fn complete<P: Platform>(
+    fn complete<P: TablePlatform>(
         &self,
         pages: &PageAllocator<'_, P>,
         page: Frame,
@@ -151,13 +156,13 @@ impl Window {
     }
 
     /// Waits for the walkers that may be about to store to pages that are frozen by now.
-    fn grace<P: Platform>(&self, pages: &PageAllocator<'_, P>) {
+    fn grace<P: TablePlatform>(&self, pages: &PageAllocator<'_, P>) {
         self.walkers.wait(pages.platform());
         pages.count(Stat::VmemmapGrace, 1);
     }
 
     /// Flushes what was changed, if anything was, and frees what waited for it.
-    fn settle<P: Platform>(&self, pages: &PageAllocator<'_, P>, gather: &mut Gather) {
+    fn settle<P: TablePlatform>(&self, pages: &PageAllocator<'_, P>, gather: &mut Gather) {
         if let Some(range) = gather.take_changed() {
             pages.platform().flush_kernel(range);
             pages.count(Stat::VmemmapFlush, 1);
@@ -171,7 +176,7 @@ impl Window {
     }
 
     /// Does something to each page until it says no, with reschedule points.
-    fn each<P: Platform>(
+    fn each<P: TablePlatform>(
         &self,
         pages: &PageAllocator<'_, P>,
         chain: &PageChain,

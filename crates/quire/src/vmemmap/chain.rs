@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering;
 use crate::addr::{BlockNumber, Frame, Order};
 use crate::memmap::MemMap;
 use crate::page_alloc::PageAllocator;
-use crate::platform::Platform;
+use crate::platform::TablePlatform;
 
 /// Single frames of blocks in small pieces that are this list's alone, the one that was added last first.
 #[derive(Default)]
@@ -23,13 +23,13 @@ impl FrameChain {
         self.len
     }
 
-    pub(super) fn push<P: Platform>(&mut self, pages: &PageAllocator<'_, P>, frame: Frame) {
+    pub(super) fn push<P: TablePlatform>(&mut self, pages: &PageAllocator<'_, P>, frame: Frame) {
         pages.descriptor(frame).next.store(self.first, Ordering::Relaxed);
         self.first = frame.0 + 1;
         self.len += 1;
     }
 
-    pub(super) fn pop<P: Platform>(&mut self, pages: &PageAllocator<'_, P>) -> Option<Frame> {
+    pub(super) fn pop<P: TablePlatform>(&mut self, pages: &PageAllocator<'_, P>) -> Option<Frame> {
         let frame = Frame(self.first.checked_sub(1)?);
         self.first = pages.descriptor(frame).next.load(Ordering::Relaxed);
         self.len -= 1;
@@ -37,7 +37,7 @@ impl FrameChain {
     }
 
     /// Frees all of them; how many.
-    pub(super) fn free<P: Platform>(&mut self, pages: &PageAllocator<'_, P>) -> u64 {
+    pub(super) fn free<P: TablePlatform>(&mut self, pages: &PageAllocator<'_, P>) -> u64 {
         let count = self.len;
         while let Some(frame) = self.pop(pages) {
             let freed = pages.free(frame, Order::FRAME);

@@ -44,7 +44,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::addr::Frame;
 use crate::error::AllocError;
 use crate::page_alloc::PageAllocator;
-use crate::platform::Platform;
+use crate::platform::TablePlatform;
 use crate::sync::Sections;
 
 /// What the descriptors of a pool's pages cost.
@@ -95,7 +95,7 @@ impl Window {
     /// # Errors
     /// [`AllocError::OutOfMemory`]: it takes 1/64 of the memory. Nothing is given back then; there is nothing to do on such a
     /// machine but to start again without it.
-    pub fn new<P: Platform>(
+    pub fn new<P: TablePlatform>(
         pages: &PageAllocator<'_, P>,
         policy: DescriptorPolicy,
     ) -> Result<Option<Self>, AllocError> {

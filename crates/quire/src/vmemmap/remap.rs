@@ -13,7 +13,7 @@ use crate::arch::{Entry, Level};
 use crate::error::AllocError;
 use crate::limits::{FRAME_SIZE, TABLE_ENTRIES, WINDOW_DESCRIPTORS};
 use crate::page_alloc::{Gfp, PageAllocator};
-use crate::platform::{Platform, TouchHint};
+use crate::platform::{TablePlatform, TouchHint};
 use crate::stats::Stat;
 use crate::tlb::words::words;
 
@@ -49,7 +49,7 @@ impl Window {
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`]; some may be split.
-    pub(super) fn split_for<P: Platform>(
+    pub(super) fn split_for<P: TablePlatform>(
         &self,
         pages: &PageAllocator<'_, P>,
         page: Frame,
@@ -72,7 +72,7 @@ impl Window {
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`], for a leaf that was to be split; no translation has changed then.
-    pub(super) fn optimise<P: Platform>(
+    pub(super) fn optimise<P: TablePlatform>(
         &self,
         pages: &PageAllocator<'_, P>,
         page: Frame,
@@ -93,7 +93,12 @@ impl Window {
 
     /// Moves the frame that is kept to a fresh one, so that the folio that it is part of can be freed as a whole; where that
     /// cannot be had, it stays. The frame that is kept.
-    fn refresh<P: Platform>(&self, pages: &PageAllocator<'_, P>, page: Frame, gather: &mut Gather) -> Frame {
+    fn refresh<P: TablePlatform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        page: Frame,
+        gather: &mut Gather,
+    ) -> Frame {
         let slot = self.slot(pages.platform(), window_page(page, 0));
         let old = slot.load().frame();
         let Ok(fresh) = pages.alloc(self.gfp_at(pages, page), Order::FRAME) else { return old };
@@ -111,7 +116,7 @@ impl Window {
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`]; nothing has changed then.
-    pub(super) fn restore<P: Platform>(
+    pub(super) fn restore<P: TablePlatform>(
         &self,
         pages: &PageAllocator<'_, P>,
         page: Frame,
@@ -142,7 +147,7 @@ impl Window {
     }
 
     /// Calls `act` with the leaf of each frame of the window that a page's descriptors fill, apart from the first. They are split.
-    fn each_tail_slot<P: Platform>(
+    fn each_tail_slot<P: TablePlatform>(
         &self,
         platform: &P,
         page: Frame,
@@ -160,7 +165,7 @@ impl Window {
     }
 
     /// Takes single frames near a page, all or none.
-    fn take_frames<P: Platform>(
+    fn take_frames<P: TablePlatform>(
         &self,
         pages: &PageAllocator<'_, P>,
         page: Frame,
@@ -180,7 +185,7 @@ impl Window {
     }
 
     /// How frames of the window are asked for: on the page's node rather than on another.
-    fn gfp_at<P: Platform>(&self, pages: &PageAllocator<'_, P>, page: Frame) -> Gfp {
+    fn gfp_at<P: TablePlatform>(&self, pages: &PageAllocator<'_, P>, page: Frame) -> Gfp {
         let node = pages.node_of_frame(page);
         // The running CPU's own node is the short way.
         if pages.nodes_by_distance().next() == Some(node) { Gfp::KERNEL } else { Gfp::KERNEL.on_node(node) }

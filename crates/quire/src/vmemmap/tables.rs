@@ -11,7 +11,7 @@ use crate::error::AllocError;
 use crate::limits::{BLOCK_FRAMES, FRAME_SIZE, TABLE_ENTRIES};
 use crate::memmap::BlockState;
 use crate::page_alloc::{Contents, Gfp, PageAllocator};
-use crate::platform::Platform;
+use crate::platform::TablePlatform;
 use crate::stats::Stat;
 use crate::tlb::words::{Table, clear_table};
 
@@ -48,7 +48,7 @@ impl Slot<'_> {
 
 impl Window {
     /// The leaf for an address of the window.
-    pub(super) fn slot<'a, P: Platform>(&self, platform: &'a P, addr: VirtAddr) -> Slot<'a> {
+    pub(super) fn slot<'a, P: TablePlatform>(&self, platform: &'a P, addr: VirtAddr) -> Slot<'a> {
         let mut table = Table::at(platform, self.root, Level::P4D);
         loop {
             let index = table.index(addr);
@@ -62,14 +62,17 @@ impl Window {
     }
 
     /// The frame behind an address of the window.
-    pub(super) fn frame_behind<P: Platform>(&self, platform: &P, addr: VirtAddr) -> Frame {
+    pub(super) fn frame_behind<P: TablePlatform>(&self, platform: &P, addr: VirtAddr) -> Frame {
         let slot = self.slot(platform, addr);
         let within = addr.page() % (slot.table.level().entry_bytes() / FRAME_SIZE);
         slot.load().frame().add(within)
     }
 
     /// An empty table.
-    pub(super) fn new_table<P: Platform>(&self, pages: &PageAllocator<'_, P>) -> Result<Frame, AllocError> {
+    pub(super) fn new_table<P: TablePlatform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+    ) -> Result<Frame, AllocError> {
         let frame = pages.alloc(Gfp::KERNEL, Order::FRAME)?;
         clear_table(pages.platform(), frame);
         self.frames.fetch_add(1, Ordering::Relaxed);
@@ -77,7 +80,7 @@ impl Window {
     }
 
     /// Maps the descriptors of all memory by leaves of 2 MiB, on the node whose memory they describe.
-    pub(super) fn map_all<P: Platform>(&self, pages: &PageAllocator<'_, P>) -> Result<(), AllocError> {
+    pub(super) fn map_all<P: TablePlatform>(&self, pages: &PageAllocator<'_, P>) -> Result<(), AllocError> {
         let mut next = 0;
         for (number, block) in pages.memmap().blocks() {
             if number.0 < next || block.state() == BlockState::Absent {
@@ -88,7 +91,7 @@ impl Window {
             let node = pages.node_of_block(number).unwrap_or(0);
             let (backing, contents) = pages.alloc_known(Gfp::KERNEL.on_node(node), Order::BLOCK)?;
             if contents == Contents::Unknown {
-                // Not a task for `Platform::clear`, which a machine for measurements may only count.
+                // Not a task for `FramePlatform::clear`, which a machine for measurements may only count.
                 (0..BLOCK_FRAMES as u64).for_each(|at| clear_table(pages.platform(), backing.add(at)));
             }
             self.frames.fetch_add(BLOCK_FRAMES as u64, Ordering::Relaxed);
@@ -97,7 +100,7 @@ impl Window {
         Ok(())
     }
 
-    fn map_leaf<P: Platform>(
+    fn map_leaf<P: TablePlatform>(
         &self,
         pages: &PageAllocator<'_, P>,
         addr: VirtAddr,
@@ -120,7 +123,7 @@ impl Window {
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`], for the table or for the descriptors of the folio's frames; the leaf is as before then.
-    pub(super) fn split<P: Platform>(
+    pub(super) fn split<P: TablePlatform>(
         &self,
         pages: &PageAllocator<'_, P>,
         addr: VirtAddr,
@@ -146,7 +149,11 @@ impl Window {
     }
 
     /// A table of what a leaf of 2 MiB maps, whose folio is split.
-    fn table_for<P: Platform>(&self, pages: &PageAllocator<'_, P>, leaf: Entry) -> Result<Frame, AllocError> {
+    fn table_for<P: TablePlatform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        leaf: Entry,
+    ) -> Result<Frame, AllocError> {
         pages.split_folio(leaf.frame(), Order::FRAME).map_err(|_| AllocError::OutOfMemory)?;
         let frame = pages.alloc(Gfp::KERNEL, Order::FRAME)?;
         let table = Table::at(pages.platform(), frame, Level::PTE);

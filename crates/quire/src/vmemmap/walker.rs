@@ -27,7 +27,7 @@ use super::descriptor::{COMPOUND, COUNT, FLAGS, Head, head_named, is_first, word
 use crate::addr::{Frame, Order, VirtAddr};
 use crate::limits::FRAME_SIZE;
 use crate::page_alloc::PageAllocator;
-use crate::platform::Platform;
+use crate::platform::TablePlatform;
 use crate::tlb::words::words;
 
 /// How a walker reaches the words of the window: in a kernel, loads and stores of its virtual addresses.
@@ -92,12 +92,12 @@ pub fn put(window: &impl WindowAccess, frame: Frame) {
 }
 
 /// The window as its owner reads it, by the direct map: for checks while nothing is under way.
-struct ByTables<'a, P: Platform> {
+struct ByTables<'a, P: TablePlatform> {
     window: &'a Window,
     platform: &'a P,
 }
 
-impl<P: Platform> WindowAccess for ByTables<'_, P> {
+impl<P: TablePlatform> WindowAccess for ByTables<'_, P> {
     fn load(&self, addr: VirtAddr) -> u64 {
         let frame = self.window.frame_behind(self.platform, addr.align_down(FRAME_SIZE));
         let word = (addr.0 % FRAME_SIZE) as usize / size_of::<u64>();
@@ -111,7 +111,12 @@ impl<P: Platform> WindowAccess for ByTables<'_, P> {
 
 impl Window {
     /// Whether every descriptor of a free page of a pool leads to its head, which says what it is. While nothing is under way.
-    pub fn describes<P: Platform>(&self, pages: &PageAllocator<'_, P>, page: Frame, order: Order) -> bool {
+    pub fn describes<P: TablePlatform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        page: Frame,
+        order: Order,
+    ) -> bool {
         let access = ByTables { window: self, platform: pages.platform() };
         let expected = Self::head_for(pages, page, order);
         let head = head_at(&access, page).is_some_and(|head| Head { optimised: false, ..head } == expected);

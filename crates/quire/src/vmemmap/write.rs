@@ -9,13 +9,13 @@ use super::descriptor::{COMPOUND, COUNT, FLAGS, Head, WORDS, descriptor_addr, ta
 use crate::addr::{Frame, Order};
 use crate::limits::{TABLE_ENTRIES, WINDOW_DESCRIPTORS};
 use crate::page_alloc::PageAllocator;
-use crate::platform::Platform;
+use crate::platform::TablePlatform;
 use crate::stats::Stat;
 use crate::tlb::words::words;
 
 impl Window {
     /// The words of the frame behind the descriptors of a frame's neighbourhood.
-    pub(super) fn words_of<'a, P: Platform>(
+    pub(super) fn words_of<'a, P: TablePlatform>(
         &self,
         platform: &'a P,
         frame: Frame,
@@ -25,14 +25,18 @@ impl Window {
     }
 
     /// What the head of a page that is not optimised is to say.
-    pub(super) fn head_for<P: Platform>(pages: &PageAllocator<'_, P>, page: Frame, order: Order) -> Head {
+    pub(super) fn head_for<P: TablePlatform>(
+        pages: &PageAllocator<'_, P>,
+        page: Frame,
+        order: Order,
+    ) -> Head {
         let (node, zone) = (pages.node_of_frame(page), pages.zone_of_frame(page));
         Head { order, node, zone, optimised: false }
     }
 
     /// Makes descriptors those of a huge page without references: tails of the given ones of its frames of the window, and the
     /// head, if the first is among them, last.
-    pub(super) fn compose<P: Platform>(
+    pub(super) fn compose<P: TablePlatform>(
         &self,
         pages: &PageAllocator<'_, P>,
         page: Frame,
@@ -56,7 +60,7 @@ impl Window {
     }
 
     /// Makes the descriptors say nothing. The page is not optimised.
-    pub(super) fn dissolve<P: Platform>(&self, pages: &PageAllocator<'_, P>, page: Frame, order: Order) {
+    pub(super) fn dissolve<P: TablePlatform>(&self, pages: &PageAllocator<'_, P>, page: Frame, order: Order) {
         for at in 0..frames_of(order) {
             let words = self.words_of(pages.platform(), page.add(at * WINDOW_DESCRIPTORS));
             for descriptor in words.as_chunks::<WORDS>().0 {
@@ -69,13 +73,13 @@ impl Window {
     }
 
     /// Whether one frame stands for all of a page's descriptors. The page's owner asks, or nobody changes it.
-    pub fn is_optimised<P: Platform>(&self, pages: &PageAllocator<'_, P>, page: Frame) -> bool {
+    pub fn is_optimised<P: TablePlatform>(&self, pages: &PageAllocator<'_, P>, page: Frame) -> bool {
         let word = self.words_of(pages.platform(), page)[FLAGS].load(Ordering::Relaxed);
         Head::of(word).is_some_and(|head| head.optimised)
     }
 
     /// Says in the head whether the page is optimised.
-    pub(super) fn set_optimised<P: Platform>(
+    pub(super) fn set_optimised<P: TablePlatform>(
         &self,
         pages: &PageAllocator<'_, P>,
         page: Frame,
@@ -87,13 +91,13 @@ impl Window {
     }
 
     /// A page of a pool is handed out: it has one reference now, and walkers may add theirs.
-    pub fn thaw<P: Platform>(&self, pages: &PageAllocator<'_, P>, page: Frame) {
+    pub fn thaw<P: TablePlatform>(&self, pages: &PageAllocator<'_, P>, page: Frame) {
         self.words_of(pages.platform(), page)[COUNT].store(1, Ordering::Release);
     }
 
     /// A page of a pool is given back: takes its one reference once walkers have taken theirs back, which they do before long;
     /// they add none from then on.
-    pub fn freeze<P: Platform>(&self, pages: &PageAllocator<'_, P>, page: Frame) {
+    pub fn freeze<P: TablePlatform>(&self, pages: &PageAllocator<'_, P>, page: Frame) {
         let count = &self.words_of(pages.platform(), page)[COUNT];
         while count.compare_exchange_weak(1, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             debug_assert_ne!(count.load(Ordering::Relaxed), 0, "a page that is given back is in use");

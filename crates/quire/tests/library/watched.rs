@@ -8,7 +8,7 @@ use hosted::Hosted;
 use quire::addr::{Frame, FrameRange, PhysAddr};
 use quire::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures, ReadyClear, ReadyCopy};
 use quire::cpu::{CpuId, CpuSet};
-use quire::platform::{Context, FlushRequest, InterruptState, Platform};
+use quire::platform::{Context, FlushRequest, FramePlatform, InterruptState, Platform, TablePlatform};
 use quire::rank::Rank;
 
 /// What the library did.
@@ -73,67 +73,60 @@ impl<'m> Watched<'m> {
 }
 
 // SAFETY: every method is the hosted machine's, which keeps the contracts.
-unsafe impl Platform for Watched<'_> {
-    type Pager = <Hosted as Platform>::Pager;
-
-    fn pager(&self) -> &Self::Pager {
-        self.machine.pager()
-    }
+unsafe impl FramePlatform for Watched<'_> {
     fn pin(&self) -> CpuId {
         self.machine.pin()
     }
+
     fn unpin(&self) {
         self.machine.unpin();
     }
+
     fn interrupts_off(&self) -> InterruptState {
         self.machine.interrupts_off()
     }
+
     fn interrupts_restore(&self, state: InterruptState) {
         self.machine.interrupts_restore(state);
     }
+
     fn context(&self) -> Context {
         self.machine.context()
     }
+
     fn cpu_count(&self) -> usize {
         self.machine.cpu_count()
     }
+
     fn online_cpus(&self) -> CpuSet {
         self.machine.online_cpus()
     }
+
     fn fence_cpus(&self, targets: &CpuSet) {
         self.machine.fence_cpus(targets);
     }
+
     fn relax(&self) {
         self.machine.relax();
     }
+
     fn reschedule_point(&self) {
         self.machine.reschedule_point();
         self.note(Event::Point);
     }
+
     fn direct_map(&self, addr: PhysAddr) -> *mut u8 {
         self.machine.direct_map(addr)
     }
-    fn load_root(&self, root: Option<Frame>) {
-        self.machine.load_root(root);
-    }
-    fn flush_local(&self, request: &FlushRequest) {
-        self.machine.flush_local(request);
-    }
-    fn flush_remote_start(&self, targets: &CpuSet, request: &FlushRequest) {
-        self.machine.flush_remote_start(targets, request);
-    }
-    fn flush_remote_wait(&self, targets: &CpuSet, request: &FlushRequest) {
-        self.machine.flush_remote_wait(targets, request);
-    }
-    fn flush_kernel(&self, range: quire::addr::VirtRange) {
-        self.machine.flush_kernel(range);
-    }
+
     fn features(&self) -> CpuFeatures {
         self.machine.features()
     }
+
     fn caches(&self) -> Caches {
         Caches { first: 32 << 10, second: 1 << 20, last: 32 << 20 }
     }
+
     fn vectors_begin(&self) -> bool {
         let given = self.vectors.load(Ordering::Relaxed);
         if given {
@@ -141,14 +134,17 @@ unsafe impl Platform for Watched<'_> {
         }
         given
     }
+
     fn vectors_end(&self) {
         self.note(Event::VectorsEnd);
     }
+
     fn lock_taken(&self, rank: Rank) {
         if rank == Rank::AddressSpace {
             self.note(Event::Locked);
         }
     }
+
     fn is_dying(&self) -> bool {
         let asked = self.asked.lock().unwrap().take();
         if let Some(asked) = asked {
@@ -158,21 +154,58 @@ unsafe impl Platform for Watched<'_> {
         let lived = |lives: u64| lives.checked_sub(u64::from(lives != u64::MAX));
         self.lives.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lived).is_err()
     }
-    fn wait(&self, word: &AtomicU32, seen: u32) {
-        self.machine.wait(word, seen);
-    }
-    fn wake(&self, word: &AtomicU32) {
-        self.machine.wake(word);
-    }
+
     fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
         self.note(Event::Clear(frames, kernel.kernel()));
         self.machine.clear(frames, kernel);
     }
+
     fn copy(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {
         self.note(Event::Copy(from, to, kernel.kernel()));
         self.machine.copy(from, to, kernel);
     }
+
     fn now_ns(&self) -> u64 {
         self.machine.now_ns()
+    }
+}
+
+// SAFETY: every method is the hosted machine's, whose flushes are complete (H5).
+unsafe impl TablePlatform for Watched<'_> {
+    fn load_root(&self, root: Option<Frame>) {
+        self.machine.load_root(root);
+    }
+
+    fn flush_local(&self, request: &FlushRequest) {
+        self.machine.flush_local(request);
+    }
+
+    fn flush_remote_start(&self, targets: &CpuSet, request: &FlushRequest) {
+        self.machine.flush_remote_start(targets, request);
+    }
+
+    fn flush_remote_wait(&self, targets: &CpuSet, request: &FlushRequest) {
+        self.machine.flush_remote_wait(targets, request);
+    }
+
+    fn flush_kernel(&self, range: quire::addr::VirtRange) {
+        self.machine.flush_kernel(range);
+    }
+}
+
+// SAFETY: every method is the hosted machine's.
+unsafe impl Platform for Watched<'_> {
+    type Pager = <Hosted as Platform>::Pager;
+
+    fn pager(&self) -> &Self::Pager {
+        self.machine.pager()
+    }
+
+    fn wait(&self, word: &AtomicU32, seen: u32) {
+        self.machine.wait(word, seen);
+    }
+
+    fn wake(&self, word: &AtomicU32) {
+        self.machine.wake(word);
     }
 }

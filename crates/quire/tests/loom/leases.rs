@@ -11,7 +11,7 @@ use crate::sync::{Lease, Rank, SpinLock};
 use crate::watched::Watched;
 use crate::{fails, holds_but_not};
 use quire::cpu::CpuSet;
-use quire::platform::Platform;
+use quire::platform::FramePlatform;
 
 struct Leased {
     lease: Lease,

@@ -12,7 +12,7 @@ use crate::memmap::BootSlice;
 use crate::sync::Lease;
 use list::{FrameList, Slot};
 use quire::cpu::CpuSet;
-use quire::platform::Platform;
+use quire::platform::FramePlatform;
 
 #[allow(dead_code)]
 #[path = "../../src/page_alloc/list.rs"]

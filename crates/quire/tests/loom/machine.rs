@@ -4,7 +4,9 @@
 use quire::addr::{Frame, FrameRange, PhysAddr, VirtRange};
 use quire::arch::{ReadyClear, ReadyCopy};
 use quire::cpu::{CpuId, CpuSet};
-use quire::platform::{Context, FlushRequest, InterruptState, NoFiles, Platform};
+use quire::platform::{
+    Context, FlushRequest, FramePlatform, InterruptState, NoFiles, Platform, TablePlatform,
+};
 
 /// One thread's view of the machine: it is this CPU.
 pub(crate) struct Cpu(pub(crate) u32);
@@ -14,13 +16,7 @@ fn no_lock_asks() -> ! {
 }
 
 // SAFETY: it gives out no memory, and each thread of a model is a CPU of its own.
-unsafe impl Platform for Cpu {
-    type Pager = NoFiles;
-
-    fn pager(&self) -> &NoFiles {
-        &NoFiles
-    }
-
+unsafe impl FramePlatform for Cpu {
     fn pin(&self) -> CpuId {
         CpuId(self.0)
     }
@@ -61,6 +57,21 @@ unsafe impl Platform for Cpu {
         no_lock_asks()
     }
 
+    fn clear(&self, _frames: FrameRange, _kernel: ReadyClear) {
+        no_lock_asks()
+    }
+
+    fn copy(&self, _from: FrameRange, _to: Frame, _kernel: ReadyCopy) {
+        no_lock_asks()
+    }
+
+    fn now_ns(&self) -> u64 {
+        0
+    }
+}
+
+// SAFETY: there are no translations, and nothing flushes any.
+unsafe impl TablePlatform for Cpu {
     fn load_root(&self, _root: Option<Frame>) {
         no_lock_asks()
     }
@@ -80,16 +91,13 @@ unsafe impl Platform for Cpu {
     fn flush_kernel(&self, _range: VirtRange) {
         no_lock_asks()
     }
+}
 
-    fn clear(&self, _frames: FrameRange, _kernel: ReadyClear) {
-        no_lock_asks()
-    }
+// SAFETY: nothing waits by it.
+unsafe impl Platform for Cpu {
+    type Pager = NoFiles;
 
-    fn copy(&self, _from: FrameRange, _to: Frame, _kernel: ReadyCopy) {
-        no_lock_asks()
-    }
-
-    fn now_ns(&self) -> u64 {
-        0
+    fn pager(&self) -> &NoFiles {
+        &NoFiles
     }
 }

@@ -49,7 +49,7 @@ mod memmap {
 }
 
 mod platform {
-    pub(crate) use quire::platform::Platform;
+    pub(crate) use quire::platform::FramePlatform;
 }
 
 #[allow(dead_code, unreachable_pub)]

@@ -7,7 +7,7 @@ use hosted::Hosted;
 use quire::addr::{Frame, FrameRange, PhysAddr};
 use quire::arch::{Caches, CpuFeatures, ReadyClear, ReadyCopy};
 use quire::cpu::{CpuId, CpuSet};
-use quire::platform::{Context, FlushRequest, InterruptState, Platform};
+use quire::platform::{Context, FlushRequest, FramePlatform, InterruptState, Platform, TablePlatform};
 use quire::rank::Rank;
 
 macro_rules! calls {
@@ -85,13 +85,7 @@ fn one(count: &AtomicU64) {
 
 // SAFETY: every method is the hosted machine's, which keeps the contracts; or it has one CPU, on which all that runs is
 // pinned.
-unsafe impl<const WATCHES: bool> Platform for Machine<'_, WATCHES> {
-    type Pager = <Hosted as Platform>::Pager;
-
-    fn pager(&self) -> &Self::Pager {
-        self.machine.pager()
-    }
-
+unsafe impl<const WATCHES: bool> FramePlatform for Machine<'_, WATCHES> {
     #[inline(always)]
     fn pin(&self) -> CpuId {
         if !WATCHES {
@@ -156,29 +150,6 @@ unsafe impl<const WATCHES: bool> Platform for Machine<'_, WATCHES> {
     fn direct_map(&self, addr: PhysAddr) -> *mut u8 {
         one(&self.counts.direct_maps);
         self.machine.direct_map(addr)
-    }
-
-    fn load_root(&self, root: Option<Frame>) {
-        self.machine.load_root(root);
-    }
-
-    fn flush_local(&self, request: &FlushRequest) {
-        one(&self.counts.flushes);
-        self.machine.flush_local(request);
-    }
-
-    fn flush_remote_start(&self, targets: &CpuSet, request: &FlushRequest) {
-        one(&self.counts.flushes);
-        self.machine.flush_remote_start(targets, request);
-    }
-
-    fn flush_remote_wait(&self, targets: &CpuSet, request: &FlushRequest) {
-        self.machine.flush_remote_wait(targets, request);
-    }
-
-    fn flush_kernel(&self, range: quire::addr::VirtRange) {
-        one(&self.counts.flushes);
-        self.machine.flush_kernel(range);
     }
 
     fn features(&self) -> CpuFeatures {
@@ -252,5 +223,40 @@ unsafe impl<const WATCHES: bool> Platform for Machine<'_, WATCHES> {
         }
         one(&self.counts.fail_asked);
         self.machine.fail_allocation()
+    }
+}
+
+// SAFETY: every method is the hosted machine's, whose flushes are complete (H5).
+unsafe impl<const WATCHES: bool> TablePlatform for Machine<'_, WATCHES> {
+    fn load_root(&self, root: Option<Frame>) {
+        self.machine.load_root(root);
+    }
+
+    fn flush_local(&self, request: &FlushRequest) {
+        one(&self.counts.flushes);
+        self.machine.flush_local(request);
+    }
+
+    fn flush_remote_start(&self, targets: &CpuSet, request: &FlushRequest) {
+        one(&self.counts.flushes);
+        self.machine.flush_remote_start(targets, request);
+    }
+
+    fn flush_remote_wait(&self, targets: &CpuSet, request: &FlushRequest) {
+        self.machine.flush_remote_wait(targets, request);
+    }
+
+    fn flush_kernel(&self, range: quire::addr::VirtRange) {
+        one(&self.counts.flushes);
+        self.machine.flush_kernel(range);
+    }
+}
+
+// SAFETY: every method is the hosted machine's.
+unsafe impl<const WATCHES: bool> Platform for Machine<'_, WATCHES> {
+    type Pager = <Hosted as Platform>::Pager;
+
+    fn pager(&self) -> &Self::Pager {
+        self.machine.pager()
     }
 }

@@ -7,11 +7,11 @@ use hosted::Bare;
 use quire::addr::{Frame, FrameRange, VirtRange};
 use quire::arch::{ReadyClear, ReadyCopy};
 use quire::cpu::CpuSet;
-use quire::platform::{FlushRequest, Platform};
+use quire::platform::{FlushRequest, FramePlatform, Platform, TablePlatform};
 use quire::rank::Rank;
 
 use super::instructions::Instructions;
-use super::passed_on::passed_on;
+use super::passed_on::{frames_passed_on, spaces_passed_on};
 
 /// The bare machine, with a count of the locks that were taken, all by one thread at a time.
 pub struct Counting<'a> {
@@ -48,8 +48,8 @@ impl<'a> Counting<'a> {
 }
 
 // SAFETY: every call that must keep a promise is passed on to a platform that keeps it.
-unsafe impl Platform for Counting<'_> {
-    passed_on!();
+unsafe impl FramePlatform for Counting<'_> {
+    frames_passed_on!();
 
     fn fence_cpus(&self, targets: &CpuSet) {
         self.by_itself(|bare| bare.fence_cpus(targets));
@@ -63,6 +63,26 @@ unsafe impl Platform for Counting<'_> {
         self.by_itself(|bare| bare.reschedule_point());
     }
 
+    fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
+        self.by_itself(|bare| bare.clear(frames, kernel));
+    }
+
+    fn copy(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {
+        self.by_itself(|bare| bare.copy(from, to, kernel));
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.by_itself(|bare| bare.now_ns())
+    }
+
+    fn lock_taken(&self, _rank: Rank) {
+        // No locked instruction: those of the library are counted.
+        self.locks.store(self.locks() + 1, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: every flush is passed on to a platform whose flushes are complete (H5).
+unsafe impl TablePlatform for Counting<'_> {
     fn load_root(&self, root: Option<Frame>) {
         self.by_itself(|bare| bare.load_root(root));
     }
@@ -83,18 +103,6 @@ unsafe impl Platform for Counting<'_> {
         self.by_itself(|bare| bare.flush_kernel(range));
     }
 
-    fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
-        self.by_itself(|bare| bare.clear(frames, kernel));
-    }
-
-    fn copy(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {
-        self.by_itself(|bare| bare.copy(from, to, kernel));
-    }
-
-    fn now_ns(&self) -> u64 {
-        self.by_itself(|bare| bare.now_ns())
-    }
-
     fn secondary_invalidate_start(&self, root: Frame, range: VirtRange) {
         self.by_itself(|bare| bare.secondary_invalidate_start(root, range));
     }
@@ -106,9 +114,9 @@ unsafe impl Platform for Counting<'_> {
     fn secondary_collapse_possible(&self, root: Frame, range: VirtRange) {
         self.by_itself(|bare| bare.secondary_collapse_possible(root, range));
     }
+}
 
-    fn lock_taken(&self, _rank: Rank) {
-        // No locked instruction: those of the library are counted.
-        self.locks.store(self.locks() + 1, Ordering::Relaxed);
-    }
+// SAFETY: every call is passed on to a platform that keeps the contract.
+unsafe impl Platform for Counting<'_> {
+    spaces_passed_on!();
 }

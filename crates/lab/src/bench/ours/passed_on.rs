@@ -1,15 +1,9 @@
 //! What every platform that stands on the bare machine passes on to it as it is.
 
-/// The methods of [`quire::platform::Platform`] that ask the machine something or touch what is the running CPU's alone, for a
+/// The methods of [`quire::platform::FramePlatform`] that ask the machine something or touch what is the running CPU's alone, for a
 /// type with a field `bare`.
-macro_rules! passed_on {
+macro_rules! frames_passed_on {
     () => {
-        type Pager = hosted::SyntheticFiles;
-
-        fn pager(&self) -> &hosted::SyntheticFiles {
-            self.bare.pager()
-        }
-
         fn pin(&self) -> quire::cpu::CpuId {
             self.bare.pin()
         }
@@ -46,14 +40,6 @@ macro_rules! passed_on {
             self.bare.online_cpus()
         }
 
-        fn wait(&self, word: &std::sync::atomic::AtomicU32, seen: u32) {
-            self.bare.wait(word, seen);
-        }
-
-        fn wake(&self, word: &std::sync::atomic::AtomicU32) {
-            self.bare.wake(word);
-        }
-
         fn direct_map(&self, addr: quire::addr::PhysAddr) -> *mut u8 {
             self.bare.direct_map(addr)
         }
@@ -72,4 +58,23 @@ macro_rules! passed_on {
     };
 }
 
-pub(super) use passed_on;
+/// All methods of [`quire::platform::Platform`].
+macro_rules! spaces_passed_on {
+    () => {
+        type Pager = hosted::SyntheticFiles;
+
+        fn pager(&self) -> &hosted::SyntheticFiles {
+            self.bare.pager()
+        }
+
+        fn wait(&self, word: &std::sync::atomic::AtomicU32, seen: u32) {
+            self.bare.wait(word, seen);
+        }
+
+        fn wake(&self, word: &std::sync::atomic::AtomicU32) {
+            self.bare.wake(word);
+        }
+    };
+}
+
+pub(super) use {frames_passed_on, spaces_passed_on};

@@ -8,10 +8,10 @@ use hosted::Bare;
 use quire::addr::{Frame, FrameRange, VirtRange};
 use quire::arch::{ReadyClear, ReadyCopy};
 use quire::cpu::CpuSet;
-use quire::platform::{FlushRequest, Platform};
+use quire::platform::{FlushRequest, FramePlatform, Platform, TablePlatform};
 use rustix::thread::sched_yield;
 
-use super::passed_on::passed_on;
+use super::passed_on::{frames_passed_on, spaces_passed_on};
 use super::stretches::{self, Between};
 use crate::host::cycles;
 
@@ -138,8 +138,8 @@ impl Clock {
 }
 
 // SAFETY: every call that must keep a promise is passed on to a platform that keeps it; a point may block.
-unsafe impl Platform for Scheduled<'_> {
-    passed_on!();
+unsafe impl FramePlatform for Scheduled<'_> {
+    frames_passed_on!();
 
     fn reschedule_point(&self) {
         match self.points {
@@ -165,6 +165,24 @@ unsafe impl Platform for Scheduled<'_> {
         }
     }
 
+    fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
+        if self.points == Points::Watched {
+            self.own().clears(frames.start);
+        }
+        self.bare.clear(frames, kernel);
+    }
+
+    fn copy(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {
+        self.bare.copy(from, to, kernel);
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.bare.now_ns()
+    }
+}
+
+// SAFETY: every flush is passed on to a platform whose flushes are complete (H5).
+unsafe impl TablePlatform for Scheduled<'_> {
     fn load_root(&self, root: Option<Frame>) {
         self.bare.load_root(root);
     }
@@ -185,21 +203,6 @@ unsafe impl Platform for Scheduled<'_> {
         self.bare.flush_kernel(range);
     }
 
-    fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
-        if self.points == Points::Watched {
-            self.own().clears(frames.start);
-        }
-        self.bare.clear(frames, kernel);
-    }
-
-    fn copy(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {
-        self.bare.copy(from, to, kernel);
-    }
-
-    fn now_ns(&self) -> u64 {
-        self.bare.now_ns()
-    }
-
     fn secondary_invalidate_start(&self, root: Frame, range: VirtRange) {
         self.bare.secondary_invalidate_start(root, range);
     }
@@ -211,4 +214,9 @@ unsafe impl Platform for Scheduled<'_> {
     fn secondary_collapse_possible(&self, root: Frame, range: VirtRange) {
         self.bare.secondary_collapse_possible(root, range);
     }
+}
+
+// SAFETY: every call is passed on to a platform that keeps the contract.
+unsafe impl Platform for Scheduled<'_> {
+    spaces_passed_on!();
 }

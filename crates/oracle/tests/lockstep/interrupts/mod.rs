@@ -11,7 +11,7 @@ use hosted::{Hosted, InterruptPlan, Interrupted};
 use oracle::lockstep::{budget, in_time, long, seeds};
 use quire::cpu::CpuId;
 use quire::page_alloc::{Gfp, ListGuard};
-use quire::platform::{Context, Platform};
+use quire::platform::{Context, FramePlatform};
 use world::{Act, Call, GUARDS, Stash, World, machine, order};
 
 const CPU0: CpuId = CpuId(0);

@@ -8,7 +8,7 @@ use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange, Order};
 use quire::arch::ReadyClear;
 use quire::page_alloc::{AllocatorConfig, Gfp, ListGuard, MemoryInfo, MemoryRange, PageAllocator};
-use quire::platform::Platform;
+use quire::platform::FramePlatform;
 
 pub(crate) const FRAMES: u64 = 24 << 8;
 

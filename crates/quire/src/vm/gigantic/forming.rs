@@ -12,7 +12,7 @@
 //!
 //! One lock keeps all of it. It is taken inside an address space's, for some words at a time, and those of blocks inside it.
 //! Whoever clears a piece holds a claim and no lock, or that of the address space for reading; who waits for a claim looks again
-//! and calls [`Platform::relax`] in between.
+//! and calls [`Platform::relax`](crate::platform::FramePlatform::relax) in between.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::{AtomicUsize, Ordering};

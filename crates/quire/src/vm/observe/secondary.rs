@@ -15,7 +15,7 @@ pub struct Secondary<'a, 'm, P: Platform> {
 
 impl<'m, P: Platform> Mm<'m, P> {
     /// Registers a secondary MMU, one that walks this address space by [`Self::translate`] and keeps copies of what it
-    /// finds. From here on verbs on the address space call [`Platform::secondary_invalidate_start`] and what belongs to it; for an address
+    /// finds. From here on verbs on the address space call [`secondary_invalidate_start`](crate::platform::TablePlatform::secondary_invalidate_start) and what belongs to it; for an address
     /// space without any they make no such call. Several may register; each is told everything, since the platform is.
     /// Waits for the verbs under way. The caller holds no lock.
     pub fn register_secondary(&self) -> Secondary<'_, 'm, P> {

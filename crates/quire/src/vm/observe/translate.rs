@@ -26,7 +26,7 @@ impl<P: Platform> Mm<'_, P> {
     /// allows stores and was not stored through yet is not `writable` to a load, so that the first store is noticed.
     ///
     /// For a secondary MMU that is [registered](Self::register_secondary). The answer is as old as its return, so it counts its
-    /// brackets ([`Platform::secondary_invalidate_start`]): it reads their number before the call, when none is open that
+    /// brackets ([`secondary_invalidate_start`](crate::platform::TablePlatform::secondary_invalidate_start)): it reads their number before the call, when none is open that
     /// covers the address, and keeps a copy only if, under a lock that the start of a bracket takes too, that number is the same.
     ///
     /// Takes the address-space lock for reading; waits where a leaf is being replaced. The caller holds no lock, and none that the start

@@ -9,7 +9,7 @@ use quire::cpu::CpuId;
 use quire::error::{AllocError, FreeError};
 use quire::limits::{DRAIN_MAGAZINES, MAGAZINE_FRAMES, VISIT_BLOCKS};
 use quire::page_alloc::{AllocatorConfig, Drained, Gfp, ListGuard, PageAllocator, Urgency};
-use quire::platform::{Context, Platform};
+use quire::platform::{Context, FramePlatform};
 use quire::stats::Stat;
 
 const MIB: u64 = 1 << 20;

@@ -7,7 +7,7 @@ use quire::addr::{Frame, FrameRange, Order};
 use quire::cpu::CpuId;
 use quire::memmap::{Descriptor, DescriptorFlags};
 use quire::page_alloc::{AllocatorConfig, Gfp, MemoryRange, PageAllocator, Urgency};
-use quire::platform::Platform;
+use quire::platform::FramePlatform;
 
 const MIB: u64 = 1 << 20;
 /// Everything that an allocator gives out.

@@ -8,7 +8,7 @@ use quire::addr::{Frame, FrameRange, Order, PageSize};
 use quire::cpu::CpuId;
 use quire::error::{AllocError, FreeError};
 use quire::page_alloc::{AllocatorConfig, Contents, CountError, Gfp, PageAllocator, Urgency, ZoneKind};
-use quire::platform::{Context, Platform};
+use quire::platform::{Context, FramePlatform};
 use quire::stats::Stat;
 
 const MIB: u64 = 1 << 20;

@@ -12,7 +12,7 @@ use quire::error::AllocError;
 use quire::page_alloc::{
     AllocatorConfig, Contents, Gfp, MemoryRange, Mobility, PageAllocator, Urgency, Violation, Zeroes,
 };
-use quire::platform::{Platform, TouchHint};
+use quire::platform::{FramePlatform, TouchHint};
 use quire::stats::Stat;
 
 const MIB: u64 = 1 << 20;

@@ -11,7 +11,7 @@ use quire::cpu::CpuId;
 use quire::error::{InitError, KernelError};
 use quire::limits::CLEAR_CACHED_BYTES;
 use quire::page_alloc::{AllocatorConfig, PageAllocator};
-use quire::platform::{Platform, TouchHint};
+use quire::platform::{FramePlatform, TouchHint};
 
 use crate::common::ranges_of;
 

@@ -7,7 +7,7 @@ use quire::clear::{ClearPolicy, Clearer, Extent, threads_class};
 use quire::cpu::CpuId;
 use quire::error::Cancelled;
 use quire::limits::{CLEAR_NEAR_BYTES, CLEAR_NEAR_SHARE, CLEAR_STRETCH_BYTES};
-use quire::platform::{Platform, TouchHint};
+use quire::platform::{FramePlatform, TouchHint};
 
 use crate::common::seed;
 use crate::watched::{Event, Watched};

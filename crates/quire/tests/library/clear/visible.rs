@@ -9,7 +9,7 @@ use quire::arch::{ClearKernel, CopyKernel, ReadyClear, ReadyCopy, store_fence};
 use quire::clear::{ClearPolicy, Clearer, Extent, Stretch};
 use quire::cpu::CpuId;
 use quire::error::Cancelled;
-use quire::platform::{Platform, TouchHint};
+use quire::platform::{FramePlatform, TouchHint};
 
 use crate::clear::support::{clears, copies};
 

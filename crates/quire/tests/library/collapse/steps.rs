@@ -7,7 +7,7 @@ use quire::arch::{EntryFlags, Protection, ReadyCopy};
 use quire::cpu::CpuId;
 use quire::page_alloc::Gfp;
 use quire::pgtable::{Copied, GrantWrite, Run, Stands, TableSurvey};
-use quire::platform::{Context, Platform};
+use quire::platform::{Context, FramePlatform};
 use quire::stats::Stat;
 use quire::tlb::{FlushBatch, MmContext, MmuGather};
 

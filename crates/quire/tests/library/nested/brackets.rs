@@ -7,7 +7,7 @@ use std::time::Duration;
 use hosted::{Counters, Hosted, HostedConfig, InterruptPlan, Nested, OnViolation, Violation};
 use quire::addr::{VirtAddr, VirtRange};
 use quire::cpu::CpuId;
-use quire::platform::{Context, Platform};
+use quire::platform::{Context, TablePlatform};
 use quire::vm::{Access, Advice, FolioPolicy, ForkStrategy};
 
 use crate::common::order;

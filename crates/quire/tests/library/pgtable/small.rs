@@ -8,7 +8,7 @@ use quire::error::MapError;
 use quire::memmap::{DescriptorFlags, FrameMask};
 use quire::page_alloc::Gfp;
 use quire::pgtable::{LeafRun, MoveError, Zap};
-use quire::platform::Platform;
+use quire::platform::FramePlatform;
 use quire::rank::Rank;
 use quire::tlb::{FlushBatch, MmuGather};
 

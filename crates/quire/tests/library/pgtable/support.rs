@@ -61,7 +61,7 @@ pub fn check(allocator: &Allocator<'_>, context: &MmContext) -> TableCensus {
 /// A user folio, cleared.
 pub fn folio(machine: &Hosted, allocator: &Allocator<'_>, order: Order) -> Option<Frame> {
     let frame = allocator.alloc(Gfp::USER, order).ok()?;
-    quire::platform::Platform::clear(machine, FrameRange::folio(frame, order), ReadyClear::STRING);
+    quire::platform::FramePlatform::clear(machine, FrameRange::folio(frame, order), ReadyClear::STRING);
     Some(frame)
 }
 

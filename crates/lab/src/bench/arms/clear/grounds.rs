@@ -10,7 +10,7 @@ use quire::addr::{Frame, FrameRange};
 use quire::arch::{ClearKernel, ReadyClear, store_fence};
 use quire::clear::{ClearPolicy, Clearer, Extent};
 use quire::cpu::CpuId;
-use quire::platform::{Platform, TouchHint};
+use quire::platform::{FramePlatform, TouchHint};
 
 use super::{Setting, Way};
 use crate::bench::experiment::Skip;

@@ -8,7 +8,7 @@ use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange};
 use quire::arch::{CpuFeatures, ReadyClear};
 use quire::cpu::CpuId;
-use quire::platform::Platform;
+use quire::platform::FramePlatform;
 
 use super::Way;
 use super::grounds::{MARKED, mark, zeroes};

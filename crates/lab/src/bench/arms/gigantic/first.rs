@@ -10,7 +10,7 @@ use quire::cpu::CpuId;
 use quire::limits::BLOCK_SIZE;
 use quire::manager::{Config, MemoryManager};
 use quire::page_alloc::{AllocatorConfig, Zeroes};
-use quire::platform::Platform;
+use quire::platform::FramePlatform;
 use quire::vm::{FolioPolicy, Mm};
 
 use super::GIB;

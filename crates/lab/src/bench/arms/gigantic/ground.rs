@@ -6,7 +6,7 @@ use std::rc::Rc;
 use hosted::{Hosted, HostedConfig};
 use quire::addr::VirtAddr;
 use quire::clear::ClearPolicy;
-use quire::platform::Platform;
+use quire::platform::{FramePlatform, Platform};
 use quire::vm::{Access, Mm};
 
 use super::GIB;

@@ -7,7 +7,7 @@ use hosted::{Bare, Hosted, HostedConfig};
 use quire::addr::Order;
 use quire::cpu::CpuId;
 use quire::page_alloc::{Gfp, ListGuard, PageAllocator};
-use quire::platform::{Context, Platform};
+use quire::platform::{Context, FramePlatform};
 use quire::rank::Rank;
 use quire::sync::{Pinned, SpinLock};
 

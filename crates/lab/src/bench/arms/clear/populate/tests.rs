@@ -1,7 +1,7 @@
 use hosted::HostedConfig;
 use quire::arch::{CpuFeatures, ReadyClear};
 use quire::clear::ClearPolicy;
-use quire::platform::Platform;
+use quire::platform::FramePlatform;
 
 use super::super::raw::Machines;
 use super::*;

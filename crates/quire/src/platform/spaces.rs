@@ -1,0 +1,113 @@
+//! What address spaces ask of the machine besides: file pages, and a way to sleep.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use crate::limits::FRAME_SIZE;
+
+use super::tables::TablePlatform;
+
+/// A machine on which a whole memory manager runs.
+///
+/// Only [`pager`](Self::pager) has no default.
+///
+/// # Safety
+///
+/// As for [`TablePlatform`].
+pub unsafe trait Platform: TablePlatform {
+    /// Where file pages come from. A machine without files uses [`NoFiles`].
+    type Pager: Pager;
+
+    /// The source of file pages.
+    fn pager(&self) -> &Self::Pager;
+
+    /// Waits until `word` is no longer `seen`, or a task calls [`Self::wake`] on it. May return at any other time: the
+    /// caller looks again. A kernel puts the task to sleep in a queue found by the word's address, as Linux's `futex`
+    /// does, and wakes it when the task is to be killed ([`is_dying`](super::FramePlatform::is_dying)).
+    ///
+    /// Precondition: a task, interrupts on, not pinned by the library, which holds no lock. Postcondition: a store to
+    /// the word that came before a `wake`, or before the call, does not leave the caller asleep. Blocks.
+    ///
+    /// Default: one turn of a spin loop. A task that waits for a handler of faults then keeps its CPU busy.
+    fn wait(&self, word: &AtomicU32, seen: u32) {
+        if word.load(Ordering::Acquire) == seen {
+            self.relax();
+        }
+    }
+
+    /// Wakes every task that waits for `word`, which the caller has changed before. The memory that held the word may
+    /// have been reused: a task that waits for another purpose at this address wakes early at worst. Does not block.
+    /// The caller holds no lock.
+    ///
+    /// Default: nothing, which fits the default of [`Self::wait`].
+    #[inline]
+    fn wake(&self, _word: &AtomicU32) {}
+}
+
+/// Names a file to its [`Pager`]: an inode number, a handle, an index; the library only compares it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct FileId(pub u64);
+
+/// Why file pages could not be brought in or written out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PagerError {
+    /// The device or the network failed; the access becomes a bus error.
+    Io,
+    /// The page lies wholly behind the end of the file.
+    BeyondEnd,
+}
+
+/// Where the contents of file pages come from and go to.
+///
+/// Calls may block. They are made without any lock of the library held except the address space's own lock, for
+/// reading, and the busy mark of the pages concerned.
+pub trait Pager: Sync {
+    /// The file's size in bytes now.
+    fn size(&self, file: FileId) -> u64;
+
+    /// Fills `bytes` (one frame) with the file's contents from `page * 4096`; what lies behind the end is zeroed.
+    ///
+    /// # Errors
+    /// [`PagerError::BeyondEnd`] when the page holds no byte of the file, [`PagerError::Io`] otherwise.
+    fn read(&self, file: FileId, page: u64, bytes: &mut [u8; FRAME_SIZE as usize]) -> Result<(), PagerError>;
+
+    /// Writes a dirty page back.
+    ///
+    /// # Errors
+    /// [`PagerError::Io`]; the page then stays dirty.
+    fn write(&self, file: FileId, page: u64, bytes: &[u8; FRAME_SIZE as usize]) -> Result<(), PagerError>;
+
+    /// Gives the file another size in bytes. What lay behind a new end that is nearer is gone: should the file grow again, it
+    /// reads as zeroes there. Called without any lock held. A page may be written or read at the same time; behind the
+    /// end both fail.
+    ///
+    /// # Errors
+    /// [`PagerError::Io`]; the file is as before then.
+    fn resize(&self, file: FileId, bytes: u64) -> Result<(), PagerError>;
+}
+
+/// The pager of a machine without files: every file is empty.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoFiles;
+
+impl Pager for NoFiles {
+    fn size(&self, _file: FileId) -> u64 {
+        0
+    }
+
+    fn read(
+        &self,
+        _file: FileId,
+        _page: u64,
+        _bytes: &mut [u8; FRAME_SIZE as usize],
+    ) -> Result<(), PagerError> {
+        Err(PagerError::BeyondEnd)
+    }
+
+    fn write(&self, _file: FileId, _page: u64, _bytes: &[u8; FRAME_SIZE as usize]) -> Result<(), PagerError> {
+        Err(PagerError::Io)
+    }
+
+    fn resize(&self, _file: FileId, _bytes: u64) -> Result<(), PagerError> {
+        Err(PagerError::Io)
+    }
+}

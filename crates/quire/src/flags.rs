@@ -1,9 +1,46 @@
 //! Sets of properties that are either there or not.
 #![forbid(unsafe_code)]
 
-/// Gives a type around an unsigned integer, whose bits are properties, the methods of a set.
+use core::fmt;
+
+/// Writes a set as the crate `bitflags` does: `Protection(READ | WRITE)`, with bits that have no name in hexadecimal at
+/// the end, and `Protection(0x0)` for the empty set.
+pub(crate) fn write_names(
+    f: &mut fmt::Formatter<'_>,
+    set: &str,
+    bits: u64,
+    names: &[(&str, u64)],
+) -> fmt::Result {
+    write!(f, "{set}(")?;
+    let (mut rest, mut between) = (bits, "");
+    for &(name, bit) in names.iter().filter(|&&(_, bit)| bits & bit == bit) {
+        write!(f, "{between}{name}")?;
+        (rest, between) = (rest & !bit, " | ");
+    }
+    if rest != 0 || bits == 0 {
+        write!(f, "{between}{rest:#x}")?;
+    }
+    f.write_str(")")
+}
+
+/// Gives a type around an unsigned integer, whose bits are properties, a `Debug` output that names these constants.
+macro_rules! flag_names {
+    ($set:ident: $($name:ident),* $(,)?) => {
+        impl core::fmt::Debug for $set {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                let names = [$((stringify!($name), u64::from(Self::$name.0))),*];
+                $crate::flags::write_names(f, stringify!($set), u64::from(self.0), &names)
+            }
+        }
+    };
+}
+pub(crate) use flag_names;
+
+/// Gives such a type the methods of a set as well.
 macro_rules! flag_set {
-    ($set:ty) => {
+    ($set:ident: $($names:tt)*) => {
+        $crate::flags::flag_names!($set: $($names)*);
+
         impl $set {
             /// None of them.
             pub const NONE: Self = Self(0);
@@ -59,3 +96,32 @@ macro_rules! flag_set {
     };
 }
 pub(crate) use flag_set;
+
+#[cfg(test)]
+mod tests {
+    use std::format;
+
+    /// A set with a constant of two bits.
+    #[derive(Clone, Copy)]
+    struct Some(u8);
+
+    flag_names!(Some: ONE, TWO);
+
+    impl Some {
+        const ONE: Self = Self(1);
+        const TWO: Self = Self(6);
+    }
+
+    #[test]
+    fn sets_are_shown_by_name() {
+        for (bits, shown) in [
+            (0, "Some(0x0)"),
+            (1, "Some(ONE)"),
+            (7, "Some(ONE | TWO)"),
+            (2, "Some(0x2)"),
+            (0x81, "Some(ONE | 0x80)"),
+        ] {
+            assert_eq!(format!("{:?}", Some(bits)), shown);
+        }
+    }
+}

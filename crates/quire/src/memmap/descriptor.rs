@@ -2,13 +2,18 @@
 
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
+use crate::flags::flag_names;
 use crate::platform::FramePlatform;
 use crate::rank::Rank;
 use crate::sync::RawLock;
 
 /// What a frame is used for and in what condition it is. Plain loads and stores by the frame's owner.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct DescriptorFlags(pub u32);
+
+flag_names!(
+    DescriptorFlags: TABLE, SLAB, CACHE, DIRTY, DEFERRED, MIXED, HUGE, LENT, RENEWED, SPLITTING
+);
 
 impl DescriptorFlags {
     /// The frame is a page-table page.

@@ -19,7 +19,10 @@ pub struct EntryFlags(u64);
 #[repr(transparent)]
 pub struct Entry(u64);
 
-flag_set!(EntryFlags);
+flag_set!(
+    EntryFlags: PRESENT, WRITE, USER, ACCESSED, DIRTY, LARGE, SPECIAL, UFFD_WP, SOFT_DIRTY, ANON, LAZY_FREE, ZEROED,
+    NO_EXECUTE
+);
 
 impl EntryFlags {
     /// The entry translates.
@@ -74,12 +77,6 @@ impl EntryFlags {
             flags = flags.union(Self::NO_EXECUTE);
         }
         flags
-    }
-}
-
-impl fmt::Debug for EntryFlags {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#x}", self.0)
     }
 }
 

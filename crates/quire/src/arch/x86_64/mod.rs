@@ -20,7 +20,7 @@ use crate::flags::flag_set;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Protection(u8);
 
-flag_set!(Protection);
+flag_set!(Protection: READ, WRITE, EXEC);
 
 impl Protection {
     /// Loads.
@@ -40,15 +40,6 @@ impl Protection {
     #[inline]
     pub const fn from_bits(bits: u8) -> Self {
         Self(bits & 7)
-    }
-}
-
-impl core::fmt::Debug for Protection {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        for (bit, letter) in [(Self::READ, 'r'), (Self::WRITE, 'w'), (Self::EXEC, 'x')] {
-            write!(f, "{}", if self.contains(bit) { letter } else { '-' })?;
-        }
-        Ok(())
     }
 }
 

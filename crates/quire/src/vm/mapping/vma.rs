@@ -13,10 +13,10 @@ use crate::vm::mapping::policy::{FolioOverride, HugeAdvice};
 use crate::vm::userfault::Registration;
 
 /// Properties of a mapping that are either there or not.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct VmaFlags(u8);
 
-flag_set!(VmaFlags);
+flag_set!(VmaFlags: SHARED, GROWS_DOWN, LOCKED, LOCK_ON_FAULT, NO_RESERVE, PROMISED, SPLIT);
 
 impl VmaFlags {
     /// Stores go to the object and are seen by everybody who maps it; without it they go to private copies.

@@ -3,7 +3,10 @@
 //! Source: Linux, `Documentation/admin-guide/mm/pagemap.rst` ("Short descriptions to the page flags"), whose names and numbers these are.
 #![forbid(unsafe_code)]
 
+use core::fmt;
+
 use crate::addr::{Frame, FrameRange};
+use crate::flags::write_names;
 use crate::memmap::DescriptorFlags;
 use crate::page_alloc::{CountGroup, FolioMaps, FrameInfo};
 use crate::platform::Platform;
@@ -11,8 +14,28 @@ use crate::vm::space::shared::Memory;
 
 /// The word of a frame. Bits that Linux has and this library has no thing for are never set: there is no swap, no list of recently used
 /// pages, and what of a page of a file is dirty or being written stands with the file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct PageFlags(pub u64);
+
+impl fmt::Debug for PageFlags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = [
+            ("SLAB", Self::SLAB),
+            ("BUDDY", Self::BUDDY),
+            ("MMAP", Self::MMAP),
+            ("ANON", Self::ANON),
+            ("COMPOUND_HEAD", Self::COMPOUND_HEAD),
+            ("COMPOUND_TAIL", Self::COMPOUND_TAIL),
+            ("HUGE", Self::HUGE),
+            ("HWPOISON", Self::HWPOISON),
+            ("NOPAGE", Self::NOPAGE),
+            ("THP", Self::THP),
+            ("ZERO_PAGE", Self::ZERO_PAGE),
+            ("PGTABLE", Self::PGTABLE),
+        ];
+        write_names(f, "PageFlags", self.0, &names)
+    }
+}
 
 impl PageFlags {
     /// It holds small objects.

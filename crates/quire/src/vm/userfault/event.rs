@@ -87,10 +87,10 @@ pub enum UserfaultEvent {
 
 /// Which changes to address spaces a handler wants to read, as a set. Of the others it hears nothing, and nobody waits until it
 /// has.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct UserfaultChanges(u8);
 
-flag_set!(UserfaultChanges);
+flag_set!(UserfaultChanges: FORK, REMAP, REMOVE, UNMAP);
 
 impl UserfaultChanges {
     /// [`UserfaultEvent::Fork`].

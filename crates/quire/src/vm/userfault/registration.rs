@@ -6,10 +6,10 @@ use crate::flags::flag_set;
 /// What a handler of faults wants to be told of in a range, as a set.
 ///
 /// Source: Linux, `Documentation/admin-guide/mm/userfaultfd.rst` (`UFFDIO_REGISTER_MODE_*`).
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct UserfaultModes(u8);
 
-flag_set!(UserfaultModes);
+flag_set!(UserfaultModes: MISSING, MINOR, WRITE_PROTECT);
 
 impl UserfaultModes {
     /// Accesses where there is no page: nothing is mapped, and a file has none either.

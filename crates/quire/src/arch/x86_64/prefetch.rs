@@ -8,10 +8,13 @@ const LINE: usize = 64;
 #[inline]
 pub fn expect_reads(start: *const u8, bytes: usize) {
     for line in (0..bytes).step_by(LINE) {
+        let line = start.wrapping_add(line);
+        #[cfg(miri)]
+        let _ = line;
         #[cfg(not(miri))]
         // SAFETY: the instruction (AMD64 manual, volume 3, PREFETCHlevel) changes nothing but caches, at any address.
         unsafe {
-            core::arch::asm!("prefetcht0 [{}]", in(reg) start.wrapping_add(line), options(nostack, preserves_flags, readonly));
+            core::arch::asm!("prefetcht0 [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
         }
     }
 }
@@ -21,10 +24,13 @@ pub fn expect_reads(start: *const u8, bytes: usize) {
 #[inline]
 pub fn expect_changes(start: *const u8, bytes: usize) {
     for line in (0..bytes).step_by(LINE) {
+        let line = start.wrapping_add(line);
+        #[cfg(miri)]
+        let _ = line;
         #[cfg(not(miri))]
         // SAFETY: the instruction (AMD64 manual, volume 3, PREFETCHW) changes nothing but caches, at any address.
         unsafe {
-            core::arch::asm!("prefetchw [{}]", in(reg) start.wrapping_add(line), options(nostack, preserves_flags, readonly));
+            core::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
         }
     }
 }

@@ -29,10 +29,10 @@ pub struct Arena {
     huge_pages: Result<bool, rustix::io::Errno>,
 }
 
-// SAFETY: the pointers name memory that the arena owns until it is dropped (H1); all accesses through them are the
-// machine's memory accesses, whose order is the memory manager's business.
+// SAFETY: H1: the pointers name memory that the arena owns until it is dropped, and only the memory manager accesses
+// it, by its own rules.
 unsafe impl Send for Arena {}
-// SAFETY: as for `Send`; the arena's own fields never change after construction.
+// SAFETY: H1: as for `Send`, the memory is owned; the arena's own fields never change after construction.
 unsafe impl Sync for Arena {}
 
 impl Arena {
@@ -86,8 +86,8 @@ impl Arena {
         for range in &self.ranges {
             let (at, len) =
                 (self.zero.wrapping_add(range.start.0 as usize).cast::<c_void>(), range.bytes as usize);
-            // SAFETY: the range lies in the reservation that `new` has just made and nobody else uses yet (H1), so that
-            // replacing its pages takes nothing away from anybody.
+            // SAFETY: H1: the range lies in the reservation that `new` has just made and no other code has seen, so that
+            // replacing its pages takes no memory in use away.
             unsafe {
                 match &file {
                     Some(file) => mmap(at, len, prot, flags | MapFlags::SHARED, file, range.start.0 - first),
@@ -107,7 +107,7 @@ impl Arena {
         }
         for range in &self.ranges {
             let at = self.direct_map(range.start).cast::<c_void>();
-            // SAFETY: the range is this arena's own mapping (H1), and none of the advices used here drops contents.
+            // SAFETY: H1: the range is this arena's own mapping, and none of the advices used here drops contents.
             unsafe { madvise(at, range.bytes as usize, advice) }?;
         }
         Ok(())
@@ -150,10 +150,11 @@ impl Arena {
 impl Drop for Arena {
     fn drop(&mut self) {
         match self.backing {
-            // SAFETY: allocated by `reserve_heap` with the same layout; H1 ends here, and the machine that lent out
-            // pointers is borrowed by all who use them.
+            // SAFETY: H1 ends here: allocated by `reserve_heap` with the same layout, and all code that uses pointers into
+            // it borrows the machine.
             Backing::Heap => unsafe { dealloc(self.reservation.as_ptr(), heap_layout(self.reserved)) },
-            // SAFETY: the whole reservation was made by `reserve_host`; otherwise as above.
+            // SAFETY: H1 ends here: `reserve_host` made the whole reservation, and all code that uses pointers into it
+            // borrows the machine.
             Backing::Memfd | Backing::Anonymous => unsafe {
                 // It cannot fail for a mapping that exists, and a leak is all that would follow.
                 let _ = munmap(self.reservation.as_ptr().cast(), self.reserved);
@@ -168,7 +169,7 @@ fn refused(bytes: u64, step: &'static str) -> impl Fn(rustix::io::Errno) -> Host
 
 fn reserve_host(bytes: usize) -> rustix::io::Result<NonNull<u8>> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-    // SAFETY: a new inaccessible mapping at an address of the host's choice touches nothing that exists.
+    // SAFETY: H2: a new inaccessible mapping at an address of the host's choice replaces no mapping.
     let at = unsafe { mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::empty(), flags) }?;
     NonNull::new(at.cast()).ok_or(rustix::io::Errno::NOMEM)
 }
@@ -180,7 +181,7 @@ fn heap_layout(bytes: usize) -> Layout {
 }
 
 fn reserve_heap(bytes: usize) -> rustix::io::Result<NonNull<u8>> {
-    // SAFETY: the layout is not empty: an arena has at least one frame.
+    // SAFETY: H1: an arena has at least one frame (`checked_span`), so the layout is not empty.
     let at = unsafe { alloc_zeroed(heap_layout(bytes)) };
     NonNull::new(at).ok_or(rustix::io::Errno::NOMEM)
 }

@@ -28,7 +28,7 @@ impl Hosted {
     /// Whatever uses it runs inside [`Hosted::run_on`] or [`Hosted::spawn_cpus`] of this machine, and of no other machine
     /// in between: nobody checks whose CPU a thread is.
     pub unsafe fn bare(&self) -> &Bare {
-        // SAFETY: `Bare` is transparent around `Hosted`, and the borrow is the same.
+        // SAFETY: H3 is the caller's promise; `Bare` is transparent around `Hosted`, and the borrow is the same.
         unsafe { &*std::ptr::from_ref(self).cast::<Bare>() }
     }
 }

@@ -6,7 +6,6 @@ use quire::addr::PhysAddr;
 use quire::arch::Feature;
 
 use crate::error::HostedError;
-use crate::machine::Hosted;
 
 /// A range of physical memory. Whole frames; ranges of a machine stand in ascending order and may leave holes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,7 +50,7 @@ pub enum Backing {
 /// What happens when the machine sees a rule broken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnViolation {
-    /// It is kept and can be asked for; [`Hosted::assert_clean`] panics later.
+    /// It is kept and can be asked for; [`crate::Hosted::assert_clean`] panics later.
     Record,
     /// The thread that broke the rule panics at once.
     #[default]
@@ -173,14 +172,6 @@ impl HostedConfig {
     pub fn without(mut self, feature: Feature) -> Self {
         self.lacks.push(feature);
         self
-    }
-
-    /// Builds the machine.
-    ///
-    /// # Errors
-    /// As [`HostedError`] says: malformed ranges, or a host that refuses.
-    pub fn build(self) -> Result<Hosted, HostedError> {
-        Hosted::new(self)
     }
 
     /// The extent from the lowest to the highest byte, holes included, after the ranges were checked.

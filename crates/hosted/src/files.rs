@@ -7,7 +7,8 @@ use std::sync::{Mutex, RwLock};
 use quire::limits::FRAME_SIZE;
 use quire::platform::{FileId, Pager, PagerError};
 
-use crate::failures::{FailurePlan, Failures, mix};
+use crate::failures::Failures;
+use crate::plan::{FailurePlan, mix};
 
 const PAGE: usize = FRAME_SIZE as usize;
 

@@ -11,15 +11,22 @@
 //! - **H1** An arena maps every byte of the machine's ranges, readable and writable, from construction until it is
 //!   dropped, at `zero + physical address`; no other part of the process knows that memory.
 //! - **H2** What lies between two ranges (and around them, up to the reservation's ends) is reserved and inaccessible,
-//!   so that a stray touch faults and never reaches somebody else's memory.
+//!   so that a stray touch faults and never reaches the process's other memory.
 //! - **H3** At most one thread at a time is a given CPU of a given machine.
 //! - **H4** The software MMU reaches memory only through frames that lie in a range, and only with atomic operations.
 //! - **H5** An access of the software MMU happens wholly under the lock of its CPU's modelled TLB, so that a flush that
 //!   has returned leaves no access through an older translation in flight.
+//! - **H6** What interrupts or watches a thread (a source, a watch, its timer, its handler) stands on that thread's list
+//!   from the making of a guard until the guard is dropped, in stack order; the guard borrows it, and no other thread
+//!   touches it.
+//! - **H7** The handlers of the two signals touch only this crate's variables of the thread, which need no construction
+//!   and no destructor, keep `errno`, let no panic out, and call foreign code only where an unsafe function's caller
+//!   promised that it may be called so.
 #![deny(unsafe_code)]
 
 mod arena;
 mod bare;
+mod barriers;
 mod config;
 mod counters;
 mod error;
@@ -30,6 +37,7 @@ mod interrupts;
 mod machine;
 mod mmu;
 mod nested;
+mod plan;
 mod platform;
 mod ranks;
 mod task;
@@ -41,13 +49,13 @@ pub use bare::Bare;
 pub use config::{Backing, HostedConfig, MemoryRange, OnViolation};
 pub use counters::Counters;
 pub use error::HostedError;
-pub use failures::FailurePlan;
 pub use files::{FileCounters, SyntheticFiles};
 pub use footprint::Footprint;
+pub use interrupts::Interrupted;
 #[cfg(not(miri))]
 pub use interrupts::{Access, Steps};
-pub use interrupts::{InterruptPlan, Interrupted};
 pub use machine::Hosted;
 pub use mmu::{FaultCause, PageFault, Translation};
 pub use nested::{BracketStats, Found, Nested, NestedLeaf, NestedStats, VirtualCpu, during};
+pub use plan::{FailurePlan, InterruptPlan};
 pub use violation::Violation;

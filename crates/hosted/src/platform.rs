@@ -14,13 +14,13 @@ use quire::platform::{
     Context, FlushExtent, FlushRequest, FramePlatform, InterruptState, Platform, TablePlatform,
 };
 use quire::rank::Rank;
-use rustix::thread::{MembarrierCommand, futex, membarrier, sched_yield};
+use rustix::thread::{futex, sched_yield};
 
-use crate::error::HostedError;
+use crate::barriers;
 use crate::files::SyntheticFiles;
-use crate::interrupts;
+use crate::interrupts::{restore_flags, save_flags};
 use crate::machine::{Hosted, not_a_cpu};
-use crate::task::Task;
+use crate::task::{Task, called};
 
 /// Turns of a spin loop between two offers of the processor to somebody else.
 const TURNS_PER_YIELD: u32 = 16;
@@ -28,12 +28,6 @@ const TURNS_PER_YIELD: u32 = 16;
 /// What the host's processor said: asking it costs a process on a virtual machine some microseconds each time.
 static FEATURES: OnceLock<CpuFeatures> = OnceLock::new();
 static CACHES: OnceLock<Caches> = OnceLock::new();
-
-/// Tells the host that this process will ask for expedited barriers.
-pub(crate) fn register_barriers() -> Result<(), HostedError> {
-    membarrier(MembarrierCommand::RegisterPrivateExpedited)
-        .map_err(|errno| HostedError::NoMembarrier { errno })
-}
 
 impl Hosted {
     fn count_extent(&self, request: &FlushRequest) {
@@ -51,7 +45,7 @@ impl Hosted {
     /// A barrier on every processor that runs a thread of this process. One that runs none has nothing in flight.
     fn fence_threads(&self, targets: &CpuSet) {
         if !targets.is_empty() && !cfg!(miri) {
-            membarrier(MembarrierCommand::PrivateExpedited).expect("registered when the machine was built");
+            barriers::interrupt_processors();
         }
     }
 
@@ -67,7 +61,7 @@ impl Hosted {
     /// Looks for translations that still reach freed frames. Out of line: it is on the path of every free.
     #[inline(never)]
     fn check_freed(&self, frames: FrameRange) {
-        Task::with(interrupts::called);
+        Task::with(called);
         self.own_counters().frames_freed.add(frames.count);
         self.tlbs.reaching(frames).into_iter().for_each(|violation| self.violated(violation));
         self.nested.reaching(frames).into_iter().for_each(|violation| self.violated(violation));
@@ -80,7 +74,7 @@ impl Hosted {
         if task.machine() != self.identity() {
             not_a_cpu();
         }
-        interrupts::called(task);
+        called(task);
     }
 
     /// Whether the running thread may be asked to act as a pinned CPU; only debug builds know.
@@ -112,7 +106,7 @@ unsafe impl FramePlatform for Hosted {
         if cfg!(debug_assertions) {
             Task::with(|task| {
                 task.unpinned();
-                interrupts::called(task);
+                called(task);
             });
         }
     }
@@ -121,7 +115,7 @@ unsafe impl FramePlatform for Hosted {
     fn interrupts_off(&self) -> InterruptState {
         Task::with(|task| {
             if self.config.interrupt_price {
-                task.flags.store(interrupts::save_flags(), Ordering::Relaxed);
+                task.flags.store(save_flags(), Ordering::Relaxed);
             }
             let off = task.interrupts_off();
             task.set_interrupts_off(true);
@@ -134,10 +128,10 @@ unsafe impl FramePlatform for Hosted {
         Task::with(|task| {
             task.set_interrupts_off(!state.0);
             if self.config.interrupt_price {
-                interrupts::restore_flags(task.flags.load(Ordering::Relaxed));
+                restore_flags(task.flags.load(Ordering::Relaxed));
             }
             if state.0 {
-                interrupts::called(task);
+                called(task);
             }
         });
     }
@@ -163,19 +157,19 @@ unsafe impl FramePlatform for Hosted {
     }
 
     fn online_cpus(&self) -> CpuSet {
-        Task::with(interrupts::called);
+        Task::with(called);
         self.online.snapshot()
     }
 
     fn fence_cpus(&self, targets: &CpuSet) {
-        Task::with(interrupts::called);
+        Task::with(called);
         self.fence_threads(targets);
     }
 
     fn relax(&self) {
         std::hint::spin_loop();
         Task::with(|task| {
-            interrupts::called(task);
+            called(task);
             if task.next_turn().is_multiple_of(TURNS_PER_YIELD) {
                 if cfg!(miri) { std::thread::yield_now() } else { sched_yield() }
             }
@@ -207,8 +201,8 @@ unsafe impl FramePlatform for Hosted {
         self.own_counters().bytes_cleared.add(bytes);
         if self.config.clearing && bytes > 0 {
             debug_assert!(self.arena.contains(PhysAddr(frames.end().addr().0 - 1)));
-            // SAFETY: the frames belong to the caller, who gives nobody else access to them meanwhile, and lie in one
-            // range, which is mapped to its end (H1). A process's vector registers hold the compiler's values alone.
+            // SAFETY: H1: the frames lie in one range, which is mapped to its end; the caller owns them and gives no other
+            // code access meanwhile. A process's vector registers hold the compiler's values alone.
             unsafe { kernel.zero(self.direct_map(frames.start.addr()), bytes as usize) };
         }
     }
@@ -218,8 +212,9 @@ unsafe impl FramePlatform for Hosted {
         self.own_counters().bytes_copied.add(bytes);
         if self.config.clearing && bytes > 0 {
             let (from, to) = (self.direct_map(from.start.addr()), self.direct_map(to.addr()));
-            // SAFETY: the runs do not overlap; each lies in a range (H1), and `to` belongs to the caller. What others store to
-            // `from` meanwhile the compiler does not see read: these are the processor's loads. Registers as above.
+            // SAFETY: H1: each run lies in a range; the runs do not overlap, and the caller owns `to`. What others store to
+            // `from` meanwhile the compiler does not see read: these are the processor's loads. A process's vector
+            // registers hold the compiler's values alone.
             unsafe { kernel.copy(from, to, bytes as usize) };
         }
     }
@@ -254,7 +249,7 @@ unsafe impl FramePlatform for Hosted {
         if self.config.check_ranks {
             Task::with(|task| {
                 task.ranks.take(rank);
-                interrupts::called(task);
+                called(task);
             });
         }
     }
@@ -264,7 +259,7 @@ unsafe impl FramePlatform for Hosted {
         if self.config.check_ranks {
             Task::with(|task| {
                 task.ranks.give_back(rank);
-                interrupts::called(task);
+                called(task);
             });
         }
     }
@@ -306,7 +301,7 @@ unsafe impl TablePlatform for Hosted {
         self.count_extent(request);
         if self.config.real_ipis && !targets.is_empty() {
             counters.ipis.add(1);
-            membarrier(MembarrierCommand::PrivateExpedited).expect("registered when the machine was built");
+            barriers::interrupt_processors();
         }
         let lost = self.tlbs.losses.fail();
         Task::with(|task| task.replace_flush_lost(lost));
@@ -334,7 +329,7 @@ unsafe impl TablePlatform for Hosted {
         counters.cpus_targeted.add(others as u64);
         if self.config.real_ipis && others > 0 {
             counters.ipis.add(1);
-            membarrier(MembarrierCommand::PrivateExpedited).expect("registered when the machine was built");
+            barriers::interrupt_processors();
         }
         if !self.tlbs.losses.fail() {
             self.tlbs.flush_kernel(range);

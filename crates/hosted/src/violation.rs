@@ -5,12 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use quire::addr::{Frame, FrameRange};
 use quire::cpu::CpuId;
 
-use crate::config::OnViolation;
-use crate::machine::Hosted;
 use crate::task::hold;
-
-/// Violations kept in full; more are only counted.
-const KEPT: usize = 1024;
 
 /// A rule that the memory manager broke. Levels count from 1, whose entries are 4 KiB leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -169,61 +164,17 @@ pub enum Violation {
     },
 }
 
+/// What a machine saw: violations, and how many there were in all.
 #[derive(Default)]
 pub(crate) struct Violations {
     kept: Mutex<(Vec<Violation>, u64)>,
 }
 
 impl Violations {
-    fn with<R>(&self, action: impl FnOnce(&mut Vec<Violation>, &mut u64) -> R) -> R {
+    pub(crate) fn with<R>(&self, action: impl FnOnce(&mut Vec<Violation>, &mut u64) -> R) -> R {
         let _held = hold();
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let (list, count) = &mut *kept;
         action(list, count)
-    }
-}
-
-impl Hosted {
-    /// Takes note of a broken rule; panics if the machine was built so.
-    pub(crate) fn violated(&self, violation: Violation) {
-        self.violations.with(|list, count| {
-            *count += 1;
-            if list.len() < KEPT {
-                list.push(violation);
-            }
-        });
-        // While one refusal unwinds, a second panic would end the process and hide the first.
-        if self.config.on_violation == OnViolation::Panic && !std::thread::panicking() {
-            panic!("{violation}");
-        }
-    }
-
-    /// The rules broken so far, the first 1024 of them.
-    pub fn violations(&self) -> Vec<Violation> {
-        self.violations.with(|list, _| list.clone())
-    }
-
-    /// The rules broken so far, forgetting them.
-    pub fn take_violations(&self) -> Vec<Violation> {
-        self.violations.with(|list, count| {
-            *count = 0;
-            std::mem::take(list)
-        })
-    }
-
-    /// How many rules were broken so far.
-    pub fn violation_count(&self) -> u64 {
-        self.violations.with(|_, count| *count)
-    }
-
-    /// Checks that no rule was broken.
-    ///
-    /// # Panics
-    /// With the first violation, if there is one.
-    pub fn assert_clean(&self) {
-        let (first, count) = self.violations.with(|list, count| (list.first().copied(), *count));
-        if let Some(first) = first {
-            panic!("{count} rules were broken; the first: {first}");
-        }
     }
 }

@@ -5,16 +5,11 @@
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, compiler_fence};
 
 use iced_x86::{DecoderError, Register};
 
-pub use super::instruction::Access;
-use super::instruction::{LONGEST, Reader};
-use super::signals::{self, Running, Stepping};
-use crate::error::HostedError;
-use crate::machine::Hosted;
-use crate::task::Task;
+use super::instruction::{Access, LONGEST, Reader};
 
 /// What was seen of work that ran one instruction at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,31 +24,37 @@ pub struct Steps<R> {
     pub cut: bool,
 }
 
+thread_local! {
+    /// What looks at each instruction of this thread; it lives until it takes itself off. Without a destructor, as a
+    /// signal's handler reads it.
+    static WATCH: AtomicPtr<Watch> = const { AtomicPtr::new(ptr::null_mut()) };
+}
+
 /// Lives on the stack of the thread that it watches and is that thread's watch for as long.
-pub(crate) struct Watch {
+pub(super) struct Watch {
     outer: *mut Self,
     reader: UnsafeCell<Reader>,
     /// Who is told of accesses, and what calls it as its own type.
     sink: *mut (),
     call: unsafe fn(*mut (), Access),
     limit: u64,
-    instructions: AtomicU64,
-    locked: AtomicU64,
-    cut: AtomicBool,
+    pub(super) instructions: AtomicU64,
+    pub(super) locked: AtomicU64,
+    pub(super) cut: AtomicBool,
     /// An instruction was met that cannot be read.
-    unreadable: AtomicBool,
+    pub(super) unreadable: AtomicBool,
 }
 
 impl Watch {
-    fn new<S: FnMut(Access)>(limit: u64, sink: &mut S) -> Self {
+    pub(super) fn new<S: FnMut(Access)>(limit: u64, sink: &mut S) -> Self {
         /// # Safety
         /// `sink` is an `S` that nobody else uses meanwhile.
         unsafe fn call<S: FnMut(Access)>(sink: *mut (), access: Access) {
-            // SAFETY: the caller's promise.
+            // SAFETY: H6: the caller passes the `S` that the watch was made with, on the thread's list meanwhile.
             unsafe { (*sink.cast::<S>())(access) }
         }
         Self {
-            outer: Task::with(|task| task.watch.load(Ordering::Relaxed)),
+            outer: WATCH.with(|watch| watch.load(Ordering::Relaxed)),
             reader: UnsafeCell::new(Reader::new()),
             sink: ptr::from_mut(sink).cast(),
             call: call::<S>,
@@ -68,7 +69,7 @@ impl Watch {
     /// Looks at the instruction that comes next.
     fn look(&self, registers: &Registers) {
         let at = registers[libc::REG_RIP as usize] as usize;
-        // SAFETY: only this thread's trap handler comes here, and no other trap comes while it runs.
+        // SAFETY: H6: only this thread's trap handler calls this, and no other trap comes while it runs.
         let reader = unsafe { &mut *self.reader.get() };
         // What stands at the end of a page may be the end of what can be read.
         let in_page = LONGEST.min(PAGE - at % PAGE);
@@ -84,8 +85,8 @@ impl Watch {
             add_one(&self.locked);
         }
         let value = |register| value_of(registers, register);
-        // SAFETY: the watch was made with a sink of the type that `call` expects, which lives and is nobody else's as long
-        // as the watch is the thread's.
+        // SAFETY: H6: the watch is the thread's, so its sink lives, is borrowed by it alone, and is of the type that `call`
+        // expects.
         reader.accesses(value, &mut |access| unsafe { (self.call)(self.sink, access) });
     }
 }
@@ -97,8 +98,8 @@ pub(super) type Registers = [libc::greg_t; 23];
 
 /// The code that is about to be executed.
 fn code<'a>(at: usize, bytes: usize) -> &'a [u8] {
-    // SAFETY: the processor is about to read the instruction that starts here, so its page can be read; more than the rest
-    // of that page is asked for when the instruction goes on behind it. Nobody changes code.
+    // SAFETY: H7: the processor is about to read the instruction that starts here, so its page is readable; more than the
+    // rest of that page is asked for when the instruction goes on behind it. Code is never changed.
     unsafe { std::slice::from_raw_parts(ptr::with_exposed_provenance(at), bytes) }
 }
 
@@ -134,9 +135,11 @@ fn value_of(registers: &Registers, register: Register) -> Option<u64> {
 }
 
 /// The processor is about to execute an instruction of this thread. Says whether somebody looks at the next one too.
-pub(super) fn looked(task: &Task, registers: &Registers) -> bool {
-    // SAFETY: a watch is the thread's from `Installed::new` until that guard is dropped, and the guard borrows it.
-    let Some(watch) = (unsafe { task.watch.load(Ordering::Relaxed).as_ref() }) else { return false };
+pub(super) fn looked(registers: &Registers) -> bool {
+    // SAFETY: H6: the watch is on the thread's list, so the guard borrows it still.
+    let Some(watch) = (unsafe { WATCH.with(|watch| watch.load(Ordering::Relaxed)).as_ref() }) else {
+        return false;
+    };
     if watch.instructions.load(Ordering::Relaxed) == watch.limit {
         watch.cut.store(true, Ordering::Relaxed);
     }
@@ -149,10 +152,10 @@ pub(super) fn looked(task: &Task, registers: &Registers) -> bool {
 }
 
 /// A watch that is the running thread's, until dropped.
-struct Installed<'w>(PhantomData<&'w Watch>, *mut Watch);
+pub(super) struct Installed<'w>(PhantomData<&'w Watch>, *mut Watch);
 
 impl<'w> Installed<'w> {
-    fn new(watch: &'w Watch) -> Self {
+    pub(super) fn new(watch: &'w Watch) -> Self {
         put(ptr::from_ref(watch).cast_mut());
         Self(PhantomData, watch.outer)
     }
@@ -166,57 +169,6 @@ impl Drop for Installed<'_> {
 
 fn put(watch: *mut Watch) {
     compiler_fence(Ordering::SeqCst);
-    Task::with(|task| task.watch.store(watch, Ordering::Relaxed));
+    WATCH.with(|own| own.store(watch, Ordering::Relaxed));
     compiler_fence(Ordering::SeqCst);
-}
-
-impl Hosted {
-    /// Runs `body` one machine instruction at a time, counts what it executes, and tells `on_access` of all memory that it
-    /// is about to read or write, in order. Other threads run as ever. An instruction takes microseconds, ten on a
-    /// virtual machine; what comes after `limit` of them runs at full speed and unseen.
-    ///
-    /// Seen is all that the thread itself executes, the library, the platform and whatever else alike, but not what system
-    /// calls and interrupts do, nor what runs in [`Self::unwatched`], nor the one instruction that follows a system call.
-    /// Not told of are variables of the thread. A fetch in advance is no access.
-    ///
-    /// # Errors
-    /// [`HostedError::NoSignals`]; [`HostedError::Unreadable`] when `body` has run, but not all of it could be read.
-    ///
-    /// # Panics
-    /// As `body` does.
-    ///
-    /// # Safety
-    /// `on_access` runs where a signal's handler does, between any two instructions of `body`: whatever `body` may be using
-    /// that is not made for that, it must leave alone, the heap above all, and it must not panic.
-    pub unsafe fn watch_steps<R>(
-        &self,
-        limit: u64,
-        mut on_access: impl FnMut(Access) + Send,
-        body: impl FnOnce() -> R,
-    ) -> Result<Steps<R>, HostedError> {
-        signals::prepare()?;
-        let watch = Watch::new(limit, &mut on_access);
-        let result = {
-            let _installed = Installed::new(&watch);
-            let _stepping = Stepping::start();
-            body()
-        };
-        if watch.unreadable.load(Ordering::Relaxed) {
-            return Err(HostedError::Unreadable);
-        }
-        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        Ok(Steps {
-            result,
-            instructions: count(&watch.instructions),
-            locked: count(&watch.locked),
-            cut: watch.cut.load(Ordering::Relaxed),
-        })
-    }
-
-    /// Runs `action`, a part of work whose instructions are looked at or interrupted, at full speed and without that: what a
-    /// machine would do by itself, such as copying a page.
-    pub fn unwatched<R>(&self, action: impl FnOnce() -> R) -> R {
-        let _running = Running::start();
-        action()
-    }
 }

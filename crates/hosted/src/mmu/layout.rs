@@ -87,5 +87,10 @@ pub(super) const fn is_canonical(address: u64, levels: u32) -> bool {
     (address << unused) as i64 >> unused == address as i64
 }
 
+/// How many frames a leaf at `level` maps.
+pub(crate) const fn leaf_frames(level: u32) -> u64 {
+    1 << (shift(level) - 12)
+}
+
 #[cfg(test)]
 mod tests;

@@ -22,9 +22,8 @@ use quire::addr::{PhysAddr, VirtAddr};
 use quire::limits::FRAME_SIZE;
 
 pub use fault::{FaultCause, PageFault};
-pub(crate) use layout::{Rights, shift};
+pub(crate) use layout::{Rights, leaf_frames, shift};
 pub use walk::Translation;
-pub(crate) use walk::leaf_frames;
 
 use crate::machine::Hosted;
 use crate::tlb::{CpuTlb, Locked};

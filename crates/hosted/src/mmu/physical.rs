@@ -42,7 +42,8 @@ impl Arena {
     /// The aligned word at `addr`, as an atomic.
     pub(crate) fn word(&self, addr: PhysAddr) -> &AtomicU64 {
         assert!(addr.0.is_multiple_of(WORD as u64) && self.contains(addr));
-        // SAFETY: as for `byte`; ranges consist of whole frames, so the rest of the aligned word is memory too.
+        // SAFETY: H1: the word's first byte lies in a range, and ranges consist of whole frames, so the rest of the aligned
+        // word is memory too.
         unsafe { AtomicU64::from_ptr(self.direct_map(addr).cast()) }
     }
 

@@ -12,8 +12,8 @@ use quire::cpu::CpuId;
 use quire::limits::FRAME_SIZE;
 
 use super::fault::Access;
-use super::layout::{self, Kind, PRESENT, Rights};
-use super::walk::{Translation, leaf_frames};
+use super::layout::{self, Kind, PRESENT, Rights, leaf_frames};
+use super::walk::Translation;
 use crate::machine::{Hosted, Quiet};
 use crate::tlb::{CpuTlb, Leaf, Table};
 use crate::violation::Violation;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use quire::addr::Frame;
 
 use super::fault::{Access, FaultCause, PageFault};
-use super::layout::{self, ACCESSED, DIRTY, Kind, PRESENT, Rights};
+use super::layout::{self, ACCESSED, DIRTY, Kind, PRESENT, Rights, leaf_frames};
 use crate::machine::Hosted;
 use crate::tlb::{CpuTlb, Leaf, Table};
 use crate::violation::Violation;
@@ -223,11 +223,6 @@ impl Translation {
             table: Frame(table.frame),
         }
     }
-}
-
-/// How many frames a leaf at `level` maps.
-pub(crate) const fn leaf_frames(level: u32) -> u64 {
-    1 << (layout::shift(level) - 12)
 }
 
 pub(super) fn allows(rights: Rights, access: Access) -> bool {

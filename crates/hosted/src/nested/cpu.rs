@@ -20,6 +20,16 @@ pub struct VirtualCpu<'n, 'm> {
     slot: &'n Slot,
 }
 
+impl<'m> Nested<'m> {
+    /// Virtual CPU `number`, for one thread at a time.
+    ///
+    /// # Panics
+    /// When there is no such CPU, or somebody has it.
+    pub fn cpu(&self, number: usize) -> VirtualCpu<'_, 'm> {
+        VirtualCpu::take(self, &self.tables.cpus[number])
+    }
+}
+
 impl<'n, 'm> VirtualCpu<'n, 'm> {
     pub(super) fn take(nested: &'n Nested<'m>, slot: &'n Slot) -> Self {
         assert!(slot.take(), "the virtual CPU is taken: another thread runs as it");

@@ -12,7 +12,6 @@ use quire::limits::FRAME_SIZE;
 use quire::platform::{FramePlatform, Platform};
 use quire::vm::{Access, Mm, Translated};
 
-use super::cpu::VirtualCpu;
 use super::radix::Leaf;
 use super::tables::{NestedStats, Put, Tables, lock};
 use crate::machine::Hosted;
@@ -70,14 +69,6 @@ impl<'m> Nested<'m> {
         let tables = Arc::new(Tables::new(mm.root(), base, bytes, cpus, reach));
         machine.nested.add(Arc::clone(&tables));
         Self { machine, tables }
-    }
-
-    /// Virtual CPU `number`, for one thread at a time.
-    ///
-    /// # Panics
-    /// When there is no such CPU, or somebody has it.
-    pub fn cpu(&self, number: usize) -> VirtualCpu<'_, 'm> {
-        VirtualCpu::take(self, &self.tables.cpus[number])
     }
 
     /// The first half of a fault: waits until no bracket covers the page, and finds the leaf in the page table, which is made

@@ -14,7 +14,7 @@ struct Draw(u64);
 
 impl Draw {
     fn below(&mut self, limit: u64) -> u64 {
-        self.0 = crate::failures::mix(self.0);
+        self.0 = crate::plan::mix(self.0);
         self.0 % limit
     }
 }

@@ -96,7 +96,7 @@ fn no_instruction_is_interrupted_while_interrupts_are_off() {
     }
 }
 
-/// The machine's own locks are free whenever an interrupt runs, and no count is lost to one.
+/// H7: the machine's own locks are free whenever an interrupt runs, and no count is lost to one.
 #[test]
 fn the_machine_survives_interrupts_at_each_of_its_own_steps() {
     let machine = machine(2);
@@ -130,6 +130,7 @@ fn the_machine_survives_interrupts_at_each_of_its_own_steps() {
     });
 }
 
+/// H6: the source leaves the thread's list before the panic goes on.
 #[test]
 fn a_panic_in_a_signal_comes_after_the_work() {
     let machine = machine(1);

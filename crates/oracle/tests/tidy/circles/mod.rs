@@ -15,7 +15,6 @@ const FILES: usize = 4;
 /// Circles that are there for now: the innermost folder that holds all files of one, and how many those are. A circle
 /// may shrink, and leaves the list when it is gone or small enough.
 pub(crate) const KNOWN: &[(&str, usize)] = &[
-    ("crates/hosted/src", 19),
     ("crates/lab/src/bench/arms/clear", 7),
     ("crates/lab/src/bench/arms/gigantic", 6),
     ("crates/lab/src/bench/arms/page_alloc", 13),

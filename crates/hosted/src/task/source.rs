@@ -15,10 +15,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence};
 use quire::cpu::CpuId;
 use quire::platform::Context;
 
-use super::InterruptPlan;
+use super::entered::Entered;
 #[cfg(not(miri))]
-use super::signals::Ticker;
-use crate::task::{Entered, Task};
+use super::mask::TicksIn;
+use super::record::Task;
+use crate::plan::InterruptPlan;
 
 /// What a source counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,9 +29,9 @@ pub(crate) enum Events {
     Steps,
     /// Calls of the platform.
     Calls,
-    /// Ticks of this timer, which lives as long as the source.
+    /// Ticks of the timer at this address, which lives as long as the source.
     #[cfg(not(miri))]
-    Ticks(*const Ticker),
+    Ticks(*const ()),
 }
 
 pub(crate) struct Source {
@@ -56,7 +57,7 @@ pub(crate) struct Source {
 
 impl Source {
     /// A source for the running CPU and context. The handler must live, and be nobody else's, as long as the source.
-    pub(super) fn new<H: FnMut()>(
+    pub(crate) fn new<H: FnMut()>(
         task: &Task,
         context: Context,
         events: Events,
@@ -66,7 +67,7 @@ impl Source {
         /// # Safety
         /// `handler` is an `H` that nobody else uses meanwhile.
         unsafe fn call<H: FnMut()>(handler: *mut ()) {
-            // SAFETY: the caller's promise.
+            // SAFETY: H6: the caller passes the `H` that the source was made with, on the list meanwhile.
             unsafe { (*handler.cast::<H>())() }
         }
         assert!(context != Context::Task, "an interrupt cannot run in task context");
@@ -90,23 +91,23 @@ impl Source {
     }
 
     /// Lets the source interrupt the running thread while `body` runs; what the handler panicked with goes on from here.
-    pub(super) fn install<R>(&self, body: impl FnOnce() -> R) -> R {
+    pub(crate) fn install<R>(&self, body: impl FnOnce() -> R) -> R {
         let result = {
             let _installed = Installed::new(self);
             body()
         };
-        // SAFETY: the source is on no list any more, so nothing else on this thread reaches it, and no other thread can.
+        // SAFETY: H6: the guard is dropped, so the source is on no list and no other code reaches it.
         if let Some(panic) = unsafe { (*self.panic.get()).take() } {
             resume_unwind(panic);
         }
         result
     }
 
-    pub(super) fn counted(&self) -> u64 {
+    pub(crate) fn counted(&self) -> u64 {
         self.counted.load(Ordering::Relaxed)
     }
 
-    pub(super) fn delivered(&self) -> u64 {
+    pub(crate) fn delivered(&self) -> u64 {
         self.delivered.load(Ordering::Relaxed)
     }
 
@@ -158,16 +159,16 @@ impl Source {
         let handled = catch_unwind(AssertUnwindSafe(|| {
             let _entered = Entered::interrupt(self.context);
             #[cfg(not(miri))]
-            let _others = self.has_rivals().then(super::signals::TicksIn::open);
-            // SAFETY: the source was made with a handler of the type that `call` expects, which lives as long as it is
-            // on the list; `running` keeps a second call out while this one runs.
+            let _others = self.has_rivals().then(TicksIn::open);
+            // SAFETY: H6: the source is on the list, so its handler lives and is of the type that `call` expects;
+            // `running` keeps a second call out while this one runs.
             unsafe { (self.call)(self.handler) };
         }));
         match handled {
             Ok(()) => _ = self.delivered.fetch_add(1, Ordering::Relaxed),
             Err(panic) => {
                 self.active.store(false, Ordering::Relaxed);
-                // SAFETY: `running` keeps every other deliverer out; `install` looks when there is none any more.
+                // SAFETY: H6: `install` reads it after the guard is dropped, and `running` keeps every other delivery out.
                 unsafe { *self.panic.get() = Some(panic) };
             }
         }
@@ -222,12 +223,11 @@ impl Drop for Installed<'_> {
 
 /// The sources of the running thread, the newest first.
 fn sources(task: &Task) -> impl Iterator<Item = &Source> {
-    // SAFETY: a source is on the list from `Installed::new` until that guard is dropped, in stack order and on this
-    // thread, and the guard borrows it. Whoever walks the list does so on top of that stack, and is done before the
-    // guard's owner goes on.
+    // SAFETY: H6: the newest source is on the list, and the code that walks it runs on top of the guard's stack frame,
+    // so it is done before the guard is dropped.
     let first = unsafe { task.sources.load(Ordering::Relaxed).as_ref() };
     std::iter::successors(first, |source| {
-        // SAFETY: `below` was on the list when `source` was put on it, and leaves it later.
+        // SAFETY: H6: `below` was on the list when `source` was put on it, and in stack order leaves it later.
         unsafe { source.below.as_ref() }
     })
 }
@@ -280,7 +280,7 @@ fn count_call(task: &Task) {
 
 /// The processor has executed an instruction. Says whether somebody still counts them.
 #[cfg(not(miri))]
-pub(super) fn stepped(task: &Task) -> bool {
+pub(crate) fn stepped(task: &Task) -> bool {
     let counts_steps = |source: &&Source| source.events == Events::Steps;
     if std::thread::panicking() {
         // Nothing is delivered any more, and printing a trace step by step takes seconds.
@@ -294,15 +294,13 @@ pub(super) fn stepped(task: &Task) -> bool {
     sources(task).filter(counts_steps).any(|source| source.active.load(Ordering::Relaxed))
 }
 
-/// The timer has ticked. One that ticks on after its source is gone is nobody's, and its address is a number.
+/// The timer at this address has ticked. Says whether it is to tick again, and so lives. One that ticks on after its
+/// source is gone is on no list, and its address is a number.
 #[cfg(not(miri))]
-pub(super) fn ticked(task: &Task, ticker: *const Ticker) {
+pub(crate) fn ticked(task: &Task, ticker: *const ()) -> bool {
     let of_timer = |source: &&Source| source.events == Events::Ticks(ticker);
     let is_active = |source: &&Source| source.active.load(Ordering::Relaxed);
-    let Some(source) = sources(task).find(of_timer).filter(is_active) else { return };
+    let Some(source) = sources(task).find(of_timer).filter(is_active) else { return false };
     source.event(task);
-    if is_active(&source) {
-        // SAFETY: the source is on the list, so its timer lives.
-        unsafe { (*ticker).again() };
-    }
+    is_active(&source)
 }

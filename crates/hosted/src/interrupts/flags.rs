@@ -1,0 +1,95 @@
+//! The processor's flags: the trap flag, which stops it after each instruction, and what turning interrupts off and on
+//! does to them in a kernel.
+
+#![allow(unsafe_code)]
+
+use std::arch::asm;
+
+/// The processor's trap flag: an exception after each instruction.
+pub(super) const TRAP_FLAG: i64 = 1 << 8;
+
+/// The processor stops after each instruction of this thread, and [`on_step`](super::signals) runs, until this is dropped or nobody counts
+/// instructions any more. In the handler of an outer one, stepping starts and ends with the inner one.
+pub(super) struct Stepping {
+    before: bool,
+}
+
+impl Stepping {
+    pub(super) fn start() -> Self {
+        let before = is_stepping();
+        set_trap_flag();
+        Self { before }
+    }
+}
+
+impl Drop for Stepping {
+    fn drop(&mut self) {
+        if !self.before {
+            clear_trap_flag();
+        }
+    }
+}
+
+/// This thread runs at full speed until this is dropped.
+pub(super) struct Running {
+    stepped: bool,
+}
+
+impl Running {
+    pub(super) fn start() -> Self {
+        let stepped = is_stepping();
+        if stepped {
+            clear_trap_flag();
+        }
+        Self { stepped }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.stepped {
+            set_trap_flag();
+        }
+    }
+}
+
+fn is_stepping() -> bool {
+    save_flags() & TRAP_FLAG as u64 != 0
+}
+
+/// The first trap comes after the instruction that follows `popfq`; a `nop`, so that none of anybody else's is missed.
+fn set_trap_flag() {
+    // SAFETY: H7: changes the trap flag alone, whose handler is installed (`prepare`). The block may use the stack, as it
+    // does not promise otherwise.
+    unsafe { asm!("pushfq", "or qword ptr [rsp], {flag}", "popfq", "nop", flag = const TRAP_FLAG) };
+}
+
+fn clear_trap_flag() {
+    // SAFETY: H7: changes the trap flag alone, through the stack.
+    unsafe { asm!("pushfq", "and qword ptr [rsp], {rest}", "popfq", rest = const !TRAP_FLAG) };
+}
+
+/// What a kernel does when it turns interrupts off, as far as a process may: it keeps the processor's flags. The `cli`
+/// that follows there is privileged.
+#[inline]
+pub(crate) fn save_flags() -> u64 {
+    if cfg!(miri) {
+        return 0;
+    }
+    let flags;
+    // SAFETY: H7: reads the flags through the stack, and changes none.
+    unsafe { asm!("pushfq", "pop {}", out(reg) flags) };
+    flags
+}
+
+/// What a kernel does when it restores them: `popfq`, which costs the same whether the interrupt flag changes or not as far
+/// as a process can see.
+#[inline]
+pub(crate) fn restore_flags(flags: u64) {
+    if cfg!(miri) {
+        return;
+    }
+    // SAFETY: H7: `save_flags` read these flags on this thread: the direction flag is clear in both, as everywhere in
+    // compiled code, and the processor ignores the privileged ones.
+    unsafe { asm!("push {}", "popfq", in(reg) flags) };
+}

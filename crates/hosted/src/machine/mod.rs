@@ -1,0 +1,9 @@
+//! The machine as a value, threads that run as its CPUs, and what it does about broken rules.
+
+mod cpus;
+mod hosted;
+mod violations;
+
+pub(crate) use cpus::Quiet;
+pub use hosted::Hosted;
+pub(crate) use hosted::not_a_cpu;

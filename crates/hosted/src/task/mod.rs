@@ -1,0 +1,15 @@
+//! The running thread as a CPU: its record, other identities that it takes on for a while, and what interrupts it.
+
+mod entered;
+#[cfg(not(miri))]
+mod mask;
+mod record;
+mod source;
+
+pub(crate) use entered::{Entered, Held, hold};
+#[cfg(not(miri))]
+pub(crate) use mask::TICK;
+pub(crate) use record::Task;
+pub(crate) use source::{Events, Source, called};
+#[cfg(not(miri))]
+pub(crate) use source::{stepped, ticked};

@@ -25,7 +25,8 @@ pub(crate) fn words<P: TablePlatform>(platform: &P, frame: Frame) -> &[AtomicU64
     unsafe { &*pointer }
 }
 
-/// Empties a frame that is about to become a page table. Not a task for [`FramePlatform::clear`], which a machine for
+/// Empties a frame that is about to become a page table. Not a task for
+/// [`FramePlatform::clear`](crate::platform::FramePlatform::clear), which a machine for
 /// measurements may only count.
 #[inline]
 pub(crate) fn clear_table<P: TablePlatform>(platform: &P, frame: Frame) {

@@ -8,8 +8,9 @@ use quire::addr::{Frame, FrameRange};
 use quire::cpu::CpuId;
 use quire::platform::{Context, FramePlatform, TablePlatform};
 use quire::rank::Rank;
+use testkit::panic_message;
 
-use crate::support::{machine, panic_message};
+use crate::support::machine;
 
 const MIB: u64 = 1 << 20;
 const CPU0: CpuId = CpuId(0);

@@ -7,8 +7,9 @@ use quire::cpu::{CpuId, CpuSet};
 use quire::platform::{Context, FlushExtent, FlushRequest, FramePlatform, TablePlatform};
 use quire::rank::Rank;
 use quire::sync::{Pinned, SpinLock};
+use testkit::panic_message;
 
-use crate::support::{machine, panic_message};
+use crate::support::machine;
 
 const MIB: u64 = 1 << 20;
 const CPU0: CpuId = CpuId(0);

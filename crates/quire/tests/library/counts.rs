@@ -8,7 +8,7 @@ use quire::addr::{Frame, FrameRange, Order, PageSize};
 use quire::page_alloc::{Contents, CountError, Gfp, PageAllocator};
 use quire::stats::Stat;
 
-use crate::common::{order, seed, with_allocator};
+use testkit::{order, seed, with_allocator};
 
 type Allocator<'p> = PageAllocator<'p, Hosted>;
 

@@ -1,9 +1,6 @@
 //! The library on machines of the hosted crate, folder by folder as the library's own. One program: each would compile the
 //! library for itself once more.
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod alloc;
 mod clear;
 mod collapse;

@@ -52,6 +52,8 @@ mod platform {
     pub(crate) use quire::platform::FramePlatform;
 }
 
+// The library's own sources, with loom's atomics in place of the processor's: as a dependency it is compiled with the
+// latter, so these files are included by path. No other test does.
 #[allow(dead_code, unreachable_pub)]
 #[path = "../../src/cpu.rs"]
 mod cpu;

@@ -2,8 +2,6 @@
 //! descriptors touched, instructions. Whoever changes one of them changes it on purpose, and says why here.
 
 mod collapse;
-#[path = "../common/mod.rs"]
-mod common;
 mod descriptors;
 #[cfg(not(miri))]
 mod instructions;
@@ -11,7 +9,6 @@ mod machine;
 mod mappings;
 mod zap;
 
-use common::{order, ranges_of};
 use hosted::{Hosted, HostedConfig};
 use machine::{Calls, Counting, Locks};
 use quire::addr::{Frame, Order};
@@ -19,6 +16,7 @@ use quire::cpu::CpuId;
 use quire::limits::{MAGAZINE_FRAMES, PCP_BATCH, PCP_CAPACITY};
 use quire::page_alloc::{AllocatorConfig, Gfp, PageAllocator};
 use quire::stats::Stat;
+use testkit::{order, ranges_of};
 
 type Allocator<'a> = PageAllocator<'a, Counting<'a>>;
 

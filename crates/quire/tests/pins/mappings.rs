@@ -7,8 +7,8 @@ use quire::cpu::CpuId;
 use quire::manager::{Config, MemoryManager};
 use quire::vm::{Access, Backing, FolioPolicy, MapRequest, Placement, Remap, Sharing};
 
-use crate::common::ranges_of;
 use crate::machine::Counting;
+use testkit::ranges_of;
 
 const FROM: VirtAddr = VirtAddr(64 << 30);
 const TO: VirtAddr = VirtAddr(80 << 30);

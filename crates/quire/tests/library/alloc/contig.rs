@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use crate::common::{order, ranges_of, seed, with_allocator};
 use hosted::{Hosted, HostedConfig, MemoryRange as Range};
 use quire::addr::{Frame, FrameRange, Order, PageSize};
 use quire::cpu::CpuId;
 use quire::error::{AllocError, FreeError};
 use quire::limits::{CONTIG_ROUNDS, CONTIG_TRIES};
 use quire::page_alloc::{AllocatorConfig, Contents, Gfp, PageAllocator, Urgency};
+use testkit::{order, ranges_of, seed, with_allocator};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;

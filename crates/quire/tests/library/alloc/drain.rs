@@ -7,7 +7,7 @@ use quire::limits::MAGAZINE_FRAMES;
 use quire::page_alloc::{Gfp, PageAllocator};
 use quire::platform::Context;
 
-use crate::common::with_allocator;
+use testkit::with_allocator;
 
 const MIB: u64 = 1 << 20;
 

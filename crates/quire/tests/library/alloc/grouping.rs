@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::common::{PATIENCE, order, ranges_of, seed, with_allocator, within};
 use hosted::{Hosted, HostedConfig, InterruptPlan};
 use quire::addr::{Frame, Order};
 use quire::cpu::CpuId;
 use quire::page_alloc::{AllocatorConfig, Gfp, Mobility, PageAllocator, Urgency};
 use quire::platform::Context;
 use quire::stats::Stat;
+use testkit::{PATIENCE, order, ranges_of, seed, with_allocator, within};
 
 const MIB: u64 = 1 << 20;
 

@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::common::{order, ranges_of, with_allocator};
 use hosted::{Hosted, HostedConfig, InterruptPlan};
 use quire::addr::{Frame, FrameRange, Order};
 use quire::cpu::CpuId;
@@ -11,6 +10,7 @@ use quire::limits::{DRAIN_MAGAZINES, MAGAZINE_FRAMES, VISIT_BLOCKS};
 use quire::page_alloc::{AllocatorConfig, Drained, Gfp, ListGuard, PageAllocator, Urgency};
 use quire::platform::{Context, FramePlatform};
 use quire::stats::Stat;
+use testkit::{order, ranges_of, with_allocator};
 
 const MIB: u64 = 1 << 20;
 const ALL: Gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::USER };

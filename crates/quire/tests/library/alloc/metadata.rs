@@ -1,13 +1,13 @@
 //! The manager's own memory: tables, descriptors and lanes stand in frames of the machine that it manages (invariants M1
 //! to M4), so whatever those frames held before, or their neighbours hold now, must not reach them.
 
-use crate::common::{order, ranges_of, with_allocator};
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange, Order};
 use quire::cpu::CpuId;
 use quire::memmap::{Descriptor, DescriptorFlags};
 use quire::page_alloc::{AllocatorConfig, Gfp, MemoryRange, PageAllocator, Urgency};
 use quire::platform::FramePlatform;
+use testkit::{order, ranges_of, with_allocator};
 
 const MIB: u64 = 1 << 20;
 /// Everything that an allocator gives out.

@@ -1,12 +1,12 @@
 //! Which nodes a request is served from, under every policy.
 
-use crate::common::{order, ranges_of};
 use hosted::{Hosted, HostedConfig, MemoryRange as Range};
 use quire::addr::{Frame, Order};
 use quire::cpu::CpuId;
 use quire::error::{AllocError, InitError};
 use quire::page_alloc::{AllocatorConfig, Gfp, NodePolicy, NodeSet, PageAllocator};
 use quire::stats::Stat;
+use testkit::{order, ranges_of};
 
 const MIB: u64 = 1 << 20;
 const NODE: u64 = 64 * MIB;

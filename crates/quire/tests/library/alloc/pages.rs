@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::common::{order, ranges_of, seed, with_allocator};
 use hosted::{HostedConfig, MemoryRange as Range};
 use quire::addr::{Frame, FrameRange, Order, PageSize};
 use quire::cpu::CpuId;
@@ -10,6 +9,7 @@ use quire::error::{AllocError, FreeError};
 use quire::page_alloc::{AllocatorConfig, Contents, CountError, Gfp, PageAllocator, Urgency, ZoneKind};
 use quire::platform::{Context, FramePlatform};
 use quire::stats::Stat;
+use testkit::{order, ranges_of, seed, with_allocator};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -57,7 +57,7 @@ fn names_every_bad_free() {
         for number in [0, 1, 2, 3, 5, 8, 9, 10] {
             let order = order(number);
             let frame = allocator.alloc(Gfp::USER, order).unwrap();
-            let wrong = crate::common::order(if number == 0 { 1 } else { number - 1 });
+            let wrong = testkit::order(if number == 0 { 1 } else { number - 1 });
             assert_eq!(allocator.free(frame, wrong), Err(FreeError::WrongOrder), "order {number}");
             if number > 0 {
                 assert_eq!(

@@ -3,10 +3,10 @@
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-use crate::common::{seed, with_allocator};
 use hosted::{FailurePlan, HostedConfig};
 use quire::error::AllocError;
 use quire::slab::{Cache, CacheUsage};
+use testkit::{seed, with_allocator};
 
 const BYTES: u64 = 16 << 20;
 
@@ -76,7 +76,7 @@ fn a_double_free_is_caught() {
     machine.run_on(quire::cpu::CpuId(0), || {
         let pages = quire::page_alloc::PageAllocator::new(
             &machine,
-            &crate::common::ranges_of(&machine),
+            &testkit::ranges_of(&machine),
             quire::page_alloc::AllocatorConfig::default(),
         )
         .unwrap();
@@ -97,7 +97,7 @@ fn several_cpus_share_a_cache() {
     let pages = machine.run_on(quire::cpu::CpuId(0), || {
         quire::page_alloc::PageAllocator::new(
             &machine,
-            &crate::common::ranges_of(&machine),
+            &testkit::ranges_of(&machine),
             quire::page_alloc::AllocatorConfig::default(),
         )
         .unwrap()

@@ -1,6 +1,5 @@
 //! Folios in use are split: every count stays exact, what nobody maps is free, and everything can become whole again.
 
-use crate::common::{PATIENCE, held_up, order, seed, with_allocator};
 use fastrand::Rng;
 use hosted::{FailurePlan, Hosted, HostedConfig, InterruptPlan};
 use quire::addr::{Frame, FrameRange, Order, PageSize};
@@ -8,6 +7,7 @@ use quire::cpu::CpuId;
 use quire::error::SplitError;
 use quire::page_alloc::{Contents, CountError, Gfp, PageAllocator};
 use quire::stats::Stat;
+use testkit::{PATIENCE, held_up, order, seed, with_allocator};
 
 const MIB: u64 = 1 << 20;
 
@@ -229,7 +229,7 @@ fn large_leaves_and_missing_memory_are_refused_without_a_trace() {
 fn threads_unmap_while_others_split() {
     let config = HostedConfig::new(64 * MIB).with_cpus(3);
     let machine = config.build().unwrap();
-    let ranges = crate::common::ranges_of(&machine);
+    let ranges = testkit::ranges_of(&machine);
     let allocator = machine
         .run_on(CpuId(0), || {
             PageAllocator::new(&machine, &ranges, quire::page_alloc::AllocatorConfig::default())

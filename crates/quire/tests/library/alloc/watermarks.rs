@@ -1,6 +1,5 @@
 //! How far each kind of request may empty a zone, and what is left untouched when it is refused.
 
-use crate::common::{order, ranges_of};
 use hosted::{Hosted, HostedConfig, MemoryRange as Range};
 use quire::addr::{Frame, Order};
 use quire::cpu::CpuId;
@@ -9,6 +8,7 @@ use quire::limits::{DESCRIPTOR_FRAMES, PCP_BATCH};
 use quire::page_alloc::{
     AllocatorConfig, Gfp, MemoryInfo, Mobility, PageAllocator, Urgency, ZoneInfo, ZoneKind,
 };
+use testkit::{order, ranges_of};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;

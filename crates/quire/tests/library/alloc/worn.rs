@@ -5,7 +5,7 @@ use quire::addr::{FrameRange, Order};
 use quire::limits::DESCRIPTOR_FRAMES;
 use quire::page_alloc::{FrameInfo, Gfp};
 
-use crate::common::with_allocator;
+use testkit::with_allocator;
 
 const MIB: u64 = 1 << 20;
 

@@ -1,6 +1,5 @@
 //! What idle CPUs clear: how long at a time, for whom, and that they go on after it was used.
 
-use crate::common::ranges_of;
 use crate::watched::{Event, Watched};
 use hosted::{Hosted, HostedConfig, MemoryRange as Range};
 use quire::addr::{Frame, FrameRange, Order};
@@ -8,6 +7,7 @@ use quire::cpu::CpuId;
 use quire::limits::{CLEAR_STRETCH_BYTES, ZERO_AHEAD_FRAMES};
 use quire::page_alloc::{AllocatorConfig, Contents, Gfp, MemoryRange, PageAllocator, Urgency, Zeroes};
 use quire::platform::{Platform, TouchHint};
+use testkit::ranges_of;
 
 const MIB: u64 = 1 << 20;
 const PIECE: Order = Order::new(ZERO_AHEAD_FRAMES.ilog2() as u8).unwrap();

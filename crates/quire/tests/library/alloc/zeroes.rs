@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::common::{order, ranges_of, seed};
 use fastrand::Rng;
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange, Order, PageSize};
@@ -14,6 +13,7 @@ use quire::page_alloc::{
 };
 use quire::platform::{FramePlatform, TouchHint};
 use quire::stats::Stat;
+use testkit::{order, ranges_of, seed};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;

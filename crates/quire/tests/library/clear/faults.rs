@@ -12,8 +12,8 @@ use quire::manager::{Config, MemoryManager};
 use quire::page_alloc::{AllocatorConfig, MemoryRange, PageAllocator, Zeroes};
 use quire::vm::{Access, FolioPolicy, MapRequest, Mm, Placement};
 
-use crate::common::{order, ranges_of};
 use crate::watched::{Event, Watched};
+use testkit::{order, ranges_of};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;

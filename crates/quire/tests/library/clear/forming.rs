@@ -9,8 +9,8 @@ use quire::manager::{Config, MemoryManager};
 use quire::page_alloc::{AllocatorConfig, Zeroes};
 use quire::vm::{Access, FolioPolicy, MapRequest, Mm, Placement};
 
-use crate::common::ranges_of;
 use crate::watched::{Event, Watched};
+use testkit::ranges_of;
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;

@@ -4,7 +4,7 @@ use quire::arch::{ClearKernel, CopyKernel, CpuFeatures, Feature, ReadyClear, Rea
 use quire::error::KernelError;
 
 use crate::clear::support::{clears, copies, copy, zero};
-use crate::common::seed;
+use testkit::seed;
 
 const ROOM: usize = if cfg!(miri) { 2 << 10 } else { 24 << 10 };
 const ROUNDS: usize = if cfg!(miri) { 5 } else { 400 };

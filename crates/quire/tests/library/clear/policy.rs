@@ -13,7 +13,7 @@ use quire::limits::CLEAR_CACHED_BYTES;
 use quire::page_alloc::{AllocatorConfig, PageAllocator};
 use quire::platform::{FramePlatform, TouchHint};
 
-use crate::common::ranges_of;
+use testkit::ranges_of;
 
 const MIB: u64 = 1 << 20;
 const CACHES: Caches = Caches { first: 32 << 10, second: MIB, last: 32 * MIB };

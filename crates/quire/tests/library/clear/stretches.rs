@@ -9,8 +9,8 @@ use quire::error::Cancelled;
 use quire::limits::{CLEAR_NEAR_BYTES, CLEAR_NEAR_SHARE, CLEAR_STRETCH_BYTES};
 use quire::platform::{FramePlatform, TouchHint};
 
-use crate::common::seed;
 use crate::watched::{Event, Watched};
+use testkit::seed;
 
 const MIB: u64 = 1 << 20;
 const STRETCH: u64 = CLEAR_STRETCH_BYTES / 4096;

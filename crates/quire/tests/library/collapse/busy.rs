@@ -6,7 +6,7 @@ use quire::vm::{Access, FolioPolicy, Refusal};
 
 use crate::collapse::support::{BASE, HUGE, PAGE, check, fill, leaf};
 use crate::collapse::world::{MIB, Manager, Space, anonymous, with_manager};
-use crate::common::{PATIENCE, held_up};
+use testkit::{PATIENCE, held_up};
 
 /// What is done to page 9 of memory that an address space and its child have.
 type Work = fn(&Hosted, &Manager<'_>, &Space<'_>);

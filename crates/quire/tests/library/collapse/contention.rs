@@ -11,7 +11,7 @@ use quire::vm::{Access, Advice, FolioPolicy, Splitter};
 
 use crate::collapse::support::{BASE, HUGE, PAGE};
 use crate::collapse::world::{MIB, Manager, Space, anonymous, load, store, with_manager};
-use crate::common::seed;
+use testkit::seed;
 
 const CPUS: usize = 4;
 const TIME: Duration = Duration::from_millis(1200);

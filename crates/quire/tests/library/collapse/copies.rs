@@ -7,7 +7,7 @@ use quire::vm::{Advice, FolioPolicy, OrderPolicy};
 
 use crate::collapse::support::{BASE, HUGE, PAGE, check, copied, counts, fill, is_large, leaf, word};
 use crate::collapse::world::{MIB, R, anonymous, load, run, small, store};
-use crate::common::order;
+use testkit::order;
 
 #[test]
 fn small_pages_become_one_folio() {

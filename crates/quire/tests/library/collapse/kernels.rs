@@ -12,8 +12,8 @@ use quire::vm::{Access, FolioPolicy};
 
 use crate::collapse::support::{BASE, HUGE, PAGE, counts, word};
 use crate::collapse::world::{MIB, anonymous};
-use crate::common::ranges_of;
 use crate::watched::{Event, Watched};
+use testkit::ranges_of;
 
 /// The folio counts, although its pages come from wherever they are, one at a time.
 #[test]

@@ -11,7 +11,7 @@ use quire::vm::{FolioPolicy, Splitter};
 
 use crate::collapse::support::{BASE, HUGE, PAGE, leaf};
 use crate::collapse::world::{MIB, Manager, Space, anonymous, load, store, with_manager};
-use crate::common::{PATIENCE, held_up, within};
+use testkit::{PATIENCE, held_up, within};
 
 /// The last page of each folio: it holds something, so that the folio is not free when its zeroes are.
 const KEPT: u64 = BASE + 511 * PAGE;

@@ -104,7 +104,7 @@ fn holes_of_a_handler_are_not_filled() {
 fn lost_memory_is_not_collapsed() {
     let machine = HostedConfig::new(64 * MIB).build().expect("the host refused a machine");
     machine.run_on(quire::cpu::CpuId(0), || {
-        let ranges = crate::common::ranges_of(&machine);
+        let ranges = testkit::ranges_of(&machine);
         let manager = quire::manager::MemoryManager::new(&machine, &ranges, &Default::default()).unwrap();
         manager.set_folio_policy(FolioPolicy::FRAMES);
         run(&manager, |mm| {

@@ -14,7 +14,7 @@ use quire::tlb::{FlushBatch, MmContext, MmuGather};
 use crate::collapse::machine::{
     Allocator, BLOCK, GIB, MIB, Tables, check, populate, range, running, small_machine, with_space, written,
 };
-use crate::common::{order, seed};
+use testkit::{order, seed};
 
 const AT: VirtAddr = VirtAddr(GIB);
 const PAGE: u64 = 4096;
@@ -192,7 +192,7 @@ fn a_lost_flush_of_the_table_is_noticed() {
     let config = HostedConfig { on_violation: OnViolation::Record, ..small_machine() };
     let machine = config.build().expect("the host refused a machine");
     machine.run_on(CpuId(0), || {
-        let ranges = crate::common::ranges_of(&machine);
+        let ranges = testkit::ranges_of(&machine);
         let allocator = quire::page_alloc::PageAllocator::new(&machine, &ranges, Default::default()).unwrap();
         let context = Tables::create(&allocator, Default::default()).unwrap();
         running(&machine, &context, &[0, 1], || {

@@ -13,7 +13,7 @@ use quire::vm::{Access, Advice, Collapser, FolioPolicy, OrderPolicy, Remap, Spli
 
 use crate::collapse::support::{HUGE, PAGE};
 use crate::collapse::world::{FORKS, MIB, Manager, Space, anonymous, load, store, with_forks};
-use crate::common::{order, seed};
+use testkit::{order, seed};
 
 const CPUS: usize = 4;
 const TIME: Duration = Duration::from_millis(1500);

@@ -6,7 +6,7 @@ use quire::cpu::CpuId;
 use quire::page_alloc::{AllocatorConfig, Contents, CountScheme, Gfp, PageAllocator};
 
 use super::{Allocator, BLOCK, MIB, count_frames, map, unmap};
-use crate::common::ranges_of;
+use testkit::ranges_of;
 
 fn by_frame(bytes: u64, test: impl FnOnce(&Allocator<'_>)) {
     let machine = HostedConfig { clearing: false, ..HostedConfig::new(bytes) }.build().unwrap();

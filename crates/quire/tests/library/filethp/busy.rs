@@ -5,9 +5,9 @@ use quire::addr::{Frame, FrameRange, VirtAddr};
 use quire::stats::Stat;
 use quire::vm::{Access, Advice, File, FolioPolicy, Refusal};
 
-use crate::common::{PATIENCE, held_up};
 use crate::filethp::support::{BASE, HUGE, PAGE, RX, TEXT, check_text, frame_at, moved, private};
 use crate::filethp::world::{MIB, Manager, RW, Space, with_manager};
+use testkit::{PATIENCE, held_up};
 
 /// A machine, two address spaces that show a file's text, and the file.
 struct Scene<'a, 'm> {

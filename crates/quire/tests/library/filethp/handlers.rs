@@ -9,9 +9,9 @@ use quire::vm::{
     Backing, Collapsed, FolioPolicy, MapRequest, Refusal, Remap, UserfaultChanges, UserfaultModes,
 };
 
-use crate::common::{HeldUp, held_up};
 use crate::filethp::support::{BASE, HUGE, PAGE, check, fill, is_large, shared};
 use crate::filethp::world::{MIB, Manager, Space, with_manager};
+use testkit::{HeldUp, held_up};
 
 const PATIENCE: Duration = Duration::from_millis(15);
 /// The pages that are collapsed, the second 512 of their file.

@@ -13,11 +13,11 @@ use quire::manager::{Failed, MemoryManager};
 use quire::platform::Context;
 use quire::vm::{Access, Advice, Collapsed, File, FolioPolicy, MemoryFailure, Refusal};
 
-use crate::common::{held_up, within};
 use crate::filethp::support::{
     BASE, HUGE, PAGE, RX, TEXT, check, check_text, fill, frame_at, is_large, private, shared,
 };
 use crate::filethp::world::{MIB, Manager, Space, anonymous, load, with_manager};
+use testkit::{held_up, within};
 
 /// How long one waits for another, who may wait for a lock of his.
 const PATIENCE: Duration = Duration::from_millis(15);
@@ -127,7 +127,7 @@ fn scene(
 ) -> (Outcome, Option<Frame>) {
     let machine = HostedConfig::new(64 * MIB).with_cpus(2).build().expect("the host refused a machine");
     machine.run_on(CpuId(0), || {
-        let ranges = crate::common::ranges_of(&machine);
+        let ranges = testkit::ranges_of(&machine);
         let manager = MemoryManager::new(&machine, &ranges, &Default::default()).expect("no manager");
         manager.set_folio_policy(FolioPolicy::FRAMES);
         manager.pages().drain_all();

@@ -8,10 +8,10 @@ use quire::manager::{Config, MemoryManager};
 use quire::page_alloc::{AllocatorConfig, Zeroes};
 use quire::vm::{Access, Backing, FolioPolicy, MapRequest, Placement, Sharing};
 
-use crate::common::ranges_of;
 use crate::filethp::support::{BASE, HUGE, PAGE};
 use crate::filethp::world::{MIB, RW};
 use crate::watched::{Event, Watched};
+use testkit::ranges_of;
 
 #[test]
 fn holes_of_nameless_memory_are_cleared_some_at_a_time() {

@@ -12,9 +12,9 @@ use quire::error::FaultError;
 use quire::stats::Stat;
 use quire::vm::{Access, Advice, Collapser, File, FolioPolicy, Remap};
 
-use crate::common::{held_up, seed};
 use crate::filethp::support::{BASE, HUGE, PAGE, RX, TEXT, private, shared, word};
 use crate::filethp::world::{MIB, Manager, RW, Space, store, with_manager};
+use testkit::{held_up, seed};
 
 const CPUS: usize = 4;
 const TIME: Duration = Duration::from_millis(1500);

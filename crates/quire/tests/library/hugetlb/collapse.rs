@@ -13,10 +13,10 @@ use quire::stats::Stat;
 use quire::vm::Sharing::{Private, Shared};
 use quire::vm::{Advice, CollapseSteps, Collapsed, File, Refusal};
 
-use crate::common::{PATIENCE, held_up, ranges_of};
 use crate::hugetlb::world::{
     BASE, HUGE, Manager, R, RW, Space, load, of_file, private, run, store, with_config, with_huge, within,
 };
+use testkit::{PATIENCE, held_up, ranges_of};
 
 const PAGE: u64 = 4096;
 const GIB: u64 = 1 << 30;

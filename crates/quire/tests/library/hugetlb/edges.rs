@@ -4,9 +4,9 @@ use quire::cpu::CpuId;
 use quire::hugetlb::{Charge, GroupCounters, HugeFsLimits, HugeGroup, HugePools, HugeSize, Stopped};
 use quire::page_alloc::{AllocatorConfig, PageAllocator};
 
-use crate::common::ranges_of;
 use crate::hugetlb::support::{BOTH, GIB, two_nodes};
 use crate::watched::Watched;
+use testkit::ranges_of;
 
 #[test]
 fn no_group_has_no_limit_and_nothing_charged() {

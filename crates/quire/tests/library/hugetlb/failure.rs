@@ -11,8 +11,8 @@ use quire::hugetlb::{HugeFailure, Stopped};
 use quire::memmap::BlockState;
 use quire::page_alloc::{Gfp, NodeSet, Verdict};
 
-use crate::common::{order, seed};
 use crate::hugetlb::support::{BOTH, GIB, MIB, World, two_nodes, with_pools};
+use testkit::{order, seed};
 
 /// A frame goes bad, and the pools hear of it.
 fn fail(world: &World<'_, '_>, frame: Frame) -> Result<HugeFailure, Verdict> {

@@ -6,8 +6,8 @@ use quire::addr::Frame;
 use quire::hugetlb::{DescriptorPolicy, HugeSize, PoolInfo};
 use quire::page_alloc::NodeSet;
 
-use crate::common::seed;
 use crate::hugetlb::support::{BOTH, GIB, MIB, World, two_nodes, with_policy};
+use testkit::seed;
 
 use HugeSize::{Size1G, Size2M};
 

@@ -14,8 +14,8 @@ use quire::page_alloc::NodeSet;
 use quire::vm::Sharing::Shared;
 use quire::vm::{Access, Advice, AnswerMode, CollapseSteps, File, UserfaultChanges, UserfaultModes};
 
-use crate::common::{held_up_to_look, ranges_of};
 use crate::hugetlb::world::{BASE, HUGE, Manager, Space, info, load, of_file, within};
+use testkit::{held_up_to_look, ranges_of};
 
 const PAGE: u64 = 4096;
 const GIB: u64 = 1 << 30;

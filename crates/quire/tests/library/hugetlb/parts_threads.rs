@@ -15,8 +15,8 @@ use quire::stats::Stat;
 use quire::vm::Sharing::Shared;
 use quire::vm::{Access, Advice, CollapseSteps, File};
 
-use crate::common::{ranges_of, seed};
 use crate::hugetlb::world::{BASE, HUGE, Manager, Space, info, load, of_file};
+use testkit::{ranges_of, seed};
 
 const PAGE: u64 = 4096;
 const GIB: u64 = 1 << 30;

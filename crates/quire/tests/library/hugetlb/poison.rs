@@ -10,8 +10,8 @@ use quire::page_alloc::NodeSet;
 use quire::vm::Sharing::{Private, Shared};
 use quire::vm::{Access, Advice, Mm, Remap};
 
-use crate::common::ranges_of;
 use crate::hugetlb::world::{BASE, HUGE, Manager, Space, check, info, load, of_file, private, store, within};
+use testkit::ranges_of;
 
 fn with_pool(pages: u64, test: impl FnOnce(&Hosted, &Manager<'_>)) {
     let machine = HostedConfig::new(256 << 20).build().expect("the host refused a machine");

@@ -180,7 +180,7 @@ fn parts_of_two_nodes_stay_apart() {
 fn several_cpus_grow_and_shrink_one_pool_together() {
     let machine = two_nodes(512 * MIB).build().unwrap();
     let make = || {
-        let ranges = crate::common::ranges_of(&machine);
+        let ranges = testkit::ranges_of(&machine);
         quire::page_alloc::PageAllocator::new(&machine, &ranges, Default::default()).unwrap()
     };
     let pages = machine.run_on(CpuId(0), make);

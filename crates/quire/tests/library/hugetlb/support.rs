@@ -5,7 +5,7 @@ use quire::cpu::CpuId;
 use quire::hugetlb::{DescriptorPolicy, HugePools, HugeSize, PoolInfo};
 use quire::page_alloc::{AllocatorConfig, NodeSet, PageAllocator};
 
-use crate::common::ranges_of;
+use testkit::ranges_of;
 
 pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const GIB: u64 = 1 << 30;

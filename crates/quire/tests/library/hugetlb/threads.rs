@@ -12,10 +12,10 @@ use quire::hugetlb::HugeSize::Size2M;
 use quire::page_alloc::NodeSet;
 use quire::vm::{Advice, MapRequest, Sharing};
 
-use crate::common::seed;
 use crate::hugetlb::world::{
     BASE, HUGE, Manager, Space, check, fork, info, load, of_file, private, store, with_config,
 };
+use testkit::seed;
 
 const CPUS: usize = 3;
 const TIME: Duration = Duration::from_millis(1200);

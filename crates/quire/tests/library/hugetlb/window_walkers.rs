@@ -14,9 +14,9 @@ use quire::stats::Stat;
 use quire::vmemmap::walker::{self, WindowAccess};
 use quire::vmemmap::{Window, descriptor_addr};
 
-use crate::common::{ranges_of, seed};
 use crate::hugetlb::support::{BOTH, GIB, MIB, World, two_nodes, with_policy};
 use crate::hugetlb::window::{Kernel, check_page, pages_of};
+use testkit::{ranges_of, seed};
 
 const SAVING: [DescriptorPolicy; 2] = [DescriptorPolicy::PerPage, DescriptorPolicy::Batched];
 

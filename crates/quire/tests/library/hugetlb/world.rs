@@ -9,8 +9,8 @@ use quire::manager::{Config, MemoryManager};
 use quire::page_alloc::NodeSet;
 use quire::vm::{Backing, File, MapRequest, Mm, Placement, Sharing};
 
-use crate::common::ranges_of;
-pub(crate) use crate::common::{load, store};
+use testkit::ranges_of;
+pub(crate) use testkit::{load, store};
 
 pub(crate) const R: Protection = Protection::READ;
 pub(crate) const RW: Protection = Protection::from_bits(3);

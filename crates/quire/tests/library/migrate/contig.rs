@@ -9,9 +9,9 @@ use quire::platform::FileId;
 use quire::stats::Stat;
 use quire::vm::{Advice, Backing, FolioPolicy, MapRequest, OrderPolicy, Sharing};
 
-use crate::common::order;
 use crate::migrate::support::{PAGE, frame_at};
 use crate::migrate::world::{MIB, Manager, Space, anonymous, load, run, store, with_manager};
+use testkit::order;
 
 const BASE: u64 = 0x1_0000_0000;
 const GIB: u64 = 1 << 30;

@@ -6,11 +6,11 @@ use quire::error::{AllocError, MigrateError};
 use quire::page_alloc::Gfp;
 use quire::vm::{Access, Backing, FolioPolicy, MapRequest, Sharing};
 
-use crate::common::order;
 use crate::migrate::support::{PAGE, frame_at, head_of};
 use crate::migrate::world::{
     FORKS, MIB, Manager, Space, anonymous, load, run, store, with_forks, with_manager,
 };
+use testkit::order;
 
 const BASE: u64 = 64 * MIB;
 

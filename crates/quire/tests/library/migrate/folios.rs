@@ -8,11 +8,11 @@ use quire::platform::FileId;
 use quire::stats::Stat;
 use quire::vm::{Access, Advice, Backing, FaultKind, File, FolioPolicy, MapRequest, Remap, Sharing};
 
-use crate::common::order;
 use crate::migrate::support::{PAGE, find_frame, frame_at, head_of};
 use crate::migrate::world::{
     FORKS, MIB, Manager, R, RW, Space, anonymous, load, run, small, store, with_forks,
 };
+use testkit::order;
 
 const BASE: u64 = 0x1000_0000;
 

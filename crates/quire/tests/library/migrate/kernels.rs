@@ -10,10 +10,10 @@ use quire::manager::{Config, MemoryManager};
 use quire::page_alloc::AllocatorConfig;
 use quire::vm::{Access, FolioPolicy, Mm};
 
-use crate::common::ranges_of;
 use crate::migrate::support::PAGE;
 use crate::migrate::world::{MIB, R, anonymous};
 use crate::watched::{Event, Watched};
+use testkit::ranges_of;
 
 const BASE: u64 = 64 * MIB;
 const HUGE: u64 = 2 * MIB;

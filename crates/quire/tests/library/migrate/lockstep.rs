@@ -8,9 +8,9 @@ use quire::addr::{BlockNumber, FrameRange, Order, VirtAddr};
 use quire::page_alloc::Gfp;
 use quire::vm::{Advice, Backing, File, FolioPolicy, MapRequest, OrderPolicy, Remap, Sharing};
 
-use crate::common::{order, seed};
 use crate::migrate::support::{PAGE, find_frame, head_of};
 use crate::migrate::world::{FORKS, MIB, Manager, Space, anonymous, load, store, with_forks};
+use testkit::{order, seed};
 
 const BASE: u64 = 0x4000_0000;
 /// Pages of the window in which everything happens, and of the file that is mapped beside it.

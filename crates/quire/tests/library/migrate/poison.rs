@@ -18,9 +18,9 @@ use quire::vm::{
     Sharing,
 };
 
-use crate::common::{order, ranges_of, seed};
 use crate::migrate::support::{PAGE, find_frame, frame_at};
 use crate::migrate::world::{FORKS, MIB, Manager, Space, anonymous, load, run, store};
+use testkit::{order, ranges_of, seed};
 
 const BASE: u64 = 64 * MIB;
 

@@ -11,9 +11,9 @@ use quire::page_alloc::Gfp;
 use quire::stats::Stat;
 use quire::vm::{Access, Advice, Backing, FolioPolicy, MapRequest, OrderPolicy, Remap, Sharing};
 
-use crate::common::{order, seed};
 use crate::migrate::support::PAGE;
 use crate::migrate::world::{FORKS, MIB, Manager, Space, anonymous, load, store, with_forks};
+use testkit::{order, seed};
 
 const CPUS: usize = 4;
 const TIME: Duration = Duration::from_millis(1500);

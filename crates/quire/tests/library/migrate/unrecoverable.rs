@@ -7,10 +7,10 @@ use quire::manager::{MemoryManager, MemoryRange};
 use quire::page_alloc::Gfp;
 use quire::vm::{Advice, FolioPolicy, ForkStrategy, MemoryFailure};
 
-use crate::common::{order, ranges_of};
 use crate::migrate::poison::{fail, with_bad};
 use crate::migrate::support::{PAGE, frame_at};
 use crate::migrate::world::{MIB, anonymous, load, run, store};
+use testkit::{order, ranges_of};
 
 const BASE: u64 = 64 * MIB;
 

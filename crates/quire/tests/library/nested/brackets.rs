@@ -10,9 +10,9 @@ use quire::cpu::CpuId;
 use quire::platform::{Context, TablePlatform};
 use quire::vm::{Access, Advice, FolioPolicy, ForkStrategy};
 
-use crate::common::order;
 use crate::nested::scene::{BASE, GUEST, PAGE};
 use crate::nested::world::{MIB, R, RW, Space, anonymous, with_forks, with_manager};
+use testkit::order;
 
 fn with_guest(cpus: usize, test: impl FnOnce(&Hosted, &Space<'_>, &Nested<'_>)) {
     with_guest_of(cpus, ForkStrategy::Copy, 0, test);

@@ -7,9 +7,9 @@ use quire::arch::Protection;
 use quire::vm::ForkStrategy::{Copy, Share};
 use quire::vm::{Access, Advice, FolioPolicy, MapRequest, Remap};
 
-use crate::common::order;
 use crate::nested::scene::{BASE, GUEST, PAGE, Scene, check_all};
 use crate::nested::world::{MIB, R, RW, anonymous, small, with_manager};
+use testkit::order;
 
 /// Private memory that the virtual CPU has stored to, by folios of this order.
 fn written(scene: &Scene<'_, '_>, folio: u8, len: u64) {

@@ -8,8 +8,8 @@ use quire::cpu::CpuId;
 use quire::manager::{Config, MemoryManager};
 use quire::vm::ForkStrategy;
 
-use crate::common::ranges_of;
 use crate::nested::world::{MIB, Manager, Space};
+use testkit::ranges_of;
 
 pub(crate) const PAGE: u64 = 4096;
 /// Where guest memory begins in the address space.

@@ -15,9 +15,9 @@ use quire::vm::{
     Access, Advice, Backing, File, FolioPolicy, ForkStrategy, MapRequest, OrderPolicy, Remap, Sharing,
 };
 
-use crate::common::{load, order, seed};
 use crate::nested::scene::{BASE, PAGE};
 use crate::nested::world::{MIB, Manager, R, RW, Space, anonymous, with_config};
+use testkit::{load, order, seed};
 
 /// Memory whose contents no verb changes, where each page counts the stores to it.
 const KEPT: u64 = 8 * MIB;

@@ -8,8 +8,8 @@ use quire::cpu::CpuId;
 use quire::pgtable::{CopyMode, GrantWrite, Zap};
 use quire::tlb::{FlushBatch, MmContext, MmuGather, RssChange, ZapStrategy};
 
-use crate::common::order;
 use crate::pgtable::support::*;
+use testkit::order;
 
 const AT: VirtAddr = VirtAddr(GIB);
 

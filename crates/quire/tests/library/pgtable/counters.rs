@@ -9,8 +9,8 @@ use quire::pgtable::{CopyMode, GrantWrite, Zap};
 use quire::stats::Stat;
 use quire::tlb::{FlushBatch, MmContext, MmuGather, RssChange, ZapStrategy};
 
-use crate::common::order;
 use crate::pgtable::support::*;
+use testkit::order;
 
 const ZAPS: [Stat; 3] = [Stat::ZapTable, Stat::ZapEntry, Stat::TlbFlushAvoided];
 

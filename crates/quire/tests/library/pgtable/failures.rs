@@ -9,8 +9,8 @@ use quire::page_alloc::Gfp;
 use quire::pgtable::{CopyMode, GrantWrite, Zap};
 use quire::tlb::{FlushBatch, MmContext, MmuGather, RssChange, ZapStrategy};
 
-use crate::common::order;
 use crate::pgtable::support::*;
+use testkit::order;
 
 /// Does something with 8 MiB at 1 GiB, of which the last 4 MiB are large leaves.
 type Verb = fn(&Allocator<'_>, &MmContext) -> Result<(), MapError>;

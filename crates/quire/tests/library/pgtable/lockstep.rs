@@ -12,10 +12,10 @@ use quire::pgtable::{GrantWrite, Zap};
 
 use quire::tlb::{FlushBatch, MmuGather};
 
-use crate::common::{order, seed, with_allocator};
 use crate::pgtable::model::{Page, counts};
 use crate::pgtable::support::*;
 use crate::pgtable::world::{CPUS, World};
+use testkit::{order, seed, with_allocator};
 
 type Operation = fn(&mut World<'_, '_>);
 const OPERATIONS: &[(&str, u32, Operation)] = &[

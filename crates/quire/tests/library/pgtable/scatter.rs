@@ -12,8 +12,8 @@ use quire::pgtable::Zap;
 use quire::stats::Stat;
 use quire::tlb::{MmContext, MmuGather};
 
-use crate::common::seed;
 use crate::pgtable::support::*;
+use testkit::seed;
 
 /// Two stretches of memory so far apart that block numbers have several digits.
 fn machine() -> HostedConfig {

@@ -12,8 +12,8 @@ use quire::platform::FramePlatform;
 use quire::rank::Rank;
 use quire::tlb::{FlushBatch, MmuGather};
 
-use crate::common::{order, with_allocator};
 use crate::pgtable::support::*;
+use testkit::{order, with_allocator};
 
 #[test]
 fn what_is_mapped_is_found_and_nothing_else() {

@@ -10,7 +10,7 @@ use quire::pgtable::{PageTables, TableCensus, Zap};
 use quire::stats::Stat;
 use quire::tlb::{MmContext, MmuGather, RssChange, ZapStrategy};
 
-use crate::common::with_allocator;
+use testkit::with_allocator;
 
 pub type Allocator<'p> = PageAllocator<'p, Hosted>;
 pub type Tables<'a, 'p> = PageTables<'a, 'p, Hosted>;

@@ -11,8 +11,8 @@ use quire::pgtable::{CopyMode, GrantWrite, Zap};
 use quire::sync::{Rank, RwLock};
 use quire::tlb::{FlushBatch, MmContext, MmuGather, RssChange, ZapStrategy};
 
-use crate::common::{order, seed};
 use crate::pgtable::support::*;
+use testkit::{order, seed};
 
 const CPUS: usize = 3;
 /// For each way of taking apart.

@@ -4,9 +4,9 @@ use hosted::HostedConfig;
 use quire::addr::{FrameRange, VirtAddr, VirtRange};
 use quire::vm::{Access, Advice, FolioPolicy, ForkStrategy, Usage};
 
-use crate::common::order;
 use crate::usage::naive::compare;
 use crate::usage::world::{MIB, R, RW, Space, anonymous, run, small, with_forks};
+use testkit::order;
 
 const BASE: u64 = 1 << 30;
 const PAGE: u64 = 4096;

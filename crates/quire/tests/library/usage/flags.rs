@@ -14,8 +14,8 @@ use quire::vm::{
     UserfaultModes,
 };
 
-use crate::common::{order, ranges_of};
 use crate::usage::world::{FORKS, MIB, Manager, Space, anonymous, with_config};
+use testkit::{order, ranges_of};
 
 const PAGE: u64 = 4096;
 const BASE: u64 = 1 << 30;

@@ -13,11 +13,11 @@ use quire::page_alloc::{AllocatorConfig, CountScheme, FolioMaps, FrameInfo, Node
 use quire::platform::FileId;
 use quire::vm::{Access, Advice, Backing, FolioPolicy, ForkStrategy, MapRequest, Placement, Remap, Sharing};
 
-use crate::common::{order, seed};
 use crate::usage::flags::compare_flags;
 use crate::usage::lockstep::World;
 use crate::usage::naive::compare;
 use crate::usage::world::{FORKS, MIB, Manager, RW, Space, anonymous, with_config};
+use testkit::{order, seed};
 
 const PAGE: u64 = 4096;
 const BASE: u64 = 1 << 30;

@@ -13,9 +13,9 @@ use quire::vm::{
     Sharing,
 };
 
-use crate::common::{order, seed};
 use crate::usage::naive::compare;
 use crate::usage::world::{FORKS, MIB, Manager, R, RW, Space, anonymous, with_config};
+use testkit::{order, seed};
 
 const PAGE: u64 = 4096;
 /// Where things are mapped: so many places of 4 MiB.

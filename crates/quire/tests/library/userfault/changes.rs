@@ -12,7 +12,6 @@ use quire::limits::USERFAULT_CHANGES;
 use quire::manager::{Config, MemoryManager};
 use quire::vm::{Advice, Remap, Sharing, TakenEvent, UserfaultChanges, UserfaultEvent, UserfaultKind};
 
-use crate::common::ranges_of;
 use crate::userfault::handlers::until;
 use crate::userfault::support::{
     BASE, Handler, MINOR, MISSING, OnDrop, PAGE, PROTECT, WAKE, copy, fault_of, handler, machine_of, of_file,
@@ -20,6 +19,7 @@ use crate::userfault::support::{
 };
 use crate::userfault::world::{MIB, Manager, Space, anonymous, load, store};
 use crate::watched::Watched;
+use testkit::ranges_of;
 
 /// A handler that reads all changes.
 fn curious<'m>(manager: &'m Manager<'_>) -> Handler<'m> {

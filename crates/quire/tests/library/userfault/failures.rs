@@ -12,13 +12,13 @@ use quire::page_alloc::NodeSet;
 use quire::platform::FileId;
 use quire::vm::{Access, Advice, File, FolioPolicy, ForkStrategy, Sharing, UserfaultChanges, UserfaultModes};
 
-use crate::common::ranges_of;
 use crate::userfault::handlers::until;
 use crate::userfault::support::{
     BASE, Handler, MINOR, MISSING, PAGE, PROTECT, WAKE, copy, handler, marked, of_file, register, watched,
 };
 use crate::userfault::world::{FORKS, MIB, Manager, Space, anonymous, run, store, with_forks};
 use crate::watched::Watched;
+use testkit::ranges_of;
 
 const HUGE: u64 = 2 * MIB;
 /// Where the files of the scene are mapped.

@@ -10,11 +10,11 @@ use quire::error::{FaultError, TooManyHandlers, UserfaultError};
 use quire::limits::{MAX_USERFAULTS, USERFAULT_SLOTS};
 use quire::vm::{AnswerMode, UserfaultChanges, UserfaultEvent, UserfaultFault};
 
-use crate::common::seed;
 use crate::userfault::support::{
     BASE, MISSING, OnDrop, PAGE, WAKE, copy, fault_of, handler, machine_of, register,
 };
 use crate::userfault::world::{MIB, anonymous, load, run, store};
+use testkit::seed;
 
 /// Waits until something is so.
 pub(crate) fn until(what: impl Fn() -> bool) {

@@ -312,7 +312,7 @@ fn what_went_bad_is_left_out() {
     watched("bad", 60, || {
         let machine = HostedConfig::new(64 * MIB).with_cpus(3).build().expect("a machine");
         machine.run_on(quire::cpu::CpuId(0), || {
-            let ranges = crate::common::ranges_of(&machine);
+            let ranges = testkit::ranges_of(&machine);
             let manager = Manager::new(&machine, &ranges, &quire::manager::Config::default()).unwrap();
             let pools = manager.huge_pools();
             let _ = pools.resize(manager.pages(), HugeSize::Size2M, NodeSet::ALL, 2);

@@ -9,12 +9,12 @@ use quire::error::{FaultError, UserfaultError};
 use quire::platform::Context;
 use quire::vm::{Access, File, Sharing, TakenEvent, UserfaultChanges, UserfaultEvent};
 
-use crate::common::within;
 use crate::userfault::handlers::until;
 use crate::userfault::support::{
     BASE, Handler, MISSING, PAGE, WAKE, copy, handler, machine_of, of_file, register,
 };
 use crate::userfault::world::{Manager, Space, anonymous};
+use testkit::within;
 
 /// The rounds of two CPUs: `asked` is the last for which the fault wants something done, `done` the last for which it was.
 struct Rounds {

@@ -12,9 +12,9 @@ use quire::vm::{
     Advice, AnswerMode, ForkStrategy, Remap, UserfaultChanges, UserfaultEvent, UserfaultFault, UserfaultKind,
 };
 
-use crate::common::seed;
 use crate::userfault::support::{BASE, Handler, MISSING, PAGE, PROTECT, WAKE, copy, register, watched};
 use crate::userfault::world::{FORKS, MIB, Manager, Space, anonymous, load, store, with_forks};
+use testkit::seed;
 
 const PROGRAMS: usize = 3;
 const HANDLERS: usize = 2;

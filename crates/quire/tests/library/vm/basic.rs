@@ -7,8 +7,8 @@ use quire::platform::FileId;
 use quire::stats::Stat;
 use quire::vm::{Access, Advice, Backing, FaultKind, FolioPolicy, MapRequest, Placement, Remap, Sharing};
 
-use crate::common::order;
 use crate::vm::world::{FORKS, MIB, R, RW, anonymous, load, run, small, store, with_forks};
+use testkit::order;
 
 const BASE: u64 = 0x1000_0000;
 

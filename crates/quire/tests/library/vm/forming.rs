@@ -12,8 +12,8 @@ use quire::manager::Config;
 use quire::page_alloc::{AllocatorConfig, Zeroes};
 use quire::vm::{Access, Advice, FaultKind, FolioPolicy, Remap};
 
-use crate::common::{PATIENCE, held_up};
 use crate::vm::world::{MIB, Manager, R, Space, anonymous, load, run, store, with_config};
+use testkit::{PATIENCE, held_up};
 
 const GIB: u64 = 1 << 30;
 const BASE: u64 = 64 * GIB;

@@ -7,8 +7,8 @@ use quire::manager::Config;
 use quire::page_alloc::{AllocatorConfig, Zeroes};
 use quire::vm::{Access, FaultKind, FolioPolicy, Remap};
 
-use crate::common::order;
 use crate::vm::world::{MIB, Manager, R, RW, Space, anonymous, load, run, store, with_config};
+use testkit::order;
 
 const GIB: u64 = 1 << 30;
 const BASE: u64 = 64 * GIB;

@@ -6,8 +6,8 @@ use quire::error::SplitError;
 use quire::stats::Stat;
 use quire::vm::{FolioPolicy, MapRequest, Remap};
 
-use crate::common::order;
 use crate::vm::world::{MIB, Manager, Space, anonymous, load, run, store, with_manager};
+use testkit::order;
 
 const BASE: u64 = 0x1000_0000;
 const PAGE: u64 = 4096;

@@ -15,8 +15,8 @@ use quire::vm::{
     Advice, Backing, FolioPolicy, ForkStrategy, MapRequest, OrderPolicy, Placement, Remap, Sharing,
 };
 
-use crate::common::{order, seed};
 use crate::vm::world::{FORKS, MIB, Manager, RW, Space, anonymous, load, store, with_forks};
+use testkit::{order, seed};
 
 const CPUS: usize = 4;
 const TIME: Duration = Duration::from_millis(1500);

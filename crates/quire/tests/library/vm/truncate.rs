@@ -10,8 +10,8 @@ use quire::error::{FaultError, MmError};
 use quire::platform::FileId;
 use quire::vm::{Access, Advice, Backing, File, MapRequest, Remap, Sharing};
 
-use crate::common::seed;
 use crate::vm::world::{MIB, Manager, Space, anonymous, load, run, small, store, with_manager};
+use testkit::seed;
 
 const BASE: u64 = 0x1000_0000;
 const PAGE: u64 = 4096;

@@ -7,8 +7,8 @@ use quire::cpu::CpuId;
 use quire::manager::{Config, MemoryManager};
 use quire::vm::{ForkStrategy, MapRequest, Mm, Placement};
 
-use crate::common::ranges_of;
-pub(crate) use crate::common::{load, store};
+use testkit::ranges_of;
+pub(crate) use testkit::{load, store};
 
 pub(crate) const RW: Protection = Protection::from_bits(3);
 pub(crate) const R: Protection = Protection::READ;

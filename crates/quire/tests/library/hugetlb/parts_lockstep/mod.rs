@@ -20,9 +20,9 @@ use quire::page_alloc::{AllocatorConfig, CountScheme, NodeSet};
 use quire::stats::Stat;
 use quire::vm::CollapseSteps;
 
-use crate::common::{ranges_of, seed};
 use crate::hugetlb::world::{BASE, HUGE, Space, info};
 use model::{Mapping, Model, Places, Slot, cells_of};
+use testkit::{ranges_of, seed};
 use verbs::{Both, Piece, RealSpace};
 
 const PAGE: u64 = 4096;

@@ -1,0 +1,13 @@
+//! What the tests of Quire's crates share: machines, accesses with their faults, CPUs that are held up in the middle of
+//! their work, and what panics say.
+#![forbid(unsafe_code)]
+
+mod accesses;
+mod held_up;
+mod machines;
+mod panics;
+
+pub use accesses::{load, store};
+pub use held_up::{HeldUp, PATIENCE, held_up, held_up_to_look, within};
+pub use machines::{order, ranges_of, seed, with_allocator};
+pub use panics::panic_message;

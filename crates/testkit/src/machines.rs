@@ -1,0 +1,39 @@
+//! Machines with an allocator, and what describes them.
+
+use hosted::{Hosted, HostedConfig};
+use quire::addr::{FrameRange, Order};
+use quire::cpu::CpuId;
+use quire::page_alloc::{AllocatorConfig, MemoryRange, PageAllocator};
+
+/// The ranges of a hosted machine as the library wants them.
+pub fn ranges_of(machine: &Hosted) -> Vec<MemoryRange> {
+    let to_library = |range: &hosted::MemoryRange| MemoryRange {
+        frames: FrameRange::new(range.start.frame(), range.bytes / 4096),
+        node: range.node,
+        zeroed: true,
+    };
+    machine.ranges().iter().map(to_library).collect()
+}
+
+/// A machine with one range and its allocator, for the length of `test`, run as CPU 0.
+pub fn with_allocator(config: HostedConfig, test: impl FnOnce(&Hosted, &PageAllocator<'_, Hosted>)) {
+    let machine = config.build().expect("the host refused a machine");
+    machine.run_on(CpuId(0), || {
+        let allocator = PageAllocator::new(&machine, &ranges_of(&machine), AllocatorConfig::default())
+            .expect("no allocator");
+        allocator.validate().expect("broken from the start");
+        test(&machine, &allocator);
+        allocator.drain_local();
+        allocator.validate().expect("broken at the end");
+    });
+}
+
+/// The order with this number.
+pub fn order(number: u8) -> Order {
+    Order::new(number).expect("no such order")
+}
+
+/// The seed of a random test: from `QUIRE_SEED`, or this one.
+pub fn seed(default: u64) -> u64 {
+    std::env::var("QUIRE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}

@@ -60,10 +60,19 @@ const LINE: u32 = 64;
 fn leaf(number: u32, part: u32) -> CpuidResult {
     let none = CpuidResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
     // Miri has no processor to ask.
-    if cfg!(miri) || number > __cpuid_count(number & 0x8000_0000, 0).eax {
+    if cfg!(miri) || number > cpuid(number & 0x8000_0000, 0).eax {
         return none;
     }
-    __cpuid_count(number, part)
+    cpuid(number, part)
+}
+
+/// The instruction `cpuid`, which every processor in 64-bit mode has.
+fn cpuid(number: u32, part: u32) -> CpuidResult {
+    // SAFETY: the instruction exists in 64-bit mode and changes registers only.
+    #[allow(unused_unsafe, reason = "the oldest supported compiler declares the function unsafe")]
+    unsafe {
+        __cpuid_count(number, part)
+    }
 }
 
 const fn bit(word: u32, at: u32) -> bool {

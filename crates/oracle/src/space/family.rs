@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use quire::error::FaultError;
 
-use super::page::{PROBE_OFFSETS, Words, file_word};
+use super::page::{PROBE_OFFSETS, Words, file_word, take_out};
 use super::vma::{Backing, Locked, PAGE, Vma};
 use super::{Page, Space};
 
@@ -101,7 +101,7 @@ impl Family {
             let Space { vmas, pages, .. } = space;
             for vma in vmas.iter().filter(|vma| vma.backing == backing) {
                 let cut = vma.start.max(vma.start.saturating_add(end.saturating_sub(vma.page_offset) * PAGE));
-                pages.extract_if(cut.min(vma.end) / PAGE..vma.end / PAGE, |_, _| true).for_each(drop);
+                take_out(pages, cut.min(vma.end) / PAGE..vma.end / PAGE);
             }
         }
     }

@@ -151,7 +151,7 @@ impl Space {
 
     /// Forgets what the pages of `start..end` hold; what that was.
     fn forget(&mut self, start: u64, end: u64) -> Vec<(u64, Page)> {
-        self.pages.extract_if(start / PAGE..end.div_ceil(PAGE), |_, _| true).collect()
+        page::take_out(&mut self.pages, start / PAGE..end.div_ceil(PAGE))
     }
 
     /// Adds a mapping where nothing is mapped.

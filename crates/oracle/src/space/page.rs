@@ -1,6 +1,8 @@
 //! What the model knows of a page's contents: a few words of it, by value.
 
 use std::array;
+use std::collections::BTreeMap;
+use std::ops::Range;
 
 use hosted::SyntheticFiles;
 use quire::platform::FileId;
@@ -15,6 +17,12 @@ pub const PROBE_OFFSETS: [u64; PROBES] = [0, 1024, 2744, 4088];
 
 /// The words at [`PROBE_OFFSETS`].
 pub type Words = [u64; PROBES];
+
+/// Takes the pages of `range` out. (`BTreeMap::extract_if` needs a newer compiler than the rest.)
+pub(super) fn take_out(pages: &mut BTreeMap<u64, Page>, range: Range<u64>) -> Vec<(u64, Page)> {
+    let numbers: Vec<u64> = pages.range(range).map(|(&number, _)| number).collect();
+    numbers.into_iter().filter_map(|number| pages.remove_entry(&number)).collect()
+}
 
 /// What a file of the hosted machine holds at first: the word at `offset` (a multiple of 8) of page `page`.
 pub fn file_word(file: u64, page: u64, offset: u64) -> u64 {

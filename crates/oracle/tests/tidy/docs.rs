@@ -38,6 +38,14 @@ fn paths(text: &str) -> Vec<&str> {
     quoted.filter(named).map(|path| path.split("::").next().unwrap_or_default()).collect()
 }
 
+/// The files that answer the questions of `CONTRIBUTING.md`: the last column of the table below the heading.
+pub(crate) fn answers(page: &str) -> Vec<&str> {
+    let (_, table) = page.split_once("## Which file do I open?\n").unwrap_or_default();
+    let section = table.split("\n## ").next().unwrap_or_default();
+    let rows = section.lines().filter(|line| line.starts_with("| ")).skip(1);
+    rows.filter_map(|row| row.rsplit('`').nth(1)).collect()
+}
+
 fn resolve(page: &str, link: &str) -> String {
     let mut parts: Vec<&str> = page.split('/').collect();
     parts.pop();
@@ -61,4 +69,10 @@ fn a_link_that_leads_nowhere_is_found() {
     for bad in ["[c](b/d.md)", "`docs/b/d.md`"] {
         assert_eq!(check(&pages(bad)), ["docs/a.md: leads to `docs/b/d.md`, which is not there"]);
     }
+}
+
+#[test]
+fn answers_are_the_last_column() {
+    let page = "# A\n\n## Which file do I open?\n\n| question | file |\n|---|---|\n| What is `b`? | `a/b.rs` |\n\n## C\n\n| d | `e` |\n";
+    assert_eq!(answers(page), ["a/b.rs"]);
 }

@@ -68,6 +68,16 @@ fn no_file_has_unfinished_work_or_names_a_machine() {
 }
 
 #[test]
+fn ten_questions_are_answered_by_a_file() {
+    let sources = all();
+    let contributing = page(&sources, "CONTRIBUTING.md");
+    let answers = docs::answers(&contributing);
+    assert_eq!(answers.len(), 10);
+    let gone = answers.iter().filter(|path| !sources.iter().any(|source| source.path == **path));
+    expect_none(&gone.map(|path| format!("CONTRIBUTING.md: there is no file `{path}`")).collect::<Vec<_>>());
+}
+
+#[test]
 fn pages_name_files_that_exist_and_the_commands_that_are_run() {
     let sources = all();
     expect_none(&docs::check(&sources));

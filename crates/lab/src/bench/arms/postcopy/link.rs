@@ -65,7 +65,7 @@ impl Link {
     /// The next piece that is here by now. `sending` is shown each piece when the source begins with it.
     pub fn arrived(&mut self, now: u64, sending: &mut impl FnMut(usize)) -> Option<usize> {
         self.advance(now, sending);
-        self.arrivals.pop_front_if(|&mut (at, _)| at <= now).map(|(_, piece)| piece)
+        due(&mut self.arrivals, now)
     }
 
     /// Nanoseconds for which the wire was busy.
@@ -76,9 +76,8 @@ impl Link {
     /// What the source has done up to now.
     fn advance(&mut self, now: u64, sending: &mut impl FnMut(usize)) {
         while self.free_at <= now {
-            let ready = |&mut (at, _): &mut (u64, usize)| at <= self.free_at;
-            let piece = match self.asked.pop_front_if(ready) {
-                Some((_, piece)) => piece,
+            let piece = match due(&mut self.asked, self.free_at) {
+                Some(piece) => piece,
                 None => {
                     self.next += self.sent[self.next..].iter().take_while(|&&sent| sent).count();
                     if self.next == self.sent.len() {
@@ -96,6 +95,16 @@ impl Link {
             self.arrivals.push_back((self.free_at + self.wire.round_trip / 2, piece));
         }
     }
+}
+
+/// Takes the first piece of the queue if its time has come.
+fn due(queue: &mut VecDeque<(u64, usize)>, now: u64) -> Option<usize> {
+    let &(at, piece) = queue.front()?;
+    if at > now {
+        return None;
+    }
+    queue.pop_front();
+    Some(piece)
 }
 
 #[cfg(test)]

@@ -173,6 +173,18 @@ mod tests {
     }
 
     #[test]
+    fn a_bug_moves_with_its_function() {
+        let text = "fn f() -> bool {\n    a < b\n}\n";
+        let list = [mutant(8, Operator::Boundary, "a < b", "a <= b", 0)];
+        let file = |name: &str| (name.to_string(), text.to_string(), find(text).expect("Rust"));
+        let moved = Sources { files: vec![file("crates/quire/src/room/b.rs")] };
+        let chosen = locate(&moved, &list);
+        assert_eq!(chosen[0].0.file, "crates/quire/src/room/b.rs");
+        let twice = Sources { files: vec![file("crates/quire/src/b.rs"), file("crates/quire/src/c.rs")] };
+        assert!(locate(&twice, &list).is_empty(), "which of the two it was is not known");
+    }
+
+    #[test]
     fn the_copy_has_fewer_members() {
         let text = only_copied(
             "[workspace]\nmembers = [\"crates/quire\", \"crates/lab\"]\ndefault-members = [\"crates/lab\"]\nx = 1\n",

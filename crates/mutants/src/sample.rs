@@ -49,6 +49,12 @@ impl Mutant {
         (self.file.clone(), self.function.clone(), self.operator, texts.0, texts.1)
     }
 
+    /// The same in any file.
+    fn anywhere(&self) -> Likeness {
+        let (_, function, operator, original, mutated) = self.likeness();
+        (String::new(), function, operator, original, mutated)
+    }
+
     /// What a result belongs to, whatever its number is.
     pub(crate) fn key(&self) -> String {
         let (file, function, nth) = (&self.file, &self.function, self.nth);
@@ -111,17 +117,23 @@ impl List {
     }
 }
 
-/// Where the listed bugs stand now. Those whose text is gone, or stands in another listed bug by now, are left out.
+/// Where the listed bugs stand now: in their own file, or in the only file that has the same text in a function of the
+/// same name, if theirs was moved or split. Those whose text is gone, or stands in another listed bug by now, are left out.
 pub(crate) fn locate(sources: &Sources, list: &[Mutant]) -> Vec<(Mutant, Place)> {
-    let mut known: HashMap<(Likeness, usize), Place> = HashMap::new();
+    let mut at: HashMap<(Likeness, usize), Place> = HashMap::new();
+    let mut anywhere: HashMap<(Likeness, usize), Vec<(String, Place)>> = HashMap::new();
     for (mutant, place) in candidates(sources) {
-        known.insert((mutant.likeness(), mutant.nth), place);
+        let moved = anywhere.entry((mutant.anywhere(), mutant.nth)).or_default();
+        moved.push((mutant.file.clone(), place.clone()));
+        at.insert((mutant.likeness(), mutant.nth), place);
     }
-    let found = list.iter().map(|mutant| {
-        let place = known.get(&(mutant.likeness(), mutant.nth)).cloned();
-        (mutant.clone(), place)
+    let found = list.iter().filter_map(|mutant| {
+        if let Some(place) = at.get(&(mutant.likeness(), mutant.nth)) {
+            return Some((mutant.clone(), place.clone()));
+        }
+        let [(file, place)] = anywhere.get(&(mutant.anywhere(), mutant.nth))?.as_slice() else { return None };
+        Some((Mutant { file: file.clone(), ..mutant.clone() }, place.clone()))
     });
-    let found = found.filter_map(|(mutant, place)| place.map(|place| (mutant, place)));
     let mut taken = Taken::default();
     found.filter(|drawn| taken.take(drawn)).collect()
 }

@@ -35,6 +35,7 @@ pub mod stats;
 pub mod sync;
 pub mod tlb;
 pub mod vm;
+#[cfg(feature = "published")]
 pub mod vmemmap;
 
 /// The examples of the README are run as tests.

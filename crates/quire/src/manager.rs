@@ -6,8 +6,10 @@ use crate::arch::PagingMode;
 use crate::error::{
     AllocError, InitError, MemoryFailureError, MigrateError, MmError, SplitError, TooManyHandlers,
 };
+#[cfg(feature = "published")]
+use crate::hugetlb::DescriptorPolicy;
 use crate::hugetlb::{
-    DescriptorPolicy, HugeFailure, HugeFsError, HugeFsLimits, HugePools, HugeSize, PoolInfo, Resized, Stopped,
+    HugeFailure, HugeFsError, HugeFsLimits, HugePools, HugeSize, PoolInfo, Resized, Stopped,
 };
 use crate::limits::{FRAME_SIZE, MAX_NODES};
 use crate::page_alloc::{AllocatorConfig, Gfp, MemoryInfo, NodePolicy, NodeSet, PageAllocator, Violation};
@@ -33,9 +35,27 @@ pub struct Config {
     /// How `fork` gives the child its leaves.
     pub fork: ForkStrategy,
     /// How mapped memory is taken apart.
+    #[cfg(feature = "published")]
     pub zap: ZapStrategy,
     /// What the descriptors of pages in pools of huge pages cost.
+    #[cfg(feature = "published")]
     pub descriptors: DescriptorPolicy,
+}
+
+impl Config {
+    fn zap(&self) -> ZapStrategy {
+        #[cfg(feature = "published")]
+        return self.zap;
+        #[cfg(not(feature = "published"))]
+        ZapStrategy::Tables
+    }
+
+    fn pools<P: Platform>(&self, _pages: &PageAllocator<'_, P>) -> Result<HugePools, InitError> {
+        #[cfg(feature = "published")]
+        return HugePools::with_policy(_pages, self.descriptors);
+        #[cfg(not(feature = "published"))]
+        Ok(HugePools::new())
+    }
 }
 
 /// Manages the memory of one machine: frames, page cache, address spaces.
@@ -105,9 +125,9 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// [`InitError`].
     pub fn new(platform: &'p P, ranges: &[MemoryRange], config: &Config) -> Result<Self, InitError> {
         let pages = PageAllocator::new(platform, ranges, config.allocator)?;
-        let huge = HugePools::with_policy(&pages, config.descriptors)?;
+        let huge = config.pools(&pages)?;
         let memory = Memory::with_huge(pages, config.folios, config.fork, huge)?;
-        Ok(Self { memory, paging: config.paging, zap: config.zap })
+        Ok(Self { memory, paging: config.paging, zap: config.zap() })
     }
 
     /// An empty address space.
@@ -115,7 +135,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// # Errors
     /// [`MmError::NoMemory`].
     pub fn new_mm(&self) -> Result<Mm<'_, P>, MmError> {
-        Mm::new(&self.memory, self.paging, self.zap)
+        Mm::taken_apart_by(&self.memory, self.paging, self.zap)
     }
 
     /// A handle on a file of the machine's pager.

@@ -12,8 +12,7 @@
 //! block itself ([`crate::memmap`]). So a resize changes no mapping, needs no flush, and a pool can shrink when there is no
 //! free memory at all. In the words of Linux, `hugetlb_optimize_vmemmap` is always on and costs nothing.
 //!
-//! That is one of four policies, chosen at start-up ([`DescriptorPolicy`]); the others do what has been published, over a
-//! window of descriptors ([`crate::vmemmap`]), and are there to be compared.
+//! The feature `published` brings three other policies, over a window of descriptors (`vmemmap`), to be compared against.
 //!
 //! # Protocol
 //!
@@ -39,6 +38,7 @@ mod pool;
 mod resize;
 mod take;
 
+#[cfg(feature = "published")]
 pub use crate::vmemmap::DescriptorPolicy;
 pub use account::Account;
 pub use control::{ControlError, Outcome};
@@ -59,7 +59,8 @@ use crate::platform::Platform;
 use crate::rank::Rank;
 use crate::stats::Stat;
 use crate::sync::{SpinGuard, SpinLock};
-use crate::vmemmap::Window;
+#[cfg(feature = "published")]
+use descriptors::Descriptors;
 use fs::Fs;
 use group::Groups;
 use pool::Pool;
@@ -114,7 +115,8 @@ impl HugeSize {
 
 /// The pools of a machine, one for each size.
 pub struct HugePools {
-    window: Option<Window>,
+    #[cfg(feature = "published")]
+    descriptors: Descriptors,
     large: SpinLock<Pool>,
     gigantic: SpinLock<Pool>,
     groups: Groups,
@@ -132,11 +134,12 @@ impl Default for HugePools {
 }
 
 impl HugePools {
-    /// Empty pools whose pages have their descriptors in the block ([`DescriptorPolicy::InBlock`]).
+    /// Empty pools whose pages have their descriptors in the block.
     #[must_use]
     pub const fn new() -> Self {
         Self {
-            window: None,
+            #[cfg(feature = "published")]
+            descriptors: Descriptors::new(),
             large: SpinLock::new(Rank::HugePool, Pool::new()),
             gigantic: SpinLock::new(Rank::HugePool, Pool::new()),
             groups: Groups::new(),

@@ -256,7 +256,7 @@ impl HugePools {
                     if !pages.is_huge(frame, size.order()) || pages.node_of_frame(frame) != node {
                         return Err(PoolViolation::Page(size, frame));
                     }
-                    if self.window().is_some_and(|window| !window.describes(pages, frame, size.order())) {
+                    if !self.is_described(pages, size, frame) {
                         return Err(PoolViolation::Descriptors(size, frame));
                     }
                     found += 1;

@@ -4,15 +4,15 @@
 //! pool shrinks by its free pages that nobody was promised, and what is in use beyond that becomes surplus.
 #![forbid(unsafe_code)]
 
+use super::descriptors::Gathered;
 use super::failure::join;
 use super::pool::Pool;
-use super::{HugePools, HugeSize, PoolInfo};
+use super::{HugePools, HugeSize};
 use crate::addr::{Frame, FrameRange, Order};
 use crate::limits::HUGE_BATCH;
 use crate::page_alloc::{Gfp, NodePolicy, NodeSet, PageAllocator};
 use crate::platform::Platform;
 use crate::stats::Stat;
-use crate::vmemmap::PageChain;
 
 /// What came of a resize. Less than was asked for is an ordinary answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -154,11 +154,11 @@ impl HugePools {
         size: HugeSize,
         node: u8,
         count: usize,
-        gathered: &mut PageChain,
+        gathered: &mut Gathered,
     ) -> usize {
         let mut frames = [Frame(0); HUGE_BATCH];
         let got = take_from_node(pages, node, size.order(), &mut frames[..count]);
-        frames[..got].iter().for_each(|&frame| gathered.push(pages.memmap(), frame));
+        self.gather(pages, gathered, &frames[..got]);
         if got < count {
             self.lock(pages, size).claimed -= (count - got) as u64;
         }
@@ -243,16 +243,11 @@ impl HugePools {
         }
         drop(pool);
         if self.gathers() {
-            frames[..count].iter().for_each(|&frame| moving.gathered.push(pages.memmap(), frame));
+            self.gather(pages, &mut moving.gathered, &frames[..count]);
         } else {
             moving.kept += self.let_go(pages, size, &frames[..count]);
         }
         Step::More
-    }
-
-    /// Free surplus pages, which an earlier request may have left over for want of memory for their descriptors.
-    fn leftover(&self, info: PoolInfo) -> u64 {
-        if self.window().is_some() { info.surplus.min(info.free - info.reserved) } else { 0 }
     }
 }
 
@@ -260,7 +255,7 @@ impl HugePools {
 #[derive(Default)]
 struct Moving {
     /// Pages that are in no pool, to be added or given back together.
-    gathered: PageChain,
+    gathered: Gathered,
     /// Pages that could not be given back.
     kept: u64,
     /// Free surplus pages that were there at the beginning and were not tried yet.

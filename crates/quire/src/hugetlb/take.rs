@@ -70,7 +70,7 @@ impl HugePools {
             {
                 pool.promise(-i64::from(promised));
                 drop(pool);
-                self.window().inspect(|window| window.thaw(pages, frame));
+                self.thaw(pages, frame);
                 return Ok(frame);
             }
             drop(pool);
@@ -90,7 +90,7 @@ impl HugePools {
         promised: bool,
     ) {
         let node = pages.node_of_frame(frame);
-        self.window().inspect(|window| window.freeze(pages, frame));
+        self.freeze(pages, frame);
         let mut pool = self.lock(pages, size);
         if !promised && pool.node(node).surplus > 0 {
             pool.change_surplus(node, -1);

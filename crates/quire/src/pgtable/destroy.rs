@@ -3,7 +3,7 @@
 use super::{PageTables, Zap};
 use crate::page_alloc::PageAllocator;
 use crate::platform::TablePlatform;
-use crate::tlb::{MmContext, MmuGather, RssChange, Unmapped, ZapStrategy};
+use crate::tlb::{MmContext, MmuGather, RssChange, Unmapped};
 
 impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     /// Frees all tables of an address space and drops the counts of all leaves: the root is one detached subtree. No CPU
@@ -12,7 +12,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     pub fn destroy(allocator: &PageAllocator<'p, P>, context: MmContext) -> RssChange {
         debug_assert!(context.running().is_empty(), "a CPU still runs the address space");
         let mut gather = MmuGather::new(allocator, &context);
-        if context.zap() != ZapStrategy::Tables {
+        if !context.zap().is_by_table() {
             let all = context.mode().user_range();
             let unmapped = PageTables::new(allocator, &context).unmap(&Zap::tables(all, all), &mut gather);
             debug_assert_eq!(unmapped, Ok(()), "no leaf reaches out of the user half");

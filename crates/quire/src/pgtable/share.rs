@@ -42,7 +42,7 @@ use crate::limits::TABLE_ENTRIES;
 use crate::platform::TablePlatform;
 use crate::stats::Stat;
 use crate::tlb::words::Table;
-use crate::tlb::{FlushBatch, MmuGather, RssChange, Unmapped, ZapStrategy, resident, sharers};
+use crate::tlb::{FlushBatch, MmuGather, RssChange, Unmapped, resident, sharers};
 
 /// An entry that points to a shared table.
 struct Shared<'t> {
@@ -239,7 +239,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         let mut rest = zap.range;
         while let Some(shared) = self.next_shared(&mut rest) {
             let shared = Shared { part: shared.extent.intersect(doomed), ..shared };
-            let detached = zap.limits.covers(shared.extent) && self.context.zap() == ZapStrategy::Tables;
+            let detached = zap.limits.covers(shared.extent) && self.context.zap().is_by_table();
             if detached || !shared.maps(shared.part) || shared.maps_outside() {
                 continue;
             }

@@ -71,7 +71,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         } else {
             self.unshare(zap.range)?;
         }
-        if zap.detach && self.context.zap() != ZapStrategy::Tables {
+        if zap.detach && !self.context.zap().is_by_table() {
             // The published ways take out every leaf first. Tables go afterwards, when they are empty.
             self.unmap_pass(zap, Pass { leaves: true, tables: false }, gather);
             self.unmap_pass(zap, Pass { leaves: false, tables: true }, gather);
@@ -245,7 +245,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         indices: core::ops::Range<usize>,
         gather: &mut MmuGather<'_, '_, P>,
     ) -> (usize, u64, Stop) {
-        let strategy = self.context.zap();
+        let by_table = self.context.zap().is_by_table();
         let (mut at, mut taken, mut stop) = (indices.start, 0, Stop::Done);
         let mut open: Option<Open> = None;
         while at < indices.end {
@@ -256,10 +256,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
                     stop = Stop::Full;
                     break;
                 }
-                let leaf = match strategy {
-                    ZapStrategy::Tables => locked.take(at, seen),
-                    ZapStrategy::PerPage | ZapStrategy::Runs => locked.table().swap(at, Entry::EMPTY),
-                };
+                let leaf =
+                    if by_table { locked.take(at, seen) } else { locked.table().swap(at, Entry::EMPTY) };
                 taken += 1;
                 match &mut open {
                     Some(run) if run.goes_on_with(leaf) => run.count += 1,
@@ -286,10 +284,12 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
 
     /// How many leaves may go as one run that starts with this one.
     #[inline]
-    fn most_in_run(&self, leaf: Entry) -> u64 {
+    fn most_in_run(&self, _leaf: Entry) -> u64 {
         match self.context.zap() {
+            #[cfg(feature = "published")]
             ZapStrategy::PerPage => 1,
-            ZapStrategy::Runs => self.allocator.folio_rest(leaf.frame()),
+            #[cfg(feature = "published")]
+            ZapStrategy::Runs => self.allocator.folio_rest(_leaf.frame()),
             ZapStrategy::Tables => u64::MAX,
         }
     }

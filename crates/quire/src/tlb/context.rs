@@ -47,8 +47,13 @@ impl MmContext {
     }
 
     /// The same, taken apart in this way.
+    #[cfg(feature = "published")]
     #[must_use]
     pub fn with_zap(self, zap: ZapStrategy) -> Self {
+        self.taken_apart_by(zap)
+    }
+
+    pub(crate) fn taken_apart_by(self, zap: ZapStrategy) -> Self {
         Self { zap, ..self }
     }
 
@@ -66,7 +71,7 @@ impl MmContext {
 
     /// How what it maps is taken apart.
     #[inline]
-    pub fn zap(&self) -> ZapStrategy {
+    pub(crate) fn zap(&self) -> ZapStrategy {
         self.zap
     }
 

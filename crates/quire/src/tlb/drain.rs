@@ -10,7 +10,7 @@ use super::release::Release;
 use super::scatter::{SHORT, Scattered, is_scattered};
 use super::unmapped::Leaves;
 use super::words::Table;
-use super::{MmContext, RssChange, ZapStrategy};
+use super::{MmContext, RssChange};
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr};
 use crate::arch::{Entry, EntryFlags, Level, expect_changes};
 use crate::limits::{BLOCK_FRAMES, TABLE_ENTRIES};
@@ -48,7 +48,7 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
     #[inline]
     pub(super) fn leaves(&mut self, leaves: Leaves) {
         self.release.leaves(&leaves);
-        if self.context.zap() != ZapStrategy::Tables {
+        if !self.context.zap().is_by_table() {
             // A hold of the block's lock for each span, as the published ways have a reverse-map call for each.
             self.release.unlock();
         }

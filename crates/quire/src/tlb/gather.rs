@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 use super::drain::Drain;
 use super::unmapped::{Kind, Leaves};
 use super::words::words;
-use super::{FlushBatch, MmContext, RssChange, Unmapped, ZapStrategy};
+use super::{FlushBatch, MmContext, RssChange, Unmapped};
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, Level};
 use crate::limits::{GATHER_PAGES, GATHER_SPANS, GATHER_TABLES, TABLE_ENTRIES};
@@ -242,7 +242,7 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
     }
 
     fn push(&mut self, span: Span) {
-        if self.context.zap() == ZapStrategy::Tables
+        if self.context.zap().is_by_table()
             && let Some(last) = self.span_count.checked_sub(1)
             && let Some(merged) = self.span(last).merged(span)
         {

@@ -32,7 +32,10 @@ pub use context::MmContext;
 pub use gather::MmuGather;
 pub use rss::RssChange;
 pub(crate) use shared::resident;
+#[cfg(feature = "published")]
 pub use strategy::ZapStrategy;
+#[cfg(not(feature = "published"))]
+pub(crate) use strategy::ZapStrategy;
 pub use unmapped::Unmapped;
 
 #[cfg(test)]

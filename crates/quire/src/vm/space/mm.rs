@@ -102,7 +102,16 @@ impl<'m, P: Platform> Mm<'m, P> {
     ///
     /// # Errors
     /// [`MmError::NoMemory`].
-    pub fn new(memory: &'m Memory<'m, P>, mode: PagingMode, zap: ZapStrategy) -> Result<Self, MmError> {
+    pub fn new(memory: &'m Memory<'m, P>, mode: PagingMode) -> Result<Self, MmError> {
+        Self::taken_apart_by(memory, mode, ZapStrategy::default())
+    }
+
+    /// As [`Self::new`], taken apart in this way.
+    pub(crate) fn taken_apart_by(
+        memory: &'m Memory<'m, P>,
+        mode: PagingMode,
+        zap: ZapStrategy,
+    ) -> Result<Self, MmError> {
         let made = Self::unknown(memory, mode, zap, None)?;
         made.join_family();
         Ok(made)
@@ -134,7 +143,7 @@ impl<'m, P: Platform> Mm<'m, P> {
             Ok(MmBody {
                 mapper: Mapper::new(number),
                 space: RwLock::new(Rank::AddressSpace, space),
-                context: ManuallyDrop::new(context.with_zap(zap)),
+                context: ManuallyDrop::new(context.taken_apart_by(zap)),
                 rss: RssCells::default(),
                 family: family.unwrap_or(number),
                 member: MemberCell::new(),

@@ -1,15 +1,29 @@
-//! What a pool's pages cost when they join and leave it, by the machine's [`DescriptorPolicy`].
+//! Descriptors by the machine's [`DescriptorPolicy`]: in the block, or in a window of descriptors.
 #![forbid(unsafe_code)]
 
-use super::failure::join;
-use super::resize::give_back;
-use super::{DescriptorPolicy, HugePools, HugeSize};
 use crate::addr::Frame;
 use crate::error::{AllocError, InitError};
+use crate::hugetlb::failure::join;
+use crate::hugetlb::resize::give_back;
+use crate::hugetlb::{DescriptorPolicy, HugePools, HugeSize, PoolInfo};
 use crate::limits::HUGE_BATCH;
 use crate::page_alloc::PageAllocator;
 use crate::platform::Platform;
 use crate::vmemmap::{PageChain, Window};
+
+/// What the pools keep for the descriptors of their pages.
+pub(in crate::hugetlb) struct Descriptors {
+    window: Option<Window>,
+}
+
+impl Descriptors {
+    pub(in crate::hugetlb) const fn new() -> Self {
+        Self { window: None }
+    }
+}
+
+/// Pages that are gathered before anything is done to them.
+pub(in crate::hugetlb) type Gathered = PageChain;
 
 impl HugePools {
     /// Empty pools under a policy. All but `InBlock` map a window of descriptors for all memory, which takes 1/64 of it.
@@ -21,55 +35,64 @@ impl HugePools {
         policy: DescriptorPolicy,
     ) -> Result<Self, InitError> {
         let window = Window::new(pages, policy).map_err(|_| InitError::TooSmall)?;
-        Ok(Self { window, ..Self::new() })
+        Ok(Self { descriptors: Descriptors { window }, ..Self::new() })
     }
 
     /// The policy.
     pub fn policy(&self) -> DescriptorPolicy {
-        self.window.as_ref().map_or(DescriptorPolicy::InBlock, Window::policy)
+        self.descriptors.window.as_ref().map_or(DescriptorPolicy::InBlock, Window::policy)
     }
 
     /// The window of descriptors, if there is one.
     pub fn window(&self) -> Option<&Window> {
-        self.window.as_ref()
+        self.descriptors.window.as_ref()
     }
 
     /// Whether descriptors of pages that join a pool are saved (`vm.hugetlb_optimize_vmemmap`).
     pub fn is_saving(&self) -> bool {
-        self.window.as_ref().is_none_or(Window::is_saving)
+        self.descriptors.window.as_ref().is_none_or(Window::is_saving)
     }
 
     /// Chooses whether descriptors of pages that join a pool from now on are saved; those that are in one stay as they are.
     /// Whether the policy leaves the choice: `PerPage` and `Batched` do.
     pub fn set_saving(&self, saving: bool) -> bool {
-        self.window.as_ref().is_some_and(|window| window.set_saving(saving))
+        self.descriptors.window.as_ref().is_some_and(|window| window.set_saving(saving))
     }
 
     /// Whether the pages of a request are gathered before anything is done to them.
-    pub(super) fn gathers(&self) -> bool {
-        self.window.as_ref().is_some_and(Window::wants_all)
+    pub(in crate::hugetlb) fn gathers(&self) -> bool {
+        self.descriptors.window.as_ref().is_some_and(Window::wants_all)
+    }
+
+    pub(in crate::hugetlb) fn gather<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        gathered: &mut Gathered,
+        frames: &[Frame],
+    ) {
+        frames.iter().for_each(|&frame| gathered.push(pages.memmap(), frame));
     }
 
     /// Pages are about to join a pool, a batch at most or 512, whose descriptors say so from now on.
-    pub(super) fn describe<P: Platform>(
+    pub(in crate::hugetlb) fn describe<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         size: HugeSize,
         frames: impl Iterator<Item = Frame>,
     ) {
-        if let Some(window) = &self.window {
+        if let Some(window) = &self.descriptors.window {
             window.join(pages, &PageChain::of(pages.memmap(), frames), size.order());
         }
     }
 
     /// Adds pages that the caller has claimed, and gathered, to their pool, free.
-    pub(super) fn join_gathered<P: Platform>(
+    pub(in crate::hugetlb) fn join_gathered<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         size: HugeSize,
         mut chain: PageChain,
     ) {
-        if let Some(window) = &self.window {
+        if let Some(window) = &self.descriptors.window {
             window.join(pages, &chain, size.order());
         }
         while !chain.is_empty() {
@@ -87,13 +110,13 @@ impl HugePools {
 
     /// Gives pages that have left their pool, a batch at most, back to the page allocator. Those for whose descriptors there is
     /// no memory go back to the pool as surplus pages; how many.
-    pub(super) fn let_go<P: Platform>(
+    pub(in crate::hugetlb) fn let_go<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         size: HugeSize,
         frames: &[Frame],
     ) -> u64 {
-        match &self.window {
+        match &self.descriptors.window {
             None => {
                 give_back(pages, size.order(), frames);
                 0
@@ -105,13 +128,13 @@ impl HugePools {
     /// The same for any number of pages under a policy with a window: restores as many as it can, frees these, which gives
     /// memory for the next ones, and goes on. When not even one can be restored first, each is tried by itself, the first
     /// that can be is freed, and those before it are surplus.
-    pub(super) fn let_go_all<P: Platform>(
+    pub(in crate::hugetlb) fn let_go_all<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         size: HugeSize,
         mut chain: PageChain,
     ) -> u64 {
-        let Some(window) = &self.window else { return 0 };
+        let Some(window) = &self.descriptors.window else { return 0 };
         let mut kept = 0;
         while !chain.is_empty() {
             let mut whole = PageChain::new();
@@ -131,6 +154,31 @@ impl HugePools {
         kept
     }
 
+    /// A page is about to be handed out: walkers may see it in use.
+    pub(in crate::hugetlb) fn thaw<P: Platform>(&self, pages: &PageAllocator<'_, P>, frame: Frame) {
+        self.window().inspect(|window| window.thaw(pages, frame));
+    }
+
+    /// A page came back: walkers see that it has no references.
+    pub(in crate::hugetlb) fn freeze<P: Platform>(&self, pages: &PageAllocator<'_, P>, frame: Frame) {
+        self.window().inspect(|window| window.freeze(pages, frame));
+    }
+
+    /// Whether the descriptors of a free page say that it is one.
+    pub(in crate::hugetlb) fn is_described<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        size: HugeSize,
+        frame: Frame,
+    ) -> bool {
+        self.window().is_none_or(|window| window.describes(pages, frame, size.order()))
+    }
+
+    /// Free surplus pages, which an earlier request may have left over for want of memory for their descriptors.
+    pub(in crate::hugetlb) fn leftover(&self, info: PoolInfo) -> u64 {
+        if self.window().is_some() { info.surplus.min(info.free - info.reserved) } else { 0 }
+    }
+
     fn keep_as_surplus<P: Platform>(&self, pages: &PageAllocator<'_, P>, size: HugeSize, frame: Frame) {
         let node = pages.node_of_frame(frame);
         let mut pool = self.lock(pages, size);
@@ -143,13 +191,13 @@ impl HugePools {
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`]: all pages are described still, though some may be optimised no longer.
-    pub(super) fn undescribe<P: Platform>(
+    pub(in crate::hugetlb) fn undescribe<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         size: HugeSize,
         frames: impl Iterator<Item = Frame>,
     ) -> Result<(), AllocError> {
-        let Some(window) = &self.window else { return Ok(()) };
+        let Some(window) = &self.descriptors.window else { return Ok(()) };
         let (mut chain, mut whole) = (PageChain::of(pages.memmap(), frames), PageChain::new());
         let restored = window.restore_all(pages, &mut chain, &mut whole, size.order());
         if restored.is_ok() {

@@ -1,0 +1,114 @@
+//! Descriptors in the block: a page that joins or leaves a pool has none.
+#![forbid(unsafe_code)]
+
+use crate::addr::Frame;
+use crate::error::AllocError;
+use crate::hugetlb::resize::give_back;
+use crate::hugetlb::{HugePools, HugeSize, PoolInfo};
+use crate::page_alloc::PageAllocator;
+use crate::platform::Platform;
+
+/// Pages that are gathered before anything is done to them: none ever.
+#[derive(Default)]
+pub(in crate::hugetlb) struct Gathered;
+
+impl Gathered {
+    pub(in crate::hugetlb) fn is_empty(&self) -> bool {
+        true
+    }
+}
+
+impl HugePools {
+    /// Whether descriptors of pages that join a pool are saved (`vm.hugetlb_optimize_vmemmap`): always.
+    pub fn is_saving(&self) -> bool {
+        true
+    }
+
+    /// Chooses whether descriptors of pages that join a pool are saved. Returns whether there is a choice: there is none.
+    pub fn set_saving(&self, _saving: bool) -> bool {
+        false
+    }
+
+    /// Whether the pages of a request are gathered before anything is done to them.
+    pub(in crate::hugetlb) fn gathers(&self) -> bool {
+        false
+    }
+
+    pub(in crate::hugetlb) fn gather<P: Platform>(
+        &self,
+        _pages: &PageAllocator<'_, P>,
+        _gathered: &mut Gathered,
+        _frames: &[Frame],
+    ) {
+        debug_assert!(!self.gathers());
+    }
+
+    pub(in crate::hugetlb) fn join_gathered<P: Platform>(
+        &self,
+        _pages: &PageAllocator<'_, P>,
+        _size: HugeSize,
+        _gathered: Gathered,
+    ) {
+    }
+
+    /// Gives what was gathered back to the page allocator; how many pages could not be given back.
+    pub(in crate::hugetlb) fn let_go_all<P: Platform>(
+        &self,
+        _pages: &PageAllocator<'_, P>,
+        _size: HugeSize,
+        _gathered: Gathered,
+    ) -> u64 {
+        0
+    }
+
+    /// Gives pages that have left their pool, a batch at most, back to the page allocator; how many could not be given back.
+    pub(in crate::hugetlb) fn let_go<P: Platform>(
+        &self,
+        pages: &PageAllocator<'_, P>,
+        size: HugeSize,
+        frames: &[Frame],
+    ) -> u64 {
+        give_back(pages, size.order(), frames);
+        0
+    }
+
+    /// Pages are about to join a pool.
+    pub(in crate::hugetlb) fn describe<P: Platform>(
+        &self,
+        _pages: &PageAllocator<'_, P>,
+        _size: HugeSize,
+        _frames: impl Iterator<Item = Frame>,
+    ) {
+    }
+
+    /// Pages are about to become pages of the other size. Never fails.
+    pub(in crate::hugetlb) fn undescribe<P: Platform>(
+        &self,
+        _pages: &PageAllocator<'_, P>,
+        _size: HugeSize,
+        _frames: impl Iterator<Item = Frame>,
+    ) -> Result<(), AllocError> {
+        Ok(())
+    }
+
+    /// A page is about to be handed out.
+    pub(in crate::hugetlb) fn thaw<P: Platform>(&self, _pages: &PageAllocator<'_, P>, _frame: Frame) {}
+
+    /// A page came back.
+    pub(in crate::hugetlb) fn freeze<P: Platform>(&self, _pages: &PageAllocator<'_, P>, _frame: Frame) {}
+
+    /// Whether the descriptors of a free page say that it is one.
+    pub(in crate::hugetlb) fn is_described<P: Platform>(
+        &self,
+        _pages: &PageAllocator<'_, P>,
+        _size: HugeSize,
+        _frame: Frame,
+    ) -> bool {
+        true
+    }
+
+    /// Free surplus pages that an earlier request left over for want of memory for their descriptors.
+    pub(in crate::hugetlb) fn leftover(&self, _info: PoolInfo) -> u64 {
+        0
+    }
+}

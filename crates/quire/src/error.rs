@@ -49,6 +49,8 @@ pub enum FreeError {
     WrongOrder,
     /// The frame holds metadata, or page tables map it still.
     InUse,
+    /// The folio belongs to another allocator. Found in debug builds.
+    Foreign,
 }
 
 /// Why a folio in use was not split.
@@ -290,6 +292,7 @@ say! {
         DoubleFree => "frame is free already",
         WrongOrder => "frame does not start a folio of this order",
         InUse => "frame is mapped or holds metadata",
+        Foreign => "folio of another allocator",
     }
     MapError {
         OutOfMemory => "out of memory for page tables",

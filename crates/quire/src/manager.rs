@@ -12,7 +12,7 @@ use crate::hugetlb::{
     HugeFailure, HugeFsError, HugeFsLimits, HugePools, HugeSize, PoolInfo, Resized, Stopped,
 };
 use crate::limits::{FRAME_SIZE, MAX_NODES};
-use crate::page_alloc::{AllocatorConfig, Gfp, MemoryInfo, NodePolicy, NodeSet, PageAllocator, Violation};
+use crate::page_alloc::{AllocatorConfig, FrameRun, Gfp, MemoryInfo, NodePolicy, NodeSet, PageAllocator, Violation};
 use crate::platform::{FileId, Platform};
 use crate::stats::Stat;
 use crate::tlb::ZapStrategy;
@@ -355,7 +355,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     ///
     /// # Errors
     /// As [`PageAllocator::alloc_contig_moving`].
-    pub fn alloc_contig(&self, gfp: Gfp, blocks: u32, align_blocks: u32) -> Result<Frame, AllocError> {
+    pub fn alloc_contig(&self, gfp: Gfp, blocks: u32, align_blocks: u32) -> Result<FrameRun, AllocError> {
         let move_out = |range| {
             self.memory.move_out(range);
         };
@@ -382,7 +382,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
             self.memory.move_out(range);
         };
         let found = self.pages().alloc_moving(gfp, size.order(), move_out);
-        found.inspect(|&frame| self.huge_pools().adopt(self.pages(), size, frame)).is_ok()
+        found.map(|folio| self.huge_pools().adopt(self.pages(), size, folio)).is_ok()
     }
 
     /// Checks everything that can be checked while nothing is under way. Address spaces are checked by

@@ -204,7 +204,10 @@ fn cheapest(costs: impl Iterator<Item = (usize, u64)> + Clone, before: Option<us
 ///
 /// # Errors
 /// [`KernelError::Missing`].
-pub fn measure_clear<P: FramePlatform>(
+///
+/// # Safety
+/// The caller owns the frames of `scratch` (invariant 1), which lie in one range of memory.
+pub unsafe fn measure_clear<P: FramePlatform>(
     platform: &P,
     clearer: &Clearer,
     kernel: ClearKernel,
@@ -213,14 +216,19 @@ pub fn measure_clear<P: FramePlatform>(
     budget_ns: u64,
 ) -> Result<Cost, KernelError> {
     kernel.on(clearer.features())?;
-    Ok(measure(platform, class, scratch, budget_ns, |frames| clearer.clear_all_by(platform, frames, kernel)))
+    // SAFETY: invariant 1, by this function's contract: the frames are a part of `scratch`.
+    let clear = |frames| unsafe { clearer.clear_all_by(platform, frames, kernel) };
+    Ok(measure(platform, class, scratch, budget_ns, clear))
 }
 
 /// The same for copies, from one half of `scratch` to the other.
 ///
 /// # Errors
 /// [`KernelError::Missing`].
-pub fn measure_copy<P: FramePlatform>(
+///
+/// # Safety
+/// As for [`measure_clear`].
+pub unsafe fn measure_copy<P: FramePlatform>(
     platform: &P,
     clearer: &Clearer,
     kernel: CopyKernel,
@@ -232,7 +240,8 @@ pub fn measure_copy<P: FramePlatform>(
     let half = FrameRange::new(scratch.start, scratch.count / 2);
     let source = |frames: FrameRange| FrameRange::new(frames.start.add(half.count), frames.count);
     Ok(measure(platform, class, half, budget_ns, |frames| {
-        clearer.copy_all_by(platform, source(frames), frames.start, kernel);
+        // SAFETY: invariant 1, by this function's contract: the frames are a part of the first half of `scratch`.
+        unsafe { clearer.copy_all_by(platform, source(frames), frames.start, kernel) };
     }))
 }
 

@@ -1,5 +1,4 @@
-//! The verb: copies frames.
-#![forbid(unsafe_code)]
+//! Copies frames.
 
 use super::{Busy, Clearer};
 use crate::addr::{Frame, FrameRange};
@@ -18,10 +17,14 @@ pub struct Copier<'a, P: FramePlatform> {
 
 impl<P: FramePlatform> Copier<'_, P> {
     /// Copies frames that are [`CLEAR_STRETCH_BYTES`] at most onto as many others from `to` on. They do not overlap.
+    ///
+    /// # Safety
+    /// The caller owns the frames that are written to (invariant 1). Both runs lie in one range of memory each.
     #[inline]
-    pub fn copy(&self, from: FrameRange, to: Frame) {
+    pub unsafe fn copy(&self, from: FrameRange, to: Frame) {
         debug_assert!(from.count * FRAME_SIZE <= CLEAR_STRETCH_BYTES, "longer ones need reschedule points");
-        self.clearer.copy_by(self.platform, from, to, self.kernel);
+        // SAFETY: invariant 1, by this function's contract.
+        unsafe { self.clearer.copy_by(self.platform, from, to, self.kernel) };
     }
 }
 
@@ -38,12 +41,17 @@ impl Clearer {
     }
 
     /// Copies frames that are [`CLEAR_STRETCH_BYTES`] at most onto as many others from `to` on. They do not overlap.
+    ///
+    /// # Safety
+    /// The caller owns the frames that are written to (invariant 1). Both runs lie in one range of memory each.
     #[inline]
-    pub fn copy<P: FramePlatform>(&self, platform: &P, from: FrameRange, to: Frame, hint: TouchHint) {
+    pub unsafe fn copy<P: FramePlatform>(&self, platform: &P, from: FrameRange, to: Frame, hint: TouchHint) {
         let bytes = from.count * FRAME_SIZE;
         debug_assert!(bytes <= CLEAR_STRETCH_BYTES, "longer ones need reschedule points: copy_extent");
         let busy = self.busy(bytes);
-        self.copy_by(platform, from, to, self.copy.get(hint, busy.cpus(), bytes));
+        let kernel = self.copy.get(hint, busy.cpus(), bytes);
+        // SAFETY: invariant 1, by this function's contract.
+        unsafe { self.copy_by(platform, from, to, kernel) };
     }
 
     /// Copies a run of any length, with a reschedule point after each stretch, where `cancel` is asked.
@@ -52,7 +60,10 @@ impl Clearer {
     ///
     /// # Errors
     /// [`Cancelled`]; some frames are copied then.
-    pub fn copy_extent<P: FramePlatform>(
+    ///
+    /// # Safety
+    /// As for [`Self::copy`].
+    pub unsafe fn copy_extent<P: FramePlatform>(
         &self,
         platform: &P,
         from: FrameRange,
@@ -64,12 +75,17 @@ impl Clearer {
         let busy = self.busy(bytes);
         self.stretches(platform, cancel).over(from, |frames| {
             let kernel = self.copy.get(hint, busy.cpus(), bytes);
-            self.copy_by(platform, frames, to.add(frames.start.0 - from.start.0), kernel);
+            let to = to.add(frames.start.0 - from.start.0);
+            // SAFETY: invariant 1, by this function's contract: the frames are a part of the run.
+            unsafe { self.copy_by(platform, frames, to, kernel) };
         })
     }
 
     /// Copies in stretches by one kernel, whatever the table says: for measurements.
-    pub(super) fn copy_all_by<P: FramePlatform>(
+    ///
+    /// # Safety
+    /// As for [`Self::copy`].
+    pub(super) unsafe fn copy_all_by<P: FramePlatform>(
         &self,
         platform: &P,
         from: FrameRange,
@@ -78,22 +94,30 @@ impl Clearer {
     ) {
         let mut stretches = self.stretches(platform, || false);
         let done = stretches.over(from, |frames| {
-            self.copy_by(platform, frames, to.add(frames.start.0 - from.start.0), kernel);
+            let to = to.add(frames.start.0 - from.start.0);
+            // SAFETY: invariant 1, by this function's contract: the frames are a part of the run.
+            unsafe { self.copy_by(platform, frames, to, kernel) };
         });
         debug_assert_eq!(done, Ok(()), "nobody cancels it");
     }
 
     /// One stretch by one kernel, or by one of its kind without vectors where these cannot be had.
+    ///
+    /// # Safety
+    /// As for [`Self::copy`].
     #[inline]
-    fn copy_by<P: FramePlatform>(&self, platform: &P, from: FrameRange, to: Frame, kernel: CopyKernel) {
+    unsafe fn copy_by<P: FramePlatform>(&self, platform: &P, from: FrameRange, to: Frame, kernel: CopyKernel) {
         if !kernel.uses_vectors() {
-            platform.copy(from, to, self.ready_copy(kernel));
+            // SAFETY: invariant 1, by this function's contract; the kernel uses no vector registers.
+            unsafe { platform.copy(from, to, self.ready_copy(kernel)) };
         } else if platform.vectors_begin() {
-            platform.copy(from, to, self.ready_copy(kernel));
+            // SAFETY: invariant 1, by this function's contract; vector registers may be used until `vectors_end`.
+            unsafe { platform.copy(from, to, self.ready_copy(kernel)) };
             platform.vectors_end();
         } else {
             let plain = if kernel.is_streaming() { CopyKernel::Movnti } else { CopyKernel::String };
-            platform.copy(from, to, self.ready_copy(plain));
+            // SAFETY: invariant 1, by this function's contract; the kernel uses no vector registers.
+            unsafe { platform.copy(from, to, self.ready_copy(plain)) };
         }
     }
 

@@ -1,5 +1,4 @@
-//! The verb: clears an extent.
-#![forbid(unsafe_code)]
+//! Clears an extent.
 
 use super::Clearer;
 use crate::addr::{Frame, FrameRange};
@@ -78,12 +77,16 @@ impl Extent {
 
 impl Clearer {
     /// Clears frames that are [`CLEAR_STRETCH_BYTES`] at most, so that no reschedule point is needed.
+    ///
+    /// # Safety
+    /// The caller owns the frames (invariant 1), which lie in one range of memory.
     #[inline]
-    pub fn clear<P: FramePlatform>(&self, platform: &P, frames: FrameRange, hint: TouchHint) {
+    pub unsafe fn clear<P: FramePlatform>(&self, platform: &P, frames: FrameRange, hint: TouchHint) {
         debug_assert!(frames.count <= STRETCH_FRAMES, "longer ones need reschedule points: clear_extent");
         let busy = self.busy(frames.count * FRAME_SIZE);
         let kernel = self.clear.get(hint, busy.cpus(), frames.count * FRAME_SIZE);
-        self.clear_by(platform, frames, kernel);
+        // SAFETY: invariant 1, by this function's contract.
+        unsafe { self.clear_by(platform, frames, kernel) };
         if kernel.is_streaming() {
             store_fence();
         }
@@ -96,8 +99,11 @@ impl Clearer {
     /// Precondition: as for [`FramePlatform::reschedule_point`], when there is more than a stretch.
     ///
     /// # Errors
-    /// [`Cancelled`]; some frames are cleared then, and nobody knows which.
-    pub fn clear_extent<P: FramePlatform>(
+    /// [`Cancelled`]; some frames are cleared then, and it is not known which.
+    ///
+    /// # Safety
+    /// As for [`Self::clear`].
+    pub unsafe fn clear_extent<P: FramePlatform>(
         &self,
         platform: &P,
         extent: &Extent,
@@ -113,22 +119,28 @@ impl Clearer {
         let near_kernel = self.clear.get(TouchHint::Soon, 1, CLEAR_NEAR_BYTES);
         let mut stretches = self.stretches(platform, cancel);
         for part in [before, after] {
-            stretches.over(part, |frames| self.clear_by(platform, frames, kernel()))?;
+            // SAFETY: invariant 1, by this function's contract: the frames are a part of the extent.
+            stretches.over(part, |frames| unsafe { self.clear_by(platform, frames, kernel()) })?;
         }
-        stretches.over(near, |frames| self.clear_by(platform, frames, near_kernel))?;
+        // SAFETY: invariant 1, by this function's contract: the neighbourhood is a part of the extent.
+        stretches.over(near, |frames| unsafe { self.clear_by(platform, frames, near_kernel) })?;
         store_fence();
         Ok(())
     }
 
     /// Clears an extent in stretches by one kernel, whatever the table says: for measurements.
-    pub(super) fn clear_all_by<P: FramePlatform>(
+    ///
+    /// # Safety
+    /// As for [`Self::clear`].
+    pub(super) unsafe fn clear_all_by<P: FramePlatform>(
         &self,
         platform: &P,
         frames: FrameRange,
         kernel: ClearKernel,
     ) {
         let mut stretches = self.stretches(platform, || false);
-        let done = stretches.over(frames, |frames| self.clear_by(platform, frames, kernel));
+        // SAFETY: invariant 1, by this function's contract: the frames are a part of the extent.
+        let done = stretches.over(frames, |frames| unsafe { self.clear_by(platform, frames, kernel) });
         debug_assert_eq!(done, Ok(()), "nobody cancels it");
         store_fence();
     }
@@ -140,12 +152,17 @@ impl Clearer {
 
     /// One stretch by one kernel, or by one of its kind without vectors where these cannot be had. The caller makes the store
     /// fence: each one waits until all has arrived, so that the pieces of an extent share it.
+    ///
+    /// # Safety
+    /// As for [`Self::clear`].
     #[inline]
-    fn clear_by<P: FramePlatform>(&self, platform: &P, frames: FrameRange, kernel: ClearKernel) {
+    unsafe fn clear_by<P: FramePlatform>(&self, platform: &P, frames: FrameRange, kernel: ClearKernel) {
         if !kernel.uses_vectors() {
-            platform.clear(frames, self.ready(kernel));
+            // SAFETY: invariant 1, by this function's contract; the kernel uses no vector registers.
+            unsafe { platform.clear(frames, self.ready(kernel)) };
         } else if platform.vectors_begin() {
-            platform.clear(frames, self.ready(kernel));
+            // SAFETY: invariant 1, by this function's contract; vector registers may be used until `vectors_end`.
+            unsafe { platform.clear(frames, self.ready(kernel)) };
             platform.vectors_end();
         } else {
             let plain = if kernel.is_streaming() {
@@ -153,7 +170,8 @@ impl Clearer {
             } else {
                 ClearKernel::String
             };
-            platform.clear(frames, self.ready(plain));
+            // SAFETY: invariant 1, by this function's contract; the kernel uses no vector registers.
+            unsafe { platform.clear(frames, self.ready(plain)) };
         }
     }
 

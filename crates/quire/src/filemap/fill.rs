@@ -7,7 +7,7 @@ use super::radix::INDEX_END;
 use crate::addr::{Frame, FrameRange, Order};
 use crate::error::FaultError;
 use crate::limits::FRAME_SIZE;
-use crate::page_alloc::{Gfp, PageAllocator};
+use crate::page_alloc::{Folio, Gfp, PageAllocator};
 use crate::platform::{Pager, PagerError, Platform};
 
 /// A page that is in the cache and not busy.
@@ -60,21 +60,23 @@ impl FileTable {
         index: u64,
     ) -> Result<Option<Frame>, FaultError> {
         check_size(pages.platform(), node, index)?;
-        let frame = match node.kind() {
+        let folio = match node.kind() {
             FileKind::Paged(_) => pages.alloc(Gfp::USER, Order::FRAME)?,
             FileKind::Nameless { .. } | FileKind::Huge { .. } => pages.alloc_zero_page(Gfp::USER)?,
         };
-        match self.publish(pages, node, index, frame) {
+        match self.publish(pages, node, index, folio.frame()) {
             Ok(true) => {}
             Ok(false) => {
-                give_up(pages, frame);
+                give_up(pages, folio);
                 return Ok(None);
             }
             Err(error) => {
-                give_up(pages, frame);
+                give_up(pages, folio);
                 return Err(error);
             }
         }
+        // The page cache owns it from now on.
+        let frame = folio.into_raw();
         let read = read_page(pages, node.kind(), index, frame);
         let mut cached = node.pages.lock(pages.platform());
         if read.is_ok() {
@@ -84,7 +86,8 @@ impl FileTable {
         cached.remove(index, |memory| self.free_radix(pages, memory));
         drop(cached);
         self.count_cached(node.kind(), -1);
-        pages.release(FrameRange::folio(frame, Order::FRAME));
+        // SAFETY: invariant 1: the page cache held the frame, and names it no more.
+        unsafe { pages.release(FrameRange::folio(frame, Order::FRAME)) };
         read.map(|()| None)
     }
 
@@ -106,8 +109,8 @@ impl FileTable {
     }
 }
 
-fn give_up<P: Platform>(pages: &PageAllocator<'_, P>, frame: Frame) {
-    let freed = pages.free(frame, Order::FRAME);
+fn give_up<P: Platform>(pages: &PageAllocator<'_, P>, folio: Folio) {
+    let freed = pages.free(folio);
     debug_assert_eq!(freed, Ok(()), "a frame that was just handed out");
 }
 

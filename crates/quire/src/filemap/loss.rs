@@ -1,5 +1,4 @@
 //! Pages whose memory went bad.
-#![forbid(unsafe_code)]
 
 use super::FileTable;
 use super::file::{FileClosed, FileKind};
@@ -84,7 +83,7 @@ impl FileTable {
         if found.is_err() {
             file.node().pages.lock(pages.platform()).set_busy(index, false);
         }
-        let frame = found?;
+        let frame = found?.into_raw();
         pages.hold_for_file(FrameRange::folio(frame, Order::FRAME));
         Ok(LostPage::All(frame))
     }
@@ -99,7 +98,8 @@ impl FileTable {
     ) {
         file.node().pages.lock(pages.platform()).set_busy(index, false);
         if let LostPage::All(frame) = loss {
-            pages.release(FrameRange::folio(frame, Order::FRAME));
+            // SAFETY: invariant 1: `prepare_loss` held the frame, and nothing else names it.
+            unsafe { pages.release(FrameRange::folio(frame, Order::FRAME)) };
         }
     }
 

@@ -1,5 +1,4 @@
 //! Puts pages into the cache that somebody else has filled.
-#![forbid(unsafe_code)]
 
 use super::FileTable;
 use super::collapse::NotMoved;
@@ -63,7 +62,8 @@ impl FileTable {
         }
         let entered = self.enter(pages, node, &mut cached, (index, CachedPage::filled(frame, None)));
         if entered.is_err() {
-            pages.release(FrameRange::folio(frame, Order::FRAME));
+            // SAFETY: invariant 1: the frame was held when it left its room, and has not entered the page cache.
+            unsafe { pages.release(FrameRange::folio(frame, Order::FRAME)) };
         }
         entered.map_err(|_| NotMoved::OutOfMemory)
     }

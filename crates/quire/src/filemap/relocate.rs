@@ -2,7 +2,6 @@
 //!
 //! The caller has the file closed, makes the pages busy, and unmaps them: then nobody reads or writes them, and what is copied
 //! is what there is.
-#![forbid(unsafe_code)]
 
 use super::FileTable;
 use super::file::FileClosed;
@@ -65,10 +64,11 @@ impl FileTable {
         let mapped = pages.mapcount(page.frame()) != 0;
         let gfp = Gfp::USER.on_node(pages.node_of_frame(page.frame()));
         let target = if mapped { None } else { pages.alloc(gfp, Order::FRAME).ok() };
-        if let Some(to) = target {
-            pages.hold_for_file(FrameRange::folio(to, Order::FRAME));
-            pages.copy(from, to, TouchHint::Unknown);
-        }
+        let target = target.map(|mut to| {
+            pages.hold_for_file(to.frames());
+            pages.copy(from, &mut to, TouchHint::Unknown);
+            to.into_raw()
+        });
         let mut cached = node.pages.lock(platform);
         cached.set_busy(index, false);
         if let Some(to) = target {
@@ -81,7 +81,8 @@ impl FileTable {
             self.drop_page(pages, file, &mut cached, index);
         }
         drop(cached);
-        pages.release(from);
+        // SAFETY: invariant 1: the page cache held the frame, and names it no more.
+        unsafe { pages.release(from) };
         MovedPage::Gone
     }
 

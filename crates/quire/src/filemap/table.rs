@@ -236,7 +236,8 @@ impl FileTable {
         self.count_cached(node.kind(), -(cached.len() as i64));
         while let Some((index, page)) = cached.next(0) {
             cached.remove(index, |memory| self.free_radix(pages, memory));
-            pages.release(FrameRange::folio(page.frame(), Order::FRAME));
+            // SAFETY: invariant 1: the page cache held the frame, and names it no more.
+            unsafe { pages.release(FrameRange::folio(page.frame(), Order::FRAME)) };
         }
         drop(cached);
         self.free_node(pages, at);

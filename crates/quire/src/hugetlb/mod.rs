@@ -24,7 +24,6 @@
 //! the one freed last first, which is the one that is warm.
 //!
 //! Source: the semantics of `mm/hugetlb.c` and `Documentation/admin-guide/mm/hugetlbpage.rst`.
-#![forbid(unsafe_code)]
 
 mod account;
 mod control;

@@ -2,7 +2,6 @@
 //!
 //! The order of steps is Linux's (`set_max_huge_pages`): surplus pages become persistent before others are allocated; a
 //! pool shrinks by its free pages that nobody was promised, and what is in use beyond that becomes surplus.
-#![forbid(unsafe_code)]
 
 use super::descriptors::Gathered;
 use super::failure::join;
@@ -10,7 +9,7 @@ use super::pool::Pool;
 use super::{HugePools, HugeSize};
 use crate::addr::{Frame, FrameRange, Order};
 use crate::limits::HUGE_BATCH;
-use crate::page_alloc::{Gfp, NodePolicy, NodeSet, PageAllocator};
+use crate::page_alloc::{Folio, Gfp, NodePolicy, NodeSet, PageAllocator};
 use crate::platform::Platform;
 use crate::stats::Stat;
 
@@ -205,7 +204,9 @@ impl HugePools {
     }
 
     /// A folio that the caller has taken from the page allocator joins the pool.
-    pub fn adopt<P: Platform>(&self, pages: &PageAllocator<'_, P>, size: HugeSize, frame: Frame) {
+    pub fn adopt<P: Platform>(&self, pages: &PageAllocator<'_, P>, size: HugeSize, folio: Folio) {
+        debug_assert_eq!(folio.order(), size.order());
+        let frame = folio.into_raw();
         pages.make_huge(frame);
         pages.count(Stat::HtlbBuddyAllocSuccess, 1);
         self.describe(pages, size, core::iter::once(frame));
@@ -321,17 +322,19 @@ fn take_from_node<P: Platform>(
     out: &mut [Frame],
 ) -> usize {
     let gfp = Gfp::USER.from_nodes(NodePolicy::Bind(NodeSet::one(node)));
-    let got = pages.alloc_bulk(gfp, order, out);
-    out[..got].iter().for_each(|&frame| pages.make_huge(frame));
-    pages.count(Stat::HtlbBuddyAllocSuccess, got as u64);
-    pages.count(Stat::HtlbBuddyAllocFail, u64::from(got < out.len()));
-    got
+    let wanted = out.len();
+    let folios = pages.alloc_bulk(gfp, order, out).into_raw();
+    folios.iter().for_each(|&frame| pages.make_huge(frame));
+    pages.count(Stat::HtlbBuddyAllocSuccess, folios.len() as u64);
+    pages.count(Stat::HtlbBuddyAllocFail, u64::from(folios.len() < wanted));
+    folios.len()
 }
 
 /// Gives folios of the pool back to the page allocator.
 pub(super) fn give_back<P: Platform>(pages: &PageAllocator<'_, P>, order: Order, frames: &[Frame]) {
     for &frame in frames {
-        let freed = pages.release(FrameRange::folio(frame, Order::FRAME));
+        // SAFETY: invariant 1: the pool held the folio, and names it no more.
+        let freed = unsafe { pages.release(FrameRange::folio(frame, Order::FRAME)) };
         debug_assert_eq!(freed, order.frames(), "nobody maps a free huge page");
     }
 }

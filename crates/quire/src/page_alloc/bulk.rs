@@ -1,6 +1,7 @@
 //! Many folios in one call: one lock for all that one block gives or takes, and no per-CPU list in between.
 
 use super::PageAllocator;
+use super::folio::{Folio, Folios, FrameRun};
 use super::gfp::{Contents, Gfp};
 use super::sorter::{SortEntry, Sorting, add_folio};
 use super::turn::Turn;
@@ -17,10 +18,16 @@ use crate::sync::Pinned;
 const FILL_BATCH: usize = 64;
 
 impl<P: FramePlatform> PageAllocator<'_, P> {
-    /// Fills `out` with folios of one order as far as memory and marks allow, neighbours next to each other; how many.
-    /// Zero is an ordinary answer, for an empty `out` as well. An interleaving request gets an equal share of each node
-    /// (Linux: `alloc_pages_bulk_interleave`).
-    pub fn alloc_bulk(&self, gfp: Gfp, order: Order, out: &mut [Frame]) -> usize {
+    /// Allocates folios of one order, as many as memory and marks allow, at most as many as `out` has room for their
+    /// numbers. Neighbours stand next to each other. None is an ordinary answer. An interleaving request gets an equal
+    /// share of each node (Linux: `alloc_pages_bulk_interleave`).
+    pub fn alloc_bulk<'a>(&self, gfp: Gfp, order: Order, out: &'a mut [Frame]) -> Folios<'a> {
+        let got = self.fill_frames(gfp, order, out);
+        self.folios(order, &out[..got])
+    }
+
+    /// Fills `out` with the numbers of folios; how many.
+    fn fill_frames(&self, gfp: Gfp, order: Order, out: &mut [Frame]) -> usize {
         if out.is_empty() || self.platform.fail_allocation() {
             return 0;
         }
@@ -74,19 +81,19 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
 
     /// Fills the empty slots of an array with folios of one order, as far as memory and marks allow, and leaves the others
     /// as they are; how many it filled. (Linux: `alloc_pages_bulk`, which counts those that were full as well.)
-    pub fn fill_bulk(&self, gfp: Gfp, order: Order, slots: &mut [Option<Frame>]) -> usize {
+    pub fn fill_bulk(&self, gfp: Gfp, order: Order, slots: &mut [Option<Folio>]) -> usize {
         let mut filled = 0;
         let mut at = 0;
         while at < slots.len() {
             let window = (at..slots.len()).filter(|&slot| slots[slot].is_none()).take(FILL_BATCH);
             let wanted = window.clone().count();
             let mut frames = [Frame(0); FILL_BATCH];
-            let got = self.alloc_bulk(gfp, order, &mut frames[..wanted]);
-            let mut ready = frames[..got].iter();
+            let mut ready = self.alloc_bulk(gfp, order, &mut frames[..wanted]);
+            let got = ready.len();
             while let Some(slot) = slots.get_mut(at) {
                 if slot.is_none() {
-                    let Some(&frame) = ready.next() else { break };
-                    *slot = Some(frame);
+                    let Some(folio) = ready.next() else { break };
+                    *slot = Some(folio);
                 }
                 at += 1;
             }
@@ -98,11 +105,18 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         filled
     }
 
-    /// Gives folios of one order back, straight to the store, in any order.
+    /// Frees folios, straight to the store.
     ///
     /// # Errors
-    /// The index of the first folio that was refused, and why; those before it are free, it and those after it are not.
-    pub fn free_bulk(&self, order: Order, frames: &[Frame]) -> Result<(), (usize, FreeError)> {
+    /// The index of the first folio that was refused, and why; those before it are free. It and those after it stay in
+    /// use for good, as with [`Self::free`].
+    pub fn free_bulk(&self, folios: Folios<'_>) -> Result<(), (usize, FreeError)> {
+        self.check_owner(folios.owner()).map_err(|error| (0, error))?;
+        self.free_frames(folios.order(), folios.into_raw())
+    }
+
+    /// Frees folios by number.
+    fn free_frames(&self, order: Order, frames: &[Frame]) -> Result<(), (usize, FreeError)> {
         let pinned = Pinned::new(self.platform);
         let turn = self.begin(pinned.cpu());
         let freed = if order >= Order::BLOCK || !turn.wait || turn.level != Some(0) {
@@ -116,11 +130,12 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         freed
     }
 
-    /// Gives a run of folios of order 0 back.
+    /// Frees a run of folios of order 0.
     ///
     /// # Errors
     /// As [`Self::free_bulk`], counted from the start of the run.
-    pub fn free_range(&self, run: FrameRange) -> Result<(), (usize, FreeError)> {
+    pub fn free_range(&self, run: FrameRun) -> Result<(), (usize, FreeError)> {
+        let run = self.take_back_run(run).map_err(|error| (0, error))?;
         let mut done = 0;
         while done < run.count {
             let mut frames = [Frame(0); FILL_BATCH];
@@ -128,7 +143,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             for (at, frame) in frames[..count].iter_mut().enumerate() {
                 *frame = run.start.add(done + at as u64);
             }
-            self.free_bulk(Order::FRAME, &frames[..count])
+            self.free_frames(Order::FRAME, &frames[..count])
                 .map_err(|(at, error)| (done as usize + at, error))?;
             done += count as u64;
         }

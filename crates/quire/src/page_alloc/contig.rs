@@ -1,6 +1,7 @@
 //! Ranges of whole blocks: gigantic pages and any other number of blocks in a row, from memory that is free.
 
 use super::PageAllocator;
+use super::folio::FrameRun;
 use super::gfp::{Contents, Gfp};
 use super::placement::ZoneOrder;
 use super::zone::Wanted;
@@ -26,7 +27,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// [`AllocError::OutOfMemory`] when no zone that the request allows has such a range above its mark,
     /// [`AllocError::BadNode`], [`AllocError::BadOrder`] when no block is asked for or the alignment is no power of
     /// two.
-    pub fn alloc_contig(&self, gfp: Gfp, blocks: u32, align_blocks: u32) -> Result<Frame, AllocError> {
+    pub fn alloc_contig(&self, gfp: Gfp, blocks: u32, align_blocks: u32) -> Result<FrameRun, AllocError> {
         if blocks == 0 || !align_blocks.is_power_of_two() {
             return Err(AllocError::BadOrder);
         }
@@ -48,7 +49,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         if found.is_none() {
             self.cells(cpu).add(Stat::AllocFailed, 1);
         }
-        found.ok_or(AllocError::OutOfMemory)
+        let frames = |start| FrameRange::new(start, u64::from(blocks) * BLOCK_FRAMES as u64);
+        found.map(|start| self.run(frames(start))).ok_or(AllocError::OutOfMemory)
     }
 
     /// Looks through the zones in turn for a run of so many blocks, so aligned.
@@ -80,16 +82,17 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         })
     }
 
-    /// Gives back `blocks` folios of order 9 in a row, all or none, wherever they came from. Not from an interrupt: it waits
-    /// for locks.
+    /// Frees folios of order 9 in a row, all or none, wherever they came from. Not from an interrupt: it waits for
+    /// locks.
     ///
     /// # Errors
-    /// [`FreeError`], of the first block that cannot be taken back; nothing has changed then.
-    pub fn free_contig(&self, frame: Frame, blocks: u32) -> Result<(), FreeError> {
-        if frame.index_in_block() != 0 {
+    /// [`FreeError`], of the first block that is refused. All stay in use for good then, as with [`Self::free`].
+    pub fn free_contig(&self, run: FrameRun) -> Result<(), FreeError> {
+        let FrameRange { start: frame, count } = self.take_back_run(run)?;
+        if frame.index_in_block() != 0 || count % BLOCK_FRAMES as u64 != 0 {
             return Err(FreeError::WrongOrder);
         }
-        let first = frame.block();
+        let (first, blocks) = (frame.block(), (count / BLOCK_FRAMES as u64) as u32);
         first.0.checked_add(blocks).ok_or(FreeError::NotMemory)?;
         for at in 0..blocks {
             if let Err(error) = self.retire(first.add(at)) {

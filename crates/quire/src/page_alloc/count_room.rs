@@ -190,7 +190,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Takes a slot for lanes of a width; what it holds is whatever was there. No block's lock may be held.
     pub(super) fn take_slot(&self, width: LaneWidth) -> Result<CountSlot, AllocError> {
         if width == LaneWidth::Cells {
-            let frame = self.alloc(ROOM, CELLS)?;
+            let frame = self.alloc(ROOM, CELLS)?.into_raw();
             self.change(Stat::NrMapCountPages, CELLS.frames() as i64);
             return Ok(CountSlot { at: frame.addr(), width });
         }
@@ -209,7 +209,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
 
     /// Adds a frame of free slots; what others have taken of it is not known once the lock is given back.
     fn add_room(&self, class: usize) -> Result<SpinGuard<'_, CountRoom, P>, AllocError> {
-        let frame = self.alloc(ROOM, Order::FRAME)?;
+        let frame = self.alloc(ROOM, Order::FRAME)?.into_raw();
         let descriptor = self.descriptor(frame);
         descriptor.reset();
         descriptor.set_flags(DescriptorFlags::SLAB);
@@ -299,7 +299,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
 
     fn free_room(&self, frame: Frame, order: Order) {
         self.change(Stat::NrMapCountPages, -(order.frames() as i64));
-        let freed = self.free(frame, order);
+        let freed = self.free(self.folio(frame, order));
         debug_assert_eq!(freed, Ok(()));
     }
 

@@ -74,9 +74,16 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
         });
     }
 
-    /// Gives up the ownership that [`Self::hold`] took. Frames that nobody maps are free at once, the others when their
+    /// Gives up the ownership that [`Self::hold`] took. Frames that no leaf maps are free at once, the others when their
     /// last leaf goes. How many frames became free.
-    pub fn release(&self, frames: FrameRange) -> u64 {
+    ///
+    /// # Safety
+    /// The caller holds the frames, and refers to them no more afterwards; no value owns them (invariant 1).
+    pub unsafe fn release(&self, frames: FrameRange) -> u64 {
+        self.release_held(frames)
+    }
+
+    pub(super) fn release_held(&self, frames: FrameRange) -> u64 {
         let mut counter = self.counter();
         frames.by_block().map(|piece| counter.release(piece)).sum()
     }
@@ -139,8 +146,17 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
     /// # Panics
     /// When a frame was not mapped: page tables and counts disagree (invariant 5), and going on would free memory that
     /// is in use.
+    ///
+    /// # Safety
+    /// [`Self::map`] counted those leaves, for a page table to which the owner of the frames handed them over, or that
+    /// maps what is held (invariants 1 and 5).
     #[inline]
-    pub fn unmap(&mut self, run: FrameRange) -> u64 {
+    pub unsafe fn unmap(&mut self, run: FrameRange) -> u64 {
+        self.count_down_run(run)
+    }
+
+    #[inline]
+    pub(super) fn count_down_run(&mut self, run: FrameRange) -> u64 {
         if self.allocator.is_counted_as_published(run.start) {
             return self.unmap_as_published(run);
         }
@@ -163,7 +179,10 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
     }
 
     /// As [`Self::unmap`], for any frames of one block; panics where that does.
-    pub fn unmap_each(&mut self, block: BlockNumber, frames: FrameMask) -> u64 {
+    ///
+    /// # Safety
+    /// As for [`Self::unmap`].
+    pub unsafe fn unmap_each(&mut self, block: BlockNumber, frames: FrameMask) -> u64 {
         let first = block.first_frame();
         if self.allocator.is_counted_as_published(first) {
             let run = |(start, count): (usize, usize)| FrameRange::new(first.add(start as u64), count as u64);
@@ -233,7 +252,10 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
     ///
     /// # Panics
     /// As [`Self::unmap`].
-    pub fn unmap_large(&mut self, frame: Frame, size: PageSize, contents: Contents) -> u64 {
+    ///
+    /// # Safety
+    /// As for [`Self::unmap`].
+    pub unsafe fn unmap_large(&mut self, frame: Frame, size: PageSize, contents: Contents) -> u64 {
         if self.allocator.is_counted_as_published(frame) {
             return self.unmap_large_as_published(frame, size, contents);
         }

@@ -120,7 +120,7 @@ impl Gfp {
     }
 
     /// The same request for memory that will have to be zero: what is known to be is taken first, and stays with others
-    /// otherwise. Whether it is says [`PageAllocator::alloc_known`](super::PageAllocator::alloc_known).
+    /// otherwise. Whether it is says [`PageAllocator::alloc_maybe_zeroed`](super::PageAllocator::alloc_maybe_zeroed).
     #[must_use]
     pub const fn for_zeroes(self) -> Self {
         Self { contents: Contents::Zeroed, ..self }

@@ -9,6 +9,7 @@
 use core::sync::atomic::Ordering;
 
 use super::PageAllocator;
+use super::folio::{Folio, FrameRun};
 use super::gfp::{Gfp, Mobility};
 use super::merge::is_complete;
 use super::whole::blocks_of;
@@ -47,11 +48,12 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         blocks: u32,
         align_blocks: u32,
         move_out: impl FnMut(FrameRange),
-    ) -> Result<Frame, AllocError> {
+    ) -> Result<FrameRun, AllocError> {
         match self.alloc_contig(gfp, blocks, align_blocks) {
             Err(AllocError::OutOfMemory) => {
                 let shape = Shape { blocks, align: align_blocks, order: Order::BLOCK };
-                self.empty_one(gfp, shape, move_out)
+                let start = self.empty_one(gfp, shape, move_out)?;
+                Ok(self.run(FrameRange::new(start, u64::from(blocks) * BLOCK_FRAMES as u64)))
             }
             done => done,
         }
@@ -66,14 +68,15 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         gfp: Gfp,
         order: Order,
         move_out: impl FnMut(FrameRange),
-    ) -> Result<Frame, AllocError> {
+    ) -> Result<Folio, AllocError> {
         if order < Order::BLOCK {
             return Err(AllocError::BadOrder);
         }
         match self.alloc(gfp, order) {
             Err(AllocError::OutOfMemory) => {
                 let blocks = blocks_of(order);
-                self.empty_one(gfp, Shape { blocks, align: blocks, order }, move_out)
+                let start = self.empty_one(gfp, Shape { blocks, align: blocks, order }, move_out)?;
+                Ok(self.folio(start, order))
             }
             done => done,
         }

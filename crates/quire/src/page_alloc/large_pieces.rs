@@ -34,7 +34,7 @@ impl<P: FramePlatform> Counter<'_, '_, P> {
     /// Counts such a leaf of a block in small pieces down; how many frames became free.
     pub(super) fn unmap_pieces(&mut self, frame: Frame) -> u64 {
         self.note_large(-1);
-        self.unmap(FrameRange::folio(frame, Order::BLOCK))
+        self.count_down_run(FrameRange::folio(frame, Order::BLOCK))
     }
 
     /// A leaf of 2 MiB onto this frame becomes a table of small ones; whether that changes no count.

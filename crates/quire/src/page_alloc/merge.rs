@@ -30,7 +30,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         match merged.area {
             None => zone.add_free(DESCRIPTOR_FRAMES as i64),
             Some(area) => {
-                self.release(FrameRange::folio(area, AREA));
+                self.release_held(FrameRange::folio(area, AREA));
             }
         }
         // Its descriptors stood in it, or nobody knows what.

@@ -14,6 +14,7 @@ mod count_scheme;
 mod counts;
 mod deferred;
 mod drain;
+mod folio;
 mod folio_maps;
 mod frame_info;
 mod gfp;
@@ -58,6 +59,7 @@ pub use count_group::CountGroup;
 pub use count_scheme::CountScheme;
 pub use counts::{CountError, Counter};
 pub use drain::Drained;
+pub use folio::{Folio, Folios, FrameRun};
 pub use folio_maps::FolioMaps;
 pub use frame_info::FrameInfo;
 pub use gfp::{Contents, Gfp, Mobility, NodePolicy, Urgency, ZoneKind};
@@ -147,7 +149,7 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
     /// [`AllocError::OutOfMemory`] when no zone that the request allows has a fitting folio above its mark,
     /// [`AllocError::BadNode`].
     #[inline(always)]
-    pub fn alloc(&self, gfp: Gfp, order: Order) -> Result<Frame, AllocError> {
+    pub fn alloc(&self, gfp: Gfp, order: Order) -> Result<Folio, AllocError> {
         if self.platform.fail_allocation() {
             return Err(AllocError::OutOfMemory);
         }
@@ -158,19 +160,21 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
         {
             // Behind the lease: the frame is ours, and what depends on its number need not hold up what follows.
             self.mark_in_use(frame, state, order, false);
-            return Ok(frame);
+            return Ok(self.folio(frame, order));
         }
-        // The long way asks for the CPU again, so that its number need not be kept for it.
+        // The slow path asks for the CPU again, so that its number need not be kept for it.
         drop(pinned);
-        self.alloc_unlisted(gfp, order)
+        Ok(self.folio(self.alloc_unlisted(gfp, order)?, order))
     }
 
-    /// Gives a folio back.
+    /// Frees a folio.
     ///
     /// # Errors
-    /// [`FreeError`]; nothing has changed then.
+    /// [`FreeError`]: something else refers to the folio, against the contracts of what took it by number. Its frames
+    /// stay in use for good then, which harms nobody.
     #[inline(always)]
-    pub fn free(&self, frame: Frame, order: Order) -> Result<(), FreeError> {
+    pub fn free(&self, folio: Folio) -> Result<(), FreeError> {
+        let (frame, order) = self.take_back(folio)?;
         let pinned = Pinned::new(self.platform);
         if self.put_untouched(pinned.cpu(), frame, order) {
             return Ok(());

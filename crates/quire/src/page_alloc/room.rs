@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 use super::PageAllocator;
+use super::folio::Folio;
 use crate::addr::{Frame, FrameRange, Order};
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{FrameMask, FrameState};
@@ -33,14 +34,15 @@ impl Room {
 }
 
 impl<P: FramePlatform> PageAllocator<'_, P> {
-    /// Makes a room of a folio of order 9 that the caller was just handed; its descriptors stand elsewhere, in 1/64 of its size.
+    /// Makes a room of a folio of order 9 that was just allocated; its descriptors stand elsewhere, in 1/64 of its size.
     /// `None`, and the folio is free again, where there is no memory for these or some of the folio went bad.
-    pub fn open_room(&self, folio: Frame) -> Option<Room> {
-        if self.split_folio(folio, Order::FRAME).is_err() {
-            let freed = self.free(folio, Order::BLOCK);
+    pub fn open_room(&self, folio: Folio) -> Option<Room> {
+        if self.split_in_use(folio.frame(), Order::FRAME).is_err() {
+            let freed = self.free(folio);
             debug_assert_eq!(freed, Ok(()), "a folio that was just handed out");
             return None;
         }
+        let folio = folio.into_raw();
         let block = self.memmap.block(folio.block());
         block.lock(self.platform);
         block.area().inspect(|area| area.set_states(0, BLOCK_FRAMES, FrameState::ROOM));

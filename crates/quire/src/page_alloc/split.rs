@@ -8,6 +8,7 @@
 use core::sync::atomic::Ordering;
 
 use super::count_room::CountSlot;
+use super::folio::{Folio, FrameRun};
 use super::remainders::{make_heads, split_remainders};
 use super::store::SMALL_CAPACITY;
 use super::{Gfp, PageAllocator, Urgency};
@@ -62,15 +63,40 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// [`SplitError::NotAFolio`]; [`SplitError::InUse`] when a leaf larger than `to` maps it: split that first;
     /// [`SplitError::OutOfMemory`]. Nothing has changed then, save that a folio of several blocks may have been split in
     /// part.
-    pub fn split_folio(&self, frame: Frame, to: Order) -> Result<u64, SplitError> {
+    ///
+    /// # Safety
+    /// No value owns the folio. Frames of it that are neither mapped nor held are referred to by nothing (invariant 1),
+    /// unless none of it is mapped: it stays in use then, and remains the caller's.
+    pub unsafe fn split_folio(&self, frame: Frame, to: Order) -> Result<u64, SplitError> {
+        self.split_in_use(frame, to)
+    }
+
+    /// Splits a folio into folios of order `to`, which the answer's frames are made of.
+    ///
+    /// # Errors
+    /// [`SplitError`], with the frames. Nothing has changed then, save that a folio of several blocks may have been split
+    /// in part.
+    pub fn split(&self, folio: Folio, to: Order) -> Result<FrameRun, (FrameRun, SplitError)> {
+        self.expect_own(&folio);
+        let done = self.split_in_use(folio.frame(), to);
+        match done {
+            Ok(_) => Ok(folio.into_run()),
+            Err(error) => Err((folio.into_run(), error)),
+        }
+    }
+
+    pub(super) fn split_in_use(&self, frame: Frame, to: Order) -> Result<u64, SplitError> {
         self.split_only(frame, to, Only::Own)
     }
 
-    /// The same for who has seen that the folio is mapped, but does not keep it so.
+    /// [`Self::split_folio`] for a caller that has seen that the folio is mapped, but does not keep it so.
     ///
     /// # Errors
-    /// As [`Self::split_folio`]; [`SplitError::NotAFolio`] also where nobody maps it any more.
-    pub fn split_mapped(&self, frame: Frame, to: Order) -> Result<u64, SplitError> {
+    /// As [`Self::split_folio`]; [`SplitError::NotAFolio`] also where no leaf maps it any more.
+    ///
+    /// # Safety
+    /// As for [`Self::split_folio`].
+    pub unsafe fn split_mapped(&self, frame: Frame, to: Order) -> Result<u64, SplitError> {
         self.split_only(frame, to, Only::Mapped)
     }
 
@@ -127,13 +153,13 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let mut unused = None;
         if done == Err(SplitError::OutOfMemory) {
             let gfp = Gfp { urgency: Urgency::Atomic, ..Gfp::KERNEL };
-            let room = self.alloc(gfp, AREA).map_err(|_| SplitError::OutOfMemory)?;
+            let room = self.alloc(gfp, AREA).map_err(|_| SplitError::OutOfMemory)?.into_raw();
             self.hold_for_manager(FrameRange::folio(room, AREA));
             done = self.try_split_block(number, to, only, Some(room));
             unused = Some(room).filter(|_| !done.is_ok_and(|split| split.used_room));
         }
         if let Some(room) = unused {
-            self.release(FrameRange::folio(room, AREA));
+            self.release_held(FrameRange::folio(room, AREA));
         }
         done.map(|split| split.freed)
     }

@@ -3,7 +3,6 @@
 //! There is no reserve that could run dry or be hoarded. Memory that was cleared ahead lies where it lay, free, with a mark
 //! ([`super::zeroes`]). Only while it is being cleared it is away: a block of 2 MiB or a piece for each CPU that does so, and
 //! only from a zone that has plenty.
-#![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
 
@@ -108,7 +107,9 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Clears frames that are nobody's, unless the task is dying, and lets others run; whether all of them are zero now.
     fn zero_frames(&self, frames: FrameRange) -> bool {
         let extent = Extent::new(frames, TouchHint::Later);
-        let cleared = !self.platform.is_dying() && self.clear_extent(&extent).is_ok();
+        // SAFETY: invariant 1: the caller has taken the frames out of the store.
+        let clear = || unsafe { self.clear_frames_in_stretches(&extent) };
+        let cleared = !self.platform.is_dying() && clear().is_ok();
         self.count(Stat::PgzeroAhead, if cleared { frames.count } else { 0 });
         self.platform.reschedule_point();
         cleared

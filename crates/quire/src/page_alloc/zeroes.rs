@@ -11,7 +11,7 @@
 //! | a whole block in its pool | a bit of the pool |
 //! | free in a block in small pieces | a bit of the block's map in its area, and a byte in its record that says whether there are any |
 //! | on a per-CPU list | a bit of the state of its first frame |
-//! | just handed out to somebody who asks | the same bit, until [`PageAllocator::alloc_known`] has read it |
+//! | just handed out to somebody who asks | the same bit, until [`PageAllocator::alloc_maybe_zeroed`] has read it |
 //!
 //! In the store, marks belong to free frames only, so that a free need not look at them: whoever takes frames takes their
 //! marks off. A list's magazine is written into a folio that was freed without a mark. A block that becomes whole again held
@@ -20,6 +20,7 @@
 use core::sync::atomic::Ordering;
 
 use super::PageAllocator;
+use super::folio::Folio;
 use super::gfp::{Contents, Gfp, NodePolicy};
 use super::pcp;
 use super::search::Search;
@@ -66,7 +67,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// # Panics
     /// When [`Zeroes::verify`] is set and a folio that is known to be zero is not.
     #[inline]
-    pub fn alloc_known(&self, gfp: Gfp, order: Order) -> Result<(Frame, Contents), AllocError> {
+    pub fn alloc_maybe_zeroed(&self, gfp: Gfp, order: Order) -> Result<(Folio, Contents), AllocError> {
         if self.platform.fail_allocation() {
             return Err(AllocError::OutOfMemory);
         }
@@ -77,21 +78,23 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         {
             let zeroed = FrameState::of(state).is_zeroed();
             self.mark_in_use(frame, state, order, false);
-            return Ok((frame, if zeroed { self.known(frame, order) } else { Contents::Unknown }));
+            let contents = if zeroed { self.known(frame, order) } else { Contents::Unknown };
+            return Ok((self.folio(frame, order), contents));
         }
         drop(pinned);
         let frame = self.alloc_unlisted(gfp.for_zeroes(), order)?;
-        Ok((frame, self.take_mark(frame, order)))
+        Ok((self.folio(frame, order), self.take_mark(frame, order)))
     }
 
-    /// Gives a folio back all of which is zero.
+    /// Frees a folio all of which is zero.
     ///
     /// # Errors
-    /// [`FreeError`]; nothing has changed then.
-    pub fn free_zeroed(&self, frame: Frame, order: Order) -> Result<(), FreeError> {
+    /// As [`Self::free`].
+    pub fn free_zeroed(&self, folio: Folio) -> Result<(), FreeError> {
         if !self.zeroes.remember || self.platform.context() != Context::Task {
-            return self.free(frame, order);
+            return self.free(folio);
         }
+        let (frame, order) = self.take_back(folio)?;
         self.in_store(|| self.store_free(frame, order, Contents::Zeroed))?;
         self.count(Stat::Pgfree, order.frames());
         Ok(())

@@ -32,7 +32,8 @@ impl<'a, 'p, P: TablePlatform> FreshTable<'a, 'p, P> {
         level: Level,
         gfp: Gfp,
     ) -> Result<Self, AllocError> {
-        let (frame, contents) = allocator.alloc_known(gfp, Order::FRAME)?;
+        let (folio, contents) = allocator.alloc_maybe_zeroed(gfp, Order::FRAME)?;
+        let frame = folio.into_raw();
         allocator.change(Stat::NrPageTablePages, 1);
         if contents == Contents::Unknown {
             clear_table(allocator.platform(), frame);
@@ -109,7 +110,9 @@ impl<P: TablePlatform> Drop for FreshTable<'_, '_, P> {
     fn drop(&mut self) {
         self.allocator.change(Stat::NrPageTablePages, -1);
         self.allocator.descriptor(self.frame).clear_flags();
-        let freed = self.allocator.free(self.frame, Order::FRAME);
+        // SAFETY: invariant 1: the table was not installed, so nothing else names its frame.
+        let folio = unsafe { self.allocator.folio_from_raw(self.frame, Order::FRAME) };
+        let freed = self.allocator.free(folio);
         debug_assert_eq!(freed, Ok(()));
     }
 }

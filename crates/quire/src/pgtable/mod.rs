@@ -20,7 +20,6 @@
 //! writable, save a locked operation per entry later on.
 //!
 //! Verbs say which hold of the address-space lock they need: *shared* or *exclusive*.
-#![forbid(unsafe_code)]
 
 mod collapse;
 mod collapse_copy;

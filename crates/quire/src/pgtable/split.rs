@@ -179,7 +179,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
                 counter.map_large(frame.add(part * PageSize::Size2M.frames()), PageSize::Size2M);
             }
         }
-        counter.unmap_large(frame, size, Contents::Unknown);
+        // SAFETY: invariant 5: the leaf of this size that is being split was counted, and its parts are by now.
+        unsafe { counter.unmap_large(frame, size, Contents::Unknown) };
         Ok(())
     }
 }

@@ -206,25 +206,30 @@ pub unsafe trait FramePlatform: Sync {
     /// a store made after the call, and after a store fence of the caller's where the kernel is
     /// [unfenced](ReadyClear::unfenced).
     ///
-    /// Precondition: the frames belong to the caller and lie in one range; where the kernel uses vectors, the call
-    /// stands between [`Self::vectors_begin`] and [`Self::vectors_end`]. Does not block; the caller bounds the extent.
+    /// Does not block; the caller bounds the extent.
     ///
     /// Default: the kernel, through the direct map. Only a platform that counts or models clearing overrides it.
+    ///
+    /// # Safety
+    /// The frames belong to the caller (invariant 1) and lie in one range; where the kernel uses vectors, the call stands
+    /// between [`Self::vectors_begin`] and [`Self::vectors_end`].
     #[inline]
-    fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
+    unsafe fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
         let start = self.direct_map(frames.start.addr());
         // SAFETY: invariant 1: by the precondition the frames are the caller's and lie in one range, to whose end the
         // direct map reaches; the registers are the caller's too.
         unsafe { kernel.zero(start, (frames.count * FRAME_SIZE) as usize) };
     }
 
-    /// Copies frames onto as many others from `to` on, visible as for [`Self::clear`] and with its preconditions, save
-    /// that `from` need not be the caller's alone. They do not overlap. A store to `from` during the call may be copied
+    /// Copies frames onto as many others from `to` on, visible as for [`Self::clear`]. They do not overlap. A store to `from` during the call may be copied
     /// or not, or in part: the caller excludes such stores, or discards the copy.
     ///
     /// Default: the kernel, through the direct map. Only a platform that counts or models copying overrides it.
+    ///
+    /// # Safety
+    /// As for [`Self::clear`], save that `from` need not be the caller's alone.
     #[inline]
-    fn copy(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {
+    unsafe fn copy(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {
         let (source, target) = (self.direct_map(from.start.addr()), self.direct_map(to.addr()));
         // SAFETY: invariant 1: both runs lie in one range each, and `to` is the caller's by the precondition. Stores to the
         // source during the call race with no load that the compiler sees: the kernel's loads are instructions.

@@ -127,7 +127,7 @@ impl<T> Cache<T> {
 
     /// A slab that nobody knows yet, all of it free.
     fn make_slab<P: FramePlatform>(pages: &PageAllocator<'_, P>) -> Result<NonNull<Header>, AllocError> {
-        let frame = pages.alloc(Gfp::KERNEL, Order::FRAME)?;
+        let frame = pages.alloc(Gfp::KERNEL, Order::FRAME)?.into_raw();
         pages.change(Stat::NrSlab, 1);
         pages.descriptor(frame).set_flags(DescriptorFlags::SLAB);
         let memory = pages.platform().direct_map(frame.addr()).cast::<Header>();
@@ -145,7 +145,8 @@ impl<T> Cache<T> {
         let frame = unsafe { slab.as_ref() }.frame;
         pages.change(Stat::NrSlab, -1);
         pages.descriptor(frame).clear_flags();
-        let freed = pages.free(frame, Order::FRAME);
+        // SAFETY: invariant 1, S1: the slab has left its cache, so nothing names its frame any more.
+        let freed = pages.free(unsafe { pages.folio_from_raw(frame, Order::FRAME) });
         debug_assert_eq!(freed, Ok(()), "the frame of a slab");
     }
 }

@@ -247,10 +247,12 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
     fn free_tables(&mut self) {
         self.release.unlock();
         let frames = &self.read[..core::mem::take(&mut self.read_count)];
+        // SAFETY: invariants 1 and 4: the tables are detached and flushed, so nothing reaches their frames any more.
+        let mut folios = unsafe { self.allocator.folios_from_raw(Order::FRAME, frames) };
         let freed = if frames.len() <= FEW {
-            frames.iter().all(|&frame| self.allocator.free(frame, Order::FRAME).is_ok())
+            folios.all(|folio| self.allocator.free(folio).is_ok())
         } else {
-            self.allocator.free_bulk(Order::FRAME, frames).is_ok()
+            self.allocator.free_bulk(folios).is_ok()
         };
         debug_assert!(freed, "a page-table page could not be freed");
         self.allocator.change(Stat::NrPageTablePages, -(frames.len() as i64));

@@ -167,7 +167,7 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
             && self.page_count < GATHER_PAGES
             && let Ok(page) = self.allocator.alloc(Gfp::KERNEL, Order::FRAME)
         {
-            self.pages[self.page_count] = page;
+            self.pages[self.page_count] = page.into_raw();
             self.page_count += 1;
             return;
         }
@@ -340,7 +340,9 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
     #[cold]
     fn free_pages(&mut self) {
         for page in self.pages.iter().take(core::mem::take(&mut self.page_count)) {
-            let freed = self.allocator.free(*page, Order::FRAME);
+            // SAFETY: invariant 1: the gather allocated the page for its notes, which are drained.
+            let folio = unsafe { self.allocator.folio_from_raw(*page, Order::FRAME) };
+            let freed = self.allocator.free(folio);
             debug_assert_eq!(freed, Ok(()));
         }
     }

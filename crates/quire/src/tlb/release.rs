@@ -30,11 +30,15 @@ impl<'a, 'p, P: TablePlatform> Release<'a, 'p, P> {
     #[inline]
     pub(super) fn leaves(&mut self, &Leaves { frames, size, contents, .. }: &Leaves) {
         if size == PageSize::Size4K {
-            self.counter.unmap(frames);
+            // SAFETY: invariants 2 and 5: the gather was given each leaf once, by the verb that cleared it, and has
+            // flushed since.
+            unsafe { self.counter.unmap(frames) };
             return self.spend(1, frames.count);
         }
         for leaf in (0..frames.count).step_by(size.frames() as usize) {
-            self.counter.unmap_large(frames.start.add(leaf), size, contents);
+            // SAFETY: invariants 2 and 5: the gather was given each leaf once, by the verb that cleared it, and has
+            // flushed since.
+            unsafe { self.counter.unmap_large(frames.start.add(leaf), size, contents) };
             self.spend(1, size.frames());
         }
     }
@@ -44,10 +48,13 @@ impl<'a, 'p, P: TablePlatform> Release<'a, 'p, P> {
         if frames.count() <= FEW {
             // A look at each word of all the block's counts would be more.
             for (start, count) in frames.runs() {
-                self.counter.unmap(FrameRange::new(block.first_frame().add(start as u64), count as u64));
+                let run = FrameRange::new(block.first_frame().add(start as u64), count as u64);
+                // SAFETY: invariants 2 and 5: each leaf stood in a detached table that was flushed since.
+                unsafe { self.counter.unmap(run) };
             }
         } else {
-            self.counter.unmap_each(block, frames);
+            // SAFETY: invariants 2 and 5: each leaf stood in a detached table that was flushed since.
+            unsafe { self.counter.unmap_each(block, frames) };
         }
         self.unlock();
         self.spend(1, frames.count() as u64);

@@ -1,6 +1,5 @@
 //! Lists of any length that need no memory of their own: frames linked through their descriptors, huge pages through their
 //! blocks' records.
-#![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
 
@@ -40,7 +39,8 @@ impl FrameChain {
     pub(super) fn free<P: TablePlatform>(&mut self, pages: &PageAllocator<'_, P>) -> u64 {
         let count = self.len;
         while let Some(frame) = self.pop(pages) {
-            let freed = pages.free(frame, Order::FRAME);
+            // SAFETY: invariant 1: the chain owned the frame, which nothing of the window names any more.
+            let freed = pages.free(unsafe { pages.folio_from_raw(frame, Order::FRAME) });
             debug_assert_eq!(freed, Ok(()), "a frame of the window is in use until it is freed here");
         }
         count

@@ -26,7 +26,6 @@
 //!
 //! Source: `mm/hugetlb_vmemmap.c`; Kravetz, "Batch hugetlb vmemmap modification operations", version 8, October 2023; Yu Zhao,
 //! "mm/hugetlb_vmemmap: fix race with speculative PFN walkers", 2024.
-#![forbid(unsafe_code)]
 
 mod batch;
 mod chain;

@@ -1,5 +1,4 @@
 //! One huge page is optimised, or restored. What it takes to flush and to free stands in a [`Gather`].
-#![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
 
@@ -101,8 +100,9 @@ impl Window {
     ) -> Frame {
         let slot = self.slot(pages.platform(), window_page(page, 0));
         let old = slot.load().frame();
-        let Ok(fresh) = pages.alloc(self.gfp_at(pages, page), Order::FRAME) else { return old };
-        pages.copy(FrameRange::folio(old, Order::FRAME), fresh, TouchHint::Soon);
+        let Ok(mut fresh) = pages.alloc(self.gfp_at(pages, page), Order::FRAME) else { return old };
+        pages.copy(FrameRange::folio(old, Order::FRAME), &mut fresh, TouchHint::Soon);
+        let fresh = fresh.into_raw();
         slot.store(Entry::leaf(fresh, PageSize::Size4K, WRITABLE));
         gather.old.push(pages, old);
         self.frames.fetch_add(1, Ordering::Relaxed);
@@ -130,7 +130,8 @@ impl Window {
         let head = Self::head_for(pages, page, order);
         self.each_tail_slot(platform, page, order, |slot| {
             let Some(frame) = frames.pop(pages) else { return };
-            pages.copy(FrameRange::folio(kept, Order::FRAME), frame, TouchHint::Soon);
+            // SAFETY: invariant 1: the chain of frames that were just allocated owned this one.
+            unsafe { pages.copy_frames(FrameRange::folio(kept, Order::FRAME), frame, TouchHint::Soon) };
             // The copy of the head becomes what it is a tail of; all others are right as they are.
             if let Some(first) = words(platform, frame).as_chunks::<WORDS>().0.first() {
                 write_tail(first, page, head);
@@ -174,7 +175,7 @@ impl Window {
         let (gfp, mut frames) = (self.gfp_at(pages, page), FrameChain::default());
         while frames.len() < count {
             match pages.alloc(gfp, Order::FRAME) {
-                Ok(frame) => frames.push(pages, frame),
+                Ok(folio) => frames.push(pages, folio.into_raw()),
                 Err(error) => {
                     frames.free(pages);
                     return Err(error);

@@ -1,5 +1,4 @@
 //! The window's page tables: mapped once, walked by whoever writes descriptors, and split where single frames are to go.
-#![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
 
@@ -73,7 +72,7 @@ impl Window {
         &self,
         pages: &PageAllocator<'_, P>,
     ) -> Result<Frame, AllocError> {
-        let frame = pages.alloc(Gfp::KERNEL, Order::FRAME)?;
+        let frame = pages.alloc(Gfp::KERNEL, Order::FRAME)?.into_raw();
         clear_table(pages.platform(), frame);
         self.frames.fetch_add(1, Ordering::Relaxed);
         Ok(frame)
@@ -89,7 +88,8 @@ impl Window {
             let start = number.0 / BLOCKS_PER_LEAF * BLOCKS_PER_LEAF;
             next = start + BLOCKS_PER_LEAF;
             let node = pages.node_of_block(number).unwrap_or(0);
-            let (backing, contents) = pages.alloc_known(Gfp::KERNEL.on_node(node), Order::BLOCK)?;
+            let (backing, contents) = pages.alloc_maybe_zeroed(Gfp::KERNEL.on_node(node), Order::BLOCK)?;
+            let backing = backing.into_raw();
             if contents == Contents::Unknown {
                 // Not a task for `FramePlatform::clear`, which a machine for measurements may only count.
                 (0..BLOCK_FRAMES as u64).for_each(|at| clear_table(pages.platform(), backing.add(at)));
@@ -154,8 +154,9 @@ impl Window {
         pages: &PageAllocator<'_, P>,
         leaf: Entry,
     ) -> Result<Frame, AllocError> {
-        pages.split_folio(leaf.frame(), Order::FRAME).map_err(|_| AllocError::OutOfMemory)?;
-        let frame = pages.alloc(Gfp::KERNEL, Order::FRAME)?;
+        // SAFETY: invariant 1: the window owns the folio, no frame of which is counted as mapped.
+        unsafe { pages.split_folio(leaf.frame(), Order::FRAME) }.map_err(|_| AllocError::OutOfMemory)?;
+        let frame = pages.alloc(Gfp::KERNEL, Order::FRAME)?.into_raw();
         let table = Table::at(pages.platform(), frame, Level::PTE);
         for at in 0..TABLE_ENTRIES {
             table.store(at, Entry::leaf(leaf.frame().add(at as u64), PageSize::Size4K, WRITABLE));

@@ -20,7 +20,6 @@
 //!
 //! Pages that other address spaces map as well are copied for this one alone: nobody can store to them, and whoever gains the
 //! right to does so with the dirty bit. Frames that somebody else owns are refused: a device stores to them without asking.
-#![forbid(unsafe_code)]
 
 use super::limits::Terms;
 use super::report::{Done, Refusal};
@@ -30,7 +29,7 @@ use crate::clear::Copier;
 use crate::limits::{
     BLOCK_SIZE, CLEAR_STRETCH_BYTES, COLLAPSE_RECOPIED, COLLAPSE_ROUNDS, FRAME_SIZE, TABLE_ENTRIES,
 };
-use crate::page_alloc::{Contents, Gfp, Origin};
+use crate::page_alloc::{Contents, Folio, Gfp, Origin};
 use crate::pgtable::{Copied, PageTables, Run, Stands, TableSurvey};
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
@@ -111,7 +110,7 @@ impl<P: Platform> Memory<'_, P> {
         survey: &TableSurvey,
     ) -> Result<Done, Refusal> {
         let pages = self.pages();
-        let Ok((to, contents)) = self.collapse_target(survey.first, survey.holes() > TABLE_ENTRIES / 2)
+        let Ok((folio, contents)) = self.collapse_target(survey.first, survey.holes() > TABLE_ENTRIES / 2)
         else {
             pages.count(Stat::ThpCollapseAllocFailed, 1);
             return Err(Refusal::NoMemory);
@@ -119,11 +118,14 @@ impl<P: Platform> Memory<'_, P> {
         pages.count(Stat::ThpCollapseAlloc, 1);
         let copied = if contents == Contents::Zeroed { Copied::ZEROES } else { Copied::NOTHING };
         let copier = pages.clearer().copier(self.platform(), BLOCK_SIZE, TouchHint::Later);
+        let to = folio.frame();
         let mut job = Job { body, extent, terms, to, copier, copied };
         if let Err(why) = self.bring_over(&mut job) {
-            self.give_up(to, Order::BLOCK);
+            self.give_up(folio);
             return Err(why);
         }
+        // The leaf owns it.
+        let _ = folio.into_raw();
         pages.count(Stat::ThpCollapseCopied, 1);
         if pages.has_bad(to) {
             self.lose_marked(FrameRange::folio(to, Order::BLOCK));
@@ -137,23 +139,23 @@ impl<P: Platform> Memory<'_, P> {
         &self,
         first: Option<Frame>,
         mostly_holes: bool,
-    ) -> Result<(Frame, Contents), Refusal> {
+    ) -> Result<(Folio, Contents), Refusal> {
         let pages = self.pages();
         let gfp = match first {
             Some(frame) if pages.node_count() > 1 => Gfp::USER.on_node(pages.node_of_frame(frame)),
             _ => Gfp::USER,
         };
         let found = if mostly_holes {
-            pages.alloc_known(gfp, Order::BLOCK)
+            pages.alloc_maybe_zeroed(gfp, Order::BLOCK)
         } else {
-            pages.alloc(gfp, Order::BLOCK).map(|frame| (frame, Contents::Unknown))
+            pages.alloc(gfp, Order::BLOCK).map(|folio| (folio, Contents::Unknown))
         };
         let move_out = |range| {
             self.move_out(range);
         };
         found
             .or_else(|_| {
-                pages.alloc_moving(gfp, Order::BLOCK, move_out).map(|frame| (frame, Contents::Unknown))
+                pages.alloc_moving(gfp, Order::BLOCK, move_out).map(|folio| (folio, Contents::Unknown))
             })
             .map_err(|_| Refusal::NoMemory)
     }
@@ -258,8 +260,13 @@ impl<P: Platform> Memory<'_, P> {
     fn bring(&self, copier: &Copier<'_, P>, to: Frame, run: &Run, at: usize, count: usize) {
         let to = FrameRange::new(to.add((run.index + at) as u64), count as u64);
         match run.from {
-            Some(from) => copier.copy(FrameRange::new(from.add(at as u64), count as u64), to.start),
-            None => self.pages().clear(to, TouchHint::Later),
+            Some(from) => {
+                let from = FrameRange::new(from.add(at as u64), count as u64);
+                // SAFETY: invariant 1: the collapse owns the new folio until its leaf is there.
+                unsafe { copier.copy(from, to.start) }
+            }
+            // SAFETY: invariant 1: the collapse owns the new folio until its leaf is there.
+            None => unsafe { self.pages().clear_frames(to, TouchHint::Later) },
         }
     }
 }

@@ -17,7 +17,6 @@
 //!
 //! (Linux: `collapse_file()` in `mm/khugepaged.c`. Its folio takes the place of the pages in the cache, which all who want one
 //! wait for, and it refuses pages that are dirty.)
-#![forbid(unsafe_code)]
 
 use core::ops::Range;
 
@@ -194,7 +193,8 @@ impl<P: Platform> Memory<'_, P> {
         }
         if contents == Contents::Unknown {
             let frame = FrameRange::folio(room.frame(index), Order::FRAME);
-            self.pages().clear(frame, TouchHint::Later);
+            // SAFETY: invariant 1: the room is this collapse's, and `fill_hole` takes the frame out of it afterwards.
+            unsafe { self.pages().clear_frames(frame, TouchHint::Later) };
         }
         Ok(self.files().fill_hole(self.pages(), &file, index, room)?)
     }
@@ -261,7 +261,8 @@ impl<P: Platform> Memory<'_, P> {
         for (from, to) in moving.runs() {
             for at in (0..from.count).step_by(STRETCH) {
                 let part = FrameRange::new(from.start.add(at), (from.count - at).min(STRETCH as u64));
-                copier.copy(part, to.add(at));
+                // SAFETY: invariant 1: the room is this collapse's, and the new frames are still in it.
+                unsafe { copier.copy(part, to.add(at)) };
             }
             self.pages().count(Stat::ThpCollapsePages, from.count);
         }

@@ -6,7 +6,6 @@
 //!
 //! (Linux: `mm/khugepaged.c`; Documentation/admin-guide/mm/transhuge.rst. It clears the entry above the table, copies with
 //! everybody kept out, and holds the address space's lock for writing meanwhile.)
-#![forbid(unsafe_code)]
 
 mod anon;
 mod file;

@@ -12,7 +12,6 @@
 //! Memory that several address spaces map is left alone, and so is what is locked or held, or has a handler of faults.
 //!
 //! (Linux, since 6.12: `split_underused_thp`, with `max_ptes_none` as the limit.)
-#![forbid(unsafe_code)]
 
 use super::scan::Cursor;
 use crate::addr::{Frame, Order, PageSize, VirtAddr, VirtRange};
@@ -220,7 +219,8 @@ impl<P: Platform> Memory<'_, P> {
         // The leaves that are left keep what they map in use as long as the lock is held, but not its start, which may be among what
         // went: if somebody has split it since, that is somebody else's. Where memory is so short that even this fails, it waits to
         // be split.
-        let freed = self.pages().split_mapped(frame, Order::FRAME).unwrap_or(0);
+        // SAFETY: invariant 1: leaves alone owned the folio, so nothing names a frame of it that none maps.
+        let freed = unsafe { self.pages().split_mapped(frame, Order::FRAME) }.unwrap_or(0);
         drop(space);
         Some(freed)
     }

@@ -1,12 +1,12 @@
 //! Faults on anonymous memory that is not there yet.
 
 use super::{Access, Caller, FaultKind, Step, fresh_flags, is_vacant_above, leaf_flags, mapped};
-use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
+use crate::addr::{Order, PageSize, VirtAddr, VirtRange};
 use crate::arch::{EntryFlags, Level};
 use crate::clear::Extent;
 use crate::error::FaultError;
 use crate::limits::FRAME_SIZE;
-use crate::page_alloc::{Contents, Gfp, Origin};
+use crate::page_alloc::{Contents, Folio, Gfp, Origin};
 use crate::pgtable::Lookup;
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
@@ -14,12 +14,6 @@ use crate::vm::gigantic::forming::{Found, NotBegun, Piece};
 use crate::vm::mapping::policy::OrderSet;
 use crate::vm::mapping::vma::Vma;
 use crate::vm::space::mm::Mm;
-
-/// A folio that was just handed out, all of which is zero.
-struct Zeroed {
-    frame: Frame,
-    order: Order,
-}
 
 impl<P: Platform> Mm<'_, P> {
     pub(super) fn fault_anonymous(
@@ -51,19 +45,21 @@ impl<P: Platform> Mm<'_, P> {
         let mut limit = if vacant { Order::GIGANTIC } else { Order::BLOCK };
         loop {
             let order = self.fitting_order(vma, addr, allowed, limit);
-            match self.memory.pages().alloc_known(Gfp::USER, order) {
-                Ok((frame, contents)) => {
+            match self.memory.pages().alloc_maybe_zeroed(Gfp::USER, order) {
+                Ok((mut folio, contents)) => {
                     let stale = contents == Contents::Unknown;
                     let forms = stale && order == Order::GIGANTIC && policy.on_demand;
-                    match forms.then(|| self.begin_forming(vma, frame, addr)) {
-                        Some(Ok(piece)) => return self.bring_piece(vma, &piece, addr, caller),
-                        Some(Err(NotBegun::Again)) => return Ok(Step::Again),
-                        Some(Err(NotBegun::Full)) | None => {}
+                    if forms {
+                        match self.begin_forming(vma, folio, addr) {
+                            Ok(piece) => return self.bring_piece(vma, &piece, addr, caller),
+                            Err(NotBegun::Again) => return Ok(Step::Again),
+                            Err(NotBegun::Full(back)) => folio = back,
+                        }
                     }
                     if stale {
-                        self.clear_folio(addr, frame, order, caller)?;
+                        folio = self.zero_folio(addr, folio, caller)?;
                     }
-                    return self.map_folio(vma, addr, Zeroed { frame, order }, large, caller);
+                    return self.map_folio(vma, addr, folio, large, caller);
                 }
                 Err(error) => {
                     let Some(below) = order.get().checked_sub(1).and_then(Order::new) else {
@@ -93,42 +89,40 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     /// Clears a folio that was just allocated; it is freed again when the task dies meanwhile.
-    fn clear_folio(
-        &self,
-        addr: VirtAddr,
-        frame: Frame,
-        order: Order,
-        caller: Caller,
-    ) -> Result<(), FaultError> {
+    fn zero_folio(&self, addr: VirtAddr, mut folio: Folio, caller: Caller) -> Result<Folio, FaultError> {
         let pages = self.memory.pages();
-        let frames = FrameRange::folio(frame, order);
+        let (frames, order) = (folio.frames(), folio.order());
         if order == Order::FRAME {
-            pages.clear(frames, TouchHint::Soon);
-            return Ok(());
+            pages.clear(&mut folio, TouchHint::Soon);
+            return Ok(folio);
         }
         let extent = match caller {
             Caller::Access => {
                 let touched = (addr.0 - addr.align_down(order.bytes()).0) / FRAME_SIZE;
-                Extent::new(frames, TouchHint::Soon).near(frame.add(touched))
+                Extent::new(frames, TouchHint::Soon).near(folio.frame().add(touched))
             }
             Caller::Populate { bytes } => Extent::new(frames, TouchHint::Unknown).part_of(bytes),
         };
-        pages.clear_extent(&extent).map_err(|cancelled| {
-            self.memory.give_up(frame, order);
-            cancelled.into()
-        })
+        match pages.clear_extent(&mut folio, &extent) {
+            Ok(()) => Ok(folio),
+            Err(cancelled) => {
+                self.memory.give_up(folio);
+                Err(cancelled.into())
+            }
+        }
     }
 
-    /// Maps a folio all of which is zero; it is freed again when somebody else was faster.
+    /// Maps a folio all of which is zero; it is freed again when another CPU was faster.
     fn map_folio(
         &self,
         vma: &Vma,
         addr: VirtAddr,
-        Zeroed { frame, order }: Zeroed,
+        folio: Folio,
         large: bool,
         caller: Caller,
     ) -> Result<Step, FaultError> {
-        let (pages, frames) = (self.memory.pages(), FrameRange::folio(frame, order));
+        let (pages, frames) = (self.memory.pages(), folio.frames());
+        let (frame, order) = (folio.frame(), folio.order());
         let start = addr.align_down(order.bytes());
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
         pages.set_origin(frame, Origin::new(self.family, vma.attributes.origin_of(start)));
@@ -141,9 +135,11 @@ impl<P: Platform> Mm<'_, P> {
             done = mapped(self.tables().map(start, frames, flags));
         }
         if done != Ok(true) {
-            self.memory.give_up_zeroed(frame, order);
+            self.memory.give_up_zeroed(folio);
             return done.map(|_| Step::Again);
         }
+        // The leaves own it.
+        let _ = folio.into_raw();
         self.add_anon(order.frames() as i64);
         if order == Order::BLOCK {
             pages.count(Stat::ThpFaultAlloc, 1);

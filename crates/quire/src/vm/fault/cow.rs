@@ -114,29 +114,31 @@ impl<P: Platform> Mm<'_, P> {
         let copy = if leaf.has(EntryFlags::SPECIAL) {
             pages.alloc_zero_page(Gfp::USER)?
         } else {
-            let copy = pages.alloc(Gfp::USER, Order::FRAME)?;
-            pages.copy(FrameRange::folio(leaf.frame(), Order::FRAME), copy, TouchHint::Soon);
+            let mut copy = pages.alloc(Gfp::USER, Order::FRAME)?;
+            pages.copy(FrameRange::folio(leaf.frame(), Order::FRAME), &mut copy, TouchHint::Soon);
             copy
         };
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
-        let new = Entry::leaf(copy, PageSize::Size4K, flags);
-        pages.set_origin(copy, Origin::new(self.family, vma.attributes.origin_of(addr)));
+        let new = Entry::leaf(copy.frame(), PageSize::Size4K, flags);
+        pages.set_origin(copy.frame(), Origin::new(self.family, vma.attributes.origin_of(addr)));
         let mut gather = MmuGather::new(pages, self.context());
         let replaced = self.tables().replace(addr, PageSize::Size4K, leaf, new, &mut gather);
         let change = gather.finish();
         match replaced {
             Ok(true) => {
+                // The leaf owns it.
+                let _ = copy.into_raw();
                 self.add_rss(change, counted(vma));
                 self.add_anon(1);
                 pages.count(Stat::CowCopy, 1);
                 Ok(Step::done(Order::FRAME, FaultKind::Cow))
             }
             Ok(false) => {
-                self.memory.give_up(copy, Order::FRAME);
+                self.memory.give_up(copy);
                 Ok(Step::Again)
             }
             Err(_) => {
-                self.memory.give_up(copy, Order::FRAME);
+                self.memory.give_up(copy);
                 Err(FaultError::OutOfMemory)
             }
         }

@@ -65,15 +65,17 @@ impl<P: Platform> Mm<'_, P> {
     /// A store to a private mapping of a page that is not mapped: the page is copied at once.
     fn copy_file_page(&self, vma: &Vma, addr: VirtAddr, from: Frame) -> Result<Step, FaultError> {
         let pages = self.memory.pages();
-        let copy = pages.alloc(Gfp::USER, Order::FRAME)?;
-        pages.copy(FrameRange::folio(from, Order::FRAME), copy, TouchHint::Soon);
-        pages.set_origin(copy, Origin::new(self.family, vma.attributes.origin_of(addr)));
+        let mut copy = pages.alloc(Gfp::USER, Order::FRAME)?;
+        pages.copy(FrameRange::folio(from, Order::FRAME), &mut copy, TouchHint::Soon);
+        pages.set_origin(copy.frame(), Origin::new(self.family, vma.attributes.origin_of(addr)));
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
-        let done = mapped(self.tables().map(addr, FrameRange::folio(copy, Order::FRAME), flags));
+        let done = mapped(self.tables().map(addr, copy.frames(), flags));
         if done != Ok(true) {
-            self.memory.give_up(copy, Order::FRAME);
+            self.memory.give_up(copy);
             return done.map(|_| Step::Again);
         }
+        // The leaf owns it.
+        let _ = copy.into_raw();
         self.add_anon(1);
         pages.count(Stat::CowCopy, 1);
         Ok(Step::done(Order::FRAME, FaultKind::Cow))

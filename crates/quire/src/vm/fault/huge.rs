@@ -1,5 +1,4 @@
 //! Faults on mappings of huge pages.
-#![forbid(unsafe_code)]
 
 use super::cow::STORED;
 use super::{Access, Caller, FaultKind, Step, leaf_flags, mapped};
@@ -178,7 +177,9 @@ impl<P: Platform> Mm<'_, P> {
         caller: Caller,
     ) -> Result<Step, FaultError> {
         let pages = self.memory.pages();
-        let clear = |frame| pages.clear_extent(&extent_of(place, frame, addr, caller));
+        // SAFETY: invariant 1: the pool has just given the page for this place, and no leaf maps it yet.
+        let clear =
+            |frame| unsafe { pages.clear_frames_in_stretches(&extent_of(place, frame, addr, caller)) };
         let own = self.own_page(vma, place, true, clear)?;
         self.map_own(vma, place, &own, FaultKind::Anon)
     }
@@ -211,7 +212,8 @@ impl<P: Platform> Mm<'_, P> {
         let (memory, pages) = (self.memory, self.memory.pages());
         let account = self.account_of(&vma.attributes);
         memory.fill_huge(place.file.node(), (place.size, place.index), (account, promised), |frame| {
-            pages.clear_extent(&extent(frame))
+            // SAFETY: invariant 1: the pool has just given the page for this place, and the file does not name it yet.
+            unsafe { pages.clear_frames_in_stretches(&extent(frame)) }
         })
     }
 
@@ -287,5 +289,7 @@ fn copy_page<P: Platform>(
     from: Frame,
     to: Frame,
 ) -> Result<(), Cancelled> {
-    pages.copy_extent(FrameRange::folio(from, place.size.order()), to, TouchHint::Soon)
+    let from = FrameRange::folio(from, place.size.order());
+    // SAFETY: invariant 1: the pool has just given the page for this place, and no leaf maps it yet.
+    unsafe { pages.copy_frames_in_stretches(from, to, TouchHint::Soon) }
 }

@@ -1,5 +1,4 @@
 //! The page fault: makes an access good, or says why not. The flow is told in `docs/flows/page_fault.md`.
-#![forbid(unsafe_code)]
 
 mod anon;
 mod cow;

@@ -13,7 +13,6 @@
 //! One lock keeps all of it. It is taken inside an address space's, for some words at a time, and those of blocks inside it.
 //! Whoever clears a piece holds a claim and no lock, or that of the address space for reading; who waits for a claim looks again
 //! and calls [`Platform::relax`](crate::platform::FramePlatform::relax) in between.
-#![forbid(unsafe_code)]
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -21,7 +20,7 @@ use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use crate::clear::Extent;
 use crate::error::Cancelled;
 use crate::limits::{BLOCK_FRAMES, BLOCK_SIZE, FORMING_FOLIOS, FRAME_SIZE, TABLE_ENTRIES};
-use crate::page_alloc::Origin;
+use crate::page_alloc::{self, Origin};
 use crate::pgtable::PageTables;
 use crate::platform::{Platform, TouchHint};
 use crate::rank::Rank;
@@ -85,8 +84,8 @@ pub(in crate::vm) enum Found {
 
 /// Why a folio does not begin to form.
 pub(in crate::vm) enum NotBegun {
-    /// Too many do.
-    Full,
+    /// Too many do: the folio is the caller's again.
+    Full(page_alloc::Folio),
     /// Another one forms there since a moment ago, or memory of this one has just gone bad: it is free again.
     Again,
 }
@@ -250,7 +249,9 @@ impl<P: Platform> Memory<'_, P> {
     fn clear_piece(&self, piece: &Piece, touched: Option<Frame>) -> Result<(), Cancelled> {
         let hint = if touched.is_some() { TouchHint::Soon } else { TouchHint::Unknown };
         let extent = Extent::new(piece.frames(), hint).part_of(PageSize::Size1G.bytes());
-        self.pages().clear_extent(&touched.map_or(extent, |frame| extent.near(frame)))
+        let extent = touched.map_or(extent, |frame| extent.near(frame));
+        // SAFETY: invariant 1: the piece is claimed by this task, and no leaf maps it yet.
+        unsafe { self.pages().clear_frames_in_stretches(&extent) }
     }
 
     /// Maps a piece that was cleared, if there is nothing where it goes and the mapping is what it was made for; whether it
@@ -288,7 +289,8 @@ impl<P: Platform> Memory<'_, P> {
     /// Nobody clears the folio any more: from here on it is its leaves' alone, and one leaf if all of it is mapped. The
     /// caller holds no lock.
     fn end_forming(&self, formed: &Formed) {
-        self.pages().release(FrameRange::folio(formed.frame, Order::FRAME));
+        // SAFETY: invariant 1: `begin_forming` held the folio, whose slot is empty by now.
+        unsafe { self.pages().release(FrameRange::folio(formed.frame, Order::FRAME)) };
         let all = VirtRange::from_len(formed.base, PageSize::Size1G.bytes());
         let collapsed = self.find_body(formed.family, formed.owner).is_some_and(|body| {
             let space = body.space.write(self.platform());
@@ -338,7 +340,8 @@ impl<P: Platform> Memory<'_, P> {
 
     /// A folio that will never be one leaf is its leaves' alone from here on, and free if there are none.
     fn let_go(&self, formed: &Formed) -> u64 {
-        let freed = self.pages().release(FrameRange::folio(formed.frame, Order::FRAME));
+        // SAFETY: invariant 1: `begin_forming` held the folio, whose slot is empty by now.
+        let freed = unsafe { self.pages().release(FrameRange::folio(formed.frame, Order::FRAME)) };
         if freed == 0 {
             self.pages().defer_if_partly_mapped(formed.frame);
         }
@@ -374,7 +377,7 @@ impl<P: Platform> Mm<'_, P> {
     pub(in crate::vm) fn begin_forming(
         &self,
         vma: &Vma,
-        frame: Frame,
+        fresh: page_alloc::Folio,
         addr: VirtAddr,
     ) -> Result<Piece, NotBegun> {
         let (pages, owner, family) = (self.memory.pages(), self.mapper.number(), self.family);
@@ -383,16 +386,20 @@ impl<P: Platform> Mm<'_, P> {
         // Two who touch fresh memory at once have each allocated one.
         if folios.iter().flatten().any(|folio| (folio.owner, folio.base) == (owner, base)) {
             drop(folios);
-            self.memory.give_up(frame, Order::GIGANTIC);
+            self.memory.give_up(fresh);
             return Err(NotBegun::Again);
         }
-        let slot = folios.iter().position(Option::is_none).ok_or(NotBegun::Full)?;
+        let Some(slot) = folios.iter().position(Option::is_none) else {
+            return Err(NotBegun::Full(fresh));
+        };
+        let frame = fresh.into_raw();
         let first = FrameRange::folio(frame, Order::FRAME);
         pages.hold(first);
         // Until it was held a frame of it that went bad was marked, for who maps it; from here on its failure says that it is busy.
         if pages.has_bad(frame) {
             drop(folios);
-            pages.release(first);
+            // SAFETY: invariant 1: this task has just allocated and held the folio.
+            unsafe { pages.release(first) };
             return Err(NotBegun::Again);
         }
         pages.set_origin(frame, Origin::new(family, vma.attributes.origin_of(base)));

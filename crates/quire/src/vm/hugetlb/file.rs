@@ -1,5 +1,4 @@
 //! Files of huge pages, and the file systems that limit them.
-#![forbid(unsafe_code)]
 
 use core::ops::Range;
 
@@ -198,7 +197,9 @@ impl<P: Platform> Memory<'_, P> {
             let account = Account { fs, ..Account::default() };
             let filled = self.fill_huge(file, (size, index), (account, there.is_some()), |frame| {
                 let extent = Extent::new(FrameRange::folio(frame, size.order()), TouchHint::Unknown);
-                self.pages().clear_extent(&extent.part_of(bytes.end - bytes.start))
+                let extent = extent.part_of(bytes.end - bytes.start);
+                // SAFETY: invariant 1: the pool has just given the page for this place, and the file does not name it.
+                unsafe { self.pages().clear_frames_in_stretches(&extent) }
             });
             filled.map_err(|_| MmError::NoMemory)?;
         }

@@ -16,7 +16,6 @@
 //! read before hardware complained.
 //!
 //! (Linux: `memory_failure()`; the marker is its hwpoison entry.)
-#![forbid(unsafe_code)]
 
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use crate::arch::EntryFlags;
@@ -123,7 +122,8 @@ impl<P: Platform> Memory<'_, P> {
         match pages.set_aside(frame) {
             Some(Order::FRAME) => {}
             Some(order) => {
-                pages.release(FrameRange::folio(frame, order));
+                // SAFETY: invariant 1: `set_aside` has just held these frames for this task.
+                unsafe { pages.release(FrameRange::folio(frame, order)) };
                 return Ok(false);
             }
             None => return Ok(false),
@@ -133,7 +133,8 @@ impl<P: Platform> Memory<'_, P> {
             pages.bury(frame);
             return Ok(true);
         }
-        pages.release(one);
+        // SAFETY: invariant 1: `set_aside` held the frame for this task.
+        unsafe { pages.release(one) };
         marked.map(|()| false)
     }
 

@@ -23,7 +23,6 @@
 //! faults; where memory is locked they are put back at once. The caller holds no lock, as for all of this.
 //!
 //! (Linux: `mm/migrate.c`, whose markers for faults to wait at are the address space's lock here.)
-#![forbid(unsafe_code)]
 
 use crate::addr::{BlockNumber, Frame, FrameRange, Order, PageSize, VirtRange};
 use crate::clear::Copier;
@@ -31,7 +30,7 @@ use crate::error::{MigrateError, SplitError};
 use crate::filemap::{FileClosed, FileKind, FileNode, MovedPage, PageRuns};
 use crate::limits::{BLOCK_FRAMES, BLOCK_SIZE, CLEAR_STRETCH_BYTES, FRAME_SIZE, MOVE_LEAVES};
 use crate::memmap::FrameMask;
-use crate::page_alloc::{Gfp, Origin};
+use crate::page_alloc::{Folio, Gfp, Origin};
 use crate::pgtable::{PageTables, Relocation};
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
@@ -119,8 +118,10 @@ impl<P: Platform> Memory<'_, P> {
         let order = pages.set_aside(frame).ok_or(MigrateError::NotMovable)?;
         let source = FrameRange::folio(frame, order);
         let gfp = Gfp::USER.on_node(pages.node_of_frame(frame));
-        let (Ok(target), Some(origin)) = (pages.alloc(gfp, order), pages.origin(frame)) else {
-            pages.release(source);
+        let (target, origin) = (pages.alloc(gfp, order), pages.origin(frame));
+        let (Ok(target), Some(origin)) = (target.map(Folio::into_raw), origin) else {
+            // SAFETY: invariant 1: `set_aside` held the folio for this task.
+            unsafe { pages.release(source) };
             return self.move_in_pieces(frame, order);
         };
         let room = FrameRange::folio(target, order);
@@ -131,8 +132,11 @@ impl<P: Platform> Memory<'_, P> {
         let mut job = Job { source, target, origin, copier, copied: FrameMask::EMPTY, since: 0 };
         let done = self.move_everywhere(&mut job);
         // What was not needed is free again, and what nobody maps any more.
-        pages.release(room);
-        let freed = pages.release(source);
+        // SAFETY: invariant 1: this task held both folios, the old one by `set_aside`; leaves own what is mapped of them.
+        let freed = unsafe {
+            pages.release(room);
+            pages.release(source)
+        };
         if order == Order::BLOCK && pages.has_bad(target) {
             self.lose_marked(room);
         }
@@ -244,7 +248,8 @@ impl<P: Platform> Memory<'_, P> {
                     job.since = 0;
                 }
                 let from = FrameRange::new(job.source.start.add(at as u64), frames as u64);
-                job.copier.copy(from, job.target.add(at as u64));
+                // SAFETY: invariant 1: this task holds the new folio, the leaves onto which are busy.
+                unsafe { job.copier.copy(from, job.target.add(at as u64)) };
                 job.since += frames;
             }
         }

@@ -8,7 +8,6 @@
 //! mappings of the pages in that one visit. Nothing is held from one to the next, and nothing is missed: a leaf comes to
 //! an address space by a fault, which the caller has excluded, from another address of the same one, or from a parent,
 //! whose number is smaller and whose lock `fork` holds until the child's mappings are known (decision 20).
-#![forbid(unsafe_code)]
 
 use core::ops::Range;
 
@@ -93,7 +92,8 @@ impl<P: Platform> Memory<'_, P> {
             let blocks = (0..frames).step_by(BLOCK_FRAMES);
             blocks.map(|at| frame.add(at)).try_for_each(|part| self.split_leaves(part, PageSize::Size2M))?;
         }
-        self.pages().split_mapped(frame, to)
+        // SAFETY: invariant 1: leaves own the folio, or what holds it keeps it in use; nothing else names a frame of it.
+        unsafe { self.pages().split_mapped(frame, to) }
     }
 
     /// Splits every leaf of this size that maps memory from this frame on.

@@ -3,13 +3,13 @@
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::addr::{Frame, FrameRange, Order, VirtAddr, VirtRange};
+use crate::addr::{Frame, Order, VirtAddr, VirtRange};
 use crate::arch::Protection;
 use crate::error::{AllocError, InitError, MmError};
 use crate::filemap::{FileRef, FileTable};
 use crate::hugetlb::HugePools;
 use crate::limits::FRAME_SIZE;
-use crate::page_alloc::{Gfp, Origin, PageAllocator};
+use crate::page_alloc::{Folio, Gfp, Origin, PageAllocator};
 use crate::platform::{Platform, TouchHint};
 use crate::rank::Rank;
 use crate::slab::Cache;
@@ -70,10 +70,9 @@ impl<'p, P: Platform> Memory<'p, P> {
         fork: ForkStrategy,
         huge: HugePools,
     ) -> Result<Self, InitError> {
-        let zero = pages.alloc(Gfp::KERNEL, Order::FRAME).map_err(|_| InitError::TooSmall)?;
-        let frames = FrameRange::folio(zero, Order::FRAME);
-        pages.hold_for_manager(frames);
-        pages.clear(frames, TouchHint::Later);
+        let mut zero = pages.alloc(Gfp::KERNEL, Order::FRAME).map_err(|_| InitError::TooSmall)?;
+        pages.hold_for_manager(zero.frames());
+        pages.clear(&mut zero, TouchHint::Later);
         let policy = AtomicU64::new(policy.to_bits());
         Ok(Self {
             pages,
@@ -83,7 +82,7 @@ impl<'p, P: Platform> Memory<'p, P> {
             families: SpinLock::new(Rank::Families, Families::new()),
             number: AtomicU64::new(0),
             policy,
-            zero,
+            zero: zero.into_raw(),
             fork,
             forming: Forming::new(),
             when_short: WhenShort::new(),
@@ -165,14 +164,14 @@ impl<'p, P: Platform> Memory<'p, P> {
     }
 
     /// Frees a folio that was just allocated and turned out not to be needed.
-    pub(in crate::vm) fn give_up(&self, frame: Frame, order: Order) {
-        let freed = self.pages.free(frame, order);
+    pub(in crate::vm) fn give_up(&self, folio: Folio) {
+        let freed = self.pages.free(folio);
         debug_assert_eq!(freed, Ok(()), "a folio that was just handed out");
     }
 
     /// The same of one that is still zero.
-    pub(in crate::vm) fn give_up_zeroed(&self, frame: Frame, order: Order) {
-        let freed = self.pages.free_zeroed(frame, order);
+    pub(in crate::vm) fn give_up_zeroed(&self, folio: Folio) {
+        let freed = self.pages.free_zeroed(folio);
         debug_assert_eq!(freed, Ok(()), "a folio that was just handed out");
     }
 

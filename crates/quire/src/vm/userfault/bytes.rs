@@ -24,7 +24,7 @@ impl<'a, 'p, P: Platform> OwnFrame<'a, 'p, P> {
         memory: &'a Memory<'p, P>,
         fill: impl FnOnce(&mut PageBytes),
     ) -> Result<Self, AllocError> {
-        let own = Self { memory, frame: memory.pages().alloc(Gfp::USER, Order::FRAME)? };
+        let own = Self { memory, frame: memory.pages().alloc(Gfp::USER, Order::FRAME)?.into_raw() };
         let mut fill = Some(fill);
         // SAFETY: invariant 1: the frame was just handed out, to this value alone.
         unsafe {
@@ -39,7 +39,7 @@ impl<'a, 'p, P: Platform> OwnFrame<'a, 'p, P> {
 
     /// One of zeroes.
     pub(super) fn zeroed(memory: &'a Memory<'p, P>) -> Result<Self, AllocError> {
-        Ok(Self { memory, frame: memory.pages().alloc_zero_page(Gfp::USER)? })
+        Ok(Self { memory, frame: memory.pages().alloc_zero_page(Gfp::USER)?.into_raw() })
     }
 
     pub(super) fn frame(&self) -> Frame {
@@ -54,7 +54,8 @@ impl<'a, 'p, P: Platform> OwnFrame<'a, 'p, P> {
 
 impl<P: Platform> Drop for OwnFrame<'_, '_, P> {
     fn drop(&mut self) {
-        self.memory.give_up(self.frame, Order::FRAME);
+        // SAFETY: invariant 1: this value owned the frame, and `give` was not called.
+        self.memory.give_up(unsafe { self.memory.pages().folio_from_raw(self.frame, Order::FRAME) });
     }
 }
 

@@ -163,7 +163,8 @@ impl<P: Platform> Mm<'_, P> {
     fn clear_whole(&self, place: &Place<'_>, frame: Frame) -> Result<(), Cancelled> {
         let frames = FrameRange::folio(frame, place.size.order());
         let extent = Extent::new(frames, TouchHint::Unknown).part_of(place.size.bytes());
-        self.memory.pages().clear_extent(&extent)
+        // SAFETY: invariant 1: the pool has just given the page for this place, and the file does not name it yet.
+        unsafe { self.memory.pages().clear_frames_in_stretches(&extent) }
     }
 
     fn huge_page_at(&self, place: &Place<'_>) -> Option<HugePage> {

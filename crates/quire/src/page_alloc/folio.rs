@@ -1,0 +1,316 @@
+//! Owned frames: what was allocated is a value that cannot be copied.
+//!
+//! Safe code reaches the memory of a frame only through the value that owns it: clearing and copying borrow it mutably,
+//! freeing takes it. A value gives its frames up in one of two ways. [`PageAllocator::free`] and its relatives give them
+//! back to the allocator. `into_raw` hands them over to something that refers to frames by number: page-table leaves, the
+//! page cache, a pool. From there they come back by the map counts, or through [`PageAllocator::folio_from_raw`], which
+//! is `unsafe`.
+//!
+//! Nothing is done when a value is dropped: its frames stay in use for good. Dropping therefore warns at compile time
+//! (`must_use`).
+//!
+//! In debug builds each value remembers its allocator, and every other one refuses it ([`FreeError::Foreign`]).
+#![forbid(unsafe_op_in_unsafe_fn)]
+
+use core::fmt;
+
+use super::PageAllocator;
+use crate::addr::{Frame, FrameRange, Order};
+use crate::error::FreeError;
+use crate::platform::FramePlatform;
+
+/// Which allocator frames came from. Nothing in release builds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Owner {
+    #[cfg(debug_assertions)]
+    zones: usize,
+}
+
+/// One folio that its holder alone owns: 2 to the power of its order consecutive frames, aligned to their size.
+///
+/// A folio that was freed is gone:
+///
+/// ```compile_fail,E0382
+/// # use quire::{addr::Order, page_alloc::{Gfp, PageAllocator}, platform::{FramePlatform, TouchHint}};
+/// # fn example<P: FramePlatform>(pages: &PageAllocator<'_, P>) -> Result<(), Box<dyn core::error::Error>> {
+/// let mut folio = pages.alloc(Gfp::KERNEL, Order::FRAME)?;
+/// pages.free(folio)?;
+/// pages.clear(&mut folio, TouchHint::Soon); // Use after free.
+/// # Ok(()) }
+/// ```
+///
+/// It cannot be freed twice:
+///
+/// ```compile_fail,E0382
+/// # use quire::{addr::Order, page_alloc::{Gfp, PageAllocator}, platform::FramePlatform};
+/// # fn example<P: FramePlatform>(pages: &PageAllocator<'_, P>) -> Result<(), Box<dyn core::error::Error>> {
+/// let folio = pages.alloc(Gfp::KERNEL, Order::FRAME)?;
+/// pages.free(folio)?;
+/// pages.free(folio)?; // Double free.
+/// # Ok(()) }
+/// ```
+///
+/// What a page table maps is the page table's: nobody frees it by the value, or writes to it:
+///
+/// ```compile_fail,E0382
+/// # use quire::{addr::Order, page_alloc::{Gfp, PageAllocator}, platform::FramePlatform};
+/// # fn map(frame: quire::addr::Frame) {}
+/// # fn example<P: FramePlatform>(pages: &PageAllocator<'_, P>) -> Result<(), Box<dyn core::error::Error>> {
+/// let folio = pages.alloc(Gfp::USER, Order::FRAME)?;
+/// map(folio.into_raw());
+/// pages.free(folio)?; // Free while mapped.
+/// # Ok(()) }
+/// ```
+///
+/// ```compile_fail,E0382
+/// # use quire::{addr::Order, page_alloc::{Gfp, PageAllocator}, platform::{FramePlatform, TouchHint}};
+/// # fn map(frame: quire::addr::Frame) {}
+/// # fn example<P: FramePlatform>(pages: &PageAllocator<'_, P>) -> Result<(), Box<dyn core::error::Error>> {
+/// let mut folio = pages.alloc(Gfp::USER, Order::FRAME)?;
+/// map(folio.into_raw());
+/// pages.clear(&mut folio, TouchHint::Soon); // Write to memory that a program uses.
+/// # Ok(()) }
+/// ```
+///
+/// A number is no folio, and becomes one in `unsafe` code only:
+///
+/// ```compile_fail,E0308
+/// # use quire::{addr::Frame, page_alloc::PageAllocator, platform::FramePlatform};
+/// # fn example<P: FramePlatform>(pages: &PageAllocator<'_, P>) {
+/// let freed = pages.free(Frame(42));
+/// # }
+/// ```
+///
+/// ```compile_fail,E0133
+/// # use quire::{addr::{Frame, Order}, page_alloc::PageAllocator, platform::FramePlatform};
+/// # fn example<P: FramePlatform>(pages: &PageAllocator<'_, P>) {
+/// let freed = pages.free(pages.folio_from_raw(Frame(42), Order::FRAME));
+/// # }
+/// ```
+///
+/// The parts of a folio that was split are folios, and the whole is none any more:
+///
+/// ```compile_fail,E0382
+/// # use quire::{addr::Order, page_alloc::{Gfp, PageAllocator}, platform::FramePlatform};
+/// # fn example<P: FramePlatform>(pages: &PageAllocator<'_, P>) -> Result<(), Box<dyn core::error::Error>> {
+/// let folio = pages.alloc(Gfp::KERNEL, Order::BLOCK)?;
+/// let parts = pages.split(folio, Order::FRAME).map_err(|(_, error)| error)?;
+/// pages.free(folio)?; // Freed with the order that it had.
+/// # Ok(()) }
+/// ```
+#[must_use = "the frames of a folio that is dropped stay in use for good"]
+pub struct Folio {
+    frame: Frame,
+    order: Order,
+    owner: Owner,
+}
+
+/// Consecutive frames that their holder alone owns, whatever folios they are made of. Any part of them can be freed by
+/// itself ([`PageAllocator::free_range`]).
+#[must_use = "frames that are dropped stay in use for good"]
+pub struct FrameRun {
+    frames: FrameRange,
+    owner: Owner,
+}
+
+/// Folios of one order that their holder alone owns. Their numbers stand in an array of the caller's, which is borrowed
+/// meanwhile. As an iterator it gives one folio after the other away.
+#[must_use = "the frames of folios that are dropped stay in use for good"]
+pub struct Folios<'a> {
+    frames: &'a [Frame],
+    order: Order,
+    owner: Owner,
+}
+
+impl Folio {
+    /// The number of its first frame.
+    #[inline]
+    pub const fn frame(&self) -> Frame {
+        self.frame
+    }
+
+    /// Its size.
+    #[inline]
+    pub const fn order(&self) -> Order {
+        self.order
+    }
+
+    /// The numbers of its frames.
+    #[inline]
+    pub const fn frames(&self) -> FrameRange {
+        FrameRange::folio(self.frame, self.order)
+    }
+
+    /// Hands the folio over to something that refers to it by number. That owns it from now on.
+    #[inline]
+    #[must_use = "the frames of a folio that nothing refers to stay in use for good"]
+    pub const fn into_raw(self) -> Frame {
+        self.frame
+    }
+
+    /// The same frames, parts of which can be freed by themselves.
+    #[inline]
+    pub const fn into_run(self) -> FrameRun {
+        FrameRun { frames: self.frames(), owner: self.owner }
+    }
+}
+
+impl FrameRun {
+    /// The numbers of its frames.
+    #[inline]
+    pub const fn frames(&self) -> FrameRange {
+        self.frames
+    }
+
+    /// Hands the frames over to something that refers to them by number. That owns them from now on.
+    #[inline]
+    #[must_use = "frames that nothing refers to stay in use for good"]
+    pub const fn into_raw(self) -> FrameRange {
+        self.frames
+    }
+
+    /// The first `count` frames, and the others; all of them and none where it has fewer.
+    pub const fn split_at(self, count: u64) -> (Self, Self) {
+        let count = if count < self.frames.count { count } else { self.frames.count };
+        let (start, rest) = (self.frames.start, self.frames.count - count);
+        let first = Self { frames: FrameRange::new(start, count), owner: self.owner };
+        (first, Self { frames: FrameRange::new(start.add(count), rest), owner: self.owner })
+    }
+}
+
+impl<'a> Folios<'a> {
+    /// Their size.
+    pub const fn order(&self) -> Order {
+        self.order
+    }
+
+    /// The numbers of their first frames.
+    pub const fn frames(&self) -> &[Frame] {
+        self.frames
+    }
+
+    /// Hands the folios over to something that refers to them by number. That owns them from now on.
+    #[must_use = "the frames of folios that nothing refers to stay in use for good"]
+    pub const fn into_raw(self) -> &'a [Frame] {
+        self.frames
+    }
+
+    pub(super) const fn owner(&self) -> Owner {
+        self.owner
+    }
+}
+
+impl Iterator for Folios<'_> {
+    type Item = Folio;
+
+    fn next(&mut self) -> Option<Folio> {
+        let (&frame, rest) = self.frames.split_first()?;
+        self.frames = rest;
+        Some(Folio { frame, order: self.order, owner: self.owner })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.frames.len(), Some(self.frames.len()))
+    }
+}
+
+impl ExactSizeIterator for Folios<'_> {}
+
+impl fmt::Debug for Folio {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Folio({:?}, {:?})", self.frame, self.order)
+    }
+}
+
+impl fmt::Debug for FrameRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FrameRun({:?})", self.frames)
+    }
+}
+
+impl fmt::Debug for Folios<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Folios({:?}, {:?})", self.frames, self.order)
+    }
+}
+
+impl<P: FramePlatform> PageAllocator<'_, P> {
+    /// The folio of a number that [`Folio::into_raw`] gave.
+    ///
+    /// # Safety
+    /// This allocator handed the folio out with this order, or a split left it with this order. The caller owns it: no
+    /// other value does, no leaf maps it, and nothing else refers to it by number (invariant 1).
+    #[inline]
+    pub unsafe fn folio_from_raw(&self, frame: Frame, order: Order) -> Folio {
+        self.folio(frame, order)
+    }
+
+    /// The run of numbers that [`FrameRun::into_raw`] gave.
+    ///
+    /// # Safety
+    /// As for [`Self::folio_from_raw`], for all of its folios.
+    #[inline]
+    pub unsafe fn run_from_raw(&self, frames: FrameRange) -> FrameRun {
+        self.run(frames)
+    }
+
+    /// The folios of numbers that [`Folio::into_raw`] or [`Folios::into_raw`] gave.
+    ///
+    /// # Safety
+    /// As for [`Self::folio_from_raw`], for each of them; no number stands there twice.
+    #[inline]
+    pub unsafe fn folios_from_raw<'a>(&self, order: Order, frames: &'a [Frame]) -> Folios<'a> {
+        self.folios(order, frames)
+    }
+
+    /// A folio that the allocator hands out.
+    #[inline(always)]
+    pub(super) fn folio(&self, frame: Frame, order: Order) -> Folio {
+        Folio { frame, order, owner: self.owner() }
+    }
+
+    /// A run that the allocator hands out.
+    #[inline]
+    pub(super) fn run(&self, frames: FrameRange) -> FrameRun {
+        FrameRun { frames, owner: self.owner() }
+    }
+
+    /// Folios that the allocator hands out.
+    #[inline]
+    pub(super) fn folios<'a>(&self, order: Order, frames: &'a [Frame]) -> Folios<'a> {
+        Folios { frames, order, owner: self.owner() }
+    }
+
+    /// Takes a folio that is given back.
+    #[inline(always)]
+    pub(super) fn take_back(&self, folio: Folio) -> Result<(Frame, Order), FreeError> {
+        self.check_owner(folio.owner)?;
+        Ok((folio.frame, folio.order))
+    }
+
+    /// Takes a run that is given back.
+    pub(super) fn take_back_run(&self, run: FrameRun) -> Result<FrameRange, FreeError> {
+        self.check_owner(run.owner)?;
+        Ok(run.frames)
+    }
+
+    /// Refuses, in debug builds, what came from another allocator.
+    #[inline(always)]
+    pub(super) fn check_owner(&self, owner: Owner) -> Result<(), FreeError> {
+        if owner == self.owner() { Ok(()) } else { Err(FreeError::Foreign) }
+    }
+
+    /// Stops, in debug builds, at a folio of another allocator.
+    #[inline(always)]
+    pub(super) fn expect_own(&self, folio: &Folio) {
+        debug_assert!(folio.owner == self.owner(), "{folio:?} belongs to another allocator");
+    }
+
+    #[inline(always)]
+    fn owner(&self) -> Owner {
+        Owner {
+            #[cfg(debug_assertions)]
+            zones: self.zones.as_ptr().addr(),
+        }
+    }
+}

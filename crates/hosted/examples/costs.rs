@@ -2,6 +2,7 @@
 //!
 //! `cargo run --release -p quire-hosted --example costs`
 
+use hosted::raw::RawPages;
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -25,7 +26,9 @@ fn pin_pair(machine: &Hosted) -> CpuId {
 /// One frame out and back: every call of the platform on the shortest path of the library. Never inlined, as above.
 #[inline(never)]
 fn frame_pair(allocator: &PageAllocator<'_, Hosted>) -> bool {
-    allocator.alloc(Gfp::USER, Order::FRAME).is_ok_and(|frame| allocator.free(frame, Order::FRAME).is_ok())
+    allocator
+        .alloc_raw(Gfp::USER, Order::FRAME)
+        .is_ok_and(|frame| allocator.free_raw(frame, Order::FRAME).is_ok())
 }
 
 fn cost(name: &str, calls: u32, mut call: impl FnMut()) {

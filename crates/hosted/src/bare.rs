@@ -113,12 +113,14 @@ unsafe impl FramePlatform for Bare {
         true
     }
 
-    fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
-        self.0.clear(frames, kernel);
+    unsafe fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
+        // SAFETY: by this function's contract, which is the same.
+        unsafe { self.0.clear(frames, kernel) };
     }
 
-    fn copy(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {
-        self.0.copy(from, to, kernel);
+    unsafe fn copy(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {
+        // SAFETY: by this function's contract, which is the same.
+        unsafe { self.0.copy(from, to, kernel) };
     }
 
     fn now_ns(&self) -> u64 {

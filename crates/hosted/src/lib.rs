@@ -40,6 +40,7 @@ mod nested;
 mod plan;
 mod platform;
 mod ranks;
+pub mod raw;
 mod task;
 mod tlb;
 mod violation;

@@ -196,7 +196,7 @@ unsafe impl FramePlatform for Hosted {
         true
     }
 
-    fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
+    unsafe fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
         let bytes = frames.count * FRAME_SIZE;
         self.own_counters().bytes_cleared.add(bytes);
         if self.config.clearing && bytes > 0 {
@@ -207,7 +207,7 @@ unsafe impl FramePlatform for Hosted {
         }
     }
 
-    fn copy(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {
+    unsafe fn copy(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {
         let bytes = from.count * FRAME_SIZE;
         self.own_counters().bytes_copied.add(bytes);
         if self.config.clearing && bytes > 0 {

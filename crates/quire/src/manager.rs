@@ -12,7 +12,9 @@ use crate::hugetlb::{
     HugeFailure, HugeFsError, HugeFsLimits, HugePools, HugeSize, PoolInfo, Resized, Stopped,
 };
 use crate::limits::{FRAME_SIZE, MAX_NODES};
-use crate::page_alloc::{AllocatorConfig, FrameRun, Gfp, MemoryInfo, NodePolicy, NodeSet, PageAllocator, Violation};
+use crate::page_alloc::{
+    AllocatorConfig, FrameRun, Gfp, MemoryInfo, NodePolicy, NodeSet, PageAllocator, Violation,
+};
 use crate::platform::{FileId, Platform};
 use crate::stats::Stat;
 use crate::tlb::ZapStrategy;

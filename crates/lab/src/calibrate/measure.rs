@@ -1,13 +1,12 @@
 //! The measuring: every kernel, extent and number of threads, on a machine inside this process.
 
 use anyhow::{Result, anyhow};
+use hosted::raw::{measure_clear, measure_copy};
 use hosted::{Hosted, HostedConfig};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use quire::addr::FrameRange;
 use quire::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures};
-use quire::clear::{
-    CLASSES, Calibration, Clearer, Cost, STRETCHES, THREADS, bytes_of, cpus_of, measure_clear, measure_copy,
-};
+use quire::clear::{CLASSES, Calibration, Clearer, Cost, STRETCHES, THREADS, bytes_of, cpus_of};
 use quire::cpu::CpuId;
 use quire::error::KernelError;
 use quire::platform::TouchHint;

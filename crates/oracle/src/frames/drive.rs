@@ -2,6 +2,7 @@
 
 mod many;
 
+use hosted::raw::{RawCounts, RawPages};
 use quire::addr::{Frame, FrameRange, Order, PageSize};
 use quire::cpu::CpuId;
 use quire::error::AllocError;
@@ -247,7 +248,7 @@ impl<'p> FrameLockstep<'p> {
     fn take(&mut self, class: Class, place: Place, order: u8) -> Outcome {
         let order = Order::new(order).unwrap_or(Order::FRAME);
         let request = gfp(class, place);
-        match self.allocator.alloc(request, order) {
+        match self.allocator.alloc_raw(request, order) {
             Ok(frame) => self.took(request, frame, order),
             Err(error) => {
                 let what = format!("a folio of {order:?}");
@@ -258,7 +259,7 @@ impl<'p> FrameLockstep<'p> {
 
     fn take_range(&mut self, class: Class, place: Place, want: BlockRun) -> Outcome {
         let request = gfp(class, place);
-        match self.allocator.alloc_contig(request, want.blocks, want.align) {
+        match self.allocator.alloc_contig_raw(request, want.blocks, want.align) {
             Ok(frame) if frame.is_aligned(Order::BLOCK) && frame.block().0.is_multiple_of(want.align) => {
                 let blocks = (0..u64::from(want.blocks)).map(|at| frame.add(at * Order::BLOCK.frames()));
                 blocks.into_iter().try_for_each(|frame| self.took(request, frame, Order::BLOCK))
@@ -274,7 +275,7 @@ impl<'p> FrameLockstep<'p> {
     fn give_range(&mut self, which: usize, blocks: u32) -> Outcome {
         let Some((frame, _)) = self.named(which) else { return Ok(()) };
         let first = frame.block().first_frame();
-        let got = self.allocator.free_contig(first, blocks);
+        let got = self.allocator.free_contig_raw(first, blocks);
         let want = self.model.free_run(first, blocks);
         if !FrameModel::same_answer(got, want) {
             return Err(format!("free of {blocks} blocks at {first:?}: answer {got:?}, want {want:?}"));
@@ -293,7 +294,7 @@ impl<'p> FrameLockstep<'p> {
         if self.model.holder(frame).is_some_and(|(start, order)| self.model.is_mapped(start, order)) {
             return Ok(());
         }
-        let got = self.allocator.free(frame, order);
+        let got = self.allocator.free_raw(frame, order);
         let want = self.model.free(frame, order);
         if !FrameModel::same_answer(got, want) {
             return Err(format!("free of {frame:?} {order:?}: answer {got:?}, want {want:?}"));
@@ -356,7 +357,7 @@ impl<'p> FrameLockstep<'p> {
     }
 
     fn unmap_large(&mut self, frame: Frame) -> Outcome {
-        let got = self.allocator.counter().unmap_large(frame, PageSize::Size2M, Contents::Unknown);
+        let got = self.allocator.counter().unmap_large_raw(frame, PageSize::Size2M, Contents::Unknown);
         let want = self.model.unmap(FrameRange::folio(frame, Order::BLOCK));
         self.freed(got, want)
     }
@@ -365,7 +366,7 @@ impl<'p> FrameLockstep<'p> {
         if run.count == 0 {
             return Ok(());
         }
-        let got = self.allocator.counter().unmap(run);
+        let got = self.allocator.counter().unmap_raw(run);
         let want = self.model.unmap(run);
         self.freed(got, want)
     }

@@ -1,6 +1,7 @@
 //! What a machine could hand out, found by emptying a second machine of the same make: so that nobody who is told that
 //! memory is out has to be believed.
 
+use hosted::raw::RawPages;
 use quire::addr::{BlockNumber, Frame, Order};
 use quire::page_alloc::{Gfp, NodePolicy, NodeSet, PageAllocator, Urgency, ZoneKind};
 
@@ -45,7 +46,7 @@ impl Room {
     /// Empties an allocator of a machine of this shape; the running thread is one of its CPUs.
     pub fn survey(shape: &FrameShape, allocator: &PageAllocator<'_, Hosted>) -> Self {
         let mut room = Self::default();
-        let take = |gfp, order| std::iter::from_fn(move || allocator.alloc(gfp, order).ok());
+        let take = |gfp, order| std::iter::from_fn(move || allocator.alloc_raw(gfp, order).ok());
         let request = |node, kind| Gfp {
             zone: kind,
             urgency: Urgency::Reserve,
@@ -60,7 +61,7 @@ impl Room {
         }
         room.frames.sort_unstable_by_key(|&(frame, _)| frame);
         for &(frame, _) in &room.frames {
-            allocator.free(Frame(frame), Order::FRAME).expect("it was handed out");
+            allocator.free_raw(Frame(frame), Order::FRAME).expect("it was handed out");
         }
         allocator.drain_local();
         for node in 0..shape.nodes() {

@@ -1,5 +1,6 @@
 //! Steps the library's page tables and the model together, on several CPUs that access what is mapped.
 
+use hosted::raw::RawPages;
 use std::collections::{HashMap, VecDeque};
 
 use hosted::{FailurePlan, FaultCause, Hosted, HostedConfig, OnViolation, PageFault};
@@ -152,7 +153,7 @@ impl TableLockstep<'_, '_> {
     }
 
     fn map(&mut self, page: i32, order: Order, prot: Prot) -> Outcome {
-        let Ok(frame) = self.allocator.alloc(Gfp::USER, order) else { return Ok(()) };
+        let Ok(frame) = self.allocator.alloc_raw(Gfp::USER, order) else { return Ok(()) };
         let (addr, run) = (address(page), FrameRange::folio(frame, order));
         let got = self.tables().map(addr, run, flags(prot));
         let leaf = Leaf { frame, size: PageSize::Size4K, flags: rights(prot) };
@@ -160,17 +161,17 @@ impl TableLockstep<'_, '_> {
         let want =
             if crosses { Err(MapError::Unaligned) } else { self.model.map(addr.page(), leaf, run.count) };
         if got.is_err() {
-            self.allocator.free(frame, order).map_err(|error| error.to_string())?;
+            self.allocator.free_raw(frame, order).map_err(|error| error.to_string())?;
         }
         same(got, want)
     }
 
     fn map_large(&mut self, page: i32, prot: Prot) -> Outcome {
-        let Ok(frame) = self.allocator.alloc(Gfp::USER, Order::BLOCK) else { return Ok(()) };
+        let Ok(frame) = self.allocator.alloc_raw(Gfp::USER, Order::BLOCK) else { return Ok(()) };
         let (addr, size) = (address(page), PageSize::Size2M);
         let got = self.tables().map_large(addr, frame, size, flags(prot));
         if got.is_err() {
-            self.allocator.free(frame, Order::BLOCK).map_err(|error| error.to_string())?;
+            self.allocator.free_raw(frame, Order::BLOCK).map_err(|error| error.to_string())?;
         }
         if got == Err(MapError::Occupied) {
             // A table without leaves is in the way as well, and the model knows no tables.

@@ -106,7 +106,13 @@ impl Clearer {
     /// # Safety
     /// As for [`Self::copy`].
     #[inline]
-    unsafe fn copy_by<P: FramePlatform>(&self, platform: &P, from: FrameRange, to: Frame, kernel: CopyKernel) {
+    unsafe fn copy_by<P: FramePlatform>(
+        &self,
+        platform: &P,
+        from: FrameRange,
+        to: Frame,
+        kernel: CopyKernel,
+    ) {
         if !kernel.uses_vectors() {
             // SAFETY: invariant 1, by this function's contract; the kernel uses no vector registers.
             unsafe { platform.copy(from, to, self.ready_copy(kernel)) };

@@ -99,6 +99,7 @@ pub(super) struct Owner {
 /// # Ok(()) }
 /// ```
 #[must_use = "the frames of a folio that is dropped stay in use for good"]
+#[derive(PartialEq, Eq)]
 pub struct Folio {
     frame: Frame,
     order: Order,
@@ -108,6 +109,7 @@ pub struct Folio {
 /// Consecutive frames that their holder alone owns, whatever folios they are made of. Any part of them can be freed by
 /// itself ([`PageAllocator::free_range`]).
 #[must_use = "frames that are dropped stay in use for good"]
+#[derive(PartialEq, Eq)]
 pub struct FrameRun {
     frames: FrameRange,
     owner: Owner,

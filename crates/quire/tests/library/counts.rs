@@ -3,6 +3,7 @@
 
 mod by_frame;
 
+use hosted::raw::{RawCounts, RawPages};
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange, Order, PageSize};
 use quire::page_alloc::{Contents, CountError, Gfp, PageAllocator};
@@ -23,7 +24,7 @@ fn map(allocator: &Allocator<'_>, mut run: FrameRange) {
 }
 
 fn unmap(allocator: &Allocator<'_>, run: FrameRange) -> u64 {
-    allocator.counter().unmap(run)
+    allocator.counter().unmap_raw(run)
 }
 
 /// Frames that hold counts.
@@ -49,7 +50,7 @@ fn what_is_mapped_whole_needs_no_memory_for_counts_and_pieces_a_thousandth() {
         HostedConfig { clearing: false, ..HostedConfig::new((2 << 30) + 64 * MIB) },
         |_, allocator| {
             let folio =
-                FrameRange::folio(allocator.alloc(Gfp::USER, Order::GIGANTIC).unwrap(), Order::GIGANTIC);
+                FrameRange::folio(allocator.alloc_raw(Gfp::USER, Order::GIGANTIC).unwrap(), Order::GIGANTIC);
             allocator.counter().map_large(folio.start, PageSize::Size1G);
             assert_eq!(count_frames(allocator), 0);
             // In pieces, one by one in one block, a table at a time in the others.
@@ -71,7 +72,7 @@ fn what_is_mapped_whole_needs_no_memory_for_counts_and_pieces_a_thousandth() {
             }
             assert_eq!(count_frames(allocator), 0, "it is mapped whole again");
             assert_eq!(
-                allocator.counter().unmap_large(folio.start, PageSize::Size1G, Contents::Unknown),
+                allocator.counter().unmap_large_raw(folio.start, PageSize::Size1G, Contents::Unknown),
                 folio.count
             );
         },
@@ -86,7 +87,7 @@ fn counts_do_not_overflow_at_8192_split_mappings() {
         HostedConfig { clearing: false, ..HostedConfig::new((2 << 30) + 64 * MIB) },
         |_, allocator| {
             let folio =
-                FrameRange::folio(allocator.alloc(Gfp::USER, Order::GIGANTIC).unwrap(), Order::GIGANTIC);
+                FrameRange::folio(allocator.alloc_raw(Gfp::USER, Order::GIGANTIC).unwrap(), Order::GIGANTIC);
             for _ in 0..SPACES {
                 map(allocator, folio);
             }
@@ -94,7 +95,7 @@ fn counts_do_not_overflow_at_8192_split_mappings() {
             assert_eq!(unmap(allocator, FrameRange::new(folio.start.add(12345), 1)), 0);
             let count = |at: u64| allocator.mapcount(folio.start.add(at));
             assert_eq!([0, 12344, 12345, 12346].map(count), [SPACES, SPACES, SPACES - 1, SPACES]);
-            assert!(allocator.free(folio.start, Order::GIGANTIC).is_err(), "it is mapped");
+            assert!(allocator.free_raw(folio.start, Order::GIGANTIC).is_err(), "it is mapped");
             map(allocator, FrameRange::new(folio.start.add(12345), 1));
             for left in (0..SPACES).rev() {
                 assert_eq!(unmap(allocator, folio), if left == 0 { folio.count } else { 0 }, "{left} left");
@@ -111,7 +112,7 @@ fn counts_of_a_pools_page_do_not_overflow() {
     with_allocator(
         HostedConfig { clearing: false, ..HostedConfig::new((2 << 30) + 64 * MIB) },
         |_, allocator| {
-            let first = allocator.alloc(Gfp::USER, Order::GIGANTIC).unwrap();
+            let first = allocator.alloc_raw(Gfp::USER, Order::GIGANTIC).unwrap();
             allocator.make_huge(first);
             let block = FrameRange::new(first.add(3 * BLOCK), BLOCK);
             let part = |start: u64, end: u64| FrameRange::new(block.start.add(start), end - start);
@@ -128,7 +129,10 @@ fn counts_of_a_pools_page_do_not_overflow() {
             (1..SPACES).for_each(|_| _ = unmap(allocator, block));
             counts([0; 3]);
             assert_eq!(count_frames(allocator), 0);
-            assert_eq!(allocator.release(FrameRange::folio(first, Order::FRAME)), Order::GIGANTIC.frames());
+            assert_eq!(
+                allocator.release_raw(FrameRange::folio(first, Order::FRAME)),
+                Order::GIGANTIC.frames()
+            );
         },
     );
 }
@@ -138,7 +142,7 @@ fn counts_agree_with_a_number_for_each_frame() {
     for seed in seed(0)..seed(0) + 24 {
         let mut rng = fastrand::Rng::with_seed(seed);
         with_allocator(HostedConfig::new(64 * MIB), |_, allocator| {
-            let start = allocator.alloc(Gfp::USER, Order::BLOCK).unwrap();
+            let start = allocator.alloc_raw(Gfp::USER, Order::BLOCK).unwrap();
             // The last frame stays mapped, or a leaf maps all of it, so that the folio is not freed.
             let large = seed / 3 % 2 == 1;
             let mut model = [0u32; BLOCK as usize];
@@ -178,7 +182,7 @@ fn counts_agree_with_a_number_for_each_frame() {
             let (split, mut freed) = (seed % 2 == 0 && !large, 0);
             if split {
                 // As small pieces it counts in its own descriptors.
-                freed += allocator.split_folio(start, order(0)).unwrap();
+                freed += allocator.split_raw(start, order(0)).unwrap();
                 agree(allocator, start, &model, false);
                 assert_eq!(count_frames(allocator), 0);
             }
@@ -187,7 +191,7 @@ fn counts_agree_with_a_number_for_each_frame() {
             }
             assert_eq!(count_frames(allocator), 0);
             if large {
-                freed += allocator.counter().unmap_large(start, PageSize::Size2M, Contents::Unknown);
+                freed += allocator.counter().unmap_large_raw(start, PageSize::Size2M, Contents::Unknown);
             }
             allocator.drain_local();
             assert_eq!(allocator.memory_info().used, 0, "seed {seed}");
@@ -202,7 +206,7 @@ fn counts_in_the_record_agree_with_a_number_for_each_frame() {
     let config =
         HostedConfig { clearing: false, tlb_model: false, ..HostedConfig::new((2 << 30) + 64 * MIB) };
     with_allocator(config, |machine, allocator| {
-        let first = allocator.alloc(Gfp::USER, Order::GIGANTIC).unwrap();
+        let first = allocator.alloc_raw(Gfp::USER, Order::GIGANTIC).unwrap();
         allocator.make_huge(first);
         let mut slots = [0; 2];
         for seed in seed(0)..seed(0) + 40 {
@@ -246,7 +250,7 @@ fn counts_in_the_record_agree_with_a_number_for_each_frame() {
             assert_eq!(count_frames(allocator), 0, "seed {seed}");
         }
         assert!(slots.iter().all(|&times| times > 1000), "{slots:?}");
-        assert_eq!(allocator.release(FrameRange::folio(first, Order::FRAME)), Order::GIGANTIC.frames());
+        assert_eq!(allocator.release_raw(FrameRange::folio(first, Order::FRAME)), Order::GIGANTIC.frames());
     });
 }
 
@@ -257,7 +261,7 @@ fn tables_of_a_pool_page_are_promised_the_slots_that_their_parts_need() {
     let config =
         HostedConfig { clearing: false, tlb_model: false, ..HostedConfig::new((2 << 30) + 64 * MIB) };
     with_allocator(config, |machine, allocator| {
-        let first = allocator.alloc(Gfp::USER, Order::GIGANTIC).unwrap();
+        let first = allocator.alloc_raw(Gfp::USER, Order::GIGANTIC).unwrap();
         allocator.make_huge(first);
         let page = FrameRange::folio(first, Order::GIGANTIC);
         // The first block has its descriptor where the others have bits.
@@ -293,14 +297,14 @@ fn tables_of_a_pool_page_are_promised_the_slots_that_their_parts_need() {
             unmap(allocator, behind);
         }
         assert_eq!(count_frames(allocator), 0);
-        assert_eq!(allocator.release(FrameRange::folio(first, Order::FRAME)), page.count);
+        assert_eq!(allocator.release_raw(FrameRange::folio(first, Order::FRAME)), page.count);
     });
 }
 
 #[test]
 fn a_slot_that_was_prepared_in_vain_goes_back() {
     with_allocator(HostedConfig::new(64 * MIB), |machine, allocator| {
-        let start = allocator.alloc(Gfp::USER, Order::BLOCK).unwrap();
+        let start = allocator.alloc_raw(Gfp::USER, Order::BLOCK).unwrap();
         allocator.prepare_counts(start).unwrap();
         allocator.prepare_counts(start).unwrap();
         assert_eq!(count_frames(allocator), 1);
@@ -309,15 +313,15 @@ fn a_slot_that_was_prepared_in_vain_goes_back() {
         // And with the folio, if nobody thought of it.
         allocator.prepare_counts(start).unwrap();
         allocator.counter().map_large(start, PageSize::Size2M);
-        assert_eq!(allocator.counter().unmap_large(start, PageSize::Size2M, Contents::Unknown), BLOCK);
+        assert_eq!(allocator.counter().unmap_large_raw(start, PageSize::Size2M, Contents::Unknown), BLOCK);
         assert_eq!(count_frames(allocator), 0);
-        let start = allocator.alloc(Gfp::USER, Order::BLOCK).unwrap();
+        let start = allocator.alloc_raw(Gfp::USER, Order::BLOCK).unwrap();
         allocator.prepare_counts(start).unwrap();
-        allocator.free(start, Order::BLOCK).unwrap();
+        allocator.free_raw(start, Order::BLOCK).unwrap();
         allocator.drain_local();
         assert_eq!(count_frames(allocator), 0);
         // Without memory nothing changes.
-        let start = allocator.alloc(Gfp::USER, Order::BLOCK).unwrap();
+        let start = allocator.alloc_raw(Gfp::USER, Order::BLOCK).unwrap();
         machine.set_failures(hosted::FailurePlan::From(0));
         assert!(allocator.prepare_counts(start).is_err());
         machine.set_failures(hosted::FailurePlan::Off);
@@ -325,7 +329,7 @@ fn a_slot_that_was_prepared_in_vain_goes_back() {
             allocator.counter().map(FrameRange::new(start, 1)),
             Err(CountError::Prepare { .. })
         ));
-        allocator.free(start, Order::BLOCK).unwrap();
+        allocator.free_raw(start, Order::BLOCK).unwrap();
     });
 }
 
@@ -341,7 +345,7 @@ fn a_lane_that_is_full_anywhere_in_a_run_grows() {
         for full in [first, first + count / 2, first + count - 1] {
             for most in 254..=256 {
                 with_allocator(HostedConfig::new(16 * MIB), |_, allocator| {
-                    let start = allocator.alloc(Gfp::USER, folio).unwrap();
+                    let start = allocator.alloc_raw(Gfp::USER, folio).unwrap();
                     let (run, one) =
                         (FrameRange::new(start.add(first), count), FrameRange::new(start.add(full), 1));
                     (1..most).for_each(|_| map(allocator, one));
@@ -369,7 +373,7 @@ fn tables_and_single_leaves_together_pass_a_byte_exactly() {
     for (tables, total) in cases.flat_map(|tables| (254..=257).map(move |total| (tables, total))) {
         for singles_first in [false, true] {
             with_allocator(HostedConfig::new(64 * MIB), |_, allocator| {
-                let start = allocator.alloc(Gfp::USER, Order::BLOCK).unwrap();
+                let start = allocator.alloc_raw(Gfp::USER, Order::BLOCK).unwrap();
                 let (whole, one) = (FrameRange::folio(start, Order::BLOCK), FrameRange::new(start.add(5), 1));
                 let steps = [(whole, tables), (one, total - tables)];
                 let at = usize::from(singles_first);
@@ -405,7 +409,7 @@ fn tables_and_single_leaves_together_pass_a_byte_exactly() {
 fn a_block_that_had_a_slot_counts_whole_tables_without_one_again() {
     let config = HostedConfig { clearing: false, ..HostedConfig::new((2 << 30) + 64 * MIB) };
     with_allocator(config, |_, allocator| {
-        let first = allocator.alloc(Gfp::USER, Order::GIGANTIC).unwrap();
+        let first = allocator.alloc_raw(Gfp::USER, Order::GIGANTIC).unwrap();
         allocator.make_huge(first);
         let block = FrameRange::new(first.add(3 * BLOCK), BLOCK);
         let part = FrameRange::new(block.start.add(7), 20);
@@ -419,6 +423,6 @@ fn a_block_that_had_a_slot_counts_whole_tables_without_one_again() {
         map(allocator, block);
         assert_eq!(count_frames(allocator), 0, "one table");
         unmap(allocator, block);
-        assert_eq!(allocator.release(FrameRange::folio(first, Order::FRAME)), Order::GIGANTIC.frames());
+        assert_eq!(allocator.release_raw(FrameRange::folio(first, Order::FRAME)), Order::GIGANTIC.frames());
     });
 }

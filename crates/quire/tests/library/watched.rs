@@ -155,14 +155,16 @@ unsafe impl FramePlatform for Watched<'_> {
         self.lives.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lived).is_err()
     }
 
-    fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
+    unsafe fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
         self.note(Event::Clear(frames, kernel.kernel()));
-        self.machine.clear(frames, kernel);
+        // SAFETY: by this function's contract, which is the same.
+        unsafe { self.machine.clear(frames, kernel) };
     }
 
-    fn copy(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {
+    unsafe fn copy(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {
         self.note(Event::Copy(from, to, kernel.kernel()));
-        self.machine.copy(from, to, kernel);
+        // SAFETY: by this function's contract, which is the same.
+        unsafe { self.machine.copy(from, to, kernel) };
     }
 
     fn now_ns(&self) -> u64 {

@@ -57,11 +57,11 @@ unsafe impl FramePlatform for Cpu {
         no_lock_asks()
     }
 
-    fn clear(&self, _frames: FrameRange, _kernel: ReadyClear) {
+    unsafe fn clear(&self, _frames: FrameRange, _kernel: ReadyClear) {
         no_lock_asks()
     }
 
-    fn copy(&self, _from: FrameRange, _to: Frame, _kernel: ReadyCopy) {
+    unsafe fn copy(&self, _from: FrameRange, _to: Frame, _kernel: ReadyCopy) {
         no_lock_asks()
     }
 

@@ -1,5 +1,6 @@
 //! What a collapse of tables that were looked at costs: nothing is read twice, and each table is counted once.
 
+use hosted::raw::RawPages;
 use hosted::{HostedConfig, InterruptPlan};
 use quire::addr::{FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use quire::arch::{EntryFlags, PagingMode, Protection};
@@ -21,7 +22,7 @@ fn in_pieces(allocator: &Allocator<'_>, act: impl FnOnce(&MmContext)) {
     let recorded = EntryFlags::ANON | EntryFlags::ACCESSED | EntryFlags::DIRTY;
     let flags = EntryFlags::leaf(Protection::READ | Protection::WRITE) | recorded;
     for table in 0..TABLES {
-        let folio = FrameRange::folio(allocator.alloc(Gfp::USER, Order::BLOCK).unwrap(), Order::BLOCK);
+        let folio = FrameRange::folio(allocator.alloc_raw(Gfp::USER, Order::BLOCK).unwrap(), Order::BLOCK);
         let addr = AT.add(table * PageSize::Size2M.bytes());
         PageTables::new(allocator, &context).map(addr, folio, flags).unwrap();
     }

@@ -1,5 +1,6 @@
 //! Which descriptors a request touches: none.
 
+use hosted::raw::RawPages;
 use quire::addr::{BlockNumber, Frame, Order};
 use quire::limits::BLOCK_FRAMES;
 use quire::memmap::Descriptor;
@@ -37,15 +38,16 @@ fn no_descriptor_is_touched() {
         }
         assert!(untouched(), "single folios");
         for size in 1..=3 {
-            let folios: Vec<_> = (0..200).map(|_| allocator.alloc(Gfp::USER, order(size)).unwrap()).collect();
-            folios.iter().for_each(|&folio| allocator.free(folio, order(size)).unwrap());
+            let folios: Vec<_> =
+                (0..200).map(|_| allocator.alloc_raw(Gfp::USER, order(size)).unwrap()).collect();
+            folios.iter().for_each(|&folio| allocator.free_raw(folio, order(size)).unwrap());
         }
         assert!(untouched(), "orders 1 to 3");
         let (given, kept) = kept.split_at(2000);
         give(allocator, given);
         let mut bulk = [Frame(0); 1500];
-        assert_eq!(allocator.alloc_bulk(Gfp::USER, Order::FRAME, &mut bulk), 1500);
-        allocator.free_bulk(Order::FRAME, &bulk).unwrap();
+        assert_eq!(allocator.alloc_bulk_raw(Gfp::USER, Order::FRAME, &mut bulk), 1500);
+        allocator.free_bulk_raw(Order::FRAME, &bulk).unwrap();
         allocator.drain_all();
         assert!(untouched(), "bulk calls and drains");
         // An owner that uses its descriptor is seen.

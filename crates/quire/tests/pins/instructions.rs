@@ -1,5 +1,6 @@
 //! How many instructions of the library the common case takes, counted by the processor's trap flag.
 
+use hosted::raw::RawPages;
 use hosted::{HostedConfig, InterruptPlan};
 use quire::addr::{Frame, Order};
 use quire::cpu::CpuId;
@@ -18,12 +19,12 @@ type Allocator<'a> = PageAllocator<'a, Machine<'a, false>>;
 
 #[inline(never)]
 fn alloc(allocator: &Allocator<'_>) -> Frame {
-    allocator.alloc(Gfp::USER, Order::FRAME).unwrap()
+    allocator.alloc_raw(Gfp::USER, Order::FRAME).unwrap()
 }
 
 #[inline(never)]
 fn free(allocator: &Allocator<'_>, frame: Frame) {
-    allocator.free(frame, Order::FRAME).unwrap();
+    allocator.free_raw(frame, Order::FRAME).unwrap();
 }
 
 #[test]

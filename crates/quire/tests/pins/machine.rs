@@ -164,14 +164,16 @@ unsafe impl<const WATCHES: bool> FramePlatform for Machine<'_, WATCHES> {
         true
     }
 
-    fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
+    unsafe fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
         one(&self.counts.clears);
-        self.machine.clear(frames, kernel);
+        // SAFETY: by this function's contract, which is the same.
+        unsafe { self.machine.clear(frames, kernel) };
     }
 
-    fn copy(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {
+    unsafe fn copy(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {
         one(&self.counts.copies);
-        self.machine.copy(from, to, kernel);
+        // SAFETY: by this function's contract, which is the same.
+        unsafe { self.machine.copy(from, to, kernel) };
     }
 
     fn now_ns(&self) -> u64 {

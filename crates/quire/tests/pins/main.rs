@@ -9,6 +9,7 @@ mod machine;
 mod mappings;
 mod zap;
 
+use hosted::raw::RawPages;
 use hosted::{Hosted, HostedConfig};
 use machine::{Calls, Counting, Locks};
 use quire::addr::{Frame, Order};
@@ -37,11 +38,11 @@ fn allocator<'a>(counting: &'a Counting<'_>, machine: &Hosted) -> Allocator<'a> 
 }
 
 fn take(allocator: &Allocator<'_>, count: usize) -> Vec<Frame> {
-    (0..count).map(|_| allocator.alloc(Gfp::USER, Order::FRAME).unwrap()).collect()
+    (0..count).map(|_| allocator.alloc_raw(Gfp::USER, Order::FRAME).unwrap()).collect()
 }
 
 fn give(allocator: &Allocator<'_>, frames: &[Frame]) {
-    frames.iter().for_each(|&frame| allocator.free(frame, Order::FRAME).unwrap());
+    frames.iter().for_each(|&frame| allocator.free_raw(frame, Order::FRAME).unwrap());
 }
 
 /// How often `stat` was counted during `work`, and what `work` called.
@@ -62,15 +63,15 @@ fn counted(
 fn a_pair_from_the_lists_takes_no_lock() {
     with_counting(|counting, allocator| {
         for size in [0, 1, 2, 3, 9] {
-            let warm = [(); 2].map(|()| allocator.alloc(Gfp::USER, order(size)).unwrap());
-            warm.iter().for_each(|&folio| allocator.free(folio, order(size)).unwrap());
-            let (calls, folio) = counting.during(|| allocator.alloc(Gfp::USER, order(size)).unwrap());
+            let warm = [(); 2].map(|()| allocator.alloc_raw(Gfp::USER, order(size)).unwrap());
+            warm.iter().for_each(|&folio| allocator.free_raw(folio, order(size)).unwrap());
+            let (calls, folio) = counting.during(|| allocator.alloc_raw(Gfp::USER, order(size)).unwrap());
             assert_eq!(
                 calls,
                 Calls { pins: 1, unpins: 1, fail_asked: 1, ..Calls::default() },
                 "order {size}"
             );
-            let (calls, ()) = counting.during(|| allocator.free(folio, order(size)).unwrap());
+            let (calls, ()) = counting.during(|| allocator.free_raw(folio, order(size)).unwrap());
             assert_eq!(calls, Calls { pins: 1, unpins: 1, freed: 1, ..Calls::default() }, "order {size}");
         }
     });
@@ -132,17 +133,17 @@ fn a_bulk_call_takes_one_block_lock() {
     with_counting(|counting, allocator| {
         let mut frames = [Frame(0); 504];
         // The block is in small pieces afterwards, and its shard's spare.
-        assert_eq!(allocator.alloc_bulk(Gfp::USER, Order::FRAME, &mut frames), 504);
-        allocator.free_bulk(Order::FRAME, &frames).unwrap();
+        assert_eq!(allocator.alloc_bulk_raw(Gfp::USER, Order::FRAME, &mut frames), 504);
+        allocator.free_bulk_raw(Order::FRAME, &frames).unwrap();
         let (locks, calls) = counted(counting, allocator, Stat::BlockLock, || {
-            assert_eq!(allocator.alloc_bulk(Gfp::USER, Order::FRAME, &mut frames), 504);
+            assert_eq!(allocator.alloc_bulk_raw(Gfp::USER, Order::FRAME, &mut frames), 504);
         });
         assert!(frames.iter().all(|frame| frame.block() == frames[0].block()));
         assert_eq!(locks, 1);
         assert_eq!(calls.locks(), Locks { block: 1, shard: 2, ..Locks::default() });
         assert_eq!((calls.interrupt_switches, calls.direct_maps, calls.fail_asked), (0, 0, 1));
         let (locks, calls) = counted(counting, allocator, Stat::BlockLock, || {
-            allocator.free_bulk(Order::FRAME, &frames).unwrap();
+            allocator.free_bulk_raw(Order::FRAME, &frames).unwrap();
         });
         assert_eq!(locks, 1);
         assert_eq!(calls.locks(), Locks { block: 1, shard: 1, ..Locks::default() });

@@ -1,6 +1,7 @@
 //! Unmapping single pages must not pay for what large folios gain: whatever is counted, the batched way costs at most what
 //! going entry by entry does.
 
+use hosted::raw::RawPages;
 use hosted::{HostedConfig, InterruptPlan};
 use quire::addr::{FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use quire::arch::{EntryFlags, PagingMode, Protection};
@@ -66,16 +67,16 @@ fn staged<R>(
     let flags = EntryFlags::leaf(Protection::READ | Protection::WRITE) | EntryFlags::ANON;
     let mut spare = Vec::new();
     for page in scene.from..scene.from + scene.mapped {
-        let frame = allocator.alloc(Gfp::USER, Order::FRAME).unwrap();
+        let frame = allocator.alloc_raw(Gfp::USER, Order::FRAME).unwrap();
         let flags = flags | EntryFlags::ACCESSED | EntryFlags::DIRTY;
         tables.map(range(page, 1).start, FrameRange::new(frame, 1), flags).unwrap();
-        spare.extend((0..scene.apart).map(|_| allocator.alloc(Gfp::USER, Order::FRAME).unwrap()));
+        spare.extend((0..scene.apart).map(|_| allocator.alloc_raw(Gfp::USER, Order::FRAME).unwrap()));
     }
     context.switch_in(counting);
     let outcome = act(&context);
     context.switch_out(counting);
     PageTables::destroy(allocator, context);
-    spare.into_iter().for_each(|frame| allocator.free(frame, Order::FRAME).unwrap());
+    spare.into_iter().for_each(|frame| allocator.free_raw(frame, Order::FRAME).unwrap());
     outcome
 }
 

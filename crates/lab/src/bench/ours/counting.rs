@@ -63,12 +63,14 @@ unsafe impl FramePlatform for Counting<'_> {
         self.by_itself(|bare| bare.reschedule_point());
     }
 
-    fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
-        self.by_itself(|bare| bare.clear(frames, kernel));
+    unsafe fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
+        // SAFETY: invariant 1, by this function's contract.
+        self.by_itself(|bare| unsafe { bare.clear(frames, kernel) });
     }
 
-    fn copy(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {
-        self.by_itself(|bare| bare.copy(from, to, kernel));
+    unsafe fn copy(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {
+        // SAFETY: invariant 1, by this function's contract.
+        self.by_itself(|bare| unsafe { bare.copy(from, to, kernel) });
     }
 
     fn now_ns(&self) -> u64 {

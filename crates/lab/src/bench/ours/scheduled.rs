@@ -165,15 +165,17 @@ unsafe impl FramePlatform for Scheduled<'_> {
         }
     }
 
-    fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
+    unsafe fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
         if self.points == Points::Watched {
             self.own().clears(frames.start);
         }
-        self.bare.clear(frames, kernel);
+        // SAFETY: invariant 1, by this function's contract.
+        unsafe { self.bare.clear(frames, kernel) };
     }
 
-    fn copy(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {
-        self.bare.copy(from, to, kernel);
+    unsafe fn copy(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {
+        // SAFETY: invariant 1, by this function's contract.
+        unsafe { self.bare.copy(from, to, kernel) };
     }
 
     fn now_ns(&self) -> u64 {

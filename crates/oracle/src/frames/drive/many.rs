@@ -1,5 +1,6 @@
 //! Requests for many folios at once.
 
+use hosted::raw::RawPages;
 use std::collections::BTreeSet;
 
 use quire::addr::{Frame, FrameRange, Order};
@@ -17,7 +18,7 @@ impl FrameLockstep<'_> {
         let order = Order::new(order).unwrap_or(Order::FRAME);
         let request = gfp(class, place);
         let mut out = vec![TAKEN; count];
-        let got = self.allocator.alloc_bulk(request, order, &mut out);
+        let got = self.allocator.alloc_bulk_raw(request, order, &mut out);
         if got > count {
             return Err(format!("{got} folios for {count}"));
         }
@@ -40,7 +41,7 @@ impl FrameLockstep<'_> {
         let request = gfp(class, place);
         let is_full = |slot: usize| full >> (slot % 64) & 1 == 1;
         let mut slots: Vec<Option<Frame>> = (0..count).map(|slot| is_full(slot).then_some(TAKEN)).collect();
-        let filled = self.allocator.fill_bulk(request, order, &mut slots);
+        let filled = self.allocator.fill_bulk_raw(request, order, &mut slots);
         let mut new = Vec::new();
         for (slot, &now) in slots.iter().enumerate() {
             match now {
@@ -72,7 +73,7 @@ impl FrameLockstep<'_> {
             |&&(frame, other): &&(Frame, Order)| other == order && !self.model.is_mapped(frame, other);
         let same = self.live.iter().filter(unmapped).map(|(frame, _)| *frame);
         let frames: Vec<Frame> = same.take(count).collect();
-        let got = self.allocator.free_bulk(order, &frames);
+        let got = self.allocator.free_bulk_raw(order, &frames);
         for (n, &frame) in frames.iter().enumerate() {
             let want = self.model.free(frame, order);
             let library = match got {
@@ -97,7 +98,7 @@ impl FrameLockstep<'_> {
             None => true,
         };
         let run = FrameRange::new(start, (0..count).take_while(unmapped).count() as u64);
-        let got = self.allocator.free_range(run);
+        let got = self.allocator.free_range_raw(run);
         for n in 0..run.count {
             let want = self.model.free(start.add(n), Order::FRAME);
             let library = match got {

@@ -2,13 +2,14 @@
 //!
 //! All of it is atomics and arrays, so that interrupts may use it at any instruction.
 
+use hosted::raw::RawMachine;
+use hosted::raw::RawPages;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange, Order};
 use quire::arch::ReadyClear;
 use quire::page_alloc::{AllocatorConfig, Gfp, ListGuard, MemoryInfo, MemoryRange, PageAllocator};
-use quire::platform::FramePlatform;
 
 pub(crate) const FRAMES: u64 = 24 << 8;
 
@@ -162,7 +163,7 @@ pub(crate) struct World<'m> {
 impl<'m> World<'m> {
     pub(crate) fn new(machine: &'m Hosted, lists: ListGuard) -> Self {
         // What a world before this one left there, so that the promise holds.
-        machine.clear(FrameRange::new(Frame(0), FRAMES), ReadyClear::STRING);
+        machine.clear_raw(FrameRange::new(Frame(0), FRAMES), ReadyClear::STRING);
         let ranges = [MemoryRange { frames: FrameRange::new(Frame(0), FRAMES), node: 0, zeroed: true }];
         let config = AllocatorConfig { lists, ..AllocatorConfig::default() };
         let allocator = PageAllocator::new(machine, &ranges, config).expect("24 MiB are enough");
@@ -198,16 +199,16 @@ impl<'m> World<'m> {
     pub(crate) fn make(&self, call: &mut Call, gfp: Gfp) {
         match call.act {
             Act::Take => {
-                if let Ok(frame) = self.allocator.alloc(gfp, call.order) {
+                if let Ok(frame) = self.allocator.alloc_raw(gfp, call.order) {
                     (call.frames[0], call.count) = (frame, 1);
                 }
             }
-            Act::Give => call.refused = self.allocator.free(call.frames[0], call.order).is_err(),
+            Act::Give => call.refused = self.allocator.free_raw(call.frames[0], call.order).is_err(),
             Act::TakeMany(count) => {
-                call.count = self.allocator.alloc_bulk(gfp, call.order, &mut call.frames[..count]);
+                call.count = self.allocator.alloc_bulk_raw(gfp, call.order, &mut call.frames[..count]);
             }
             Act::GiveMany(_) => {
-                call.refused = self.allocator.free_bulk(call.order, &call.frames[..call.count]).is_err();
+                call.refused = self.allocator.free_bulk_raw(call.order, &call.frames[..call.count]).is_err();
             }
             Act::Drain => self.allocator.drain_local(),
         }

@@ -1,5 +1,6 @@
 //! Ranges of whole blocks: found whenever there are any, given back together or one by one, refused without a trace.
 
+use hosted::raw::{RawCounts, RawPages};
 use std::collections::BTreeSet;
 
 use hosted::{Hosted, HostedConfig, MemoryRange as Range};
@@ -32,19 +33,19 @@ fn with_ranges(ranges: Vec<Range>, test: impl FnOnce(&Allocator<'_>)) {
 
 /// Every whole block there is, as folios of order 9.
 fn take_all(allocator: &Allocator<'_>) -> BTreeSet<u32> {
-    std::iter::from_fn(|| allocator.alloc(ALL, Order::BLOCK).ok()).map(|frame| frame.block().0).collect()
+    std::iter::from_fn(|| allocator.alloc_raw(ALL, Order::BLOCK).ok()).map(|frame| frame.block().0).collect()
 }
 
 /// Every frame there is.
 fn take_frames(allocator: &Allocator<'_>) -> Vec<Frame> {
     let mut frames = vec![Frame(0); allocator.memory_info().available() as usize];
-    let got = allocator.alloc_bulk(ALL, Order::FRAME, &mut frames);
+    let got = allocator.alloc_bulk_raw(ALL, Order::FRAME, &mut frames);
     frames.truncate(got);
     frames
 }
 
 fn give(allocator: &Allocator<'_>, block: u32) {
-    allocator.free(Frame(u64::from(block) * 512), Order::BLOCK).unwrap();
+    allocator.free_raw(Frame(u64::from(block) * 512), Order::BLOCK).unwrap();
 }
 
 /// The lowest run of free blocks in any of the regions, which are ranges of block numbers.
@@ -71,10 +72,10 @@ fn finds_a_run_in_every_pattern_of_free_blocks() {
             free.iter().for_each(|&block| give(allocator, block));
             for (blocks, align) in [(1, 1), (1, 4), (2, 1), (2, 2), (3, 1), (4, 4), (5, 2), (6, 1), (7, 1)] {
                 let want = naive(&free, &regions, blocks, align);
-                let got = allocator.alloc_contig(ALL, blocks, align).ok();
+                let got = allocator.alloc_contig_raw(ALL, blocks, align).ok();
                 assert_eq!(got.map(|frame| frame.block().0), want, "{blocks} at {align} of {free:?}");
                 if let Some(frame) = got {
-                    allocator.free_contig(frame, blocks).unwrap();
+                    allocator.free_contig_raw(frame, blocks).unwrap();
                 }
             }
             assert_eq!(take_all(allocator), free);
@@ -107,7 +108,7 @@ fn finds_a_run_wherever_there_is_one_while_blocks_come_and_go() {
                 continue;
             }
             let (blocks, align) = (rng.u32(1..80), 1 << rng.u32(0..8));
-            let got = allocator.alloc_contig(ALL, blocks, align);
+            let got = allocator.alloc_contig_raw(ALL, blocks, align);
             // Which region is asked first is the zones' order; whether there is a run at all is not.
             let want = naive(&free, &regions, blocks, align);
             assert_eq!(
@@ -133,49 +134,55 @@ fn what_the_cpu_keeps_for_itself_is_found() {
         let (first, count) = (*all.first().unwrap(), all.len() as u32);
         // Some of these stay on the CPU's list.
         all.iter().for_each(|&block| give(allocator, block));
-        let range = allocator.alloc_contig(ALL, count, 1).expect("listed blocks count as free");
+        let range = allocator.alloc_contig_raw(ALL, count, 1).expect("listed blocks count as free");
         assert_eq!(range.block().0, first);
-        allocator.free_contig(range, count).unwrap();
+        allocator.free_contig_raw(range, count).unwrap();
         // Frames on lists, in a block that is kept in pieces although it is free.
-        let frames: Vec<Frame> = (0..3).map(|_| allocator.alloc(ALL, Order::FRAME).unwrap()).collect();
-        frames.iter().for_each(|&frame| allocator.free(frame, Order::FRAME).unwrap());
-        let range = allocator.alloc_contig(ALL, count, 1).expect("spare blocks count as free");
-        allocator.free_contig(range, count).unwrap();
+        let frames: Vec<Frame> = (0..3).map(|_| allocator.alloc_raw(ALL, Order::FRAME).unwrap()).collect();
+        frames.iter().for_each(|&frame| allocator.free_raw(frame, Order::FRAME).unwrap());
+        let range = allocator.alloc_contig_raw(ALL, count, 1).expect("spare blocks count as free");
+        allocator.free_contig_raw(range, count).unwrap();
     });
 }
 
 #[test]
 fn blocks_of_a_range_are_folios_of_their_own() {
     with_ranges(vec![Range::new(0, 64 * MIB)], |allocator| {
-        let range = allocator.alloc_contig(Gfp::USER, 6, 2).unwrap();
+        let range = allocator.alloc_contig_raw(Gfp::USER, 6, 2).unwrap();
         let block = |n: u64| range.add(n * 512);
-        assert_eq!(allocator.free(range, order(10)), Err(FreeError::WrongOrder));
+        assert_eq!(allocator.free_raw(range, order(10)), Err(FreeError::WrongOrder));
         allocator.counter().map_large(block(3), PageSize::Size2M);
         assert_eq!(allocator.mapcount(block(3).add(5)), 1);
         assert_eq!(allocator.mapcount(block(2).add(5)), 0);
         let used = allocator.memory_info().used;
-        assert_eq!(allocator.free_contig(range, 6), Err(FreeError::InUse));
-        assert_eq!(allocator.free_contig(range.add(1), 2), Err(FreeError::WrongOrder));
-        assert_eq!(allocator.free_contig(range, 0), Ok(()));
+        assert_eq!(allocator.free_contig_raw(range, 6), Err(FreeError::InUse));
+        assert_eq!(allocator.free_contig_raw(range.add(1), 2), Err(FreeError::WrongOrder));
+        assert_eq!(allocator.free_contig_raw(range, 0), Ok(()));
         assert_eq!(allocator.memory_info().used, used, "a refusal changes nothing");
-        assert_eq!(allocator.counter().unmap_large(block(3), PageSize::Size2M, Contents::Unknown), 512);
-        allocator.free(block(0), Order::BLOCK).unwrap();
-        assert_eq!(allocator.free_contig(range, 3), Err(FreeError::DoubleFree));
-        assert_eq!(allocator.free_contig(block(1), 3), Err(FreeError::DoubleFree), "its last is free");
-        allocator.free_contig(block(1), 2).unwrap();
-        assert_eq!(allocator.free_contig(block(1), 2), Err(FreeError::DoubleFree));
-        allocator.free_contig(block(4), 2).unwrap();
-        assert_eq!(allocator.free_contig(Frame(1 << 30), 1), Err(FreeError::NotMemory));
+        assert_eq!(allocator.counter().unmap_large_raw(block(3), PageSize::Size2M, Contents::Unknown), 512);
+        allocator.free_raw(block(0), Order::BLOCK).unwrap();
+        assert_eq!(allocator.free_contig_raw(range, 3), Err(FreeError::DoubleFree));
+        assert_eq!(allocator.free_contig_raw(block(1), 3), Err(FreeError::DoubleFree), "its last is free");
+        allocator.free_contig_raw(block(1), 2).unwrap();
+        assert_eq!(allocator.free_contig_raw(block(1), 2), Err(FreeError::DoubleFree));
+        allocator.free_contig_raw(block(4), 2).unwrap();
+        assert_eq!(allocator.free_contig_raw(Frame(1 << 30), 1), Err(FreeError::NotMemory));
         assert_eq!(
-            allocator.free_contig(Frame(0), 1),
+            allocator.free_contig_raw(Frame(0), 1),
             Err(FreeError::WrongOrder),
             "the manager's own tables"
         );
-        assert_eq!(allocator.free_contig(Frame((u64::from(u32::MAX)) << 9), 2), Err(FreeError::NotMemory));
+        assert_eq!(
+            allocator.free_contig_raw(Frame((u64::from(u32::MAX)) << 9), 2),
+            Err(FreeError::NotMemory)
+        );
         // One range, and folios of another kind in it.
-        let small = allocator.alloc(Gfp::USER, Order::FRAME).unwrap();
-        assert_eq!(allocator.free_contig(Frame(small.block().0 as u64 * 512), 1), Err(FreeError::WrongOrder));
-        allocator.free(small, Order::FRAME).unwrap();
+        let small = allocator.alloc_raw(Gfp::USER, Order::FRAME).unwrap();
+        assert_eq!(
+            allocator.free_contig_raw(Frame(small.block().0 as u64 * 512), 1),
+            Err(FreeError::WrongOrder)
+        );
+        allocator.free_raw(small, Order::FRAME).unwrap();
     });
 }
 
@@ -185,7 +192,7 @@ fn a_range_that_spans_two_regions_goes_back_to_both() {
         let all = take_all(allocator);
         let (first, count) = (*all.first().unwrap(), all.len() as u32);
         assert_eq!(count, 12);
-        allocator.free_contig(Frame(u64::from(first) * 512), count).unwrap();
+        allocator.free_contig_raw(Frame(u64::from(first) * 512), count).unwrap();
         allocator.validate().unwrap();
     });
 }
@@ -209,19 +216,19 @@ fn a_region_of_more_than_8_gib_hands_each_block_out_once() {
 #[test]
 fn gigantic_pages_come_from_either_call() {
     with_ranges(vec![Range::new(0, 3 * GIB + 700 * MIB)], |allocator| {
-        let folio = allocator.alloc(Gfp::USER, Order::GIGANTIC).unwrap();
+        let folio = allocator.alloc_raw(Gfp::USER, Order::GIGANTIC).unwrap();
         assert!(folio.is_aligned(Order::GIGANTIC));
-        let range = allocator.alloc_contig(Gfp::USER, 512, 512).unwrap();
+        let range = allocator.alloc_contig_raw(Gfp::USER, 512, 512).unwrap();
         assert!(range.is_aligned(Order::GIGANTIC) && range != folio);
         // No third aligned one is left, but there are two thirds of one before the first and behind the last.
-        assert_eq!(allocator.alloc_contig(Gfp::USER, 512, 512), Err(AllocError::OutOfMemory));
-        let odd = allocator.alloc_contig(Gfp::USER, 337, 1).unwrap();
-        let other = allocator.alloc_contig(Gfp::USER, 333, 1).unwrap();
+        assert_eq!(allocator.alloc_contig_raw(Gfp::USER, 512, 512), Err(AllocError::OutOfMemory));
+        let odd = allocator.alloc_contig_raw(Gfp::USER, 337, 1).unwrap();
+        let other = allocator.alloc_contig_raw(Gfp::USER, 333, 1).unwrap();
         assert_ne!(odd, other);
-        allocator.free_contig(other, 333).unwrap();
-        allocator.free_contig(odd, 337).unwrap();
-        allocator.free_contig(range, 512).unwrap();
-        allocator.free(folio, Order::GIGANTIC).unwrap();
+        allocator.free_contig_raw(other, 333).unwrap();
+        allocator.free_contig_raw(odd, 337).unwrap();
+        allocator.free_contig_raw(range, 512).unwrap();
+        allocator.free_raw(folio, Order::GIGANTIC).unwrap();
     });
 }
 
@@ -230,27 +237,27 @@ fn refusals_leave_no_trace() {
     with_allocator(HostedConfig::new(64 * MIB), |machine, allocator| {
         let before = allocator.memory_info();
         for (blocks, align) in [(0, 1), (1, 0), (2, 3), (0, 0), (4, 12)] {
-            assert_eq!(allocator.alloc_contig(Gfp::USER, blocks, align), Err(AllocError::BadOrder));
+            assert_eq!(allocator.alloc_contig_raw(Gfp::USER, blocks, align), Err(AllocError::BadOrder));
         }
         for (blocks, align) in [(32, 1), (u32::MAX, 1), (1, 1 << 31), (33, 1 << 31), (1 << 31, 1 << 31)] {
-            assert_eq!(allocator.alloc_contig(Gfp::USER, blocks, align), Err(AllocError::OutOfMemory));
+            assert_eq!(allocator.alloc_contig_raw(Gfp::USER, blocks, align), Err(AllocError::OutOfMemory));
         }
-        assert_eq!(allocator.alloc_contig(Gfp::USER.on_node(3), 1, 1), Err(AllocError::BadNode));
+        assert_eq!(allocator.alloc_contig_raw(Gfp::USER.on_node(3), 1, 1), Err(AllocError::BadNode));
         machine.set_failures(hosted::FailurePlan::Nth(0));
-        assert_eq!(allocator.alloc_contig(Gfp::USER, 1, 1), Err(AllocError::OutOfMemory));
+        assert_eq!(allocator.alloc_contig_raw(Gfp::USER, 1, 1), Err(AllocError::OutOfMemory));
         machine.set_failures(hosted::FailurePlan::Off);
         assert_eq!(allocator.memory_info(), before);
         // The mark is kept: what is left below it is for the reserve only.
         // Of the block that holds the tables, little is left, so that only whole blocks could serve.
         let mut edge = vec![Frame(0); (before.free % 512) as usize - 10];
-        assert_eq!(allocator.alloc_bulk(Gfp::KERNEL, Order::FRAME, &mut edge), edge.len());
+        assert_eq!(allocator.alloc_bulk_raw(Gfp::KERNEL, Order::FRAME, &mut edge), edge.len());
         let before = allocator.memory_info();
         let blocks = (before.free / 512) as u32;
-        assert_eq!(allocator.alloc_contig(Gfp::USER, blocks, 1), Err(AllocError::OutOfMemory));
+        assert_eq!(allocator.alloc_contig_raw(Gfp::USER, blocks, 1), Err(AllocError::OutOfMemory));
         assert_eq!(allocator.memory_info(), before);
-        let range = allocator.alloc_contig(ALL, blocks, 1).unwrap();
-        allocator.free_contig(range, blocks).unwrap();
-        allocator.free_bulk(Order::FRAME, &edge).unwrap();
+        let range = allocator.alloc_contig_raw(ALL, blocks, 1).unwrap();
+        allocator.free_contig_raw(range, blocks).unwrap();
+        allocator.free_bulk_raw(Order::FRAME, &edge).unwrap();
     });
 }
 
@@ -276,24 +283,24 @@ fn cpus_that_race_for_ranges_get_different_blocks() {
             match rng.u32(..6) {
                 0..2 => {
                     let blocks = rng.u32(1..20);
-                    if let Ok(frame) = allocator.alloc_contig(Gfp::USER, blocks, 1 << rng.u32(..3)) {
+                    if let Ok(frame) = allocator.alloc_contig_raw(Gfp::USER, blocks, 1 << rng.u32(..3)) {
                         change(frame, blocks, 0, own);
                         live.push((frame, blocks));
                     }
                 }
-                2 => small.extend(allocator.alloc(Gfp::USER, Order::FRAME).ok()),
+                2 => small.extend(allocator.alloc_raw(Gfp::USER, Order::FRAME).ok()),
                 3 if !small.is_empty() => {
                     let frame = small.swap_remove(rng.usize(..small.len()));
-                    allocator.free(frame, Order::FRAME).unwrap();
+                    allocator.free_raw(frame, Order::FRAME).unwrap();
                 }
                 _ if !live.is_empty() => {
                     let (frame, blocks) = live.swap_remove(rng.usize(..live.len()));
                     change(frame, blocks, own, 0);
                     if rng.bool() {
-                        allocator.free_contig(frame, blocks).unwrap();
+                        allocator.free_contig_raw(frame, blocks).unwrap();
                     } else {
                         let each = (0..blocks).map(|at| frame.add(u64::from(at) * 512));
-                        each.for_each(|frame| allocator.free(frame, Order::BLOCK).unwrap());
+                        each.for_each(|frame| allocator.free_raw(frame, Order::BLOCK).unwrap());
                     }
                 }
                 _ => {}
@@ -301,9 +308,9 @@ fn cpus_that_race_for_ranges_get_different_blocks() {
         }
         for (frame, blocks) in live {
             change(frame, blocks, own, 0);
-            allocator.free_contig(frame, blocks).unwrap();
+            allocator.free_contig_raw(frame, blocks).unwrap();
         }
-        small.iter().for_each(|&frame| allocator.free(frame, Order::FRAME).unwrap());
+        small.iter().for_each(|&frame| allocator.free_raw(frame, Order::FRAME).unwrap());
     });
     machine.spawn_cpus(CPUS, |_| allocator.drain_local());
     allocator.validate().unwrap();
@@ -321,13 +328,13 @@ fn ranges_that_cannot_be_emptied_are_shown_a_few_times_each() {
         let (held, free): (Vec<Frame>, Vec<Frame>) =
             frames.into_iter().partition(|frame| blocks.insert(frame.block().0));
         held.iter().for_each(|&frame| allocator.hold(FrameRange::new(frame, 1)));
-        allocator.free_bulk(Order::FRAME, &free).unwrap();
+        allocator.free_bulk_raw(Order::FRAME, &free).unwrap();
         let mut shown: Vec<u32> = Vec::new();
         let got = allocator.alloc_contig_moving(ALL, 1, 1, |range| shown.push(range.start.block().0));
         assert_eq!(got, Err(AllocError::OutOfMemory));
         let ranges: BTreeSet<u32> = shown.iter().copied().collect();
         assert_eq!((ranges.len(), shown.len()), (CONTIG_TRIES, CONTIG_TRIES * CONTIG_ROUNDS));
-        held.iter().for_each(|&frame| assert_eq!(allocator.release(FrameRange::new(frame, 1)), 1));
+        held.iter().for_each(|&frame| assert_eq!(allocator.release_raw(FrameRange::new(frame, 1)), 1));
     });
 }
 
@@ -340,21 +347,21 @@ fn a_spare_block_becomes_whole_and_the_lists_keep_theirs() {
         let [spare, broken] = [0, 1].map(|at| *all.iter().nth(at).unwrap());
         give(allocator, broken);
         allocator.drain_local();
-        let other = allocator.alloc(ALL, order(4)).unwrap();
+        let other = allocator.alloc_raw(ALL, order(4)).unwrap();
         let edge = take_frames(allocator);
         give(allocator, spare);
         allocator.drain_local();
-        let piece = allocator.alloc(ALL, order(4)).unwrap();
+        let piece = allocator.alloc_raw(ALL, order(4)).unwrap();
         assert_eq!(piece.block().0, spare);
-        allocator.free(piece, order(4)).unwrap();
+        allocator.free_raw(piece, order(4)).unwrap();
         // What is free is more than a block, with what describes the pieces left out.
-        allocator.free(other, order(4)).unwrap();
+        allocator.free_raw(other, order(4)).unwrap();
         let (listed, used) = edge.split_at(10);
-        listed.iter().for_each(|&frame| allocator.free(frame, Order::FRAME).unwrap());
+        listed.iter().for_each(|&frame| allocator.free_raw(frame, Order::FRAME).unwrap());
         assert_eq!(allocator.memory_info().cached, 10);
-        let whole = allocator.alloc(ALL, Order::BLOCK).expect("a spare block");
+        let whole = allocator.alloc_raw(ALL, Order::BLOCK).expect("a spare block");
         assert_eq!((whole.block().0, allocator.memory_info().cached), (spare, 10));
-        allocator.free_bulk(Order::FRAME, used).unwrap();
+        allocator.free_bulk_raw(Order::FRAME, used).unwrap();
         all.iter().filter(|&&block| block != broken).for_each(|&block| give(allocator, block));
     });
 }

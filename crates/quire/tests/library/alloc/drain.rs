@@ -1,5 +1,6 @@
 //! One CPU's lists are drained by another while their owner goes on.
 
+use hosted::raw::RawPages;
 use hosted::{Hosted, HostedConfig, InterruptPlan};
 use quire::addr::{Frame, Order};
 use quire::cpu::CpuId;
@@ -12,11 +13,11 @@ use testkit::with_allocator;
 const MIB: u64 = 1 << 20;
 
 fn take(allocator: &PageAllocator<'_, Hosted>, count: u64) -> Vec<Frame> {
-    (0..count).map(|_| allocator.alloc(Gfp::USER, Order::FRAME).unwrap()).collect()
+    (0..count).map(|_| allocator.alloc_raw(Gfp::USER, Order::FRAME).unwrap()).collect()
 }
 
 fn give(allocator: &PageAllocator<'_, Hosted>, frames: &[Frame]) {
-    frames.iter().for_each(|&frame| allocator.free(frame, Order::FRAME).unwrap());
+    frames.iter().for_each(|&frame| allocator.free_raw(frame, Order::FRAME).unwrap());
 }
 
 /// CPU 1 takes all that it has parked, at this call of the platform in a drain of its lists by CPU 0. How

@@ -1,5 +1,6 @@
 //! Frames of one mobility group share blocks, so that whole blocks stay whole.
 
+use hosted::raw::RawPages;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -43,26 +44,26 @@ fn churn(allocator: &Allocator<'_>, seed: u64, percent: u64) -> (Vec<usize>, u64
         .map(|_| {
             for _ in 0..2_000 {
                 if rng.u32(..100) < 10 {
-                    long.extend(allocator.alloc(Gfp::KERNEL, Order::FRAME).ok());
+                    long.extend(allocator.alloc_raw(Gfp::KERNEL, Order::FRAME).ok());
                 }
                 if long.len() > LONG_LIVED {
-                    allocator.free(long.swap_remove(rng.usize(..long.len())), Order::FRAME).unwrap();
+                    allocator.free_raw(long.swap_remove(rng.usize(..long.len())), Order::FRAME).unwrap();
                 }
                 // A process comes, or one goes with most of what it had.
                 let wanted = rng.usize(..64).min(most - short.len());
                 let before = short.len();
-                short.extend((0..wanted).map_while(|_| allocator.alloc(Gfp::USER, Order::FRAME).ok()));
+                short.extend((0..wanted).map_while(|_| allocator.alloc_raw(Gfp::USER, Order::FRAME).ok()));
                 if short.len() == most || short.len() < before + wanted {
                     for _ in 0..rng.usize(..most / 2) {
                         let at = rng.usize(..short.len());
-                        allocator.free(short.swap_remove(at), Order::FRAME).unwrap();
+                        allocator.free_raw(short.swap_remove(at), Order::FRAME).unwrap();
                     }
                 }
             }
             long.iter().map(|frame| frame.block()).collect::<BTreeSet<_>>().len()
         })
         .collect();
-    short.iter().for_each(|&frame| allocator.free(frame, Order::FRAME).unwrap());
+    short.iter().for_each(|&frame| allocator.free_raw(frame, Order::FRAME).unwrap());
     (rounds, whole_blocks(allocator))
 }
 
@@ -89,7 +90,7 @@ fn fill(allocator: &Allocator<'_>, groups: &[Mobility]) -> Vec<Vec<Frame>> {
     let take = |mobility, count: u64| {
         let gfp = Gfp { mobility, urgency: Urgency::Reserve, ..Gfp::KERNEL };
         let mut frames = vec![Frame(0); count as usize];
-        let got = allocator.alloc_bulk(gfp, Order::FRAME, &mut frames);
+        let got = allocator.alloc_bulk_raw(gfp, Order::FRAME, &mut frames);
         frames.truncate(got);
         frames.sort_unstable();
         frames
@@ -108,7 +109,7 @@ fn fill(allocator: &Allocator<'_>, groups: &[Mobility]) -> Vec<Vec<Frame>> {
 /// The block that serves the next frame of a group.
 fn next_block(allocator: &Allocator<'_>, mobility: Mobility) -> u32 {
     let gfp = Gfp { mobility, urgency: Urgency::Reserve, ..Gfp::KERNEL };
-    allocator.alloc(gfp, Order::FRAME).unwrap().block().0
+    allocator.alloc_raw(gfp, Order::FRAME).unwrap().block().0
 }
 
 #[test]
@@ -123,7 +124,7 @@ fn strangers_go_to_the_better_group_of_equally_free_blocks() {
             with_grouping(true, 16 * MIB, |allocator| {
                 let blocks = fill(allocator, &groups);
                 for frames in &blocks {
-                    allocator.free_bulk(Order::FRAME, &frames[100..200]).unwrap();
+                    allocator.free_bulk_raw(Order::FRAME, &frames[100..200]).unwrap();
                 }
                 let at = groups.iter().position(|&group| group == better).unwrap();
                 assert_eq!(next_block(allocator, stranger), blocks[at][0].block().0, "{stranger:?}");
@@ -139,9 +140,9 @@ fn strangers_take_the_emptiest_block_and_stay_together() {
         let blocks = fill(allocator, &[Mobility::Movable, Mobility::Reclaimable, Mobility::Movable]);
         // As many frames, but singles; many in a row, but less than half of the block; more than half.
         let singles: Vec<Frame> = blocks[0].iter().copied().step_by(2).collect();
-        allocator.free_bulk(Order::FRAME, &singles).unwrap();
-        allocator.free_bulk(Order::FRAME, &blocks[1][120..248]).unwrap();
-        allocator.free_bulk(Order::FRAME, &blocks[2][240..504]).unwrap();
+        allocator.free_bulk_raw(Order::FRAME, &singles).unwrap();
+        allocator.free_bulk_raw(Order::FRAME, &blocks[1][120..248]).unwrap();
+        allocator.free_bulk_raw(Order::FRAME, &blocks[2][240..504]).unwrap();
         let number = |at: usize| blocks[at][0].block().0;
         assert_eq!(next_block(allocator, Mobility::Unmovable), number(2));
         assert_eq!(allocator.stat(Stat::MobilityChange), 1, "the block changes over");
@@ -160,9 +161,9 @@ fn a_free_block_is_broken_before_another_group_is_touched() {
         // Movable blocks with plenty of room, and the last whole one.
         let gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::USER };
         let mut frames = vec![Frame(0); 30 * 504];
-        assert_eq!(allocator.alloc_bulk(gfp, Order::FRAME, &mut frames), 30 * 504);
+        assert_eq!(allocator.alloc_bulk_raw(gfp, Order::FRAME, &mut frames), 30 * 504);
         let most: Vec<Frame> = frames.iter().copied().filter(|frame| frame.index_in_block() != 100).collect();
-        allocator.free_bulk(Order::FRAME, &most).unwrap();
+        allocator.free_bulk_raw(Order::FRAME, &most).unwrap();
         assert_eq!(whole_blocks(allocator), 1);
         let unmovable: Vec<u32> = (0..900).map(|_| next_block(allocator, Mobility::Unmovable)).collect();
         let strangers =
@@ -176,8 +177,8 @@ fn a_free_block_is_broken_before_another_group_is_touched() {
 /// of the platform until CPU 1, in a task, has its pair or seems to wait. How many calls CPU 0 made, and of
 /// CPU 1 whether it waited and what it got.
 fn ask_for_pairs(machine: &Hosted, allocator: &Allocator<'_>, round: u64) -> (u64, bool, Frame) {
-    let pair = || allocator.alloc(Gfp::USER, order(1)).ok();
-    let give_back = |frame: Frame| allocator.free(frame, order(1)).unwrap();
+    let pair = || allocator.alloc_raw(Gfp::USER, order(1)).ok();
+    let give_back = |frame: Frame| allocator.free_raw(frame, order(1)).unwrap();
     let [asked, through, waited] = [const { AtomicBool::new(false) }; 3];
     let hold_up = || {
         asked.store(true, Ordering::SeqCst);
@@ -213,7 +214,7 @@ fn a_shard_that_an_interrupt_elsewhere_has_locked_is_waited_for() {
             let take = |mobility, count: u64| {
                 let gfp = Gfp { mobility, urgency: Urgency::Reserve, ..Gfp::KERNEL };
                 let mut frames = vec![Frame(0); count as usize];
-                let got = allocator.alloc_bulk(gfp, Order::FRAME, &mut frames);
+                let got = allocator.alloc_bulk_raw(gfp, Order::FRAME, &mut frames);
                 frames.truncate(got);
                 frames
             };
@@ -225,7 +226,7 @@ fn a_shard_that_an_interrupt_elsewhere_has_locked_is_waited_for() {
             // Half of each is free, in pairs.
             let all = stranger.iter().chain(&movable);
             let pairs: Vec<Frame> = all.copied().filter(|frame| frame.0 % 4 < 2).collect();
-            allocator.free_bulk(Order::FRAME, &pairs).unwrap();
+            allocator.free_bulk_raw(Order::FRAME, &pairs).unwrap();
             machine.spawn_cpus(2, |_| allocator.drain_local());
             let (waited, got);
             (calls, waited, got) = ask_for_pairs(machine, allocator, round);

@@ -1,5 +1,6 @@
 //! Per-CPU lists: who may use them, what they keep, and how they are emptied.
 
+use hosted::raw::RawPages;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use hosted::{Hosted, HostedConfig, InterruptPlan};
@@ -22,11 +23,11 @@ fn allocator(machine: &Hosted, lists: ListGuard) -> PageAllocator<'_, Hosted> {
 }
 
 fn take(allocator: &PageAllocator<'_, Hosted>, count: usize) -> Vec<Frame> {
-    (0..count).map(|_| allocator.alloc(Gfp::USER, Order::FRAME).unwrap()).collect()
+    (0..count).map(|_| allocator.alloc_raw(Gfp::USER, Order::FRAME).unwrap()).collect()
 }
 
 fn give(allocator: &PageAllocator<'_, Hosted>, frames: &[Frame]) {
-    frames.iter().for_each(|&frame| allocator.free(frame, Order::FRAME).unwrap());
+    frames.iter().for_each(|&frame| allocator.free_raw(frame, Order::FRAME).unwrap());
 }
 
 /// Invariants G1, G2, G3 and G5: what is taken and given back by the thousand is parked in the frames themselves, and comes
@@ -52,7 +53,7 @@ fn magazines_keep_what_overflows_and_give_it_back() {
                 give(&allocator, &frames);
                 allocator.validate().unwrap();
                 for &frame in frames.iter().step_by(97) {
-                    assert_eq!(allocator.free(frame, Order::FRAME), Err(FreeError::DoubleFree));
+                    assert_eq!(allocator.free_raw(frame, Order::FRAME), Err(FreeError::DoubleFree));
                 }
             }
             let info = allocator.memory_info();
@@ -122,14 +123,15 @@ fn memory_is_not_out_while_another_cpu_keeps_a_frame() {
     for cpu in 1..3 {
         machine.run_on(CpuId(cpu), || {
             for size in [0, 1, 2, 3, 9] {
-                let folios: Vec<_> = (0..40).filter_map(|_| allocator.alloc(ALL, order(size)).ok()).collect();
-                folios.iter().for_each(|&folio| allocator.free(folio, order(size)).unwrap());
+                let folios: Vec<_> =
+                    (0..40).filter_map(|_| allocator.alloc_raw(ALL, order(size)).ok()).collect();
+                folios.iter().for_each(|&folio| allocator.free_raw(folio, order(size)).unwrap());
             }
         });
     }
     machine.run_on(CpuId(0), || {
         let mut frames = Vec::new();
-        while let Ok(frame) = allocator.alloc(ALL, Order::FRAME) {
+        while let Ok(frame) = allocator.alloc_raw(ALL, Order::FRAME) {
             frames.push(frame);
         }
         let info = allocator.memory_info();
@@ -153,10 +155,10 @@ fn memory_is_not_out_while_an_interrupts_list_has_a_frame() {
         // A checking machine is told of a freed frame while the lease is taken.
         let free_all = || give(&allocator, &given);
         let ran = machine.interrupt_at_calls(InterruptPlan::Nth(1), Context::HardInterrupt, free_all, || {
-            allocator.free(last, Order::FRAME).unwrap();
+            allocator.free_raw(last, Order::FRAME).unwrap();
         });
         assert_eq!(ran.delivered, 1);
-        while let Ok(frame) = allocator.alloc(ALL, Order::FRAME) {
+        while let Ok(frame) = allocator.alloc_raw(ALL, Order::FRAME) {
             frames.push(frame);
         }
         let info = allocator.memory_info();
@@ -187,7 +189,7 @@ fn the_lists_of_every_level_are_emptied() {
                 on_levels(&machine, &allocator, (contexts, [1, call]), &mut frames);
                 if way == "no memory" {
                     // The last ones are on no list but those of interrupts.
-                    frames.extend(std::iter::from_fn(|| allocator.alloc(ALL, Order::FRAME).ok()));
+                    frames.extend(std::iter::from_fn(|| allocator.alloc_raw(ALL, Order::FRAME).ok()));
                     let info = allocator.memory_info();
                     assert_eq!((info.free, info.cached), (0, 0), "{contexts:?} at call {call}");
                 }
@@ -215,7 +217,7 @@ fn on_levels(
     frames: &mut Vec<Frame>,
 ) {
     let last = frames.pop().unwrap();
-    let free_last = || allocator.free(last, Order::FRAME).unwrap();
+    let free_last = || allocator.free_raw(last, Order::FRAME).unwrap();
     let Some((&context, above)) = contexts.split_first() else { return free_last() };
     let given = frames.split_off(frames.len() - 29);
     let mut given = Some(given);
@@ -256,7 +258,7 @@ fn a_cpu_that_went_offline_is_drained_by_another() {
 fn a_call_visits_a_bounded_number_of_blocks() {
     with_allocator(HostedConfig::new(512 * MIB), |_, allocator| {
         let mut frames = vec![Frame(0); 60_000];
-        assert_eq!(allocator.alloc_bulk(Gfp::USER, Order::FRAME, &mut frames), frames.len());
+        assert_eq!(allocator.alloc_bulk_raw(Gfp::USER, Order::FRAME, &mut frames), frames.len());
         // One frame of each block after the other, some ten times; and for what is filled two of each, so that it takes many.
         frames.sort_unstable_by_key(|frame| (frame.0 % 512, frame.0));
         let (freed, filled) = (1100, 230);
@@ -267,17 +269,17 @@ fn a_call_visits_a_bounded_number_of_blocks() {
             most[which] = most[which].max(allocator.stat(Stat::BlockLock) - before);
         };
         for &frame in &frames[..freed] {
-            visits(0, &mut || allocator.free(frame, Order::FRAME).unwrap());
+            visits(0, &mut || allocator.free_raw(frame, Order::FRAME).unwrap());
         }
         allocator.drain_all();
-        assert_eq!(allocator.alloc_bulk(Gfp::USER, Order::FRAME, &mut frames[..freed]), freed);
+        assert_eq!(allocator.alloc_bulk_raw(Gfp::USER, Order::FRAME, &mut frames[..freed]), freed);
         frames.sort_unstable_by_key(|frame| (frame.0 % 512, frame.0));
-        allocator.free_bulk(Order::FRAME, &frames[..filled]).unwrap();
+        allocator.free_bulk_raw(Order::FRAME, &frames[..filled]).unwrap();
         for frame in &mut frames[..filled] {
-            visits(1, &mut || *frame = allocator.alloc(Gfp::USER, Order::FRAME).unwrap());
+            visits(1, &mut || *frame = allocator.alloc_raw(Gfp::USER, Order::FRAME).unwrap());
         }
         assert_eq!(most, [VISIT_BLOCKS as u64; 2], "to make room, to fill");
-        allocator.free_bulk(Order::FRAME, &frames).unwrap();
+        allocator.free_bulk_raw(Order::FRAME, &frames).unwrap();
         allocator.drain_all();
         allocator.validate().unwrap();
     });
@@ -325,13 +327,13 @@ fn draining_a_busy_cpu_loses_nothing() {
                 while turns < 60_000 || rounds.load(Ordering::Relaxed) < 20 {
                     turns += 1;
                     if frames.len() < 400 && random.bool() || frames.is_empty() {
-                        frames.push(allocator.alloc(Gfp::USER, Order::FRAME).unwrap());
+                        frames.push(allocator.alloc_raw(Gfp::USER, Order::FRAME).unwrap());
                     } else {
                         let frame = frames.swap_remove(random.usize(..frames.len()));
-                        allocator.free(frame, Order::FRAME).unwrap();
+                        allocator.free_raw(frame, Order::FRAME).unwrap();
                     }
                 }
-                frames.iter().for_each(|&frame| allocator.free(frame, Order::FRAME).unwrap());
+                frames.iter().for_each(|&frame| allocator.free_raw(frame, Order::FRAME).unwrap());
                 stop.store(true, Ordering::Relaxed);
             } else {
                 while !stop.load(Ordering::Relaxed) {
@@ -360,15 +362,15 @@ fn interrupts_are_served_and_counted() {
             give(&allocator, &frames);
             for context in [Context::SoftInterrupt, Context::HardInterrupt] {
                 machine.interrupt(context, || {
-                    let frame = allocator.alloc(Gfp::ATOMIC, Order::FRAME).unwrap();
-                    assert_eq!(allocator.free(frame, order(1)), Err(FreeError::WrongOrder));
-                    allocator.free(frame, Order::FRAME).unwrap();
-                    assert_eq!(allocator.free(frame, Order::FRAME), Err(FreeError::DoubleFree));
+                    let frame = allocator.alloc_raw(Gfp::ATOMIC, Order::FRAME).unwrap();
+                    assert_eq!(allocator.free_raw(frame, order(1)), Err(FreeError::WrongOrder));
+                    allocator.free_raw(frame, Order::FRAME).unwrap();
+                    assert_eq!(allocator.free_raw(frame, Order::FRAME), Err(FreeError::DoubleFree));
                     let mut bulk = [Frame(0); 16];
-                    assert_eq!(allocator.alloc_bulk(Gfp::ATOMIC, Order::FRAME, &mut bulk), 16);
-                    allocator.free_bulk(Order::FRAME, &bulk).unwrap();
-                    let folio = allocator.alloc(Gfp::ATOMIC, Order::BLOCK).unwrap();
-                    allocator.free(folio, Order::BLOCK).unwrap();
+                    assert_eq!(allocator.alloc_bulk_raw(Gfp::ATOMIC, Order::FRAME, &mut bulk), 16);
+                    allocator.free_bulk_raw(Order::FRAME, &bulk).unwrap();
+                    let folio = allocator.alloc_raw(Gfp::ATOMIC, Order::BLOCK).unwrap();
+                    allocator.free_raw(folio, Order::BLOCK).unwrap();
                 });
             }
             let info = allocator.memory_info();
@@ -384,32 +386,32 @@ fn interrupts_are_served_and_counted() {
 #[test]
 fn bulk_fills_empty_slots_and_leaves_full_ones() {
     with_allocator(HostedConfig::new(64 * MIB), |_, allocator| {
-        let own = allocator.alloc(Gfp::USER, Order::FRAME).unwrap();
+        let own = allocator.alloc_raw(Gfp::USER, Order::FRAME).unwrap();
         let mut slots = vec![None; 200];
         slots[3] = Some(own);
         slots[150] = Some(own);
-        assert_eq!(allocator.fill_bulk(Gfp::USER, Order::FRAME, &mut slots), 198);
+        assert_eq!(allocator.fill_bulk_raw(Gfp::USER, Order::FRAME, &mut slots), 198);
         assert_eq!((slots[3], slots[150]), (Some(own), Some(own)));
-        assert_eq!(allocator.fill_bulk(Gfp::USER, Order::FRAME, &mut slots), 0, "all are full");
-        assert_eq!(allocator.fill_bulk(Gfp::USER, Order::FRAME, &mut []), 0);
+        assert_eq!(allocator.fill_bulk_raw(Gfp::USER, Order::FRAME, &mut slots), 0, "all are full");
+        assert_eq!(allocator.fill_bulk_raw(Gfp::USER, Order::FRAME, &mut []), 0);
         let mut frames: Vec<_> = slots.into_iter().flatten().collect();
         frames.sort_unstable();
         frames.dedup();
         assert_eq!(frames.len(), 199);
-        allocator.free_bulk(Order::FRAME, &frames).unwrap();
+        allocator.free_bulk_raw(Order::FRAME, &frames).unwrap();
         let mut many = vec![None; 30_000];
-        let short = allocator.fill_bulk(Gfp::USER, Order::FRAME, &mut many);
+        let short = allocator.fill_bulk_raw(Gfp::USER, Order::FRAME, &mut many);
         assert!(short > 10_000 && short < 30_000, "{short}: memory ends before the array does");
         assert_eq!(many.iter().flatten().count(), short);
-        assert_eq!(allocator.alloc(Gfp::USER, Order::FRAME), Err(AllocError::OutOfMemory));
+        assert_eq!(allocator.alloc_raw(Gfp::USER, Order::FRAME), Err(AllocError::OutOfMemory));
         let frames: Vec<_> = many.into_iter().flatten().collect();
-        allocator.free_bulk(Order::FRAME, &frames).unwrap();
+        allocator.free_bulk_raw(Order::FRAME, &frames).unwrap();
         for size in [1, 3, 5, 9] {
             let mut folios = [Frame(0); 12];
-            assert_eq!(allocator.alloc_bulk(Gfp::USER, order(size), &mut folios), 12);
+            assert_eq!(allocator.alloc_bulk_raw(Gfp::USER, order(size), &mut folios), 12);
             let twice = [folios[0], folios[1], folios[0]];
-            assert_eq!(allocator.free_bulk(order(size), &twice), Err((2, FreeError::DoubleFree)));
-            allocator.free_bulk(order(size), &folios[2..]).unwrap();
+            assert_eq!(allocator.free_bulk_raw(order(size), &twice), Err((2, FreeError::DoubleFree)));
+            allocator.free_bulk_raw(order(size), &folios[2..]).unwrap();
         }
     });
 }
@@ -418,15 +420,15 @@ fn bulk_fills_empty_slots_and_leaves_full_ones() {
 fn a_range_is_freed_up_to_what_is_refused() {
     with_allocator(HostedConfig::new(64 * MIB), |_, allocator| {
         let mut frames = vec![Frame(0); 400];
-        assert_eq!(allocator.alloc_bulk(Gfp::USER, Order::FRAME, &mut frames), 400);
+        assert_eq!(allocator.alloc_bulk_raw(Gfp::USER, Order::FRAME, &mut frames), 400);
         let start = frames.windows(200).find(|run| run[199].0 - run[0].0 == 199).unwrap()[0];
         let run = FrameRange::new(start, 200);
-        allocator.free(start.add(150), Order::FRAME).unwrap();
-        assert_eq!(allocator.free_range(run), Err((150, FreeError::DoubleFree)));
-        assert_eq!(allocator.free_range(FrameRange::new(start.add(151), 49)), Ok(()));
+        allocator.free_raw(start.add(150), Order::FRAME).unwrap();
+        assert_eq!(allocator.free_range_raw(run), Err((150, FreeError::DoubleFree)));
+        assert_eq!(allocator.free_range_raw(FrameRange::new(start.add(151), 49)), Ok(()));
         let rest: Vec<_> =
             frames.into_iter().filter(|&frame| frame < start || frame > start.add(199)).collect();
-        allocator.free_bulk(Order::FRAME, &rest).unwrap();
+        allocator.free_bulk_raw(Order::FRAME, &rest).unwrap();
         assert_eq!(allocator.memory_info().used, 0);
     });
 }
@@ -439,9 +441,9 @@ fn a_machine_that_watches_frees_hears_of_those_to_a_list() {
         machine.run_on(CpuId(0), || {
             let allocator = allocator(&machine, guard);
             for size in [Order::FRAME, order(3), Order::BLOCK] {
-                let folio = allocator.alloc(Gfp::USER, size).unwrap();
+                let folio = allocator.alloc_raw(Gfp::USER, size).unwrap();
                 machine.reset_counters();
-                allocator.free(folio, size).unwrap();
+                allocator.free_raw(folio, size).unwrap();
                 assert_eq!(machine.counters().frames_freed, size.frames(), "{guard:?}, {size:?}");
             }
         });

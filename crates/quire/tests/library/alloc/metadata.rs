@@ -1,6 +1,7 @@
 //! The manager's own memory: tables, descriptors and lanes stand in frames of the machine that it manages (invariants M1
 //! to M4), so whatever those frames held before, or their neighbours hold now, must not reach them.
 
+use hosted::raw::RawPages;
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange, Order};
 use quire::cpu::CpuId;
@@ -30,11 +31,11 @@ fn tables_in_used_memory_are_fresh_and_nobody_elses() {
         allocator.validate().unwrap();
         let before = allocator.memory_info();
         for size in [0, 3, 9] {
-            let taken: Vec<_> = std::iter::from_fn(|| allocator.alloc(ALL, order(size)).ok()).collect();
+            let taken: Vec<_> = std::iter::from_fn(|| allocator.alloc_raw(ALL, order(size)).ok()).collect();
             assert!(taken.len() as u64 * order(size).frames() > before.free / 2, "most of it can be had");
             taken.iter().for_each(|&frame| scribble(&machine, FrameRange::folio(frame, order(size))));
             allocator.validate().unwrap();
-            taken.iter().for_each(|&frame| allocator.free(frame, order(size)).unwrap());
+            taken.iter().for_each(|&frame| allocator.free_raw(frame, order(size)).unwrap());
             allocator.drain_local();
             assert_eq!(allocator.memory_info(), before);
         }
@@ -46,12 +47,12 @@ fn tables_in_used_memory_are_fresh_and_nobody_elses() {
 #[test]
 fn descriptors_of_a_block_that_was_whole_are_fresh() {
     with_allocator(HostedConfig::new(16 * MIB), |machine, allocator| {
-        let blocks: Vec<_> = std::iter::from_fn(|| allocator.alloc(ALL, Order::BLOCK).ok()).collect();
+        let blocks: Vec<_> = std::iter::from_fn(|| allocator.alloc_raw(ALL, Order::BLOCK).ok()).collect();
         blocks.iter().for_each(|&frame| scribble(machine, FrameRange::folio(frame, Order::BLOCK)));
-        blocks.iter().for_each(|&frame| allocator.free(frame, Order::BLOCK).unwrap());
+        blocks.iter().for_each(|&frame| allocator.free_raw(frame, Order::BLOCK).unwrap());
         allocator.drain_local();
         let frames: Vec<Frame> =
-            std::iter::from_fn(|| allocator.alloc(ALL, Order::FRAME).ok()).take(1200).collect();
+            std::iter::from_fn(|| allocator.alloc_raw(ALL, Order::FRAME).ok()).take(1200).collect();
         assert_eq!(frames.len(), 1200);
         for &frame in &frames {
             let descriptor = allocator.descriptor(frame);
@@ -68,7 +69,7 @@ fn descriptors_of_a_block_that_was_whole_are_fresh() {
                 "a block without edges begins with its descriptors"
             );
         }
-        frames.iter().for_each(|&frame| allocator.free(frame, Order::FRAME).unwrap());
+        frames.iter().for_each(|&frame| allocator.free_raw(frame, Order::FRAME).unwrap());
     });
 }
 
@@ -80,7 +81,7 @@ fn a_block_inside_a_larger_folio_has_no_descriptors() {
     machine.run_on(CpuId(0), || {
         let allocator =
             PageAllocator::new(&machine, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
-        let folio = allocator.alloc(Gfp::USER, order(10)).unwrap();
+        let folio = allocator.alloc_raw(Gfp::USER, order(10)).unwrap();
         allocator.descriptor(folio.add(512));
     });
 }

@@ -1,5 +1,6 @@
 //! Which nodes a request is served from, under every policy.
 
+use hosted::raw::RawPages;
 use hosted::{Hosted, HostedConfig, MemoryRange as Range};
 use quire::addr::{Frame, Order};
 use quire::cpu::CpuId;
@@ -44,7 +45,7 @@ fn node_of(frame: Frame) -> u8 {
 fn until_out(allocator: &PageAllocator<'_, Hosted>, gfp: Gfp, order: Order) -> Vec<u8> {
     let mut seen = Vec::new();
     let end = loop {
-        match allocator.alloc(gfp, order) {
+        match allocator.alloc_raw(gfp, order) {
             Ok(frame) if seen.last() == Some(&node_of(frame)) => {}
             Ok(frame) => seen.push(node_of(frame)),
             Err(error) => break error,
@@ -83,7 +84,7 @@ fn a_bound_request_never_leaves_its_nodes() {
         on_nodes(&[0, 1, 2, 3], &[1], distances, 0, |allocator| {
             let bound = Gfp::USER.from_nodes(NodePolicy::Bind(NodeSet::of(&[0, 3, 2])));
             assert_eq!(until_out(allocator, bound, order(number)), [2, 0, 3], "order {number}");
-            let elsewhere = allocator.alloc(Gfp::USER, order(number)).unwrap();
+            let elsewhere = allocator.alloc_raw(Gfp::USER, order(number)).unwrap();
             assert_eq!(node_of(elsewhere), 1);
         });
     }
@@ -94,7 +95,7 @@ fn interleaved_requests_take_turns_and_leave_the_set_last() {
     on_nodes(&[0, 1, 2, 3], &[0], &[], 0, |allocator| {
         let set = NodeSet::of(&[1, 3]);
         let gfp = Gfp::USER.from_nodes(NodePolicy::Interleave(set));
-        let take = || node_of(allocator.alloc(gfp, Order::FRAME).unwrap());
+        let take = || node_of(allocator.alloc_raw(gfp, Order::FRAME).unwrap());
         let turns: Vec<u8> = (0..100).map(|_| take()).collect();
         assert!(turns.windows(2).all(|pair| pair[0] != pair[1]), "{turns:?}");
         assert!(turns.iter().all(|&node| set.contains(node)));
@@ -111,12 +112,12 @@ fn an_interleaved_bulk_request_is_shared_among_its_nodes() {
         let gfp = Gfp::USER.from_nodes(NodePolicy::Interleave(NodeSet::of(&[0, 1, 3])));
         for count in [1, 2, 3, 100, 1000] {
             let mut frames = vec![Frame(0); count];
-            assert_eq!(allocator.alloc_bulk(gfp, Order::FRAME, &mut frames), count);
+            assert_eq!(allocator.alloc_bulk_raw(gfp, Order::FRAME, &mut frames), count);
             let of = |node| frames.iter().filter(|&&frame| node_of(frame) == node).count();
             let shares = [of(0), of(1), of(3)];
             assert_eq!(shares.iter().sum::<usize>(), count);
             assert!(shares.iter().all(|&share| share.abs_diff(count / 3) <= 1), "{count}: {shares:?}");
-            allocator.free_bulk(Order::FRAME, &frames).unwrap();
+            allocator.free_bulk_raw(Order::FRAME, &frames).unwrap();
         }
         allocator.validate().unwrap();
     });
@@ -132,7 +133,7 @@ fn every_cpu_takes_turns_of_its_own() {
     let new = || PageAllocator::new(&machine, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
     let allocator = machine.run_on(CpuId(0), new);
     let gfp = Gfp::KERNEL.from_nodes(NodePolicy::Interleave(NodeSet::first(2)));
-    let take = |cpu| machine.run_on(CpuId(cpu), || node_of(allocator.alloc(gfp, Order::FRAME).unwrap()));
+    let take = |cpu| machine.run_on(CpuId(cpu), || node_of(allocator.alloc_raw(gfp, Order::FRAME).unwrap()));
     let (first, other) = (take(0), take(1));
     for _ in 0..10 {
         assert_ne!(take(0), first);
@@ -147,9 +148,10 @@ fn a_node_without_memory_is_served_by_its_neighbours() {
     let distances: &[&[u8]] = &[&[10, 20, 20, 20, 20], &[], &[], &[], &[40, 20, 30, 20, 10]];
     on_nodes(&[0, 2], &[4], distances, 0, |allocator| {
         assert_eq!(allocator.node_count(), 5);
-        assert_eq!(node_of(allocator.alloc(Gfp::KERNEL, Order::FRAME).unwrap()), 2);
+        assert_eq!(node_of(allocator.alloc_raw(Gfp::KERNEL, Order::FRAME).unwrap()), 2);
         let turns = Gfp::USER.from_nodes(NodePolicy::Interleave(NodeSet::of(&[0, 1, 2, 4])));
-        let nodes: Vec<u8> = (0..4).map(|_| node_of(allocator.alloc(turns, Order::FRAME).unwrap())).collect();
+        let nodes: Vec<u8> =
+            (0..4).map(|_| node_of(allocator.alloc_raw(turns, Order::FRAME).unwrap())).collect();
         assert!(nodes == [0, 2, 0, 2] || nodes == [2, 0, 2, 0], "{nodes:?}");
         assert_eq!(until_out(allocator, Gfp::USER.on_node(1), Order::BLOCK), [2, 0]);
     });
@@ -165,14 +167,14 @@ fn nodes_that_do_not_exist_are_refused_by_name() {
             .flat_map(|set| [NodePolicy::Bind(set), NodePolicy::Interleave(set)]);
         for nodes in policies.chain([4, 16, 255].map(NodePolicy::Preferred)) {
             for order in [Order::FRAME, order(5), Order::BLOCK] {
-                let got = allocator.alloc(Gfp::USER.from_nodes(nodes), order);
+                let got = allocator.alloc_raw(Gfp::USER.from_nodes(nodes), order);
                 assert_eq!(got, Err(AllocError::BadNode), "{nodes:?}");
             }
             let mut out = [Frame(7); 4];
-            assert_eq!(allocator.alloc_bulk(Gfp::USER.from_nodes(nodes), Order::FRAME, &mut out), 0);
+            assert_eq!(allocator.alloc_bulk_raw(Gfp::USER.from_nodes(nodes), Order::FRAME, &mut out), 0);
             assert_eq!(out, [Frame(7); 4]);
         }
-        assert_eq!(node_of(allocator.alloc(Gfp::USER.on_node(3), Order::FRAME).unwrap()), 0);
+        assert_eq!(node_of(allocator.alloc_raw(Gfp::USER.on_node(3), Order::FRAME).unwrap()), 0);
     });
     let machine = HostedConfig::new(NODE).with_nodes(vec![16]).build().unwrap();
     let refused = PageAllocator::new(&machine, &ranges_of(&machine), AllocatorConfig::default()).err();
@@ -197,24 +199,24 @@ fn statistics_say_where_frames_came_from() {
         };
         let before = counted();
         for _ in 0..10 {
-            allocator.alloc(Gfp::USER, Order::FRAME).unwrap();
+            allocator.alloc_raw(Gfp::USER, Order::FRAME).unwrap();
         }
         assert_eq!(since(before), [10, 0, 0, 0, 10, 0], "local");
         let before = counted();
-        allocator.alloc(Gfp::USER.on_node(1), order(2)).unwrap();
+        allocator.alloc_raw(Gfp::USER.on_node(1), order(2)).unwrap();
         assert_eq!(since(before), [4, 0, 0, 0, 0, 4], "preferred elsewhere");
         let before = counted();
         let turns = Gfp::USER.from_nodes(NodePolicy::Interleave(NodeSet::first(2)));
-        (0..6).for_each(|_| assert!(allocator.alloc(turns, Order::FRAME).is_ok()));
+        (0..6).for_each(|_| assert!(allocator.alloc_raw(turns, Order::FRAME).is_ok()));
         assert_eq!(since(before), [6, 0, 0, 6, 3, 3], "interleaved");
         let bound = Gfp::USER.from_nodes(NodePolicy::Bind(NodeSet::one(1)));
-        while allocator.alloc(bound, Order::BLOCK).is_ok() {}
+        while allocator.alloc_raw(bound, Order::BLOCK).is_ok() {}
         let before = counted();
-        allocator.alloc(Gfp::USER.on_node(1), Order::BLOCK).unwrap();
+        allocator.alloc_raw(Gfp::USER.on_node(1), Order::BLOCK).unwrap();
         assert_eq!(since(before), [0, 512, 512, 0, 512, 0], "preferred elsewhere, served here");
         let before = counted();
         let mut out = [Frame(0); 100];
-        assert_eq!(allocator.alloc_bulk(Gfp::USER, Order::FRAME, &mut out), 100);
+        assert_eq!(allocator.alloc_bulk_raw(Gfp::USER, Order::FRAME, &mut out), 100);
         assert_eq!(since(before), [100, 0, 0, 0, 100, 0], "bulk");
     });
 }

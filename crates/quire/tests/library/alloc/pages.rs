@@ -1,5 +1,6 @@
 //! The page allocator as its users would break it.
 
+use hosted::raw::{RawCounts, RawPages};
 use std::collections::BTreeMap;
 
 use hosted::{HostedConfig, MemoryRange as Range};
@@ -27,14 +28,14 @@ fn conserves_frames_through_random_orders() {
             if rng.u32(0..100) < if step / 10_000 % 2 == 0 { 60 } else { 35 } {
                 let order = order([0, 0, 0, 0, 1, 2, 3, 4, 6, 8, 9, 10][rng.usize(0..12)]);
                 let gfp = [Gfp::USER, Gfp::KERNEL, Gfp::RECLAIMABLE, Gfp::ATOMIC][rng.usize(0..4)];
-                let Ok(frame) = allocator.alloc(gfp, order) else { continue };
+                let Ok(frame) = allocator.alloc_raw(gfp, order) else { continue };
                 assert!(frame.is_aligned(order));
                 let end = frame.0 + order.frames();
                 let below = live.range(..end).next_back();
                 assert!(below.is_none_or(|(start, order)| start + order.frames() <= frame.0), "overlap");
                 live.insert(frame.0, order);
             } else if let Some((&frame, &order)) = live.range(rng.u64(0..20_000)..).next() {
-                allocator.free(Frame(frame), order).unwrap();
+                allocator.free_raw(Frame(frame), order).unwrap();
                 live.remove(&frame);
             }
             if step % 5_000 == 0 {
@@ -44,7 +45,7 @@ fn conserves_frames_through_random_orders() {
         let info = allocator.memory_info();
         assert_eq!(info.used, live.values().map(|order| order.frames()).sum::<u64>(), "invariant 8");
         for (frame, order) in live {
-            allocator.free(Frame(frame), order).unwrap();
+            allocator.free_raw(Frame(frame), order).unwrap();
         }
         allocator.drain_local();
         assert_eq!(allocator.memory_info(), before, "every block is whole again");
@@ -56,23 +57,31 @@ fn names_every_bad_free() {
     with_allocator(HostedConfig::new(32 * MIB), |_, allocator| {
         for number in [0, 1, 2, 3, 5, 8, 9, 10] {
             let order = order(number);
-            let frame = allocator.alloc(Gfp::USER, order).unwrap();
+            let frame = allocator.alloc_raw(Gfp::USER, order).unwrap();
             let wrong = testkit::order(if number == 0 { 1 } else { number - 1 });
-            assert_eq!(allocator.free(frame, wrong), Err(FreeError::WrongOrder), "order {number}");
+            assert_eq!(allocator.free_raw(frame, wrong), Err(FreeError::WrongOrder), "order {number}");
             if number > 0 {
                 assert_eq!(
-                    allocator.free(frame.add(1), Order::FRAME),
+                    allocator.free_raw(frame.add(1), Order::FRAME),
                     Err(FreeError::WrongOrder),
                     "order {number}"
                 );
             }
-            allocator.free(frame, order).unwrap();
-            assert_eq!(allocator.free(frame, order), Err(FreeError::DoubleFree), "order {number}");
+            allocator.free_raw(frame, order).unwrap();
+            assert_eq!(allocator.free_raw(frame, order), Err(FreeError::DoubleFree), "order {number}");
             allocator.drain_local();
-            assert_eq!(allocator.free(frame, order), Err(FreeError::DoubleFree), "order {number}, drained");
+            assert_eq!(
+                allocator.free_raw(frame, order),
+                Err(FreeError::DoubleFree),
+                "order {number}, drained"
+            );
         }
-        assert_eq!(allocator.free(Frame(1 << 30), Order::FRAME), Err(FreeError::NotMemory));
-        assert_eq!(allocator.free(Frame(0), Order::FRAME), Err(FreeError::InUse), "the manager's own tables");
+        assert_eq!(allocator.free_raw(Frame(1 << 30), Order::FRAME), Err(FreeError::NotMemory));
+        assert_eq!(
+            allocator.free_raw(Frame(0), Order::FRAME),
+            Err(FreeError::InUse),
+            "the manager's own tables"
+        );
     });
 }
 
@@ -83,18 +92,18 @@ fn out_of_memory_is_an_answer_at_every_order() {
             let before = allocator.memory_info();
             let order = order(number);
             let mut live = Vec::new();
-            while let Ok(frame) = allocator.alloc(Gfp::USER, order) {
+            while let Ok(frame) = allocator.alloc_raw(Gfp::USER, order) {
                 live.push(frame);
             }
             assert!(!live.is_empty());
-            assert_eq!(allocator.alloc(Gfp::USER, order), Err(AllocError::OutOfMemory));
+            assert_eq!(allocator.alloc_raw(Gfp::USER, order), Err(AllocError::OutOfMemory));
             let zone = allocator.zone_info().next().unwrap();
             if number == 0 {
                 assert!(zone.free + zone.cached <= zone.marks.min + 64, "{zone:?}");
                 let reserve = Gfp { urgency: Urgency::Reserve, ..Gfp::USER };
-                live.push(allocator.alloc(reserve, order).unwrap());
+                live.push(allocator.alloc_raw(reserve, order).unwrap());
             }
-            live.iter().for_each(|&frame| allocator.free(frame, order).unwrap());
+            live.iter().for_each(|&frame| allocator.free_raw(frame, order).unwrap());
             allocator.drain_local();
             assert_eq!(allocator.memory_info(), before);
         });
@@ -105,16 +114,16 @@ fn out_of_memory_is_an_answer_at_every_order() {
 fn bulk_fills_in_address_order_and_says_how_far() {
     with_allocator(HostedConfig::new(32 * MIB), |_, allocator| {
         let mut frames = vec![Frame(0); 20_000];
-        let got = allocator.alloc_bulk(Gfp::USER, Order::FRAME, &mut frames);
+        let got = allocator.alloc_bulk_raw(Gfp::USER, Order::FRAME, &mut frames);
         assert!(got < frames.len() && got > 6_000, "{got}");
         let frames = &frames[..got];
         let neighbours = frames.windows(2).filter(|pair| pair[1].0 == pair[0].0 + 1).count();
         assert!(neighbours > got * 9 / 10);
-        assert_eq!(allocator.alloc_bulk(Gfp::USER, Order::FRAME, &mut []), 0);
+        assert_eq!(allocator.alloc_bulk_raw(Gfp::USER, Order::FRAME, &mut []), 0);
         let mut twice = frames.to_vec();
         twice.insert(10, frames[3]);
-        assert_eq!(allocator.free_bulk(Order::FRAME, &twice), Err((10, FreeError::DoubleFree)));
-        assert_eq!(allocator.free_bulk(Order::FRAME, &frames[10..]), Ok(()));
+        assert_eq!(allocator.free_bulk_raw(Order::FRAME, &twice), Err((10, FreeError::DoubleFree)));
+        assert_eq!(allocator.free_bulk_raw(Order::FRAME, &frames[10..]), Ok(()));
     });
 }
 
@@ -127,12 +136,12 @@ fn zones_serve_what_they_may() {
         let allocator = PageAllocator::new(&machine, &ranges_of(&machine), config).unwrap();
         let kinds: Vec<ZoneKind> = allocator.zone_info().map(|zone| zone.kind).collect();
         assert_eq!(kinds, [ZoneKind::Dma32, ZoneKind::Normal, ZoneKind::Movable]);
-        let block = |gfp| allocator.alloc(gfp, Order::BLOCK).unwrap().addr().0;
+        let block = |gfp| allocator.alloc_raw(gfp, Order::BLOCK).unwrap().addr().0;
         assert!(block(Gfp::DMA32) < 4 * GIB);
         assert!((4 * GIB..4 * GIB + 80 * MIB).contains(&block(Gfp::KERNEL)));
         assert!(block(Gfp::USER) >= 4 * GIB + 80 * MIB);
         let mut spilled = false;
-        while let Ok(frame) = allocator.alloc(Gfp::USER, Order::BLOCK) {
+        while let Ok(frame) = allocator.alloc_raw(Gfp::USER, Order::BLOCK) {
             spilled |= frame.addr().0 < 4 * GIB;
         }
         assert!(spilled, "a request falls back to lower zones");
@@ -152,7 +161,7 @@ fn odd_edges_and_shared_blocks_are_used() {
         allocator.validate().unwrap();
         let reserve = Gfp { urgency: Urgency::Reserve, ..Gfp::KERNEL };
         let mut live = Vec::new();
-        while let Ok(frame) = allocator.alloc(reserve, Order::FRAME) {
+        while let Ok(frame) = allocator.alloc_raw(reserve, Order::FRAME) {
             let addr = frame.addr();
             assert!(
                 ranges.iter().any(|r| addr.0 >= r.start.0 && addr.0 + 4096 <= r.end().0),
@@ -164,7 +173,7 @@ fn odd_edges_and_shared_blocks_are_used() {
         assert_eq!(info.used, live.len() as u64);
         assert_eq!(info.used + info.metadata + info.free + info.cached, info.total, "invariant 8");
         assert!(info.used * 10 > info.total * 9, "{info:?}");
-        live.iter().for_each(|&frame| allocator.free(frame, Order::FRAME).unwrap());
+        live.iter().for_each(|&frame| allocator.free_raw(frame, Order::FRAME).unwrap());
         allocator.drain_local();
         allocator.validate().unwrap();
     });
@@ -173,8 +182,8 @@ fn odd_edges_and_shared_blocks_are_used() {
 #[test]
 fn a_megabyte_is_a_machine() {
     with_allocator(HostedConfig::new(MIB), |_, allocator| {
-        let frame = allocator.alloc(Gfp::KERNEL, Order::FRAME).unwrap();
-        allocator.free(frame, Order::FRAME).unwrap();
+        let frame = allocator.alloc_raw(Gfp::KERNEL, Order::FRAME).unwrap();
+        allocator.free_raw(frame, Order::FRAME).unwrap();
         assert!(allocator.memory_info().metadata < 64, "{:?}", allocator.memory_info());
     });
 }
@@ -187,9 +196,9 @@ fn a_terabyte_costs_little() {
             PageAllocator::new(&machine, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
         let info = allocator.memory_info();
         assert!(info.metadata * 5000 < info.total, "{info:?} is 0.02 % or more");
-        let gigantic = allocator.alloc(Gfp::USER, Order::GIGANTIC).unwrap();
+        let gigantic = allocator.alloc_raw(Gfp::USER, Order::GIGANTIC).unwrap();
         assert!(gigantic.is_aligned(Order::GIGANTIC));
-        allocator.free(gigantic, Order::GIGANTIC).unwrap();
+        allocator.free_raw(gigantic, Order::GIGANTIC).unwrap();
     });
 }
 
@@ -198,23 +207,23 @@ fn a_terabyte_costs_little() {
 fn counts_free_exactly_at_zero() {
     with_allocator(HostedConfig::new(32 * MIB), |_, allocator| {
         let before = allocator.memory_info();
-        let folio = allocator.alloc(Gfp::USER, order(4)).unwrap();
+        let folio = allocator.alloc_raw(Gfp::USER, order(4)).unwrap();
         let run = FrameRange::folio(folio, order(4));
         let mut counter = allocator.counter();
         counter.map(run).unwrap();
         counter.map(FrameRange::new(folio.add(3), 2)).unwrap();
-        assert_eq!(counter.unmap(FrameRange::new(folio, 4)), 3);
+        assert_eq!(counter.unmap_raw(FrameRange::new(folio, 4)), 3);
         drop(counter);
         assert_eq!(allocator.mapcount(folio.add(3)), 1);
         assert_eq!(allocator.mapcount(folio.add(4)), 2);
         assert_eq!(
-            allocator.free(folio.add(3), Order::FRAME),
+            allocator.free_raw(folio.add(3), Order::FRAME),
             Ok(()).and(Err(FreeError::InUse)),
             "it is mapped"
         );
         let mut counter = allocator.counter();
-        assert_eq!(counter.unmap(FrameRange::new(folio.add(3), 13)), 12);
-        assert_eq!(counter.unmap(FrameRange::new(folio.add(4), 1)), 1);
+        assert_eq!(counter.unmap_raw(FrameRange::new(folio.add(3), 13)), 12);
+        assert_eq!(counter.unmap_raw(FrameRange::new(folio.add(4), 1)), 1);
         drop(counter);
         allocator.validate().unwrap();
         allocator.drain_local();
@@ -225,15 +234,15 @@ fn counts_free_exactly_at_zero() {
 #[test]
 fn held_frames_outlive_their_leaves() {
     with_allocator(HostedConfig::new(32 * MIB), |_, allocator| {
-        let folio = allocator.alloc(Gfp::USER, order(2)).unwrap();
+        let folio = allocator.alloc_raw(Gfp::USER, order(2)).unwrap();
         let run = FrameRange::folio(folio, order(2));
         allocator.hold(run);
         allocator.counter().map(run).unwrap();
-        assert_eq!(allocator.counter().unmap(run), 0);
-        assert_eq!(allocator.free(folio, order(2)), Err(FreeError::InUse));
+        assert_eq!(allocator.counter().unmap_raw(run), 0);
+        assert_eq!(allocator.free_raw(folio, order(2)), Err(FreeError::InUse));
         allocator.counter().map(FrameRange::new(folio, 1)).unwrap();
-        assert_eq!(allocator.release(run), 3);
-        assert_eq!(allocator.counter().unmap(FrameRange::new(folio, 1)), 1);
+        assert_eq!(allocator.release_raw(run), 3);
+        assert_eq!(allocator.counter().unmap_raw(FrameRange::new(folio, 1)), 1);
     });
 }
 
@@ -241,7 +250,7 @@ fn held_frames_outlive_their_leaves() {
 fn a_whole_folio_counts_leaves_of_every_size() {
     with_allocator(HostedConfig::new(2 * GIB + 64 * MIB), |_, allocator| {
         let before = allocator.memory_info();
-        let huge = allocator.alloc(Gfp::USER, Order::BLOCK).unwrap();
+        let huge = allocator.alloc_raw(Gfp::USER, Order::BLOCK).unwrap();
         let run = FrameRange::folio(huge, Order::BLOCK);
         allocator.counter().map_large(huge, PageSize::Size2M);
         let refused = allocator.counter().map(run);
@@ -249,19 +258,19 @@ fn a_whole_folio_counts_leaves_of_every_size() {
         allocator.prepare_counts(huge).unwrap();
         allocator.counter().map(run).unwrap();
         assert_eq!(allocator.mapcount(huge.add(77)), 2);
-        assert_eq!(allocator.counter().unmap_large(huge, PageSize::Size2M, Contents::Unknown), 0);
-        assert_eq!(allocator.counter().unmap(FrameRange::new(huge, 511)), 0);
-        assert_eq!(allocator.counter().unmap(FrameRange::new(huge.add(511), 1)), 512);
-        let gigantic = allocator.alloc(Gfp::USER, Order::GIGANTIC).unwrap();
+        assert_eq!(allocator.counter().unmap_large_raw(huge, PageSize::Size2M, Contents::Unknown), 0);
+        assert_eq!(allocator.counter().unmap_raw(FrameRange::new(huge, 511)), 0);
+        assert_eq!(allocator.counter().unmap_raw(FrameRange::new(huge.add(511), 1)), 512);
+        let gigantic = allocator.alloc_raw(Gfp::USER, Order::GIGANTIC).unwrap();
         let mut counter = allocator.counter();
         counter.map_large(gigantic, PageSize::Size1G);
         counter.map_large(gigantic.add(512), PageSize::Size2M);
         drop(counter);
         assert_eq!(allocator.mapcount(gigantic.add(513)), 2);
         assert_eq!(allocator.mapcount(gigantic.add(5)), 1);
-        assert_eq!(allocator.counter().unmap_large(gigantic, PageSize::Size1G, Contents::Unknown), 0);
+        assert_eq!(allocator.counter().unmap_large_raw(gigantic, PageSize::Size1G, Contents::Unknown), 0);
         assert_eq!(
-            allocator.counter().unmap_large(gigantic.add(512), PageSize::Size2M, Contents::Unknown),
+            allocator.counter().unmap_large_raw(gigantic.add(512), PageSize::Size2M, Contents::Unknown),
             1 << 18
         );
         allocator.drain_local();
@@ -275,7 +284,7 @@ fn counts_beyond_a_byte_stay_exact() {
     with_allocator(HostedConfig::new(32 * MIB), |_, allocator| {
         let before = allocator.memory_info();
         for order in [Order::FRAME, Order::BLOCK] {
-            let folio = allocator.alloc(Gfp::USER, order).unwrap();
+            let folio = allocator.alloc_raw(Gfp::USER, order).unwrap();
             let run = FrameRange::new(folio, 1);
             for _ in 0..1000 {
                 while let Err(CountError::Prepare { at, .. }) = allocator.counter().map(run) {
@@ -284,9 +293,9 @@ fn counts_beyond_a_byte_stay_exact() {
             }
             assert_eq!(allocator.mapcount(folio), 1000);
             for _ in 0..999 {
-                assert_eq!(allocator.counter().unmap(run), 0);
+                assert_eq!(allocator.counter().unmap_raw(run), 0);
             }
-            assert_eq!(allocator.counter().unmap(run), order.frames());
+            assert_eq!(allocator.counter().unmap_raw(run), order.frames());
         }
         allocator.drain_local();
         allocator.validate().unwrap();
@@ -300,14 +309,14 @@ fn nested_contexts_wait_for_nothing_and_lose_nothing() {
         let before = allocator.memory_info();
         let mut live = Vec::new();
         for _ in 0..100 {
-            live.push(allocator.alloc(Gfp::KERNEL, Order::FRAME).unwrap());
+            live.push(allocator.alloc_raw(Gfp::KERNEL, Order::FRAME).unwrap());
             machine.interrupt(Context::HardInterrupt, || {
                 assert_eq!(machine.context(), Context::HardInterrupt);
-                live.push(allocator.alloc(Gfp::ATOMIC, Order::FRAME).unwrap());
-                allocator.free(live.swap_remove(0), Order::FRAME).unwrap();
+                live.push(allocator.alloc_raw(Gfp::ATOMIC, Order::FRAME).unwrap());
+                allocator.free_raw(live.swap_remove(0), Order::FRAME).unwrap();
             });
         }
-        live.iter().for_each(|&frame| allocator.free(frame, Order::FRAME).unwrap());
+        live.iter().for_each(|&frame| allocator.free_raw(frame, Order::FRAME).unwrap());
         allocator.drain_local();
         assert_eq!(allocator.memory_info(), before);
     });
@@ -330,18 +339,18 @@ fn threads_share_blocks_without_losing_frames() {
         let inbox = receive[cpu.index()].lock().unwrap();
         for _ in 0..40_000 {
             let order = order([0, 0, 0, 2, 4, 9][rng.usize(0..6)]);
-            if let Ok(frame) = allocator.alloc(Gfp::USER, order) {
+            if let Ok(frame) = allocator.alloc_raw(Gfp::USER, order) {
                 // Frames travel: most are freed by another CPU than the one that took them.
                 send[rng.usize(0..4)].send((frame, order)).unwrap();
             }
             for (frame, order) in inbox.try_iter().take(3) {
-                allocator.free(frame, order).unwrap();
+                allocator.free_raw(frame, order).unwrap();
             }
         }
     });
     machine.spawn_cpus(4, |cpu| {
         let inbox = receive[cpu.index()].lock().unwrap();
-        inbox.try_iter().for_each(|(frame, order)| allocator.free(frame, order).unwrap());
+        inbox.try_iter().for_each(|(frame, order)| allocator.free_raw(frame, order).unwrap());
         allocator.drain_local();
     });
     allocator.validate().unwrap();
@@ -351,12 +360,12 @@ fn threads_share_blocks_without_losing_frames() {
 #[test]
 fn the_common_path_takes_no_lock() {
     with_allocator(HostedConfig::new(64 * MIB), |_, allocator| {
-        let frame = allocator.alloc(Gfp::USER, Order::FRAME).unwrap();
-        allocator.free(frame, Order::FRAME).unwrap();
+        let frame = allocator.alloc_raw(Gfp::USER, Order::FRAME).unwrap();
+        allocator.free_raw(frame, Order::FRAME).unwrap();
         let locks = allocator.stat(Stat::BlockLock);
         for _ in 0..1000 {
-            let frame = allocator.alloc(Gfp::USER, Order::FRAME).unwrap();
-            allocator.free(frame, Order::FRAME).unwrap();
+            let frame = allocator.alloc_raw(Gfp::USER, Order::FRAME).unwrap();
+            allocator.free_raw(frame, Order::FRAME).unwrap();
         }
         assert_eq!(allocator.stat(Stat::BlockLock), locks);
     });

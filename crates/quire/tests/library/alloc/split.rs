@@ -1,6 +1,7 @@
 //! Folios in use are split: every count stays exact, what nobody maps is free, and everything can become whole again.
 
 use fastrand::Rng;
+use hosted::raw::{RawCounts, RawPages};
 use hosted::{FailurePlan, Hosted, HostedConfig, InterruptPlan};
 use quire::addr::{Frame, FrameRange, Order, PageSize};
 use quire::cpu::CpuId;
@@ -31,7 +32,7 @@ fn map(allocator: &Allocator<'_>, run: FrameRange) {
 
 impl Model {
     fn new(allocator: &Allocator<'_>, order: Order) -> Self {
-        let start = allocator.alloc(Gfp::USER, order).expect("memory");
+        let start = allocator.alloc_raw(Gfp::USER, order).expect("memory");
         map(allocator, FrameRange::folio(start, order));
         let whole = (order >= Order::BLOCK).then_some(order);
         Self { start, counts: vec![1; order.frames() as usize], whole }
@@ -65,7 +66,7 @@ impl Model {
             self.counts[at] += times;
         } else {
             self.counts[at] -= 1;
-            assert_eq!(allocator.counter().unmap(frame), self.lost(at));
+            assert_eq!(allocator.counter().unmap_raw(frame), self.lost(at));
         }
     }
 
@@ -75,7 +76,7 @@ impl Model {
         (from..from + count).for_each(|at| {
             while self.counts[at] > 0 {
                 self.counts[at] -= 1;
-                let freed = allocator.counter().unmap(FrameRange::new(self.start.add(at as u64), 1));
+                let freed = allocator.counter().unmap_raw(FrameRange::new(self.start.add(at as u64), 1));
                 assert_eq!(freed, self.lost(at));
             }
         });
@@ -96,7 +97,7 @@ impl Model {
                 false => counts.chunks(size).filter(|counts| !unmapped(counts)).count() as u64 * to.frames(),
             };
             let own = self.descriptors(counts, to);
-            let freed = allocator.split_folio(self.start.add(part as u64), to);
+            let freed = allocator.split_raw(self.start.add(part as u64), to);
             assert_eq!(freed, Ok(whole.frames() - kept - own), "{whole:?} to {to:?}");
         }
         self.whole = (to >= Order::BLOCK).then_some(to);
@@ -121,7 +122,7 @@ impl Model {
         for at in 0..self.counts.len() {
             while self.counts[at] > 0 {
                 self.counts[at] -= 1;
-                allocator.counter().unmap(FrameRange::new(self.start.add(at as u64), 1));
+                allocator.counter().unmap_raw(FrameRange::new(self.start.add(at as u64), 1));
             }
         }
     }
@@ -164,18 +165,18 @@ fn counts_stay_exact_through_splits() {
 #[test]
 fn folios_below_a_block_come_apart_in_place() {
     with_allocator(HostedConfig::new(32 * MIB), |_, allocator| {
-        let folio = allocator.alloc(Gfp::USER, order(6)).unwrap();
-        assert_eq!(allocator.split_folio(folio.add(1), Order::FRAME), Err(SplitError::NotAFolio));
-        assert_eq!(allocator.split_folio(folio, order(4)), Ok(0));
-        assert_eq!(allocator.split_folio(folio, order(5)), Ok(0), "smaller already");
-        assert_eq!(allocator.split_folio(folio.add(16), Order::FRAME), Ok(0));
+        let folio = allocator.alloc_raw(Gfp::USER, order(6)).unwrap();
+        assert_eq!(allocator.split_raw(folio.add(1), Order::FRAME), Err(SplitError::NotAFolio));
+        assert_eq!(allocator.split_raw(folio, order(4)), Ok(0));
+        assert_eq!(allocator.split_raw(folio, order(5)), Ok(0), "smaller already");
+        assert_eq!(allocator.split_raw(folio.add(16), Order::FRAME), Ok(0));
         for part in [0, 32, 48] {
-            allocator.free(folio.add(part), order(4)).unwrap();
+            allocator.free_raw(folio.add(part), order(4)).unwrap();
         }
         for frame in 16..32 {
-            allocator.free(folio.add(frame), Order::FRAME).unwrap();
+            allocator.free_raw(folio.add(frame), Order::FRAME).unwrap();
         }
-        assert_eq!(allocator.split_folio(folio, Order::FRAME), Err(SplitError::NotAFolio));
+        assert_eq!(allocator.split_raw(folio, Order::FRAME), Err(SplitError::NotAFolio));
     });
 }
 
@@ -183,15 +184,15 @@ fn folios_below_a_block_come_apart_in_place() {
 fn a_folio_of_blocks_that_nobody_maps_stays_its_owners() {
     with_allocator(HostedConfig::new(64 * MIB), |_, allocator| {
         let before = allocator.memory_info();
-        let folio = allocator.alloc(Gfp::USER, order(11)).unwrap();
-        assert_eq!(allocator.split_folio(folio, order(10)), Ok(0));
-        assert_eq!(allocator.split_folio(folio, Order::BLOCK), Ok(0));
-        assert_eq!(allocator.split_folio(folio, order(3)), Ok(0));
+        let folio = allocator.alloc_raw(Gfp::USER, order(11)).unwrap();
+        assert_eq!(allocator.split_raw(folio, order(10)), Ok(0));
+        assert_eq!(allocator.split_raw(folio, Order::BLOCK), Ok(0));
+        assert_eq!(allocator.split_raw(folio, order(3)), Ok(0));
         allocator.validate().unwrap();
         assert_eq!(allocator.memory_info().metadata, before.metadata + 8, "descriptors from elsewhere");
-        (0..512).step_by(8).for_each(|at| allocator.free(folio.add(at), order(3)).unwrap());
-        allocator.free(folio.add(512), Order::BLOCK).unwrap();
-        allocator.free(folio.add(1024), order(10)).unwrap();
+        (0..512).step_by(8).for_each(|at| allocator.free_raw(folio.add(at), order(3)).unwrap());
+        allocator.free_raw(folio.add(512), Order::BLOCK).unwrap();
+        allocator.free_raw(folio.add(1024), order(10)).unwrap();
         allocator.drain_local();
         assert_eq!(allocator.memory_info(), before);
     });
@@ -200,27 +201,27 @@ fn a_folio_of_blocks_that_nobody_maps_stays_its_owners() {
 #[test]
 fn large_leaves_and_missing_memory_are_refused_without_a_trace() {
     with_allocator(HostedConfig::new(32 * MIB), |machine, allocator| {
-        let folio = allocator.alloc(Gfp::USER, Order::BLOCK).unwrap();
+        let folio = allocator.alloc_raw(Gfp::USER, Order::BLOCK).unwrap();
         allocator.counter().map_large(folio, PageSize::Size2M);
-        assert_eq!(allocator.split_folio(folio, order(4)), Err(SplitError::InUse));
+        assert_eq!(allocator.split_raw(folio, order(4)), Err(SplitError::InUse));
         map(allocator, FrameRange::folio(folio, Order::BLOCK));
-        allocator.counter().unmap_large(folio, PageSize::Size2M, Contents::Unknown);
+        allocator.counter().unmap_large_raw(folio, PageSize::Size2M, Contents::Unknown);
         machine.set_failures(FailurePlan::From(0));
-        assert_eq!(allocator.split_folio(folio, order(4)), Err(SplitError::OutOfMemory));
+        assert_eq!(allocator.split_raw(folio, order(4)), Err(SplitError::OutOfMemory));
         // Seven frames in a row are not enough for descriptors; eight are.
-        allocator.counter().unmap(FrameRange::new(folio.add(65), 7));
-        assert_eq!(allocator.split_folio(folio, order(4)), Err(SplitError::OutOfMemory));
+        allocator.counter().unmap_raw(FrameRange::new(folio.add(65), 7));
+        assert_eq!(allocator.split_raw(folio, order(4)), Err(SplitError::OutOfMemory));
         assert_eq!((allocator.mapcount(folio), allocator.deferred_splits()), (1, 1));
         allocator.validate().unwrap();
-        allocator.counter().unmap(FrameRange::new(folio.add(64), 1));
-        allocator.counter().unmap(FrameRange::new(folio.add(500), 3));
+        allocator.counter().unmap_raw(FrameRange::new(folio.add(64), 1));
+        allocator.counter().unmap_raw(FrameRange::new(folio.add(500), 3));
         assert_eq!(allocator.split_deferred(1), 3);
         machine.set_failures(FailurePlan::Off);
         assert_eq!((allocator.deferred_splits(), allocator.stat(Stat::ThpSplitPage)), (0, 1));
         assert_eq!(allocator.stat(Stat::ThpDeferredSplitPage), 1);
         allocator.validate().unwrap();
         (0..512).filter(|at| !(64..72).contains(at) && !(500..503).contains(at)).for_each(|at| {
-            assert_eq!(allocator.counter().unmap(FrameRange::new(folio.add(at), 1)), 1);
+            assert_eq!(allocator.counter().unmap_raw(FrameRange::new(folio.add(at), 1)), 1);
         });
     });
 }
@@ -246,7 +247,7 @@ fn threads_unmap_while_others_split() {
                 std::thread::yield_now();
                 continue;
             }
-            let Ok(folio) = allocator.alloc(Gfp::USER, Order::BLOCK) else { continue };
+            let Ok(folio) = allocator.alloc_raw(Gfp::USER, Order::BLOCK) else { continue };
             map(&allocator, FrameRange::folio(folio, Order::BLOCK));
             let mut frames: Vec<u64> = (0..512).collect();
             if rng.bool() {
@@ -254,7 +255,7 @@ fn threads_unmap_while_others_split() {
             }
             let mut freed = 0;
             for at in frames {
-                freed += allocator.counter().unmap(FrameRange::new(folio.add(at), 1));
+                freed += allocator.counter().unmap_raw(FrameRange::new(folio.add(at), 1));
             }
             assert!(freed <= 512);
         }
@@ -275,20 +276,20 @@ fn threads_unmap_while_others_split() {
 fn a_marked_folio_that_nobody_maps_stays_whole() {
     for held in [true, false] {
         with_allocator(HostedConfig::new(16 * MIB), |_, allocator| {
-            let start = allocator.alloc(Gfp::USER, Order::BLOCK).expect("memory");
+            let start = allocator.alloc_raw(Gfp::USER, Order::BLOCK).expect("memory");
             let folio = FrameRange::folio(start, Order::BLOCK);
             // It is held from the beginning or, for nobody to have to look closely, at the end.
             if held {
                 allocator.hold(folio);
             }
             allocator.mark_again(start.add(77));
-            assert_eq!(allocator.split_folio(start, order(0)), Err(SplitError::InUse));
+            assert_eq!(allocator.split_raw(start, order(0)), Err(SplitError::InUse));
             assert!(allocator.has_bad(start) && allocator.is_bad(start.add(77)));
             if !held {
                 allocator.hold(folio);
             }
             // It is lost with the folio, and nothing else is.
-            allocator.release(folio);
+            allocator.release_raw(folio);
             allocator.drain_local();
             assert_eq!((allocator.bad_frames(), allocator.is_bad(start.add(77))), (1, true));
         });
@@ -300,13 +301,13 @@ fn a_marked_folio_that_nobody_maps_stays_whole() {
 fn what_nobody_maps_is_split_by_its_owner_alone() {
     with_allocator(HostedConfig::new(64 * MIB), |_, allocator| {
         for number in [4, 9, 11] {
-            let folio = allocator.alloc(Gfp::USER, order(number)).unwrap();
-            assert_eq!(allocator.split_mapped(folio, Order::FRAME), Err(SplitError::NotAFolio));
-            allocator.free(folio, order(number)).expect("it is whole");
-            let folio = allocator.alloc(Gfp::USER, order(number)).unwrap();
+            let folio = allocator.alloc_raw(Gfp::USER, order(number)).unwrap();
+            assert_eq!(allocator.split_mapped_raw(folio, Order::FRAME), Err(SplitError::NotAFolio));
+            allocator.free_raw(folio, order(number)).expect("it is whole");
+            let folio = allocator.alloc_raw(Gfp::USER, order(number)).unwrap();
             map(allocator, FrameRange::folio(folio, order(number)));
-            assert_eq!(allocator.split_mapped(folio, Order::FRAME), Ok(0));
-            allocator.counter().unmap(FrameRange::folio(folio, order(number)));
+            assert_eq!(allocator.split_mapped_raw(folio, Order::FRAME), Ok(0));
+            allocator.counter().unmap_raw(FrameRange::folio(folio, order(number)));
         }
         allocator.validate().unwrap();
     });
@@ -323,13 +324,15 @@ fn a_folio_of_blocks_is_split_by_one_at_a_time() {
     let hold: Other = |allocator, folio| {
         let start = folio.add(1024);
         let part = allocator.set_aside(start).map(|order| FrameRange::folio(start, order))?;
-        assert_eq!(allocator.counter().unmap(part), 0, "it is held");
+        assert_eq!(allocator.counter().unmap_raw(part), 0, "it is held");
         Some(part)
     };
     let others: [(&str, Other); 5] = [
-        ("all", |allocator, folio| allocator.split_mapped(folio, Order::FRAME).ok().and(None)),
-        ("in blocks", |allocator, folio| allocator.split_mapped(folio, Order::BLOCK).ok().and(None)),
-        ("a part", |allocator, folio| allocator.split_mapped(folio.add(1536), Order::FRAME).ok().and(None)),
+        ("all", |allocator, folio| allocator.split_mapped_raw(folio, Order::FRAME).ok().and(None)),
+        ("in blocks", |allocator, folio| allocator.split_mapped_raw(folio, Order::BLOCK).ok().and(None)),
+        ("a part", |allocator, folio| {
+            allocator.split_mapped_raw(folio.add(1536), Order::FRAME).ok().and(None)
+        }),
         ("deferred", |allocator, _| Some(allocator.split_deferred(u64::MAX)).and(None)),
         ("hold", hold),
     ];
@@ -340,19 +343,19 @@ fn a_folio_of_blocks_is_split_by_one_at_a_time() {
                 let before = allocator.memory_info();
                 let (mut round, mut met) = (0, 0);
                 loop {
-                    let folio = allocator.alloc(Gfp::USER, order(11)).unwrap();
+                    let folio = allocator.alloc_raw(Gfp::USER, order(11)).unwrap();
                     for (at, count) in MAPPED {
                         map(allocator, FrameRange::new(folio.add(at), count));
                     }
-                    let split = || _ = allocator.split_folio(folio, to);
+                    let split = || _ = allocator.split_raw(folio, to);
                     let plan = InterruptPlan::Nth(round);
                     let held = held_up(machine, plan, PATIENCE, split, || other(allocator, folio));
-                    held.second.inspect(|part| _ = allocator.release(*part));
+                    held.second.inspect(|part| _ = allocator.release_raw(*part));
                     allocator.validate().unwrap();
                     for (at, count) in MAPPED {
                         for frame in (at..at + count).map(|at| folio.add(at)) {
                             if allocator.mapcount(frame) == 1 {
-                                allocator.counter().unmap(FrameRange::new(frame, 1));
+                                allocator.counter().unmap_raw(FrameRange::new(frame, 1));
                             }
                         }
                     }

@@ -1,5 +1,6 @@
 //! How far each kind of request may empty a zone, and what is left untouched when it is refused.
 
+use hosted::raw::RawPages;
 use hosted::{Hosted, HostedConfig, MemoryRange as Range};
 use quire::addr::{Frame, Order};
 use quire::cpu::CpuId;
@@ -42,11 +43,11 @@ fn left(allocator: &Allocator<'_>, kind: ZoneKind) -> u64 {
 }
 
 fn take_all(allocator: &Allocator<'_>, gfp: Gfp, order: Order) -> Vec<Frame> {
-    std::iter::from_fn(|| allocator.alloc(gfp, order).ok()).collect()
+    std::iter::from_fn(|| allocator.alloc_raw(gfp, order).ok()).collect()
 }
 
 fn give(allocator: &Allocator<'_>, order: Order, frames: &[Frame]) {
-    frames.iter().for_each(|&frame| allocator.free(frame, order).unwrap());
+    frames.iter().for_each(|&frame| allocator.free_raw(frame, order).unwrap());
 }
 
 #[test]
@@ -81,11 +82,11 @@ fn no_order_passes_the_mark() {
                 assert!(left + SPLIT >= mark, "order {number}: {left} left of {mark}");
                 give(allocator, order, &live);
                 let mut many = vec![Frame(0); 20_000];
-                let got = allocator.alloc_bulk(gfp, order, &mut many);
+                let got = allocator.alloc_bulk_raw(gfp, order, &mut many);
                 let left = self::left(allocator, ZoneKind::Dma32);
                 // A batch may begin in one block and end in another.
                 assert!(got > 0 && left + 2 * SPLIT >= mark, "order {number} in bulk: {left} left of {mark}");
-                allocator.free_bulk(order, &many[..got]).unwrap();
+                allocator.free_bulk_raw(order, &many[..got]).unwrap();
             }
         });
     }
@@ -168,12 +169,16 @@ fn each_mark_is_reached_to_the_frame() {
                     take_all(allocator, gfp, Order::FRAME)
                 } else {
                     let mut many = vec![Frame(0); above as usize + 10];
-                    let got = allocator.alloc_bulk(gfp, Order::FRAME, &mut many);
+                    let got = allocator.alloc_bulk_raw(gfp, Order::FRAME, &mut many);
                     many.truncate(got);
                     many
                 };
                 assert_eq!(taken.len() as u64, above, "{urgency:?}");
-                assert_eq!(allocator.alloc(gfp, Order::FRAME), Err(AllocError::OutOfMemory), "{urgency:?}");
+                assert_eq!(
+                    allocator.alloc_raw(gfp, Order::FRAME),
+                    Err(AllocError::OutOfMemory),
+                    "{urgency:?}"
+                );
                 live.extend(taken);
             }
         }
@@ -191,10 +196,10 @@ fn every_zone_can_be_emptied_and_says_so() {
             for kind in [ZoneKind::Dma32, ZoneKind::Normal, ZoneKind::Movable] {
                 let gfp = Gfp { zone: kind, ..RESERVE };
                 live.extend(take_all(allocator, gfp, order));
-                assert_eq!(allocator.alloc(gfp, order), Err(AllocError::OutOfMemory), "{kind:?}");
+                assert_eq!(allocator.alloc_raw(gfp, order), Err(AllocError::OutOfMemory), "{kind:?}");
                 let left = left(allocator, kind);
                 assert!(number > 0 || left == 0, "{left} left in {kind:?}");
-                assert!(allocator.alloc_bulk(gfp, order, &mut [Frame(0); 8]) == 0);
+                assert!(allocator.alloc_bulk_raw(gfp, order, &mut [Frame(0); 8]) == 0);
                 allocator.validate().unwrap();
             }
             give(allocator, order, &live);
@@ -212,11 +217,11 @@ fn a_refused_request_changes_nothing() {
         let before = allocator.memory_info();
         for number in [0, 1, 3, 4, 8, 9, 10, 18] {
             for gfp in [Gfp::KERNEL, Gfp::USER, Gfp::DMA32, Gfp::RECLAIMABLE] {
-                assert_eq!(allocator.alloc(gfp, order(number)), Err(AllocError::OutOfMemory));
+                assert_eq!(allocator.alloc_raw(gfp, order(number)), Err(AllocError::OutOfMemory));
                 let mut out = [Frame(77); 5];
-                assert_eq!(allocator.alloc_bulk(gfp, order(number), &mut out), 0);
+                assert_eq!(allocator.alloc_bulk_raw(gfp, order(number), &mut out), 0);
                 assert_eq!(out, [Frame(77); 5]);
-                assert_eq!(allocator.alloc_contig(gfp, 1, 1), Err(AllocError::OutOfMemory));
+                assert_eq!(allocator.alloc_contig_raw(gfp, 1, 1), Err(AllocError::OutOfMemory));
             }
             same(allocator.memory_info(), before);
             allocator.validate().unwrap();
@@ -263,13 +268,13 @@ fn racing_cpus_pass_the_mark_by_a_batch_each_at_most() {
             let mut refused = 0;
             // Near the mark, what is given back is taken again at once by whoever comes first.
             while refused < 200 {
-                match allocator.alloc(gfp, Order::FRAME) {
+                match allocator.alloc_raw(gfp, Order::FRAME) {
                     Ok(frame) => own.push(frame),
                     Err(_) => {
                         refused += 1;
                         for _ in 0..rng.usize(..20).min(own.len()) {
                             let at = rng.usize(..own.len());
-                            allocator.free(own.swap_remove(at), Order::FRAME).unwrap();
+                            allocator.free_raw(own.swap_remove(at), Order::FRAME).unwrap();
                         }
                     }
                 }

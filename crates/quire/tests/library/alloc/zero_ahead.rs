@@ -1,6 +1,7 @@
 //! What idle CPUs clear: how long at a time, for whom, and that they go on after it was used.
 
 use crate::watched::{Event, Watched};
+use hosted::raw::RawPages;
 use hosted::{Hosted, HostedConfig, MemoryRange as Range};
 use quire::addr::{Frame, FrameRange, Order};
 use quire::cpu::CpuId;
@@ -32,17 +33,17 @@ fn check<P: Platform>(pages: &PageAllocator<'_, P>) {
 /// of these is known to be zero.
 fn break_blocks<P: Platform>(pages: &PageAllocator<'_, P>, known: Option<u64>) {
     let gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::USER };
-    let mut frames: Vec<Frame> = std::iter::from_fn(|| pages.alloc(gfp, Order::FRAME).ok()).collect();
+    let mut frames: Vec<Frame> = std::iter::from_fn(|| pages.alloc_raw(gfp, Order::FRAME).ok()).collect();
     frames.sort_unstable();
     let mut kept = None;
     for frame in frames {
         if kept != Some(frame.block()) {
             kept = Some(frame.block());
         } else if known.is_some_and(|each| frame.0 % each == each - 1) {
-            pages.clear(FrameRange::folio(frame, Order::FRAME), TouchHint::Later);
-            pages.free_zeroed(frame, Order::FRAME).unwrap();
+            pages.clear_raw(FrameRange::folio(frame, Order::FRAME), TouchHint::Later);
+            pages.free_zeroed_raw(frame, Order::FRAME).unwrap();
         } else {
-            pages.free(frame, Order::FRAME).unwrap();
+            pages.free_raw(frame, Order::FRAME).unwrap();
         }
     }
     pages.drain_all();
@@ -123,12 +124,12 @@ fn what_was_used_in_part_is_made_ready_again() {
         for round in 0..4 {
             while pages.zero_ahead() {}
             assert!(zeroed(pages) >= 4096, "round {round}: {}", zeroed(pages));
-            let known = || pages.alloc_known(Gfp::USER, PIECE).ok();
+            let known = || pages.alloc_maybe_zeroed_raw(Gfp::USER, PIECE).ok();
             let (untouched, used): (Vec<_>, Vec<_>) = std::iter::from_fn(known)
                 .enumerate()
                 .partition(|(at, (_, contents))| *contents == Contents::Zeroed && at % 8 == 0);
-            used.iter().for_each(|(_, (frame, _))| pages.free(*frame, PIECE).unwrap());
-            untouched.iter().for_each(|(_, (frame, _))| pages.free_zeroed(*frame, PIECE).unwrap());
+            used.iter().for_each(|(_, (frame, _))| pages.free_raw(*frame, PIECE).unwrap());
+            untouched.iter().for_each(|(_, (frame, _))| pages.free_zeroed_raw(*frame, PIECE).unwrap());
             pages.drain_all();
             assert!((1..4096).contains(&zeroed(pages)), "round {round}: {}", zeroed(pages));
         }

@@ -1,5 +1,6 @@
 //! Free memory that is known to be zero: who gets it, who keeps it, and that it is.
 
+use hosted::raw::{RawCounts, RawPages};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use fastrand::Rng;
@@ -53,7 +54,7 @@ fn write_to(machine: &Hosted, frame: Frame, order: Order) {
 }
 
 fn known(pages: &Pages<'_>, folio: Order) -> (Frame, bool) {
-    let (frame, contents) = pages.alloc_known(Gfp::USER, folio).unwrap();
+    let (frame, contents) = pages.alloc_maybe_zeroed_raw(Gfp::USER, folio).unwrap();
     (frame, contents == Contents::Zeroed)
 }
 
@@ -89,8 +90,8 @@ fn untouched_folios_keep_their_mark_and_others_lose_it() {
             let (frame, is_known) = known(pages, folio);
             assert!(!is_known);
             let all = Extent::new(FrameRange::folio(frame, folio), TouchHint::Later);
-            pages.clear_extent(&all).unwrap();
-            pages.free_zeroed(frame, folio).unwrap();
+            pages.clear_extent_raw(&all).unwrap();
+            pages.free_zeroed_raw(frame, folio).unwrap();
             assert_eq!(zeroed(pages), folio.frames(), "order {number}");
             let (again, is_known) = known(pages, folio);
             // Lists hand out what they fetched before; the store what is known first.
@@ -98,13 +99,13 @@ fn untouched_folios_keep_their_mark_and_others_lose_it() {
                 assert!(is_known && again == frame, "order {number}");
             }
             write_to(machine, again, folio);
-            pages.free(again, folio).unwrap();
+            pages.free_raw(again, folio).unwrap();
             pages.drain_all();
             for _ in 0..2 {
                 let (next, is_known) = known(pages, folio);
                 assert!(!is_known || next != again, "order {number}: it was stored to");
                 write_to(machine, next, folio);
-                pages.free(next, folio).unwrap();
+                pages.free_raw(next, folio).unwrap();
             }
             pages.drain_all();
         }
@@ -115,30 +116,30 @@ fn untouched_folios_keep_their_mark_and_others_lose_it() {
 fn who_does_not_care_takes_what_is_not_zero() {
     with_zeroes(HostedConfig::new(3 * GIB), false, Zeroes::default(), |_, pages| {
         // The first GiB is stale, the second known, the third stale.
-        let folios: Vec<_> = (0..2).map(|_| pages.alloc(Gfp::USER, Order::GIGANTIC).unwrap()).collect();
-        pages.free(folios[0], Order::GIGANTIC).unwrap();
-        pages.free_zeroed(folios[1], Order::GIGANTIC).unwrap();
+        let folios: Vec<_> = (0..2).map(|_| pages.alloc_raw(Gfp::USER, Order::GIGANTIC).unwrap()).collect();
+        pages.free_raw(folios[0], Order::GIGANTIC).unwrap();
+        pages.free_zeroed_raw(folios[1], Order::GIGANTIC).unwrap();
         let inside = |frame: Frame| FrameRange::folio(folios[1], Order::GIGANTIC).contains(frame);
         let (whole, is_known) = known(pages, Order::GIGANTIC);
         assert!(is_known && whole == folios[1]);
-        pages.free_zeroed(whole, Order::GIGANTIC).unwrap();
-        let other = pages.alloc(Gfp::USER, order(12)).unwrap();
+        pages.free_zeroed_raw(whole, Order::GIGANTIC).unwrap();
+        let other = pages.alloc_raw(Gfp::USER, order(12)).unwrap();
         assert!(!inside(other));
         let (zero, is_known) = known(pages, order(12));
         assert!(is_known && inside(zero));
-        let mut contig = pages.alloc_contig(Gfp::USER.for_zeroes(), 3, 1).unwrap();
+        let mut contig = pages.alloc_contig_raw(Gfp::USER.for_zeroes(), 3, 1).unwrap();
         assert!(inside(contig), "a range, too");
-        pages.free_contig(contig, 3).unwrap();
-        contig = pages.alloc_contig(Gfp::USER, 3, 1).unwrap();
+        pages.free_contig_raw(contig, 3).unwrap();
+        contig = pages.alloc_contig_raw(Gfp::USER, 3, 1).unwrap();
         assert!(!inside(contig));
     });
     // Within one block in small pieces.
     with_zeroes(HostedConfig::new(64 * MIB), false, Zeroes::default(), |_, pages| {
-        let keep = pages.alloc(Gfp::USER, order(5)).unwrap();
-        let piece = pages.alloc(Gfp::USER, order(5)).unwrap();
+        let keep = pages.alloc_raw(Gfp::USER, order(5)).unwrap();
+        let piece = pages.alloc_raw(Gfp::USER, order(5)).unwrap();
         assert_eq!(keep.block(), piece.block());
-        pages.free_zeroed(piece, order(5)).unwrap();
-        let other = pages.alloc(Gfp::USER, order(5)).unwrap();
+        pages.free_zeroed_raw(piece, order(5)).unwrap();
+        let other = pages.alloc_raw(Gfp::USER, order(5)).unwrap();
         assert!(other.block() == keep.block() && other != piece);
         assert_eq!(known(pages, order(5)), (piece, true));
         assert!(!known(pages, order(5)).1);
@@ -150,12 +151,12 @@ fn who_does_not_care_takes_what_is_not_zero() {
 fn the_last_leaf_speaks_for_what_it_maps() {
     with_zeroes(HostedConfig::new(64 * MIB), false, Zeroes::default(), |_, pages| {
         for (folio, kept) in [(order(9), 512), (order(10), 0)] {
-            let frame = pages.alloc(Gfp::USER, folio).unwrap();
+            let frame = pages.alloc_raw(Gfp::USER, folio).unwrap();
             let before = zeroed(pages);
             let parts = || (0..folio.frames()).step_by(512).map(|at| frame.add(at));
             parts().for_each(|part| pages.counter().map_large(part, PageSize::Size2M));
             parts().for_each(|part| {
-                pages.counter().unmap_large(part, PageSize::Size2M, Contents::Zeroed);
+                pages.counter().unmap_large_raw(part, PageSize::Size2M, Contents::Zeroed);
             });
             assert_eq!(zeroed(pages) - before, kept, "{folio:?}");
         }
@@ -168,11 +169,11 @@ fn a_wrong_mark_is_found() {
     let quiet = Zeroes { verify: false, ..Zeroes::default() };
     for number in [0, 5, 9] {
         with_zeroes(HostedConfig::new(64 * MIB), false, quiet, |machine, pages| {
-            let frame = pages.alloc(Gfp::USER, order(number)).unwrap();
+            let frame = pages.alloc_raw(Gfp::USER, order(number)).unwrap();
             let last = frame.add(order(number).frames() - 1);
             let word = word(machine, last, 511);
             word.store(1, Relaxed);
-            pages.free_zeroed(frame, order(number)).unwrap();
+            pages.free_zeroed_raw(frame, order(number)).unwrap();
             assert_eq!(pages.verify_zeroes(), Err(Violation::NotZero(last)));
             pages.validate().unwrap();
             word.store(0, Relaxed);
@@ -184,10 +185,10 @@ fn a_wrong_mark_is_found() {
 #[should_panic = "is not zero although it is known to be"]
 fn a_wrong_mark_stops_the_machine_that_verifies() {
     with_zeroes(HostedConfig::new(64 * MIB), false, Zeroes::default(), |machine, pages| {
-        let frame = pages.alloc(Gfp::USER, order(4)).unwrap();
+        let frame = pages.alloc_raw(Gfp::USER, order(4)).unwrap();
         write_to(machine, frame.add(7), Order::FRAME);
-        pages.free_zeroed(frame, order(4)).unwrap();
-        let _ = pages.alloc_known(Gfp::USER, order(4));
+        pages.free_zeroed_raw(frame, order(4)).unwrap();
+        let _ = pages.alloc_maybe_zeroed_raw(Gfp::USER, order(4));
     });
 }
 
@@ -198,24 +199,24 @@ fn step(machine: &Hosted, pages: &Pages<'_>, rng: &mut Rng, held: &mut Vec<(Fram
     let gfp = Gfp { mobility, urgency: Urgency::Reserve, ..Gfp::USER };
     let folio = order(number);
     match rng.u8(..16) {
-        0..4 => held.extend(pages.alloc_known(gfp, folio).ok().map(|(frame, contents)| {
+        0..4 => held.extend(pages.alloc_maybe_zeroed_raw(gfp, folio).ok().map(|(frame, contents)| {
             let clean = contents == Contents::Zeroed;
             (frame, folio, clean)
         })),
-        4..6 => held.extend(pages.alloc(gfp, folio).ok().map(|frame| (frame, folio, false))),
+        4..6 => held.extend(pages.alloc_raw(gfp, folio).ok().map(|frame| (frame, folio, false))),
         6 => {
             let mut frames = [Frame(0); 40];
-            let got = pages.alloc_bulk(gfp, folio, &mut frames);
+            let got = pages.alloc_bulk_raw(gfp, folio, &mut frames);
             held.extend(frames[..got].iter().map(|&frame| (frame, folio, false)));
         }
         7..14 if !held.is_empty() => {
             for _ in 0..rng.usize(1..20).min(held.len()) {
                 let (frame, folio, clean) = held.swap_remove(rng.usize(..held.len()));
                 if clean && rng.bool() {
-                    pages.free_zeroed(frame, folio).unwrap();
+                    pages.free_zeroed_raw(frame, folio).unwrap();
                 } else {
                     write_to(machine, frame, folio);
-                    pages.free(frame, folio).unwrap();
+                    pages.free_raw(frame, folio).unwrap();
                 }
             }
         }
@@ -239,7 +240,7 @@ fn marks_survive_nothing_that_they_should_not() {
                 }
             }
             assert!(pages.stat(Stat::PgzeroKnown) > 500, "{}", pages.stat(Stat::PgzeroKnown));
-            held.iter().for_each(|&(frame, folio, _)| pages.free(frame, folio).unwrap());
+            held.iter().for_each(|&(frame, folio, _)| pages.free_raw(frame, folio).unwrap());
         });
     }
 }
@@ -262,7 +263,7 @@ fn idle_cpus_and_others_share_a_machine() {
                 step(&machine, &pages, &mut rng, &mut held);
             }
         }
-        held.iter().for_each(|&(frame, folio, _)| pages.free(frame, folio).unwrap());
+        held.iter().for_each(|&(frame, folio, _)| pages.free_raw(frame, folio).unwrap());
     });
     machine.run_on(CpuId(0), || check(&pages));
     assert!(pages.stat(Stat::PgzeroAhead) > 0);
@@ -279,7 +280,7 @@ fn idle_cpus_clear_up_to_the_budget_and_no_more() {
         let (frame, is_known) = known(pages, order(11));
         assert!(is_known);
         write_to(machine, frame, order(11));
-        pages.free(frame, order(11)).unwrap();
+        pages.free_raw(frame, order(11)).unwrap();
         assert_eq!(
             std::iter::from_fn(|| pages.zero_ahead().then_some(())).count(),
             4,
@@ -293,17 +294,18 @@ fn idle_cpus_clear_pieces_where_no_block_is_whole() {
     let zeroes = Zeroes { pieces_ahead: 1024, ..Zeroes::default() };
     with_zeroes(HostedConfig::new(64 * MIB), false, zeroes, |_, pages| {
         let gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::USER };
-        let fill = |folio| -> Vec<Frame> { std::iter::from_fn(|| pages.alloc(gfp, folio).ok()).collect() };
+        let fill =
+            |folio| -> Vec<Frame> { std::iter::from_fn(|| pages.alloc_raw(gfp, folio).ok()).collect() };
         let all = fill(order(3));
         assert!(!pages.zero_ahead(), "memory is short");
-        all.iter().for_each(|&frame| pages.free(frame, order(3)).unwrap());
+        all.iter().for_each(|&frame| pages.free_raw(frame, order(3)).unwrap());
         pages.drain_all();
         let mut all = fill(order(6));
         // Every fourth stays in use, so that no block is whole.
         let mut at = 0;
         all.retain(|&frame| {
             at += 1;
-            at % 4 == 0 || pages.free(frame, order(6)).is_err()
+            at % 4 == 0 || pages.free_raw(frame, order(6)).is_err()
         });
         while pages.zero_ahead() {}
         assert!((1024..1024 + 512).contains(&zeroed(pages)), "{}", zeroed(pages));
@@ -317,15 +319,15 @@ fn idle_cpus_clear_pieces_where_no_block_is_whole() {
 fn a_range_that_stays_in_use_keeps_its_marks() {
     with_zeroes(HostedConfig::new(64 * MIB), true, Zeroes::default(), |machine, pages| {
         let all = Gfp { urgency: Urgency::Reserve, ..Gfp::USER };
-        let blocks: Vec<_> = std::iter::from_fn(|| pages.alloc(all, Order::BLOCK).ok()).collect();
+        let blocks: Vec<_> = std::iter::from_fn(|| pages.alloc_raw(all, Order::BLOCK).ok()).collect();
         // Every fourth block stays in use; every other one is stored to.
         let (kept, others): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|frame| frame.block().0 % 4 == 2);
         for frame in others {
             if frame.block().0 % 2 == 0 {
-                pages.free_zeroed(frame, Order::BLOCK).unwrap();
+                pages.free_zeroed_raw(frame, Order::BLOCK).unwrap();
             } else {
                 write_to(machine, frame, Order::BLOCK);
-                pages.free(frame, Order::BLOCK).unwrap();
+                pages.free_raw(frame, Order::BLOCK).unwrap();
             }
         }
         pages.drain_all();
@@ -334,6 +336,6 @@ fn a_range_that_stays_in_use_keeps_its_marks() {
         assert_eq!((emptied, shown > 0), (Err(AllocError::OutOfMemory), true));
         assert_eq!(zeroed(pages), before);
         check(pages);
-        kept.into_iter().for_each(|frame| pages.free(frame, Order::BLOCK).unwrap());
+        kept.into_iter().for_each(|frame| pages.free_raw(frame, Order::BLOCK).unwrap());
     });
 }

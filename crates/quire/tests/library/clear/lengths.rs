@@ -1,11 +1,11 @@
 //! How long a stretch is: what may be said, that it is kept to, and which one follows from measurements.
 
 use hosted::HostedConfig;
+use hosted::raw::RawClearer;
+use hosted::raw::measure_clear;
 use quire::addr::{Frame, FrameRange};
 use quire::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures};
-use quire::clear::{
-    Calibration, ClearPolicy, Clearer, Cost, Extent, MeasuredStretches, STRETCHES, Stretch, measure_clear,
-};
+use quire::clear::{Calibration, ClearPolicy, Clearer, Cost, Extent, MeasuredStretches, STRETCHES, Stretch};
 use quire::cpu::CpuId;
 use quire::error::KernelError;
 use quire::limits::{CLEAR_STRETCH_BYTES, CLEAR_STRETCH_MOST};
@@ -72,13 +72,17 @@ fn the_stretch_of_the_policy_is_kept_to() {
                 asked += 1;
                 false
             };
-            clearer.clear_extent(&watched, &Extent::new(all, TouchHint::Later), cancel).unwrap();
+            clearer.clear_extent_raw(&watched, &Extent::new(all, TouchHint::Later), cancel).unwrap();
             wanted(stretches(&watched.events()), all.count);
             assert_eq!(asked, all.count.div_ceil(most) - 1);
             clearer
-                .copy_extent(&watched, FrameRange::new(Frame(0), 1000), Frame(3000), TouchHint::Later, || {
-                    false
-                })
+                .copy_extent_raw(
+                    &watched,
+                    FrameRange::new(Frame(0), 1000),
+                    Frame(3000),
+                    TouchHint::Later,
+                    || false,
+                )
                 .unwrap();
             wanted(stretches(&watched.events()), 1000);
             // Measurements are of the same stretches.
@@ -92,7 +96,7 @@ fn the_stretch_of_the_policy_is_kept_to() {
         }
         // What comes without reschedule points is as long as ever.
         clearer.set_policy(&only.with_stretch(frames(1))).unwrap();
-        clearer.clear(&watched, FrameRange::new(Frame(0), 128), TouchHint::Later);
+        clearer.clear_raw(&watched, FrameRange::new(Frame(0), 128), TouchHint::Later);
         assert_eq!(stretches(&watched.events()), [128]);
     });
 }

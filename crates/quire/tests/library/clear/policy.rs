@@ -1,11 +1,12 @@
 //! The table of kernels: what it suggests, what follows from measurements, and what it refuses.
 
+use hosted::raw::{measure_clear, measure_copy};
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange};
 use quire::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures, Feature};
 use quire::clear::{
     CLASSES, Calibration, ClearPolicy, Clearer, Cost, Stretch, THREADS, bytes_of, class_of, cpus_of,
-    measure_clear, measure_copy, threads_class,
+    threads_class,
 };
 use quire::cpu::CpuId;
 use quire::error::{InitError, KernelError};

@@ -1,5 +1,6 @@
 //! Extents are cleared in bounded stretches, the neighbourhood of what somebody waits for last; and given up in between.
 
+use hosted::raw::RawClearer;
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange};
 use quire::arch::{ClearKernel, CopyKernel};
@@ -68,7 +69,7 @@ fn odd_extents_are_cleared_exactly_in_bounded_stretches() {
             let frames = FrameRange::new(Frame(start), random.u64(1..=4096 - start));
             let near = (round % 3 > 0).then(|| Frame(start + random.u64(0..frames.count)));
             let extent = Extent { near, ..Extent::new(frames, TouchHint::ALL[round % 3]) };
-            clearer.clear_extent(watched, &extent, || false).unwrap();
+            clearer.clear_extent_raw(watched, &extent, || false).unwrap();
             let wanted = (0..4096).map(|frame| Some(frames.contains(Frame(frame))));
             assert!(contents(machine).into_iter().eq(wanted), "{extent:?}");
             let (mut since, mut points) = (0, 0);
@@ -95,7 +96,7 @@ fn the_neighbourhood_comes_last_and_stays_cached() {
         let folio = FrameRange::new(Frame(512), 512);
         for near in [512, 512 + NEAR - 1, 512 + NEAR, 700, 1008, 1023] {
             let extent = Extent::new(folio, TouchHint::Soon).near(Frame(near));
-            clearer.clear_extent(watched, &extent, || false).unwrap();
+            clearer.clear_extent_raw(watched, &extent, || false).unwrap();
             let clears = cleared(&watched.events());
             let ((last, kernel), before) = clears.split_last().unwrap();
             assert_eq!((last.start.0, last.count), (near / NEAR * NEAR, NEAR), "{near}");
@@ -126,7 +127,7 @@ fn the_kernel_is_chosen_by_the_whole_of_which_an_extent_is_a_part() {
         policy.clear[TouchHint::Unknown as usize][0][18] = ClearKernel::Movnti;
         clearer.set_policy(&policy).unwrap();
         let kernel_of = |extent: Extent| {
-            clearer.clear_extent(watched, &extent, || false).unwrap();
+            clearer.clear_extent_raw(watched, &extent, || false).unwrap();
             cleared(&watched.events())[0].1
         };
         let folio = Extent::new(FrameRange::new(Frame(512), 512), TouchHint::Unknown);
@@ -153,27 +154,27 @@ fn cpus_that_clear_at_once_are_counted() {
             if inner.is_none() {
                 watched.events();
                 clearer
-                    .clear_extent(
+                    .clear_extent_raw(
                         watched,
                         &Extent::new(FrameRange::new(Frame(1024), 512), TouchHint::Later),
                         || false,
                     )
                     .unwrap();
-                clearer.clear(watched, small, TouchHint::Later);
+                clearer.clear_raw(watched, small, TouchHint::Later);
                 inner = Some(cleared(&watched.events()));
             }
             false
         };
-        clearer.clear_extent(watched, &large, another).unwrap();
+        clearer.clear_extent_raw(watched, &large, another).unwrap();
         let inner = inner.unwrap();
         let (alone, beside) = inner.split_last().unwrap();
         assert_eq!(*alone, (small, ClearKernel::String));
         assert!(beside.iter().all(|(_, kernel)| *kernel == ClearKernel::Movnti), "{beside:?}");
         // The other one is done, or was given up: one is left.
         assert!(cleared(&watched.events()).iter().all(|(_, kernel)| *kernel == ClearKernel::String));
-        assert_eq!(clearer.clear_extent(watched, &large, || true), Err(Cancelled));
+        assert_eq!(clearer.clear_extent_raw(watched, &large, || true), Err(Cancelled));
         watched.events();
-        clearer.clear_extent(watched, &large, || false).unwrap();
+        clearer.clear_extent_raw(watched, &large, || false).unwrap();
         assert!(cleared(&watched.events()).iter().all(|(_, kernel)| *kernel == ClearKernel::String));
     });
 }
@@ -189,7 +190,7 @@ fn a_clear_is_given_up_between_stretches_and_not_before() {
                 asked += 1;
                 asked > lives
             };
-            let done = clearer.clear_extent(watched, &extent, cancel);
+            let done = clearer.clear_extent_raw(watched, &extent, cancel);
             let events = watched.events();
             let points = events.iter().filter(|event| **event == Event::Point).count() as u64;
             if done.is_ok() {
@@ -210,9 +211,9 @@ fn runs_are_copied_in_bounded_stretches() {
     on_machine(|machine, watched| {
         let clearer = Clearer::new(watched, None).unwrap();
         let (from, to) = (FrameRange::new(Frame(3), 300), Frame(1000));
-        clearer.clear_extent(watched, &Extent::new(from, TouchHint::Soon), || false).unwrap();
+        clearer.clear_extent_raw(watched, &Extent::new(from, TouchHint::Soon), || false).unwrap();
         watched.events();
-        clearer.copy_extent(watched, from, to, TouchHint::Later, || false).unwrap();
+        clearer.copy_extent_raw(watched, from, to, TouchHint::Later, || false).unwrap();
         let target = FrameRange::new(to, 300);
         let wanted =
             (0..4096).map(|frame| Some(from.contains(Frame(frame)) || target.contains(Frame(frame))));
@@ -231,7 +232,7 @@ fn runs_are_copied_in_bounded_stretches() {
             asked += 1;
             asked == 2
         };
-        assert_eq!(clearer.copy_extent(watched, from, to, TouchHint::Later, cancel), Err(Cancelled));
+        assert_eq!(clearer.copy_extent_raw(watched, from, to, TouchHint::Later, cancel), Err(Cancelled));
     });
 }
 
@@ -246,7 +247,7 @@ fn vectors_are_taken_for_a_stretch_and_done_without_where_refused() {
                 continue;
             }
             clearer.set_policy(&ClearPolicy::only(kernel, CopyKernel::Nt16)).unwrap();
-            clearer.clear_extent(watched, &Extent::new(frames, TouchHint::Later), || false).unwrap();
+            clearer.clear_extent_raw(watched, &Extent::new(frames, TouchHint::Later), || false).unwrap();
             let events = watched.events();
             for (at, event) in
                 events.iter().enumerate().filter(|(_, event)| matches!(event, Event::Clear(..)))
@@ -255,8 +256,8 @@ fn vectors_are_taken_for_a_stretch_and_done_without_where_refused() {
                 assert_eq!(around, (Event::VectorsBegin, Event::VectorsEnd), "{event:?}");
             }
             watched.give_vectors(false);
-            clearer.clear_extent(watched, &Extent::new(frames, TouchHint::Later), || false).unwrap();
-            clearer.copy(watched, FrameRange::new(Frame(0), 8), Frame(600), TouchHint::Soon);
+            clearer.clear_extent_raw(watched, &Extent::new(frames, TouchHint::Later), || false).unwrap();
+            clearer.copy_raw(watched, FrameRange::new(Frame(0), 8), Frame(600), TouchHint::Soon);
             watched.give_vectors(true);
             for event in watched.events() {
                 match event {
@@ -280,7 +281,7 @@ fn a_machine_that_only_counts_is_left_as_it_is() {
         // SAFETY: as in `on_machine`.
         unsafe { machine.direct_map(Frame(0).addr()).write_bytes(0xff, 4 * MIB as usize) };
         let extent = Extent::new(FrameRange::new(Frame(0), 1024), TouchHint::Later);
-        clearer.clear_extent(&machine, &extent, || false).unwrap();
+        clearer.clear_extent_raw(&machine, &extent, || false).unwrap();
         // SAFETY: as above.
         assert_eq!(unsafe { *machine.direct_map(Frame(5).addr()) }, 0xff);
     });

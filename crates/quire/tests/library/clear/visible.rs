@@ -1,5 +1,6 @@
 //! Who sees a flag that was set after a clear sees zeroes, and after a copy what was copied, on another processor too.
 
+use hosted::raw::RawClearer;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -161,10 +162,10 @@ fn another_thread_sees_zeroes_of_an_extent_in_pieces() {
     for kernel in clears() {
         by_clearer(kernel.kernel(), 2, |clearer, machine| {
             let extent = Extent::new(FrameRange::new(Frame(0), 2), TouchHint::Unknown).near(Frame(0));
-            clearer.clear_extent(machine, &extent, || false).unwrap();
+            clearer.clear_extent_raw(machine, &extent, || false).unwrap();
         });
         by_clearer(kernel.kernel(), 1, |clearer, machine| {
-            clearer.clear(machine, FrameRange::new(Frame(0), 1), TouchHint::Unknown);
+            clearer.clear_raw(machine, FrameRange::new(Frame(0), 1), TouchHint::Unknown);
         });
     }
 }
@@ -174,7 +175,7 @@ fn who_gives_up_leaves_no_zeroes_behind_that_come_later() {
     for kernel in clears() {
         by_clearer(kernel.kernel(), 2, |clearer, machine| {
             let extent = Extent::new(FrameRange::new(Frame(0), 4), TouchHint::Unknown);
-            assert_eq!(clearer.clear_extent(machine, &extent, || true), Err(Cancelled));
+            assert_eq!(clearer.clear_extent_raw(machine, &extent, || true), Err(Cancelled));
         });
     }
 }

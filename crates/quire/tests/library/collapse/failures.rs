@@ -1,5 +1,6 @@
 //! Memory runs out at each allocation of a collapse: it is done, or nobody sees a difference (invariant 6).
 
+use hosted::raw::RawPages;
 use hosted::{FailurePlan, Hosted, HostedConfig};
 use quire::addr::{Order, VirtAddr};
 use quire::page_alloc::Gfp;
@@ -40,12 +41,12 @@ fn collapse_with_failure(
     fill(machine, mm, BASE, 0..400);
     let child = mm.fork().unwrap();
     // All but one folio of 2 MiB is taken: what the request fails to have is not made by moving others.
-    let spare = manager.pages().alloc(Gfp::USER, Order::BLOCK).unwrap();
+    let spare = manager.pages().alloc_raw(Gfp::USER, Order::BLOCK).unwrap();
     let mut kept = Vec::new();
-    while let Ok(frame) = manager.pages().alloc(Gfp::KERNEL, Order::BLOCK) {
+    while let Ok(frame) = manager.pages().alloc_raw(Gfp::KERNEL, Order::BLOCK) {
         kept.push(frame);
     }
-    manager.pages().free(spare, Order::BLOCK).unwrap();
+    manager.pages().free_raw(spare, Order::BLOCK).unwrap();
     let (used, rss) = (manager.meminfo().frames.used, mm.rss().anon);
     machine.set_failures(FailurePlan::Nth(nth));
     let report = mm.collapse(VirtAddr(BASE), HUGE).unwrap();
@@ -68,6 +69,6 @@ fn collapse_with_failure(
     child.switch_out();
     mm.switch_in();
     child.exit();
-    kept.into_iter().for_each(|frame| manager.pages().free(frame, Order::BLOCK).unwrap());
+    kept.into_iter().for_each(|frame| manager.pages().free_raw(frame, Order::BLOCK).unwrap());
     more
 }

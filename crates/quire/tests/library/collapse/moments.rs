@@ -1,5 +1,6 @@
 //! A folio most of which is zero is split while others unmap it, take its memory, or look at it as well: at every moment.
 
+use hosted::raw::RawPages;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -71,7 +72,7 @@ fn take_away(machine: &Hosted, manager: &Manager<'_>, round: u64, how: Splitting
         mm.munmap(VirtAddr(BASE), HUGE / 2).expect("mapped");
         assert_eq!(manager.pages().deferred_splits(), 1);
     }
-    let alloc = || manager.pages().alloc(Gfp::USER, Order::BLOCK).ok();
+    let alloc = || manager.pages().alloc_raw(Gfp::USER, Order::BLOCK).ok();
     // Then whoever wants memory gets this, or none; and there is none to move to.
     let alone = matches!(how, Splitting::Deferred | Splitting::Moved);
     let filled: Vec<Frame> = std::iter::from_fn(alloc).take(if alone { usize::MAX } else { 0 }).collect();
@@ -82,7 +83,7 @@ fn take_away(machine: &Hosted, manager: &Manager<'_>, round: u64, how: Splitting
     let plan = InterruptPlan::Nth(round);
     let held = held_up(machine, plan, PATIENCE, || how.split(manager, folio), take);
     for frame in filled.into_iter().chain(held.second) {
-        manager.pages().free(frame, Order::BLOCK).expect("whoever has it is who gives it back");
+        manager.pages().free_raw(frame, Order::BLOCK).expect("whoever has it is who gives it back");
     }
     mm.validate().expect("broken address space");
     mm.exit();

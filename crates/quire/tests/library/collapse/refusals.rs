@@ -1,6 +1,7 @@
 //! What is not collapsed: each reason, and nothing has changed.
 
 use hosted::HostedConfig;
+use hosted::raw::RawPages;
 use quire::addr::{FrameRange, Order, VirtAddr};
 use quire::page_alloc::Gfp;
 use quire::platform::FileId;
@@ -61,14 +62,14 @@ fn leaves_that_do_not_suit() {
             let frame = FrameRange::new(leaf(machine, mm, BASE + 9 * PAGE).unwrap().frame, 1);
             manager.pages().hold(frame);
             refused(mm, BASE, Refusal::Held);
-            manager.pages().release(frame);
+            manager.pages().release_raw(frame);
             check(machine, mm, BASE, |_| true);
             let mut kept = Vec::new();
-            while let Ok(frame) = manager.pages().alloc(Gfp::KERNEL, Order::FRAME) {
+            while let Ok(frame) = manager.pages().alloc_raw(Gfp::KERNEL, Order::FRAME) {
                 kept.push(frame);
             }
             refused(mm, BASE, Refusal::NoMemory);
-            kept.into_iter().for_each(|frame| manager.pages().free(frame, Order::FRAME).unwrap());
+            kept.into_iter().for_each(|frame| manager.pages().free_raw(frame, Order::FRAME).unwrap());
             copied(mm, BASE);
             check(machine, mm, BASE, |_| true);
             mm.munmap(VirtAddr(BASE), HUGE).unwrap();
@@ -129,15 +130,15 @@ fn folios_are_made_where_memory_is_in_pieces() {
             mm.mmap(&anonymous(BASE, 4 * HUGE)).unwrap();
             // Every block is used by somebody: one of every few frames.
             let mut kept = Vec::new();
-            while let Ok(frame) = manager.pages().alloc(Gfp::USER, Order::FRAME) {
+            while let Ok(frame) = manager.pages().alloc_raw(Gfp::USER, Order::FRAME) {
                 kept.push(frame);
             }
             let (mine, theirs) = kept.split_at(kept.len() / 2);
-            theirs.iter().for_each(|&frame| manager.pages().free(frame, Order::FRAME).unwrap());
+            theirs.iter().for_each(|&frame| manager.pages().free_raw(frame, Order::FRAME).unwrap());
             fill(machine, mm, BASE, 0..2048);
             for (at, &frame) in mine.iter().enumerate() {
                 if at % 64 != 0 {
-                    manager.pages().free(frame, Order::FRAME).unwrap();
+                    manager.pages().free_raw(frame, Order::FRAME).unwrap();
                 }
             }
             // What is in the way is not ours to move, save the program's own pages.
@@ -150,7 +151,7 @@ fn folios_are_made_where_memory_is_in_pieces() {
                 report.copied
             );
             for frame in mine.iter().step_by(64) {
-                manager.pages().free(*frame, Order::FRAME).unwrap();
+                manager.pages().free_raw(*frame, Order::FRAME).unwrap();
             }
             assert_eq!(load(machine, mm, BASE), Ok(crate::collapse::support::word(BASE)));
         });

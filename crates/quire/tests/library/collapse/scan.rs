@@ -1,5 +1,6 @@
 //! The background collapser: what it takes, in which order, at what rate, and what its limits keep it from.
 
+use hosted::raw::RawPages;
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{Order, VirtAddr};
 use quire::page_alloc::Gfp;
@@ -182,14 +183,14 @@ fn without_a_folio_it_sleeps_longer() {
             scene(machine, manager, mm, 2, |_| true);
             mm.madvise(VirtAddr(BASE), 2 * HUGE, Advice::HugePage).unwrap();
             let mut kept = Vec::new();
-            while let Ok(frame) = manager.pages().alloc(Gfp::KERNEL, Order::FRAME) {
+            while let Ok(frame) = manager.pages().alloc_raw(Gfp::KERNEL, Order::FRAME) {
                 kept.push(frame);
             }
             let mut collapser = Collapser::default();
             let call = manager.collapse_ahead(&mut collapser);
             assert_eq!((call.sleep_millisecs, call.collapsed.last), (60_000, Some(Refusal::NoMemory)));
             assert_eq!(manager.stat(Stat::ThpCollapseAllocFailed), 1, "one failure is enough for one call");
-            kept.into_iter().for_each(|frame| manager.pages().free(frame, Order::FRAME).unwrap());
+            kept.into_iter().for_each(|frame| manager.pages().free_raw(frame, Order::FRAME).unwrap());
             let calls = round(manager, &mut collapser);
             assert_eq!(
                 (collapsed(&calls), calls[0].sleep_millisecs),

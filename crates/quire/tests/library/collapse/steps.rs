@@ -1,13 +1,15 @@
 //! The steps of a copy one by one, with stores at any moment between and in them: what is stored is in the new folio.
 
 use fastrand::Rng;
+use hosted::raw::RawMachine;
+use hosted::raw::RawPages;
 use hosted::{FailurePlan, Hosted, HostedConfig, InterruptPlan, OnViolation, Violation};
 use quire::addr::{Frame, FrameRange, Order, PageSize, VirtAddr};
 use quire::arch::{EntryFlags, Protection, ReadyCopy};
 use quire::cpu::CpuId;
 use quire::page_alloc::Gfp;
 use quire::pgtable::{Copied, GrantWrite, Run, Stands, TableSurvey};
-use quire::platform::{Context, FramePlatform};
+use quire::platform::Context;
 use quire::stats::Stat;
 use quire::tlb::{FlushBatch, MmContext, MmuGather};
 
@@ -23,8 +25,8 @@ const PAGE: u64 = 4096;
 fn bring(machine: &Hosted, to: Frame, run: &Run) {
     let target = to.add(run.index as u64);
     match run.from {
-        Some(from) => machine.copy(FrameRange::new(from, run.count as u64), target, ReadyCopy::STRING),
-        None => machine.clear(FrameRange::new(target, run.count as u64), quire::arch::ReadyClear::STRING),
+        Some(from) => machine.copy_raw(FrameRange::new(from, run.count as u64), target, ReadyCopy::STRING),
+        None => machine.clear_raw(FrameRange::new(target, run.count as u64), quire::arch::ReadyClear::STRING),
     }
 }
 
@@ -49,11 +51,11 @@ fn load(machine: &Hosted, page: u64) -> u64 {
 
 /// A new folio of 2 MiB with rubbish in it.
 fn target(machine: &Hosted, allocator: &Allocator<'_>) -> Frame {
-    let to = allocator.alloc(Gfp::USER, Order::BLOCK).expect("memory");
+    let to = allocator.alloc_raw(Gfp::USER, Order::BLOCK).expect("memory");
     let frames = FrameRange::folio(to, Order::BLOCK);
-    let rubbish = allocator.alloc(Gfp::USER, Order::BLOCK).expect("memory");
-    machine.copy(FrameRange::folio(rubbish, Order::BLOCK), frames.start, ReadyCopy::STRING);
-    allocator.free(rubbish, Order::BLOCK).expect("ours");
+    let rubbish = allocator.alloc_raw(Gfp::USER, Order::BLOCK).expect("memory");
+    machine.copy_raw(FrameRange::folio(rubbish, Order::BLOCK), frames.start, ReadyCopy::STRING);
+    allocator.free_raw(rubbish, Order::BLOCK).expect("ours");
     to
 }
 
@@ -136,7 +138,7 @@ fn leaves_that_come_meanwhile_are_copied() {
         // A leaf that nobody can store to, and that is clean, in the place of a hole.
         let frame = crate::collapse::machine::folio(machine, allocator, Order::FRAME).expect("memory");
         let flags = written().without(EntryFlags::WRITE | EntryFlags::DIRTY);
-        machine.copy(FrameRange::new(to.add(7), 1), frame, ReadyCopy::STRING);
+        machine.copy_raw(FrameRange::new(to.add(7), 1), frame, ReadyCopy::STRING);
         tables.map(AT.add(300 * PAGE), FrameRange::new(frame, 1), flags).expect("a hole");
         // The zero frame is no news.
         tables

@@ -1,5 +1,6 @@
 //! Folios that are mostly zero come apart, and their zeroes are given up.
 
+use hosted::raw::RawPages;
 use hosted::{FailurePlan, HostedConfig};
 use quire::addr::{Order, VirtAddr};
 use quire::error::FaultError;
@@ -82,7 +83,7 @@ fn what_does_not_suit_stays() {
                 child.exit();
                 assert_eq!(split(manager, 0).split, 1);
                 assert!((0..3).all(|at| is_large(machine, mm, BASE + at * HUGE)));
-                manager.pages().release(held);
+                manager.pages().release_raw(held);
                 assert_eq!(split(manager, 511).split, 0, "Linux's default: none is underused");
                 mm.remove_write_protect_marks(VirtAddr(BASE), 4 * HUGE).unwrap();
                 mm.munlock(VirtAddr(BASE), 4 * HUGE).unwrap();
@@ -105,7 +106,8 @@ fn zeroes_are_the_last_reserve() {
                 mm.mmap(&anonymous(BASE, 8 * HUGE)).unwrap();
                 (0..4).for_each(|at| fill(machine, mm, BASE + at * HUGE, [9].into_iter()));
                 let mut kept = Vec::new();
-                while let Ok(frame) = manager.pages().alloc(quire::page_alloc::Gfp::KERNEL, Order::FRAME) {
+                while let Ok(frame) = manager.pages().alloc_raw(quire::page_alloc::Gfp::KERNEL, Order::FRAME)
+                {
                     kept.push(frame);
                 }
                 let stored =
@@ -113,7 +115,7 @@ fn zeroes_are_the_last_reserve() {
                 let stored = stored.count();
                 assert_eq!((stored == 512, stored == 0), (limit == 400, limit == 511));
                 (0..4).for_each(|at| check(machine, mm, BASE + at * HUGE, |page| page == 9));
-                kept.into_iter().for_each(|frame| manager.pages().free(frame, Order::FRAME).unwrap());
+                kept.into_iter().for_each(|frame| manager.pages().free_raw(frame, Order::FRAME).unwrap());
             });
         });
     }

@@ -1,6 +1,7 @@
 //! Map counts where each frame of a folio has a number of its own, which is counted without a lock.
 
 use hosted::HostedConfig;
+use hosted::raw::{RawCounts, RawPages};
 use quire::addr::{FrameRange, Order, PageSize};
 use quire::cpu::CpuId;
 use quire::page_alloc::{AllocatorConfig, Contents, CountScheme, Gfp, PageAllocator};
@@ -21,7 +22,7 @@ fn by_frame(bytes: u64, test: impl FnOnce(&Allocator<'_>)) {
 #[test]
 fn a_large_leaf_that_is_counted_by_frame_is_one_leaf() {
     by_frame((2 << 30) + 64 * MIB, |allocator| {
-        let first = allocator.alloc(Gfp::USER, Order::GIGANTIC).unwrap();
+        let first = allocator.alloc_raw(Gfp::USER, Order::GIGANTIC).unwrap();
         let block = first.add(3 * BLOCK);
         map(allocator, FrameRange::new(block.add(5), 10));
         allocator.counter().map_large(block, PageSize::Size2M);
@@ -29,7 +30,7 @@ fn a_large_leaf_that_is_counted_by_frame_is_one_leaf() {
         assert_eq!((maps.mapcount, maps.entire, maps.mapped), (11, Some(0), Some(BLOCK)));
         assert_eq!(unmap(allocator, FrameRange::new(block.add(5), 10)), 0);
         assert_eq!(allocator.folio_maps(first).unwrap().mapcount, 1);
-        let freed = allocator.counter().unmap_large(block, PageSize::Size2M, Contents::Unknown);
+        let freed = allocator.counter().unmap_large_raw(block, PageSize::Size2M, Contents::Unknown);
         assert_eq!(freed, Order::GIGANTIC.frames());
         allocator.validate().unwrap();
     });
@@ -39,7 +40,7 @@ fn a_large_leaf_that_is_counted_by_frame_is_one_leaf() {
 #[test]
 fn numbers_in_which_nothing_is_counted_stay_as_long_as_their_folio() {
     by_frame(64 * MIB, |allocator| {
-        let start = allocator.alloc(Gfp::USER, Order::BLOCK).unwrap();
+        let start = allocator.alloc_raw(Gfp::USER, Order::BLOCK).unwrap();
         allocator.prepare_counts(start).unwrap();
         let held = count_frames(allocator);
         assert!(held > 0);
@@ -50,7 +51,7 @@ fn numbers_in_which_nothing_is_counted_stay_as_long_as_their_folio() {
         map(allocator, FrameRange::new(start.add(7), 1));
         assert_eq!(unmap(allocator, FrameRange::new(start.add(7), 1)), 0);
         assert_eq!(count_frames(allocator), held);
-        assert_eq!(allocator.counter().unmap_large(start, PageSize::Size2M, Contents::Unknown), BLOCK);
+        assert_eq!(allocator.counter().unmap_large_raw(start, PageSize::Size2M, Contents::Unknown), BLOCK);
         assert_eq!(allocator.folio_maps(whole.start), None);
         allocator.drain_local();
         assert_eq!((count_frames(allocator), allocator.memory_info().used), (0, 0));

@@ -1,5 +1,6 @@
 //! Memory runs out at each allocation: the verb is done, or nobody sees a difference (invariant 6).
 
+use hosted::raw::RawPages;
 use hosted::{FailurePlan, Hosted};
 use quire::addr::{Order, VirtAddr};
 use quire::error::MmError;
@@ -117,12 +118,12 @@ fn a_private_store_may_fail() {
         mm.mmap(&private(file, THERE, HUGE, RW)).unwrap();
         check(machine, mm, THERE, 0..512);
         let mut kept = Vec::new();
-        while let Ok(frame) = manager.pages().alloc(Gfp::KERNEL, Order::FRAME) {
+        while let Ok(frame) = manager.pages().alloc_raw(Gfp::KERNEL, Order::FRAME) {
             kept.push(frame);
         }
         assert!(store(machine, mm, THERE + 9 * PAGE, 5).is_err());
         check(machine, mm, THERE, 0..512);
-        kept.into_iter().for_each(|frame| manager.pages().free(frame, Order::FRAME).unwrap());
+        kept.into_iter().for_each(|frame| manager.pages().free_raw(frame, Order::FRAME).unwrap());
         store(machine, mm, THERE + 9 * PAGE, 5).unwrap();
         check(machine, mm, THERE, (0..512).filter(|&page| page != 9));
         check(machine, mm, BASE, 0..512);

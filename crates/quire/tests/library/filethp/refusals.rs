@@ -1,6 +1,7 @@
 //! What is not collapsed: each reason, and nothing has changed (invariant 6).
 
 use hosted::FailurePlan;
+use hosted::raw::RawPages;
 use quire::addr::{Order, VirtAddr};
 use quire::error::FaultError;
 use quire::page_alloc::Gfp;
@@ -119,13 +120,13 @@ fn what_cannot_be_had() {
         refused(mm, BASE + HUGE, Refusal::Io);
         machine.files().set_read_failures(FailurePlan::Off);
         let mut kept = Vec::new();
-        while let Ok(frame) = manager.pages().alloc(Gfp::KERNEL, Order::FRAME) {
+        while let Ok(frame) = manager.pages().alloc_raw(Gfp::KERNEL, Order::FRAME) {
             kept.push(frame);
         }
         let before = frame_at(machine, mm, BASE);
         refused(mm, BASE, Refusal::NoMemory);
         assert_eq!(frame_at(machine, mm, BASE), before);
-        kept.into_iter().for_each(|frame| manager.pages().free(frame, Order::FRAME).unwrap());
+        kept.into_iter().for_each(|frame| manager.pages().free_raw(frame, Order::FRAME).unwrap());
         moved(mm, BASE);
         moved(mm, BASE + HUGE);
         check_text(machine, mm, BASE, 0..1024);

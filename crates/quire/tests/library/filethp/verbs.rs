@@ -1,6 +1,7 @@
 //! What takes a page of a large leaf: each leaves the others as they are, and loses nothing.
 
 use hosted::Hosted;
+use hosted::raw::RawPages;
 use quire::addr::{Order, VirtAddr, VirtRange};
 use quire::arch::Protection;
 use quire::error::FaultError;
@@ -18,11 +19,11 @@ const THERE: u64 = BASE + 8 * HUGE;
 /// Runs something while no frame can be had.
 fn without_memory(manager: &Manager<'_>, work: impl FnOnce()) {
     let mut kept = Vec::new();
-    while let Ok(frame) = manager.pages().alloc(Gfp::KERNEL, Order::FRAME) {
+    while let Ok(frame) = manager.pages().alloc_raw(Gfp::KERNEL, Order::FRAME) {
         kept.push(frame);
     }
     work();
-    kept.into_iter().for_each(|frame| manager.pages().free(frame, Order::FRAME).unwrap());
+    kept.into_iter().for_each(|frame| manager.pages().free_raw(frame, Order::FRAME).unwrap());
 }
 
 fn collapsed(machine: &Hosted, mm: &Space<'_>) -> quire::addr::Frame {
@@ -119,13 +120,13 @@ fn reclaim_takes_pages_one_by_one() {
         assert!(first.is_aligned(Order::BLOCK));
         // Memory is short: what can be read again goes, also what one leaf maps.
         let mut kept = Vec::new();
-        while let Ok(frame) = manager.pages().alloc(Gfp::USER, Order::FRAME) {
+        while let Ok(frame) = manager.pages().alloc_raw(Gfp::USER, Order::FRAME) {
             kept.push(frame);
         }
         mm.mmap(&crate::filethp::world::anonymous(THERE, PAGE)).unwrap();
         store(machine, mm, THERE, 1).unwrap();
         assert!(file.resident() < 512, "memory came from the file");
-        kept.into_iter().for_each(|frame| manager.pages().free(frame, Order::FRAME).unwrap());
+        kept.into_iter().for_each(|frame| manager.pages().free_raw(frame, Order::FRAME).unwrap());
         check_text(machine, mm, BASE, 0..512);
         moved(mm, BASE);
         check_text(machine, mm, BASE, 0..512);

@@ -1,5 +1,6 @@
 //! Frames that go bad in free memory and in pools: each is lost, and nothing else.
 
+use hosted::raw::RawPages;
 use std::collections::HashSet;
 use std::sync::Mutex;
 
@@ -26,10 +27,10 @@ fn fail(world: &World<'_, '_>, frame: Frame) -> Result<HugeFailure, Verdict> {
 fn all_frames(world: &World<'_, '_>) -> HashSet<Frame> {
     let mut all = Vec::new();
     let gfp = Gfp { urgency: quire::page_alloc::Urgency::Reserve, ..Gfp::USER };
-    while let Ok(frame) = world.pages.alloc(gfp, Order::FRAME) {
+    while let Ok(frame) = world.pages.alloc_raw(gfp, Order::FRAME) {
         all.push(frame);
     }
-    all.iter().for_each(|&frame| world.pages.free(frame, Order::FRAME).unwrap());
+    all.iter().for_each(|&frame| world.pages.free_raw(frame, Order::FRAME).unwrap());
     world.pages.drain_all();
     all.into_iter().collect()
 }
@@ -40,22 +41,22 @@ fn a_free_frame_is_lost_wherever_it_is() {
         let pages = world.pages;
         let free = pages.memory_info().available();
         // In a whole block, at its start and in its middle; in a block in small pieces; on a list; known to be zero.
-        let listed = pages.alloc(Gfp::USER, Order::FRAME).unwrap();
-        let other = pages.alloc(Gfp::USER, Order::FRAME).unwrap();
+        let listed = pages.alloc_raw(Gfp::USER, Order::FRAME).unwrap();
+        let other = pages.alloc_raw(Gfp::USER, Order::FRAME).unwrap();
         let whole = Frame(512 * 9);
-        pages.free(listed, Order::FRAME).unwrap();
+        pages.free_raw(listed, Order::FRAME).unwrap();
         let near = Frame(listed.block().first_frame().0 + 500);
         for frame in [whole, Frame(512 * 10 + 77), listed, near] {
             assert_eq!(fail(world, frame), Err(Verdict::Lost), "{frame:?}");
             assert_eq!(fail(world, frame), Err(Verdict::Already), "{frame:?}");
             assert!(pages.is_bad(frame));
-            assert_eq!(pages.free(frame, Order::FRAME), Err(FreeError::InUse));
+            assert_eq!(pages.free_raw(frame, Order::FRAME), Err(FreeError::InUse));
         }
         assert_eq!(fail(world, Frame(512 * 9 + 1)), Err(Verdict::Lost), "another of the same block");
         assert_eq!(fail(world, other), Err(Verdict::Busy), "somebody was handed it");
         assert_eq!(fail(world, Frame(0)), Err(Verdict::Unrecoverable), "the manager's tables");
         assert_eq!(fail(world, Frame(1 << 30)), Err(Verdict::NotMemory));
-        pages.free(other, Order::FRAME).unwrap();
+        pages.free_raw(other, Order::FRAME).unwrap();
         assert_eq!(pages.bad_frames(), 5);
         pages.validate().unwrap();
         let all = all_frames(world);
@@ -195,19 +196,20 @@ fn a_page_on_its_way_is_found_where_it_arrives() {
     with_pools(two_nodes(32 * MIB), |world| {
         let (pages, pools) = (world.pages, world.pools);
         // Between the page allocator and a pool.
-        let frame = pages.alloc(Gfp::USER, Order::BLOCK).unwrap();
+        let folio = pages.alloc(Gfp::USER, Order::BLOCK).unwrap();
+        let frame = folio.frame();
         assert_eq!(fail(world, frame.add(9)), Err(Verdict::Marked));
         assert_eq!(fail(world, frame.add(9)), Err(Verdict::Already));
-        pools.adopt(pages, Size2M, frame);
+        pools.adopt(pages, Size2M, folio);
         assert_eq!(world.info(Size2M).total, 0, "it did not stay");
         world.check();
         // The same of one that goes back by a list.
-        let frame = pages.alloc(Gfp::USER, Order::BLOCK).unwrap();
-        let larger = pages.alloc(Gfp::USER, order(11)).unwrap();
+        let frame = pages.alloc_raw(Gfp::USER, Order::BLOCK).unwrap();
+        let larger = pages.alloc_raw(Gfp::USER, order(11)).unwrap();
         assert_eq!(fail(world, frame.add(511)), Err(Verdict::Marked));
         assert_eq!(fail(world, larger.add(1024)), Err(Verdict::Marked));
-        pages.free(frame, Order::BLOCK).unwrap();
-        pages.free(larger, order(11)).unwrap();
+        pages.free_raw(frame, Order::BLOCK).unwrap();
+        pages.free_raw(larger, order(11)).unwrap();
         world.check();
         let all = all_frames(world);
         assert!(!all.contains(&frame.add(511)) && !all.contains(&larger.add(1024)));
@@ -219,15 +221,15 @@ fn a_page_on_its_way_is_found_where_it_arrives() {
 fn a_marked_block_goes_onto_no_list() {
     with_pools(two_nodes(4 * GIB), |world| {
         let pages = world.pages;
-        let listed = pages.alloc(Gfp::USER, Order::BLOCK).unwrap();
-        pages.free(listed, Order::BLOCK).unwrap();
-        let frame = pages.alloc(Gfp::USER, Order::BLOCK).unwrap();
+        let listed = pages.alloc_raw(Gfp::USER, Order::BLOCK).unwrap();
+        pages.free_raw(listed, Order::BLOCK).unwrap();
+        let frame = pages.alloc_raw(Gfp::USER, Order::BLOCK).unwrap();
         assert_eq!(frame, listed, "the list hands out what was freed last");
         assert_eq!(fail(world, frame.add(300)), Err(Verdict::Marked));
-        pages.free(frame, Order::BLOCK).unwrap();
-        let next = pages.alloc(Gfp::USER, Order::BLOCK).unwrap();
+        pages.free_raw(frame, Order::BLOCK).unwrap();
+        let next = pages.alloc_raw(Gfp::USER, Order::BLOCK).unwrap();
         assert_ne!(next, frame);
-        pages.free(next, Order::BLOCK).unwrap();
+        pages.free_raw(next, Order::BLOCK).unwrap();
         assert_eq!(pages.memmap().block(frame.block()).state(), BlockState::Small);
     });
 }

@@ -1,6 +1,7 @@
 //! What the frame with some number is, where there is nothing to look at but records.
 
 use hosted::HostedConfig;
+use hosted::raw::RawPages;
 use quire::addr::{Frame, FrameRange, Order};
 use quire::hugetlb::{HugeSize::Size1G, HugeSize::Size2M};
 use quire::page_alloc::{FrameInfo, Gfp};
@@ -23,7 +24,7 @@ fn a_frame_says_what_it_is() {
         // Small folios of each order, held or not, beside each other and beside their descriptors.
         for order in 0..9 {
             let order = Order::new(order).unwrap();
-            let folios: Vec<_> = (0..5).map(|_| pages.alloc(Gfp::USER, order).unwrap()).collect();
+            let folios: Vec<_> = (0..5).map(|_| pages.alloc_raw(Gfp::USER, order).unwrap()).collect();
             for &head in &folios {
                 let area = head.block().first_frame();
                 assert_eq!(info(area), FrameInfo::Metadata, "descriptors stand in the block");
@@ -37,7 +38,7 @@ fn a_frame_says_what_it_is() {
                             .all(|at| info(head.add(at)) == in_use(head, order.frames(), false))
                     );
                     if held {
-                        assert_eq!(pages.release(folio), order.frames());
+                        assert_eq!(pages.release_raw(folio), order.frames());
                     }
                 }
                 assert!((0..order.frames()).all(|at| info(head.add(at)) == FrameInfo::Free));
@@ -54,8 +55,8 @@ fn a_frame_says_what_it_is() {
         }
         assert_eq!(pools.resize(pages, Size2M, BOTH, 0).after, 0);
         assert!(ends.iter().all(|&at| info(page.add(at)) == FrameInfo::Free));
-        let folio = pages.alloc(Gfp::USER, Order::new(11).unwrap()).unwrap();
+        let folio = pages.alloc_raw(Gfp::USER, Order::new(11).unwrap()).unwrap();
         assert!((0..2048).step_by(511).all(|at| info(folio.add(at)) == in_use(folio, 2048, false)));
-        pages.free(folio, Order::new(11).unwrap()).unwrap();
+        pages.free_raw(folio, Order::new(11).unwrap()).unwrap();
     });
 }

@@ -1,5 +1,6 @@
 //! A pool grows and shrinks: how far, at what price, and what it says of it.
 
+use hosted::raw::RawPages;
 use hosted::{HostedConfig, MemoryRange};
 use quire::addr::{Frame, Order};
 use quire::cpu::CpuId;
@@ -62,12 +63,12 @@ fn shrinking_needs_no_memory() {
     with_pools(two_nodes(64 * MIB), |world| {
         let _ = world.pools.resize(world.pages, Size2M, BOTH, 1000);
         let gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::USER };
-        let rest: Vec<_> = std::iter::from_fn(|| world.pages.alloc(gfp, Order::FRAME).ok()).collect();
+        let rest: Vec<_> = std::iter::from_fn(|| world.pages.alloc_raw(gfp, Order::FRAME).ok()).collect();
         assert_eq!(world.pages.memory_info().available(), 0);
         world.machine.set_failures(hosted::FailurePlan::From(0));
         assert_eq!(world.pools.resize(world.pages, Size2M, BOTH, 0).after, 0);
         world.machine.set_failures(hosted::FailurePlan::Off);
-        rest.into_iter().for_each(|frame| world.pages.free(frame, Order::FRAME).unwrap());
+        rest.into_iter().for_each(|frame| world.pages.free_raw(frame, Order::FRAME).unwrap());
     });
 }
 

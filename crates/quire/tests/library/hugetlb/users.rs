@@ -1,5 +1,6 @@
 //! Those who use huge pages: promises, surplus, and what a smaller pool means to them.
 
+use hosted::raw::{RawCounts, RawPages};
 use quire::error::AllocError;
 use quire::hugetlb::{HugeSize::Size2M, Stopped};
 use quire::limits::HUGE_BATCH;
@@ -100,11 +101,11 @@ fn pool_pages_stay_in_their_pool() {
         let (pools, pages) = (world.pools, world.pages);
         let _ = pools.resize(pages, Size2M, BOTH, 1);
         let frame = pools.take(pages, Size2M, NodeSet::ALL, false).unwrap();
-        assert_eq!(pages.free(frame, quire::addr::Order::BLOCK), Err(quire::error::FreeError::InUse));
+        assert_eq!(pages.free_raw(frame, quire::addr::Order::BLOCK), Err(quire::error::FreeError::InUse));
         let mut counter = pages.counter();
         counter.map_large(frame, quire::addr::PageSize::Size2M);
         let unknown = quire::page_alloc::Contents::Unknown;
-        assert_eq!(counter.unmap_large(frame, quire::addr::PageSize::Size2M, unknown), 0, "it is held");
+        assert_eq!(counter.unmap_large_raw(frame, quire::addr::PageSize::Size2M, unknown), 0, "it is held");
         drop(counter);
         pools.give(pages, Size2M, frame, false);
     });

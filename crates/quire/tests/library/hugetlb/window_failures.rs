@@ -1,5 +1,6 @@
 //! Memory fails while descriptors come and go.
 
+use hosted::raw::RawPages;
 use hosted::{FailurePlan, HostedConfig};
 use quire::addr::{Frame, Order};
 use quire::hugetlb::{DescriptorPolicy, HugeSize::Size1G, HugeSize::Size2M, Stopped};
@@ -24,11 +25,11 @@ fn check(world: &World<'_, '_>) {
 /// Takes all memory that there is, as single frames.
 fn exhaust(world: &World<'_, '_>) -> Vec<Frame> {
     let gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::USER };
-    std::iter::from_fn(|| world.pages.alloc(gfp, Order::FRAME).ok()).collect()
+    std::iter::from_fn(|| world.pages.alloc_raw(gfp, Order::FRAME).ok()).collect()
 }
 
 fn free(world: &World<'_, '_>, frames: Vec<Frame>) {
-    frames.into_iter().for_each(|frame| world.pages.free(frame, Order::FRAME).unwrap());
+    frames.into_iter().for_each(|frame| world.pages.free_raw(frame, Order::FRAME).unwrap());
 }
 
 /// Frames in use that are neither the pool's nor the window's.

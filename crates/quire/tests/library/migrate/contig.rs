@@ -1,10 +1,11 @@
 //! Ranges of blocks are emptied: of a memory that was fragmented on purpose, and of one that cannot be emptied.
 
+use hosted::raw::RawPages;
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange, Order, VirtAddr};
 use quire::error::AllocError;
 use quire::hugetlb::{HugeSize, Stopped};
-use quire::page_alloc::{Gfp, NodeSet};
+use quire::page_alloc::{FrameRun, Gfp, NodeSet};
 use quire::platform::FileId;
 use quire::stats::Stat;
 use quire::vm::{Advice, Backing, FolioPolicy, MapRequest, OrderPolicy, Sharing};
@@ -40,19 +41,19 @@ fn check(machine: &Hosted, mm: &Space<'_>, bytes: u64, kept: u64) {
 /// Takes a frame that nobody maps, in memory for what can be moved, in each stretch of so many blocks.
 fn keep_one_in_each(manager: &Manager<'_>, blocks: u32) -> Vec<Frame> {
     let (pages, mut all) = (manager.pages(), Vec::new());
-    while let Ok(frame) = pages.alloc(Gfp::USER, Order::FRAME) {
+    while let Ok(frame) = pages.alloc_raw(Gfp::USER, Order::FRAME) {
         all.push(frame);
     }
     let mut stretches = std::collections::HashSet::new();
     let (kept, rest): (Vec<Frame>, Vec<Frame>) =
         all.into_iter().partition(|frame| stretches.insert(frame.block().0 / blocks));
-    rest.iter().for_each(|&frame| pages.free(frame, Order::FRAME).unwrap());
+    rest.iter().for_each(|&frame| pages.free_raw(frame, Order::FRAME).unwrap());
     pages.drain_all();
     kept
 }
 
-fn give_back(manager: &Manager<'_>, frame: Frame, blocks: u32) {
-    manager.pages().free_contig(frame, blocks).unwrap();
+fn give_back(manager: &Manager<'_>, run: FrameRun) {
+    manager.pages().free_contig(run).unwrap();
     manager.validate().unwrap();
 }
 
@@ -62,24 +63,24 @@ fn blocks_in_a_row_are_emptied_where_least_must_move() {
         run(manager, |mm| {
             fragment(machine, mm, 108 * MIB, 16);
             manager.pages().drain_all();
-            assert_eq!(manager.pages().alloc_contig(Gfp::USER, 16, 1), Err(AllocError::OutOfMemory));
+            assert_eq!(manager.pages().alloc_contig_raw(Gfp::USER, 16, 1), Err(AllocError::OutOfMemory));
             // One stretch in the middle needs nothing to be moved but a few pages.
             let (from, to) = (40 * MIB, 70 * MIB);
             mm.madvise(VirtAddr(BASE + from), to - from - 8 * PAGE, Advice::DontNeed).unwrap();
             let moved = manager.stat(Stat::PgmigrateSuccess);
-            let frame = manager.alloc_contig(Gfp::USER, 16, 1).expect("all is movable");
+            let run = manager.alloc_contig(Gfp::USER, 16, 1).expect("all is movable");
             assert!(manager.stat(Stat::PgmigrateSuccess) - moved < 16 * 32, "the cheapest first");
             let wide = manager.alloc_contig(Gfp::USER, 12, 16).expect("all is movable");
-            assert!(wide.block().0.is_multiple_of(16));
+            assert!(wide.frames().start.block().0.is_multiple_of(16));
             assert_eq!(manager.stat(Stat::ContigAllocFail), 0);
             for page in (0..from).chain(to..108 * MIB).step_by(16 * PAGE as usize) {
                 assert_eq!(load(machine, mm, BASE + page), Ok(page / PAGE));
                 let at = frame_at(machine, mm, BASE + page);
-                assert!(!FrameRange::new(frame, 16 * 512).contains(at));
-                assert!(!FrameRange::new(wide, 12 * 512).contains(at));
+                assert!(!run.frames().contains(at));
+                assert!(!wide.frames().contains(at));
             }
-            give_back(manager, frame, 16);
-            give_back(manager, wide, 12);
+            give_back(manager, run);
+            give_back(manager, wide);
         });
     });
 }
@@ -115,7 +116,7 @@ fn large_folios_and_pages_of_files_get_out_of_the_way() {
                     mm.madvise(VirtAddr(BASE + block * 2 * MIB), 2 * MIB, Advice::DontNeed).unwrap();
                 }
             }
-            let frame = manager.alloc_contig(Gfp::USER, 64, 1).expect("all is movable");
+            let run = manager.alloc_contig(Gfp::USER, 64, 1).expect("all is movable");
             assert!(manager.stat(Stat::ThpMigrationSuccess) > 0, "blocks moved as blocks");
             for block in (0..35usize).step_by(2) {
                 assert_eq!(load(machine, mm, words[block]), Ok(block as u64));
@@ -124,7 +125,7 @@ fn large_folios_and_pages_of_files_get_out_of_the_way() {
                 assert_eq!(load(machine, mm, at(1).0 + page * PAGE), Ok(page));
                 assert_eq!(load(machine, mm, at(2).0 + page * PAGE), Ok(!page));
             }
-            give_back(manager, frame, 64);
+            give_back(manager, run);
         });
     });
 }
@@ -152,9 +153,9 @@ fn what_cannot_be_moved_keeps_a_range_and_nothing_changes() {
                 assert_eq!(frame_at(machine, mm, BASE + page * PAGE), frame);
             }
             manager.validate().unwrap();
-            kept.iter().for_each(|&frame| pages.free(frame, Order::FRAME).unwrap());
-            let frame = manager.alloc_contig(Gfp::USER, 16, 1).expect("now it can");
-            give_back(manager, frame, 16);
+            kept.iter().for_each(|&frame| pages.free_raw(frame, Order::FRAME).unwrap());
+            let run = manager.alloc_contig(Gfp::USER, 16, 1).expect("now it can");
+            give_back(manager, run);
         });
     });
 }
@@ -185,7 +186,7 @@ fn a_pool_of_gigantic_pages_grows_in_fragmented_memory() {
             assert_eq!((refused.after, refused.stopped), (0, Some(Stopped::OutOfMemory)));
             assert_eq!(manager.stat(Stat::PgmigrateSuccess), moved, "nothing was moved in vain");
             check(machine, mm, bytes, kept);
-            kept_frames.iter().for_each(|&frame| manager.pages().free(frame, Order::FRAME).unwrap());
+            kept_frames.iter().for_each(|&frame| manager.pages().free_raw(frame, Order::FRAME).unwrap());
         });
     });
 }

@@ -1,7 +1,7 @@
 //! Memory runs out at each allocation of a move: it is done, or nobody sees a difference.
 
 use hosted::{FailurePlan, Hosted, HostedConfig};
-use quire::addr::{FrameRange, Order, VirtAddr};
+use quire::addr::{Order, VirtAddr};
 use quire::error::{AllocError, MigrateError};
 use quire::page_alloc::Gfp;
 use quire::vm::{Access, Backing, FolioPolicy, MapRequest, Sharing};
@@ -126,13 +126,9 @@ fn emptying_a_range_may_fail_at_every_allocation() {
                 let found = manager.alloc_contig(Gfp::USER, 20, 1);
                 machine.set_failures(FailurePlan::Off);
                 check();
-                if let Ok(frame) = found {
-                    assert!(!FrameRange::new(frame, 20 * 512).contains(frame_at(
-                        machine,
-                        mm,
-                        BASE + 7 * PAGE
-                    )));
-                    manager.pages().free_contig(frame, 20).unwrap();
+                if let Ok(run) = found {
+                    assert!(!run.frames().contains(frame_at(machine, mm, BASE + 7 * PAGE)));
+                    manager.pages().free_contig(run).unwrap();
                 }
                 mm.fault(VirtAddr(BASE + 7 * PAGE), Access::Write).unwrap();
             }

@@ -1,5 +1,6 @@
 //! One folio moves: what is mapped, with which rights, and what stands in it.
 
+use hosted::raw::RawPages;
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange, Order, VirtAddr};
 use quire::error::MigrateError;
@@ -68,7 +69,7 @@ fn what_cannot_be_moved_is_said_so() {
             mm.mmap(&anonymous(BASE, PAGE)).unwrap();
             load(machine, mm, BASE).unwrap();
             let zero = frame_at(machine, mm, BASE);
-            let ours = manager.pages().alloc(Gfp::USER, Order::FRAME).unwrap();
+            let ours = manager.pages().alloc_raw(Gfp::USER, Order::FRAME).unwrap();
             for frame in [zero, ours, mm.root(), Frame(3), Frame(1 << 30)] {
                 assert_eq!(manager.migrate(frame), Err(MigrateError::NotMovable), "{frame:?}");
             }
@@ -77,8 +78,8 @@ fn what_cannot_be_moved_is_said_so() {
             let folio = FrameRange::folio(frame, Order::FRAME);
             assert_eq!(manager.pages().set_aside(frame), Some(Order::FRAME));
             assert_eq!(manager.migrate(frame), Err(MigrateError::NotMovable), "somebody holds it");
-            assert_eq!(manager.pages().release(folio), 0);
-            manager.pages().free(ours, Order::FRAME).unwrap();
+            assert_eq!(manager.pages().release_raw(folio), 0);
+            manager.pages().free_raw(ours, Order::FRAME).unwrap();
             moved(machine, manager, mm, BASE);
         });
     });
@@ -96,7 +97,7 @@ fn the_page_right_behind_one_that_is_held_is_the_next_that_could_be_moved() {
             assert_eq!(pages.next_movable(number, held.index_in_block()), Some(held));
             assert_eq!(pages.set_aside(held), Some(Order::FRAME));
             assert_eq!(pages.next_movable(number, held.index_in_block()), Some(held.add(1)));
-            assert_eq!(pages.release(FrameRange::folio(held, Order::FRAME)), 0);
+            assert_eq!(pages.release_raw(FrameRange::folio(held, Order::FRAME)), 0);
         });
     });
 }

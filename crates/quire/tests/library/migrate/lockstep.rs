@@ -80,8 +80,8 @@ impl<'w> World<'w, '_> {
             }
             9 => {
                 let blocks = self.rng.u32(1..=16);
-                if let Ok(frame) = self.manager.alloc_contig(Gfp::USER, blocks, 1) {
-                    self.manager.pages().free_contig(frame, blocks).unwrap();
+                if let Ok(run) = self.manager.alloc_contig(Gfp::USER, blocks, 1) {
+                    self.manager.pages().free_contig(run).unwrap();
                 }
             }
             10 => {

@@ -1,5 +1,6 @@
 //! Memory that went bad under programs: they are told when they touch it, and nobody else notices.
 
+use hosted::raw::RawPages;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -179,8 +180,8 @@ fn memory_goes_bad_while_a_folio_forms() {
     with_bad(2 * GIB + 256 * MIB, ForkStrategy::Copy, 1, |machine, manager| {
         manager.set_folio_policy(FolioPolicy::only(Order::GIGANTIC));
         // Nothing of that size is known to be zero.
-        let all = std::iter::from_fn(|| manager.pages().alloc(Gfp::USER, Order::GIGANTIC).ok());
-        Vec::from_iter(all).into_iter().for_each(|at| manager.pages().free(at, Order::GIGANTIC).unwrap());
+        let all = std::iter::from_fn(|| manager.pages().alloc_raw(Gfp::USER, Order::GIGANTIC).ok());
+        Vec::from_iter(all).into_iter().for_each(|at| manager.pages().free_raw(at, Order::GIGANTIC).unwrap());
         run(manager, |mm| {
             mm.mmap(&anonymous(GIB, GIB)).unwrap();
             store(machine, mm, GIB, 1).unwrap();

@@ -37,8 +37,8 @@ fn mover(manager: &Manager<'_>, rng: &mut Rng) {
     if rng.bool() {
         let block = BlockNumber(rng.u32(..64));
         manager.move_out(FrameRange::new(block.first_frame(), 512 * rng.u64(1..=2)));
-    } else if let Ok(frame) = manager.alloc_contig(Gfp::USER, 24, 8) {
-        manager.pages().free_contig(frame, 24).expect("it is ours");
+    } else if let Ok(run) = manager.alloc_contig(Gfp::USER, 24, 8) {
+        manager.pages().free_contig(run).expect("it is ours");
     }
 }
 

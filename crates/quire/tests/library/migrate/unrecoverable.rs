@@ -1,6 +1,7 @@
 //! Memory that cannot be given up when it goes bad, or not yet: the manager's own, nobody's, and what somebody holds.
 
 use hosted::HostedConfig;
+use hosted::raw::RawPages;
 use quire::addr::{Frame, FrameRange, Order, VirtAddr};
 use quire::error::MemoryFailureError;
 use quire::manager::{MemoryManager, MemoryRange};
@@ -21,12 +22,12 @@ fn the_managers_own_memory_cannot_be_given_up() {
             mm.mmap(&anonymous(BASE, PAGE)).unwrap();
             load(machine, mm, BASE).unwrap();
             let zero = frame_at(machine, mm, BASE);
-            let ours = manager.pages().alloc(Gfp::KERNEL, Order::FRAME).unwrap();
+            let ours = manager.pages().alloc_raw(Gfp::KERNEL, Order::FRAME).unwrap();
             for frame in [zero, ours, mm.root(), Frame(0), ours.block().first_frame()] {
                 assert_eq!(fail(manager, frame), Err(MemoryFailureError::Unrecoverable), "{frame:?}");
             }
             assert_eq!(fail(manager, Frame(1 << 30)), Err(MemoryFailureError::NotMemory));
-            manager.pages().free(ours, Order::FRAME).unwrap();
+            manager.pages().free_raw(ours, Order::FRAME).unwrap();
             assert_eq!(fail(manager, ours), Ok(MemoryFailure::Free));
             assert_eq!(manager.meminfo().bad, 1);
             assert!(manager.meminfo().lines().any(|line| line == ("HardwareCorrupted", 4)));
@@ -60,7 +61,7 @@ fn reserved_memory_cannot_be_given_up() {
             assert_eq!(failed, Err(MemoryFailureError::Unrecoverable), "{index}");
         }
         assert_eq!(fail(&manager, before), Err(MemoryFailureError::Busy));
-        manager.pages().release(FrameRange::folio(before, order(0)));
+        manager.pages().release_raw(FrameRange::folio(before, order(0)));
         mm.exit();
         manager.validate().unwrap();
         machine.assert_clean();
@@ -103,7 +104,7 @@ fn memory_that_is_held_can_be_given_up_later() {
                 let bad = start.add(index);
                 assert_eq!(fail(manager, bad), Err(MemoryFailureError::Busy), "{number}, {index}");
                 assert_eq!(load(machine, mm, BASE + index * PAGE), Ok(index), "nothing has changed");
-                manager.pages().release(FrameRange::folio(start, order(number)));
+                manager.pages().release_raw(FrameRange::folio(start, order(number)));
                 assert_eq!(fail(manager, bad), Ok(MemoryFailure::Anonymous));
             });
         });

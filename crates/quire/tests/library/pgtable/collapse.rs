@@ -1,5 +1,6 @@
 //! Collapse in place (invariant 11): the shape changes and nothing else; what hardware records meanwhile is kept; what cannot be one leaf stays.
 
+use hosted::raw::RawPages;
 use hosted::{Hosted, HostedConfig, InterruptPlan};
 use quire::addr::{Frame, FrameRange, Order, PageSize, VirtAddr};
 use quire::arch::EntryFlags;
@@ -203,7 +204,7 @@ fn what_cannot_be_one_leaf_stays_as_it_is() {
                 assert_eq!(collapse_tables(allocator, context, other, 1), Ok(0), "it is large already");
                 unmap_all(allocator, context, range(GIB, 2 * LARGE));
                 two.iter().for_each(|&block| {
-                    allocator.release(FrameRange::folio(block, BLOCK));
+                    allocator.release_raw(FrameRange::folio(block, BLOCK));
                 });
             });
         }
@@ -215,7 +216,7 @@ fn what_cannot_be_one_leaf_stays_as_it_is() {
 fn a_gigantic_leaf_comes_in_the_place_of_whatever_maps_its_folio() {
     with_space(gigantic_machine(), |machine, allocator, context| {
         let order = Order::GIGANTIC;
-        let first = allocator.alloc(Gfp::USER, order).expect("a gigabyte");
+        let first = allocator.alloc_raw(Gfp::USER, order).expect("a gigabyte");
         let at = VirtAddr(4 * GIB);
         let tables = Tables::new(allocator, context);
         for block in 0..512 {
@@ -258,7 +259,7 @@ fn a_gigantic_leaf_comes_in_the_place_of_whatever_maps_its_folio() {
 #[test]
 fn a_leaf_is_never_larger_than_its_folio() {
     with_space(gigantic_machine(), |machine, allocator, context| {
-        let first = allocator.alloc_contig(Gfp::USER, 512, 512).expect("a gigabyte");
+        let first = allocator.alloc_contig_raw(Gfp::USER, 512, 512).expect("a gigabyte");
         let (at, tables) = (VirtAddr(4 * GIB), Tables::new(allocator, context));
         for block in 0..512 {
             let flags = written();
@@ -284,7 +285,7 @@ fn a_gigantic_leaf_is_known_to_be_zero_if_all_leaves_in_its_place_were() {
         let (at, tables) = (VirtAddr(4 * GIB), Tables::new(allocator, context));
         let known_zero = || allocator.zone_info().map(|zone| zone.zeroed).sum::<u64>();
         for zeroes in [0, 511, 512] {
-            let first = allocator.alloc(Gfp::USER, Order::GIGANTIC).expect("a gigabyte");
+            let first = allocator.alloc_raw(Gfp::USER, Order::GIGANTIC).expect("a gigabyte");
             for block in 0..512 {
                 let flags = if block < zeroes { clean() | EntryFlags::ZEROED } else { clean() };
                 let (addr, frame) = (at.add(block * LARGE), first.add(block * 512));

@@ -1,6 +1,7 @@
 //! A collapse in place while a leaf of the range moves to another frame: it is in the way by that name, and nothing has changed
 //! (invariant 11).
 
+use hosted::raw::RawPages;
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use quire::page_alloc::Gfp;
@@ -50,8 +51,8 @@ fn in_the_way(allocator: &Allocator<'_>, context: &MmContext, moving: VirtAddr, 
 /// Maps a folio of `size` by smaller leaves, moves one of them to another frame and back, and looks meanwhile.
 fn move_one(machine: HostedConfig, size: PageSize, at: u64, leaf: PageSize) {
     with_space(machine, |machine, allocator, context| {
-        let first = allocator.alloc(Gfp::USER, size.order()).expect("a folio");
-        let other = allocator.alloc(Gfp::USER, leaf.order()).expect("a place to move to");
+        let first = allocator.alloc_raw(Gfp::USER, size.order()).expect("a folio");
+        let other = allocator.alloc_raw(Gfp::USER, leaf.order()).expect("a place to move to");
         let (folio, place) = (FrameRange::folio(first, size.order()), FrameRange::folio(other, leaf.order()));
         allocator.hold(place);
         let tables = Tables::new(allocator, context);
@@ -92,7 +93,7 @@ fn move_one(machine: HostedConfig, size: PageSize, at: u64, leaf: PageSize) {
         assert_eq!((mapped.frame, mapped.frames), (first, size.frames()));
         check(allocator, context);
         unmap_all(allocator, context, VirtRange::from_len(BASE, size.bytes()));
-        assert_eq!(allocator.release(place), place.count);
+        assert_eq!(allocator.release_raw(place), place.count);
     });
 }
 

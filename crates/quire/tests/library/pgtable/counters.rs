@@ -1,5 +1,7 @@
 //! Exact counters: what each verb costs in exchanges and flushes.
 
+use hosted::raw::RawCounts;
+use hosted::raw::RawPages;
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{FrameRange, Order, VirtAddr};
 use quire::arch::{Entry, EntryFlags, Protection};
@@ -164,7 +166,7 @@ fn a_fork_counts_a_run_over_two_blocks_to_its_end() {
         owed.flush(allocator, context);
         let counts = || [0, 255, 256, 511].map(|at| allocator.mapcount(first.add(at)));
         assert_eq!((counts(), rss.anon), ([2, 2, 256, 256], 512));
-        (1..255).for_each(|_| _ = allocator.counter().unmap(halves[1]));
+        (1..255).for_each(|_| _ = allocator.counter().unmap_raw(halves[1]));
         assert_eq!(check(allocator, &child).leaves, 512);
         Tables::destroy(allocator, child);
         assert_eq!(counts(), [1; 4]);
@@ -305,14 +307,14 @@ fn points_for(
     size: Order,
     count: usize,
 ) -> u64 {
-    let folios = (0..2 * count).map(|_| allocator.alloc(Gfp::USER, size).unwrap()).collect::<Vec<_>>();
+    let folios = (0..2 * count).map(|_| allocator.alloc_raw(Gfp::USER, size).unwrap()).collect::<Vec<_>>();
     for (at, pair) in folios.chunks(2).enumerate() {
         let addr = VirtAddr(GIB + at as u64 * size.bytes());
         Tables::new(allocator, context).map(addr, FrameRange::folio(pair[0], size), written()).unwrap();
     }
     machine.reset_counters();
     unmap_all(allocator, context, range(GIB, GIB));
-    folios.chunks(2).for_each(|pair| allocator.free(pair[1], size).unwrap());
+    folios.chunks(2).for_each(|pair| allocator.free_raw(pair[1], size).unwrap());
     machine.counters().reschedule_points
 }
 

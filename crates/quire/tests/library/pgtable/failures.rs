@@ -2,6 +2,7 @@
 //! (invariant 6).
 
 use hosted::FailurePlan;
+use hosted::raw::RawPages;
 use quire::addr::{FrameRange, Order, PageSize, VirtAddr};
 use quire::arch::{Entry, Protection};
 use quire::error::MapError;
@@ -22,16 +23,16 @@ const VERBS: &[(&str, Verb)] = &[
         })
     }),
     ("map", |allocator, context| {
-        let frame = allocator.alloc(Gfp::USER, order(2))?;
+        let frame = allocator.alloc_raw(Gfp::USER, order(2))?;
         let run = FrameRange::folio(frame, order(2));
         let mapped = Tables::new(allocator, context).map(VirtAddr(600 * GIB), run, written());
-        mapped.inspect_err(|_| allocator.free(frame, order(2)).unwrap())
+        mapped.inspect_err(|_| allocator.free_raw(frame, order(2)).unwrap())
     }),
     ("map a whole block by small leaves", |allocator, context| {
-        let frame = allocator.alloc(Gfp::USER, BLOCK)?;
+        let frame = allocator.alloc_raw(Gfp::USER, BLOCK)?;
         let run = FrameRange::folio(frame, BLOCK);
         let mapped = Tables::new(allocator, context).map(VirtAddr(600 * GIB), run, written());
-        mapped.inspect_err(|_| allocator.free(frame, BLOCK).unwrap())
+        mapped.inspect_err(|_| allocator.free_raw(frame, BLOCK).unwrap())
     }),
     ("split", |allocator, context| Tables::new(allocator, context).split_at(VirtAddr(GIB + 5 * MIB))),
     ("unmap", |allocator, context| {
@@ -194,7 +195,7 @@ fn a_gather_without_memory_flushes_more_often() {
                 machine.set_failures(FailurePlan::Off);
                 assert_eq!(machine.counters().flushes_local, flushes);
             });
-            frames.chunks(2).for_each(|pair| allocator.free(pair[1], Order::FRAME).unwrap());
+            frames.chunks(2).for_each(|pair| allocator.free_raw(pair[1], Order::FRAME).unwrap());
         });
     }
 }

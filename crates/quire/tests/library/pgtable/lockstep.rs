@@ -1,6 +1,7 @@
 //! A list of operations from a seed drives the page tables and a naive model together; after each, an independent walker
 //! compares what is mapped, and CPUs read and write through their modelled TLBs what the model says.
 
+use hosted::raw::RawPages;
 use std::collections::HashMap;
 
 use fastrand::Rng;
@@ -118,7 +119,7 @@ impl World<'_, '_> {
         if free {
             self.note(space, addr, run, flags);
         } else {
-            self.allocator.free(frame, size).unwrap();
+            self.allocator.free_raw(frame, size).unwrap();
         }
     }
 
@@ -135,7 +136,7 @@ impl World<'_, '_> {
             // A table without leaves is in the way as well.
             Err(error) => {
                 assert_eq!(error, MapError::Occupied);
-                self.allocator.free(frame, BLOCK).unwrap();
+                self.allocator.free_raw(frame, BLOCK).unwrap();
             }
         }
     }
@@ -273,7 +274,7 @@ impl World<'_, '_> {
         let Some(frame) = self.new_folio(size.order()) else { return };
         let (old, addr) = (found.entry.frame(), addr.align_down(size.bytes()));
         let hint = quire::platform::TouchHint::Soon;
-        self.allocator.copy_extent(FrameRange::folio(old, size.order()), frame, hint).unwrap();
+        self.allocator.copy_extent_raw(FrameRange::folio(old, size.order()), frame, hint).unwrap();
         for at in 0..size.frames() {
             self.bytes.insert(frame.0 + at, self.bytes[&(old.0 + at)]);
         }

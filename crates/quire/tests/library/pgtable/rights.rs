@@ -1,5 +1,6 @@
 //! When a private page that was read-only can be stored to again without a fault: one by one, and by a leaf of 2 MiB.
 
+use hosted::raw::RawPages;
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange, PageSize, VirtAddr};
 use quire::arch::{EntryFlags, Protection};
@@ -48,7 +49,7 @@ impl Scene<'_, '_> {
         if hold {
             self.allocator.hold(frames);
         } else {
-            self.allocator.release(frames);
+            self.allocator.release_raw(frames);
         }
     }
 

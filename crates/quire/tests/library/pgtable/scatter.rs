@@ -1,5 +1,6 @@
 //! Tables whose entries lead all over memory go through another path of the drain: sorted by block.
 
+use hosted::raw::RawPages;
 use std::collections::HashMap;
 
 use fastrand::Rng;
@@ -32,7 +33,7 @@ fn frames_all_over_memory_are_counted_down_exactly() {
             let tables = Tables::new(allocator, context);
             let (pages, distinct) = (512 * rng.u64(1..=9), rng.usize(200..5000));
             let mut frames: Vec<Frame> =
-                (0..distinct).map(|_| allocator.alloc(Gfp::USER, Order::FRAME).unwrap()).collect();
+                (0..distinct).map(|_| allocator.alloc_raw(Gfp::USER, Order::FRAME).unwrap()).collect();
             rng.shuffle(&mut frames);
             let files = rng.usize(1..40);
             frames[..files].iter().for_each(|&frame| allocator.hold(FrameRange::new(frame, 1)));
@@ -57,7 +58,7 @@ fn frames_all_over_memory_are_counted_down_exactly() {
             }
             // Frames that nobody maps are nobody's.
             frames.iter().skip(files).filter(|frame| !counts.contains_key(frame)).for_each(|&frame| {
-                allocator.free(frame, Order::FRAME).unwrap();
+                allocator.free_raw(frame, Order::FRAME).unwrap();
             });
             running(machine, context, &[0, 1], || {
                 let cut = rng.u64(0..=pages);
@@ -79,7 +80,7 @@ fn frames_all_over_memory_are_counted_down_exactly() {
             });
             for &frame in &frames[..files] {
                 allocator.descriptor(frame).clear_flags();
-                assert_eq!(allocator.release(FrameRange::new(frame, 1)), 1);
+                assert_eq!(allocator.release_raw(FrameRange::new(frame, 1)), 1);
             }
         });
     }
@@ -88,7 +89,7 @@ fn frames_all_over_memory_are_counted_down_exactly() {
 /// Maps so many leaves in one table, each onto another block than the one before; how many holds of blocks'
 /// locks their unmapping costs.
 fn holds_for(allocator: &Allocator<'_>, context: &MmContext, leaves: u64) -> u64 {
-    let all: Vec<Frame> = (0..1024).map(|_| allocator.alloc(Gfp::USER, Order::FRAME).unwrap()).collect();
+    let all: Vec<Frame> = (0..1024).map(|_| allocator.alloc_raw(Gfp::USER, Order::FRAME).unwrap()).collect();
     let block = all[0].block();
     let (mut here, mut there): (Vec<Frame>, Vec<Frame>) =
         all.iter().partition(|frame| frame.block() == block);
@@ -100,7 +101,7 @@ fn holds_for(allocator: &Allocator<'_>, context: &MmContext, leaves: u64) -> u64
     let [holds] = counted(allocator, [Stat::BlockLock], || {
         assert_eq!(unmap_all(allocator, context, range(GIB, 2 * MIB)).anon, -(leaves as i64));
     });
-    here.iter().chain(&there).for_each(|&frame| allocator.free(frame, Order::FRAME).unwrap());
+    here.iter().chain(&there).for_each(|&frame| allocator.free_raw(frame, Order::FRAME).unwrap());
     holds
 }
 

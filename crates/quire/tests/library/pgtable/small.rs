@@ -1,6 +1,7 @@
 //! Small cases, each of one rule.
 
 use hosted::HostedConfig;
+use hosted::raw::RawPages;
 use quire::addr::{Frame, FrameRange, Order, PageSize, VirtAddr};
 use quire::arch::{Entry, EntryFlags, Level, PagingMode, Protection};
 use quire::cpu::CpuId;
@@ -82,7 +83,7 @@ fn mapping_around_a_fault_fills_the_gaps_only() {
         assert_eq!(allocator.mapcount(frame.add(3)), 0);
         assert_eq!(check(allocator, context).resident.file, 15);
         unmap_all(allocator, context, range(GIB, MIB));
-        assert_eq!(allocator.release(FrameRange::folio(frame, order(4))), 16);
+        assert_eq!(allocator.release_raw(FrameRange::folio(frame, order(4))), 16);
     });
 }
 
@@ -107,7 +108,7 @@ fn stores_through_file_pages_mark_them_dirty() {
                 (0..8).filter(|&at| allocator.descriptor(frames.start.add(at)).has(DescriptorFlags::DIRTY));
             assert_eq!(dirty.collect::<Vec<_>>(), [5]);
             (0..8).for_each(|at| allocator.descriptor(frames.start.add(at)).clear_flags());
-            assert_eq!(allocator.release(frames), 8);
+            assert_eq!(allocator.release_raw(frames), 8);
         }
     });
 }
@@ -139,7 +140,7 @@ fn a_store_marks_its_own_folio_in_a_run_over_two() {
             assert_eq!(dirty, [stored == 0, stored == 1], "detached: {detach}");
             for folio in folios {
                 allocator.descriptor(folio).clear_flags();
-                allocator.release(FrameRange::folio(folio, BLOCK));
+                allocator.release_raw(FrameRange::folio(folio, BLOCK));
             }
         }
     });
@@ -183,7 +184,7 @@ fn dirty_file_pages_stay_counted_until_the_flush_is_over() {
                 assert_eq!(state(), (4, 0), "at the end, detach {detach}");
             });
             (0..8).for_each(|at| allocator.descriptor(frames.start.add(at)).clear_flags());
-            assert_eq!(allocator.release(frames), 8);
+            assert_eq!(allocator.release_raw(frames), 8);
         }
     });
 }
@@ -211,7 +212,7 @@ fn the_zero_frame_is_mapped_without_being_counted() {
                 Ok(false)
             );
             assert_eq!(gather.finish().anon, 0);
-            allocator.free(zero, Order::FRAME).unwrap();
+            allocator.free_raw(zero, Order::FRAME).unwrap();
         });
         assert_eq!((allocator.mapcount(new), check(allocator, context).resident.anon), (1, 1));
     });
@@ -343,7 +344,7 @@ fn a_page_that_is_not_zero_can_still_be_stored_to_when_zeroes_are_dropped() {
             assert_eq!((bytes, tables.lookup(kept).entry.frame()), ([7, 8], frames[3]));
             unmap_all(allocator, context, all);
         });
-        allocator.free(zero, Order::FRAME).unwrap();
+        allocator.free_raw(zero, Order::FRAME).unwrap();
     });
 }
 
@@ -354,7 +355,7 @@ fn an_address_space_may_have_five_levels() {
         let context = Tables::create(allocator, PagingMode::FiveLevel).unwrap();
         let tables = Tables::new(allocator, &context);
         let addr = VirtAddr(0x00ff_ffff_ffe0_0000 - 4096);
-        let frame = allocator.alloc(Gfp::USER, Order::FRAME).unwrap();
+        let frame = allocator.alloc_raw(Gfp::USER, Order::FRAME).unwrap();
         tables.map(addr, FrameRange::new(frame, 1), written()).unwrap();
         assert_eq!(context.tables(), 5);
         running(machine, &context, &[0], || machine.write(addr, &[1, 2, 3]).unwrap());

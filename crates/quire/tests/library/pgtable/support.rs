@@ -1,5 +1,6 @@
 //! What the tests of page tables share.
 
+use hosted::raw::RawPages;
 use hosted::{Hosted, HostedConfig, Translation};
 use quire::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use quire::arch::ReadyClear;
@@ -60,8 +61,8 @@ pub fn check(allocator: &Allocator<'_>, context: &MmContext) -> TableCensus {
 
 /// A user folio, cleared.
 pub fn folio(machine: &Hosted, allocator: &Allocator<'_>, order: Order) -> Option<Frame> {
-    let frame = allocator.alloc(Gfp::USER, order).ok()?;
-    quire::platform::FramePlatform::clear(machine, FrameRange::folio(frame, order), ReadyClear::STRING);
+    let frame = allocator.alloc_raw(Gfp::USER, order).ok()?;
+    hosted::raw::RawMachine::clear_raw(machine, FrameRange::folio(frame, order), ReadyClear::STRING);
     Some(frame)
 }
 

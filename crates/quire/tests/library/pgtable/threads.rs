@@ -1,5 +1,6 @@
 //! Real threads as CPUs of one address space: faults and `MADV_DONTNEED` under the shared lock, everything else between.
 
+use hosted::raw::RawPages;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
@@ -53,25 +54,25 @@ impl Shared<'_, '_> {
                     self.tables().map(start, FrameRange::folio(frame, size), written())
                 };
                 if mapped.is_err() {
-                    self.allocator.free(frame, size).unwrap();
+                    self.allocator.free_raw(frame, size).unwrap();
                 }
             }
             Some(size) if rng.u8(..4) == 0 => {
                 if size != PageSize::Size4K {
                     return self.tables().split_at(addr).unwrap_or(());
                 }
-                let Ok(frame) = self.allocator.alloc(quire::page_alloc::Gfp::USER, Order::FRAME) else {
+                let Ok(frame) = self.allocator.alloc_raw(quire::page_alloc::Gfp::USER, Order::FRAME) else {
                     return;
                 };
                 // The old frame stays while the address-space lock is held only if it is still mapped; a copy of what
                 // came after is thrown away.
-                self.allocator.clear(FrameRange::new(frame, 1), Default::default());
+                self.allocator.clear_raw(FrameRange::new(frame, 1), Default::default());
                 let new = Entry::leaf(frame, size, written());
                 let mut gather = MmuGather::new(self.allocator, self.context);
                 let replaced = self.tables().replace(addr, size, found.entry, new, &mut gather);
                 gather.finish();
                 if replaced != Ok(true) {
-                    self.allocator.free(frame, Order::FRAME).unwrap();
+                    self.allocator.free_raw(frame, Order::FRAME).unwrap();
                 }
             }
             Some(_) if found.entry.has(EntryFlags::UFFD_WP) => {

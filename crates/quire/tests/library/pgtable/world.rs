@@ -1,5 +1,6 @@
 //! What the lockstep test steps: address spaces with their models, CPUs, files.
 
+use hosted::raw::RawPages;
 use std::collections::HashMap;
 
 use fastrand::Rng;
@@ -143,7 +144,7 @@ impl<'w, 'p> World<'w, 'p> {
             Tables::destroy(self.allocator, context);
         }
         for run in self.files.drain(..) {
-            assert_eq!(self.allocator.release(run), run.count);
+            assert_eq!(self.allocator.release_raw(run), run.count);
         }
     }
 }

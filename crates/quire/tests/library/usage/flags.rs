@@ -1,5 +1,6 @@
 //! What each frame is used for, against the page tables, the counts of the allocator, and what was done to the frame.
 
+use hosted::raw::RawPages;
 use std::collections::{BTreeMap, BTreeSet};
 
 use hosted::{Hosted, HostedConfig};
@@ -150,10 +151,10 @@ fn bad_frames_say_so() {
         }
         compare_flags(machine, manager, std::slice::from_ref(&mm), true);
         // One that is handed to somebody, whose descriptor says nothing once it is reset.
-        let own = manager.pages().alloc(Gfp::KERNEL, order(0)).unwrap();
+        let own = manager.pages().alloc_raw(Gfp::KERNEL, order(0)).unwrap();
         manager.pages().descriptor(own).reset();
         assert_eq!(word(manager, own).0, 0);
-        manager.pages().free(own, order(0)).unwrap();
+        manager.pages().free_raw(own, order(0)).unwrap();
         assert_eq!(word(manager, own).0, 1 << 10);
         mm.exit();
         assert_eq!(word(manager, bad).0, 1 << 19, "lost for good");
@@ -222,7 +223,7 @@ fn held_anonymous_memory_is_told_from_pages_of_files() {
             assert_eq!(said(moved), (PageFlags(PageFlags::MMAP), 1, Some(1)));
             [child, mm].into_iter().for_each(Space::exit);
             assert!(!word(manager, ours).has(PageFlags::ANON), "mapped nowhere");
-            assert_eq!(manager.pages().release(folio), folio.count);
+            assert_eq!(manager.pages().release_raw(folio), folio.count);
         });
     }
 }

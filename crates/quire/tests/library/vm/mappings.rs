@@ -1,5 +1,6 @@
 //! Anonymous frames are found wherever they are mapped, and large folios that are mapped by large leaves are split.
 
+use hosted::raw::RawPages;
 use hosted::{FailurePlan, Hosted, HostedConfig};
 use quire::addr::{Frame, Order, VirtAddr};
 use quire::error::SplitError;
@@ -80,7 +81,7 @@ fn a_folio_under_large_leaves_is_split_in_every_address_space() {
             store(machine, mm, base + 77 * PAGE, 77).unwrap();
             let child = mm.fork().unwrap();
             let frame = frame_at(machine, mm, base);
-            assert_eq!(manager.pages().split_folio(frame, order(4)), Err(SplitError::InUse));
+            assert_eq!(manager.pages().split_raw(frame, order(4)), Err(SplitError::InUse));
             machine.set_failures(FailurePlan::From(0));
             assert_eq!(manager.split_folio(frame, order(4)), Err(SplitError::OutOfMemory));
             machine.set_failures(FailurePlan::Off);

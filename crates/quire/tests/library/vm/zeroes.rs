@@ -1,5 +1,6 @@
 //! Memory that was brought in and never stored to goes back as zeroes, and no other.
 
+use hosted::raw::RawPages;
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{Order, VirtAddr};
 use quire::manager::Config;
@@ -119,8 +120,8 @@ fn populated_beside(
 /// Nothing of this order is known to be zero from here on.
 fn soil(manager: &Manager<'_>, order: Order) {
     let pages = manager.pages();
-    let all = Vec::from_iter(std::iter::from_fn(|| pages.alloc(Gfp::USER, order).ok()));
-    all.into_iter().for_each(|frame| pages.free(frame, order).unwrap());
+    let all = Vec::from_iter(std::iter::from_fn(|| pages.alloc_raw(Gfp::USER, order).ok()));
+    all.into_iter().for_each(|frame| pages.free_raw(frame, order).unwrap());
 }
 
 /// Invariant 9, of large leaves.

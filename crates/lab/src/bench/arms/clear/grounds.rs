@@ -1,5 +1,7 @@
 //! The memory that is cleared: one machine for all arms of an experiment, and the policy of this run.
 
+use hosted::raw::RawClearer;
+use hosted::raw::RawMachine;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -101,7 +103,7 @@ impl Grounds {
         match way {
             Way::Kernel(kernel) => {
                 let ready = kernel.on(self.clearer.features()).unwrap_or(ReadyClear::STRING);
-                self.machine.clear(frames, ready);
+                self.machine.clear_raw(frames, ready);
             }
             Way::Memset => {
                 // SAFETY: memory of the machine, which the arm that runs has to itself.
@@ -109,7 +111,7 @@ impl Grounds {
             }
             Way::Policy(hint) => {
                 let extent = Extent { near, ..Extent::new(frames, hint) };
-                let done = self.clearer.clear_extent(&self.machine, &extent, || false);
+                let done = self.clearer.clear_extent_raw(&self.machine, &extent, || false);
                 debug_assert!(done.is_ok(), "nobody cancels it");
             }
             Way::Nothing => {}

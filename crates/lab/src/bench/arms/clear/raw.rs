@@ -1,5 +1,6 @@
 //! What the memory gives where it is populated: each kernel by itself on the machine of the arm `quire`.
 
+use hosted::raw::RawMachine;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Instant;
@@ -8,7 +9,6 @@ use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange};
 use quire::arch::{CpuFeatures, ReadyClear};
 use quire::cpu::CpuId;
-use quire::platform::FramePlatform;
 
 use super::Way;
 use super::grounds::{MARKED, mark, zeroes};
@@ -105,7 +105,7 @@ impl Prepared for Ready<'_> {
             mark(machine, part);
             meeting.wait();
             let begun = Instant::now();
-            machine.clear(part, kernel);
+            machine.clear_raw(part, kernel);
             let ended = Instant::now();
             ((begun, ended), zeroes(machine, part))
         });

@@ -1,5 +1,6 @@
 //! Our own page allocator, called by tasks and by the interrupts on top of them.
 
+use hosted::raw::RawPages;
 use std::hint::black_box;
 
 use hosted::{Bare, Hosted, HostedConfig};
@@ -111,7 +112,7 @@ impl Ready<'_> {
     #[inline(always)]
     fn take(&self, frames: &mut [Frame]) -> usize {
         for (taken, slot) in frames.iter_mut().enumerate() {
-            match self.allocator.alloc(Gfp::ATOMIC, Order::FRAME) {
+            match self.allocator.alloc_raw(Gfp::ATOMIC, Order::FRAME) {
                 Ok(frame) => *slot = frame,
                 Err(_) => return taken,
             }
@@ -122,14 +123,14 @@ impl Ready<'_> {
     /// Gives `frames` back by a call for each; how many were accepted.
     #[inline(always)]
     fn give(&self, frames: &[Frame]) -> u64 {
-        frames.iter().map(|&frame| u64::from(self.allocator.free(frame, Order::FRAME).is_ok())).sum()
+        frames.iter().map(|&frame| u64::from(self.allocator.free_raw(frame, Order::FRAME).is_ok())).sum()
     }
 
     #[inline(always)]
     fn pairs(&self, count: usize) -> u64 {
         let pair = |_| {
-            let frame = self.allocator.alloc(Gfp::ATOMIC, Order::FRAME).ok()?;
-            self.allocator.free(black_box(frame), Order::FRAME).ok()
+            let frame = self.allocator.alloc_raw(Gfp::ATOMIC, Order::FRAME).ok()?;
+            self.allocator.free_raw(black_box(frame), Order::FRAME).ok()
         };
         (0..count).map_while(pair).count() as u64
     }

@@ -1,5 +1,6 @@
 //! Page tables over one folio of 1 GiB.
 
+use hosted::raw::RawPages;
 use std::time::Instant;
 
 use hosted::{Bare, Hosted, HostedConfig};
@@ -78,7 +79,7 @@ impl Prepared for Ready {
             let allocator = PageAllocator::new(bare, &ranges(&self.machine, false), config)
                 .map_err(|error| Skip(error.to_string()))?;
             let first = allocator
-                .alloc(Gfp::USER, Order::GIGANTIC)
+                .alloc_raw(Gfp::USER, Order::GIGANTIC)
                 .map_err(|error| Skip::because("a folio of 1 GiB", error))?;
             allocator.make_huge(first);
             let said = |error: MapError| Skip::because("page tables", error);

@@ -1,5 +1,6 @@
 //! The load: what is asked for and how long it is kept.
 
+use hosted::raw::RawPages;
 use quire::addr::{Frame, Order};
 use quire::page_alloc::{Gfp, PageAllocator};
 use quire::platform::Platform;
@@ -106,7 +107,7 @@ impl<P: Platform> Load<'_, '_, P> {
 
     fn take(&mut self, gfp: Gfp, order: u8) -> Option<Held> {
         let order = Order::new(order)?;
-        match self.pages.alloc(gfp, order) {
+        match self.pages.alloc_raw(gfp, order) {
             Ok(frame) => {
                 self.used += order.frames();
                 Some((frame, order))
@@ -120,7 +121,7 @@ impl<P: Platform> Load<'_, '_, P> {
 
     fn give(&mut self, (frame, order): Held) {
         self.used -= order.frames();
-        let freed = self.pages.free(frame, order);
+        let freed = self.pages.free_raw(frame, order);
         assert_eq!(freed, Ok(()), "a folio of the load was refused");
     }
 }

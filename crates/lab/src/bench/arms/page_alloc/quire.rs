@@ -1,5 +1,6 @@
 //! Our own page allocator on a hosted machine, with each of the ways to guard its per-CPU lists.
 
+use hosted::raw::RawPages;
 use std::cell::OnceCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -119,21 +120,21 @@ impl<const ALL: bool> Frames for Cpu<'_, ALL> {
 
     #[inline(always)]
     fn take<const ORDER: u8>(&mut self) -> Option<Frame> {
-        self.allocator.alloc(Self::GFP, Self::order::<ORDER>()).ok()
+        self.allocator.alloc_raw(Self::GFP, Self::order::<ORDER>()).ok()
     }
 
     #[inline(always)]
     fn give<const ORDER: u8>(&mut self, frame: Frame) {
-        let freed = self.allocator.free(frame, Self::order::<ORDER>());
+        let freed = self.allocator.free_raw(frame, Self::order::<ORDER>());
         debug_assert_eq!(freed, Ok(()));
     }
 
     fn take_bulk(&mut self, frames: &mut [Frame]) -> usize {
-        self.allocator.alloc_bulk(Self::GFP, Order::FRAME, frames)
+        self.allocator.alloc_bulk_raw(Self::GFP, Order::FRAME, frames)
     }
 
     fn give_bulk(&mut self, frames: &[Frame]) {
-        let freed = self.allocator.free_bulk(Order::FRAME, frames);
+        let freed = self.allocator.free_bulk_raw(Order::FRAME, frames);
         assert_eq!(freed, Ok(()), "a frame was refused");
     }
 

@@ -1,5 +1,6 @@
 //! Our own pools, under each descriptor policy.
 
+use hosted::raw::RawPages;
 use quire::addr::{Frame, Order};
 use quire::hugetlb::{DescriptorPolicy, HugePools, HugeSize};
 use quire::page_alloc::{Gfp, NodeSet, PageAllocator};
@@ -104,9 +105,9 @@ pub(super) fn resize(
 /// Breaks every free block up once, and gives everything back.
 fn break_up(pages: &PageAllocator<'_, Bare>) {
     let Some(half) = Order::new(HALF) else { return };
-    let taken: Vec<Frame> = std::iter::from_fn(|| pages.alloc(Gfp::USER, half).ok()).collect();
+    let taken: Vec<Frame> = std::iter::from_fn(|| pages.alloc_raw(Gfp::USER, half).ok()).collect();
     for frame in taken {
-        if let Err(error) = pages.free(frame, half) {
+        if let Err(error) = pages.free_raw(frame, half) {
             say(format_args!("quire: a folio was not taken back: {error}"));
         }
     }

@@ -1,5 +1,6 @@
 //! The primitives as our own library sees them on a hosted machine.
 
+use hosted::raw::RawPages;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -89,8 +90,8 @@ impl Ready<'_> {
             }),
             What::PagePair => {
                 let mut refused = 0_u64;
-                let sample = self.timed(|_| match self.allocator.alloc(Gfp::KERNEL, Order::FRAME) {
-                    Ok(frame) => refused += u64::from(self.allocator.free(frame, Order::FRAME).is_err()),
+                let sample = self.timed(|_| match self.allocator.alloc_raw(Gfp::KERNEL, Order::FRAME) {
+                    Ok(frame) => refused += u64::from(self.allocator.free_raw(frame, Order::FRAME).is_err()),
                     Err(_) => refused += 1,
                 });
                 if refused > 0 { Err(Skip(format!("{refused} requests were refused"))) } else { sample }

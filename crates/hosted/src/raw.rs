@@ -1,0 +1,273 @@
+//! Frames by number, for tests and measurements that own a machine's memory as a whole.
+//!
+//! The library frees and writes to what its caller owns. A test of the library frees frames twice, frees what is mapped
+//! and names frames of blocks by their numbers, on purpose. It may: the memory of a [`Hosted`](crate::Hosted) machine
+//! holds no value of the process, so that a frame which is freed too early confuses the machine in it, which the test
+//! watches, and nothing else. No other code has a use for these traits.
+#![allow(unsafe_code)]
+
+use quire::addr::{BlockNumber, Frame, FrameRange, Order, PageSize};
+use quire::arch::{ClearKernel, CopyKernel, ReadyClear, ReadyCopy};
+use quire::clear::{Clearer, Copier, Cost, Extent};
+use quire::error::{AllocError, Cancelled, FreeError, KernelError, SplitError};
+use quire::memmap::FrameMask;
+use quire::page_alloc::{Contents, Counter, Folio, Gfp, PageAllocator};
+use quire::platform::{FramePlatform, TouchHint};
+
+/// A page allocator whose folios are numbers.
+#[allow(missing_docs, clippy::missing_errors_doc)]
+pub trait RawPages {
+    fn alloc_raw(&self, gfp: Gfp, order: Order) -> Result<Frame, AllocError>;
+    fn alloc_maybe_zeroed_raw(&self, gfp: Gfp, order: Order) -> Result<(Frame, Contents), AllocError>;
+    fn alloc_bulk_raw(&self, gfp: Gfp, order: Order, out: &mut [Frame]) -> usize;
+    fn fill_bulk_raw(&self, gfp: Gfp, order: Order, slots: &mut [Option<Frame>]) -> usize;
+    fn alloc_contig_raw(&self, gfp: Gfp, blocks: u32, align_blocks: u32) -> Result<Frame, AllocError>;
+    fn free_raw(&self, frame: Frame, order: Order) -> Result<(), FreeError>;
+    fn free_zeroed_raw(&self, frame: Frame, order: Order) -> Result<(), FreeError>;
+    fn free_bulk_raw(&self, order: Order, frames: &[Frame]) -> Result<(), (usize, FreeError)>;
+    fn free_range_raw(&self, frames: FrameRange) -> Result<(), (usize, FreeError)>;
+    fn free_contig_raw(&self, frame: Frame, blocks: u32) -> Result<(), FreeError>;
+    fn clear_raw(&self, frames: FrameRange, hint: TouchHint);
+    fn clear_extent_raw(&self, extent: &Extent) -> Result<(), Cancelled>;
+    fn copy_raw(&self, from: FrameRange, to: Frame, hint: TouchHint);
+    fn copy_extent_raw(&self, from: FrameRange, to: Frame, hint: TouchHint) -> Result<(), Cancelled>;
+    fn release_raw(&self, frames: FrameRange) -> u64;
+    fn split_raw(&self, frame: Frame, to: Order) -> Result<u64, SplitError>;
+    fn split_mapped_raw(&self, frame: Frame, to: Order) -> Result<u64, SplitError>;
+}
+
+impl<P: FramePlatform> RawPages for PageAllocator<'_, P> {
+    #[inline(always)]
+    fn alloc_raw(&self, gfp: Gfp, order: Order) -> Result<Frame, AllocError> {
+        Ok(self.alloc(gfp, order)?.into_raw())
+    }
+
+    #[inline(always)]
+    fn alloc_maybe_zeroed_raw(&self, gfp: Gfp, order: Order) -> Result<(Frame, Contents), AllocError> {
+        let (folio, contents) = self.alloc_maybe_zeroed(gfp, order)?;
+        Ok((folio.into_raw(), contents))
+    }
+
+    fn alloc_bulk_raw(&self, gfp: Gfp, order: Order, out: &mut [Frame]) -> usize {
+        self.alloc_bulk(gfp, order, out).into_raw().len()
+    }
+
+    fn fill_bulk_raw(&self, gfp: Gfp, order: Order, slots: &mut [Option<Frame>]) -> usize {
+        // SAFETY: invariant 1: the test owns the machine's memory.
+        let folio = |frame| unsafe { self.folio_from_raw(frame, order) };
+        let mut folios: Vec<_> = slots.iter().map(|slot| slot.map(folio)).collect();
+        let filled = self.fill_bulk(gfp, order, &mut folios);
+        slots.iter_mut().zip(folios).for_each(|(slot, folio)| *slot = folio.map(Folio::into_raw));
+        filled
+    }
+
+    fn alloc_contig_raw(&self, gfp: Gfp, blocks: u32, align_blocks: u32) -> Result<Frame, AllocError> {
+        Ok(self.alloc_contig(gfp, blocks, align_blocks)?.into_raw().start)
+    }
+
+    #[inline(always)]
+    fn free_raw(&self, frame: Frame, order: Order) -> Result<(), FreeError> {
+        // SAFETY: invariant 1: the test owns the machine's memory.
+        self.free(unsafe { self.folio_from_raw(frame, order) })
+    }
+
+    fn free_zeroed_raw(&self, frame: Frame, order: Order) -> Result<(), FreeError> {
+        // SAFETY: invariant 1: the test owns the machine's memory.
+        self.free_zeroed(unsafe { self.folio_from_raw(frame, order) })
+    }
+
+    fn free_bulk_raw(&self, order: Order, frames: &[Frame]) -> Result<(), (usize, FreeError)> {
+        // SAFETY: invariant 1: the test owns the machine's memory.
+        self.free_bulk(unsafe { self.folios_from_raw(order, frames) })
+    }
+
+    fn free_range_raw(&self, frames: FrameRange) -> Result<(), (usize, FreeError)> {
+        // SAFETY: invariant 1: the test owns the machine's memory.
+        self.free_range(unsafe { self.run_from_raw(frames) })
+    }
+
+    fn free_contig_raw(&self, frame: Frame, blocks: u32) -> Result<(), FreeError> {
+        let frames = FrameRange::new(frame, u64::from(blocks) * Order::BLOCK.frames());
+        // SAFETY: invariant 1: the test owns the machine's memory.
+        self.free_contig(unsafe { self.run_from_raw(frames) })
+    }
+
+    fn clear_raw(&self, frames: FrameRange, hint: TouchHint) {
+        // SAFETY: invariant 1: the test owns the machine's memory.
+        unsafe { self.clear_frames(frames, hint) }
+    }
+
+    fn clear_extent_raw(&self, extent: &Extent) -> Result<(), Cancelled> {
+        // SAFETY: invariant 1: the test owns the machine's memory.
+        unsafe { self.clear_frames_in_stretches(extent) }
+    }
+
+    fn copy_raw(&self, from: FrameRange, to: Frame, hint: TouchHint) {
+        // SAFETY: invariant 1: the test owns the machine's memory.
+        unsafe { self.copy_frames(from, to, hint) }
+    }
+
+    fn copy_extent_raw(&self, from: FrameRange, to: Frame, hint: TouchHint) -> Result<(), Cancelled> {
+        // SAFETY: invariant 1: the test owns the machine's memory.
+        unsafe { self.copy_frames_in_stretches(from, to, hint) }
+    }
+
+    fn release_raw(&self, frames: FrameRange) -> u64 {
+        // SAFETY: invariant 1: the test owns the machine's memory.
+        unsafe { self.release(frames) }
+    }
+
+    fn split_raw(&self, frame: Frame, to: Order) -> Result<u64, SplitError> {
+        // SAFETY: invariant 1: the test owns the machine's memory.
+        unsafe { self.split_folio(frame, to) }
+    }
+
+    fn split_mapped_raw(&self, frame: Frame, to: Order) -> Result<u64, SplitError> {
+        // SAFETY: invariant 1: the test owns the machine's memory.
+        unsafe { self.split_mapped(frame, to) }
+    }
+}
+
+/// A counter of leaves that the test alone knows.
+#[allow(missing_docs)]
+pub trait RawCounts {
+    fn unmap_raw(&mut self, run: FrameRange) -> u64;
+    fn unmap_each_raw(&mut self, block: BlockNumber, frames: FrameMask) -> u64;
+    fn unmap_large_raw(&mut self, frame: Frame, size: PageSize, contents: Contents) -> u64;
+}
+
+impl<P: FramePlatform> RawCounts for Counter<'_, '_, P> {
+    #[inline(always)]
+    fn unmap_raw(&mut self, run: FrameRange) -> u64 {
+        // SAFETY: invariant 5: a count that was not counted up panics, and the test owns the machine's memory.
+        unsafe { self.unmap(run) }
+    }
+
+    #[inline(always)]
+    fn unmap_each_raw(&mut self, block: BlockNumber, frames: FrameMask) -> u64 {
+        // SAFETY: invariant 5: a count that was not counted up panics, and the test owns the machine's memory.
+        unsafe { self.unmap_each(block, frames) }
+    }
+
+    #[inline(always)]
+    fn unmap_large_raw(&mut self, frame: Frame, size: PageSize, contents: Contents) -> u64 {
+        // SAFETY: invariant 5: a count that was not counted up panics, and the test owns the machine's memory.
+        unsafe { self.unmap_large(frame, size, contents) }
+    }
+}
+
+/// A machine, any of whose frames is cleared or copied.
+#[allow(missing_docs)]
+pub trait RawMachine: FramePlatform {
+    fn clear_raw(&self, frames: FrameRange, kernel: ReadyClear) {
+        // SAFETY: invariant 1: the test owns the machine's memory; a process's vector registers may be used.
+        unsafe { self.clear(frames, kernel) }
+    }
+
+    fn copy_raw(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {
+        // SAFETY: invariant 1: the test owns the machine's memory; a process's vector registers may be used.
+        unsafe { self.copy(from, to, kernel) }
+    }
+}
+
+impl<P: FramePlatform> RawMachine for P {}
+
+/// A clearer that clears and copies any frames of a machine.
+#[allow(missing_docs, clippy::missing_errors_doc)]
+pub trait RawClearer {
+    fn clear_raw<P: FramePlatform>(&self, platform: &P, frames: FrameRange, hint: TouchHint);
+    fn clear_extent_raw<P: FramePlatform>(
+        &self,
+        platform: &P,
+        extent: &Extent,
+        cancel: impl FnMut() -> bool,
+    ) -> Result<(), Cancelled>;
+    fn copy_raw<P: FramePlatform>(&self, platform: &P, from: FrameRange, to: Frame, hint: TouchHint);
+    fn copy_extent_raw<P: FramePlatform>(
+        &self,
+        platform: &P,
+        from: FrameRange,
+        to: Frame,
+        hint: TouchHint,
+        cancel: impl FnMut() -> bool,
+    ) -> Result<(), Cancelled>;
+}
+
+impl RawClearer for Clearer {
+    fn clear_raw<P: FramePlatform>(&self, platform: &P, frames: FrameRange, hint: TouchHint) {
+        // SAFETY: invariant 1: the test owns the machine's memory.
+        unsafe { self.clear(platform, frames, hint) }
+    }
+
+    fn clear_extent_raw<P: FramePlatform>(
+        &self,
+        platform: &P,
+        extent: &Extent,
+        cancel: impl FnMut() -> bool,
+    ) -> Result<(), Cancelled> {
+        // SAFETY: invariant 1: the test owns the machine's memory.
+        unsafe { self.clear_extent(platform, extent, cancel) }
+    }
+
+    fn copy_raw<P: FramePlatform>(&self, platform: &P, from: FrameRange, to: Frame, hint: TouchHint) {
+        // SAFETY: invariant 1: the test owns the machine's memory.
+        unsafe { self.copy(platform, from, to, hint) }
+    }
+
+    fn copy_extent_raw<P: FramePlatform>(
+        &self,
+        platform: &P,
+        from: FrameRange,
+        to: Frame,
+        hint: TouchHint,
+        cancel: impl FnMut() -> bool,
+    ) -> Result<(), Cancelled> {
+        // SAFETY: invariant 1: the test owns the machine's memory.
+        unsafe { self.copy_extent(platform, from, to, hint, cancel) }
+    }
+}
+
+/// A copier between any frames of a machine.
+pub trait RawCopier {
+    /// [`Copier::copy`].
+    fn copy_raw(&self, from: FrameRange, to: Frame);
+}
+
+impl<P: FramePlatform> RawCopier for Copier<'_, P> {
+    fn copy_raw(&self, from: FrameRange, to: Frame) {
+        // SAFETY: invariant 1: the test owns the machine's memory.
+        unsafe { self.copy(from, to) }
+    }
+}
+
+/// [`quire::clear::measure_clear`] on any frames of a machine.
+///
+/// # Errors
+/// As there.
+pub fn measure_clear<P: FramePlatform>(
+    platform: &P,
+    clearer: &Clearer,
+    kernel: ClearKernel,
+    class: usize,
+    scratch: FrameRange,
+    budget_ns: u64,
+) -> Result<Cost, KernelError> {
+    // SAFETY: invariant 1: the test owns the machine's memory.
+    unsafe { quire::clear::measure_clear(platform, clearer, kernel, class, scratch, budget_ns) }
+}
+
+/// [`quire::clear::measure_copy`] on any frames of a machine.
+///
+/// # Errors
+/// As there.
+pub fn measure_copy<P: FramePlatform>(
+    platform: &P,
+    clearer: &Clearer,
+    kernel: CopyKernel,
+    class: usize,
+    scratch: FrameRange,
+    budget_ns: u64,
+) -> Result<Cost, KernelError> {
+    // SAFETY: invariant 1: the test owns the machine's memory.
+    unsafe { quire::clear::measure_copy(platform, clearer, kernel, class, scratch, budget_ns) }
+}

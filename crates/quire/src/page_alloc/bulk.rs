@@ -111,7 +111,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// The index of the first folio that was refused, and why; those before it are free. It and those after it stay in
     /// use for good, as with [`Self::free`].
     pub fn free_bulk(&self, folios: Folios<'_>) -> Result<(), (usize, FreeError)> {
-        self.check_owner(folios.owner()).map_err(|error| (0, error))?;
+        self.check_owner(folios.owner).map_err(|error| (0, error))?;
         self.free_frames(folios.order(), folios.into_raw())
     }
 

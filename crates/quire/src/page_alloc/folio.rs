@@ -1,29 +1,26 @@
 //! Owned frames: what was allocated is a value that cannot be copied.
 //!
 //! Safe code reaches the memory of a frame only through the value that owns it: clearing and copying borrow it mutably,
-//! freeing takes it. A value gives its frames up in one of two ways. [`PageAllocator::free`] and its relatives give them
+//! freeing takes it. A value gives its frames up in one of two ways. [`PageAllocator::free`](super::PageAllocator::free) and its relatives give them
 //! back to the allocator. `into_raw` hands them over to something that refers to frames by number: page-table leaves, the
-//! page cache, a pool. From there they come back by the map counts, or through [`PageAllocator::folio_from_raw`], which
+//! page cache, a pool. From there they come back by the map counts, or through [`PageAllocator::folio_from_raw`](super::PageAllocator::folio_from_raw), which
 //! is `unsafe`.
 //!
 //! Nothing is done when a value is dropped: its frames stay in use for good. Dropping therefore warns at compile time
 //! (`must_use`).
 //!
-//! In debug builds each value remembers its allocator, and every other one refuses it ([`FreeError::Foreign`]).
-#![forbid(unsafe_op_in_unsafe_fn)]
+//! In debug builds each value remembers its allocator, and every other one refuses it ([`FreeError::Foreign`](crate::error::FreeError::Foreign)).
+#![forbid(unsafe_code)]
 
 use core::fmt;
 
-use super::PageAllocator;
 use crate::addr::{Frame, FrameRange, Order};
-use crate::error::FreeError;
-use crate::platform::FramePlatform;
 
-/// Which allocator frames came from. Nothing in release builds.
+/// Which allocator frames came from: where its zones stand. Nothing in release builds.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Owner {
     #[cfg(debug_assertions)]
-    zones: usize,
+    pub(super) zones: usize,
 }
 
 /// One folio that its holder alone owns: 2 to the power of its order consecutive frames, aligned to their size.
@@ -103,16 +100,16 @@ pub(super) struct Owner {
 pub struct Folio {
     frame: Frame,
     order: Order,
-    owner: Owner,
+    pub(super) owner: Owner,
 }
 
 /// Consecutive frames that their holder alone owns, whatever folios they are made of. Any part of them can be freed by
-/// itself ([`PageAllocator::free_range`]).
+/// itself ([`PageAllocator::free_range`](super::PageAllocator::free_range)).
 #[must_use = "frames that are dropped stay in use for good"]
 #[derive(PartialEq, Eq)]
 pub struct FrameRun {
     frames: FrameRange,
-    owner: Owner,
+    pub(super) owner: Owner,
 }
 
 /// Folios of one order that their holder alone owns. Their numbers stand in an array of the caller's, which is borrowed
@@ -121,10 +118,15 @@ pub struct FrameRun {
 pub struct Folios<'a> {
     frames: &'a [Frame],
     order: Order,
-    owner: Owner,
+    pub(super) owner: Owner,
 }
 
 impl Folio {
+    #[inline(always)]
+    pub(super) const fn new(frame: Frame, order: Order, owner: Owner) -> Self {
+        Self { frame, order, owner }
+    }
+
     /// The number of its first frame.
     #[inline]
     pub const fn frame(&self) -> Frame {
@@ -158,6 +160,11 @@ impl Folio {
 }
 
 impl FrameRun {
+    #[inline]
+    pub(super) const fn new(frames: FrameRange, owner: Owner) -> Self {
+        Self { frames, owner }
+    }
+
     /// The numbers of its frames.
     #[inline]
     pub const fn frames(&self) -> FrameRange {
@@ -197,8 +204,9 @@ impl<'a> Folios<'a> {
         self.frames
     }
 
-    pub(super) const fn owner(&self) -> Owner {
-        self.owner
+    #[inline]
+    pub(super) const fn new(frames: &'a [Frame], order: Order, owner: Owner) -> Self {
+        Self { frames, order, owner }
     }
 }
 
@@ -233,86 +241,5 @@ impl fmt::Debug for FrameRun {
 impl fmt::Debug for Folios<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Folios({:?}, {:?})", self.frames, self.order)
-    }
-}
-
-impl<P: FramePlatform> PageAllocator<'_, P> {
-    /// The folio of a number that [`Folio::into_raw`] gave.
-    ///
-    /// # Safety
-    /// This allocator handed the folio out with this order, or a split left it with this order. The caller owns it: no
-    /// other value does, no leaf maps it, and nothing else refers to it by number (invariant 1).
-    #[inline]
-    pub unsafe fn folio_from_raw(&self, frame: Frame, order: Order) -> Folio {
-        self.folio(frame, order)
-    }
-
-    /// The run of numbers that [`FrameRun::into_raw`] gave.
-    ///
-    /// # Safety
-    /// As for [`Self::folio_from_raw`], for all of its folios.
-    #[inline]
-    pub unsafe fn run_from_raw(&self, frames: FrameRange) -> FrameRun {
-        self.run(frames)
-    }
-
-    /// The folios of numbers that [`Folio::into_raw`] or [`Folios::into_raw`] gave.
-    ///
-    /// # Safety
-    /// As for [`Self::folio_from_raw`], for each of them; no number stands there twice.
-    #[inline]
-    pub unsafe fn folios_from_raw<'a>(&self, order: Order, frames: &'a [Frame]) -> Folios<'a> {
-        self.folios(order, frames)
-    }
-
-    /// A folio that the allocator hands out.
-    #[inline(always)]
-    pub(super) fn folio(&self, frame: Frame, order: Order) -> Folio {
-        Folio { frame, order, owner: self.owner() }
-    }
-
-    /// A run that the allocator hands out.
-    #[inline]
-    pub(super) fn run(&self, frames: FrameRange) -> FrameRun {
-        FrameRun { frames, owner: self.owner() }
-    }
-
-    /// Folios that the allocator hands out.
-    #[inline]
-    pub(super) fn folios<'a>(&self, order: Order, frames: &'a [Frame]) -> Folios<'a> {
-        Folios { frames, order, owner: self.owner() }
-    }
-
-    /// Takes a folio that is given back.
-    #[inline(always)]
-    pub(super) fn take_back(&self, folio: Folio) -> Result<(Frame, Order), FreeError> {
-        self.check_owner(folio.owner)?;
-        Ok((folio.frame, folio.order))
-    }
-
-    /// Takes a run that is given back.
-    pub(super) fn take_back_run(&self, run: FrameRun) -> Result<FrameRange, FreeError> {
-        self.check_owner(run.owner)?;
-        Ok(run.frames)
-    }
-
-    /// Refuses, in debug builds, what came from another allocator.
-    #[inline(always)]
-    pub(super) fn check_owner(&self, owner: Owner) -> Result<(), FreeError> {
-        if owner == self.owner() { Ok(()) } else { Err(FreeError::Foreign) }
-    }
-
-    /// Stops, in debug builds, at a folio of another allocator.
-    #[inline(always)]
-    pub(super) fn expect_own(&self, folio: &Folio) {
-        debug_assert!(folio.owner == self.owner(), "{folio:?} belongs to another allocator");
-    }
-
-    #[inline(always)]
-    fn owner(&self) -> Owner {
-        Owner {
-            #[cfg(debug_assertions)]
-            zones: self.zones.as_ptr().addr(),
-        }
     }
 }

@@ -6,6 +6,7 @@ mod grouping;
 mod lists;
 mod metadata;
 mod numa;
+mod owned;
 mod pages;
 mod slab;
 mod split;

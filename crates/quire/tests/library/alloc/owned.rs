@@ -1,12 +1,12 @@
 //! What was allocated is a value: what it allows, and what is refused when code that is `unsafe` breaks a contract.
 
-use testkit::with_allocator;
 use hosted::raw::RawPages;
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange, Order, PageSize};
 use quire::error::{FreeError, SplitError};
 use quire::page_alloc::{Contents, Counter, Folio, Gfp, PageAllocator};
 use quire::platform::TouchHint;
+use testkit::with_allocator;
 
 const MIB: u64 = 1 << 20;
 

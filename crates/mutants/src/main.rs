@@ -1,7 +1,7 @@
 //! Deliberate bugs in the library, by the hundred: compiled in at once, switched on by number, and which test finds each.
 //!
 //! `list` draws the bugs, `run` builds a copy of the library with all of them and runs, for each, the tests that pass its
-//! place until one fails, and `report` says what was found. `docs/testing.md` says how they are used.
+//! place until one fails, and `report` says what was found. `docs/testing/mutants.md` says how they are used.
 
 mod build;
 mod campaign;

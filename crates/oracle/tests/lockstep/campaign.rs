@@ -1,4 +1,4 @@
-//! The campaign on a few small runs, and that it catches what is broken on purpose. Long ones: `docs/testing.md`.
+//! The campaign on a few small runs, and that it catches what is broken on purpose. Long ones: `docs/testing/drawn.md`.
 
 use fastrand::Rng;
 use hosted::FailurePlan;

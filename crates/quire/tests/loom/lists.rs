@@ -15,7 +15,7 @@ use quire::cpu::CpuSet;
 use quire::platform::FramePlatform;
 
 #[allow(dead_code)]
-#[path = "../../src/page_alloc/list.rs"]
+#[path = "../../src/page_alloc/pcp/list.rs"]
 mod list;
 
 const FRAMES: u64 = 2;

@@ -1,0 +1,134 @@
+//! Ranges of whole blocks: gigantic pages and any other number of blocks in a row, from memory that is free.
+
+use crate::addr::{BlockNumber, Frame, FrameRange, Order};
+use crate::cpu::CpuId;
+use crate::error::{AllocError, FreeError};
+use crate::limits::BLOCK_FRAMES;
+use crate::memmap::BlockState;
+use crate::page_alloc::allocator::PageAllocator;
+use crate::page_alloc::folio::owned::FrameRun;
+use crate::page_alloc::request::gfp::{Contents, Gfp};
+use crate::page_alloc::request::placement::ZoneOrder;
+use crate::page_alloc::store::zone::Wanted;
+use crate::platform::{Context, FramePlatform};
+use crate::stats::Stat;
+use crate::sync::Pinned;
+
+impl<P: FramePlatform> PageAllocator<'_, P> {
+    /// Takes `blocks` blocks of 2 MiB in a row, the first at a multiple of `align_blocks` blocks, a power of two. Each is
+    /// a folio of order 9, to be given back by itself through [`Self::free`] or with its neighbours through
+    /// [`Self::free_contig`]. The range lies in one zone and in one of the ranges that the machine was given. Nothing is
+    /// moved to make room: the range must be free already. (Linux: `alloc_contig_pages`, which moves.)
+    ///
+    /// The search looks at a word of 64 blocks once at most. When it finds nothing, what the CPUs keep for themselves goes back
+    /// to the pools, and it searches once more.
+    ///
+    /// # Errors
+    /// [`AllocError::OutOfMemory`] when no zone that the request allows has such a range above its mark,
+    /// [`AllocError::BadNode`], [`AllocError::BadOrder`] when no block is asked for or the alignment is no power of
+    /// two.
+    pub fn alloc_contig(&self, gfp: Gfp, blocks: u32, align_blocks: u32) -> Result<FrameRun, AllocError> {
+        if blocks == 0 || !align_blocks.is_power_of_two() {
+            return Err(AllocError::BadOrder);
+        }
+        if self.platform.fail_allocation() {
+            return Err(AllocError::OutOfMemory);
+        }
+        let pinned = Pinned::new(self.platform);
+        let cpu = pinned.cpu();
+        let zones = self.zones_for(cpu, gfp)?;
+        let wait = self.platform.context() == Context::Task;
+        let search = || self.in_store(|| self.contig_from(zones, cpu, gfp, (blocks, align_blocks), wait));
+        let found = search().or_else(|| {
+            if !wait {
+                return None;
+            }
+            self.drain_all();
+            search()
+        });
+        if found.is_none() {
+            self.cells(cpu).add(Stat::AllocFailed, 1);
+        }
+        let frames = |start| FrameRange::new(start, u64::from(blocks) * BLOCK_FRAMES as u64);
+        found.map(|start| self.run(frames(start))).ok_or(AllocError::OutOfMemory)
+    }
+
+    /// Looks through the zones in turn for a run of so many blocks, so aligned.
+    fn contig_from(
+        &self,
+        zones: ZoneOrder<'_>,
+        cpu: CpuId,
+        gfp: Gfp,
+        (blocks, align): (u32, u32),
+        wait: bool,
+    ) -> Option<Frame> {
+        let frames = u64::from(blocks) * BLOCK_FRAMES as u64;
+        zones.iter().find_map(|&number| {
+            let zone = &self.zones[usize::from(number)];
+            if zone.allowance(gfp.urgency, gfp.zone) < frames {
+                return None;
+            }
+            let contents = gfp.contents;
+            let (first, zeroed) = self.take_run(zone, Wanted { blocks, align, contents, wait })?;
+            for at in 0..blocks {
+                let (block, marked) =
+                    (self.memmap.block(first.add(at)), zeroed && contents == Contents::Zeroed);
+                self.claim(zone, block, Order::BLOCK, BlockState::Folio, marked);
+            }
+            zone.add_free(-(frames as i64));
+            self.count_alloc(cpu, usize::from(number), frames);
+            self.count_placed(cpu, gfp, zones, number.into(), frames);
+            Some(first.first_frame())
+        })
+    }
+
+    /// Frees folios of order 9 in a row, all or none, wherever they came from. Not from an interrupt: it waits for
+    /// locks.
+    ///
+    /// # Errors
+    /// [`FreeError`], of the first block that is refused. All stay in use for good then, as with [`Self::free`].
+    pub fn free_contig(&self, run: FrameRun) -> Result<(), FreeError> {
+        let FrameRange { start: frame, count } = self.take_back_run(run)?;
+        if frame.index_in_block() != 0 || count % BLOCK_FRAMES as u64 != 0 {
+            return Err(FreeError::WrongOrder);
+        }
+        let (first, blocks) = (frame.block(), (count / BLOCK_FRAMES as u64) as u32);
+        first.0.checked_add(blocks).ok_or(FreeError::NotMemory)?;
+        for at in 0..blocks {
+            if let Err(error) = self.retire(first.add(at)) {
+                // Nobody can have taken those before: a listed block is refused by every free.
+                (0..at).for_each(|at| self.set_folio_state(first.add(at), BlockState::Folio));
+                return Err(error);
+            }
+        }
+        self.note_freed(FrameRange::new(frame, u64::from(blocks) * BLOCK_FRAMES as u64));
+        let (mut at, end) = (first, first.add(blocks));
+        while at < end {
+            let zone = &self.zones[self.memmap.block(at).zone()];
+            let here = zone.region_from(self.platform, at).min(end.0 - at.0);
+            self.put_run(zone, at, here, false);
+            at = at.add(here);
+        }
+        self.count(Stat::Pgfree, u64::from(blocks) * BLOCK_FRAMES as u64);
+        Ok(())
+    }
+
+    /// Takes a folio of order 9 out of use: every other free of it is refused from now on.
+    fn retire(&self, number: BlockNumber) -> Result<(), FreeError> {
+        let block = self.memmap.get(number).ok_or(FreeError::NotMemory)?;
+        block.lock(self.platform);
+        let checked = self.check_whole(block, number.first_frame(), Order::BLOCK);
+        if checked.is_ok() {
+            block.set_state(BlockState::Listed);
+        }
+        block.unlock(self.platform);
+        checked
+    }
+
+    fn set_folio_state(&self, number: BlockNumber, state: BlockState) {
+        let block = self.memmap.block(number);
+        block.lock(self.platform);
+        block.set_state(state);
+        block.unlock(self.platform);
+    }
+}

@@ -1,0 +1,4 @@
+//! Ranges of whole blocks in a row.
+
+pub(super) mod blocks;
+pub(super) mod isolate;

@@ -1,0 +1,168 @@
+//! Folios of whole blocks that belong to a pool of huge pages, whether somebody uses them or not.
+//!
+//! The pool *holds* them, so that no count that falls to zero frees one, and their descriptors say what they are. Those
+//! that leaves alone own are *lent*: when the last leaf goes, which may be anywhere, the page waits on a stack for the pool.
+#![forbid(unsafe_code)]
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::addr::{BlockNumber, Frame, Order};
+use crate::limits::BLOCK_FRAMES;
+use crate::memmap::{Block, BlockState, DescriptorFlags, FrameMask, FrameState};
+use crate::page_alloc::allocator::PageAllocator;
+use crate::page_alloc::mapcount::scheme::CountScheme;
+use crate::page_alloc::store::whole::blocks_of;
+use crate::page_alloc::store::zone::Zone;
+use crate::platform::FramePlatform;
+
+impl<P: FramePlatform> PageAllocator<'_, P> {
+    /// Makes a folio of whole blocks that the caller was just handed one of a pool. It leaves the pool, and is free, by
+    /// [`Self::release`] of its first frame.
+    pub fn make_huge(&self, frame: Frame) {
+        let block = self.memmap.block(frame.block());
+        block.lock(self.platform);
+        block.folio().reset();
+        block.folio().set_flags(DescriptorFlags::HUGE);
+        block.held.insert_run(0, 1);
+        FrameState::UNKNOWN.put(block.folio_state_cell());
+        block.unlock(self.platform);
+    }
+
+    /// Whether a folio of this order that belongs to a pool starts at the frame.
+    pub fn is_huge(&self, frame: Frame, order: Order) -> bool {
+        let Some(block) = self.memmap.get(frame.block()).filter(|_| frame.index_in_block() == 0) else {
+            return false;
+        };
+        block.state() == BlockState::Folio
+            && block.order.load(Ordering::Relaxed) == order.get()
+            && block.held.contains(0)
+            && block.folio().has(DescriptorFlags::HUGE)
+    }
+
+    /// Makes a free page of a pool of 1 GiB 512 of 2 MiB. The caller has it to itself.
+    pub fn split_huge(&self, frame: Frame) {
+        debug_assert!(self.is_huge(frame, Order::GIGANTIC));
+        self.reshape(frame, |_| (BlockState::Folio, Order::BLOCK));
+        let parts = 1..u64::from(blocks_of(Order::GIGANTIC));
+        parts.for_each(|at| self.make_huge(frame.add(at * BLOCK_FRAMES as u64)));
+    }
+
+    /// Makes 512 free pages of a pool of 2 MiB in a row one of 1 GiB. The caller has them to itself.
+    pub fn join_huge(&self, frame: Frame) {
+        self.reshape(frame, |at| {
+            (if at == 0 { BlockState::Folio } else { BlockState::FolioTail }, Order::GIGANTIC)
+        });
+    }
+
+    /// Gives each block of a page of 1 GiB its place in folios of a pool, the first one last.
+    fn reshape(&self, frame: Frame, shape: impl Fn(u32) -> (BlockState, Order)) {
+        for at in (0..blocks_of(Order::GIGANTIC)).rev() {
+            let block = self.memmap.block(frame.block().add(at));
+            let (state, order) = shape(at);
+            block.lock(self.platform);
+            if state == BlockState::FolioTail {
+                block.held.remove_run(0, 1);
+                // Where the part's descriptor was, its counts can be.
+                block.heads.store(FrameMask::EMPTY);
+            }
+            block.order.store(order.get(), Ordering::Relaxed);
+            block.set_state(state);
+            block.unlock(self.platform);
+        }
+    }
+
+    /// Gives a page of a pool that nobody maps to the leaves that will map it: when the last of them goes, it comes to
+    /// [`Self::returned_huge`].
+    pub fn lend_huge(&self, frame: Frame) {
+        self.memmap.block(frame.block()).folio().add_flags(DescriptorFlags::LENT);
+    }
+
+    /// Takes a page back that was lent and never mapped.
+    pub fn unlend_huge(&self, frame: Frame) {
+        self.memmap.block(frame.block()).folio().take_flags(DescriptorFlags::LENT);
+    }
+
+    /// Waits until no leaf of a page of a pool is counted any more. The caller has unmapped it everywhere, and nobody maps it anew;
+    /// but others may have unmapped some of it who have yet to flush, or to count it down, with no lock held. `in_parts`: parts
+    /// of it may have been mapped by themselves.
+    pub(crate) fn wait_until_uncounted(&self, frame: Frame, order: Order, in_parts: bool) {
+        let blocks = if in_parts { blocks_of(order) } else { 1 };
+        for at in 0..blocks {
+            while self.is_counted(self.memmap.block(frame.block().add(at))) {
+                self.platform.relax();
+            }
+        }
+    }
+
+    /// Whether leaves are counted in the record of a block of a page of a pool.
+    fn is_counted(&self, block: &Block) -> bool {
+        block.lock(self.platform);
+        let large = block.large_maps.load(Ordering::Relaxed) | block.gigantic_maps.load(Ordering::Relaxed);
+        let any = large != 0 || block.folio_maps.load(Ordering::Acquire) != 0;
+        // Other ways count small leaves with the folio.
+        let small = self.scheme == CountScheme::Dense && block.small_maps(self.platform).any();
+        block.unlock(self.platform);
+        any || small
+    }
+
+    /// Whether leaves alone own a page of a pool.
+    pub fn is_lent(&self, frame: Frame) -> bool {
+        let block = self.memmap.block(frame.block());
+        let of = [DescriptorFlags::HUGE, DescriptorFlags::LENT];
+        block.state() == BlockState::Folio && of.into_iter().all(|flag| block.folio().has(flag))
+    }
+
+    /// What its user noted of a page of a pool.
+    pub fn huge_note(&self, frame: Frame) -> &AtomicU64 {
+        &self.memmap.block(frame.block()).folio().owner
+    }
+
+    /// Says that the promise which a page redeemed holds again when the page comes back. The caller's leaf maps it still.
+    pub fn renew_huge(&self, frame: Frame) {
+        self.memmap.block(frame.block()).folio().add_flags(DescriptorFlags::RENEWED);
+    }
+
+    /// Whether pages wait that were lent.
+    #[inline]
+    pub fn has_returned_huge(&self) -> bool {
+        !self.returned_huge.is_empty()
+    }
+
+    /// Takes all pages that were lent and that nobody maps any more: frame, order, and whether their promise holds again.
+    pub fn returned_huge(&self, mut take: impl FnMut(Frame, Order, bool)) {
+        let mut taken = self.returned_huge.take();
+        let folio = |number: u64| self.memmap.block(BlockNumber(number as u32)).folio();
+        while let Some(number) = taken.next(|number| &folio(number).next) {
+            let block = self.memmap.block(BlockNumber(number as u32));
+            let order = Order::new(block.order.load(Ordering::Relaxed)).unwrap_or(Order::BLOCK);
+            let renewed = block.folio().has(DescriptorFlags::RENEWED);
+            block.folio().take_flags(DescriptorFlags::RENEWED);
+            take(BlockNumber(number as u32).first_frame(), order, renewed);
+        }
+    }
+
+    /// Nobody maps a folio any more that is held. Under its block's lock.
+    pub(in crate::page_alloc) fn unmapped_while_held(&self, number: BlockNumber, block: &Block) {
+        let folio = block.folio();
+        if folio.has(DescriptorFlags::LENT) {
+            folio.take_flags(DescriptorFlags::LENT);
+            self.returned_huge.push(number.0.into(), &folio.next);
+        }
+    }
+
+    /// The node of a block that is memory, whatever it is used for. Slow: it asks the zones' pools.
+    pub fn node_of_block(&self, number: BlockNumber) -> Option<u8> {
+        let spans = |zone: &&Zone| zone.pools.iter().any(|pool| pool.lock(self.platform).spans(number));
+        self.zones.iter().find(spans).map(|zone| zone.node)
+    }
+
+    /// The number of the zone that a frame in use belongs to.
+    pub fn zone_of_frame(&self, frame: Frame) -> u8 {
+        self.memmap.block(frame.block()).zone() as u8
+    }
+
+    /// The node that a frame belongs to.
+    pub fn node_of_frame(&self, frame: Frame) -> u8 {
+        self.zones[self.memmap.block(frame.block()).zone()].node
+    }
+}

@@ -1,0 +1,50 @@
+//! What is left of a folio of which some frames are freed. Under the block's lock.
+#![forbid(unsafe_code)]
+
+use core::sync::atomic::Ordering;
+
+use crate::limits::BLOCK_FRAMES;
+use crate::memmap::{Block, FrameMask, FrameState};
+
+/// A folio of which only some frames are freed falls apart: each frame that stays becomes a folio of its own, of whose
+/// state nothing is known. Under the block's lock. No descriptor is touched.
+pub(in crate::page_alloc) fn split_remainders(block: &Block, freed: FrameMask) {
+    if block.used.load().without(block.heads.load()).without(block.held.load()).is_empty() {
+        // Single frames, which cannot fall apart.
+        return;
+    }
+    let make_heads = |start: usize, count: usize| make_heads(block, start, count, 1);
+    for (start, count) in freed.runs() {
+        if !block.heads.contains(start) {
+            let mut at = start;
+            while at > 0 && !block.heads.contains(at) && !freed.contains(at - 1) {
+                at -= 1;
+            }
+            make_heads(at, start - at);
+        }
+        let mut end = start + count;
+        while end < BLOCK_FRAMES && is_tail(block, end) && !freed.contains(end) {
+            make_heads(end, 1);
+            end += 1;
+        }
+    }
+}
+
+/// Makes every `step`-th frame of `count`, all of them of one folio, the start of a folio of its own, of whose state nothing
+/// is known. Under the block's lock.
+pub(in crate::page_alloc) fn make_heads(block: &Block, start: usize, count: usize, step: usize) {
+    let head = block.heads.load().previous_set(start).unwrap_or(start);
+    if let Some(area) = block.area() {
+        area.set_states(start, count, FrameState::UNKNOWN);
+        let origin = area.origin(head).load(Ordering::Relaxed);
+        for at in (start..start + count).step_by(step) {
+            area.origin(at).store(origin.wrapping_add((at - head) as u64), Ordering::Relaxed);
+        }
+    }
+    (start..start + count).step_by(step).for_each(|at| block.heads.insert_run(at, 1));
+}
+
+/// Whether the frame is inside a folio in use, not at its start. Metadata and absent frames are held and never are.
+fn is_tail(block: &Block, index: usize) -> bool {
+    block.used.contains(index) && !block.heads.contains(index) && !block.held.contains(index)
+}

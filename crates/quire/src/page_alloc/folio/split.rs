@@ -1,0 +1,391 @@
+//! Splitting folios that are in use: their frames stay where they are, mapped as they are, and every count stays exact.
+//!
+//! Below a block's size it is a change of the map of folio starts. A folio of whole blocks is one record: to become folios of
+//! whole blocks it needs nothing; to be split further its block must become one in small pieces, and needs room for the
+//! descriptors and counts of its frames. That is found in the block itself, where eight frames in a row are mapped by
+//! nobody, or else in eight frames from elsewhere, which go back when the block is whole again.
+
+use crate::page_alloc::store::capacity::AREA;
+use core::sync::atomic::Ordering;
+
+use crate::addr::{BlockNumber, Frame, FrameRange, Order, PhysAddr};
+use crate::error::SplitError;
+use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER, DESCRIPTOR_FRAMES};
+use crate::memmap::{Area, Block, BlockState, COLUMNS, DescriptorFlags, FrameMask, FrameState};
+use crate::page_alloc::allocator::PageAllocator;
+use crate::page_alloc::folio::owned::{Folio, FrameRun};
+use crate::page_alloc::folio::remainders::{make_heads, split_remainders};
+use crate::page_alloc::mapcount::slots::CountSlot;
+use crate::page_alloc::request::gfp::{Gfp, Urgency};
+use crate::page_alloc::store::capacity::SMALL_CAPACITY;
+use crate::platform::FramePlatform;
+use crate::stats::Stat;
+
+/// What became of one block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Split {
+    freed: u64,
+    used_room: bool,
+}
+
+/// What must be so of a folio when it is locked, for it to be split: else it was freed since the caller looked, and is somebody
+/// else's, who is about to map it, or free memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::page_alloc) enum Only {
+    /// Nothing: the caller keeps it in use.
+    Own,
+    /// Leaves map it, or part of it.
+    Mapped,
+    /// It waits to be split.
+    Waiting,
+    /// Nothing: it was part of a folio that the caller is splitting, and is counted as mapped once more. If something of that folio
+    /// was mapped, and nothing of this part is, it is free.
+    Part { mapped: bool },
+}
+
+/// Where a block's descriptors go: frames of its own, or from elsewhere.
+#[derive(Clone, Copy)]
+struct Place {
+    at: Frame,
+    own: FrameMask,
+}
+
+impl<P: FramePlatform> PageAllocator<'_, P> {
+    /// Splits the folio in use that starts at `frame` into folios of order `to`. Frames of it that nobody maps any more,
+    /// while others are mapped and nobody holds it, are free at once; how many there were. Leaves of 4 KiB may come and
+    /// go meanwhile, but the caller sees to it that the folio as a whole stays in use.
+    ///
+    /// # Errors
+    /// [`SplitError::NotAFolio`]; [`SplitError::InUse`] when a leaf larger than `to` maps it: split that first;
+    /// [`SplitError::OutOfMemory`]. Nothing has changed then, save that a folio of several blocks may have been split in
+    /// part.
+    ///
+    /// # Safety
+    /// No value owns the folio. Frames of it that are neither mapped nor held are referred to by nothing (invariant 1),
+    /// unless none of it is mapped: it stays in use then, and remains the caller's.
+    pub unsafe fn split_folio(&self, frame: Frame, to: Order) -> Result<u64, SplitError> {
+        self.split_in_use(frame, to)
+    }
+
+    /// Splits a folio into folios of order `to`, which the answer's frames are made of.
+    ///
+    /// # Errors
+    /// [`SplitError`], with the frames. Nothing has changed then, save that a folio of several blocks may have been split
+    /// in part.
+    pub fn split(&self, folio: Folio, to: Order) -> Result<FrameRun, (FrameRun, SplitError)> {
+        self.expect_own(&folio);
+        let done = self.split_in_use(folio.frame(), to);
+        match done {
+            Ok(_) => Ok(folio.into_run()),
+            Err(error) => Err((folio.into_run(), error)),
+        }
+    }
+
+    pub(in crate::page_alloc) fn split_in_use(&self, frame: Frame, to: Order) -> Result<u64, SplitError> {
+        self.split_only(frame, to, Only::Own)
+    }
+
+    /// [`Self::split_folio`] for a caller that has seen that the folio is mapped, but does not keep it so.
+    ///
+    /// # Errors
+    /// As [`Self::split_folio`]; [`SplitError::NotAFolio`] also where no leaf maps it any more.
+    ///
+    /// # Safety
+    /// As for [`Self::split_folio`].
+    pub unsafe fn split_mapped(&self, frame: Frame, to: Order) -> Result<u64, SplitError> {
+        self.split_only(frame, to, Only::Mapped)
+    }
+
+    fn split_only(&self, frame: Frame, to: Order, only: Only) -> Result<u64, SplitError> {
+        let number = frame.block();
+        let block = self.memmap.get(number).ok_or(SplitError::NotAFolio)?;
+        block.lock(self.platform);
+        let (state, order) = (block.state(), block.order.load(Ordering::Relaxed));
+        let small =
+            (state == BlockState::Small).then(|| self.split_small(block, frame.index_in_block(), to, only));
+        block.unlock(self.platform);
+        if let Some(split) = small {
+            return split.map(|()| 0);
+        }
+        if state != BlockState::Folio || frame.index_in_block() != 0 {
+            return Err(SplitError::NotAFolio);
+        }
+        if to.get() >= order {
+            return Ok(0);
+        }
+        if self.is_counted_as_published(frame) && block.folio_maps.load(Ordering::Acquire) != 0 {
+            // What maps its parts is not known, or not where a split looks for it.
+            return Err(SplitError::InUse);
+        }
+        if order == BLOCK_ORDER {
+            self.split_block(number, to, only)
+        } else {
+            self.split_large(number, to, only)
+        }
+    }
+
+    /// Splits a folio of several blocks.
+    pub(in crate::page_alloc) fn split_large(
+        &self,
+        first: BlockNumber,
+        to: Order,
+        only: Only,
+    ) -> Result<u64, SplitError> {
+        let part = to.max(Order::BLOCK);
+        let (blocks, mapped) = self.split_blocks(first, part, only)?;
+        let mut outcome = Ok(0);
+        for at in (0..blocks).step_by(1 << (part.get() - BLOCK_ORDER)) {
+            let number = first.add(at);
+            if to < Order::BLOCK {
+                outcome = outcome
+                    .and_then(|freed| Ok(freed + self.split_block(number, to, Only::Part { mapped })?));
+            }
+            if to >= Order::BLOCK || outcome.is_err() {
+                let freed = self.finish_part(number, part, mapped);
+                outcome = outcome.map(|before| before + freed);
+            }
+        }
+        outcome
+    }
+
+    /// Splits one folio of order 9. Frames stay in use if all of them are unmapped, but for a part of one that is mapped.
+    pub(in crate::page_alloc) fn split_block(
+        &self,
+        number: BlockNumber,
+        to: Order,
+        only: Only,
+    ) -> Result<u64, SplitError> {
+        let mut done = self.try_split_block(number, to, only, None);
+        let mut unused = None;
+        if done == Err(SplitError::OutOfMemory) {
+            let gfp = Gfp { urgency: Urgency::Atomic, ..Gfp::KERNEL };
+            let room = self.alloc(gfp, AREA).map_err(|_| SplitError::OutOfMemory)?.into_raw();
+            self.hold_for_manager(FrameRange::folio(room, AREA));
+            done = self.try_split_block(number, to, only, Some(room));
+            unused = Some(room).filter(|_| !done.is_ok_and(|split| split.used_room));
+        }
+        if let Some(room) = unused {
+            self.release_held(FrameRange::folio(room, AREA));
+        }
+        done.map(|split| split.freed)
+    }
+
+    /// One attempt; out of memory when the block has no room for its descriptors and there is no other.
+    fn try_split_block(
+        &self,
+        number: BlockNumber,
+        to: Order,
+        only: Only,
+        room: Option<Frame>,
+    ) -> Result<Split, SplitError> {
+        let block = self.memmap.block(number);
+        block.lock(self.platform);
+        let found = self.unmapped_frames(block, only == Only::Part { mapped: true });
+        let unmapped = found.unwrap_or(FrameMask::EMPTY);
+        let marks = if self.bad_frames() == 0 { FrameMask::EMPTY } else { block.used.load() };
+        let place = match place_for(number, unmapped.without(marks), room) {
+            _ if block.state() != BlockState::Folio || block.order.load(Ordering::Relaxed) != BLOCK_ORDER => {
+                Err(SplitError::NotAFolio)
+            }
+            _ if block.large_maps.load(Ordering::Relaxed) != 0 => Err(SplitError::InUse),
+            // Somebody else splits what it was part of.
+            _ if block.folio_maps.load(Ordering::Acquire) != 0 && !matches!(only, Only::Part { .. }) => {
+                Err(SplitError::InUse)
+            }
+            _ if !self.is_still(block, only) => Err(SplitError::NotAFolio),
+            // It is lost with the folio, unless somebody is about to find out whose it is, and takes the mark off.
+            _ if found.is_none() && !marks.is_empty() => Err(SplitError::InUse),
+            place => place.ok_or(SplitError::OutOfMemory),
+        };
+        let place = match place {
+            Ok(place) => place,
+            Err(error) => {
+                block.unlock(self.platform);
+                return Err(error);
+            }
+        };
+        self.forget_deferred(number, block);
+        if unmapped == FrameMask::ALL {
+            block.set_state(BlockState::Listed);
+            block.unlock(self.platform);
+            self.put_whole(number, Order::BLOCK);
+            return Ok(Split { freed: BLOCK_FRAMES as u64, used_room: false });
+        }
+        let slot = block.lanes_at().map(CountSlot::of);
+        self.become_small(number, block, place, unmapped, to);
+        self.split_marks(block, unmapped.intersection(marks), marks.without(unmapped));
+        let freed = unmapped.without(place.own).without(marks);
+        for (start, count) in freed.runs() {
+            self.note_freed(FrameRange::new(number.first_frame().add(start as u64), count as u64));
+        }
+        // Gives the lock back, and counts what is free now.
+        self.store_put(number, block, freed);
+        if let Some(slot) = slot {
+            self.give_slot(slot);
+        }
+        self.count(Stat::ThpSplitPage, 1);
+        Ok(Split { freed: freed.count() as u64, used_room: place.own.is_empty() })
+    }
+
+    /// Whether what must be so of a folio of order 9 or more is. Under the lock of its first block.
+    fn is_still(&self, block: &Block, only: Only) -> bool {
+        match only {
+            Only::Own | Only::Part { .. } => true,
+            Only::Mapped if block.order.load(Ordering::Relaxed) == BLOCK_ORDER => {
+                !block.small_maps(self.platform).nonzero().is_empty()
+            }
+            Only::Mapped => block.folio_maps.load(Ordering::Relaxed) != 0,
+            Only::Waiting => block.folio().has(DescriptorFlags::DEFERRED),
+        }
+    }
+
+    /// The frames of a folio of order 9 that nobody maps, if others are mapped and nobody holds it. Under its lock.
+    fn unmapped_frames(&self, block: &Block, mapped: bool) -> Option<FrameMask> {
+        let counted = block.small_maps(self.platform).nonzero();
+        let shared = !block.held.contains(0) && (mapped || !counted.is_empty());
+        shared.then(|| FrameMask::ALL.without(counted))
+    }
+
+    /// Makes the record of a folio of order 9 that of a block in small pieces, all of them in use. Under its lock.
+    fn become_small(&self, number: BlockNumber, block: &Block, place: Place, unmapped: FrameMask, to: Order) {
+        let zone = &self.zones[block.zone()];
+        self.zero(PhysAddr(place.at.addr().0 + COLUMNS.0 as u64), COLUMNS.1);
+        let area: *mut Area = self.platform.direct_map(place.at.addr()).cast();
+        let elsewhere = place.own.is_empty().then_some(place.at.addr());
+        // SAFETY: M2, M4: the frames are ours, mapped by nobody, and their columns were just zeroed.
+        unsafe { block.adopt_area(self.platform, area, number.first_frame(), elsewhere) };
+        // The folio's own descriptor gives way to the map.
+        let origin = block.folio().index.load(Ordering::Relaxed);
+        block.heads.store(FrameMask::run(0, 1));
+        block.area().inspect(|area| area.origin(0).store(origin, Ordering::Relaxed));
+        make_heads(block, 0, BLOCK_FRAMES, to.frames() as usize);
+        block.used.store(FrameMask::ALL);
+        split_remainders(block, unmapped);
+        block.heads.store(block.heads.load().without(place.own));
+        block.held.store(block.held.load().union(place.own));
+        let capacity = BLOCK_FRAMES - place.own.count();
+        block.capacity.store(capacity as u16, Ordering::Relaxed);
+        block.folio_maps.store(0, Ordering::Relaxed);
+        block.free.store(0, Ordering::Relaxed);
+        block.free_order.store(0, Ordering::Relaxed);
+        block.shard.store((number.0 as usize % zone.shards.len()) as u16, Ordering::Relaxed);
+        block.set_group(zone.number, Gfp::USER.mobility as u8);
+        block.set_state(BlockState::Small);
+        zone.descriptor_frames.fetch_add(DESCRIPTOR_FRAMES as u64, Ordering::Relaxed);
+        debug_assert!(capacity >= SMALL_CAPACITY.into());
+    }
+
+    /// Splits a folio of several blocks into folios of whole blocks. How many blocks it had, and whether anything of it is
+    /// mapped while nobody holds it. Each part is counted as mapped once more until [`Self::finish_part`], so that nobody
+    /// finds it unmapped while counts move.
+    fn split_blocks(&self, first: BlockNumber, to: Order, only: Only) -> Result<(u32, bool), SplitError> {
+        let head = self.memmap.block(first);
+        let per_part = 1u32 << (to.get() - BLOCK_ORDER);
+        head.lock(self.platform);
+        let large = head.state() == BlockState::Folio && head.order.load(Ordering::Relaxed) > BLOCK_ORDER;
+        // Whoever holds it holds its first frame, and would give up that alone.
+        let in_use = || {
+            head.gigantic_maps.load(Ordering::Relaxed) != 0
+                || head.held.contains(0)
+                || head.folio().has(DescriptorFlags::SPLITTING)
+        };
+        let may = if !large || !self.is_still(head, only) {
+            Err(SplitError::NotAFolio)
+        } else if in_use() {
+            Err(SplitError::InUse)
+        } else {
+            Ok(())
+        };
+        may.inspect_err(|_| head.unlock(self.platform))?;
+        self.forget_deferred(first, head);
+        head.folio().add_flags(DescriptorFlags::SPLITTING);
+        let blocks = 1 << (head.order.load(Ordering::Relaxed) - BLOCK_ORDER);
+        let mapped = head.folio_maps.load(Ordering::Relaxed) != 0;
+        for at in (0..blocks).step_by(per_part as usize) {
+            self.memmap.block(first.add(at)).folio_maps.fetch_add(1, Ordering::AcqRel);
+        }
+        head.unlock(self.platform);
+        for at in (0..blocks).rev() {
+            self.split_off(first, first.add(at / per_part * per_part), first.add(at), to);
+        }
+        Ok((blocks, mapped))
+    }
+
+    /// Ends what [`Self::split_blocks`] began for one part, which is freed if it is not mapped and others are. How many
+    /// frames became free.
+    fn finish_part(&self, number: BlockNumber, order: Order, mapped: bool) -> u64 {
+        let block = self.memmap.block(number);
+        block.lock(self.platform);
+        let left = block.folio_maps.fetch_sub(1, Ordering::AcqRel) - 1;
+        let small = block.small_maps(self.platform).nonzero();
+        let large = block.large_maps.load(Ordering::Relaxed) != 0;
+        // Who holds it by now frees it when he gives it up.
+        let free = left == 0 && small.is_empty() && !large && mapped && !block.held.contains(0);
+        if free {
+            block.set_state(BlockState::Listed);
+        } else if mapped && !large && !small.is_empty() && small != FrameMask::ALL {
+            self.defer_split(number, block);
+        }
+        block.unlock(self.platform);
+        if free {
+            self.put_whole(number, order);
+        }
+        if free { order.frames() } else { 0 }
+    }
+
+    /// Splits a folio below a block's size. Under the block's lock.
+    fn split_small(&self, block: &Block, index: usize, to: Order, only: Only) -> Result<(), SplitError> {
+        if !block.used.contains(index) || !block.heads.contains(index) {
+            return Err(SplitError::NotAFolio);
+        }
+        if block.held.contains(index) {
+            return Err(SplitError::InUse);
+        }
+        let frames = block.folio_frames(index);
+        let mapped = || block.small_maps(self.platform).nonzero().intersection(FrameMask::run(index, frames));
+        if only == Only::Mapped && mapped().is_empty() {
+            return Err(SplitError::NotAFolio);
+        }
+        if frames > to.frames() as usize {
+            make_heads(block, index, frames, to.frames() as usize);
+        }
+        Ok(())
+    }
+
+    /// Makes one block of a folio part of the folio of order `to` that starts at `start`: its leaves are counted there now.
+    fn split_off(&self, first: BlockNumber, start: BlockNumber, number: BlockNumber, to: Order) {
+        let (head, block) = (self.memmap.block(first), self.memmap.block(number));
+        block.lock(self.platform);
+        let small = block.small_maps(self.platform).sum();
+        let maps = small + u64::from(block.large_maps.load(Ordering::Relaxed));
+        head.folio_maps.fetch_sub(maps, Ordering::AcqRel);
+        if to > Order::BLOCK {
+            self.memmap.block(start).folio_maps.fetch_add(maps, Ordering::AcqRel);
+        }
+        block.order.store(to.get(), Ordering::Relaxed);
+        FrameState::UNKNOWN.put(block.folio_state_cell());
+        if number == start {
+            block.set_state(BlockState::Folio);
+            let pages = number.first_frame().0 - first.first_frame().0;
+            let origin = head.folio().index.load(Ordering::Relaxed).wrapping_add(pages);
+            block.folio().index.store(origin, Ordering::Relaxed);
+        }
+        if number == first {
+            // The last one.
+            block.folio().take_flags(DescriptorFlags::SPLITTING);
+        }
+        block.unlock(self.platform);
+    }
+}
+
+/// Where the descriptors of a block can go: where eight of its frames in a row are unmapped, or else into the room.
+fn place_for(number: BlockNumber, unmapped: FrameMask, room: Option<Frame>) -> Option<Place> {
+    let is_free = |&index: &usize| unmapped.0[index / 64] >> (index % 64) & 0xff == 0xff;
+    let own = (0..BLOCK_FRAMES).step_by(DESCRIPTOR_FRAMES).find(is_free).map(|index| Place {
+        at: number.first_frame().add(index as u64),
+        own: FrameMask::run(index, DESCRIPTOR_FRAMES),
+    });
+    own.or(room.map(|at| Place { at, own: FrameMask::EMPTY }))
+}
+
+const _: () = assert!(DESCRIPTOR_FRAMES == 8);

@@ -1,0 +1,5 @@
+//! Taking over a machine's memory.
+
+pub(super) mod config;
+pub(super) mod layout;
+pub(super) mod start;

@@ -1,0 +1,341 @@
+//! Takes over a machine's memory: checks the ranges, takes the tables from them, and frees the rest into the pools.
+
+use crate::page_alloc::init::config::AllocatorConfig;
+use crate::page_alloc::init::config::ListGuard;
+use crate::page_alloc::init::config::MemoryRange;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::addr::{BlockNumber, Frame, FrameRange};
+use crate::clear::Clearer;
+use crate::cpu::CpuId;
+use crate::error::InitError;
+use crate::limits::{
+    BLOCK_FRAMES, DESCRIPTOR_FRAMES, FRAME_SIZE, MAX_CPUS, MAX_NODES, MAX_PHYS_BYTES, MAX_RANGES,
+    SECTION_BLOCKS,
+};
+use crate::memmap::{Block, BlockState, BootMemory, BootSlice, FrameMask, FrameState, MemMap, Section};
+use crate::page_alloc::allocator::PageAllocator;
+use crate::page_alloc::folio::deferred_list::DeferredSplits;
+use crate::page_alloc::init::layout::Layout;
+use crate::page_alloc::mapcount::slots::CountRoom;
+use crate::page_alloc::pcp::level::{CpuLists, LEVELS, LISTS, ListSizes};
+use crate::page_alloc::pcp::list::Slot;
+use crate::page_alloc::pcp::parked::Parked;
+use crate::page_alloc::request::gfp::KINDS;
+use crate::page_alloc::request::gfp::ZoneKind;
+use crate::page_alloc::store::capacity::SMALL_CAPACITY;
+use crate::page_alloc::store::isolated::Isolated;
+use crate::page_alloc::store::pool::{Pool, pool_words};
+use crate::page_alloc::store::shard::Shard;
+use crate::page_alloc::store::zone::{OwnLine, Watermarks, Zone};
+use crate::platform::FramePlatform;
+use crate::rank::Rank;
+use crate::stats::StatCells;
+use crate::sync::{SpinLock, Stack};
+
+impl<'p, P: FramePlatform> PageAllocator<'p, P> {
+    /// Takes over the memory in `ranges`, which are in ascending order. Everything that is not needed for tables is
+    /// free afterwards.
+    ///
+    /// # Errors
+    /// [`InitError`].
+    pub fn new(platform: &'p P, ranges: &[MemoryRange], config: AllocatorConfig) -> Result<Self, InitError> {
+        let nodes = check(platform, ranges)?;
+        let clearer = Clearer::new(platform, config.clear.as_ref()).map_err(InitError::BadKernel)?;
+        let mut boot = BootMemory::new(platform);
+        for range in ranges {
+            boot.add(range.frames, range.node, range.zeroed)?;
+        }
+        let layout = Layout::new(ranges, nodes, config);
+        let memmap = build_memmap(&mut boot, ranges)?;
+        let zones =
+            boot.table(0, layout.nodes * KINDS, |boot, zone| layout.build_zone(boot, platform, zone))?;
+        let cpus = platform.cpu_count();
+        let placement = layout.build_placement(&mut boot, platform)?;
+        let lists = boot.table(0, cpus, |boot, cpu| {
+            layout.build_cpu(boot, platform, CpuId(cpu as u32), placement.nearest, config.lists)
+        })?;
+        let stats = boot.table(0, cpus * LEVELS, |_, _| Ok(StatCells::new()))?;
+        let present = ranges.iter().map(|range| range.frames.count).sum();
+        let mut allocator = Self {
+            platform,
+            memmap,
+            clearer,
+            zones,
+            placement,
+            group_by_mobility: config.group_by_mobility,
+            scheme: config.counts,
+            zeroes: config.zeroes,
+            cpus: lists,
+            count_room: SpinLock::new(Rank::CountRoom, CountRoom::default()),
+            deferred: SpinLock::new(Rank::DeferredSplits, DeferredSplits::default()),
+            returned_huge: Stack::new(),
+            bad: AtomicU64::new(0),
+            guard: config.lists,
+            stats,
+            present,
+            reserved: 0,
+        };
+        mark_holes(&allocator.memmap, ranges);
+        for (index, range) in ranges.iter().enumerate() {
+            allocator.adopt_range(&layout, range, boot.taken(index));
+        }
+        Ok(allocator)
+    }
+
+    /// Frees what the tables left of a range: whole blocks are in their pools already, those with tables are taken
+    /// out, and the edges become blocks in small pieces.
+    fn adopt_range(&mut self, layout: &Layout<'_>, range: &MemoryRange, taken: FrameRange) {
+        self.reserved += taken.count;
+        let (start, end) = (range.frames.start.add(taken.count), range.frames.end());
+        let whole = whole_blocks(range.frames);
+        for number in whole.0.0..whole.1.0 {
+            let number = BlockNumber(number);
+            if number.first_frame() >= start {
+                break;
+            }
+            let zone = &self.zones[layout.zone_of(number.first_frame(), range.node)];
+            let pool = zone.pools.iter().find(|pool| pool.lock(self.platform).spans(number));
+            if let Some(pool) = pool {
+                pool.lock(self.platform).reserve(number, 1);
+                zone.add_free(-(BLOCK_FRAMES as i64));
+                zone.managed.fetch_sub(BLOCK_FRAMES as u64, Ordering::Relaxed);
+            }
+            self.memmap.block(number).set_state(BlockState::Metadata);
+        }
+        let up = Frame(start.0.next_multiple_of(BLOCK_FRAMES as u64)).min(end);
+        self.adopt_edge(layout, range.node, FrameRange::new(start, up.0 - start.0));
+        let down = end.block().first_frame().max(up);
+        self.adopt_edge(layout, range.node, FrameRange::new(down, end.0 - down.0));
+    }
+
+    /// Makes part of a block usable in small pieces, for ever: it can never be whole.
+    fn adopt_edge(&mut self, layout: &Layout<'_>, node: u8, frames: FrameRange) {
+        if frames.count == 0 {
+            return;
+        }
+        let number = frames.start.block();
+        let block = self.memmap.block(number);
+        let zone = &self.zones[layout.zone_of(frames.start, node)];
+        let (start, count) = (frames.start.index_in_block(), frames.count as usize);
+        let known = block.state() == BlockState::Small;
+        if !known && count <= DESCRIPTOR_FRAMES || known && block.zone() != usize::from(zone.number) {
+            self.reserved += frames.count;
+            return;
+        }
+        block.lock(self.platform);
+        // A block that two ranges fill belongs to no pool: one frame stays out of use, so that it never looks whole.
+        let fills =
+            known && usize::from(block.capacity.load(Ordering::Relaxed)) + count == SMALL_CAPACITY.into();
+        let (count, frames) = if fills {
+            self.reserved += 1;
+            (count - 1, FrameRange::new(frames.start, frames.count - 1))
+        } else {
+            (count, frames)
+        };
+        let gained = if known {
+            self.extend_small(block, start, count);
+            count
+        } else {
+            let missing = FrameMask::ALL.without(FrameMask::run(start, count));
+            self.make_small(zone, number, block, start, missing, false);
+            for (start, count) in missing.runs() {
+                block.area().inspect(|area| area.set_states(start, count, FrameState::RESERVED));
+            }
+            count - DESCRIPTOR_FRAMES
+        };
+        self.relist(zone, number, block);
+        block.unlock(self.platform);
+        zone.managed.fetch_add(frames.count, Ordering::Relaxed);
+        zone.add_free(gained as i64);
+    }
+
+    /// Adds frames of a second range to a block that two ranges share.
+    fn extend_small(&self, block: &Block, start: usize, count: usize) {
+        block.used.remove_run(start, count);
+        block.held.remove_run(start, count);
+        block.area().inspect(|area| area.set_states(start, count, FrameState::UNKNOWN));
+        block.capacity.fetch_add(count as u16, Ordering::Relaxed);
+        block.free.fetch_add(count as u16, Ordering::Relaxed);
+        block.free_order.store(FrameMask::ALL.without(block.used.load()).largest_group(), Ordering::Relaxed);
+    }
+}
+
+impl Layout<'_> {
+    /// Whether the range of a block was promised to be zero, and that is to be remembered.
+    fn is_zeroed(&self, block: BlockNumber) -> bool {
+        let holds = |range: &&MemoryRange| range.frames.contains(block.first_frame());
+        self.remember_zeroes && self.ranges.iter().find(holds).is_some_and(|range| range.zeroed)
+    }
+
+    fn build_zone<P: FramePlatform>(
+        &self,
+        boot: &mut BootMemory<'_, P>,
+        platform: &P,
+        number: usize,
+    ) -> Result<Zone, InitError> {
+        let (node, kind) =
+            ((number / KINDS) as u8, [ZoneKind::Dma32, ZoneKind::Normal, ZoneKind::Movable][number % KINDS]);
+        let whole = || self.pieces(number).map(whole_blocks).filter(|(first, end)| first < end);
+        let blocks: u64 = whole().map(|(first, end)| u64::from(end.0 - first.0)).sum();
+        let pools = boot.table(node, whole().count(), |boot, index| {
+            let (first, end) = whole().nth(index).unwrap_or_default();
+            let (words, summary) = pool_words(first, end.0 - first.0);
+            // SAFETY: M1: zero bytes are a valid `AtomicU64`.
+            let tables = unsafe {
+                let [taken, full] = [boot.zeroed_table(node, words)?, boot.zeroed_table(node, summary)?];
+                [taken, full, boot.zeroed_table(node, words)?]
+            };
+            Ok(SpinLock::new(Rank::Pool, Pool::new(first, end.0 - first.0, tables, self.is_zeroed(first))))
+        })?;
+        let shards = if self.frames_in(number) == 0 { 0 } else { platform.cpu_count() };
+        let shards = boot.table(node, shards, |_, _| Ok(Shard::new()))?;
+        let managed = blocks * BLOCK_FRAMES as u64;
+        let total = self.ranges.iter().map(|range| range.frames.count).sum();
+        let zone = Zone {
+            number: number as u8,
+            node,
+            kind,
+            managed: AtomicU64::new(managed),
+            marks: Watermarks::for_zone(self.frames_in(number), total),
+            low_reserve: self.low_reserve(number),
+            pools,
+            shards,
+            free: OwnLine::default(),
+            booked: OwnLine::default(),
+            pieces_zeroed: OwnLine::default(),
+            descriptor_frames: AtomicU64::new(0),
+            isolated: Isolated::default(),
+        };
+        zone.add_free(managed as i64);
+        Ok(zone)
+    }
+
+    fn build_cpu<P: FramePlatform>(
+        &self,
+        boot: &mut BootMemory<'_, P>,
+        platform: &P,
+        cpu: CpuId,
+        fallback: BootSlice<BootSlice<u8>>,
+        guard: ListGuard,
+    ) -> Result<CpuLists, InitError> {
+        let node = platform.node_of(cpu);
+        let of_kind = |kind| {
+            fallback
+                .get(usize::from(node) * KINDS + kind)
+                .and_then(|zones: &BootSlice<u8>| zones.first().copied())
+        };
+        let first = core::array::from_fn(|kind| of_kind(kind).unwrap_or_default());
+        let zone_frames = |zone| self.frames_in(zone);
+        let sizes =
+            ListSizes { zone_frames: &zone_frames, zones: fallback.len(), cpus: platform.cpu_count() };
+        let guarded = guard != ListGuard::Reentry;
+        let mut lists = [BootSlice::empty(); LEVELS];
+        for (level, lists) in lists.iter_mut().enumerate() {
+            *lists = boot.table(node, fallback.len(), |boot, zone| {
+                let mut slots = [BootSlice::empty(); LISTS];
+                for (number, slots) in slots.iter_mut().enumerate() {
+                    let len = sizes.slots(level, zone * LISTS + number);
+                    let align = (len * size_of::<Slot>()).max(align_of::<Slot>());
+                    // SAFETY: M1: zero bytes are a valid `Slot`, and none is looked at before it was set.
+                    *slots = unsafe { boot.zeroed_table_at(node, len, align) }?;
+                }
+                Ok(slots.map(|slots| CpuLists::make_list(slots, guarded)))
+            })?;
+        }
+        // SAFETY: M1: zero bytes are a valid `SortEntry`: it holds no frame.
+        let sorter = unsafe { boot.zeroed_table(node, sizes.sorter_blocks()) }?;
+        let parked = boot.table(node, fallback.len() * LISTS, |_, _| Ok(Parked::new()))?;
+        CpuLists::new(lists, first, parked, guarded, sorter).ok_or(InitError::NoMemory)
+    }
+}
+
+/// The first whole block of a run of frames, and the one after its last.
+fn whole_blocks(frames: FrameRange) -> (BlockNumber, BlockNumber) {
+    let first = frames.start.0.div_ceil(BLOCK_FRAMES as u64) as u32;
+    let end = frames.end().block().0;
+    (BlockNumber(first), BlockNumber(end.max(first)))
+}
+
+/// Refuses what no machine can be; how many nodes it has, those of CPUs without memory included.
+fn check<P: FramePlatform>(platform: &P, ranges: &[MemoryRange]) -> Result<usize, InitError> {
+    if ranges.len() > MAX_RANGES {
+        return Err(InitError::TooManyRanges);
+    }
+    if ranges.iter().all(|range| range.frames.count == 0) {
+        return Err(InitError::NoMemory);
+    }
+    let limit = MAX_PHYS_BYTES / FRAME_SIZE;
+    for range in ranges {
+        let end = range.frames.start.0.checked_add(range.frames.count);
+        if end.is_none_or(|end| end > limit) {
+            return Err(InitError::BeyondPhysical);
+        }
+    }
+    if ranges.windows(2).any(|pair| pair[0].frames.end() > pair[1].frames.start) {
+        return Err(InitError::Overlapping);
+    }
+    let cpus = platform.cpu_count();
+    if cpus == 0 || cpus > MAX_CPUS {
+        return Err(InitError::BadCpuCount);
+    }
+    let of_cpus = (0..cpus).map(|cpu| platform.node_of(CpuId(cpu as u32)));
+    let last = ranges.iter().map(|range| range.node).chain(of_cpus).max().unwrap_or(0);
+    if usize::from(last) < MAX_NODES { Ok(usize::from(last) + 1) } else { Err(InitError::BadNode) }
+}
+
+/// Takes the section table, and for each section with memory the records from its first to its last block.
+fn build_memmap<P: FramePlatform>(
+    boot: &mut BootMemory<'_, P>,
+    ranges: &[MemoryRange],
+) -> Result<MemMap, InitError> {
+    let present = || ranges.iter().filter(|range| range.frames.count > 0);
+    let first =
+        present().map(|range| range.frames.start.block().0).min().unwrap_or(0) as usize / SECTION_BLOCKS;
+    let last = present().map(|range| last_block(range.frames).0).max().unwrap_or(0) as usize / SECTION_BLOCKS;
+    let sections = boot.table(0, last - first + 1, |boot, index| {
+        let from = ((first + index) * SECTION_BLOCKS) as u32;
+        let to = from + SECTION_BLOCKS as u32 - 1;
+        let inside = || {
+            present()
+                .map(|range| {
+                    (range.frames.start.block().0.max(from), last_block(range.frames).0.min(to), range.node)
+                })
+                .filter(|(low, high, _)| low <= high)
+        };
+        let Some((low, _, node)) = inside().next() else { return Ok(Section::empty()) };
+        let high = inside().map(|(_, high, _)| high).max().unwrap_or(low);
+        // SAFETY: M1: a zeroed `Block` is a valid record: whole and free, unlocked.
+        let records = unsafe { boot.zeroed_table::<Block>(node, (high - low + 1) as usize)? };
+        Ok(Section::new((low - from) as usize, records))
+    })?;
+    Ok(MemMap::new(first, sections))
+}
+
+fn last_block(frames: FrameRange) -> BlockNumber {
+    Frame(frames.end().0 - 1).block()
+}
+
+/// Records that lie between ranges say so; those at a range's edge are not free until they are adopted. Only blocks
+/// that share a section with memory have records, so only those are visited.
+fn mark_holes(memmap: &MemMap, ranges: &[MemoryRange]) {
+    let section_end = |block: u32| (block / SECTION_BLOCKS as u32 + 1) * SECTION_BLOCKS as u32;
+    let present = || ranges.iter().filter(|range| range.frames.count > 0);
+    for (range, next) in present().zip(present().skip(1)) {
+        let (from, to) = (last_block(range.frames).0 + 1, next.frames.start.block().0);
+        let near_start = from..to.min(section_end(from));
+        let near_end = (to - to % SECTION_BLOCKS as u32).max(near_start.end)..to;
+        for number in near_start.chain(near_end) {
+            if let Some(block) = memmap.get(BlockNumber(number)) {
+                block.set_state(BlockState::Absent);
+            }
+        }
+    }
+    for range in present() {
+        for edge in [range.frames.start, range.frames.end()] {
+            if edge.index_in_block() != 0 {
+                memmap.block(edge.block()).set_state(BlockState::Metadata);
+            }
+        }
+    }
+}

@@ -1,0 +1,402 @@
+//! Map counts: changed a run at a time under the block's lock; frames that nobody maps or holds are free at once.
+
+use crate::page_alloc::mapcount::state::head_of;
+use crate::page_alloc::mapcount::state::touch;
+use core::sync::atomic::Ordering;
+
+use crate::addr::{BlockNumber, Frame, FrameRange, Order, PageSize};
+use crate::arch::expect_changes;
+use crate::limits::BLOCK_FRAMES;
+use crate::memmap::{Block, BlockState, COUNTS_AT, DescriptorFlags, FrameMask, FrameState, LaneError};
+use crate::page_alloc::allocator::PageAllocator;
+use crate::page_alloc::folio::remainders::split_remainders;
+use crate::page_alloc::mapcount::slot_frames::Promises;
+use crate::page_alloc::mapcount::slots::CountSlot;
+use crate::page_alloc::request::gfp::Contents;
+use crate::platform::FramePlatform;
+
+/// Why a run was not counted to its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CountError {
+    /// The first `done` frames were counted. The block of `at` has no counts yet, or they are full: give up all page
+    /// table locks, call [`PageAllocator::prepare_counts`] with `at`, and go on.
+    Prepare {
+        /// Frames of the run that were counted.
+        done: u64,
+        /// The frame that could not be.
+        at: Frame,
+    },
+}
+
+/// Changes map counts. Keeps the lock of the block that it worked on last, so that neighbouring runs share one hold;
+/// dropping it gives the lock back and the frames to the store.
+pub struct Counter<'a, 'p, P: FramePlatform> {
+    pub(in crate::page_alloc) allocator: &'a PageAllocator<'p, P>,
+    current: Option<(BlockNumber, &'a Block)>,
+    /// Frames of the current block that nobody maps or holds any more.
+    freed: FrameMask,
+    any_freed: bool,
+    /// Where the current block's lanes stood, which count nothing any more.
+    slot: Option<CountSlot>,
+    /// Whether slots are promised no more, so that memory of theirs may go back.
+    pub(in crate::page_alloc) excess: bool,
+}
+
+impl<'p, P: FramePlatform> PageAllocator<'p, P> {
+    /// A counter that holds no lock yet.
+    #[inline]
+    pub fn counter(&self) -> Counter<'_, 'p, P> {
+        Counter {
+            allocator: self,
+            current: None,
+            freed: FrameMask::EMPTY,
+            any_freed: false,
+            slot: None,
+            excess: false,
+        }
+    }
+
+    /// Says that counts of a run of frames in one block are about to be changed, so that they are at hand by then. A hint.
+    #[inline]
+    pub(crate) fn expect_counts(&self, frames: FrameRange) {
+        let number = frames.start.block();
+        if let Some(block) = self.memmap.get(number) {
+            expect_changes(core::ptr::from_ref(block).cast(), size_of::<Block>());
+            // Where they stand in a block of small pieces; of others it is some memory that is not needed.
+            let area = self.platform.direct_map(number.first_frame().addr());
+            let at = COUNTS_AT + frames.start.index_in_block();
+            expect_changes(area.wrapping_add(at), frames.count as usize);
+        }
+    }
+}
+
+impl<'a, P: FramePlatform> Counter<'a, '_, P> {
+    /// Counts one more 4 KiB leaf for each frame of a run.
+    ///
+    /// # Errors
+    /// [`CountError::Prepare`]; the counter has given its lock back then.
+    #[inline]
+    pub fn map(&mut self, run: FrameRange) -> Result<(), CountError> {
+        if self.allocator.is_counted_as_published(run.start) {
+            return self.map_as_published(run);
+        }
+        let mut done = 0;
+        for piece in run.by_block() {
+            let block = self.enter(piece.start.block());
+            let (start, count) = (piece.start.index_in_block(), piece.count as usize);
+            let counted = match block.area_lanes() {
+                Some(lanes) => lanes.increment(start, count),
+                None => {
+                    let allocator = self.allocator;
+                    let counts = || allocator.counts_in_record(piece.start, block);
+                    let in_record = || counts().then(|| Promises::new(allocator));
+                    block.add_small(allocator.platform, start, count, in_record)
+                }
+            };
+            match counted {
+                Ok(fresh) => {
+                    // Of frames that were mapped before, nobody knows anything.
+                    if fresh {
+                        touch(block, start, count);
+                    }
+                    done += piece.count;
+                }
+                Err(LaneError::Full) => {
+                    self.leave();
+                    return Err(CountError::Prepare { done, at: piece.start });
+                }
+                Err(LaneError::Underflow) => unreachable!("counting up never reaches below zero"),
+            }
+            self.count_small(piece.start, block, piece.count as i64);
+        }
+        Ok(())
+    }
+
+    /// Counts one 4 KiB leaf less for each frame of a run, after those leaves were flushed everywhere. Frames that reach
+    /// zero and are not held are free at once; how many.
+    ///
+    /// # Panics
+    /// When a frame was not mapped: page tables and counts disagree (invariant 5), and going on would free memory that
+    /// is in use.
+    ///
+    /// # Safety
+    /// [`Self::map`] counted those leaves, for a page table to which the owner of the frames handed them over, or that
+    /// maps what is held (invariants 1 and 5).
+    #[inline]
+    pub unsafe fn unmap(&mut self, run: FrameRange) -> u64 {
+        self.count_down_run(run)
+    }
+
+    #[inline]
+    pub(in crate::page_alloc) fn count_down_run(&mut self, run: FrameRange) -> u64 {
+        if self.allocator.is_counted_as_published(run.start) {
+            return self.unmap_as_published(run);
+        }
+        run.by_block().map(|piece| self.unmap_in_block(piece)).sum()
+    }
+
+    fn unmap_in_block(&mut self, piece: FrameRange) -> u64 {
+        let (start, count) = (piece.start.index_in_block(), piece.count as usize);
+        let (platform, promises) = (self.allocator.platform, Promises::new(self.allocator));
+        if count == BLOCK_FRAMES && self.enter(piece.start.block()).remove_table(&promises) {
+            self.excess |= promises.excess.get();
+            return 0;
+        }
+        let freed = self.count_down(piece.start, count, |block, zeroed| match block.area_lanes() {
+            Some(lanes) => lanes.decrement(start, count, zeroed),
+            None => block.remove_small(platform, &promises, start, count, zeroed),
+        });
+        self.excess |= promises.excess.get();
+        freed
+    }
+
+    /// As [`Self::unmap`], for any frames of one block; panics where that does.
+    ///
+    /// # Safety
+    /// As for [`Self::unmap`].
+    pub unsafe fn unmap_each(&mut self, block: BlockNumber, frames: FrameMask) -> u64 {
+        let first = block.first_frame();
+        if self.allocator.is_counted_as_published(first) {
+            let run = |(start, count): (usize, usize)| FrameRange::new(first.add(start as u64), count as u64);
+            return frames.runs().map(|at| self.unmap_as_published(run(at))).sum();
+        }
+        let (platform, promises) = (self.allocator.platform, Promises::new(self.allocator));
+        let freed =
+            self.count_down(block.first_frame(), frames.count(), |block, zeroed| match block.area_lanes() {
+                Some(lanes) => lanes.decrement_each(frames, zeroed),
+                None => block.remove_each(platform, &promises, frames, zeroed),
+            });
+        self.excess |= promises.excess.get();
+        freed
+    }
+
+    #[inline]
+    fn count_down(
+        &mut self,
+        frame: Frame,
+        leaves: usize,
+        change: impl FnOnce(&Block, &mut FrameMask) -> Result<(), LaneError>,
+    ) -> u64 {
+        let block = self.enter(frame.block());
+        let mut zeroed = FrameMask::EMPTY;
+        if change(block, &mut zeroed).is_err() {
+            self.leave();
+            panic!("{frame:?}, {leaves} leaves: a frame was unmapped more often than mapped (invariant 5)");
+        }
+        if block.state() == BlockState::Small {
+            return self.add_freed(block, zeroed);
+        }
+        let stays = self.count_small(frame, block, -(leaves as i64));
+        if zeroed.is_empty() {
+            return 0;
+        }
+        self.note_unused_slot(block);
+        if stays { 0 } else { self.free_folio_if_unmapped(frame, block, Contents::Unknown) }
+    }
+
+    /// Counts one more leaf of 2 MiB or 1 GiB onto the folio at `frame`.
+    pub fn map_large(&mut self, frame: Frame, size: PageSize) {
+        debug_assert!(size != PageSize::Size4K && frame.is_aligned(size.order()));
+        if self.allocator.is_counted_as_published(frame) {
+            return self.map_large_as_published(frame, size);
+        }
+        let block = self.enter(frame.block());
+        debug_assert!(matches!(block.state(), BlockState::Folio | BlockState::FolioTail));
+        let maps = if size == PageSize::Size1G { &block.gigantic_maps } else { &block.large_maps };
+        maps.fetch_add(1, Ordering::Relaxed);
+        FrameState::UNKNOWN.put(block.folio_state_cell());
+        self.count_folio(frame, block, 1);
+    }
+
+    /// As [`Self::map_large`], unless the frames are no longer one folio, or part of one; whether they are.
+    pub fn try_map_large(&mut self, frame: Frame, size: PageSize) -> bool {
+        let block = self.enter(frame.block());
+        let whole = matches!(block.state(), BlockState::Folio | BlockState::FolioTail)
+            && block.order.load(Ordering::Relaxed) >= size.order().get();
+        if whole {
+            self.map_large(frame, size);
+        }
+        whole
+    }
+
+    /// Counts one leaf of 2 MiB or 1 GiB less, after it was flushed everywhere. How many frames became free. `contents` is
+    /// what is known of what it mapped: it goes with the folio if this was the last leaf.
+    ///
+    /// # Panics
+    /// As [`Self::unmap`].
+    ///
+    /// # Safety
+    /// As for [`Self::unmap`].
+    pub unsafe fn unmap_large(&mut self, frame: Frame, size: PageSize, contents: Contents) -> u64 {
+        if self.allocator.is_counted_as_published(frame) {
+            return self.unmap_large_as_published(frame, size, contents);
+        }
+        let block = self.enter(frame.block());
+        if block.state() == BlockState::Small {
+            return self.unmap_pieces(frame);
+        }
+        let maps = if size == PageSize::Size1G { &block.gigantic_maps } else { &block.large_maps };
+        if maps.load(Ordering::Relaxed) == 0 {
+            self.leave();
+            panic!("{frame:?}: a folio was unmapped more often than mapped (invariant 5)");
+        }
+        maps.fetch_sub(1, Ordering::Relaxed);
+        let stays = self.count_folio(frame, block, -1);
+        // What was prepared for parts that never came.
+        self.note_unused_slot(block);
+        if stays {
+            return 0;
+        }
+        let whole = block.order.load(Ordering::Relaxed) == size.order().get();
+        self.free_folio_if_unmapped(frame, block, if whole { contents } else { Contents::Unknown })
+    }
+
+    /// Notes frames of the current block that nobody maps any more; those that are held stay.
+    #[inline]
+    pub(in crate::page_alloc) fn add_freed(&mut self, block: &Block, zeroed: FrameMask) -> u64 {
+        let freed = zeroed.without(block.held.load());
+        if freed.is_empty() {
+            return 0;
+        }
+        self.freed = self.freed.union(freed);
+        self.any_freed = true;
+        freed.count() as u64
+    }
+
+    /// Takes the current block's slot, if nothing is counted in it any more; it goes back with the block's lock.
+    #[inline]
+    pub(in crate::page_alloc) fn note_unused_slot(&mut self, block: &Block) {
+        if let Some(slot) = block.take_unused_slot(self.allocator.platform) {
+            debug_assert!(self.slot.is_none(), "a block has one slot");
+            self.slot = Some(CountSlot::of(slot));
+        }
+    }
+
+    /// As [`Self::count_folio`] with 4 KiB leaves. A page of a pool does not count those at its start: nothing becomes of it when they
+    /// go.
+    #[inline]
+    fn count_small(&self, frame: Frame, block: &Block, leaves: i64) -> bool {
+        if block.state() == BlockState::FolioTail && self.allocator.counts_in_record(frame, block) {
+            return true;
+        }
+        self.count_folio(frame, block, leaves)
+    }
+
+    /// Folios of more than one block count all their leaves together at their start. Whether other leaves map the folio, and somebody
+    /// holds it besides: then nothing becomes of it.
+    pub(in crate::page_alloc) fn count_folio(&self, frame: Frame, block: &Block, leaves: i64) -> bool {
+        let order = block.order.load(Ordering::Relaxed);
+        if order <= Order::BLOCK.get() || block.state() == BlockState::Small {
+            return false;
+        }
+        let head = self.allocator.memmap.block(head_of(frame.block(), order));
+        let before = head.folio_maps.fetch_add(leaves as u64, Ordering::AcqRel);
+        before.wrapping_add(leaves as u64) != 0 && head.held.contains(0)
+    }
+
+    /// Frees the folio of whole blocks around `frame`, of whose contents this is known, if no leaf maps it and nothing holds
+    /// it. Gives the lock back when it does.
+    pub(in crate::page_alloc) fn free_folio_if_unmapped(
+        &mut self,
+        frame: Frame,
+        block: &Block,
+        contents: Contents,
+    ) -> u64 {
+        let order = Order::new(block.order.load(Ordering::Relaxed)).unwrap_or(Order::BLOCK);
+        let number = head_of(frame.block(), order.get());
+        if order == Order::BLOCK {
+            let small = block.small_maps(self.allocator.platform).nonzero();
+            let large =
+                block.large_maps.load(Ordering::Relaxed) + block.folio_maps.load(Ordering::Relaxed) as u32;
+            if large != 0 || !small.is_empty() || block.held.contains(0) {
+                if large == 0 && block.held.contains(0) && small.is_empty() {
+                    self.allocator.unmapped_while_held(number, block);
+                } else if large == 0 && small != FrameMask::ALL && !block.held.contains(0) {
+                    self.allocator.defer_split(number, block);
+                }
+                return 0;
+            }
+            self.allocator.forget_deferred(number, block);
+        } else {
+            if block.state() == BlockState::FolioTail
+                && self.allocator.memmap.block(number).folio().has(DescriptorFlags::HUGE)
+            {
+                // A page of a pool that is mapped in parts is a file's, which may give it to others as soon as this lock is.
+                return 0;
+            }
+            let small = block.small_maps(self.allocator.platform).any();
+            let unmapped = !small && block.large_maps.load(Ordering::Relaxed) == 0;
+            // The whole folio's count says it; only one CPU takes it to zero, and it works under the head's lock.
+            let head = self.enter(number);
+            if head.state() != BlockState::Folio {
+                return 0;
+            }
+            if head.held.contains(0) {
+                if head.folio_maps.load(Ordering::Acquire) == 0 {
+                    self.allocator.unmapped_while_held(number, head);
+                }
+                return 0;
+            }
+            if head.folio_maps.load(Ordering::Acquire) != 0 {
+                if unmapped && head.gigantic_maps.load(Ordering::Relaxed) == 0 {
+                    self.allocator.defer_split(number, head);
+                }
+                return 0;
+            }
+            self.allocator.forget_deferred(number, head);
+        }
+        let head = self.allocator.memmap.block(number);
+        head.set_state(BlockState::Listed);
+        let zeroed = contents == Contents::Zeroed && self.allocator.zeroes.remember;
+        FrameState::FREE.with_zeroes(zeroed).put(head.folio_state_cell());
+        self.leave();
+        self.allocator.put_whole(number, order);
+        order.frames()
+    }
+
+    /// Takes the lock of a block, giving back the one before.
+    #[inline]
+    pub(in crate::page_alloc) fn enter(&mut self, number: BlockNumber) -> &'a Block {
+        if let Some((current, block)) = self.current
+            && current == number
+        {
+            return block;
+        }
+        self.leave();
+        let block = self.allocator.memmap.block(number);
+        block.lock(self.allocator.platform);
+        self.current = Some((number, block));
+        block
+    }
+
+    /// Gives the current block's lock back, and its freed frames to the store.
+    pub(in crate::page_alloc) fn leave(&mut self) {
+        let Some((number, block)) = self.current.take() else { return };
+        if !self.any_freed {
+            block.unlock(self.allocator.platform);
+            if let Some(slot) = self.slot.take() {
+                self.allocator.give_slot(slot);
+            }
+            if core::mem::take(&mut self.excess) {
+                self.allocator.trim_room();
+            }
+            return;
+        }
+        let freed = core::mem::take(&mut self.freed);
+        self.any_freed = false;
+        split_remainders(block, freed);
+        if self.allocator.platform.watches_frees() {
+            for (start, count) in freed.runs() {
+                let first = number.first_frame().add(start as u64);
+                self.allocator.note_freed(FrameRange::new(first, count as u64));
+            }
+        }
+        self.allocator.store_put(number, block, freed);
+    }
+}
+
+impl<P: FramePlatform> Drop for Counter<'_, '_, P> {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}

@@ -1,0 +1,76 @@
+//! Map counts of frames side by side, with one hold of their block's lock.
+#![forbid(unsafe_code)]
+
+use crate::addr::{Frame, FrameRange};
+use crate::limits::BLOCK_FRAMES;
+use crate::memmap::BlockState;
+use crate::page_alloc::allocator::PageAllocator;
+use crate::platform::FramePlatform;
+
+/// Frames whose counts are looked at together where they are mapped in small pieces.
+const GROUP: usize = 64;
+
+/// How many leaves mapped each of some frames, all of one block, at one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct CountGroup {
+    /// The frames.
+    pub frames: FrameRange,
+    /// Leaves of 2 MiB and 1 GiB, which map all of them.
+    pub large: u64,
+    small: [u32; GROUP],
+    held: u64,
+}
+
+impl CountGroup {
+    /// How many leaves of 4 KiB map a frame of the group.
+    #[inline]
+    pub fn small(&self, frame: Frame) -> u64 {
+        // Only a group of as many frames has counts of its own for each.
+        if self.frames.count > GROUP as u64 { 0 } else { u64::from(self.small[self.place(frame)]) }
+    }
+
+    /// How many leaves of any size map a frame of the group.
+    #[inline]
+    pub fn leaves(&self, frame: Frame) -> u64 {
+        self.small(frame) + self.large
+    }
+
+    /// Whether something besides leaves owns a frame of the group.
+    #[inline]
+    pub fn is_held(&self, frame: Frame) -> bool {
+        self.held >> self.place(frame) & 1 == 1
+    }
+
+    fn place(&self, frame: Frame) -> usize {
+        frame.index_in_block() % GROUP
+    }
+}
+
+impl<P: FramePlatform> PageAllocator<'_, P> {
+    /// The counts of the 64 frames at a multiple of 64 around `frame`, or those of all of its block where no leaf of 4 KiB maps
+    /// any of it. `None` where there is no memory.
+    pub fn count_group(&self, frame: Frame) -> Option<CountGroup> {
+        let number = u32::try_from(frame.0 / BLOCK_FRAMES as u64).ok()?;
+        let block = self.memmap.get(crate::addr::BlockNumber(number))?;
+        let (index, first) = (frame.index_in_block() / GROUP * GROUP, frame.block().first_frame());
+        block.lock(self.platform);
+        let mut small = [0; GROUP];
+        let lanes = Some(block.small_maps(self.platform)).filter(|lanes| lanes.any());
+        if let Some(lanes) = lanes {
+            small.iter_mut().enumerate().for_each(|(at, count)| *count = lanes.get(index + at));
+        }
+        let whole = matches!(block.state(), BlockState::Folio | BlockState::FolioTail);
+        let held = match whole {
+            true if block.held.contains(0) => u64::MAX,
+            true => 0,
+            false => block.held.word(index / GROUP),
+        };
+        let large = self.large_leaves(frame, block);
+        block.unlock(self.platform);
+        let frames = match lanes {
+            None if whole => FrameRange::new(first, BLOCK_FRAMES as u64),
+            _ => FrameRange::new(first.add(index as u64), GROUP as u64),
+        };
+        Some(CountGroup { frames, large, small, held })
+    }
+}

@@ -1,0 +1,131 @@
+//! Where anonymous folios come from: an address, and the family of address spaces that has it.
+//!
+//! A folio of order 0 to 8 has a word for it in a column of its block's area, at its start; one of order 9 in its record. It
+//! is written once, before the folio is first mapped, and moves with the parts when the folio is split. Pages of files, save huge
+//! ones, have one that is nobody's, and so has what the manager holds for itself, so that who looks at held memory can tell them apart. Nobody clears it: what it says of other frames
+//! means nothing.
+#![forbid(unsafe_code)]
+
+use core::sync::atomic::Ordering;
+
+use crate::addr::{Frame, FrameRange, Order, VirtAddr};
+use crate::limits::FRAME_SHIFT;
+use crate::memmap::{Area, BlockState};
+use crate::page_alloc::allocator::PageAllocator;
+use crate::page_alloc::mapcount::state::head_of;
+use crate::platform::FramePlatform;
+
+/// The page at which an anonymous frame was first mapped, and the low bits of the number of the family of address spaces in
+/// which it was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Origin(u64);
+
+impl Origin {
+    const PAGE_BITS: u32 = 44;
+    /// Bits that are kept of an address; what is added to one or taken from it is so modulo their number of values.
+    pub const ADDR_BITS: u32 = Self::PAGE_BITS + FRAME_SHIFT;
+    /// Families whose numbers agree in this many bits are not told apart.
+    const FAMILY_BITS: u32 = u64::BITS - Self::PAGE_BITS;
+    /// What is kept of no family's number.
+    pub const NOBODY: u64 = 0;
+    /// Of what the manager holds for itself.
+    const MANAGER: Self = Self(1 << (Self::PAGE_BITS - 1));
+
+    /// The origin of a page of a family.
+    #[inline]
+    pub fn new(family: u64, addr: VirtAddr) -> Self {
+        Self(family << Self::PAGE_BITS | addr.page() & ((1 << Self::PAGE_BITS) - 1))
+    }
+
+    /// The address of the page.
+    pub fn addr(self) -> VirtAddr {
+        VirtAddr(self.0 << Self::FAMILY_BITS >> (Self::FAMILY_BITS - FRAME_SHIFT))
+    }
+
+    /// What is kept of the family's number.
+    pub fn family(self) -> u64 {
+        self.0 >> Self::PAGE_BITS
+    }
+
+    /// Whether it is that of pages of files, which no family has.
+    fn is_of_file(self) -> bool {
+        self.family() == Self::NOBODY
+    }
+
+    /// That of the folio that starts at an index of a block in small pieces.
+    pub(in crate::page_alloc) fn at(area: &Area, index: usize) -> Self {
+        Self(area.origin(index).load(Ordering::Relaxed))
+    }
+
+    /// Whether it is that of what the manager holds for itself.
+    pub(in crate::page_alloc) fn is_managers(self) -> bool {
+        self == Self::MANAGER
+    }
+
+    /// The same for any family.
+    pub fn kept(family: u64) -> u64 {
+        family & ((1 << Self::FAMILY_BITS) - 1)
+    }
+}
+
+impl<P: FramePlatform> PageAllocator<'_, P> {
+    /// Notes where the folio in use that starts at `frame` comes from. The caller is about to map it for the first time.
+    #[inline]
+    pub fn set_origin(&self, frame: Frame, origin: Origin) {
+        let block = self.memmap.block(frame.block());
+        match block.area() {
+            Some(area) => area.origin(frame.index_in_block()).store(origin.0, Ordering::Relaxed),
+            None => block.folio().index.store(origin.0, Ordering::Relaxed),
+        }
+    }
+
+    /// Holds a folio that the manager needs for itself: who looks at it later does not take it for a page.
+    pub fn hold_for_manager(&self, folio: FrameRange) {
+        self.set_origin(folio.start, Origin::MANAGER);
+        self.hold(folio);
+    }
+
+    /// Holds frames that become pages of a file.
+    pub fn hold_for_file(&self, frames: FrameRange) {
+        self.give_to_file(frames);
+        self.hold(frames);
+    }
+
+    /// Says of frames that are about to be held that they are a file's.
+    pub(in crate::page_alloc) fn give_to_file(&self, frames: FrameRange) {
+        (frames.start.0..frames.end().0)
+            .for_each(|frame| self.set_origin(Frame(frame), Origin(Origin::NOBODY)));
+    }
+
+    /// Whether a held frame is a file's; else it is anonymous memory: a private huge page, or what somebody has pinned or moves.
+    pub fn is_of_file(&self, frame: Frame) -> bool {
+        let huge =
+            |&start: &Frame| [Order::BLOCK, Order::GIGANTIC].iter().any(|&order| self.is_huge(start, order));
+        match self.folio_start(frame).filter(huge) {
+            // The origin of a file's huge page is whatever it was before.
+            Some(start) => !self.is_lent(start),
+            None => self.origin(frame).is_some_and(Origin::is_of_file),
+        }
+    }
+
+    /// Where a frame of an anonymous folio in use comes from.
+    pub fn origin(&self, frame: Frame) -> Option<Origin> {
+        let (block, index) = (self.memmap.get(frame.block())?, frame.index_in_block());
+        block.lock(self.platform);
+        let start = match (block.state(), block.area()) {
+            (BlockState::Small, Some(area)) if block.used.contains(index) => block
+                .heads
+                .load()
+                .previous_set(index)
+                .map(|head| area.origin(head).load(Ordering::Relaxed).wrapping_add((index - head) as u64)),
+            (BlockState::Folio | BlockState::FolioTail, _) => {
+                let head = head_of(frame.block(), block.order.load(Ordering::Relaxed));
+                let origin = self.memmap.block(head).folio().index.load(Ordering::Relaxed);
+                Some(origin.wrapping_add(frame.0 - head.first_frame().0))
+            }
+            _ => None,
+        };
+        block.unlock(self.platform);
+        start.map(Origin)
+    }
+}

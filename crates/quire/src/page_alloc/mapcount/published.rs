@@ -1,0 +1,172 @@
+//! The ways to count the leaves that map folios of whole blocks: this library's, and the two published ones, kept to be measured
+//! against. Blocks in small pieces are counted as ever.
+#![forbid(unsafe_code)]
+
+use crate::page_alloc::mapcount::scheme::CountScheme;
+use core::sync::atomic::Ordering;
+
+use crate::addr::{Frame, FrameRange, Order, PageSize};
+use crate::limits::BLOCK_FRAMES;
+use crate::memmap::{Block, BlockState, FrameMask, FrameState};
+use crate::page_alloc::allocator::PageAllocator;
+use crate::page_alloc::mapcount::counter::CountError;
+use crate::page_alloc::mapcount::counter::Counter;
+use crate::page_alloc::mapcount::slot_frames::Promises;
+use crate::page_alloc::mapcount::state::head_of;
+use crate::page_alloc::request::gfp::Contents;
+use crate::platform::FramePlatform;
+
+impl<'a, P: FramePlatform> Counter<'a, '_, P> {
+    /// Whether a whole table is counted at once, and can become a leaf in one step.
+    pub fn counts_by_table(&self) -> bool {
+        matches!(self.allocator.scheme, CountScheme::Dense | CountScheme::HeadOnly)
+    }
+
+    /// Counts one leaf of 2 MiB in the place of 512 of 4 KiB that map the same frames, unless these are no longer one folio, or
+    /// part of one; whether they are. Nothing comes free by it.
+    ///
+    /// # Panics
+    /// As [`Self::unmap`].
+    pub fn try_merge(&mut self, frame: Frame) -> bool {
+        debug_assert!(frame.is_aligned(Order::BLOCK) && self.counts_by_table());
+        let (block, leaves) = (self.enter(frame.block()), BLOCK_FRAMES as i64);
+        if !matches!(block.state(), BlockState::Folio | BlockState::FolioTail) {
+            return false;
+        }
+        if self.allocator.is_counted_as_published(frame) {
+            self.merge_as_published(frame);
+            return true;
+        }
+        block.large_maps.fetch_add(1, Ordering::Relaxed);
+        let (platform, promises) = (self.allocator.platform, Promises::new(self.allocator));
+        let mut unmapped = FrameMask::EMPTY;
+        if !block.remove_table(&promises)
+            && block.remove_small(platform, &promises, 0, BLOCK_FRAMES, &mut unmapped).is_err()
+        {
+            self.leave();
+            panic!("{frame:?}: a table was unmapped more often than mapped (invariant 5)");
+        }
+        self.excess |= promises.excess.get();
+        FrameState::UNKNOWN.put(block.folio_state_cell());
+        self.note_unused_slot(block);
+        let in_record = self.allocator.counts_in_record(frame, block);
+        self.count_folio(frame, block, if in_record { 1 } else { 1 - leaves });
+        true
+    }
+
+    /// Counts a run of 4 KiB leaves of a folio of whole blocks, in one of the published ways, which need no lock.
+    #[inline(never)]
+    pub(in crate::page_alloc) fn map_as_published(&mut self, run: FrameRange) -> Result<(), CountError> {
+        self.leave();
+        let mut done = 0;
+        for piece in run.by_block() {
+            let block = self.allocator.memmap.block(piece.start.block());
+            if self.allocator.scheme == CountScheme::PerFrame
+                && !block.count_cells_up(
+                    self.allocator.platform,
+                    piece.start.index_in_block(),
+                    piece.count as usize,
+                )
+            {
+                return Err(CountError::Prepare { done, at: piece.start });
+            }
+            self.change_head(piece.start, block, piece.count as i64);
+            done += piece.count;
+        }
+        Ok(())
+    }
+
+    /// Counts a run down; how many frames became free.
+    #[inline(never)]
+    pub(in crate::page_alloc) fn unmap_as_published(&mut self, run: FrameRange) -> u64 {
+        self.leave();
+        let mut freed = 0;
+        for piece in run.by_block() {
+            let block = self.allocator.memmap.block(piece.start.block());
+            if self.allocator.scheme == CountScheme::PerFrame {
+                let (start, count) = (piece.start.index_in_block(), piece.count as usize);
+                block.count_cells_down(self.allocator.platform, start, count);
+            }
+            if self.change_head(piece.start, block, -(piece.count as i64)) == 0 {
+                freed += self.free_if_unmapped(piece.start, Contents::Unknown);
+            }
+        }
+        freed
+    }
+
+    /// Counts a leaf of 2 MiB or 1 GiB.
+    pub(in crate::page_alloc) fn map_large_as_published(&mut self, frame: Frame, size: PageSize) {
+        self.leave();
+        let block = self.allocator.memmap.block(frame.block());
+        if self.allocator.scheme == CountScheme::PerFrame {
+            let whole = block.order.load(Ordering::Relaxed) == size.order().get();
+            // Without numbers for the frames, it has never been mapped in pieces.
+            if whole || !block.count_cells_up(self.allocator.platform, 0, BLOCK_FRAMES) {
+                let maps = if size == PageSize::Size1G { &block.gigantic_maps } else { &block.large_maps };
+                maps.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        self.change_head(frame, block, 1);
+        FrameState::UNKNOWN.put(block.folio_state_cell());
+    }
+
+    /// Counts a leaf of 2 MiB in the place of 512 of 4 KiB.
+    pub(in crate::page_alloc) fn merge_as_published(&mut self, frame: Frame) {
+        self.leave();
+        let block = self.allocator.memmap.block(frame.block());
+        self.change_head(frame, block, 1 - BLOCK_FRAMES as i64);
+        FrameState::UNKNOWN.put(block.folio_state_cell());
+    }
+
+    /// Counts one down; how many frames became free.
+    pub(in crate::page_alloc) fn unmap_large_as_published(
+        &mut self,
+        frame: Frame,
+        size: PageSize,
+        contents: Contents,
+    ) -> u64 {
+        self.leave();
+        let block = self.allocator.memmap.block(frame.block());
+        if self.allocator.scheme == CountScheme::PerFrame {
+            let maps = if size == PageSize::Size1G { &block.gigantic_maps } else { &block.large_maps };
+            let one = |maps: u32| maps.checked_sub(1);
+            if maps.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one).is_err() {
+                block.count_cells_down(self.allocator.platform, 0, BLOCK_FRAMES);
+            }
+        }
+        if self.change_head(frame, block, -1) > 0 { 0 } else { self.free_if_unmapped(frame, contents) }
+    }
+
+    /// Changes the number of leaves of the folio; what it is then.
+    #[inline]
+    fn change_head(&self, frame: Frame, block: &Block, leaves: i64) -> u64 {
+        let order = block.order.load(Ordering::Relaxed);
+        let maps = &self.allocator.memmap.block(head_of(frame.block(), order)).folio_maps;
+        if self.allocator.scheme != CountScheme::HeadOnlyByLeaf {
+            return maps.fetch_add(leaves as u64, Ordering::AcqRel).wrapping_add(leaves as u64);
+        }
+        let one = leaves.signum() as u64;
+        (0..leaves.unsigned_abs()).fold(0, |_, _| maps.fetch_add(one, Ordering::AcqRel).wrapping_add(one))
+    }
+
+    fn free_if_unmapped(&mut self, frame: Frame, contents: Contents) -> u64 {
+        let block = self.enter(frame.block());
+        self.free_folio_if_unmapped(frame, block, contents)
+    }
+}
+
+impl<P: FramePlatform> PageAllocator<'_, P> {
+    /// Whether the leaves of this frame are counted in one of the published ways.
+    #[inline]
+    pub(in crate::page_alloc) fn is_counted_as_published(&self, frame: Frame) -> bool {
+        self.scheme != CountScheme::Dense && self.is_of_whole_blocks(frame)
+    }
+
+    /// How many leaves map the folio of whole blocks around a frame, by the one number that there is; `None` where each frame has
+    /// its own.
+    pub(in crate::page_alloc) fn head_count(&self, frame: Frame, block: &Block) -> Option<u64> {
+        let whole = matches!(block.state(), BlockState::Folio | BlockState::FolioTail);
+        let head = || self.memmap.block(head_of(frame.block(), block.order.load(Ordering::Relaxed)));
+        (whole && self.scheme.is_head_only()).then(|| head().folio_maps.load(Ordering::Acquire))
+    }
+}

@@ -1,0 +1,23 @@
+//! What counting changes of a block's states, and the block that a folio's counts stand with.
+
+use crate::addr::{BlockNumber, Order};
+use crate::memmap::{Block, FrameState};
+
+/// Frames are mapped or held: whoever frees their folios must look closely. Under the block's lock.
+#[inline]
+pub(in crate::page_alloc) fn touch(block: &Block, start: usize, count: usize) {
+    FrameState::UNKNOWN.put(block.folio_state_cell());
+    let Some(area) = block.area() else { return };
+    // The state of a folio is its first frame's. Mostly the run is, or is part of, one folio.
+    let heads = block.heads.load();
+    let first = if heads.contains(start) { start } else { heads.previous_set(start).unwrap_or(start) };
+    area.set_state(first, FrameState::UNKNOWN);
+    if count > 1 && heads.next_set(start + 1).is_some_and(|next| next < start + count) {
+        area.set_states(start, count, FrameState::UNKNOWN);
+    }
+}
+
+/// The first block of the folio of this order around a block.
+pub(in crate::page_alloc) fn head_of(block: BlockNumber, order: u8) -> BlockNumber {
+    BlockNumber(block.0 & !((1u32 << (order - Order::BLOCK.get())) - 1))
+}

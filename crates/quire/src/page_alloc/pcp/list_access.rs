@@ -1,0 +1,162 @@
+//! Who may use a CPU's lists now: the running context's turn.
+//!
+//! | [`ListGuard`] | task | interrupt |
+//! |---|---|---|
+//! | `Reentry` | the first level whose lease is free | the same; finds the next level if it interrupted somebody inside |
+//! | `IrqOff` | interrupts off, then the first level | the same, so it never finds it taken |
+//! | `TaskOnly` | the first level; interrupts off around every visit to the store | straight to the store |
+//!
+//! An interrupt may have interrupted the holder of any lock on its own CPU, so it waits for none: it skips what is locked,
+//! and what it cannot give back at once goes onto the CPU's *deferred* stack, which the CPU's next task that goes the long
+//! way empties.
+
+use core::sync::atomic::Ordering;
+
+use crate::addr::{Frame, Order};
+use crate::cpu::CpuId;
+use crate::error::FreeError;
+use crate::memmap::Descriptor;
+use crate::page_alloc::allocator::PageAllocator;
+use crate::page_alloc::init::config::ListGuard;
+use crate::page_alloc::pcp::level::{CpuLists, Level};
+use crate::platform::{Context, FramePlatform, InterruptState};
+
+/// What the running context may use.
+pub(in crate::page_alloc) struct Turn<'a> {
+    pub(in crate::page_alloc) cpu: CpuId,
+    pub(in crate::page_alloc) lists: &'a CpuLists,
+    /// The number of the level whose lease it has.
+    pub(in crate::page_alloc) level: Option<usize>,
+    /// Whether it may wait for locks.
+    pub(in crate::page_alloc) wait: bool,
+    restore: Option<InterruptState>,
+}
+
+impl<'a> Turn<'a> {
+    /// The lists it may use.
+    #[inline]
+    pub(in crate::page_alloc) fn level(&self) -> Option<&'a Level> {
+        self.level.map(|level| &self.lists.levels[level])
+    }
+}
+
+impl<P: FramePlatform> PageAllocator<'_, P> {
+    /// Begins a turn. The caller is pinned to `cpu`.
+    #[inline]
+    pub(in crate::page_alloc) fn begin(&self, cpu: CpuId) -> Turn<'_> {
+        let lists = self.lists_of(cpu);
+        let wait = self.platform.context() == Context::Task;
+        let first = |entered: bool| entered.then_some(0);
+        let (level, restore) = match self.guard {
+            ListGuard::Reentry => (lists.levels.iter().position(|level| level.lease.enter()), None),
+            ListGuard::IrqOff => {
+                let state = self.platform.interrupts_off();
+                (first(lists.levels[0].lease.enter_guarded()), Some(state))
+            }
+            ListGuard::TaskOnly => (first(wait && lists.levels[0].lease.enter_guarded()), None),
+        };
+        Turn { cpu, lists, level, wait, restore }
+    }
+
+    /// Ends a turn.
+    #[inline]
+    pub(in crate::page_alloc) fn end(&self, turn: &Turn<'_>) {
+        if let Some(level) = turn.level() {
+            level.lease.leave();
+        }
+        if let Some(state) = turn.restore {
+            self.platform.interrupts_restore(state);
+        }
+    }
+
+    /// Visits the store; with interrupts off where the guard wants its locks to be safe against interrupts.
+    #[inline]
+    pub(in crate::page_alloc) fn in_store<R>(&self, visit: impl FnOnce() -> R) -> R {
+        if self.guard == ListGuard::TaskOnly { self.interrupts_guarded(visit) } else { visit() }
+    }
+
+    /// The same outside of a turn, in which interrupts may be off already.
+    #[inline]
+    pub(in crate::page_alloc) fn interrupts_guarded<R>(&self, visit: impl FnOnce() -> R) -> R {
+        if self.guard == ListGuard::Reentry {
+            return visit();
+        }
+        let state = self.platform.interrupts_off();
+        let result = visit();
+        self.platform.interrupts_restore(state);
+        result
+    }
+
+    /// Takes a folio back in a context that waits for nothing and has no room on a list.
+    #[cold]
+    pub(in crate::page_alloc) fn free_without_waiting(
+        &self,
+        lists: &CpuLists,
+        frame: Frame,
+        order: Order,
+    ) -> Result<(), FreeError> {
+        let block = self.memmap.get(frame.block()).ok_or(FreeError::NotMemory)?;
+        if order >= Order::BLOCK {
+            self.check_whole(block, frame, order)?;
+            let descriptor = block.folio();
+            self.mark_free(block, frame, order, false);
+            self.defer(lists, frame, order, descriptor);
+            return Ok(());
+        }
+        self.check_listable(block, frame, order)?;
+        self.mark_free(block, frame, order, false);
+        self.note_freed(crate::addr::FrameRange::folio(frame, order));
+        if !self.try_put_one(frame, order) {
+            self.defer(lists, frame, order, self.memmap.descriptor(frame));
+        }
+        Ok(())
+    }
+
+    /// Puts a folio onto the CPU's deferred stack.
+    fn defer(&self, lists: &CpuLists, frame: Frame, order: Order, descriptor: &Descriptor) {
+        descriptor.word.store(order.get().into(), Ordering::Relaxed);
+        lists.deferred_frames.fetch_add(order.frames(), Ordering::Relaxed);
+        lists.deferred.push(frame.0, &descriptor.next);
+    }
+
+    /// Clears up behind interrupts on this CPU, if they had to leave anything: frees what they deferred, and empties the
+    /// lists of further levels, which were full. May wait for locks.
+    #[inline]
+    pub(in crate::page_alloc) fn clear_up(&self, lists: &CpuLists) {
+        if !lists.deferred.is_empty() {
+            self.free_deferred(lists);
+            self.drain_nested(lists);
+        }
+    }
+
+    /// Frees what was deferred on a CPU, whichever CPU calls. May wait for locks.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::page_alloc) fn free_deferred(&self, lists: &CpuLists) {
+        let mut taken = lists.deferred.take();
+        while let Some(frame) = taken.next(|number| &self.deferred_descriptor(Frame(number)).next).map(Frame)
+        {
+            let word = self.deferred_descriptor(frame).word.load(Ordering::Relaxed);
+            let order = Order::new(word as u8).unwrap_or(Order::FRAME);
+            lists.deferred_frames.fetch_sub(order.frames(), Ordering::Relaxed);
+            // It was checked when it was deferred, and nobody has owned it since.
+            if order >= Order::BLOCK {
+                self.put_whole(frame.block(), order);
+            } else {
+                self.put_one(frame, order);
+            }
+        }
+    }
+
+    /// The descriptor of a deferred folio.
+    fn deferred_descriptor(&self, frame: Frame) -> &Descriptor {
+        let block = self.memmap.block(frame.block());
+        if block.area().is_some() { self.memmap.descriptor(frame) } else { block.folio() }
+    }
+
+    /// Whether the state says that the frame is on a list, on its way back, or free.
+    pub(in crate::page_alloc) fn is_marked_free(&self, frame: Frame) -> bool {
+        let area = self.memmap.get(frame.block()).and_then(crate::memmap::Block::area);
+        area.is_some_and(|area| area.state(frame.index_in_block()).is_free())
+    }
+}

@@ -1,0 +1,222 @@
+//! The long way through a per-CPU list: filling it when it is empty, making room when it is full.
+
+use core::sync::atomic::{AtomicU8, Ordering};
+
+use crate::addr::{Frame, FrameRange, Order};
+use crate::error::FreeError;
+use crate::limits::{NESTED_BATCH, PCP_BATCH};
+use crate::memmap::{Block, FrameState};
+use crate::page_alloc::allocator::PageAllocator;
+use crate::page_alloc::pcp::level::{HUGE, LEVELS, LISTS, order_of};
+use crate::page_alloc::pcp::list::{FrameList, Other, add_own};
+use crate::page_alloc::pcp::list_access::Turn;
+use crate::page_alloc::pcp::parked::Parked;
+use crate::page_alloc::pcp::sorting::SortEntry;
+use crate::page_alloc::request::gfp::{Contents, Gfp};
+use crate::page_alloc::store::search::Search;
+use crate::page_alloc::store::zone::Zone;
+use crate::platform::FramePlatform;
+use crate::stats::Stat;
+
+/// A list that is the running code's, and where it belongs.
+#[derive(Clone, Copy)]
+pub(in crate::page_alloc) struct OwnList<'a> {
+    pub(in crate::page_alloc) list: &'a FrameList,
+    pub(in crate::page_alloc) zone: &'a Zone,
+    /// Its number among the lists of its zone.
+    pub(in crate::page_alloc) number: usize,
+    /// What it has parked, if it may park.
+    pub(in crate::page_alloc) parked: Option<&'a Parked>,
+    /// Where what goes back to the store is sorted.
+    pub(in crate::page_alloc) sorter: &'a [SortEntry],
+    /// Whether locks may be waited for.
+    pub(in crate::page_alloc) wait: bool,
+}
+
+impl OwnList<'_> {
+    /// Frames of a full magazine.
+    pub(in crate::page_alloc) fn magazine_frames(&self) -> u64 {
+        self.list.magazine_frames(order_of(self.number))
+    }
+}
+
+impl<P: FramePlatform> PageAllocator<'_, P> {
+    /// The turn's list with this index among those of its level.
+    pub(in crate::page_alloc) fn own_list<'a>(&'a self, turn: &Turn<'a>, at: usize) -> Option<OwnList<'a>> {
+        let level = turn.level()?;
+        let (zone, number) = (at / LISTS, at % LISTS);
+        Some(OwnList {
+            list: level.list(zone, number),
+            zone: &self.zones[zone],
+            number,
+            parked: level.parked(at),
+            sorter: &turn.lists.sorter,
+            wait: turn.wait,
+        })
+    }
+
+    /// Takes a folio from one of the turn's lists, filling it first if it is empty.
+    pub(in crate::page_alloc) fn list_take(
+        &self,
+        turn: &Turn<'_>,
+        zone: usize,
+        number: usize,
+        gfp: Gfp,
+    ) -> Option<Frame> {
+        let own = self.own_list(turn, zone * LISTS + number)?;
+        let popped = self.pop_loading(own).or_else(|| self.refill(turn, own, gfp));
+        let (frame, state) = popped.or_else(|| self.pop_last(own.list))?;
+        let zeroed = FrameState::of(state).is_zeroed() && gfp.contents == Contents::Zeroed;
+        self.mark_in_use(frame, state, order_of(number), zeroed);
+        add_own(&own.list.allocated, 1);
+        Some(frame)
+    }
+
+    /// Takes a folio from the loaded array, or the other, or a parked magazine.
+    pub(in crate::page_alloc) fn pop_loading<'a>(
+        &'a self,
+        own: OwnList<'a>,
+    ) -> Option<(Frame, &'a AtomicU8)> {
+        let list = own.list;
+        if list.len() == 0 && list.other() > Other::Empty {
+            list.exchange();
+        }
+        list.pop().or_else(|| self.pop_parked(own))
+    }
+
+    /// Loads a magazine that the list has parked, in place of the empty one that it may have, and takes a folio: the one that
+    /// the empty magazine stands in.
+    fn pop_parked<'a>(&'a self, own: OwnList<'a>) -> Option<(Frame, &'a AtomicU8)> {
+        let full = self.unpark(own.parked?, own.wait)?;
+        let last = self.pop_last(own.list);
+        own.list.load(full, own.list.capacity());
+        last.or_else(|| own.list.pop())
+    }
+
+    /// Takes the folio that an empty list's magazine stands in, if it has one; home is what is left.
+    pub(in crate::page_alloc) fn pop_last<'l>(
+        &'l self,
+        list: &'l FrameList,
+    ) -> Option<(Frame, &'l AtomicU8)> {
+        let (magazine, len) = list.unload()?;
+        debug_assert_eq!(len, 0);
+        list.note_flow(-1);
+        let frame = magazine.own().0;
+        Some((frame, self.state_cell(self.memmap.block(frame.block()), frame)))
+    }
+
+    /// Fills an empty list from the zone, within its mark, and takes one folio.
+    #[cold]
+    #[inline(never)]
+    fn refill<'a>(&'a self, turn: &Turn<'_>, own: OwnList<'a>, gfp: Gfp) -> Option<(Frame, &'a AtomicU8)> {
+        let (list, zone, order) = (own.list, own.zone, order_of(own.number));
+        let most = if own.parked.is_some() { PCP_BATCH } else { NESTED_BATCH };
+        let batch = (list.batch.load(Ordering::Relaxed) as usize).min(list.capacity()).min(most);
+        list.batch.store((batch as u32 * 2).clamp(4, PCP_BATCH as u32), Ordering::Relaxed);
+        let allowed = zone.allowance(gfp.urgency, gfp.zone) >> order.get();
+        let wanted = batch.min(allowed as usize);
+        let mut frames = [Frame(0); PCP_BATCH];
+        let got = self.in_store(|| self.fetch(turn, zone, own.number, gfp, &mut frames[..wanted]));
+        self.count(Stat::PcpRefill, 1);
+        // The lowest address comes out first, so that neighbours in time are neighbours in memory.
+        frames[..got].iter().rev().for_each(|&frame| {
+            list.push(frame, self.state_cell(self.memmap.block(frame.block()), frame));
+        });
+        list.note_flow(-(got as i64));
+        if let Some(parked) = own.parked {
+            self.raise_mark(own, parked, got, zone.free_frames() < zone.marks.high);
+        }
+        list.pop()
+    }
+
+    /// Takes folios for a list from the zone's store; how many.
+    fn fetch(&self, turn: &Turn<'_>, zone: &Zone, number: usize, gfp: Gfp, out: &mut [Frame]) -> usize {
+        let order = order_of(number);
+        if number != HUGE {
+            let search = Search { listed: true, ..Search::new(zone, turn.cpu, gfp, order, turn.wait) };
+            return self.store_take(zone, search, out);
+        }
+        let mut got = 0;
+        for slot in out {
+            let Some((frame, zeroed)) = self.take_whole(zone, order, gfp.contents, turn.wait) else { break };
+            self.mark_free(self.memmap.block(frame.block()), frame, order, zeroed);
+            *slot = frame;
+            got += 1;
+        }
+        got
+    }
+
+    /// Puts a folio onto its list. `Ok(false)`: no list takes it, free it in another way.
+    ///
+    /// # Errors
+    /// [`FreeError`]; nothing has changed then.
+    pub(in crate::page_alloc) fn list_put(
+        &self,
+        turn: &Turn<'_>,
+        frame: Frame,
+        order: Order,
+    ) -> Result<bool, FreeError> {
+        let block = self.memmap.get(frame.block()).ok_or(FreeError::NotMemory)?;
+        let number = match order.get() {
+            small @ 0..=3 => {
+                self.check_listable(block, frame, order)?;
+                usize::from(small) * 3 + usize::from(block.mobility())
+            }
+            9 => {
+                self.check_whole(block, frame, order)?;
+                HUGE
+            }
+            _ => return Ok(false),
+        };
+        // Lanes of counts are given back before a block waits on a list, and bad frames looked for.
+        let own = self
+            .own_list(turn, block.zone() * LISTS + number)
+            .filter(|_| number != HUGE || block.lanes_at().is_none() && block.used.load().is_empty());
+        let Some(own) = own.filter(|own| self.has_room(*own)) else { return Ok(false) };
+        self.note_freed(FrameRange::folio(frame, order));
+        self.mark_free(block, frame, order, false);
+        self.push_loading(own, block, frame);
+        Ok(true)
+    }
+
+    /// Makes room for one more folio on a list, in an array or for a new magazine; whether there is some now.
+    fn has_room(&self, own: OwnList<'_>) -> bool {
+        let list = own.list;
+        if list.capacity() == 0 {
+            return false;
+        }
+        let full = list.len() == list.capacity() && list.other() == Other::Full;
+        !full || self.make_room(own)
+    }
+
+    /// Puts a folio that was marked free onto a list with room: into the loaded array, or the other, or it becomes a
+    /// magazine.
+    fn push_loading(&self, own: OwnList<'_>, block: &Block, frame: Frame) {
+        let (list, state) = (own.list, self.state_cell(block, frame));
+        if list.push(frame, state) {
+            return;
+        }
+        if list.other() == Other::None {
+            list.load(self.start_magazine(frame, state), 0);
+            list.note_flow(1);
+            return;
+        }
+        list.exchange();
+        let pushed = list.push(frame, state);
+        debug_assert!(pushed, "whoever pushes has made room");
+    }
+
+    /// Parks the magazine of a list whose arrays are full, or gives the older of the two back to the store; whether there is
+    /// room now.
+    #[cold]
+    fn make_room(&self, own: OwnList<'_>) -> bool {
+        let park = |parked| self.park_at(own, parked);
+        let parks = own.parked.is_some_and(park);
+        if !parks && own.wait {
+            self.in_store(|| self.drain_other(own, own.sorter));
+        }
+        parks || own.wait
+    }
+}
+
+const _: () = assert!(LEVELS > 1 && NESTED_BATCH <= PCP_BATCH);

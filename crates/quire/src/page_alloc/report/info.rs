@@ -1,0 +1,91 @@
+//! What the allocator holds, in the words of `/proc/zoneinfo` and `/proc/meminfo`.
+
+use core::sync::atomic::Ordering;
+
+use crate::page_alloc::allocator::PageAllocator;
+use crate::page_alloc::request::gfp::ZoneKind;
+use crate::page_alloc::store::zone::Watermarks;
+use crate::platform::FramePlatform;
+
+/// One zone, in frames.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ZoneInfo {
+    /// The node.
+    pub node: u8,
+    /// The kind.
+    pub kind: ZoneKind,
+    /// Frames that can ever be handed out, descriptor frames included.
+    pub managed: u64,
+    /// Frames in the store.
+    pub free: u64,
+    /// Frames on per-CPU lists; free as well, for whoever asks what is available.
+    pub cached: u64,
+    /// Frames that hold descriptors of blocks in small pieces.
+    pub descriptors: u64,
+    /// Blocks that are whole and free.
+    pub whole_blocks: u64,
+    /// Frames of the store that are known to be zero.
+    pub zeroed: u64,
+    /// The zone's marks.
+    pub marks: Watermarks,
+}
+
+/// The machine, in frames. `free + cached + used + metadata` is `total` whenever nothing is under way (invariant 8).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct MemoryInfo {
+    /// All memory that was given.
+    pub total: u64,
+    /// In the store.
+    pub free: u64,
+    /// On per-CPU lists, parked and deferred ones included.
+    pub cached: u64,
+    /// Handed out.
+    pub used: u64,
+    /// The manager's tables, descriptor frames included.
+    pub metadata: u64,
+}
+
+impl MemoryInfo {
+    /// Frames that can be had: those of the store and those of the lists, which are given back when the store has none.
+    pub fn available(&self) -> u64 {
+        self.free + self.cached
+    }
+}
+
+impl<P: FramePlatform> PageAllocator<'_, P> {
+    /// Every zone that has memory.
+    pub fn zone_info(&self) -> impl Iterator<Item = ZoneInfo> + '_ {
+        self.zones.iter().filter(|zone| zone.managed.load(Ordering::Relaxed) > 0).map(|zone| ZoneInfo {
+            node: zone.node,
+            kind: zone.kind,
+            managed: zone.managed.load(Ordering::Relaxed),
+            free: zone.free_frames(),
+            cached: self.cached_in(usize::from(zone.number)),
+            descriptors: zone.descriptor_frames.load(Ordering::Relaxed),
+            whole_blocks: zone.whole_blocks(self.platform),
+            zeroed: self.zeroed_frames(zone),
+            marks: zone.marks,
+        })
+    }
+
+    /// The machine as a whole.
+    pub fn memory_info(&self) -> MemoryInfo {
+        let mut info = MemoryInfo { total: self.present, metadata: self.reserved, ..MemoryInfo::default() };
+        let mut managed = 0;
+        for zone in self.zone_info() {
+            info.free += zone.free;
+            info.cached += zone.cached;
+            info.metadata += zone.descriptors;
+            managed += zone.managed;
+        }
+        info.cached += self.cpus.iter().map(|cpu| cpu.deferred_frames.load(Ordering::Relaxed)).sum::<u64>();
+        let out_of_use = info.free + info.cached + (info.metadata - self.reserved);
+        info.used = managed.saturating_sub(out_of_use);
+        info
+    }
+
+    fn cached_in(&self, zone: usize) -> u64 {
+        let levels = self.cpus.iter().flat_map(|cpu| &cpu.levels);
+        levels.map(|level| level.frames_of_zone(zone)).sum()
+    }
+}

@@ -1,0 +1,248 @@
+//! Walks the whole state of the allocator, at rest, and checks it against the invariants.
+
+use core::sync::atomic::Ordering;
+
+use crate::addr::{BlockNumber, Frame, FrameRange, Order};
+use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER};
+use crate::memmap::{Block, BlockState, FrameMask, FrameState};
+use crate::page_alloc::allocator::PageAllocator;
+use crate::page_alloc::pcp::level::{LISTS, order_of};
+use crate::page_alloc::store::pool::Pool;
+use crate::page_alloc::store::shard::ShardIndex;
+use crate::page_alloc::store::zone::Zone;
+use crate::platform::FramePlatform;
+
+/// What [`PageAllocator::validate`] found broken, and where.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Violation {
+    /// The record's count of free frames is not what its bitmap says.
+    FreeCount(BlockNumber),
+    /// The record's largest free order is not what its bitmap says.
+    FreeOrder(BlockNumber),
+    /// The block is on no list on which a search would find all that it has.
+    Listed(BlockNumber),
+    /// A free frame is marked as a folio's start, as held, or has a map count (invariants 1 and 5).
+    FreeInUse(BlockNumber),
+    /// A frame's state says that a folio which starts there needs no check when freed, but it is free, mapped, held or of
+    /// another order; or a block in small pieces has no descriptors.
+    State(BlockNumber),
+    /// A whole block's record is not all zero, or its pool's bit disagrees.
+    Whole(BlockNumber),
+    /// A folio's blocks disagree about it.
+    Folio(BlockNumber),
+    /// A frame on a per-CPU list is not in use, or not marked as listed (invariant 1).
+    List(Frame),
+    /// A zone's counters are not what its blocks say (invariant 8).
+    ZoneCount {
+        /// The zone's index.
+        zone: u8,
+        /// Free frames as counted.
+        counted: u64,
+        /// Free frames as found.
+        found: u64,
+    },
+    /// A frame of the block is known to be zero and in use, or a folio in use is marked.
+    Zeroed(BlockNumber),
+    /// What a zone counts as known to be zero is not what its blocks and pools say.
+    ZeroedCount {
+        /// The zone's index.
+        zone: u8,
+    },
+    /// A frame that is free and known to be zero is not.
+    NotZero(Frame),
+    /// The room that a zone's lists have booked is not what the zone says, or a list has parked more than it booked.
+    Booked {
+        /// The zone's index.
+        zone: u8,
+    },
+}
+
+impl<P: FramePlatform> PageAllocator<'_, P> {
+    /// Checks everything that can be checked while nothing is under way.
+    ///
+    /// # Errors
+    /// The first [`Violation`] found.
+    pub fn validate(&self) -> Result<(), Violation> {
+        for (number, block) in self.memmap.blocks() {
+            let offers = block.free_order.load(Ordering::Relaxed) != 0;
+            match block.state() {
+                BlockState::Small => self.validate_small(number, block)?,
+                _ if offers => return Err(Violation::FreeOrder(number)),
+                BlockState::Whole => self.validate_whole(number, block)?,
+                BlockState::Folio => self.validate_folio(number, block)?,
+                _ => {}
+            }
+        }
+        self.validate_lists()?;
+        self.zones.iter().try_for_each(|zone| self.validate_zone(zone))
+    }
+
+    fn validate_small(&self, number: BlockNumber, block: &Block) -> Result<(), Violation> {
+        let ensure = |holds, violation| if holds { Ok(()) } else { Err(violation) };
+        let free = FrameMask::ALL.without(block.used.load());
+        ensure(
+            usize::from(block.free.load(Ordering::Relaxed)) == free.count(),
+            Violation::FreeCount(number),
+        )?;
+        ensure(
+            block.free_order.load(Ordering::Relaxed) == free.largest_group().min(BLOCK_ORDER),
+            Violation::FreeOrder(number),
+        )?;
+        ensure(!ShardIndex::hides(block), Violation::Listed(number))?;
+        let mapped = block.small_maps(self.platform).nonzero();
+        let in_use = block.heads.load().union(block.held.load()).union(mapped);
+        ensure(free.intersection(in_use).is_empty(), Violation::FreeInUse(number))?;
+        let Some(area) = block.area() else { return Err(Violation::State(number)) };
+        let marked = |index| area.state(index).is_zeroed() && !area.state(index).is_free();
+        let zeroed = block.zeroed().intersection(block.used.load()).is_empty();
+        ensure(zeroed && !(0..BLOCK_FRAMES).any(marked), Violation::Zeroed(number))?;
+        let right = |index: usize| match (0..9).find_map(|order| {
+            let order = Order::new(order)?;
+            (area.state(index) == FrameState::in_use(order)).then_some(order)
+        }) {
+            Some(order) => {
+                let frames = FrameMask::run(index, order.frames() as usize);
+                block.is_folio(index, order.frames() as usize) && frames.intersection(mapped).is_empty()
+            }
+            None => true,
+        };
+        ensure((0..BLOCK_FRAMES).all(right), Violation::State(number))
+    }
+
+    fn validate_whole(&self, number: BlockNumber, block: &Block) -> Result<(), Violation> {
+        let zeroed = block.area().is_none()
+            && block.lanes_at().is_none()
+            && block.used.load().is_empty()
+            && block.large_maps.load(Ordering::Relaxed) == 0
+            && block.folio_maps.load(Ordering::Relaxed) == 0;
+        let pooled = self
+            .zones
+            .iter()
+            .flat_map(|zone| zone.pools.iter())
+            .filter(|pool| pool.lock(self.platform).is_free(number))
+            .count();
+        if zeroed && pooled == 1 { Ok(()) } else { Err(Violation::Whole(number)) }
+    }
+
+    fn validate_folio(&self, number: BlockNumber, block: &Block) -> Result<(), Violation> {
+        let order = block.order.load(Ordering::Relaxed);
+        let blocks = 1u32 << (order - crate::limits::BLOCK_ORDER);
+        let aligned = number.0.is_multiple_of(blocks);
+        let tails = (1..blocks).all(|tail| {
+            let tail = self.memmap.block(number.add(tail));
+            tail.state() == BlockState::FolioTail && tail.order.load(Ordering::Relaxed) == order
+        });
+        if aligned && tails { Ok(()) } else { Err(Violation::Folio(number)) }
+    }
+
+    fn validate_lists(&self) -> Result<(), Violation> {
+        let mut wrong = None;
+        let mut check = |at: usize, frame: Frame| {
+            if !self.is_listable(frame, order_of(at % LISTS)) {
+                wrong = Some(frame);
+            }
+        };
+        for level in self.cpus.iter().flat_map(|cpu| &cpu.levels) {
+            level.indexed().for_each(|(at, list)| list.frames().for_each(|frame| check(at, frame)));
+        }
+        let parked = self.cpus.iter().flat_map(|cpu| cpu.levels[0].all_parked());
+        for (at, list, parked) in parked {
+            self.each_parked(parked, list.capacity(), |frame| check(at, frame));
+        }
+        wrong.map_or(Ok(()), |frame| Err(Violation::List(frame)))
+    }
+
+    /// Whether a folio of this order may be on a list.
+    fn is_listable(&self, frame: Frame, order: Order) -> bool {
+        let block = self.memmap.block(frame.block());
+        if order == Order::BLOCK {
+            block.state() == BlockState::Listed && FrameState::of(block.folio_state_cell()).is_free()
+        } else {
+            self.check_small(block, frame, order).is_ok() && self.is_marked_free(frame)
+        }
+    }
+
+    fn validate_booked(&self, zone: &Zone) -> Result<(), Violation> {
+        let parked = self.cpus.iter().flat_map(|cpu| cpu.levels[0].all_parked());
+        let of_zone = parked.filter(|(at, ..)| at / LISTS == usize::from(zone.number));
+        let (mut booked, mut covered) = (0, true);
+        for (at, list, parked) in of_zone {
+            let magazines = self.booked(parked);
+            covered &= parked.count() <= magazines;
+            booked += u64::from(magazines) * list.magazine_frames(order_of(at % LISTS));
+        }
+        let agrees = zone.booked.0.load(Ordering::Relaxed) == booked as i64;
+        if agrees && covered { Ok(()) } else { Err(Violation::Booked { zone: zone.number }) }
+    }
+
+    fn validate_zeroed(&self, zone: &Zone) -> Result<(), Violation> {
+        let pieces: usize = self.small_blocks(zone).map(|block| block.zeroed().count()).sum();
+        let agrees = |pool: &Pool| pool.zeroed as usize == pool.zeroed_blocks().count();
+        let pools = zone.pools.iter().all(|pool| agrees(&pool.lock(self.platform)));
+        let counted = zone.zeroed_pieces() == pieces as u64;
+        if counted && pools { Ok(()) } else { Err(Violation::ZeroedCount { zone: zone.number }) }
+    }
+
+    /// Reads all memory that is free and known to be zero, while nothing is under way.
+    ///
+    /// # Errors
+    /// [`Violation::NotZero`]: the first frame that is not.
+    pub fn verify_zeroes(&self) -> Result<(), Violation> {
+        let check = |frames: FrameRange| match self.first_nonzero(frames) {
+            Some(at) => Err(Violation::NotZero(at.frame())),
+            None => Ok(()),
+        };
+        for pool in self.zones.iter().flat_map(|zone| zone.pools.iter()) {
+            let folio = |number: BlockNumber| FrameRange::folio(number.first_frame(), Order::BLOCK);
+            pool.lock(self.platform).zeroed_blocks().map(folio).try_for_each(check)?;
+        }
+        let small = self.memmap.blocks().filter(|(_, block)| block.state() == BlockState::Small);
+        for (number, block) in small {
+            let first = number.first_frame();
+            let run = |(start, count)| FrameRange::new(first.add(start as u64), count as u64);
+            block.zeroed().runs().map(run).try_for_each(check)?;
+        }
+        for level in self.cpus.iter().flat_map(|cpu| &cpu.levels) {
+            for (at, list) in level.indexed() {
+                let zeroed = |&frame: &Frame| {
+                    let block = self.memmap.block(frame.block());
+                    FrameState::of(self.state_cell(block, frame)).is_zeroed()
+                };
+                let folio = |frame| FrameRange::folio(frame, order_of(at % LISTS));
+                list.frames().filter(zeroed).map(folio).try_for_each(check)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn small_blocks(&self, zone: &Zone) -> impl Iterator<Item = &Block> {
+        let number = usize::from(zone.number);
+        let ours = move |block: &&Block| block.state() == BlockState::Small && block.zone() == number;
+        self.memmap.blocks().map(|(_, block)| block).filter(ours)
+    }
+
+    fn validate_zone(&self, zone: &Zone) -> Result<(), Violation> {
+        self.validate_booked(zone)?;
+        self.validate_zeroed(zone)?;
+        let free = |block: &Block| u64::from(block.free.load(Ordering::Relaxed));
+        let small: u64 = self.small_blocks(zone).map(free).sum();
+        let mut whole = 0;
+        for pool in zone.pools.iter() {
+            let pool = pool.lock(self.platform);
+            if pool.free != pool.count_free() {
+                return Err(Violation::ZoneCount {
+                    zone: zone.number,
+                    counted: pool.free.into(),
+                    found: pool.count_free().into(),
+                });
+            }
+            whole += u64::from(pool.free) * BLOCK_FRAMES as u64;
+        }
+        let (counted, found) = (zone.free_frames(), small + whole);
+        if counted == found {
+            Ok(())
+        } else {
+            Err(Violation::ZoneCount { zone: zone.number, counted, found })
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Allocation and free: the common case, which is inlined into callers, and the slow path behind it.
+
+use crate::addr::{Frame, Order};
+use crate::cpu::CpuId;
+use crate::error::{AllocError, FreeError};
+use crate::page_alloc::allocator::PageAllocator;
+use crate::page_alloc::folio::owned::Folio;
+use crate::page_alloc::init::config::ListGuard;
+use crate::page_alloc::pcp::level as pcp;
+use crate::page_alloc::pcp::list_access::Turn;
+use crate::page_alloc::request::gfp::{Contents, Gfp, NodePolicy, Urgency};
+use crate::page_alloc::request::last_block as middle;
+use crate::page_alloc::request::placement::ZoneOrder;
+use crate::page_alloc::store::search::Search;
+use crate::page_alloc::store::zone::Zone;
+use crate::platform::FramePlatform;
+use crate::stats::Stat;
+use crate::sync::Pinned;
+
+impl<P: FramePlatform> PageAllocator<'_, P> {
+    /// Takes a folio. Its contents are whatever was there. With a constant order and request, what is inlined into the
+    /// caller is the common case alone: some thirty instructions.
+    ///
+    /// # Errors
+    /// [`AllocError::OutOfMemory`] when no zone that the request allows has a fitting folio above its mark,
+    /// [`AllocError::BadNode`].
+    #[inline(always)]
+    pub fn alloc(&self, gfp: Gfp, order: Order) -> Result<Folio, AllocError> {
+        if self.platform.fail_allocation() {
+            return Err(AllocError::OutOfMemory);
+        }
+        let pinned = Pinned::new(self.platform);
+        if let Some(list) = pcp::list_of(order, gfp.mobility)
+            && gfp.nodes == NodePolicy::Local
+            && let Some((frame, state)) = self.take_listed(pinned.cpu(), list, gfp.zone)
+        {
+            // Behind the lease: the frame is ours, and what depends on its number need not hold up what follows.
+            self.mark_in_use(frame, state, order, false);
+            return Ok(self.folio(frame, order));
+        }
+        // The slow path asks for the CPU again, so that its number need not be kept for it.
+        drop(pinned);
+        Ok(self.folio(self.alloc_unlisted(gfp, order)?, order))
+    }
+
+    /// Frees a folio.
+    ///
+    /// # Errors
+    /// [`FreeError`]: something else refers to the folio, against the contracts of what took it by number. Its frames
+    /// stay in use for good then, which harms nobody.
+    #[inline(always)]
+    pub fn free(&self, folio: Folio) -> Result<(), FreeError> {
+        let (frame, order) = self.take_back(folio)?;
+        let pinned = Pinned::new(self.platform);
+        if self.put_untouched(pinned.cpu(), frame, order) {
+            return Ok(());
+        }
+        drop(pinned);
+        self.free_unlisted(frame, order)
+    }
+
+    /// The long way of an allocation: guarded and nested lists, empty lists, other zones and nodes.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::page_alloc) fn alloc_slow(&self, gfp: Gfp, order: Order) -> Result<Frame, AllocError> {
+        let pinned = Pinned::new(self.platform);
+        let cpu = pinned.cpu();
+        if self.guard != ListGuard::Reentry
+            && let Some(frame) = self.take_guarded(cpu, gfp, order)
+        {
+            return Ok(frame);
+        }
+        let zones = self.zones_for(cpu, gfp)?;
+        let turn = self.begin(cpu);
+        if turn.wait {
+            self.clear_up(turn.lists);
+        }
+        let found = self.alloc_from(&turn, zones, gfp, order);
+        if let Some(frame) = found.filter(|_| middle::is_middle(order)) {
+            self.remember_block(cpu, gfp, frame);
+        }
+        let found =
+            if turn.wait { found.or_else(|| self.alloc_scraping(&turn, zones, gfp, order)) } else { found };
+        self.end(&turn);
+        let thorough = turn.wait && is_thorough(gfp, order);
+        let found =
+            if thorough { found.or_else(|| self.alloc_from_others(cpu, zones, gfp, order)) } else { found };
+        if found.is_none() {
+            self.cells(cpu).add(Stat::AllocFailed, 1);
+        }
+        found.ok_or(AllocError::OutOfMemory)
+    }
+
+    /// What this CPU hoards may be what is missing: gives it back some frames at a time and tries again, once, or until
+    /// nothing is left if the request is worth it.
+    #[cold]
+    fn alloc_scraping(&self, turn: &Turn<'_>, zones: ZoneOrder<'_>, gfp: Gfp, order: Order) -> Option<Frame> {
+        loop {
+            let scraped = self.in_store(|| self.scrape(turn));
+            let found = self.alloc_from(turn, zones, gfp, order);
+            if found.is_some() || scraped == 0 || !is_thorough(gfp, order) {
+                return found;
+            }
+        }
+    }
+
+    /// The last resort: what other CPUs hoard, some of it at a time.
+    #[cold]
+    fn alloc_from_others(&self, cpu: CpuId, zones: ZoneOrder<'_>, gfp: Gfp, order: Order) -> Option<Frame> {
+        if !self.others_hoard(zones, cpu) {
+            return None;
+        }
+        loop {
+            let more = self.drain_others(cpu);
+            let turn = self.begin(cpu);
+            let found = self.alloc_from(&turn, zones, gfp, order);
+            self.end(&turn);
+            if found.is_some() || !more {
+                return found;
+            }
+        }
+    }
+
+    /// The long way of a free: guarded and nested lists, full lists, orders without a list, and whatever is wrong.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::page_alloc) fn free_slow(&self, frame: Frame, order: Order) -> Result<(), FreeError> {
+        let pinned = Pinned::new(self.platform);
+        let cpu = pinned.cpu();
+        if self.guard != ListGuard::Reentry && self.put_guarded(cpu, frame, order) {
+            return Ok(());
+        }
+        if self.put_untouched_far(cpu, frame, order) {
+            return Ok(());
+        }
+        let turn = self.begin(cpu);
+        if turn.wait {
+            self.clear_up(turn.lists);
+        }
+        let listed = self.list_put(&turn, frame, order);
+        let freed = match listed {
+            Ok(true) => Ok(()),
+            Ok(false) if turn.wait => self.in_store(|| self.store_free(frame, order, Contents::Unknown)),
+            Ok(false) => self.free_without_waiting(turn.lists, frame, order),
+            Err(error) => Err(error),
+        };
+        self.end(&turn);
+        if freed.is_ok() && listed == Ok(false) {
+            self.cells(cpu).add(Stat::Pgfree, order.frames());
+        }
+        freed
+    }
+
+    /// Tries each zone's list, then its store, in turn.
+    pub(in crate::page_alloc) fn alloc_from(
+        &self,
+        turn: &Turn<'_>,
+        zones: ZoneOrder<'_>,
+        gfp: Gfp,
+        order: Order,
+    ) -> Option<Frame> {
+        zones.iter().find_map(|&number| {
+            let zone = &self.zones[usize::from(number)];
+            let listed = pcp::list_of(order, gfp.mobility)
+                .and_then(|list| self.list_take(turn, usize::from(number), list, gfp));
+            if listed.is_some() {
+                self.count_placed(turn.cpu, gfp, zones, number.into(), order.frames());
+                return listed;
+            }
+            if zone.allowance(gfp.urgency, gfp.zone) < order.frames() {
+                return None;
+            }
+            let frame = self.in_store(|| self.take_one(turn, zone, gfp, order))?;
+            self.count_alloc(turn.cpu, usize::from(number), order.frames());
+            self.count_placed(turn.cpu, gfp, zones, number.into(), order.frames());
+            Some(frame)
+        })
+    }
+
+    /// Takes one folio straight from a zone's store.
+    pub(in crate::page_alloc) fn take_one(
+        &self,
+        turn: &Turn<'_>,
+        zone: &Zone,
+        gfp: Gfp,
+        order: Order,
+    ) -> Option<Frame> {
+        let mut frame = [Frame(0)];
+        (self.take_some(zone, turn.cpu, gfp, turn.wait, order, &mut frame) == 1).then_some(frame[0])
+    }
+
+    /// Takes folios straight from a zone's store: one of whole blocks, or as many smaller ones as `out` has room for and
+    /// the zone has; how many.
+    pub(in crate::page_alloc) fn take_some(
+        &self,
+        zone: &Zone,
+        cpu: CpuId,
+        gfp: Gfp,
+        wait: bool,
+        order: Order,
+        out: &mut [Frame],
+    ) -> usize {
+        let Some(first) = out.first_mut() else { return 0 };
+        if order < Order::BLOCK {
+            return self.store_take(zone, Search::new(zone, cpu, gfp, order, wait), out);
+        }
+        let taken = self.take_whole(zone, order, gfp.contents, wait);
+        taken.inspect(|&(frame, _)| *first = frame).map_or(0, |_| 1)
+    }
+}
+
+/// Whether memory must not count as out while any CPU hoards some that could be made fit: a frame is missing, or the
+/// request may take everything. Others are content with what a bounded search finds, and fall back.
+fn is_thorough(gfp: Gfp, order: Order) -> bool {
+    order == Order::FRAME || gfp.urgency == Urgency::Reserve
+}

@@ -1,0 +1,219 @@
+//! Many folios in one call: one lock for all that one block gives or takes, and no per-CPU list in between.
+
+use crate::addr::{Frame, FrameRange, Order};
+use crate::cpu::CpuId;
+use crate::error::FreeError;
+use crate::limits::BLOCK_FRAMES;
+use crate::memmap::FrameState;
+use crate::page_alloc::allocator::PageAllocator;
+use crate::page_alloc::folio::owned::{Folio, Folios, FrameRun};
+use crate::page_alloc::pcp::list_access::Turn;
+use crate::page_alloc::pcp::sorting::{SortEntry, Sorting, add_folio};
+use crate::page_alloc::request::gfp::{Contents, Gfp};
+use crate::platform::{Context, FramePlatform};
+use crate::stats::Stat;
+use crate::sync::Pinned;
+
+/// Frames that [`PageAllocator::fill_bulk`] fetches at once.
+const FILL_BATCH: usize = 64;
+
+impl<P: FramePlatform> PageAllocator<'_, P> {
+    /// Allocates folios of one order, as many as memory and marks allow, at most as many as `out` has room for their
+    /// numbers. Neighbours stand next to each other. None is an ordinary answer. An interleaving request gets an equal
+    /// share of each node (Linux: `alloc_pages_bulk_interleave`).
+    pub fn alloc_bulk<'a>(&self, gfp: Gfp, order: Order, out: &'a mut [Frame]) -> Folios<'a> {
+        let got = self.fill_frames(gfp, order, out);
+        self.folios(order, &out[..got])
+    }
+
+    /// Fills `out` with the numbers of folios; how many.
+    fn fill_frames(&self, gfp: Gfp, order: Order, out: &mut [Frame]) -> usize {
+        if out.is_empty() || self.platform.fail_allocation() {
+            return 0;
+        }
+        let pinned = Pinned::new(self.platform);
+        let mut got = 0;
+        for shares in (1..=self.placement.turns_of(gfp)).rev() {
+            let share = (out.len() - got).div_ceil(shares);
+            if share == 0 {
+                break;
+            }
+            let taken = self.bulk_in_turn(pinned.cpu(), gfp, order, &mut out[got..got + share]);
+            got += taken;
+            if taken < share {
+                break;
+            }
+        }
+        got
+    }
+
+    /// Fills `out` from the zones that serve the request, in their order.
+    fn bulk_in_turn(&self, cpu: CpuId, gfp: Gfp, order: Order, out: &mut [Frame]) -> usize {
+        let Ok(zones) = self.zones_for(cpu, gfp) else { return 0 };
+        let wait = self.platform.context() == Context::Task;
+        let mut got = 0;
+        for &number in zones.iter() {
+            let zone = &self.zones[usize::from(number)];
+            let before = got;
+            while got < out.len() {
+                let allowed = (zone.allowance(gfp.urgency, gfp.zone) >> order.get()) as usize;
+                let chunk = (out.len() - got).min(allowed).min((BLOCK_FRAMES >> order.get()).max(1));
+                let taken = self.interrupts_guarded(|| {
+                    self.take_some(zone, cpu, gfp, wait, order, &mut out[got..got + chunk])
+                });
+                got += taken;
+                if taken == 0 {
+                    break;
+                }
+            }
+            self.count_alloc(cpu, usize::from(number), ((got - before) as u64) << order.get());
+            self.count_placed(cpu, gfp, zones, number.into(), ((got - before) as u64) << order.get());
+        }
+        // What the store has not, lists may hoard: the rest the ordinary way, as far as that goes.
+        while got < out.len()
+            && let Ok(frame) = self.alloc_slow(gfp, order)
+        {
+            out[got] = frame;
+            got += 1;
+        }
+        got
+    }
+
+    /// Fills the empty slots of an array with folios of one order, as far as memory and marks allow, and leaves the others
+    /// as they are; how many it filled. (Linux: `alloc_pages_bulk`, which counts those that were full as well.)
+    pub fn fill_bulk(&self, gfp: Gfp, order: Order, slots: &mut [Option<Folio>]) -> usize {
+        let mut filled = 0;
+        let mut at = 0;
+        while at < slots.len() {
+            let window = (at..slots.len()).filter(|&slot| slots[slot].is_none()).take(FILL_BATCH);
+            let wanted = window.clone().count();
+            let mut frames = [Frame(0); FILL_BATCH];
+            let mut ready = self.alloc_bulk(gfp, order, &mut frames[..wanted]);
+            let got = ready.len();
+            while let Some(slot) = slots.get_mut(at) {
+                if slot.is_none() {
+                    let Some(folio) = ready.next() else { break };
+                    *slot = Some(folio);
+                }
+                at += 1;
+            }
+            filled += got;
+            if got < wanted || wanted == 0 {
+                break;
+            }
+        }
+        filled
+    }
+
+    /// Frees folios, straight to the store.
+    ///
+    /// # Errors
+    /// The index of the first folio that was refused, and why; those before it are free. It and those after it stay in
+    /// use for good, as with [`Self::free`].
+    pub fn free_bulk(&self, folios: Folios<'_>) -> Result<(), (usize, FreeError)> {
+        self.check_owner(folios.owner).map_err(|error| (0, error))?;
+        self.free_frames(folios.order(), folios.into_raw())
+    }
+
+    /// Frees folios by number.
+    fn free_frames(&self, order: Order, frames: &[Frame]) -> Result<(), (usize, FreeError)> {
+        let pinned = Pinned::new(self.platform);
+        let turn = self.begin(pinned.cpu());
+        let freed = if order >= Order::BLOCK || !turn.wait || turn.level != Some(0) {
+            self.free_each(&turn, order, frames)
+        } else {
+            self.in_store(|| self.free_sorted(&turn.lists.sorter, order, frames))
+        };
+        self.end(&turn);
+        let count = freed.map_or_else(|(at, _)| at, |()| frames.len());
+        self.count(Stat::Pgfree, (count as u64) << order.get());
+        freed
+    }
+
+    /// Frees a run of folios of order 0.
+    ///
+    /// # Errors
+    /// As [`Self::free_bulk`], counted from the start of the run.
+    pub fn free_range(&self, run: FrameRun) -> Result<(), (usize, FreeError)> {
+        let run = self.take_back_run(run).map_err(|error| (0, error))?;
+        let mut done = 0;
+        while done < run.count {
+            let mut frames = [Frame(0); FILL_BATCH];
+            let count = (run.count - done).min(FILL_BATCH as u64) as usize;
+            for (at, frame) in frames[..count].iter_mut().enumerate() {
+                *frame = run.start.add(done + at as u64);
+            }
+            self.free_frames(Order::FRAME, &frames[..count])
+                .map_err(|(at, error)| (done as usize + at, error))?;
+            done += count as u64;
+        }
+        Ok(())
+    }
+
+    fn free_each(&self, turn: &Turn<'_>, order: Order, frames: &[Frame]) -> Result<(), (usize, FreeError)> {
+        frames.iter().enumerate().try_for_each(|(at, &frame)| {
+            let freed = if turn.wait {
+                self.store_free(frame, order, Contents::Unknown)
+            } else {
+                self.free_without_waiting(turn.lists, frame, order)
+            };
+            freed.map_err(|error| (at, error))
+        })
+    }
+
+    /// Sorts the folios by block and frees each block's at once. The sorter is the caller's.
+    fn free_sorted(
+        &self,
+        sorter: &[SortEntry],
+        order: Order,
+        frames: &[Frame],
+    ) -> Result<(), (usize, FreeError)> {
+        let mut sorting = Sorting::new(sorter);
+        let mut at = 0;
+        while let Some(&frame) = frames.get(at) {
+            let together = self.free_neighbours(&mut sorting, order, &frames[at..]);
+            at += together;
+            if together == 0 {
+                if let Err(error) = self.check_unsorted(&sorting, frame, order) {
+                    self.sort_out(&mut sorting);
+                    return Err((at, error));
+                }
+                self.note_freed(FrameRange::folio(frame, order));
+                self.sort_in(&mut sorting, frame, order);
+                at += 1;
+            }
+        }
+        self.sort_out(&mut sorting);
+        Ok(())
+    }
+
+    /// Sorts in the folios at the start of `frames` that lie in one block and need no check; how many there are.
+    fn free_neighbours(&self, sorting: &mut Sorting<'_>, order: Order, frames: &[Frame]) -> usize {
+        let Some(number) = frames.first().map(|frame| frame.block()) else { return 0 };
+        let Some(area) = self.memmap.get(number).and_then(|block| block.area()) else { return 0 };
+        let words = self.sorted_words(sorting, number);
+        let mut together = 0;
+        for &frame in frames {
+            let index = frame.index_in_block();
+            let cell = area.state_cell(index);
+            if frame.block() != number || FrameState::of(cell) != FrameState::in_use(order) {
+                break;
+            }
+            FrameState::FREE.put(cell);
+            self.note_freed(FrameRange::folio(frame, order));
+            add_folio(words, index, order);
+            together += 1;
+        }
+        together
+    }
+
+    /// The checks of a folio whose state does not say that it needs none.
+    #[cold]
+    fn check_unsorted(&self, sorting: &Sorting<'_>, frame: Frame, order: Order) -> Result<(), FreeError> {
+        let block = self.memmap.get(frame.block()).ok_or(FreeError::NotMemory)?;
+        if sorting.holds(frame) {
+            return Err(FreeError::DoubleFree);
+        }
+        self.check_listable(block, frame, order)
+    }
+}

@@ -1,0 +1,137 @@
+//! What a request for frames asks for ("get free pages" flags).
+
+use crate::page_alloc::request::node_set::NodeSet;
+
+/// Zones by the addresses that their users can reach and by whether their contents can move.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum ZoneKind {
+    /// Below 4 GiB: devices with 32-bit addresses.
+    Dma32 = 0,
+    /// Everything else that is not set aside.
+    Normal = 1,
+    /// Set aside for contents that can be moved or dropped.
+    Movable = 2,
+}
+
+/// Kinds of zone. Each node has a zone of each, in a row, though most are empty.
+pub(in crate::page_alloc) const KINDS: usize = 3;
+
+/// How long-lived and how movable the contents will be. Frames of one group share blocks.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum Mobility {
+    /// Can neither be moved nor dropped: page tables, small objects.
+    Unmovable = 0,
+    /// Can be moved: user memory.
+    Movable = 1,
+    /// Can be dropped and made again: page cache nodes and the like.
+    Reclaimable = 2,
+}
+
+impl Mobility {
+    /// Every group.
+    pub const ALL: [Self; 3] = [Self::Unmovable, Self::Movable, Self::Reclaimable];
+
+    /// The groups whose blocks are taken when this one's are used up, the better one first: what cannot be moved does the
+    /// least harm among what can be dropped, and the other way round.
+    pub const fn fallbacks(self) -> [Self; 2] {
+        match self {
+            Self::Unmovable => [Self::Reclaimable, Self::Movable],
+            Self::Movable => [Self::Reclaimable, Self::Unmovable],
+            Self::Reclaimable => [Self::Unmovable, Self::Movable],
+        }
+    }
+}
+
+/// How far below its marks a zone may be emptied for a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Urgency {
+    /// Not below `min`.
+    Ordinary,
+    /// Down to half of `min`: the caller cannot wait for memory to be freed.
+    Atomic,
+    /// Everything: the caller is about to free memory, or is being killed.
+    Reserve,
+}
+
+/// Which nodes a request is served from (Linux: the modes of `set_mempolicy(2)`), here per request.
+///
+/// Nodes without memory count as existing, since CPUs may stand there, but a set must hold one that has memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum NodePolicy {
+    /// The running CPU's node first, then the others by their distance from it (`MPOL_LOCAL`).
+    #[default]
+    Local,
+    /// This node first, then the others by their distance from it (`MPOL_PREFERRED`).
+    Preferred(u8),
+    /// These nodes and no other, those nearest to the running CPU first (`MPOL_BIND`).
+    Bind(NodeSet),
+    /// The nodes of the set in turn, one a request (a bulk request is one), each CPU with a turn of its own; when that node is short, the others
+    /// of the set by their distance from it, and then, as under Linux's `MPOL_INTERLEAVE`, nodes that are not in the
+    /// set. Whoever must not leave the set binds.
+    Interleave(NodeSet),
+}
+
+/// A request, apart from its order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gfp {
+    /// The highest zone that will do; lower ones are used when it is short.
+    pub zone: ZoneKind,
+    /// The mobility group.
+    pub mobility: Mobility,
+    /// How far the zone may be emptied.
+    pub urgency: Urgency,
+    /// The nodes, and in what order.
+    pub nodes: NodePolicy,
+    /// What the caller would rather have: a preference, no promise.
+    pub contents: Contents,
+}
+
+/// What is known of the memory of a folio that is free.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Contents {
+    /// Nothing.
+    #[default]
+    Unknown,
+    /// All of it is zero.
+    Zeroed,
+}
+
+impl Gfp {
+    /// The manager's own memory: unmovable, not from the Movable zone (Linux: `GFP_KERNEL`).
+    pub const KERNEL: Self = Self {
+        zone: ZoneKind::Normal,
+        mobility: Mobility::Unmovable,
+        urgency: Urgency::Ordinary,
+        nodes: NodePolicy::Local,
+        contents: Contents::Unknown,
+    };
+    /// User memory (Linux: `GFP_HIGHUSER_MOVABLE`).
+    pub const USER: Self = Self { zone: ZoneKind::Movable, mobility: Mobility::Movable, ..Self::KERNEL };
+    /// From a context that cannot wait (Linux: `GFP_ATOMIC`).
+    pub const ATOMIC: Self = Self { urgency: Urgency::Atomic, ..Self::KERNEL };
+    /// Below 4 GiB (Linux: `GFP_DMA32`).
+    pub const DMA32: Self = Self { zone: ZoneKind::Dma32, ..Self::KERNEL };
+    /// Page-cache nodes and other memory that can be dropped (Linux: `__GFP_RECLAIMABLE`).
+    pub const RECLAIMABLE: Self = Self { mobility: Mobility::Reclaimable, ..Self::KERNEL };
+
+    /// The same request, starting at a node.
+    #[must_use]
+    pub const fn on_node(self, node: u8) -> Self {
+        self.from_nodes(NodePolicy::Preferred(node))
+    }
+
+    /// The same request for memory that will have to be zero: what is known to be is taken first, and stays with others
+    /// otherwise. Whether it is says [`PageAllocator::alloc_maybe_zeroed`](super::PageAllocator::alloc_maybe_zeroed).
+    #[must_use]
+    pub const fn for_zeroes(self) -> Self {
+        Self { contents: Contents::Zeroed, ..self }
+    }
+
+    /// The same request under another policy.
+    #[must_use]
+    pub const fn from_nodes(self, nodes: NodePolicy) -> Self {
+        Self { nodes, ..self }
+    }
+}

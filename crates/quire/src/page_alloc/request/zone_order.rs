@@ -1,0 +1,70 @@
+//! Which zones serve a request, and where frames came from.
+
+use crate::cpu::CpuId;
+use crate::error::AllocError;
+use crate::page_alloc::allocator::PageAllocator;
+use crate::page_alloc::request::gfp::{Gfp, NodePolicy, ZoneKind};
+use crate::page_alloc::request::node_set::NodeSet;
+use crate::page_alloc::request::placement::{ZoneOrder, node_of};
+use crate::platform::FramePlatform;
+use crate::stats::Stat;
+use crate::sync::Pinned;
+
+impl<P: FramePlatform> PageAllocator<'_, P> {
+    /// How many nodes the machine has, those without memory included.
+    pub fn node_count(&self) -> usize {
+        self.placement.nodes()
+    }
+
+    /// The nodes that have memory, the one nearest to the running CPU first.
+    pub fn nodes_by_distance(&self) -> impl Iterator<Item = u8> + '_ {
+        let local = self.platform.node_of(Pinned::new(self.platform).cpu());
+        let zones = self.placement.from(local, ZoneKind::Movable).unwrap_or(&[]);
+        // The zones of a node stand next to each other.
+        let mut last = None;
+        zones.iter().map(|&zone| node_of(zone)).filter(move |&node| last.replace(node) != Some(node))
+    }
+
+    /// The zones that may serve a request, in order. An interleaving request takes its turn.
+    #[inline]
+    pub(in crate::page_alloc) fn zones_for(&self, cpu: CpuId, gfp: Gfp) -> Result<ZoneOrder<'_>, AllocError> {
+        let placement = &self.placement;
+        let local = self.platform.node_of(cpu);
+        let (from, first, beyond) = match gfp.nodes {
+            NodePolicy::Local => (local, NodeSet::ALL, false),
+            NodePolicy::Preferred(node) => (node, NodeSet::ALL, false),
+            NodePolicy::Bind(set) => (local, placement.usable(set)?, false),
+            NodePolicy::Interleave(set) => {
+                let usable = placement.usable(set)?;
+                (placement.take_turn(cpu, usable), usable, true)
+            }
+        };
+        Ok(ZoneOrder { zones: placement.from(from, gfp.zone)?, first, beyond })
+    }
+
+    /// Counts where frames that took the long way came from. The common path serves from the nearest node only, so all
+    /// that is not counted here was meant for and came from there.
+    pub(in crate::page_alloc) fn count_placed(
+        &self,
+        cpu: CpuId,
+        gfp: Gfp,
+        zones: ZoneOrder<'_>,
+        zone: usize,
+        frames: u64,
+    ) {
+        if self.placement.with_memory.len() <= 1 {
+            return;
+        }
+        let (node, cells) = (Some(node_of(zone as u8)), self.cells(cpu));
+        if node != zones.first_node() {
+            cells.add(Stat::NumaMiss, frames);
+            cells.add(Stat::NumaForeign, frames);
+        } else if matches!(gfp.nodes, NodePolicy::Interleave(_)) {
+            cells.add(Stat::InterleaveHit, frames);
+        }
+        let nearest = self.placement.from(self.platform.node_of(cpu), gfp.zone);
+        if node != nearest.ok().and_then(|zones| zones.first()).map(|&zone| node_of(zone)) {
+            cells.add(Stat::NumaOther, frames);
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Entirely free blocks in small pieces become whole again, all but one in each shard: its *spare*.
+
+use crate::page_alloc::store::capacity::could_be_whole;
+use core::sync::atomic::Ordering;
+
+use crate::addr::{BlockNumber, Frame, FrameRange};
+use crate::limits::DESCRIPTOR_FRAMES;
+use crate::memmap::{Block, BlockState, FrameMask};
+use crate::page_alloc::allocator::PageAllocator;
+use crate::page_alloc::store::capacity::AREA;
+use crate::page_alloc::store::shard::Shard;
+use crate::page_alloc::store::zeroed as zeroes;
+use crate::page_alloc::store::zone::Zone;
+use crate::platform::FramePlatform;
+use crate::stats::Stat;
+
+/// Blocks of one shard that one call makes whole, at most.
+const MERGES: usize = 8;
+
+/// A block that was made whole: where its descriptors stood, if not in the block itself.
+pub(in crate::page_alloc) struct Merged {
+    area: Option<Frame>,
+}
+
+impl<P: FramePlatform> PageAllocator<'_, P> {
+    /// Puts a block that was just made whole into its pool, and its descriptors' frames with it.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::page_alloc) fn put_merged(&self, zone: &Zone, number: BlockNumber, merged: Merged) {
+        match merged.area {
+            None => zone.add_free(DESCRIPTOR_FRAMES as i64),
+            Some(area) => {
+                self.release_held(FrameRange::folio(area, AREA));
+            }
+        }
+        // Its descriptors stood in it, or nobody knows what.
+        zone.put_blocks(self.platform, &self.memmap, number, 1, false);
+        self.count(Stat::BlockMerge, 1);
+    }
+
+    /// An entirely free block becomes its shard's spare, or whole again if there is one already. Under the block's
+    /// lock. If the block is whole now, the caller puts it into the pool. One whose descriptors stand elsewhere is no spare,
+    /// nor is one that is isolated.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::page_alloc) fn merge_or_spare(
+        &self,
+        zone: &Zone,
+        shard: &Shard,
+        number: BlockNumber,
+        block: &Block,
+    ) -> Option<Merged> {
+        let no_spare = block.area_elsewhere().is_some() || zone.isolated.contains(number);
+        let mut index = shard.0.lock(self.platform);
+        // A spare that is used again needs the name no more.
+        if !no_spare && !shard.spare().is_some_and(|spare| self.memmap.block(spare).is_entirely_free()) {
+            shard.set_spare(Some(number));
+            index.relist(&self.memmap, number, block);
+            return None;
+        }
+        index.unlist(&self.memmap, number, block);
+        drop(index);
+        Some(self.forget_small(zone, block))
+    }
+
+    /// Makes the record of an entirely free block say "whole and free" again. Under the block's lock.
+    fn forget_small(&self, zone: &Zone, block: &Block) -> Merged {
+        zone.descriptor_frames.fetch_sub(DESCRIPTOR_FRAMES as u64, Ordering::Relaxed);
+        let merged = Merged { area: block.area_elsewhere() };
+        zeroes::change(zone, block, FrameMask::EMPTY);
+        block.reset();
+        merged
+    }
+
+    /// Makes the entirely free blocks of every shard of a zone whole: its spare, and those that an interrupt left, some at a
+    /// time; how many there were.
+    pub(in crate::page_alloc) fn merge_spares(&self, zone: &Zone) -> usize {
+        zone.shards.iter().map(|shard| (0..MERGES).take_while(|_| self.merge_one(zone, shard)).count()).sum()
+    }
+
+    /// Makes an isolated block whole, if it is entirely free and was left in pieces.
+    pub(in crate::page_alloc) fn merge_isolated(&self, zone: &Zone, number: BlockNumber) {
+        let block = self.memmap.block(number);
+        if !block.is_entirely_free() {
+            return;
+        }
+        block.lock(self.platform);
+        let merge = block.state() == BlockState::Small && could_be_whole(block);
+        if merge {
+            let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))].0;
+            shard.lock(self.platform).unlist(&self.memmap, number, block);
+        }
+        let merged = merge.then(|| self.forget_small(zone, block));
+        block.unlock(self.platform);
+        if let Some(merged) = merged {
+            self.put_merged(zone, number, merged);
+        }
+    }
+
+    fn merge_one(&self, zone: &Zone, shard: &Shard) -> bool {
+        let found = shard.spare().filter(|&spare| self.memmap.block(spare).is_entirely_free());
+        let found = found.or_else(|| shard.0.lock(self.platform).entirely_free(&self.memmap));
+        let Some(number) = found else { return false };
+        let block = self.memmap.block(number);
+        block.lock(self.platform);
+        let mut index = shard.0.lock(self.platform);
+        // Since the look somebody may have taken frames of it, or all of it.
+        let merge = block.state() == BlockState::Small
+            && could_be_whole(block)
+            && core::ptr::eq(shard, &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))])
+            && block.zone() == usize::from(zone.number);
+        if merge {
+            if shard.spare() == Some(number) {
+                shard.set_spare(None);
+            }
+            index.unlist(&self.memmap, number, block);
+        }
+        drop(index);
+        let merged = merge.then(|| self.forget_small(zone, block));
+        block.unlock(self.platform);
+        if let Some(merged) = merged {
+            self.put_merged(zone, number, merged);
+        }
+        merge
+    }
+}

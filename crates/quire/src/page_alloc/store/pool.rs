@@ -1,0 +1,319 @@
+//! The whole free blocks of one region: a bit each, zero for free, with a summary of the words that are full; and another
+//! bit each, zero for blocks that are known to read as zero, which means something while they are free.
+//!
+//! The bits start at a 1 GiB boundary, so that an aligned run of blocks is an aligned run of bits. Zeroed memory is a
+//! pool in which everything is free and zero.
+
+use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::addr::BlockNumber;
+use crate::limits::{POOL_WORDS_LOOKED_AT, SECTION_BLOCKS, WHOLE_BLOCKS_SHORT};
+use crate::memmap::{BootSlice, MemMap};
+use crate::page_alloc::request::gfp::Contents;
+use crate::page_alloc::store::isolated::COLLECTED;
+use crate::page_alloc::store::runs::{PoolBits, Run};
+
+/// Words of bits for `count` blocks from `first`, and words of the summary.
+pub(in crate::page_alloc) fn pool_words(first: BlockNumber, count: u32) -> (usize, usize) {
+    let words = (first.0 as usize % SECTION_BLOCKS + count as usize).div_ceil(64);
+    (words, words.div_ceil(64))
+}
+
+/// The blocks of one region. Under its lock.
+pub(in crate::page_alloc) struct Pool {
+    /// The block of bit 0, a multiple of 512.
+    origin: u32,
+    /// The region: its first block and how many.
+    first: BlockNumber,
+    count: u32,
+    /// One bit a block: 1 taken or not memory.
+    taken: BootSlice<AtomicU64>,
+    /// One bit a word of `taken`: 1 when the word is all ones.
+    full: BootSlice<AtomicU64>,
+    /// One bit a block: 1 when nothing is known of what it holds. Valid for free blocks.
+    stale: BootSlice<AtomicU64>,
+    /// Free blocks.
+    pub(in crate::page_alloc) free: u32,
+    /// Those of them that are known to be zero.
+    pub(in crate::page_alloc) zeroed: u32,
+    /// Every word below is full, so that no search need look there.
+    hint: usize,
+    /// Blocks that are collected in place of becoming free, and how many are.
+    isolated: Range<u32>,
+    pub(in crate::page_alloc) collected: u32,
+}
+
+impl Pool {
+    /// The pool of `count` blocks from `first`, over tables of zeroes of the sizes that [`pool_words`] says: bits of blocks,
+    /// their summary, and bits of blocks again. All blocks are free, and none is known to be zero unless `zeroed`.
+    pub(in crate::page_alloc) fn new(
+        first: BlockNumber,
+        count: u32,
+        [taken, full, stale]: [BootSlice<AtomicU64>; 3],
+        zeroed: bool,
+    ) -> Self {
+        let origin = first.0 - first.0 % SECTION_BLOCKS as u32;
+        if !zeroed {
+            stale.iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
+        }
+        let known = if zeroed { count } else { 0 };
+        let isolated = 0..0;
+        let mut pool = Self {
+            origin,
+            first,
+            count,
+            taken,
+            full,
+            stale,
+            free: count,
+            zeroed: known,
+            hint: 0,
+            isolated,
+            collected: 0,
+        };
+        let (from, to) = ((first.0 - origin) as usize, (first.0 - origin + count) as usize);
+        pool.mark(0, from, true);
+        pool.mark(to, taken.len() * 64 - to, true);
+        for word in taken.len()..full.len() * 64 {
+            pool.set_full(word, true);
+        }
+        pool
+    }
+
+    /// Takes a run of free blocks that starts at a multiple of `align` blocks, a power of two, if there is one: the lowest, of
+    /// those that are known to be zero if that is wanted; a single block the lowest nearby that is or is not. Whether all of
+    /// it is known to be zero.
+    pub(in crate::page_alloc) fn take(
+        &mut self,
+        blocks: u32,
+        align: u32,
+        wanted: Contents,
+    ) -> Option<(BlockNumber, bool)> {
+        if self.free < blocks {
+            return None;
+        }
+        self.hint = self.bits().next_with_room(self.hint)?;
+        let bit = if blocks == 1 && align == 1 {
+            self.find_one(wanted)
+        } else {
+            let run = Run { blocks: blocks as usize, align: align as usize, origin: self.origin as usize };
+            let known = (wanted == Contents::Zeroed && self.zeroed >= blocks).then(|| self.zeroed_bits());
+            let known = known.and_then(|bits| bits.find_run(self.hint, run).0);
+            known.or_else(|| self.bits().find_run(self.hint, run).0)?
+        };
+        Some((BlockNumber(self.origin + bit as u32), self.take_bits(bit, blocks)))
+    }
+
+    /// Takes this block, if it is a free one of the region.
+    pub(in crate::page_alloc) fn take_exactly(&mut self, block: BlockNumber) -> bool {
+        let free = self.is_free(block);
+        if free {
+            self.take_bits((block.0 - self.origin) as usize, 1);
+        }
+        free
+    }
+
+    /// Takes the lowest free block of which nothing is known.
+    pub(in crate::page_alloc) fn take_stale(&mut self) -> Option<BlockNumber> {
+        if self.zeroed == self.free {
+            return None;
+        }
+        let mut word = self.bits().next_with_room(self.hint)?;
+        loop {
+            let found = !self.word(word) & self.stale[word].load(Ordering::Relaxed);
+            if found != 0 {
+                let bit = word * 64 + found.trailing_zeros() as usize;
+                self.take_bits(bit, 1);
+                return Some(BlockNumber(self.origin + bit as u32));
+            }
+            word = self.bits().next_with_room(word + 1)?;
+        }
+    }
+
+    /// The lowest free block in the words from the hint on that is zero or not, as is wanted, if there is one nearby.
+    fn find_one(&self, wanted: Contents) -> usize {
+        let lowest = |word: usize, bits: u64| word * 64 + bits.trailing_zeros() as usize;
+        let any = lowest(self.hint, !self.word(self.hint));
+        let unlike = if wanted == Contents::Zeroed { u64::MAX } else { 0 };
+        if self.zeroed == 0 || self.zeroed == self.free {
+            return any;
+        }
+        let mut next = Some(self.hint);
+        for _ in 0..POOL_WORDS_LOOKED_AT {
+            let Some(word) = next else { break };
+            let found = !self.word(word) & (self.stale[word].load(Ordering::Relaxed) ^ unlike);
+            if found != 0 {
+                return lowest(word, found);
+            }
+            next = self.bits().next_with_room(word + 1);
+        }
+        any
+    }
+
+    /// Marks blocks taken; whether all of them are known to be zero.
+    fn take_bits(&mut self, bit: usize, blocks: u32) -> bool {
+        self.mark(bit, blocks as usize, true);
+        self.free -= blocks;
+        let stale: u32 = masks(bit, blocks as usize)
+            .map(|(word, mask)| (self.stale[word].load(Ordering::Relaxed) & mask).count_ones())
+            .sum();
+        self.zeroed -= blocks - stale;
+        stale == 0
+    }
+
+    /// Takes exactly these blocks, which are free: they hold metadata.
+    pub(in crate::page_alloc) fn reserve(&mut self, first: BlockNumber, blocks: u32) {
+        self.take_bits((first.0 - self.origin) as usize, blocks);
+    }
+
+    /// Whether so few blocks are free that partly used ones should be used first, wherever they are.
+    pub(in crate::page_alloc) fn is_short(&self) -> bool {
+        self.free <= self.count / WHOLE_BLOCKS_SHORT
+    }
+
+    /// Puts a run of blocks back, all of them zero or none known to be. Isolated ones are collected.
+    pub(in crate::page_alloc) fn put(
+        &mut self,
+        memmap: &MemMap,
+        first: BlockNumber,
+        blocks: u32,
+        zeroed: bool,
+    ) {
+        let (from, to) = (self.isolated.start.max(first.0), self.isolated.end.min(first.0 + blocks));
+        if from >= to {
+            return self.put_run(first, blocks, zeroed);
+        }
+        (from..to).for_each(|number| self.collect(memmap, BlockNumber(number)));
+        self.put_run(first, from - first.0, zeroed);
+        self.put_run(BlockNumber(to), first.0 + blocks - to, zeroed);
+    }
+
+    /// Marks a block as collected. What was known of its contents is not any more.
+    fn collect(&mut self, memmap: &MemMap, number: BlockNumber) {
+        let bit = (number.0 - self.origin) as usize;
+        let stale = self.stale[bit / 64].load(Ordering::Relaxed);
+        self.stale[bit / 64].store(stale | 1 << (bit % 64), Ordering::Relaxed);
+        memmap.block(number).next.store(COLLECTED, Ordering::Relaxed);
+        self.collected += 1;
+    }
+
+    /// Isolates blocks of the region: those that are free are collected at once, and what is known of them is kept.
+    pub(in crate::page_alloc) fn isolate(&mut self, memmap: &MemMap, first: BlockNumber, blocks: u32) {
+        (self.isolated, self.collected) = (first.0..first.0 + blocks, 0);
+        for number in self.isolated.clone() {
+            let bit = (number - self.origin) as usize;
+            if !self.is_taken(bit) {
+                self.take_bits(bit, 1);
+                memmap.block(BlockNumber(number)).next.store(COLLECTED, Ordering::Relaxed);
+                self.collected += 1;
+            }
+        }
+    }
+
+    /// Ends the isolation. What was collected becomes free, or is the caller's if all of it was and is `wanted`.
+    pub(in crate::page_alloc) fn end_isolation(&mut self, memmap: &MemMap, wanted: bool) {
+        for number in core::mem::take(&mut self.isolated).map(BlockNumber) {
+            let next = &memmap.block(number).next;
+            if next.load(Ordering::Relaxed) == COLLECTED {
+                next.store(0, Ordering::Relaxed);
+                if !wanted {
+                    let bit = (number.0 - self.origin) as usize;
+                    let zeroed = self.stale[bit / 64].load(Ordering::Relaxed) >> (bit % 64) & 1 == 0;
+                    self.put_run(number, 1, zeroed);
+                }
+            }
+        }
+    }
+
+    fn put_run(&mut self, first: BlockNumber, blocks: u32, zeroed: bool) {
+        if blocks == 0 {
+            return;
+        }
+        let bit = (first.0 - self.origin) as usize;
+        debug_assert!((bit..bit + blocks as usize).all(|bit| self.is_taken(bit)));
+        for (word, mask) in masks(bit, blocks as usize) {
+            let stale = self.stale[word].load(Ordering::Relaxed);
+            self.stale[word].store(if zeroed { stale & !mask } else { stale | mask }, Ordering::Relaxed);
+        }
+        self.zeroed += if zeroed { blocks } else { 0 };
+        self.mark(bit, blocks as usize, false);
+        self.free += blocks;
+        self.hint = self.hint.min(bit / 64);
+    }
+
+    /// Whether the block is one of the region's.
+    pub(in crate::page_alloc) fn spans(&self, block: BlockNumber) -> bool {
+        block.0 >= self.first.0 && block.0 - self.first.0 < self.count
+    }
+
+    /// The region: its first block, and how many it has.
+    pub(in crate::page_alloc) fn region(&self) -> (BlockNumber, u32) {
+        (self.first, self.count)
+    }
+
+    /// How many blocks of the region there are from `block`, which is one of them, to its end.
+    pub(in crate::page_alloc) fn blocks_from(&self, block: BlockNumber) -> u32 {
+        self.first.0 + self.count - block.0
+    }
+
+    /// Free blocks as the bits say it; for `validate`.
+    pub(in crate::page_alloc) fn count_free(&self) -> u32 {
+        debug_assert!(self.bits().next_with_room(0).is_none_or(|word| word >= self.hint));
+        self.taken.iter().map(|word| word.load(Ordering::Relaxed).count_zeros()).sum()
+    }
+
+    /// Free blocks that are known to be zero, as the bits say it; for `validate`.
+    pub(in crate::page_alloc) fn zeroed_blocks(&self) -> impl Iterator<Item = BlockNumber> + '_ {
+        let known = |&bit: &usize| {
+            let word = self.word(bit / 64) | self.stale[bit / 64].load(Ordering::Relaxed);
+            word >> (bit % 64) & 1 == 0
+        };
+        (0..self.taken.len() * 64).filter(known).map(|bit| BlockNumber(self.origin + bit as u32))
+    }
+
+    /// Whether the bit of a block says that it is free; for `validate`.
+    pub(in crate::page_alloc) fn is_free(&self, block: BlockNumber) -> bool {
+        self.spans(block) && !self.is_taken((block.0 - self.origin) as usize)
+    }
+
+    fn is_taken(&self, bit: usize) -> bool {
+        self.word(bit / 64) >> (bit % 64) & 1 == 1
+    }
+
+    fn word(&self, word: usize) -> u64 {
+        self.taken[word].load(Ordering::Relaxed)
+    }
+
+    fn bits(&self) -> PoolBits<'_> {
+        PoolBits { taken: &self.taken, full: &self.full, stale: &[] }
+    }
+
+    /// The same when only blocks that are known to be zero will do.
+    fn zeroed_bits(&self) -> PoolBits<'_> {
+        PoolBits { stale: &self.stale, ..self.bits() }
+    }
+
+    fn mark(&mut self, from: usize, count: usize, taken: bool) {
+        for (at, mask) in masks(from, count) {
+            let word = if taken { self.word(at) | mask } else { self.word(at) & !mask };
+            self.taken[at].store(word, Ordering::Relaxed);
+            self.set_full(at, word == u64::MAX);
+        }
+    }
+
+    fn set_full(&mut self, word: usize, full: bool) {
+        let summary = &self.full[word / 64];
+        let bits = summary.load(Ordering::Relaxed) & !(1 << (word % 64));
+        summary.store(bits | u64::from(full) << (word % 64), Ordering::Relaxed);
+    }
+}
+
+/// The words over `count` bits from bit `from`, and which of their bits are meant.
+fn masks(from: usize, count: usize) -> impl Iterator<Item = (usize, u64)> {
+    let end = from + count;
+    (from / 64..end.div_ceil(64)).map(move |word| {
+        let (low, high) = (from.saturating_sub(word * 64), (end - word * 64).min(64));
+        (word, u64::MAX << low & u64::MAX >> (64 - high))
+    })
+}

@@ -1,0 +1,217 @@
+//! Where to look for a folio: own shard, whole blocks, other shards, other mobility groups.
+//!
+//! # Groups
+//!
+//! A block serves one mobility group, so that what cannot be moved does not lie in every block. A request takes, in this
+//! order,
+//!
+//! 1. from a block of its group in its CPU's own shard, the one with the smallest sufficient free group, so that emptier
+//!    blocks get to be whole;
+//! 2. a whole block, unless those are short;
+//! 3. from a block of its group in another shard;
+//! 4. one of the last whole blocks;
+//! 5. from a block of another group, the one with the *largest* free group, so that what follows finds room there too. Is
+//!    at least half of the block free, it changes over to the requester's group, and strangers stay together. (Linux:
+//!    `try_to_claim_block`.) Among blocks that are equally free, [`Mobility::fallbacks`] decides.
+//!
+//! Without grouping a block serves whoever comes.
+
+use core::cmp::Reverse;
+use core::sync::atomic::Ordering;
+
+use crate::addr::{BlockNumber, Order};
+use crate::cpu::CpuId;
+use crate::limits::DESCRIPTOR_FRAMES;
+use crate::memmap::{Block, BlockState, FrameMask, FrameState};
+use crate::page_alloc::allocator::PageAllocator;
+use crate::page_alloc::request::gfp::{Contents, Gfp, Mobility};
+use crate::page_alloc::store::shard::ShardIndex;
+use crate::page_alloc::store::zone::Zone;
+use crate::platform::FramePlatform;
+use crate::stats::Stat;
+use crate::sync::{SpinGuard, SpinLock};
+
+/// How a search for folios goes about it.
+#[derive(Clone, Copy)]
+pub(in crate::page_alloc) struct Search {
+    pub(in crate::page_alloc) mobility: Mobility,
+    pub(in crate::page_alloc) order: Order,
+    /// The shard to start at.
+    pub(in crate::page_alloc) home: usize,
+    /// Whether locks may be waited for.
+    pub(in crate::page_alloc) wait: bool,
+    /// Whether the folios go onto a list first.
+    pub(in crate::page_alloc) listed: bool,
+    /// What they had better hold.
+    pub(in crate::page_alloc) contents: Contents,
+}
+
+impl Search {
+    /// The search for a request by the task or interrupt on a CPU, which may `wait` for locks or not.
+    pub(in crate::page_alloc) fn new(zone: &Zone, cpu: CpuId, gfp: Gfp, order: Order, wait: bool) -> Self {
+        let home = cpu.index() % zone.shards.len();
+        Self { mobility: gfp.mobility, order, home, wait, listed: false, contents: gfp.contents }
+    }
+
+    /// The search within one block whose lock is held.
+    #[inline]
+    pub(in crate::page_alloc) fn within(order: Order) -> Self {
+        let (mobility, contents) = (Mobility::Movable, Contents::Unknown);
+        Self { mobility, order, home: 0, wait: true, listed: false, contents }
+    }
+
+    /// The state of the folios that are found.
+    #[inline]
+    pub(in crate::page_alloc) fn state(&self) -> FrameState {
+        if self.listed { FrameState::FREE } else { FrameState::in_use(self.order) }
+    }
+
+    /// Whether the state of a folio that is found says that it is known to be zero: on a list, and for whoever wants to know.
+    #[inline]
+    pub(in crate::page_alloc) fn keeps_mark(&self) -> bool {
+        self.listed || self.contents == Contents::Zeroed
+    }
+}
+
+impl<P: FramePlatform> PageAllocator<'_, P> {
+    /// A block that should have a free group of the order, splitting a whole one if need be.
+    pub(in crate::page_alloc) fn find_block(&self, zone: &Zone, search: Search) -> Option<BlockNumber> {
+        if !self.group_by_mobility {
+            return self.find_ungrouped(zone, search);
+        }
+        let own = |shard: usize| {
+            self.look(zone, shard, search, |index| {
+                index
+                    .smallest(search.mobility, search.order)
+                    .map(|(_, found)| found)
+                    .or_else(|| self.free_spare(zone, shard))
+            })
+        };
+        own(search.home)
+            .or_else(|| self.split_whole(zone, search, true))
+            .or_else(|| other_shards(zone, search).find_map(own))
+            .or_else(|| self.split_whole(zone, search, false))
+            .or_else(|| self.find_in_other_groups(zone, search))
+    }
+
+    /// As [`Self::find_block`], whatever group a block serves.
+    fn find_ungrouped(&self, zone: &Zone, search: Search) -> Option<BlockNumber> {
+        let any = |shard: usize| {
+            self.look(zone, shard, search, |index| {
+                let fitting =
+                    Mobility::ALL.into_iter().filter_map(|group| index.smallest(group, search.order));
+                fitting.min().map(|(_, found)| found).or_else(|| self.free_spare(zone, shard))
+            })
+        };
+        any(search.home)
+            .or_else(|| self.split_whole(zone, search, false))
+            .or_else(|| other_shards(zone, search).find_map(any))
+    }
+
+    /// A shard's spare, if all of it is free: it serves whichever group comes first.
+    fn free_spare(&self, zone: &Zone, shard: usize) -> Option<BlockNumber> {
+        zone.shards[shard].spare().filter(|&spare| self.memmap.block(spare).is_entirely_free())
+    }
+
+    /// Looks at the index of one shard, unless it is locked and the search waits for nothing.
+    fn look<R>(
+        &self,
+        zone: &Zone,
+        shard: usize,
+        search: Search,
+        at: impl FnOnce(&ShardIndex) -> Option<R>,
+    ) -> Option<R> {
+        let shard = &zone.shards[shard].0;
+        let index = if search.wait { shard.lock(self.platform) } else { shard.try_lock(self.platform)? };
+        at(&index)
+    }
+
+    /// The emptiest block of another group, changed over to the searcher's group if enough of it is free.
+    #[cold]
+    fn find_in_other_groups(&self, zone: &Zone, search: Search) -> Option<BlockNumber> {
+        let groups = search.mobility.fallbacks();
+        let best_of = |shard: usize| {
+            self.look(zone, shard, search, |index| {
+                let largest = groups.iter().enumerate().filter_map(|(rank, &group)| {
+                    let (order, block) =
+                        index.largest(group).filter(|&(order, _)| order >= search.order.get())?;
+                    Some((order, Reverse(rank), block))
+                });
+                largest.max()
+            })
+        };
+        let shards = core::iter::once(search.home).chain(other_shards(zone, search));
+        let (_, _, number) = shards.filter_map(best_of).max_by_key(|&(order, rank, _)| (order, rank))?;
+        self.count(Stat::MobilityFallback, 1);
+        if search.wait {
+            self.change_group(zone, number, search.mobility);
+        }
+        Some(number)
+    }
+
+    /// Makes a block serve another group if at least half of it is free: whatever is freed in it from now on serves
+    /// the new group as well. What is still used in it stays where it is.
+    fn change_group(&self, zone: &Zone, number: BlockNumber, mobility: Mobility) {
+        let block = self.memmap.block(number);
+        block.lock(self.platform);
+        let (free, all) = (block.free.load(Ordering::Relaxed), block.capacity.load(Ordering::Relaxed));
+        let changes = block.state() == BlockState::Small
+            && block.zone() == usize::from(zone.number)
+            && block.mobility() != mobility as u8
+            && u32::from(free) * 2 >= u32::from(all);
+        if changes {
+            block.set_group(zone.number, mobility as u8);
+            self.relist(zone, number, block);
+            self.count(Stat::MobilityChange, 1);
+        }
+        block.unlock(self.platform);
+    }
+
+    /// Makes a whole block of the pool ready for small pieces, as a member of the searcher's shard. `spares_last`: none of
+    /// those that are taken only when everything else is used.
+    fn split_whole(&self, zone: &Zone, search: Search, spares_last: bool) -> Option<BlockNumber> {
+        let (number, zeroed) = zone.take_block(self.platform, search.contents, search.wait, spares_last)?;
+        let (block, shard) = (self.memmap.block(number), &zone.shards[search.home].0);
+        // Either lock may be held by what this code has interrupted; then the block goes back.
+        let Some(mut index) = self.lock_both(block, shard, search.wait) else {
+            zone.put_blocks(self.platform, &self.memmap, number, 1, zeroed);
+            return None;
+        };
+        self.make_small(zone, number, block, 0, FrameMask::EMPTY, zeroed);
+        block.shard.store(search.home as u16, Ordering::Relaxed);
+        block.set_group(zone.number, search.mobility as u8);
+        index.relist(&self.memmap, number, block);
+        drop(index);
+        block.unlock(self.platform);
+        zone.add_free(-(DESCRIPTOR_FRAMES as i64));
+        self.count(Stat::BlockSplit, 1);
+        Some(number)
+    }
+
+    /// Takes a block's lock and that of a shard's index, waiting for them or for neither.
+    fn lock_both<'a>(
+        &'a self,
+        block: &Block,
+        shard: &'a SpinLock<ShardIndex>,
+        wait: bool,
+    ) -> Option<SpinGuard<'a, ShardIndex, P>> {
+        if wait {
+            block.lock(self.platform);
+            return Some(shard.lock(self.platform));
+        }
+        if !block.try_lock(self.platform) {
+            return None;
+        }
+        let index = shard.try_lock(self.platform);
+        if index.is_none() {
+            block.unlock(self.platform);
+        }
+        index
+    }
+}
+
+/// The shards besides the searcher's own, from the next one on.
+fn other_shards(zone: &Zone, search: Search) -> impl Iterator<Item = usize> {
+    let count = zone.shards.len();
+    (1..count).map(move |step| (search.home + step) % count)
+}

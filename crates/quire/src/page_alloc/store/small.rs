@@ -1,0 +1,425 @@
+//! The block store: folios of order 0 to 8 out of blocks in small pieces, whole blocks above.
+//!
+//! # Protocol
+//!
+//! A block's bitmaps change under the block's lock; the index that finds it changes under its shard's lock, taken
+//! inside. A search looks at an index, lets go, locks the block it found and checks again: between the two the block
+//! may have been used up, gone whole, or changed its group, and the search then starts over. A record never goes away,
+//! so looking at a stale candidate is harmless.
+//!
+//! With `wait` false nothing is waited for: a context that may have interrupted a lock holder on its own CPU skips
+//! what is locked.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::addr::{BlockNumber, Frame, FrameRange, Order, PhysAddr};
+use crate::error::FreeError;
+use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER, DESCRIPTOR_FRAMES, FRAME_SIZE, VISIT_BLOCKS};
+use crate::memmap::{Block, BlockState, COLUMNS, FrameMask, FrameState};
+use crate::page_alloc::allocator::PageAllocator;
+use crate::page_alloc::request::gfp::Contents;
+use crate::page_alloc::store::capacity::could_be_whole;
+use crate::page_alloc::store::search::Search;
+use crate::page_alloc::store::shard::ShardIndex;
+use crate::page_alloc::store::zeroed as zeroes;
+use crate::page_alloc::store::zone::Zone;
+use crate::platform::FramePlatform;
+use crate::stats::Stat;
+
+impl<P: FramePlatform> PageAllocator<'_, P> {
+    /// Takes up to `out.len()` folios below a block's size from a zone; how many were found. The zone's mark is the
+    /// caller's business.
+    pub(in crate::page_alloc) fn store_take(&self, zone: &Zone, search: Search, out: &mut [Frame]) -> usize {
+        let (mut got, mut blocks) = (0, 0);
+        // A list is content with less than it asked for: in a memory full of holes each folio may come from another block.
+        while got < out.len() && !(search.listed && blocks == VISIT_BLOCKS) {
+            let Some(number) = self.find_block(zone, search) else { break };
+            blocks += 1;
+            // Whoever waits for nothing may have found a block that its own CPU has locked, and would find it again.
+            let Some(taken) = self.take_from(zone, number, search, &mut out[got..]) else { break };
+            got += taken;
+        }
+        got
+    }
+
+    /// Writes the record and the descriptors of a block in small pieces: descriptors in the eight frames from index
+    /// `first`, everything else free save `missing`, and known to be zero or not. Under the block's lock; nobody else uses any of its frames.
+    pub(in crate::page_alloc) fn make_small(
+        &self,
+        zone: &Zone,
+        number: BlockNumber,
+        block: &Block,
+        first: usize,
+        missing: FrameMask,
+        zeroed: bool,
+    ) {
+        let base = number.first_frame().add(first as u64).addr();
+        self.zero(PhysAddr(base.0 + COLUMNS.0 as u64), COLUMNS.1);
+        let metadata = FrameMask::run(first, DESCRIPTOR_FRAMES);
+        let used = missing.union(metadata);
+        block.used.store(used);
+        block.heads.store(FrameMask::EMPTY);
+        block.held.store(used);
+        let capacity = (BLOCK_FRAMES - used.count()) as u16;
+        block.capacity.store(capacity, Ordering::Relaxed);
+        block.free.store(capacity, Ordering::Relaxed);
+        block.free_order.store(FrameMask::ALL.without(used).largest_group(), Ordering::Relaxed);
+        block.set_group(zone.number, 0);
+        // SAFETY: M2, M4: the eight frames are the allocator's own from now on, and their columns were just zeroed.
+        unsafe { block.set_area(self.platform.direct_map(base).cast(), number.first_frame()) };
+        zeroes::change(zone, block, if zeroed { FrameMask::ALL.without(used) } else { FrameMask::EMPTY });
+        block.set_state(BlockState::Small);
+        zone.descriptor_frames.fetch_add(DESCRIPTOR_FRAMES as u64, Ordering::Relaxed);
+    }
+
+    /// Takes folios from one block, in ascending order, under one hold of its lock, and lists it anew. `None`: something is
+    /// locked and must not be waited for.
+    fn take_from(
+        &self,
+        zone: &Zone,
+        number: BlockNumber,
+        search: Search,
+        out: &mut [Frame],
+    ) -> Option<usize> {
+        let block = self.memmap.block(number);
+        if search.wait {
+            block.lock(self.platform);
+        } else if !block.try_lock(self.platform) {
+            return None;
+        }
+        let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))].0;
+        // The block must be listed anew, so the shard's lock comes first where it cannot be waited for.
+        let index = if search.wait { None } else { shard.try_lock(self.platform) };
+        if !search.wait && index.is_none() {
+            block.unlock(self.platform);
+            return None;
+        }
+        let mut got = 0;
+        // A block that is in small pieces no more has no free group.
+        if !zone.isolated.contains(number) {
+            got = take_fitting(zone, number, block, search, out);
+            if ShardIndex::wanted_list(block) != block.listed.load(Ordering::Relaxed) {
+                let mut index = index.unwrap_or_else(|| shard.lock(self.platform));
+                index.relist(&self.memmap, number, block);
+            }
+        }
+        block.unlock(self.platform);
+        self.count(Stat::BlockLock, 1);
+        zone.add_free(-((got as i64) << search.order.get()));
+        Some(got)
+    }
+
+    /// Sees to it that searches find all that a block has, now that its free groups have changed. Under the block's lock.
+    #[inline]
+    pub(in crate::page_alloc) fn relist(&self, zone: &Zone, number: BlockNumber, block: &Block) {
+        if ShardIndex::hides(block) {
+            let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))].0;
+            shard.lock(self.platform).relist(&self.memmap, number, block);
+        }
+    }
+
+    /// Takes back frames of one block in small pieces. Under the block's lock, which is given back here. The frames are
+    /// in use, mapped by nobody and held by nobody.
+    pub(in crate::page_alloc) fn store_put(&self, number: BlockNumber, block: &Block, frames: FrameMask) {
+        block.used.store(block.used.load().without(frames));
+        block.heads.store(block.heads.load().without(frames));
+        let order = FrameMask::ALL.without(block.used.load()).largest_group();
+        self.finish_put(number, block, frames.count() as u16, order);
+    }
+
+    /// As [`Self::store_put`] for one folio.
+    fn store_put_one(&self, number: BlockNumber, block: &Block, index: usize, order: Order) {
+        let grown = clear_folio(block, index, order);
+        self.finish_put(number, block, order.frames() as u16, grown);
+    }
+
+    /// As [`Self::store_put_one`] for a folio that is known to be zero.
+    #[cold]
+    fn put_zeroed(&self, number: BlockNumber, block: &Block, index: usize, order: Order) {
+        let grown = clear_folio(block, index, order);
+        let folio = FrameMask::run(index, order.frames() as usize);
+        zeroes::change(&self.zones[block.zone()], block, block.zeroed().union(folio));
+        self.finish_put(number, block, order.frames() as u16, grown);
+    }
+
+    /// Counts frames of a block that were just marked free, of which the largest free order is `order`, less one; lists the
+    /// block anew, and gives its lock back.
+    #[inline]
+    fn finish_put(&self, number: BlockNumber, block: &Block, count: u16, order: u8) {
+        let zone = &self.zones[block.zone()];
+        let mut merged = None;
+        let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))];
+        if count_free(block, count, order) && shard.spare() != Some(number) {
+            merged = self.merge_or_spare(zone, shard, number, block);
+        } else {
+            self.relist(zone, number, block);
+        }
+        block.unlock(self.platform);
+        self.count(Stat::BlockLock, 1);
+        zone.add_free(count.into());
+        if let Some(merged) = merged {
+            self.put_merged(zone, number, merged);
+        }
+    }
+
+    /// Puts one folio below a block's size, that came off a list, into the store.
+    pub(in crate::page_alloc) fn put_one(&self, frame: Frame, order: Order) {
+        let number = frame.block();
+        let block = self.memmap.block(number);
+        block.lock(self.platform);
+        self.store_put_one(number, block, frame.index_in_block(), order);
+    }
+
+    /// As [`Self::put_one`], waiting for nothing; says whether it was done. A block that is entirely free now stays in
+    /// pieces until a task finds it.
+    pub(in crate::page_alloc) fn try_put_one(&self, frame: Frame, order: Order) -> bool {
+        let number = frame.block();
+        let block = self.memmap.block(number);
+        if !block.try_lock(self.platform) {
+            return false;
+        }
+        let zone = &self.zones[block.zone()];
+        let shard = &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))];
+        let Some(mut index) = shard.0.try_lock(self.platform) else {
+            block.unlock(self.platform);
+            return false;
+        };
+        let grown = clear_folio(block, frame.index_in_block(), order);
+        let spared = shard.spare().is_some() || zone.isolated.contains(number);
+        if count_free(block, order.frames() as u16, grown) && !spared {
+            shard.set_spare(Some(number));
+        }
+        index.relist(&self.memmap, number, block);
+        drop(index);
+        block.unlock(self.platform);
+        self.count(Stat::BlockLock, 1);
+        zone.add_free(order.frames() as i64);
+        true
+    }
+
+    /// Takes back one folio of any order, straight into the store.
+    pub(in crate::page_alloc) fn store_free(
+        &self,
+        frame: Frame,
+        order: Order,
+        contents: Contents,
+    ) -> Result<(), FreeError> {
+        let number = frame.block();
+        let block = self.memmap.get(number).ok_or(FreeError::NotMemory)?;
+        if order >= Order::BLOCK {
+            return self.free_blocks(frame, order, contents);
+        }
+        block.lock(self.platform);
+        if let Err(error) = self.check_listable(block, frame, order) {
+            block.unlock(self.platform);
+            return Err(error);
+        }
+        self.mark_free(block, frame, order, false);
+        self.note_freed(FrameRange::folio(frame, order));
+        if contents == Contents::Zeroed {
+            self.put_zeroed(number, block, frame.index_in_block(), order);
+        } else {
+            self.store_put_one(number, block, frame.index_in_block(), order);
+        }
+        Ok(())
+    }
+
+    /// Whether a folio of this order is in use at `frame`, and nobody maps or holds it. Under the block's lock, or as a
+    /// hint without.
+    pub(in crate::page_alloc) fn check_small(
+        &self,
+        block: &Block,
+        frame: Frame,
+        order: Order,
+    ) -> Result<(), FreeError> {
+        let index = frame.index_in_block();
+        match block.state() {
+            BlockState::Small if self.is_plain_folio(block, frame, order) => Ok(()),
+            BlockState::Small if !block.used.contains(index) => Err(FreeError::DoubleFree),
+            BlockState::Small if !block.heads.contains(index) => {
+                Err(if block.held.contains(index) { FreeError::InUse } else { FreeError::WrongOrder })
+            }
+            BlockState::Small if block.held.contains(index) => Err(FreeError::InUse),
+            BlockState::Small if block.folio_frames(index) != order.frames() as usize => {
+                Err(FreeError::WrongOrder)
+            }
+            BlockState::Small | BlockState::Metadata => Err(FreeError::InUse),
+            BlockState::Whole | BlockState::Listed => Err(FreeError::DoubleFree),
+            BlockState::Absent => Err(FreeError::NotMemory),
+            BlockState::Folio | BlockState::FolioTail => Err(FreeError::WrongOrder),
+        }
+    }
+
+    /// As [`Self::check_small`], and that the folio is on no list.
+    pub(in crate::page_alloc) fn check_listable(
+        &self,
+        block: &Block,
+        frame: Frame,
+        order: Order,
+    ) -> Result<(), FreeError> {
+        match block.area().map(|area| area.state(frame.index_in_block())) {
+            Some(state) if state.with_zeroes(false) == FrameState::in_use(order) => Ok(()),
+            Some(state) if state.is_free() => Err(FreeError::DoubleFree),
+            _ => self.check_small(block, frame, order),
+        }
+    }
+
+    /// Whether exactly a folio of this order below a block's is in use at `frame`, mapped by nobody and held by nobody.
+    pub(in crate::page_alloc) fn is_plain_folio(&self, block: &Block, frame: Frame, order: Order) -> bool {
+        let (index, count) = (frame.index_in_block(), order.frames() as usize);
+        if block.state() != BlockState::Small || !block.is_folio(index, count) {
+            return false;
+        }
+        let maps = block.small_maps(self.platform);
+        (index..index + count).all(|index| maps.get(index) == 0)
+    }
+
+    /// Zeroes metadata memory that belongs to the allocator.
+    pub(in crate::page_alloc) fn zero(&self, at: PhysAddr, bytes: usize) {
+        // SAFETY: M4: the bytes lie in frames that the allocator owns as metadata; nobody else refers to them.
+        unsafe { self.platform.direct_map(at).write_bytes(0, bytes) };
+    }
+
+    /// Where the first byte is that is not zero, of frames that nobody writes meanwhile.
+    #[cold]
+    pub(in crate::page_alloc) fn first_nonzero(&self, frames: FrameRange) -> Option<PhysAddr> {
+        let words = FRAME_SIZE as usize / size_of::<u64>();
+        (0..frames.count).find_map(|at| {
+            let frame = frames.start.add(at);
+            let memory: *const u64 = self.platform.direct_map(frame.addr()).cast_const().cast();
+            // SAFETY: M5: the frame is free or was just handed out, and all of it is words.
+            let is_other = |&at: &usize| unsafe { memory.add(at).read_volatile() } != 0;
+            (0..words).find(is_other).map(|at| PhysAddr(frame.addr().0 + (at * size_of::<u64>()) as u64))
+        })
+    }
+
+    /// Whether a frame in use is all zero. Somebody may store to it meanwhile: then the answer means nothing, and whoever asks
+    /// finds out.
+    pub(crate) fn is_zero(&self, frame: Frame) -> bool {
+        let memory =
+            self.platform.direct_map(frame.addr()).cast::<[[AtomicU64; 8]; FRAME_SIZE as usize / 64]>();
+        // SAFETY: M5: the frame is memory, all of which is words, and is read by atomics alone.
+        let lines = unsafe { &*memory };
+        lines.iter().all(|line| line.iter().fold(0, |all, word| all | word.load(Ordering::Relaxed)) == 0)
+    }
+
+    /// The frames of a run, told to a checking machine before they can be handed out again.
+    #[inline]
+    pub(in crate::page_alloc) fn note_freed(&self, frames: FrameRange) {
+        self.platform.frames_freed(frames);
+    }
+}
+
+/// Takes folios from a block in small pieces, if it has any that fit; how many. Under the block's lock.
+fn take_fitting(zone: &Zone, number: BlockNumber, block: &Block, search: Search, out: &mut [Frame]) -> usize {
+    if block.free_order.load(Ordering::Relaxed) <= search.order.get() {
+        return 0;
+    }
+    if block.free.load(Ordering::Relaxed) == block.capacity.load(Ordering::Relaxed) {
+        block.set_group(zone.number, search.mobility as u8);
+    }
+    let got = take_groups(zone, block, number, search, out);
+    count_taken(block, got, search.order);
+    got
+}
+
+/// Counts folios that were just marked used. Under the block's lock.
+#[inline]
+pub(in crate::page_alloc) fn count_taken(block: &Block, folios: usize, order: Order) {
+    let known = block.free_order.load(Ordering::Relaxed);
+    let free = block.free.load(Ordering::Relaxed) - (folios << order.get()) as u16;
+    block.free.store(free, Ordering::Relaxed);
+    block.free_order.store(block.used.shrunk_group(known), Ordering::Relaxed);
+}
+
+/// Marks the frames of a folio free; one more than the largest order of a free group now. Under the block's lock.
+#[inline]
+fn clear_folio(block: &Block, index: usize, order: Order) -> u8 {
+    block.used.remove_group(index, order);
+    block.heads.remove_group(index, Order::FRAME);
+    let known = block.free_order.load(Ordering::Relaxed).max(order.get() + 1);
+    // Descriptors stand in the block: there is no larger group than half of it.
+    if known == BLOCK_ORDER { known } else { block.used.grown_group(index, known) }
+}
+
+/// Counts frames of a block that were just marked free; whether all of the block, which could be whole, is free now. Under
+/// the block's lock.
+#[inline]
+fn count_free(block: &Block, count: u16, order: u8) -> bool {
+    let free = block.free.load(Ordering::Relaxed) + count;
+    block.free.store(free, Ordering::Relaxed);
+    // In a block whose descriptors stand elsewhere all frames can be free; there is no list for that, and no need.
+    block.free_order.store(order.min(BLOCK_ORDER), Ordering::Relaxed);
+    if free == block.capacity.load(Ordering::Relaxed) {
+        block.narrow_area();
+    }
+    could_be_whole(block)
+}
+
+/// Marks one aligned free group as a used folio; where it starts. Under the block's lock.
+#[inline]
+pub(in crate::page_alloc) fn take_group(zone: &Zone, block: &Block, search: &Search) -> Option<usize> {
+    let (index, state) = if block.has_zeroed() {
+        zeroes::take_group(zone, block, search)?
+    } else {
+        (block.used.find_outside(search.order)?, search.state())
+    };
+    block.heads.insert_group(index, Order::FRAME);
+    block.used.insert_group(index, search.order);
+    block.area().inspect(|area| area.set_state(index, state));
+    Some(index)
+}
+
+/// Marks aligned free groups as used folios and writes their first frames to `out`; how many there were.
+fn take_groups(zone: &Zone, block: &Block, number: BlockNumber, search: Search, out: &mut [Frame]) -> usize {
+    if search.order == Order::FRAME {
+        let got = take_frames(block, number, search, out);
+        if block.has_zeroed() {
+            zeroes::take_frames(zone, block, &search, &out[..got]);
+        }
+        return got;
+    }
+    let mut got = 0;
+    for slot in out {
+        let Some(index) = take_group(zone, block, &search) else { break };
+        *slot = number.first_frame().add(index as u64);
+        got += 1;
+    }
+    got
+}
+
+/// As [`take_groups`] for order 0, a word of the maps at a time.
+fn take_frames(block: &Block, number: BlockNumber, search: Search, out: &mut [Frame]) -> usize {
+    let (first, state) = (number.first_frame(), search.state());
+    let mut got = 0;
+    for word in 0..BLOCK_FRAMES / 64 {
+        let used = block.used.word(word);
+        let mut free = !used;
+        if used == 0 && out.len() - got >= 64 {
+            let base = first.add((word * 64) as u64);
+            out[got..got + 64].iter_mut().enumerate().for_each(|(at, slot)| *slot = base.add(at as u64));
+            block.area().inspect(|area| area.set_states(word * 64, 64, state));
+            (free, got) = (0, got + 64);
+            block.heads.set_word(word, u64::MAX);
+            block.used.set_word(word, u64::MAX);
+        }
+        let mut taken = 0;
+        while free != 0 && got < out.len() {
+            let bit = free & free.wrapping_neg();
+            let index = word * 64 + bit.trailing_zeros() as usize;
+            out[got] = first.add(index as u64);
+            block.area().inspect(|area| area.set_state(index, state));
+            taken |= bit;
+            free ^= bit;
+            got += 1;
+        }
+        if taken != 0 {
+            block.heads.set_word(word, block.heads.word(word) | taken);
+            block.used.set_word(word, used | taken);
+        }
+        if got == out.len() {
+            break;
+        }
+    }
+    got
+}

@@ -1,0 +1,136 @@
+//! The verb for idle CPUs: clears free memory, so that it need not be when somebody waits for it.
+//!
+//! There is no reserve that could run dry or be hoarded. Memory that was cleared ahead lies where it lay, free, with a mark
+//! ([`super::zeroes`]). Only while it is being cleared it is away: a block of 2 MiB or a piece for each CPU that does so, and
+//! only from a zone that has plenty.
+
+use core::sync::atomic::Ordering;
+
+use crate::addr::{BlockNumber, Frame, FrameRange, Order};
+use crate::clear::Extent;
+use crate::limits::{BLOCK_FRAMES, ZERO_AHEAD_FRAMES};
+use crate::memmap::{Block, BlockState, FrameMask};
+use crate::page_alloc::allocator::PageAllocator;
+use crate::page_alloc::request::gfp::Contents;
+use crate::page_alloc::store::capacity::could_be_whole;
+use crate::page_alloc::store::search::Search;
+use crate::page_alloc::store::shard::Shard;
+use crate::page_alloc::store::small::{count_taken, take_group};
+use crate::page_alloc::store::zeroed as zeroes;
+use crate::page_alloc::store::zone::Zone;
+use crate::platform::{Context, FramePlatform, TouchHint};
+use crate::stats::Stat;
+
+/// The order of the pieces that are cleared at a time.
+const PIECE: Order = match Order::new(ZERO_AHEAD_FRAMES.trailing_zeros() as u8) {
+    Some(order) => order,
+    None => Order::FRAME,
+};
+
+impl<P: FramePlatform> PageAllocator<'_, P> {
+    /// Clears one block of free memory, or free pieces of one, if less is known to be zero than
+    /// [`Zeroes`](super::Zeroes) asks for and memory is not short; whether it did. For a CPU that has nothing else to do, which
+    /// calls it until it says no, with no lock held and not pinned: it comes by reschedule points, and stops at one when the
+    /// task is dying.
+    pub fn zero_ahead(&self) -> bool {
+        if !self.zeroes.remember || self.platform.context() != Context::Task {
+            return false;
+        }
+        let plenty = |zone: &&Zone| zone.free_frames() > zone.marks.high + 2 * BLOCK_FRAMES as u64;
+        self.zones.iter().filter(plenty).any(|zone| {
+            let more_pieces = zone.zeroed_pieces() < self.zeroes.pieces_ahead;
+            self.wants_block(zone) && self.zero_block(zone) || more_pieces && self.zero_pieces(zone)
+        })
+    }
+
+    /// Whether another block of the zone is to be ready: there are fewer in all zones than there should be, and fewer in this one
+    /// than its share by its memory, rounded up. So no node goes without because another comes first.
+    fn wants_block(&self, zone: &Zone) -> bool {
+        let ahead = self.zeroes.blocks_ahead;
+        let all: u64 = self.zones.iter().map(|zone| zone.zeroed_blocks(self.platform)).sum();
+        let memory: u64 = self.zones.iter().map(|zone| zone.managed.load(Ordering::Relaxed)).sum();
+        let own = zone.zeroed_blocks(self.platform) * BLOCK_FRAMES as u64;
+        let share = u128::from(ahead) * u128::from(zone.managed.load(Ordering::Relaxed));
+        (all + 1) * BLOCK_FRAMES as u64 <= ahead && u128::from(own) * u128::from(memory) < share
+    }
+
+    /// Clears the lowest whole block of a zone of which nothing is known: so runs for gigantic folios come about.
+    fn zero_block(&self, zone: &Zone) -> bool {
+        let taken = self.interrupts_guarded(|| zone.take_stale_block(self.platform));
+        let Some(number) = taken else { return false };
+        zone.add_free(-(BLOCK_FRAMES as i64));
+        let cleared = self.zero_frames(FrameRange::folio(number.first_frame(), Order::BLOCK));
+        self.interrupts_guarded(|| zone.put_blocks(self.platform, &self.memmap, number, 1, cleared));
+        zone.add_free(BLOCK_FRAMES as i64);
+        cleared
+    }
+
+    /// Clears the free pieces of one block that are not zero, one after the other, until the task is dying.
+    fn zero_pieces(&self, zone: &Zone) -> bool {
+        let found = zone.shards.iter().find_map(|shard| self.find_stale(shard));
+        let Some(number) = found else { return false };
+        let mut cleared = false;
+        for _ in 0..BLOCK_FRAMES / ZERO_AHEAD_FRAMES {
+            let Some(folio) = self.interrupts_guarded(|| self.take_stale(zone, number)) else { break };
+            cleared = self.zero_frames(FrameRange::folio(folio, PIECE));
+            let contents = if cleared { Contents::Zeroed } else { Contents::Unknown };
+            let freed = self.interrupts_guarded(|| self.store_free(folio, PIECE, contents));
+            debug_assert_eq!(freed, Ok(()), "a folio of our own");
+            if !cleared {
+                break;
+            }
+        }
+        cleared
+    }
+
+    /// A block with a free piece that is not zero; not one that is about to be whole. A hint.
+    fn find_stale(&self, shard: &Shard) -> Option<BlockNumber> {
+        let index = shard.0.lock(self.platform);
+        // What is on a list is in small pieces until it is off, for which one needs the lock.
+        index.find_large(&self.memmap, PIECE, |block| stale_piece(block).is_some() && !could_be_whole(block))
+    }
+
+    /// Takes a free piece of a block that is not zero.
+    fn take_stale(&self, zone: &Zone, number: BlockNumber) -> Option<Frame> {
+        let block = self.memmap.block(number);
+        block.lock(self.platform);
+        let ours = block.state() == BlockState::Small
+            && block.zone() == usize::from(zone.number)
+            && !zone.isolated.contains(number);
+        let taken = if ours { take_piece(zone, block) } else { None };
+        block.unlock(self.platform);
+        let index = taken?;
+        zone.add_free(-(ZERO_AHEAD_FRAMES as i64));
+        Some(number.first_frame().add(index as u64))
+    }
+
+    /// Clears frames that are nobody's, unless the task is dying, and lets others run; whether all of them are zero now.
+    fn zero_frames(&self, frames: FrameRange) -> bool {
+        let extent = Extent::new(frames, TouchHint::Later);
+        // SAFETY: invariant 1: the caller has taken the frames out of the store.
+        let clear = || unsafe { self.clear_frames_in_stretches(&extent) };
+        let cleared = !self.platform.is_dying() && clear().is_ok();
+        self.count(Stat::PgzeroAhead, if cleared { frames.count } else { 0 });
+        self.platform.reschedule_point();
+        cleared
+    }
+}
+
+/// Where a piece of a block in small pieces begins that is free and not all of which is known to be zero: single frames that are
+/// left of what was zero are cleared again with the rest. Under the block's lock, or as a hint.
+fn stale_piece(block: &Block) -> Option<usize> {
+    let zeroed = block.area().filter(|_| block.has_zeroed()).map(|area| area.zeroed());
+    let is_zero = |at| zeroed.is_some_and(|zeroed| zeroed.contains_run(at, ZERO_AHEAD_FRAMES));
+    let mut pieces = (0..BLOCK_FRAMES).step_by(ZERO_AHEAD_FRAMES);
+    pieces.find(|&at| block.used.misses_run(at, ZERO_AHEAD_FRAMES) && !is_zero(at))
+}
+
+/// Marks the first such piece as a used folio; where it starts. Under the block's lock.
+fn take_piece(zone: &Zone, block: &Block) -> Option<usize> {
+    let piece = FrameMask::run(stale_piece(block)?, ZERO_AHEAD_FRAMES);
+    // Without marks it is what a search that does not care takes first.
+    zeroes::change(zone, block, block.zeroed().without(piece));
+    let index = take_group(zone, block, &Search::within(PIECE))?;
+    count_taken(block, 1, PIECE);
+    Some(index)
+}

@@ -1,0 +1,51 @@
+//! Which free frames of a block in small pieces are known to be zero.
+
+use core::sync::atomic::Ordering;
+
+use crate::addr::Frame;
+use crate::memmap::{Block, FrameMask, FrameState};
+use crate::page_alloc::request::gfp::Contents;
+use crate::page_alloc::store::search::Search;
+use crate::page_alloc::store::zone::Zone;
+
+/// Says which free frames of a block in small pieces are known to be zero from now on. Under the block's lock.
+pub(in crate::page_alloc) fn change(zone: &Zone, block: &Block, frames: FrameMask) {
+    let before = block.zeroed().count() as i64;
+    block.set_zeroed(frames);
+    zone.pieces_zeroed.0.fetch_add(frames.count() as i64 - before, Ordering::Relaxed);
+}
+
+/// Chooses a group of free frames in a block of which some are known to be zero, and takes their marks off: rather one that
+/// is zero, if that is wanted, or rather one that is not. Where it starts, and the state of the folio that it becomes. Under
+/// the block's lock; the caller marks the frames used.
+#[cold]
+pub(in crate::page_alloc) fn take_group(
+    zone: &Zone,
+    block: &Block,
+    search: &Search,
+) -> Option<(usize, FrameState)> {
+    let (free, zeroed) = (FrameMask::ALL.without(block.used.load()), block.zeroed());
+    let rather = match search.contents {
+        Contents::Zeroed => zeroed,
+        Contents::Unknown => free.without(zeroed),
+    };
+    let index = rather.find_group(search.order).or_else(|| free.find_group(search.order))?;
+    let group = FrameMask::run(index, search.order.frames() as usize);
+    let marked = zeroed.intersection(group);
+    if !marked.is_empty() {
+        change(zone, block, zeroed.without(group));
+    }
+    Some((index, search.state().with_zeroes(marked == group && search.keeps_mark())))
+}
+
+/// Takes the marks off frames that were just marked used one by one, and puts them into their states where they are to be
+/// kept. Under the block's lock.
+#[cold]
+pub(in crate::page_alloc) fn take_frames(zone: &Zone, block: &Block, search: &Search, taken: &[Frame]) {
+    let zeroed = block.zeroed();
+    if let Some(area) = block.area().filter(|_| search.keeps_mark()) {
+        let known = taken.iter().map(|frame| frame.index_in_block()).filter(|&index| zeroed.contains(index));
+        known.for_each(|index| area.set_state(index, search.state().with_zeroes(true)));
+    }
+    change(zone, block, zeroed.without(block.used.load()));
+}

@@ -1,0 +1,203 @@
+//! Zones: the memory of one node and one kind, its marks and its parts.
+
+use core::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use crate::addr::BlockNumber;
+use crate::memmap::{BootSlice, MemMap};
+use crate::page_alloc::request::gfp::KINDS;
+use crate::page_alloc::request::gfp::{Contents, Urgency, ZoneKind};
+use crate::page_alloc::store::isolated::Isolated;
+use crate::page_alloc::store::pool::Pool;
+use crate::page_alloc::store::shard::Shard;
+use crate::platform::FramePlatform;
+use crate::sync::SpinLock;
+
+/// How many free frames a zone should keep (Linux: `WMARK_MIN`, `WMARK_LOW`, `WMARK_HIGH`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Watermarks {
+    /// Ordinary requests fail below.
+    pub min: u64,
+    /// Below, memory should be freed in the background.
+    pub low: u64,
+    /// Above, freeing in the background may stop.
+    pub high: u64,
+}
+
+impl Watermarks {
+    /// The marks of a zone of `managed` frames in a machine of `total`: Linux's rule, min = 4 * sqrt(KiB) KiB for the
+    /// machine, shared in proportion, with a quarter more for `low` and a half more for `high`; at most 1/16 of a zone.
+    pub fn for_zone(managed: u64, total: u64) -> Self {
+        let machine_min = (total * 4).saturating_mul(16).isqrt() / 4;
+        let min = (machine_min * managed / total.max(1)).min(managed / 16);
+        Self { min, low: min + min / 4, high: min + min / 2 }
+    }
+}
+
+/// A run of whole blocks that is wanted.
+#[derive(Clone, Copy)]
+pub(in crate::page_alloc) struct Wanted {
+    pub(in crate::page_alloc) blocks: u32,
+    /// Its first block has a number that is a multiple of this power of two.
+    pub(in crate::page_alloc) align: u32,
+    /// What it had better hold.
+    pub(in crate::page_alloc) contents: Contents,
+    /// Whether locks may be waited for.
+    pub(in crate::page_alloc) wait: bool,
+}
+
+/// A value on a cache line of its own.
+#[repr(align(64))]
+#[derive(Default)]
+pub(in crate::page_alloc) struct OwnLine<T>(pub(in crate::page_alloc) T);
+
+/// The memory of one node and one kind.
+pub(in crate::page_alloc) struct Zone {
+    /// The zone's index.
+    pub(in crate::page_alloc) number: u8,
+    pub(in crate::page_alloc) node: u8,
+    pub(in crate::page_alloc) kind: ZoneKind,
+    /// Frames that can ever be handed out, descriptor frames included. Constant after start-up.
+    pub(in crate::page_alloc) managed: AtomicU64,
+    pub(in crate::page_alloc) marks: Watermarks,
+    /// Frames kept from requests that would have taken a zone of a higher kind, for each kind (Linux: `lowmem_reserve`):
+    /// what can live elsewhere must not fill the memory that others cannot do without.
+    pub(in crate::page_alloc) low_reserve: [u64; KINDS],
+    pub(in crate::page_alloc) pools: BootSlice<SpinLock<Pool>>,
+    pub(in crate::page_alloc) shards: BootSlice<Shard>,
+    /// Frames in the store. Changed once per batch.
+    pub(in crate::page_alloc) free: OwnLine<AtomicI64>,
+    /// Frames in magazines for which lists have booked room to park them. A list keeps what it booked while it goes to and
+    /// fro, so that this changes only when one parks more than ever, or after a time of parking less.
+    pub(in crate::page_alloc) booked: OwnLine<AtomicI64>,
+    /// Free frames of blocks in small pieces that are known to be zero. Changed once per batch that comes across some.
+    pub(in crate::page_alloc) pieces_zeroed: OwnLine<AtomicI64>,
+    /// Frames that hold descriptors of blocks in small pieces. Changed once per block.
+    pub(in crate::page_alloc) descriptor_frames: AtomicU64,
+    /// The blocks that nobody is handed anything of.
+    pub(in crate::page_alloc) isolated: Isolated,
+}
+
+impl Zone {
+    /// Frames in the store.
+    #[inline]
+    pub(in crate::page_alloc) fn free_frames(&self) -> u64 {
+        self.free.0.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    /// Counts frames that came into the store (or left it, when negative).
+    #[inline]
+    pub(in crate::page_alloc) fn add_free(&self, frames: i64) {
+        self.free.0.fetch_add(frames, Ordering::Relaxed);
+    }
+
+    /// Books room to park this many frames, of which a zone has an eighth of itself; whether there was some.
+    pub(in crate::page_alloc) fn book(&self, frames: i64) -> bool {
+        let room = self.managed.load(Ordering::Relaxed) as i64 / 8;
+        let booked = self.booked.0.fetch_add(frames, Ordering::Relaxed) + frames <= room;
+        if !booked {
+            self.unbook(frames);
+        }
+        booked
+    }
+
+    /// Gives booked room back.
+    pub(in crate::page_alloc) fn unbook(&self, frames: i64) {
+        self.booked.0.fetch_sub(frames, Ordering::Relaxed);
+    }
+
+    /// How many frames a request may take without passing its mark: `min` for ordinary ones, half of it for atomic ones,
+    /// nothing for those that may use the whole reserve. Asked once a batch and before the batch is taken, so that each
+    /// CPU that asks at the same time may pass the mark by one batch.
+    #[inline]
+    pub(in crate::page_alloc) fn allowance(&self, urgency: Urgency, wanted_zone: ZoneKind) -> u64 {
+        let mark = match urgency {
+            Urgency::Ordinary => self.marks.min,
+            Urgency::Atomic => self.marks.min / 2,
+            Urgency::Reserve => 0,
+        };
+        let reserve = if urgency == Urgency::Reserve { 0 } else { self.low_reserve[wanted_zone as usize] };
+        let aside = self.isolated.aside.load(Ordering::Relaxed).max(0) as u64;
+        self.free_frames().saturating_sub(mark + reserve + aside)
+    }
+
+    /// Takes a run of whole blocks from any of the zone's regions, rather one with the contents that are wanted; whether all of
+    /// it is known to be zero.
+    pub(in crate::page_alloc) fn take_blocks<P: FramePlatform>(
+        &self,
+        platform: &P,
+        wanted: Wanted,
+    ) -> Option<(BlockNumber, bool)> {
+        self.pools.iter().find_map(|pool| {
+            let mut pool = if wanted.wait { pool.lock(platform) } else { pool.try_lock(platform)? };
+            pool.take(wanted.blocks, wanted.align, wanted.contents)
+        })
+    }
+
+    /// Takes one whole block, to be used in small pieces. `keep_some`: only where a region has more of them than
+    /// [`crate::limits::WHOLE_BLOCKS_SHORT`] says.
+    pub(in crate::page_alloc) fn take_block<P: FramePlatform>(
+        &self,
+        platform: &P,
+        contents: Contents,
+        wait: bool,
+        keep_some: bool,
+    ) -> Option<(BlockNumber, bool)> {
+        self.pools.iter().find_map(|pool| {
+            let mut pool = if wait { pool.lock(platform) } else { pool.try_lock(platform)? };
+            if keep_some && pool.is_short() { None } else { pool.take(1, 1, contents) }
+        })
+    }
+
+    /// Puts whole blocks back into their region's pool, all of them zero or none known to be; those that are isolated are
+    /// collected.
+    pub(in crate::page_alloc) fn put_blocks<P: FramePlatform>(
+        &self,
+        platform: &P,
+        memmap: &MemMap,
+        first: BlockNumber,
+        blocks: u32,
+        zeroed: bool,
+    ) {
+        for pool in self.pools.iter() {
+            let mut pool = pool.lock(platform);
+            if pool.spans(first) {
+                pool.put(memmap, first, blocks, zeroed);
+                return;
+            }
+        }
+        unreachable!("block {first:?} belongs to no region of its zone");
+    }
+
+    /// How many blocks there are from `block` to the end of its region.
+    pub(in crate::page_alloc) fn region_from<P: FramePlatform>(
+        &self,
+        platform: &P,
+        block: BlockNumber,
+    ) -> u32 {
+        let mut pools = self.pools.iter().map(|pool| pool.lock(platform));
+        pools.find(|pool| pool.spans(block)).map_or(1, |pool| pool.blocks_from(block))
+    }
+
+    /// Takes the lowest whole block of which nothing is known.
+    pub(in crate::page_alloc) fn take_stale_block<P: FramePlatform>(
+        &self,
+        platform: &P,
+    ) -> Option<BlockNumber> {
+        self.pools.iter().find_map(|pool| pool.lock(platform).take_stale())
+    }
+
+    /// Frames of blocks in small pieces that are free and known to be zero.
+    pub(in crate::page_alloc) fn zeroed_pieces(&self) -> u64 {
+        self.pieces_zeroed.0.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    /// Whole free blocks that are known to be zero.
+    pub(in crate::page_alloc) fn zeroed_blocks<P: FramePlatform>(&self, platform: &P) -> u64 {
+        self.pools.iter().map(|pool| u64::from(pool.lock(platform).zeroed)).sum()
+    }
+
+    /// Whole free blocks.
+    pub(in crate::page_alloc) fn whole_blocks<P: FramePlatform>(&self, platform: &P) -> u64 {
+        self.pools.iter().map(|pool| u64::from(pool.lock(platform).free)).sum()
+    }
+}

@@ -29,7 +29,7 @@ pub struct BlockNumber(pub u32);
 #[repr(transparent)]
 pub struct Order(u8);
 
-/// The extents that a leaf entry of an x86-64 page table can map.
+/// The extents that a leaf entry of a page table can map.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum PageSize {
     /// A leaf in the lowest table.

@@ -38,9 +38,6 @@ pub const COLLAPSE_SCAN_PAGES: u64 = 4096;
 /// Huge pages that a resize of their pool moves between two reschedule points, and under one hold of the pool's lock, at most.
 pub const HUGE_BATCH: usize = 128;
 
-/// Where the window of page descriptors begins: where Linux has its own on x86-64 with four levels. It is as long as the
-/// descriptors of [`MAX_PHYS_BYTES`] are, 1 TiB.
-pub const WINDOW_BASE: u64 = 0xffff_ea00_0000_0000;
 /// Page descriptors in a frame of the window.
 pub const WINDOW_DESCRIPTORS: u64 = FRAME_SIZE / DESCRIPTOR_SIZE as u64;
 /// Huge pages of 2 MiB of which a batch changes the window between two reschedule points.
@@ -117,7 +114,7 @@ pub const SCATTER_TABLES: usize = 127;
 pub const SPLIT_BATCH: usize = 32;
 /// Tables of 4 KiB leaves in the place of which one step of a collapse puts large leaves, with one flush: 128 MiB.
 pub const COLLAPSE_TABLES: usize = 64;
-/// Pages beyond which a range flush becomes a flush of the whole address space. Linux uses the same ceiling on x86.
+/// Pages beyond which a range flush becomes a flush of the whole address space. Linux uses the same ceiling.
 pub const FLUSH_PAGES_CEILING: u64 = 33;
 
 /// Runs of file pages that reclaim unmaps together: one flush for each address space that maps some of them.

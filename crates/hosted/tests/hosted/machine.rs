@@ -24,8 +24,8 @@ fn clearing_and_copying_reach_the_frames_and_no_other() {
             // SAFETY: frames 0 to 3 are memory of the machine (H1) and nobody else uses them.
             unsafe { byte(frame).write_bytes(frame as u8 + 1, 4096) };
         }
-        machine.clear_raw(FrameRange::new(Frame(1), 1), ReadyClear::STRING);
-        machine.copy_raw(FrameRange::new(Frame(3), 1), Frame(2), ReadyCopy::STRING);
+        machine.clear_raw(FrameRange::new(Frame(1), 1), ReadyClear::PLAIN);
+        machine.copy_raw(FrameRange::new(Frame(3), 1), Frame(2), ReadyCopy::PLAIN);
         // SAFETY: as above.
         let seen = (0..4).map(|frame| unsafe { (*byte(frame), *byte(frame).add(4095)) }).collect::<Vec<_>>();
         assert_eq!(seen, [(1, 1), (0, 0), (4, 4), (4, 4)]);
@@ -65,7 +65,7 @@ fn a_restart_keeps_what_is_in_memory_of_the_same_ranges_and_nothing_else() {
     let first_byte = |machine: &Hosted| machine.direct_map(PhysAddr(0));
     // SAFETY: a byte of the machine's memory (H1), which nobody else uses.
     unsafe { *first_byte(&first) = 7 };
-    first.run_on(CPU0, || first.clear_raw(FrameRange::new(Frame(1), 1), ReadyClear::STRING));
+    first.run_on(CPU0, || first.clear_raw(FrameRange::new(Frame(1), 1), ReadyClear::PLAIN));
     let config = first.config().clone();
     let same = first.restart(config.clone().with_cpus(1)).unwrap();
     // SAFETY: as above.
@@ -285,7 +285,7 @@ fn the_host_holds_what_is_used_and_guards_the_holes() {
         let config = HostedConfig { backing, ..HostedConfig::sparse(0).with_ranges(ranges.clone()) };
         let machine = config.clone().build().unwrap();
         assert_eq!(machine.arena().footprint().unwrap().resident, 0);
-        machine.run_on(CPU0, || machine.clear_raw(FrameRange::new(Frame(512), 3), ReadyClear::STRING));
+        machine.run_on(CPU0, || machine.clear_raw(FrameRange::new(Frame(512), 3), ReadyClear::PLAIN));
         assert_eq!(machine.arena().footprint().unwrap().resident, 3 * 4096);
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let end = machine.direct_map(PhysAddr(4 * MIB - 1)) as u64 + 1;

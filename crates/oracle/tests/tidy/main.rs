@@ -1,6 +1,6 @@
 //! The rules that this repository keeps, as tests over its own text: the order of the library's modules, circles of
-//! imports, where unsafe code may stand, which test each invariant has, how long files and functions are, and what no
-//! file may say.
+//! imports, where unsafe code may stand, which modules may name a processor, which test each invariant has, how long
+//! files and functions are, and what no file may say.
 //!
 //! Each rule is a function from texts to complaints, so that each is also shown a text that breaks it.
 
@@ -9,6 +9,7 @@ mod docs;
 mod invariants;
 mod length;
 mod order;
+mod processors;
 mod source;
 mod unsafe_code;
 mod words;
@@ -35,6 +36,11 @@ fn modules_use_only_those_before_them() {
 #[test]
 fn no_circle_of_imports_joins_folders() {
     expect_none(&circles::check(&all(), circles::KNOWN));
+}
+
+#[test]
+fn only_arch_speaks_of_a_processor() {
+    expect_none(&processors::check(&rust(&all(), "crates/quire/src/")));
 }
 
 #[test]

@@ -1,8 +1,24 @@
-//! What differs between processors. Everything above speaks of levels, entries, protections, and of kernels and features by name only.
+//! What differs between processors: the one place where an architecture is chosen.
+//!
+//! Every other module speaks of levels, entries, protections, kernels and features, and names no processor. What a second
+//! architecture must provide is what this module re-exports; `docs/second-architecture.md` says what each item promises.
 
-pub mod x86_64;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+#[cfg(target_arch = "x86_64")]
+use x86_64 as chosen;
 
-pub use x86_64::{
-    Caches, ClearKernel, CopyKernel, CpuFeatures, Entry, EntryFlags, Feature, Level, PagingMode, Protection,
-    ReadyClear, ReadyCopy, expect_changes, expect_reads, store_fence,
+#[cfg(not(target_arch = "x86_64"))]
+compile_error!(
+    "Quire runs on x86-64 only; docs/second-architecture.md says what another architecture must provide"
+);
+
+mod protection;
+
+#[cfg(feature = "published")]
+pub use chosen::WINDOW_BASE;
+pub use chosen::{
+    Caches, ClearKernel, CopyKernel, CpuFeatures, Entry, EntryFlags, Feature, Level, PagingMode, ReadyClear,
+    ReadyCopy, expect_changes, expect_reads, store_fence,
 };
+pub use protection::Protection;

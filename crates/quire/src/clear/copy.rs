@@ -121,7 +121,7 @@ impl Clearer {
             unsafe { platform.copy(from, to, self.ready_copy(kernel)) };
             platform.vectors_end();
         } else {
-            let plain = if kernel.is_streaming() { CopyKernel::Movnti } else { CopyKernel::String };
+            let plain = if kernel.is_streaming() { CopyKernel::PLAIN_STREAMING } else { CopyKernel::PLAIN };
             // SAFETY: invariant 1, by this function's contract; the kernel uses no vector registers.
             unsafe { platform.copy(from, to, self.ready_copy(plain)) };
         }
@@ -129,6 +129,6 @@ impl Clearer {
 
     #[inline]
     fn ready_copy(&self, kernel: CopyKernel) -> ReadyCopy {
-        kernel.on(self.features).unwrap_or(ReadyCopy::STRING)
+        kernel.on(self.features).unwrap_or(ReadyCopy::PLAIN)
     }
 }

@@ -166,9 +166,9 @@ impl Clearer {
             platform.vectors_end();
         } else {
             let plain = if kernel.is_streaming() {
-                super::policy::streaming_clear(self.features.without_vectors())
+                ClearKernel::streaming(self.features.without_vectors())
             } else {
-                ClearKernel::String
+                ClearKernel::PLAIN
             };
             // SAFETY: invariant 1, by this function's contract; the kernel uses no vector registers.
             unsafe { platform.clear(frames, self.ready(plain)) };
@@ -178,7 +178,7 @@ impl Clearer {
     /// The table holds no kernel that the machine lacks; should it, then the one that all have does it as well.
     #[inline]
     fn ready(&self, kernel: ClearKernel) -> ReadyClear {
-        kernel.on(self.features).unwrap_or(ReadyClear::STRING).unfenced()
+        kernel.on(self.features).unwrap_or(ReadyClear::PLAIN).unfenced()
     }
 }
 

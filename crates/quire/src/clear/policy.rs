@@ -4,7 +4,7 @@
 use core::fmt;
 
 use super::stretch::Stretch;
-use crate::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures, Feature};
+use crate::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures};
 use crate::error::KernelError;
 use crate::limits::{CLEAR_CACHED_BYTES, CLEAR_CACHED_SHARE, FRAME_SHIFT, FRAME_SIZE, MAX_ORDER};
 use crate::platform::TouchHint;
@@ -85,12 +85,8 @@ impl ClearPolicy {
     /// What the processor says of itself, and nobody measured: string stores where they are fast, the widest stores past the
     /// caches, and the shares of the last cache that [`crate::limits`] names.
     pub fn suggested(features: CpuFeatures, caches: Caches) -> Self {
-        let cached = if features.has(Feature::Erms) || !features.has(Feature::Avx) {
-            (ClearKernel::String, CopyKernel::String)
-        } else {
-            (ClearKernel::Cached, CopyKernel::Cached)
-        };
-        let past = (streaming_clear(features), streaming_copy(features));
+        let cached = (ClearKernel::cached(features), CopyKernel::cached(features));
+        let past = (ClearKernel::streaming(features), CopyKernel::streaming(features));
         let choose = |hint, threads, class| stays_cached(hint, threads, class, caches.last);
         Self {
             clear: table(|hint, threads, class| if choose(hint, threads, class) { cached.0 } else { past.0 }),
@@ -138,18 +134,6 @@ impl ClearPolicy {
             .try_for_each(|kernel| kernel.on(features).map(|_| ()))?;
         self.copy.as_flattened().as_flattened().iter().try_for_each(|kernel| kernel.on(features).map(|_| ()))
     }
-}
-
-/// The widest way past the caches that there is.
-pub(super) fn streaming_clear(features: CpuFeatures) -> ClearKernel {
-    use ClearKernel::{Clzero, Movdir64b, Movnti, Nt16, Nt64};
-    [Nt64, Nt16, Movdir64b, Clzero].into_iter().find(|kernel| kernel.on(features).is_ok()).unwrap_or(Movnti)
-}
-
-/// The same for copies.
-pub(super) fn streaming_copy(features: CpuFeatures) -> CopyKernel {
-    use CopyKernel::{Movnti, Nt16, Nt64};
-    [Nt64, Nt16].into_iter().find(|kernel| kernel.on(features).is_ok()).unwrap_or(Movnti)
 }
 
 /// An extent in words: `4 KiB`.

@@ -71,7 +71,7 @@ impl<'a, P: TablePlatform> LockedTable<'a, P> {
     pub(super) fn fill_run(&self, index: usize, first: Entry, count: usize) {
         self.note_kind(first);
         for step in 0..count {
-            self.table.store(index + step, Entry::from_bits(first.bits() + ((step as u64) << 12)));
+            self.table.store(index + step, first.in_run(step as u64));
         }
         let (was_empty, grain) = (self.population() == 0, self.descriptor.grain());
         let of_run = u64::from((index | count).trailing_zeros());

@@ -23,8 +23,8 @@ pub enum GrantWrite {
 
 /// What mostly is so of a leaf that may have the right to store.
 const EASY: EntryFlags = EntryFlags::ANON.union(EntryFlags::SOFT_DIRTY);
-/// The rights that a leaf has or lacks; [`EntryFlags::NO_EXECUTE`] counts the other way round.
-const RIGHTS: EntryFlags = EntryFlags::WRITE.union(EntryFlags::USER).union(EntryFlags::NO_EXECUTE);
+/// The rights that a leaf has or lacks.
+const RIGHTS: EntryFlags = EntryFlags::RIGHTS;
 
 impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     /// Gives every leaf in the range the rights of `protection`, the right to store only as `grant` says. Large leaves
@@ -100,7 +100,7 @@ impl<P: TablePlatform> Change<'_, '_, P> {
         }
         let rights = if self.may_store(seen) { self.rights } else { self.rights.without(EntryFlags::WRITE) };
         let before = locked.update(index, seen, |leaf| leaf.without(RIGHTS).with(rights));
-        loses(before.flags(), rights)
+        before.flags().loses(rights)
     }
 
     /// Changes eight leaves with the same rights in which hardware has nothing left to set, where the new rights are the
@@ -121,7 +121,7 @@ impl<P: TablePlatform> Change<'_, '_, P> {
                 locked.table().store(index + at, leaf.without(RIGHTS).with(self.rights));
             }
         }
-        Some(loses(before, self.rights))
+        Some(before.loses(self.rights))
     }
 
     /// Whether each of eight leaves with the same rights, `any` their bits together, may have the new right to store.
@@ -179,13 +179,6 @@ impl<P: TablePlatform> Change<'_, '_, P> {
     fn look_around(&mut self, frame: Frame) {
         (self.group, self.sole) = (Some(frame.0 / 64), self.allocator.mapped_once(frame));
     }
-}
-
-/// Whether a leaf had a right that it has no more. The bit that refuses execution counts the other way round.
-#[inline]
-fn loses(before: EntryFlags, after: EntryFlags) -> bool {
-    let allowed = |flags: EntryFlags| flags.intersection(RIGHTS).bits() ^ EntryFlags::NO_EXECUTE.bits();
-    allowed(before) & !allowed(after) != 0
 }
 
 impl Step<'_> {

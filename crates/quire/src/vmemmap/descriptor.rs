@@ -11,7 +11,8 @@
 #![forbid(unsafe_code)]
 
 use crate::addr::{Frame, Order, VirtAddr};
-use crate::limits::{DESCRIPTOR_SIZE, WINDOW_BASE, WINDOW_DESCRIPTORS};
+use crate::arch::WINDOW_BASE;
+use crate::limits::{DESCRIPTOR_SIZE, WINDOW_DESCRIPTORS};
 
 /// Words in a descriptor.
 pub(super) const WORDS: usize = DESCRIPTOR_SIZE / size_of::<u64>();

@@ -119,7 +119,7 @@ impl Window {
         self.policy
     }
 
-    /// The table of the fourth level by which the window is reached: its entries for [`WINDOW_BASE`](crate::limits::WINDOW_BASE)
+    /// The table of the fourth level by which the window is reached: its entries for [`WINDOW_BASE`](crate::arch::WINDOW_BASE)
     /// and the 512 GiB behind it are those that a kernel copies. They never change; with five levels a kernel links the
     /// table as a whole.
     pub fn root(&self) -> Frame {

@@ -18,11 +18,7 @@ use crate::tlb::words::{Table, clear_table};
 const BLOCKS_PER_LEAF: u32 = (Order::BLOCK.bytes() / 64 / BLOCK_FRAMES as u64) as u32;
 
 /// A leaf that allows stores. It holds all that hardware could set, so it can be replaced by a plain store.
-pub(super) const WRITABLE: EntryFlags = EntryFlags::PRESENT
-    .union(EntryFlags::WRITE)
-    .union(EntryFlags::ACCESSED)
-    .union(EntryFlags::DIRTY)
-    .union(EntryFlags::NO_EXECUTE);
+pub(super) const WRITABLE: EntryFlags = EntryFlags::KERNEL_DATA;
 /// A leaf that does not.
 pub(super) const READ_ONLY: EntryFlags = WRITABLE.without(EntryFlags::WRITE).without(EntryFlags::DIRTY);
 /// Ours, in a leaf of 2 MiB: somebody is making a table of it.

@@ -163,7 +163,7 @@ pub(crate) struct World<'m> {
 impl<'m> World<'m> {
     pub(crate) fn new(machine: &'m Hosted, lists: ListGuard) -> Self {
         // What a world before this one left there, so that the promise holds.
-        machine.clear_raw(FrameRange::new(Frame(0), FRAMES), ReadyClear::STRING);
+        machine.clear_raw(FrameRange::new(Frame(0), FRAMES), ReadyClear::PLAIN);
         let ranges = [MemoryRange { frames: FrameRange::new(Frame(0), FRAMES), node: 0, zeroed: true }];
         let config = AllocatorConfig { lists, ..AllocatorConfig::default() };
         let allocator = PageAllocator::new(machine, &ranges, config).expect("24 MiB are enough");

@@ -29,6 +29,22 @@ impl CopyKernel {
     /// All of them.
     pub const ALL: [Self; 5] = [Self::String, Self::Cached, Self::Movnti, Self::Nt16, Self::Nt64];
 
+    /// The kernel that every processor can run: it needs no feature and no vector registers.
+    pub const PLAIN: Self = Self::String;
+    /// The same past the caches.
+    pub const PLAIN_STREAMING: Self = Self::Movnti;
+
+    /// Without measuring: what copies fastest through the caches. String moves where they are fast.
+    pub const fn cached(features: CpuFeatures) -> Self {
+        if features.has(Feature::Erms) || !features.has(Feature::Avx) { Self::String } else { Self::Cached }
+    }
+
+    /// Without measuring: the widest way past the caches that there is.
+    pub fn streaming(features: CpuFeatures) -> Self {
+        let mut widest_first = [Self::Nt64, Self::Nt16].into_iter();
+        widest_first.find(|kernel| kernel.on(features).is_ok()).unwrap_or(Self::PLAIN_STREAMING)
+    }
+
     /// Its name in tables and options.
     pub const fn name(self) -> &'static str {
         match self {
@@ -91,8 +107,8 @@ pub struct ReadyCopy {
 }
 
 impl ReadyCopy {
-    /// The kernel that every x86-64 processor can run.
-    pub const STRING: Self = Self { kernel: CopyKernel::String, wide: false };
+    /// The kernel that every processor can run.
+    pub const PLAIN: Self = Self { kernel: CopyKernel::PLAIN, wide: false };
 
     /// Which one it is.
     #[inline]

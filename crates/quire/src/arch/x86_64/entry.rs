@@ -5,8 +5,9 @@
 
 use core::fmt;
 
-use super::{Level, Protection};
+use super::Level;
 use crate::addr::{Frame, PageSize};
+use crate::arch::protection::Protection;
 use crate::flags::flag_set;
 
 /// The bits of an entry other than its frame.
@@ -56,10 +57,24 @@ impl EntryFlags {
     /// What hardware may set, or only records history; two leaves that differ in nothing else are one run.
     pub const HISTORY: Self = Self(Self::ACCESSED.0 | Self::DIRTY.0 | Self::SOFT_DIRTY.0 | Self::ZEROED.0);
 
+    /// The rights of a leaf. [`Self::NO_EXECUTE`] counts the other way round: [`Self::loses`] knows it.
+    pub const RIGHTS: Self = Self(Self::WRITE.0 | Self::USER.0 | Self::NO_EXECUTE.0);
+    /// A leaf of the kernel's own data, to which hardware has nothing left to add.
+    pub const KERNEL_DATA: Self =
+        Self(Self::PRESENT.0 | Self::WRITE.0 | Self::ACCESSED.0 | Self::DIRTY.0 | Self::NO_EXECUTE.0);
+
     /// The raw bits.
     #[inline]
     pub const fn bits(self) -> u64 {
         self.0
+    }
+
+    /// Whether a leaf with these flags has a right that it would not have with those of `after`.
+    #[inline]
+    pub const fn loses(self, after: Self) -> bool {
+        let (before, after) =
+            (self.0 & Self::RIGHTS.0 ^ Self::NO_EXECUTE.0, after.0 & Self::RIGHTS.0 ^ Self::NO_EXECUTE.0);
+        before & !after != 0
     }
 
     /// The bits of a present leaf with this protection. Without any access the leaf keeps its frame, but user mode is
@@ -227,6 +242,19 @@ impl Entry {
     #[must_use]
     pub const fn next_in_run(self) -> Self {
         Self(self.0 + (1 << 12))
+    }
+
+    /// The 4 KiB leaf that stands `distance` leaves behind this one in a run.
+    #[inline]
+    #[must_use]
+    pub const fn in_run(self, distance: u64) -> Self {
+        Self(self.0 + (distance << 12))
+    }
+
+    /// Whether a present leaf allows instruction fetches.
+    #[inline]
+    pub const fn allows_fetch(self) -> bool {
+        !self.has(EntryFlags::NO_EXECUTE)
     }
 
     /// Zero when the two are the same translation: they differ in nothing but bits that only record history.

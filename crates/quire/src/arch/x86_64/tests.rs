@@ -1,5 +1,6 @@
 use super::*;
 use crate::addr::{Frame, PageSize, VirtAddr};
+use crate::arch::Protection;
 
 #[test]
 fn levels_cover_the_address() {

@@ -112,7 +112,7 @@ impl Access {
         match self {
             Self::Read => leaf.has(EntryFlags::USER),
             Self::Write => leaf.has(EntryFlags::USER | EntryFlags::WRITE),
-            Self::Exec => leaf.has(EntryFlags::USER) && !leaf.has(EntryFlags::NO_EXECUTE),
+            Self::Exec => leaf.has(EntryFlags::USER) && leaf.allows_fetch(),
         }
     }
 }

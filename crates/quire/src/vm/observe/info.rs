@@ -125,7 +125,7 @@ impl<P: Platform> Mm<'_, P> {
             let allowed = vma.range.covers(range)
                 && (!leaf.has(EntryFlags::WRITE) || protection.contains(Protection::WRITE))
                 && leaf.has(EntryFlags::USER) == (protection != Protection::NONE)
-                && leaf.has(EntryFlags::NO_EXECUTE) != protection.contains(Protection::EXEC)
+                && leaf.allows_fetch() == protection.contains(Protection::EXEC)
                 && (vma.attributes.is_private() || !leaf.has(EntryFlags::ANON))
                 && self.maps_what_is_found(vma, &run);
             if !allowed {

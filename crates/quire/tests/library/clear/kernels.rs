@@ -165,7 +165,7 @@ fn streaming_kernels_leave_the_caches_alone() {
         };
         std::iter::repeat_with(once).take(15).min().expect("some")
     };
-    let cached = read_after(ReadyClear::STRING);
+    let cached = read_after(ReadyClear::PLAIN);
     for kernel in clears() {
         let (time, streams) = (read_after(kernel), kernel.kernel().is_streaming());
         assert_eq!(time > cached * 3, streams, "{kernel:?}: {time:?}, a cached clear {cached:?}");

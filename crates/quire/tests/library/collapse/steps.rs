@@ -25,8 +25,8 @@ const PAGE: u64 = 4096;
 fn bring(machine: &Hosted, to: Frame, run: &Run) {
     let target = to.add(run.index as u64);
     match run.from {
-        Some(from) => machine.copy_raw(FrameRange::new(from, run.count as u64), target, ReadyCopy::STRING),
-        None => machine.clear_raw(FrameRange::new(target, run.count as u64), quire::arch::ReadyClear::STRING),
+        Some(from) => machine.copy_raw(FrameRange::new(from, run.count as u64), target, ReadyCopy::PLAIN),
+        None => machine.clear_raw(FrameRange::new(target, run.count as u64), quire::arch::ReadyClear::PLAIN),
     }
 }
 
@@ -54,7 +54,7 @@ fn target(machine: &Hosted, allocator: &Allocator<'_>) -> Frame {
     let to = allocator.alloc_raw(Gfp::USER, Order::BLOCK).expect("memory");
     let frames = FrameRange::folio(to, Order::BLOCK);
     let rubbish = allocator.alloc_raw(Gfp::USER, Order::BLOCK).expect("memory");
-    machine.copy_raw(FrameRange::folio(rubbish, Order::BLOCK), frames.start, ReadyCopy::STRING);
+    machine.copy_raw(FrameRange::folio(rubbish, Order::BLOCK), frames.start, ReadyCopy::PLAIN);
     allocator.free_raw(rubbish, Order::BLOCK).expect("ours");
     to
 }
@@ -138,7 +138,7 @@ fn leaves_that_come_meanwhile_are_copied() {
         // A leaf that nobody can store to, and that is clean, in the place of a hole.
         let frame = crate::collapse::machine::folio(machine, allocator, Order::FRAME).expect("memory");
         let flags = written().without(EntryFlags::WRITE | EntryFlags::DIRTY);
-        machine.copy_raw(FrameRange::new(to.add(7), 1), frame, ReadyCopy::STRING);
+        machine.copy_raw(FrameRange::new(to.add(7), 1), frame, ReadyCopy::PLAIN);
         tables.map(AT.add(300 * PAGE), FrameRange::new(frame, 1), flags).expect("a hole");
         // The zero frame is no news.
         tables

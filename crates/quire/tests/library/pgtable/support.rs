@@ -62,7 +62,7 @@ pub fn check(allocator: &Allocator<'_>, context: &MmContext) -> TableCensus {
 /// A user folio, cleared.
 pub fn folio(machine: &Hosted, allocator: &Allocator<'_>, order: Order) -> Option<Frame> {
     let frame = allocator.alloc_raw(Gfp::USER, order).ok()?;
-    hosted::raw::RawMachine::clear_raw(machine, FrameRange::folio(frame, order), ReadyClear::STRING);
+    hosted::raw::RawMachine::clear_raw(machine, FrameRange::folio(frame, order), ReadyClear::PLAIN);
     Some(frame)
 }
 

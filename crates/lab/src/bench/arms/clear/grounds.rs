@@ -102,7 +102,7 @@ impl Grounds {
     pub(super) fn clear(&self, way: Way, frames: FrameRange, near: Option<Frame>) {
         match way {
             Way::Kernel(kernel) => {
-                let ready = kernel.on(self.clearer.features()).unwrap_or(ReadyClear::STRING);
+                let ready = kernel.on(self.clearer.features()).unwrap_or(ReadyClear::PLAIN);
                 self.machine.clear_raw(frames, ready);
             }
             Way::Memset => {
@@ -139,7 +139,7 @@ impl Grounds {
     /// Clears a line of each frame past the caches, each time another one of its lines.
     fn line_of_each(&self, frames: FrameRange) {
         let (start, kernel) = (self.start(frames), ClearKernel::Movnti.on(self.clearer.features()));
-        let kernel = kernel.unwrap_or(ReadyClear::STRING).unfenced();
+        let kernel = kernel.unwrap_or(ReadyClear::PLAIN).unfenced();
         for frame in 0..frames.count as usize {
             // SAFETY: memory of the machine, which the arm that runs has to itself.
             unsafe { kernel.zero(start.add(frame * 4096 + frame % (4096 / LINE) * LINE), LINE) };

@@ -66,7 +66,7 @@ impl Raw {
             Way::Kernel(kernel) => kernel.on(CpuFeatures::detect()).ok(),
             _ => None,
         };
-        let kernel = ready.unwrap_or(ReadyClear::STRING);
+        let kernel = ready.unwrap_or(ReadyClear::PLAIN);
         Box::new(Self { way, kernel, cpus: cpus.to_vec(), machines: machines.clone() })
     }
 }

@@ -38,7 +38,7 @@ fn one_word_of_a_page_that_is_not_zero_is_found() {
     let machine = HostedConfig::new(1 << 20).build().unwrap();
     machine.run_on(quire::cpu::CpuId(0), || {
         let all = FrameRange::new(quire::addr::Frame(0), 256);
-        machine.clear_raw(all, ReadyClear::STRING);
+        machine.clear_raw(all, ReadyClear::PLAIN);
         assert_eq!(zero_pages(&machine, all), 256);
         mark(&machine, all);
         assert_eq!(zero_pages(&machine, all), 256 - 4, "a mark for each 256 KiB");

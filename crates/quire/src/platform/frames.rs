@@ -1,5 +1,6 @@
 //! What the allocation of frames asks of the machine.
 
+use super::Event;
 use crate::addr::{Frame, FrameRange, PhysAddr};
 use crate::arch::{Caches, CpuFeatures, ReadyClear, ReadyCopy};
 use crate::cpu::{CpuId, CpuSet};
@@ -243,6 +244,16 @@ pub unsafe trait FramePlatform: Sync {
     fn now_ns(&self) -> u64 {
         0
     }
+
+    /// Called when something rare happens that an operator may want to read of: memory was short, or went bad. The crate
+    /// `quire-interop` has a function that makes log records of events.
+    ///
+    /// Precondition: none. Any context, perhaps pinned, and the caller may hold locks of the library's. Does not block, and
+    /// calls nothing of the library: a logger that allocates from it must put the event off.
+    ///
+    /// Default: nothing.
+    #[inline]
+    fn event(&self, _event: Event) {}
 
     /// Whether [`Self::frames_freed`] examines what it is told.
     ///

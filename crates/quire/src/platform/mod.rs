@@ -15,10 +15,12 @@
 //!
 //! "May block" in a contract means: may wait for something other than another CPU's short critical section.
 
+mod event;
 mod frames;
 mod spaces;
 mod tables;
 
+pub use event::Event;
 pub use frames::{Context, FramePlatform, InterruptState, TouchHint};
 pub use spaces::{FileId, NoFiles, Pager, PagerError, Platform};
 pub use tables::{FlushExtent, FlushRequest, TablePlatform};

@@ -19,7 +19,7 @@ use crate::page_alloc::request::gfp::Mobility;
 use crate::page_alloc::store::capacity::AREA;
 use crate::page_alloc::store::zeroed as zeroes;
 use crate::page_alloc::store::zone::Zone;
-use crate::platform::FramePlatform;
+use crate::platform::{Event, FramePlatform};
 use crate::stats::Stat;
 
 /// Times that a frame on its way from one place to another is looked for.
@@ -69,6 +69,9 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
                 BlockState::Absent => Verdict::NotMemory,
             });
             if verdict != Verdict::Busy {
+                if matches!(verdict, Verdict::Lost | Verdict::Marked | Verdict::Huge) {
+                    self.platform.event(Event::BadMemory { frame });
+                }
                 return verdict;
             }
             self.drain_all();
@@ -85,6 +88,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         block.heads.remove_run(index, 1);
         self.lose(block, index);
         block.unlock(self.platform);
+        self.platform.event(Event::BadMemory { frame });
     }
 
     /// Whether a frame is known to be bad.

@@ -21,7 +21,7 @@ use crate::page_alloc::pcp::lists::OwnList;
 use crate::page_alloc::pcp::parked::Parked;
 use crate::page_alloc::pcp::sorting::{SortEntry, Sorting};
 use crate::page_alloc::request::placement::ZoneOrder;
-use crate::platform::FramePlatform;
+use crate::platform::{Event, FramePlatform};
 use crate::stats::Stat;
 use crate::sync::Pinned;
 
@@ -169,6 +169,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let others = (0..self.cpus.len()).filter(|&other| other != cpu.index());
         let more = others.fold(false, |more, other| self.drain_cpu(CpuId(other as u32)).more | more);
         self.merge_all_spares();
+        self.platform.event(Event::ListsDrained);
         more
     }
 

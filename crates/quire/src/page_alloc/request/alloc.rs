@@ -13,7 +13,7 @@ use crate::page_alloc::request::last_block as middle;
 use crate::page_alloc::request::placement::ZoneOrder;
 use crate::page_alloc::store::search::Search;
 use crate::page_alloc::store::zone::Zone;
-use crate::platform::FramePlatform;
+use crate::platform::{Event, FramePlatform};
 use crate::stats::Stat;
 use crate::sync::Pinned;
 
@@ -87,6 +87,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             if thorough { found.or_else(|| self.alloc_from_others(cpu, zones, gfp, order)) } else { found };
         if found.is_none() {
             self.cells(cpu).add(Stat::AllocFailed, 1);
+            self.platform.event(Event::OutOfMemory { order });
         }
         found.ok_or(AllocError::OutOfMemory)
     }

@@ -6,7 +6,7 @@ use crate::arch::{EntryFlags, Protection};
 use crate::filemap::{FileClosed, FileNode, PageRuns};
 use crate::limits::LOCK_HOLD_FRAMES;
 use crate::pgtable::{GrantWrite, Zap};
-use crate::platform::Platform;
+use crate::platform::{Event, Platform};
 use crate::stats::Stat;
 use crate::tlb::{FlushBatch, MmuGather};
 use crate::vm::mapping::vma::VmaFlags;
@@ -34,6 +34,7 @@ impl<P: Platform> Memory<'_, P> {
         if freed == 0 {
             freed = self.reclaim_underused();
         }
+        self.platform().event(Event::Reclaimed { frames: freed });
         freed
     }
 

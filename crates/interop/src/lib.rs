@@ -1,0 +1,43 @@
+//! Quire in other people's kernels: the conventions of the ecosystem.
+//!
+//! | feature | what it gives |
+//! |---|---|
+//! | always | [`MemoryMap`]: usable memory in any order, cut to whole frames, without what is reserved |
+//! | always | [`Heap`]: a global allocator on the slab and the page allocator |
+//! | `bootloader_api` | [`bootloader::memory_map`] |
+//! | `limine` | [`limine::memory_map`] |
+//! | `multiboot2` | [`multiboot2::memory_map`] |
+//! | `x86_64` | [`x86_64::Frames`]: that crate's `FrameAllocator` and `FrameDeallocator` |
+//! | `log` | [`log::report`]: rare events as log records |
+//!
+//! No feature is on by default, and each brings in one crate, which has its name.
+//!
+//! A kernel that is started by Limine begins like this (`examples/limine.rs` is all of it):
+//!
+//! ```ignore
+//! let map = quire_interop::limine::memory_map(MEMORY_MAP.get_response()?.entries());
+//! let manager = MemoryManager::new(&PLATFORM, map.ranges(), &Config::default())?;
+//! ```
+#![no_std]
+#![deny(unsafe_code)]
+
+#[cfg(test)]
+extern crate std;
+
+#[cfg(feature = "bootloader_api")]
+pub mod bootloader;
+#[allow(unsafe_code)]
+mod heap;
+#[cfg(feature = "limine")]
+pub mod limine;
+#[cfg(feature = "log")]
+pub mod log;
+mod memory_map;
+#[cfg(feature = "multiboot2")]
+pub mod multiboot2;
+#[cfg(feature = "x86_64")]
+#[allow(unsafe_code)]
+pub mod x86_64;
+
+pub use heap::Heap;
+pub use memory_map::MemoryMap;

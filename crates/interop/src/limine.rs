@@ -1,0 +1,28 @@
+//! Memory maps of the crate `limine` (boot loader Limine).
+#![forbid(unsafe_code)]
+
+use limine::memory_map::{Entry, EntryType};
+use quire::addr::PhysAddr;
+
+use crate::MemoryMap;
+
+/// The usable memory of `MemoryMapResponse::entries`, without what the boot loader still uses ([`reclaimable`]).
+pub fn memory_map(entries: &[&Entry]) -> MemoryMap {
+    collect(entries, EntryType::USABLE)
+}
+
+/// The memory that the boot loader gives up once the kernel is done with all of its responses, and with the page tables and
+/// the stack that it set up. [`PageAllocator::add_memory`](quire::page_alloc::PageAllocator) takes it over then.
+pub fn reclaimable(entries: &[&Entry]) -> MemoryMap {
+    collect(entries, EntryType::BOOTLOADER_RECLAIMABLE)
+}
+
+/// What is of this kind, and of no other: entries of the kinds that no kernel may use can overlap others.
+fn collect(entries: &[&Entry], kind: EntryType) -> MemoryMap {
+    let mut map = MemoryMap::new();
+    let wanted = entries.iter().filter(|entry| entry.entry_type == kind);
+    wanted.for_each(|entry| map.add(PhysAddr(entry.base), entry.length));
+    let taken = entries.iter().filter(|entry| entry.entry_type != kind);
+    taken.for_each(|entry| map.reserve(PhysAddr(entry.base), entry.length));
+    map
+}

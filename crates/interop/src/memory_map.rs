@@ -1,0 +1,158 @@
+//! The usable memory of a machine, as a boot loader describes it, in the form that Quire takes over.
+#![forbid(unsafe_code)]
+
+use quire::addr::{Frame, FrameRange, PhysAddr};
+use quire::limits::{FRAME_SIZE, MAX_PHYS_BYTES, MAX_RANGES};
+use quire::manager::MemoryRange;
+
+/// The usable ranges of a machine: whole frames, in ascending order, without overlaps.
+///
+/// First add what is usable, then reserve what is in use: a frame that is reserved is in no range, whatever else was said
+/// of it. The map has room for [`MAX_RANGES`] ranges. When there are more it drops the smallest, and
+/// [`dropped_frames`](Self::dropped_frames) says how much memory that was.
+///
+/// ```
+/// use quire::addr::PhysAddr;
+/// use quire_interop::MemoryMap;
+///
+/// let mut map = MemoryMap::new();
+/// map.add(PhysAddr(0x10_0000), 64 << 20);
+/// map.reserve(PhysAddr(0x20_0000), 0x1234); // The kernel's image.
+/// let frames: Vec<_> = map.ranges().iter().map(|range| (range.frames.start.0, range.frames.count)).collect();
+/// assert_eq!(frames, [(0x100, 0x100), (0x202, 0x3efe)]);
+/// ```
+#[derive(Clone, Debug)]
+pub struct MemoryMap {
+    ranges: [MemoryRange; MAX_RANGES],
+    count: usize,
+    dropped: u64,
+}
+
+impl MemoryMap {
+    /// A map without memory.
+    pub const fn new() -> Self {
+        let none = MemoryRange { frames: FrameRange::new(Frame(0), 0), node: 0, zeroed: false };
+        Self { ranges: [none; MAX_RANGES], count: 0, dropped: 0 }
+    }
+
+    /// What [`MemoryManager::new`](quire::manager::MemoryManager::new) and
+    /// [`PageAllocator::new`](quire::page_alloc::PageAllocator::new) take.
+    pub fn ranges(&self) -> &[MemoryRange] {
+        &self.ranges[..self.count]
+    }
+
+    /// How many frames the map has.
+    pub fn frames(&self) -> u64 {
+        self.ranges().iter().map(|range| range.frames.count).sum()
+    }
+
+    /// How many frames were left out because there were more than [`MAX_RANGES`] ranges.
+    pub const fn dropped_frames(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Adds usable memory, on node 0 and with unknown contents, as far as the map does not have it yet. Frames that are
+    /// usable in part are left out, and so is what lies beyond the largest address that Quire manages, 64 TiB.
+    pub fn add(&mut self, start: PhysAddr, bytes: u64) {
+        let end = start.0.saturating_add(bytes).min(MAX_PHYS_BYTES) / FRAME_SIZE;
+        let mut at = start.0.div_ceil(FRAME_SIZE);
+        while at < end {
+            let next = self.ranges().iter().map(|range| range.frames).find(|frames| frames.end().0 > at);
+            let stop = next.map_or(end, |frames| frames.start.0.min(end));
+            self.insert(MemoryRange { frames: run(at, stop), node: 0, zeroed: false });
+            at = next.map_or(end, |frames| frames.end().0);
+        }
+    }
+
+    /// Takes memory out that is in use: the kernel's image, its modules, the boot loader's tables. Frames that are in use in
+    /// part go as well.
+    pub fn reserve(&mut self, start: PhysAddr, bytes: u64) {
+        self.replace(start, bytes, |_| None);
+    }
+
+    /// Says to which memory node these addresses belong, from ACPI's table of affinities (SRAT) for example. A frame on the
+    /// edge goes with the addresses.
+    pub fn set_node(&mut self, start: PhysAddr, bytes: u64, node: u8) {
+        self.replace(start, bytes, |range| Some(MemoryRange { node, ..range }));
+    }
+
+    /// Promises that this memory reads as zero, as the memory of a fresh virtual machine does. Taking it over is faster then.
+    pub fn mark_zeroed(&mut self, start: PhysAddr, bytes: u64) {
+        self.replace(start, bytes, |range| Some(MemoryRange { zeroed: true, ..range }));
+    }
+
+    /// Replaces the parts of ranges that have these addresses, or takes them out.
+    fn replace(&mut self, start: PhysAddr, bytes: u64, with: impl Fn(MemoryRange) -> Option<MemoryRange>) {
+        if bytes == 0 {
+            return;
+        }
+        let end = start.0.saturating_add(bytes).div_ceil(FRAME_SIZE);
+        let mut at = start.0 / FRAME_SIZE;
+        while let Some(index) = self.ranges().iter().position(|range| range.frames.end().0 > at) {
+            let old = self.ranges[index];
+            let (first, last) = (old.frames.start.0, old.frames.end().0);
+            let (low, high) = (first.max(at), last.min(end));
+            if low >= high {
+                return;
+            }
+            self.remove(index);
+            self.insert(MemoryRange { frames: run(first, low), ..old });
+            if let Some(new) = with(MemoryRange { frames: run(low, high), ..old }) {
+                self.insert(new);
+            }
+            self.insert(MemoryRange { frames: run(high, last), ..old });
+            at = high;
+        }
+    }
+
+    /// Adds a range that overlaps no other, as a part of its neighbours where these agree with it.
+    fn insert(&mut self, range: MemoryRange) {
+        if range.frames.count == 0 {
+            return;
+        }
+        let index = self.ranges().iter().filter(|other| other.frames.start < range.frames.start).count();
+        let continues = |low: MemoryRange, high: MemoryRange| {
+            low.frames.end() == high.frames.start && (low.node, low.zeroed) == (high.node, high.zeroed)
+        };
+        let mut range = range;
+        if index < self.count && continues(range, self.ranges[index]) {
+            range.frames.count += self.ranges[index].frames.count;
+            self.remove(index);
+        }
+        if index > 0 && continues(self.ranges[index - 1], range) {
+            self.ranges[index - 1].frames.count += range.frames.count;
+            return;
+        }
+        if self.count < MAX_RANGES {
+            self.ranges.copy_within(index..self.count, index + 1);
+            self.ranges[index] = range;
+            self.count += 1;
+            return;
+        }
+        let sizes = self.ranges.iter().map(|other| other.frames.count).enumerate();
+        let (smallest, frames) = sizes.min_by_key(|&(_, frames)| frames).unwrap_or((0, 0));
+        self.dropped += frames.min(range.frames.count);
+        if frames < range.frames.count {
+            self.remove(smallest);
+            self.insert(range);
+        }
+    }
+
+    fn remove(&mut self, index: usize) {
+        self.ranges.copy_within(index + 1..self.count, index);
+        self.count -= 1;
+    }
+}
+
+impl Default for MemoryMap {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn run(start: u64, end: u64) -> FrameRange {
+    FrameRange::new(Frame(start), end.saturating_sub(start))
+}
+
+#[cfg(test)]
+mod tests;

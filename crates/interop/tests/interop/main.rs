@@ -1,0 +1,33 @@
+//! The conventions of the ecosystem on a hosted machine.
+
+mod boot;
+mod events;
+mod heap;
+mod mapper;
+
+use hosted::{Hosted, HostedConfig};
+use quire::addr::{Frame, FrameRange};
+use quire::cpu::CpuId;
+use quire::page_alloc::{AllocatorConfig, MemoryRange, PageAllocator};
+
+const BYTES: u64 = 32 << 20;
+
+/// Does something on a machine with a page allocator for all of its memory, both of which live for ever, as a kernel's do.
+/// Afterwards all memory must be back.
+fn with_pages(work: impl FnOnce(&'static Hosted, &'static PageAllocator<'static, Hosted>)) {
+    let machine: &'static Hosted = Box::leak(Box::new(HostedConfig::new(BYTES).build().unwrap()));
+    machine.run_on(CpuId(0), || {
+        let memory = MemoryRange { frames: FrameRange::new(Frame(0), BYTES / 4096), node: 0, zeroed: true };
+        let pages = PageAllocator::new(machine, &[memory], AllocatorConfig::default()).unwrap();
+        let pages: &'static PageAllocator<'static, Hosted> = Box::leak(Box::new(pages));
+        let before = free_frames(pages);
+        work(machine, pages);
+        assert_eq!(free_frames(pages), before, "all memory is back");
+        assert_eq!(pages.validate(), Ok(()));
+    });
+}
+
+fn free_frames(pages: &PageAllocator<'_, Hosted>) -> u64 {
+    let info = pages.memory_info();
+    info.free + info.cached
+}

@@ -42,3 +42,19 @@ pub mod vmemmap;
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 mod readme {}
+
+/// So are the programs in `examples/`, each as a module, since rustdoc compiles such tests together.
+#[cfg(doctest)]
+mod examples {
+    macro_rules! run {
+        ($($name:ident)*) => {$(
+            #[doc = concat!(
+                "```\nmod example {\n", include_str!(concat!("../examples/", stringify!($name), ".rs")),
+                "pub fn run() { main().unwrap() }\n}\nfn main() { example::run() }\n```"
+            )]
+            mod $name {}
+        )*};
+    }
+
+    run!(address_space huge_page_pool post_copy smallest_machine);
+}

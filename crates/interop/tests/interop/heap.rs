@@ -129,18 +129,18 @@ fn interrupts_allocate_and_free_too() {
 fn without_memory_a_pointer_is_null() {
     with_pages(|machine, pages| {
         let heap = TestHeap::new();
-        machine.set_failures(FailurePlan::Nth(1));
+        machine.set_failures(FailurePlan::Nth(0));
         assert!(heap.init(pages).is_err());
         heap.init(pages).unwrap();
         for layout in [Layout::new::<u64>(), Layout::new::<[u64; 512]>(), Layout::new::<[u64; 5000]>()] {
             for zeroed in [false, true] {
-                machine.set_failures(FailurePlan::Nth(1));
+                machine.set_failures(FailurePlan::Nth(0));
                 // SAFETY: E1: the layout has a size.
                 let memory = unsafe { if zeroed { heap.alloc_zeroed(layout) } else { heap.alloc(layout) } };
                 assert!(memory.is_null());
             }
             let block = Block::alloc(&heap, layout, 7, true);
-            machine.set_failures(FailurePlan::Nth(1));
+            machine.set_failures(FailurePlan::Nth(0));
             // SAFETY: E1: the memory is the block's; the failure leaves it as it was.
             assert!(unsafe { heap.realloc(block.memory, layout, 1 << 20) }.is_null());
             block.free(&heap);

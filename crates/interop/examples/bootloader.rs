@@ -26,8 +26,8 @@ fn run(regions: &[MemoryRegion], offset: u64) -> Option<u64> {
     // Firmware has its own use for the first megabyte, and other CPUs start there.
     map.reserve(PhysAddr(0), 1 << 20);
     let pages = PageAllocator::new(&MACHINE, map.ranges(), AllocatorConfig::default()).ok()?;
-    let frame = pages.alloc(Gfp::KERNEL, Order::BLOCK).ok()?;
-    pages.free(frame, Order::BLOCK).ok()?;
+    let folio = pages.alloc(Gfp::KERNEL, Order::BLOCK).ok()?;
+    pages.free(folio).ok()?;
     Some(pages.memory_info().free)
 }
 

@@ -25,8 +25,8 @@ fn run() -> Option<u64> {
     MACHINE.set_offset(DIRECT_MAP.get_response()?.offset());
     let map = quire_interop::limine::memory_map(MEMORY_MAP.get_response()?.entries());
     let pages = PageAllocator::new(&MACHINE, map.ranges(), AllocatorConfig::default()).ok()?;
-    let frame = pages.alloc(Gfp::KERNEL, Order::BLOCK).ok()?;
-    pages.free(frame, Order::BLOCK).ok()?;
+    let folio = pages.alloc(Gfp::KERNEL, Order::BLOCK).ok()?;
+    pages.free(folio).ok()?;
     Some(pages.memory_info().free)
 }
 

@@ -21,8 +21,8 @@ fn run(boot: &BootInformation<'_>) -> Option<u64> {
     // Physical address 0 would be a null pointer in this direct map, and other CPUs start in the first megabyte.
     map.reserve(PhysAddr(0), 1 << 20);
     let pages = PageAllocator::new(&MACHINE, map.ranges(), AllocatorConfig::default()).ok()?;
-    let frame = pages.alloc(Gfp::KERNEL, Order::BLOCK).ok()?;
-    pages.free(frame, Order::BLOCK).ok()?;
+    let folio = pages.alloc(Gfp::KERNEL, Order::BLOCK).ok()?;
+    pages.free(folio).ok()?;
     Some(pages.memory_info().free)
 }
 

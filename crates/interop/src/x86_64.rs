@@ -27,8 +27,9 @@ impl<'a, 'p, P: FramePlatform> Frames<'a, 'p, P> {
 // SAFETY: invariant 1: a frame that is handed out has no other owner until it is freed.
 unsafe impl<S: PageSize, P: FramePlatform> FrameAllocator<S> for Frames<'_, '_, P> {
     fn allocate_frame(&mut self) -> Option<PhysFrame<S>> {
-        let frame = self.pages.alloc(self.gfp, order_of::<S>()).ok()?;
-        phys_frame(frame)
+        let folio = self.pages.alloc(self.gfp, order_of::<S>()).ok()?;
+        // The frame of `x86_64` stands for the folio from now on.
+        phys_frame(folio.into_raw())
     }
 }
 
@@ -38,8 +39,10 @@ impl<S: PageSize, P: FramePlatform> FrameDeallocator<S> for Frames<'_, '_, P> {
     /// # Panics
     /// When this allocator did not hand it out with this size, or it is free already.
     unsafe fn deallocate_frame(&mut self, frame: PhysFrame<S>) {
-        let range = frame_range(frame);
-        if let Err(error) = self.pages.free(range.start, order_of::<S>()) {
+        let start = frame_range(frame).start;
+        // SAFETY: invariant 1: by the trait's contract the frame is unused, and it came from this allocator with this size.
+        let folio = unsafe { self.pages.folio_from_raw(start, order_of::<S>()) };
+        if let Err(error) = self.pages.free(folio) {
             panic!("{frame:?} cannot be freed: {error}");
         }
     }

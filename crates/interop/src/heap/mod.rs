@@ -80,9 +80,10 @@ impl<P: FramePlatform> Heap<P> {
     /// # Errors
     /// [`AllocError::OutOfMemory`] when not even one frame is there.
     pub fn init(&self, pages: &'static PageAllocator<'static, P>) -> Result<(), AllocError> {
-        let frame = pages.alloc(Gfp::KERNEL, Order::FRAME)?;
-        let base = pages.platform().direct_map(frame.addr()).addr().wrapping_sub(frame.addr().0 as usize);
-        let freed = pages.free(frame, Order::FRAME);
+        let folio = pages.alloc(Gfp::KERNEL, Order::FRAME)?;
+        let start = folio.frame().addr();
+        let base = pages.platform().direct_map(start).addr().wrapping_sub(start.0 as usize);
+        let freed = pages.free(folio);
         debug_assert_eq!(freed, Ok(()), "the frame was just handed out");
         self.base.store(base, Ordering::Relaxed);
         let (none, some) = (ptr::null_mut(), ptr::from_ref(pages).cast_mut());
@@ -107,22 +108,29 @@ impl<P: FramePlatform> Heap<P> {
         zero: bool,
     ) -> *mut u8 {
         let allocated = if zero { pages.alloc_zero_page(gfp) } else { pages.alloc(gfp, order) };
-        let Ok(frame) = allocated else { return ptr::null_mut() };
-        let memory = pages.platform().direct_map(frame.addr());
-        let expected = self.base.load(Ordering::Relaxed).wrapping_add(frame.addr().0 as usize);
+        let Ok(folio) = allocated else { return ptr::null_mut() };
+        let start = folio.frame().addr();
+        let memory = pages.platform().direct_map(start);
+        let expected = self.base.load(Ordering::Relaxed).wrapping_add(start.0 as usize);
         if memory.addr() != expected || !expected.is_multiple_of(align) {
-            let freed = pages.free(frame, order);
+            let freed = pages.free(folio);
             debug_assert_eq!(freed, Ok(()), "the folio was just handed out");
             return ptr::null_mut();
         }
+        // The caller of the heap owns it now, by its address.
+        let _ = folio.into_raw();
         memory
     }
 
     /// Frees a folio by its address.
-    fn free_pages(&self, pages: &PageAllocator<'_, P>, memory: *mut u8, order: Order) {
+    ///
+    /// # Safety
+    /// This heap handed the memory out as a folio of this order, and nobody uses it any more.
+    unsafe fn free_pages(&self, pages: &PageAllocator<'_, P>, memory: *mut u8, order: Order) {
         let base = self.base.load(Ordering::Relaxed);
         let frame: Frame = PhysAddr(memory.addr().wrapping_sub(base) as u64).frame();
-        let freed = pages.free(frame, order);
+        // SAFETY: invariant 1, E1: the folio came from `alloc_pages`, whose caller owned it and gives it back.
+        let freed = pages.free(unsafe { pages.folio_from_raw(frame, order) });
         assert_eq!(
             freed,
             Ok(()),
@@ -248,8 +256,10 @@ unsafe impl<P: FramePlatform> GlobalAlloc for Heap<P> {
                     self.put_late(class, object);
                 }
             },
-            Some(Place::Class(_)) => self.free_pages(pages, memory, Order::FRAME),
-            Some(Place::Pages(order)) => self.free_pages(pages, memory, order),
+            // SAFETY: E1: an interrupt was given a frame for an object.
+            Some(Place::Class(_)) => unsafe { self.free_pages(pages, memory, Order::FRAME) },
+            // SAFETY: E1: memory of a layout that has no class is the smallest folio for it.
+            Some(Place::Pages(order)) => unsafe { self.free_pages(pages, memory, order) },
             None => {}
         }
     }

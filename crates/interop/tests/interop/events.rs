@@ -78,14 +78,13 @@ fn what_is_rare_is_logged() {
         .run_on(CpuId(0), || PageAllocator::new(&logging, &[memory], AllocatorConfig::default()).unwrap());
     // The list of another CPU has frames.
     machine.run_on(CpuId(1), || {
-        let frame = pages.alloc(Gfp::KERNEL, Order::FRAME).unwrap();
-        pages.free(frame, Order::FRAME).unwrap();
+        pages.free(pages.alloc(Gfp::KERNEL, Order::FRAME).unwrap()).unwrap();
     });
     assert_eq!(records(), [], "nothing rare has happened");
     machine.run_on(CpuId(0), || {
         let mut taken = Vec::new();
-        while let Ok(frame) = pages.alloc(Gfp::KERNEL, Order::FRAME) {
-            taken.push(frame);
+        while let Ok(folio) = pages.alloc(Gfp::KERNEL, Order::FRAME) {
+            taken.push(folio);
         }
         let short = (Level::Debug, "memory is short: drained the lists of other CPUs".to_string());
         let out = (Level::Warn, "out of memory: no folio of 4 KiB".to_string());
@@ -94,9 +93,8 @@ fn what_is_rare_is_logged() {
         assert_eq!(seen.last(), Some(&out), "{seen:?}");
         assert!(pages.alloc(Gfp::KERNEL, Order::BLOCK).is_err());
         assert_eq!(records().pop(), Some((Level::Debug, "out of memory: no folio of 2048 KiB".to_string())));
-        let bad = taken.pop().unwrap();
-        taken.into_iter().for_each(|frame| pages.free(frame, Order::FRAME).unwrap());
-        pages.free(bad, Order::FRAME).unwrap();
+        let bad = taken[0].frame();
+        taken.into_iter().for_each(|folio| pages.free(folio).unwrap());
         assert_eq!(pages.condemn(bad), Verdict::Lost);
         let text = format!("memory at {:#x} went bad: its frame is out of use", bad.addr().0);
         assert_eq!(records(), [(Level::Error, text)]);

@@ -18,7 +18,7 @@ use rustix::thread::{futex, sched_yield};
 
 use crate::barriers;
 use crate::files::SyntheticFiles;
-use crate::interrupts::{restore_flags, save_flags};
+use crate::flags::{restore_flags, save_flags};
 use crate::machine::{Hosted, not_a_cpu};
 use crate::task::{Task, called};
 

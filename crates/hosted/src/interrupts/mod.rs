@@ -6,9 +6,6 @@
 //! does in one call (a walk of its MMU, a flush of its TLBs) is one step to them, as it is in hardware. They nest as on a
 //! real CPU: a soft interrupt arrives on top of tasks only, a hard one on top of soft ones too.
 
-// Under Miri, which executes no assembly, flags are neither saved nor restored.
-#[cfg_attr(miri, allow(dead_code))]
-mod flags;
 #[cfg(not(miri))]
 mod instruction;
 #[cfg(not(miri))]
@@ -19,7 +16,6 @@ mod verbs;
 #[cfg(not(miri))]
 mod watch;
 
-pub(crate) use flags::{restore_flags, save_flags};
 #[cfg(not(miri))]
 pub use instruction::Access;
 pub use verbs::Interrupted;

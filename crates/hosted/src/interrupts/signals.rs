@@ -8,10 +8,10 @@ use std::sync::OnceLock;
 
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
 
-use super::flags::TRAP_FLAG;
 use super::ticker::{Ticker, refused};
 use super::watch;
 use crate::error::HostedError;
+use crate::flags::TRAP_FLAG;
 use crate::task::{TICK, Task, stepped, ticked};
 
 /// Makes the two signals come here, once for the process.

@@ -10,8 +10,6 @@ use std::time::Duration;
 use quire::platform::Context;
 
 #[cfg(not(miri))]
-use super::flags::{Running, Stepping};
-#[cfg(not(miri))]
 use super::instruction::Access;
 #[cfg(not(miri))]
 use super::signals;
@@ -21,6 +19,8 @@ use super::ticker::Ticker;
 use super::watch::{Installed, Steps, Watch};
 #[cfg(not(miri))]
 use crate::error::HostedError;
+#[cfg(not(miri))]
+use crate::flags::{Running, Stepping};
 use crate::machine::Hosted;
 use crate::plan::InterruptPlan;
 use crate::task::{Events, Source, Task};
@@ -76,7 +76,8 @@ impl Hosted {
     /// virtual machine; what comes after the interrupt of [`InterruptPlan::Nth`] runs at full speed.
     ///
     /// Counted are the instructions that `body` executes in the context that this is called in, a few of its beginning and
-    /// end included, and those of system calls not; none after a panic has begun. Handlers may call this again, for an interrupt on top of theirs.
+    /// end included. Those of system calls and of the machine's own work (a walk of its MMU, a flush of its TLBs) are not,
+    /// and none after a panic has begun. Handlers may call this again, for an interrupt on top of theirs.
     ///
     /// # Errors
     /// [`HostedError::NoSignals`].

@@ -8,6 +8,7 @@ use quire::platform::Context;
 
 use super::record::{COUNTED, NOBODY, Task};
 use super::source::{deliver_waiting, is_in_handler};
+use crate::flags::set_trap_flag;
 
 /// What a task leaves behind while another identity or context runs on its thread.
 struct Saved {
@@ -67,6 +68,15 @@ pub(crate) fn hold() -> Held {
     Held(())
 }
 
+/// Steps again, where the first step of the machine's own work ended stepping.
+#[inline]
+fn go_on_stepping(task: &Task) {
+    if task.steps_left_off.load(Ordering::Relaxed) && !task.is_held() {
+        task.steps_left_off.store(false, Ordering::Relaxed);
+        set_trap_flag();
+    }
+}
+
 /// See [`hold`].
 pub(crate) struct Held(());
 
@@ -76,6 +86,7 @@ impl Drop for Held {
         Task::with(|task| {
             task.held.store(task.held.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
             compiler_fence(Ordering::SeqCst);
+            go_on_stepping(task);
             deliver_waiting(task);
         });
     }

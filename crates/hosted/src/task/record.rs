@@ -37,6 +37,8 @@ pub(crate) struct Task {
     pub(super) aside: AtomicBool,
     /// How deep the machine is in work that is one step to its interrupts.
     pub(super) held: AtomicU32,
+    /// Stepping was left off for that work, and goes on at its end.
+    pub(super) steps_left_off: AtomicBool,
     pub(crate) ranks: HeldRanks,
     /// Turns of spin loops, to give the processor away now and then.
     turns: AtomicU32,
@@ -59,6 +61,7 @@ thread_local! {
             context: AtomicU8::new(0),
             aside: AtomicBool::new(false),
             held: AtomicU32::new(0),
+            steps_left_off: AtomicBool::new(false),
             ranks: HeldRanks::none(),
             turns: AtomicU32::new(0),
             flags: AtomicU64::new(0),

@@ -278,7 +278,8 @@ fn count_call(task: &Task) {
     }
 }
 
-/// The processor has executed an instruction. Says whether somebody still counts them.
+/// The processor has executed an instruction. Says whether a source still counts them. Those of the machine's own work are
+/// one step: none of them is counted, and the processor stops again at the end of that work.
 #[cfg(not(miri))]
 pub(crate) fn stepped(task: &Task) -> bool {
     let counts_steps = |source: &&Source| source.events == Events::Steps;
@@ -286,12 +287,18 @@ pub(crate) fn stepped(task: &Task) -> bool {
         // Nothing is delivered any more, and printing a trace step by step takes seconds.
         sources(task).filter(counts_steps).for_each(|source| source.active.store(false, Ordering::Relaxed));
     }
+    let goes_on =
+        |task| sources(task).filter(counts_steps).any(|source| source.active.load(Ordering::Relaxed));
+    if task.is_held() {
+        task.steps_left_off.store(goes_on(task), Ordering::Relaxed);
+        return false;
+    }
     for source in sources(task).filter(counts_steps) {
         if source.counts(task) {
             source.event(task);
         }
     }
-    sources(task).filter(counts_steps).any(|source| source.active.load(Ordering::Relaxed))
+    goes_on(task)
 }
 
 /// The timer at this address has ticked. Says whether it is to tick again, and so lives. One that ticks on after its

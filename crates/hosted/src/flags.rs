@@ -6,16 +6,16 @@
 use std::arch::asm;
 
 /// The processor's trap flag: an exception after each instruction.
-pub(super) const TRAP_FLAG: i64 = 1 << 8;
+pub(crate) const TRAP_FLAG: i64 = 1 << 8;
 
-/// The processor stops after each instruction of this thread, and [`on_step`](super::signals) runs, until this is dropped or nobody counts
+/// The processor stops after each instruction of this thread, and the handler of its signal runs, until this is dropped or nobody counts
 /// instructions any more. In the handler of an outer one, stepping starts and ends with the inner one.
-pub(super) struct Stepping {
+pub(crate) struct Stepping {
     before: bool,
 }
 
 impl Stepping {
-    pub(super) fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let before = is_stepping();
         set_trap_flag();
         Self { before }
@@ -31,12 +31,12 @@ impl Drop for Stepping {
 }
 
 /// This thread runs at full speed until this is dropped.
-pub(super) struct Running {
+pub(crate) struct Running {
     stepped: bool,
 }
 
 impl Running {
-    pub(super) fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let stepped = is_stepping();
         if stepped {
             clear_trap_flag();
@@ -58,7 +58,7 @@ fn is_stepping() -> bool {
 }
 
 /// The first trap comes after the instruction that follows `popfq`; a `nop`, so that none of anybody else's is missed.
-fn set_trap_flag() {
+pub(crate) fn set_trap_flag() {
     // SAFETY: H7: changes the trap flag alone, whose handler is installed (`prepare`). The block may use the stack, as it
     // does not promise otherwise.
     unsafe { asm!("pushfq", "or qword ptr [rsp], {flag}", "popfq", "nop", flag = const TRAP_FLAG) };

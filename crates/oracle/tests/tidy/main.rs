@@ -1,11 +1,12 @@
 //! The rules that this repository keeps, as tests over its own text: the order of the library's modules, circles of
-//! imports, where unsafe code may stand, which modules may name a processor, which test each invariant has, how long
-//! files and functions are, and what no file may say.
+//! imports, where unsafe code may stand, which modules may name a processor, which words names are made of, which test
+//! each invariant has, how long files and functions are, and what no file may say.
 //!
 //! Each rule is a function from texts to complaints, so that each is also shown a text that breaks it.
 
 mod circles;
 mod docs;
+mod glossary;
 mod invariants;
 mod length;
 mod order;
@@ -51,6 +52,14 @@ fn unsafe_code_stands_where_the_architecture_says() {
     files.extend(rust(&sources, "crates/hosted/"));
     files.extend(rust(&sources, "crates/interop/"));
     expect_none(&unsafe_code::check(&listed, &files));
+}
+
+#[test]
+fn names_are_made_of_words_that_are_ordinary_or_explained() {
+    let sources = all();
+    let crates = ["crates/quire/", "crates/hosted/", "crates/oracle/", "crates/testkit/"];
+    let files: Vec<Source> = crates.iter().flat_map(|below| rust(&sources, below)).collect();
+    expect_none(&glossary::check(&page(&sources, "docs/glossary.md"), glossary::ORDINARY, &files));
 }
 
 #[test]

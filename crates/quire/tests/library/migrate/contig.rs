@@ -162,9 +162,9 @@ fn what_cannot_be_moved_keeps_a_range_and_nothing_changes() {
 
 #[test]
 fn a_pool_of_gigantic_pages_grows_in_fragmented_memory() {
-    with_manager(HostedConfig::new(4 * GIB), |machine, manager| {
+    with_manager(HostedConfig::new(3 * GIB), |machine, manager| {
         run(manager, |mm| {
-            let (bytes, kept) = (3 * GIB + 900 * MIB, 64);
+            let (bytes, kept) = (2 * GIB + 900 * MIB, 64);
             fragment(machine, mm, bytes, kept);
             let pools = manager.huge_pools();
             let plain = pools.resize(manager.pages(), HugeSize::Size1G, NodeSet::ALL, 2);

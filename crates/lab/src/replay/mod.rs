@@ -61,7 +61,7 @@ use survey::Survey;
 /// Run recorded programs on Quire and say what their memory life costs there.
 ///
 /// Each process gets an address space; recorded faults and calls are done in recorded order, with real clearing and
-/// copying of pages, and timed beside what they took on Linux. docs/replay.md says what each figure means.
+/// copying of pages, and timed beside what they took on Linux. docs/replay-figures.md says what each figure means.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Traces that `quire record` wrote.

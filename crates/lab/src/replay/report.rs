@@ -1,4 +1,4 @@
-//! What a replay showed, as one JSON object a line. `docs/replay.md` says what each field means.
+//! What a replay showed, as one JSON object a line. `docs/replay-figures.md` says what each field means.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -145,7 +145,10 @@ fn a_json_line_says_everything() {
         std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/replay-figures.md"))
             .expect("the page is there");
     for field in line.as_object().expect("an object").keys() {
-        assert!(described.contains(&format!("`{field}`")), "docs/replay-figures.md does not say what `{field}` is");
+        assert!(
+            described.contains(&format!("`{field}`")),
+            "docs/replay-figures.md does not say what `{field}` is"
+        );
     }
 }
 

@@ -14,7 +14,7 @@ const ALL: [Rank; Rank::Parked as usize] = [
     Rank::FileTable,
     Rank::File,
     Rank::FileViews,
-    Rank::Forming,
+    Rank::GiganticClears,
     Rank::Underused,
     Rank::Userfault,
     Rank::PageTable,

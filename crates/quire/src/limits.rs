@@ -120,7 +120,7 @@ pub const FLUSH_PAGES_CEILING: u64 = 33;
 /// Runs of file pages that reclaim unmaps together: one flush for each address space that maps some of them.
 pub const RECLAIM_RUNS: usize = 32;
 /// Folios of 1 GiB that are cleared piece by piece at a time, in all address spaces together; more are cleared as a whole.
-pub const FORMING_FOLIOS: usize = 8;
+pub const GIGANTIC_CLEARS: usize = 8;
 /// Folios of order 9 that one call splits of those that wait for it, at most.
 pub const DEFERRED_SPLITS: usize = 32;
 

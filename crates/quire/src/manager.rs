@@ -19,8 +19,9 @@ use crate::platform::{FileId, Platform};
 use crate::stats::Stat;
 use crate::tlb::ZapStrategy;
 use crate::vm::{
-    Collapser, File, FolioPolicy, ForkStrategy, HugeFs, Memory, MemoryFailure, Mm, PageFlags, Scanned,
-    Splitter, Underused, Userfault, UserfaultChanges,
+    Collapse, Collapser, File, FolioPolicy, ForkStrategy, GiganticClearing, HugeFs, MemoryFailure,
+    MemoryLoss, Migration, Mm, MmShared, PageFlags, PageSurvey, Reclaim, ReverseMap, Scanned, Splitter,
+    Underused, UnderusedFolios, Userfault, UserfaultChanges,
 };
 
 pub use crate::page_alloc::MemoryRange;
@@ -62,7 +63,7 @@ impl Config {
 
 /// Manages the memory of one machine: frames, page cache, address spaces.
 pub struct MemoryManager<'p, P: Platform> {
-    memory: Memory<'p, P>,
+    memory: MmShared<'p, P>,
     paging: PagingMode,
     zap: ZapStrategy,
 }
@@ -83,11 +84,11 @@ pub struct Meminfo {
     pub frames: MemoryInfo,
     /// Page cache of files (`Cached`, less `Shmem`).
     pub cached: u64,
-    /// Nameless shared memory (`Shmem`).
+    /// Shared anonymous memory (`Shmem`).
     pub shmem: u64,
     /// Anonymous pages, each counted in every address space that maps it (`AnonPages`).
     pub anon: u64,
-    /// Pages of files and nameless memory, each counted in every address space that maps it (`Mapped`).
+    /// Pages of files and shared anonymous memory, each counted in every address space that maps it (`Mapped`).
     pub mapped: u64,
     /// Frames that hold page tables (`PageTables`).
     pub page_tables: u64,
@@ -128,7 +129,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     pub fn new(platform: &'p P, ranges: &[MemoryRange], config: &Config) -> Result<Self, InitError> {
         let pages = PageAllocator::new(platform, ranges, config.allocator)?;
         let huge = config.pools(&pages)?;
-        let memory = Memory::with_huge(pages, config.folios, config.fork, huge)?;
+        let memory = MmShared::with_huge(pages, config.folios, config.fork, huge)?;
         Ok(Self { memory, paging: config.paging, zap: config.zap() })
     }
 
@@ -152,8 +153,8 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     ///
     /// # Errors
     /// [`MmError::NoMemory`].
-    pub fn nameless(&self, bytes: u64) -> Result<File<'_, P>, MmError> {
-        File::nameless(&self.memory, bytes)
+    pub fn shmem(&self, bytes: u64) -> Result<File<'_, P>, MmError> {
+        File::shmem(&self.memory, bytes)
     }
 
     /// A file system of huge pages of this size, within these limits (Linux: a mount of `hugetlbfs`).
@@ -205,26 +206,26 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// Clears one piece of a gigantic folio that somebody waits for or may touch later; whether there was one. For CPUs that
     /// have nothing else to do, which call it until it says no. The caller holds no lock.
     pub fn clear_ahead(&self) -> bool {
-        self.memory.clear_ahead()
+        GiganticClearing::of(&self.memory).clear_ahead()
     }
 
     /// Scans some address spaces on from where the last call left off, and makes folios of 2 MiB of smaller ones where
     /// [`Collapser`] says. For a CPU that has nothing else to do, or a task of its own, which calls again after as many
     /// milliseconds as the answer says. The caller holds no lock.
     pub fn collapse_ahead(&self, collapser: &mut Collapser) -> Scanned {
-        self.memory.collapse_ahead(collapser)
+        Collapse::of(&self.memory).collapse_ahead(collapser)
     }
 
     /// Looks at up to `folios` folios of 2 MiB from where the last call left off, splits those most of which is zero, and frees
     /// the zeroes. For whoever finds memory short. The caller holds no lock.
     pub fn split_underused(&self, splitter: &mut Splitter, folios: u64) -> Underused {
-        self.memory.split_underused(splitter, folios)
+        UnderusedFolios::of(&self.memory).split_underused(splitter, folios)
     }
 
     /// Has [`Self::reclaim`], and whoever finds memory out, split folios of 2 MiB with more pages of zeroes than this, after
     /// everything else was given up. At first 511, Linux's default: none are.
     pub fn set_underused_limit(&self, max_ptes_none: usize) {
-        self.memory.set_underused_limit(max_ptes_none);
+        UnderusedFolios::of(&self.memory).set_underused_limit(max_ptes_none);
     }
 
     /// Clears some free memory ahead of its use, as much as [`Zeroes`](crate::page_alloc::Zeroes) asks for; whether there was
@@ -244,7 +245,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         Meminfo {
             frames: self.memory.pages().memory_info(),
             cached: self.memory.files().paged_frames(),
-            shmem: self.memory.files().nameless_frames(),
+            shmem: self.memory.files().shmem_frames(),
             anon: self.stat(Stat::NrAnonPages),
             mapped: self.stat(Stat::NrMapped),
             page_tables: self.stat(Stat::NrPageTablePages),
@@ -286,33 +287,33 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// Gives up some of what can be had again, the cheapest first: page cache that nobody maps, frames of large folios that
     /// nobody maps, page cache that is mapped. How many frames became free. The caller holds no lock.
     pub fn reclaim(&self) -> u64 {
-        self.memory.reclaim_all()
+        Reclaim::of(&self.memory).reclaim_all()
     }
 
     /// Shows where an anonymous frame is mapped: the roots of address spaces, and addresses. The caller holds no lock.
     pub fn mappings(&self, frame: Frame, show: impl FnMut(Frame, VirtAddr)) {
-        self.memory.mappings(frame, show);
+        ReverseMap::of(&self.memory).mappings(frame, show);
     }
 
     /// Shows how many address spaces map each of these frames, in ascending order, runs of frames with the same number
     /// together: what `/proc/kpagecount` says, and exact while nobody maps or unmaps one of them. Frames that are no memory
     /// count as zero. The caller holds no lock.
     pub fn kpagecount(&self, frames: FrameRange, show: impl FnMut(FrameRange, u64)) {
-        self.memory.page_counts(frames, show);
+        PageSurvey::of(&self.memory).page_counts(frames, show);
     }
 
     /// Shows what each of these frames is used for, in ascending order, runs with the same word together: what `/proc/kpageflags` says
-    /// ([`Memory::page_flags`](crate::vm::Memory::page_flags)). The caller holds no lock.
+    /// ([`PageFlags`]). The caller holds no lock.
     pub fn kpageflags(&self, frames: FrameRange, show: impl FnMut(FrameRange, PageFlags)) {
-        self.memory.page_flags(frames, show);
+        PageSurvey::of(&self.memory).page_flags(frames, show);
     }
 
     /// How many address spaces map the folio in use around a frame, or any part of it; `None` where there is none. How many leaves do, and
     /// whether they map all of it, [`PageAllocator::folio_maps`] says; whether a certain address space alone does,
-    /// [`Mm::maps_exclusively`](crate::vm::Mm::maps_exclusively). Visits others ([`Memory::folio_spaces`](crate::vm::Memory::folio_spaces)); the
+    /// [`Mm::maps_exclusively`](crate::vm::Mm::maps_exclusively). Visits others; the
     /// caller holds no lock.
     pub fn folio_spaces(&self, frame: Frame) -> Option<u64> {
-        self.memory.folio_spaces(frame)
+        PageSurvey::of(&self.memory).folio_spaces(frame)
     }
 
     /// Splits the mapped anonymous folio that starts at `frame` into folios of order `to`; large leaves that map it become
@@ -321,7 +322,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// # Errors
     /// [`SplitError`]; the folio is as before then, though leaves may have been split.
     pub fn split_folio(&self, frame: Frame, to: Order) -> Result<u64, SplitError> {
-        self.memory.split_folio(frame, to)
+        ReverseMap::of(&self.memory).split_folio(frame, to)
     }
 
     /// Moves the anonymous folio that starts at `frame`, of order 9 at most, or the page of a file that the frame holds, to
@@ -330,7 +331,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// # Errors
     /// [`MigrateError`].
     pub fn migrate(&self, frame: Frame) -> Result<u64, MigrateError> {
-        self.memory.migrate(frame)
+        Migration::of(&self.memory).migrate(frame)
     }
 
     /// A frame went bad: what it held is lost, it is used no more, and everything around it goes on
@@ -340,7 +341,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// # Errors
     /// [`MemoryFailureError`]; nothing has changed then.
     pub fn memory_failure(&self, frame: Frame) -> Result<Failed, MemoryFailureError> {
-        Ok(match self.memory.memory_failure(frame)? {
+        Ok(match MemoryLoss::of(&self.memory).memory_failure(frame)? {
             MemoryFailure::Huge => Failed::Huge(self.huge_pools().memory_failure(self.pages(), frame)),
             other => Failed::Memory(other),
         })
@@ -349,7 +350,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// Moves what it can out of these frames: anonymous folios that start there, and pages of files. How many frames became
     /// free; somebody may have been handed them since. The caller holds no lock.
     pub fn move_out(&self, range: FrameRange) -> u64 {
-        self.memory.move_out(range)
+        Migration::of(&self.memory).move_out(range)
     }
 
     /// Takes `blocks` blocks of 2 MiB in a row as [`PageAllocator::alloc_contig`] does, and moves what is in the way elsewhere if
@@ -359,7 +360,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// As [`PageAllocator::alloc_contig_moving`].
     pub fn alloc_contig(&self, gfp: Gfp, blocks: u32, align_blocks: u32) -> Result<FrameRun, AllocError> {
         let move_out = |range| {
-            self.memory.move_out(range);
+            Migration::of(&self.memory).move_out(range);
         };
         self.pages().alloc_contig_moving(gfp, blocks, align_blocks, move_out)
     }
@@ -381,7 +382,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         let there = NodeSet::first(self.pages().node_count().min(MAX_NODES));
         let gfp = Gfp::USER.from_nodes(NodePolicy::Bind(nodes.intersection(there)));
         let move_out = |range| {
-            self.memory.move_out(range);
+            Migration::of(&self.memory).move_out(range);
         };
         let found = self.pages().alloc_moving(gfp, size.order(), move_out);
         found.map(|folio| self.huge_pools().adopt(self.pages(), size, folio)).is_ok()

@@ -15,7 +15,7 @@ pub enum Rank {
     /// Who maps one file.
     FileViews,
     /// One gigantic folio that is being cleared.
-    Forming,
+    GiganticClears,
     /// Where the search for underused folios is.
     Underused,
     /// The events of one handler of faults.

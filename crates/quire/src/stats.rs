@@ -156,9 +156,9 @@ stats! {
     TableUnshare = "table_unshare",
     /// Anonymous pages that address spaces map now, each counted where it is mapped.
     NrAnonPages = "nr_anon_pages",
-    /// Pages of files and nameless memory that address spaces map now, each counted where it is mapped.
+    /// Pages of files and shared anonymous memory that address spaces map now, each counted where it is mapped.
     NrMapped = "nr_mapped",
-    /// Pages of them that leaves of 2 MiB map, of files and of nameless memory (Linux counts these apart, as
+    /// Pages of them that leaves of 2 MiB map, of files and of shared anonymous memory (Linux counts these apart, as
     /// `nr_shmem_pmdmapped`).
     NrFilePmdMapped = "nr_file_pmdmapped",
     /// Frames that hold page tables now.

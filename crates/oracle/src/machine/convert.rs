@@ -74,7 +74,7 @@ pub fn vma(info: &VmaInfo) -> Vma {
     let (backing, page_offset) = match info.file {
         None => (Backing::Anonymous, 0),
         Some((FileKind::Paged(file), page)) => (Backing::File(file.0), page),
-        Some((FileKind::Nameless { .. } | FileKind::Huge { .. }, page)) => (Backing::Shared(0), page),
+        Some((FileKind::Shmem { .. } | FileKind::Huge { .. }, page)) => (Backing::Shared(0), page),
     };
     Vma {
         start: info.range.start.0,

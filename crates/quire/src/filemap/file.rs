@@ -17,7 +17,7 @@ pub enum FileKind {
     /// The machine's pager.
     Paged(FileId),
     /// Nothing: memory that starts as zeroes and goes with the last reference. Its size in bytes.
-    Nameless {
+    Shmem {
         /// Accesses behind it are bus errors.
         bytes: u64,
     },
@@ -27,7 +27,7 @@ pub enum FileKind {
         order: Order,
         /// The file system that the file belongs to, by its number; 0 is none.
         fs: u8,
-        /// As for nameless memory; a multiple of the pages' size.
+        /// As for shared anonymous memory; a multiple of the pages' size.
         bytes: u64,
     },
 }
@@ -43,7 +43,7 @@ pub struct FileNode {
     /// How many use pages that they have looked up, and [`CLOSED`].
     users: AtomicU32,
     kind: FileKind,
-    /// The size of nameless memory in bytes.
+    /// The size of shared anonymous memory in bytes.
     bytes: AtomicU64,
     /// Pages from here on are on their way out: nobody may use them, though some may still be in memory.
     end: AtomicU64,
@@ -100,7 +100,7 @@ impl FileNode {
             users: AtomicU32::new(0),
             kind,
             bytes: AtomicU64::new(match kind {
-                FileKind::Nameless { bytes } | FileKind::Huge { bytes, .. } => bytes,
+                FileKind::Shmem { bytes } | FileKind::Huge { bytes, .. } => bytes,
                 FileKind::Paged(_) => 0,
             }),
             end: AtomicU64::new(u64::MAX),
@@ -118,7 +118,7 @@ impl FileNode {
     pub fn kind(&self) -> FileKind {
         match self.kind {
             FileKind::Paged(file) => FileKind::Paged(file),
-            FileKind::Nameless { .. } => FileKind::Nameless { bytes: self.bytes.load(Ordering::Acquire) },
+            FileKind::Shmem { .. } => FileKind::Shmem { bytes: self.bytes.load(Ordering::Acquire) },
             FileKind::Huge { order, fs, .. } => {
                 FileKind::Huge { order, fs, bytes: self.bytes.load(Ordering::Acquire) }
             }
@@ -129,7 +129,7 @@ impl FileNode {
     pub fn size<P: Platform>(&self, platform: &P) -> u64 {
         match self.kind() {
             FileKind::Paged(file) => platform.pager().size(file),
-            FileKind::Nameless { bytes } | FileKind::Huge { bytes, .. } => bytes,
+            FileKind::Shmem { bytes } | FileKind::Huge { bytes, .. } => bytes,
         }
     }
 
@@ -138,7 +138,7 @@ impl FileNode {
     pub fn huge_order(&self) -> Option<Order> {
         match self.kind {
             FileKind::Huge { order, .. } => Some(order),
-            FileKind::Paged(_) | FileKind::Nameless { .. } => None,
+            FileKind::Paged(_) | FileKind::Shmem { .. } => None,
         }
     }
 
@@ -269,7 +269,7 @@ impl<'a> FileResize<'a> {
         self.0
     }
 
-    /// Says how long nameless memory is, or will be.
+    /// Says how long shared anonymous memory is, or will be.
     pub fn set_bytes(&self, bytes: u64) {
         self.0.bytes.store(bytes, Ordering::Release);
     }

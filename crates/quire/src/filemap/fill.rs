@@ -62,7 +62,7 @@ impl FileTable {
         check_size(pages.platform(), node, index)?;
         let folio = match node.kind() {
             FileKind::Paged(_) => pages.alloc(Gfp::USER, Order::FRAME)?,
-            FileKind::Nameless { .. } | FileKind::Huge { .. } => pages.alloc_zero_page(Gfp::USER)?,
+            FileKind::Shmem { .. } | FileKind::Huge { .. } => pages.alloc_zero_page(Gfp::USER)?,
         };
         match self.publish(pages, node, index, folio.frame()) {
             Ok(true) => {}
@@ -129,7 +129,7 @@ fn read_page<P: Platform>(
     frame: Frame,
 ) -> Result<(), FaultError> {
     let platform = pages.platform();
-    // A nameless file's page was taken as zeroes.
+    // A shmem file's page was taken as zeroes.
     let FileKind::Paged(file) = kind else { return Ok(()) };
     // SAFETY: the direct map gives the frame's 4096 bytes; the busy mark makes them this task's alone (protocol in the
     // module's head), and nothing maps them yet.

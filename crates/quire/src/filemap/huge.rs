@@ -1,4 +1,4 @@
-//! Files of huge pages: which of their pages there are, and which are only promised. By index of a huge page. The pages are
+//! Files of huge pages: which of their pages there are, and which are only reserved. By index of a huge page. The pages are
 //! taken from a pool, and go back to it, by whoever calls these (`hugetlb`).
 #![forbid(unsafe_code)]
 
@@ -15,8 +15,8 @@ use crate::platform::Platform;
 /// What a file has of one of its huge pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HugePage {
-    /// It is promised: the pool keeps one for it, for which this group pays (0: none).
-    Promised {
+    /// It is reserved: the pool keeps one for it, for which this group pays (0: none).
+    Reserved {
         /// The group's number.
         group: u8,
     },
@@ -24,18 +24,18 @@ pub enum HugePage {
     Present {
         /// Its first frame.
         frame: Frame,
-        /// The group that pays for the promise that it redeemed, if it was promised (0: none).
-        promise: Option<u8>,
+        /// The group that pays for the reservation that it redeemed, if it was reserved (0: none).
+        reservation: Option<u8>,
     },
 }
 
 impl From<CachedPage> for HugePage {
     fn from(page: CachedPage) -> Self {
         let group = page.group();
-        if page.is_promised() {
-            Self::Promised { group }
+        if page.is_reserved() {
+            Self::Reserved { group }
         } else {
-            Self::Present { frame: page.frame(), promise: page.was_promised().then_some(group) }
+            Self::Present { frame: page.frame(), reservation: page.was_reserved().then_some(group) }
         }
     }
 }
@@ -64,14 +64,14 @@ impl FileTable {
         })
     }
 
-    /// How many huge pages the file has, and how many more are promised. Looks at each.
+    /// How many huge pages the file has, and how many more are reserved. Looks at each.
     pub fn count_huge_pages<P: Platform>(&self, platform: &P, file: &FileNode) -> (u64, u64) {
-        each_entry(platform, file, 0..u64::MAX).fold((0, 0), |(there, promised), (_, page)| {
-            if page.is_promised() { (there, promised + 1) } else { (there + 1, promised) }
+        each_entry(platform, file, 0..u64::MAX).fold((0, 0), |(there, reserved), (_, page)| {
+            if page.is_reserved() { (there, reserved + 1) } else { (there + 1, reserved) }
         })
     }
 
-    /// How many of these pages are neither there nor promised.
+    /// How many of these pages are neither there nor reserved.
     pub fn missing_huge_pages<P: Platform>(
         &self,
         platform: &P,
@@ -81,12 +81,12 @@ impl FileTable {
         indices.end - indices.start - each_entry(platform, file, indices.clone()).count() as u64
     }
 
-    /// Notes that a page is promised for which `group` pays, unless it is there or promised already; whether it was not. It
-    /// can be taken back until [`Self::keep_promises`]. The caller keeps everybody else from filling the page in.
+    /// Notes that a page is reserved for which `group` pays, unless it is there or reserved already; whether it was not. It
+    /// can be taken back until [`Self::keep_reservations`]. The caller keeps everybody else from filling the page in.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`].
-    pub fn promise_huge_page<P: Platform>(
+    pub fn reserve_huge_page<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         right: &FileResize<'_>,
@@ -97,19 +97,19 @@ impl FileTable {
         if cached.get(index).is_some() {
             return Ok(false);
         }
-        let promise = CachedPage::promised(group);
-        self.enter(pages, right.node(), &mut cached, (index, promise)).map(|()| true)
+        let reservation = CachedPage::reserved(group);
+        self.enter(pages, right.node(), &mut cached, (index, reservation)).map(|()| true)
     }
 
-    /// What was promised last is there to stay.
-    pub fn keep_promises<P: Platform>(&self, platform: &P, right: &FileResize<'_>, indices: &Range<u64>) {
-        for index in self.fresh_promises(platform, right, indices.clone()) {
+    /// What was reserved last is there to stay.
+    pub fn keep_reservations<P: Platform>(&self, platform: &P, right: &FileResize<'_>, indices: &Range<u64>) {
+        for index in self.fresh_reservations(platform, right, indices.clone()) {
             right.node().pages.lock(platform).settle(index);
         }
     }
 
-    /// Which of these pages were promised last.
-    pub fn fresh_promises<'f, P: Platform>(
+    /// Which of these pages were reserved last.
+    pub fn fresh_reservations<'f, P: Platform>(
         &self,
         platform: &'f P,
         right: &'f FileResize<'_>,
@@ -119,9 +119,9 @@ impl FileTable {
         all.filter(|(_, page)| page.is_fresh()).map(|(index, _)| index)
     }
 
-    /// Takes a promise back that was made last, unless it was redeemed; whether it was not. The caller keeps everybody else
+    /// Takes a reservation back that was made last, unless it was redeemed; whether it was not. The caller keeps everybody else
     /// from filling the page in.
-    pub fn drop_promise<P: Platform>(
+    pub fn drop_reservation<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         right: &FileResize<'_>,
@@ -149,14 +149,14 @@ impl FileTable {
         let mut cached = file.pages.lock(pages.platform());
         let before = cached.get(index);
         let page = CachedPage::filled(frame, before);
-        debug_assert!(before.is_none_or(CachedPage::is_promised));
+        debug_assert!(before.is_none_or(CachedPage::is_reserved));
         if before.is_some() && cached.replace(index, page) {
             return Ok(());
         }
         self.enter(pages, file, &mut cached, (index, page))
     }
 
-    /// Takes the first of these pages out that is there or promised. Nobody uses it or will, and nobody maps it.
+    /// Takes the first of these pages out that is there or reserved. Nobody uses it or will, and nobody maps it.
     pub fn take_huge_page<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -169,7 +169,7 @@ impl FileTable {
     }
 }
 
-/// What the file has of these pages, there or promised, in order. The file's lock is held for each by itself.
+/// What the file has of these pages, there or reserved, in order. The file's lock is held for each by itself.
 fn each_entry<'f, P: Platform>(
     platform: &'f P,
     file: &'f FileNode,

@@ -9,7 +9,7 @@ use crate::limits::FRAME_SHIFT;
 const GROUP_SHIFT: u32 = 52;
 
 /// A page of the cache: a frame and its marks, in one word that is never zero. Or, of a file of huge pages, a page that is
-/// promised; in either case with the number of the group that pays for the promise in the uppermost bits.
+/// reserved; in either case with the number of the group that pays for the reservation in the uppermost bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct CachedPage(u64);
 
@@ -17,42 +17,42 @@ impl CachedPage {
     const PRESENT: u64 = 1;
     const BUSY: u64 = 2;
     const DIRTY: u64 = 4;
-    const PROMISED: u64 = 8;
+    const RESERVED: u64 = 8;
     const FRESH: u64 = 16;
     const REDEEMED: u64 = 32;
     const LOST: u64 = 64;
     const FRAME: u64 = ((1 << GROUP_SHIFT) - 1) & !((1 << FRAME_SHIFT) - 1);
 
-    /// A page that is promised, for which this group pays, since a moment ago.
-    pub(super) const fn promised(group: u8) -> Self {
-        Self((group as u64) << GROUP_SHIFT | Self::PRESENT | Self::PROMISED | Self::FRESH)
+    /// A page that is reserved, for which this group pays, since a moment ago.
+    pub(super) const fn reserved(group: u8) -> Self {
+        Self((group as u64) << GROUP_SHIFT | Self::PRESENT | Self::RESERVED | Self::FRESH)
     }
 
-    /// A page that is there in the place of what was promised, or of nothing.
+    /// A page that is there in the place of what was reserved, or of nothing.
     pub(super) const fn filled(frame: Frame, before: Option<Self>) -> Self {
-        let promise = match before {
-            Some(promise) => promise.0 >> GROUP_SHIFT << GROUP_SHIFT | Self::REDEEMED,
+        let reservation = match before {
+            Some(reservation) => reservation.0 >> GROUP_SHIFT << GROUP_SHIFT | Self::REDEEMED,
             None => 0,
         };
-        Self(promise | frame.0 << FRAME_SHIFT | Self::PRESENT)
+        Self(reservation | frame.0 << FRAME_SHIFT | Self::PRESENT)
     }
 
-    /// Whether a page that is there was promised before.
-    pub(super) const fn was_promised(self) -> bool {
+    /// Whether a page that is there was reserved before.
+    pub(super) const fn was_reserved(self) -> bool {
         self.0 & Self::REDEEMED != 0
     }
 
-    /// Whether the page is promised and not there.
-    pub(super) const fn is_promised(self) -> bool {
-        self.0 & Self::PROMISED != 0
+    /// Whether the page is reserved and not there.
+    pub(super) const fn is_reserved(self) -> bool {
+        self.0 & Self::RESERVED != 0
     }
 
-    /// Whether it is promised by whom has the right to change the file's size just now, and may yet be taken back.
+    /// Whether it is reserved by whom has the right to change the file's size just now, and may yet be taken back.
     pub(super) const fn is_fresh(self) -> bool {
         self.0 & Self::FRESH != 0
     }
 
-    /// The group that pays for the promise; 0 is none.
+    /// The group that pays for the reservation; 0 is none.
     pub(super) const fn group(self) -> u8 {
         (self.0 >> GROUP_SHIFT) as u8
     }
@@ -165,7 +165,7 @@ impl FilePages {
         self.tree.set(index, page.0)
     }
 
-    /// A promise is there to stay.
+    /// A reservation is there to stay.
     pub(super) fn settle(&mut self, index: u64) {
         self.mark(index, CachedPage::FRESH, false);
     }

@@ -11,7 +11,7 @@ use crate::page_alloc::{PageAllocator, Room};
 use crate::platform::Platform;
 
 impl FileTable {
-    /// Makes a frame that the caller has just been handed, and has filled, this page of a nameless file; `false` when there is one
+    /// Makes a frame that the caller has just been handed, and has filled, this page of a shmem file; `false` when there is one
     /// already, and the frame is the caller's still.
     ///
     /// # Errors
@@ -24,7 +24,7 @@ impl FileTable {
         frame: Frame,
     ) -> Result<bool, AllocError> {
         let node = file.node();
-        debug_assert!(matches!(node.kind(), FileKind::Nameless { .. }), "others know their contents better");
+        debug_assert!(matches!(node.kind(), FileKind::Shmem { .. }), "others know their contents better");
         let mut cached = node.pages.lock(pages.platform());
         if cached.get(index).is_some() {
             return Ok(false);
@@ -34,7 +34,7 @@ impl FileTable {
         Ok(true)
     }
 
-    /// Makes the frame for it in the room, which the caller has cleared, this page of a nameless file, if there is none.
+    /// Makes the frame for it in the room, which the caller has cleared, this page of a shmem file, if there is none.
     ///
     /// # Errors
     /// [`NotMoved`].
@@ -46,7 +46,7 @@ impl FileTable {
         room: &mut Room,
     ) -> Result<(), NotMoved> {
         let (node, frame) = (file.node(), room.frame(index));
-        debug_assert!(matches!(node.kind(), FileKind::Nameless { .. }), "others know their contents better");
+        debug_assert!(matches!(node.kind(), FileKind::Shmem { .. }), "others know their contents better");
         let mut cached = node.pages.lock(pages.platform());
         if node.ends_before(pages.platform(), index) {
             return Err(NotMoved::Missing);

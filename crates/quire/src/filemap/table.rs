@@ -28,7 +28,7 @@ pub struct FileTable {
     nodes: Cache<FileNode>,
     radix: Cache<RadixNode>,
     paged: AtomicI64,
-    nameless: AtomicI64,
+    shmem: AtomicI64,
 }
 
 fn bucket_of(file: FileId) -> usize {
@@ -46,7 +46,7 @@ impl FileTable {
             nodes: Cache::new(),
             radix: Cache::new(),
             paged: AtomicI64::new(0),
-            nameless: AtomicI64::new(0),
+            shmem: AtomicI64::new(0),
         }
     }
 
@@ -55,9 +55,9 @@ impl FileTable {
         self.paged.load(Ordering::Relaxed).max(0) as u64
     }
 
-    /// Frames that hold nameless shared memory.
-    pub fn nameless_frames(&self) -> u64 {
-        self.nameless.load(Ordering::Relaxed).max(0) as u64
+    /// Frames that hold shared anonymous memory.
+    pub fn shmem_frames(&self) -> u64 {
+        self.shmem.load(Ordering::Relaxed).max(0) as u64
     }
 
     /// A reference to a file of the machine's pager.
@@ -93,12 +93,12 @@ impl FileTable {
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`].
-    pub fn nameless<P: Platform>(
+    pub fn shmem<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         bytes: u64,
     ) -> Result<FileRef, AllocError> {
-        let fresh = self.make(pages, FileKind::Nameless { bytes })?;
+        let fresh = self.make(pages, FileKind::Shmem { bytes })?;
         let head = &self.buckets.lock(pages.platform())[NAMELESS];
         fresh.node().next.store(head.load(Ordering::Relaxed), Ordering::Relaxed);
         head.store(fresh.as_ptr(), Ordering::Relaxed);
@@ -260,7 +260,7 @@ impl FileTable {
     pub(super) fn count_cached(&self, kind: FileKind, frames: i64) {
         let cell = match kind {
             FileKind::Paged(_) => &self.paged,
-            FileKind::Nameless { .. } => &self.nameless,
+            FileKind::Shmem { .. } => &self.shmem,
             // Their pools count them.
             FileKind::Huge { .. } => return,
         };

@@ -1,7 +1,7 @@
 //! Who pays for pages: the group of the process, and the file system of the file, beside the pool itself.
 //!
-//! What is promised is charged to the group as a reservation and counts in the file system, whether it is used yet or not;
-//! a page that is used without a promise counts in the file system alone. Every page in use is charged to the group of who
+//! What is reserved is charged to the group as a reservation and counts in the file system, whether it is used yet or not;
+//! a page that is used without a reservation counts in the file system alone. Every page in use is charged to the group of who
 //! touched it first. A page knows what it owes ([`Owed`]), so that whoever sees it go, and that may be anybody, can settle it.
 #![forbid(unsafe_code)]
 
@@ -28,7 +28,7 @@ pub struct Account {
 struct Owed {
     /// The group that is charged for its use.
     group: HugeGroup,
-    /// The file system that counts it by itself: not because of a promise.
+    /// The file system that counts it by itself: not because of a reservation.
     fs: u8,
 }
 
@@ -43,11 +43,11 @@ impl Owed {
 }
 
 impl HugePools {
-    /// Promises pages to who pays for them.
+    /// Reservations pages to who pays for them.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`]: a limit would be passed, or the pool has too few. Nothing has changed then.
-    pub(crate) fn promise<P: Platform>(
+    pub(crate) fn charge_reservations<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         size: HugeSize,
@@ -56,18 +56,18 @@ impl HugePools {
     ) -> Result<(), AllocError> {
         let charged = self.charge(account.group, size, Charge::Reservation, count);
         charged.map_err(|_| AllocError::OutOfMemory)?;
-        let promised = self.use_fs(pages.platform(), account.fs, count).and_then(|needed| {
+        let reserved = self.use_fs(pages.platform(), account.fs, count).and_then(|needed| {
             self.reserve(pages, size, needed).inspect_err(|_| {
                 self.leave_fs(pages.platform(), account.fs, count);
             })
         });
-        promised.inspect_err(|_| self.uncharge(account.group, size, Charge::Reservation, count))
+        reserved.inspect_err(|_| self.uncharge(account.group, size, Charge::Reservation, count))
     }
 
-    /// `count` pages are no longer promised, of which `unused` were not redeemed; the others are about to go back to the pool.
-    /// How many of those the pool must keep for the file system: they are to be given back as promised.
+    /// `count` pages are no longer reserved, of which `unused` were not redeemed; the others are about to go back to the pool.
+    /// How many of those the pool must keep for the file system: they are to be given back as reserved.
     #[must_use = "the file system counts on what is kept for it"]
-    pub(crate) fn unpromise<P: Platform>(
+    pub(crate) fn uncharge_reservations<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         size: HugeSize,
@@ -80,7 +80,7 @@ impl HugePools {
         kept.saturating_sub(unused)
     }
 
-    /// A page to be used by a process, promised to it or not, from these nodes. Its contents are anybody's.
+    /// A page to be used by a process, reserved to it or not, from these nodes. Its contents are anybody's.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`]: a limit would be passed, or there is none.
@@ -89,13 +89,13 @@ impl HugePools {
         pages: &PageAllocator<'_, P>,
         size: HugeSize,
         account: Account,
-        promised: bool,
+        reserved: bool,
     ) -> Result<Frame, AllocError> {
         let charged = self.charge(account.group, size, Charge::Usage, 1);
         charged.map_err(|_| AllocError::OutOfMemory)?;
-        let fs = if promised { 0 } else { account.fs };
-        // What the pool keeps for the file system is promised, too.
-        let needed = if promised { Ok(0) } else { self.use_fs(pages.platform(), fs, 1) };
+        let fs = if reserved { 0 } else { account.fs };
+        // What the pool keeps for the file system is reserved, too.
+        let needed = if reserved { Ok(0) } else { self.use_fs(pages.platform(), fs, 1) };
         let taken = needed.and_then(|needed| {
             self.take(pages, size, NodeSet::ALL, needed == 0).inspect_err(|_| {
                 self.leave_fs(pages.platform(), fs, 1);
@@ -113,28 +113,28 @@ impl HugePools {
         }
     }
 
-    /// Gives a page back that nobody maps, and settles what it owes. `promised`: the promise that it redeemed holds again.
+    /// Gives a page back that nobody maps, and settles what it owes. `reserved`: the reservation that it redeemed holds again.
     pub(crate) fn give_from<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         size: HugeSize,
         frame: Frame,
-        promised: bool,
+        reserved: bool,
     ) {
         let Owed { group, fs } = Owed::from_note(pages.huge_note(frame).load(Ordering::Relaxed));
         let kept = self.leave_fs(pages.platform(), fs, 1) > 0;
         self.uncharge(group, size, Charge::Usage, 1);
-        self.give(pages, size, frame, promised || kept);
+        self.give(pages, size, frame, reserved || kept);
     }
 
     /// Takes in the pages that were lent to leaves, the last of which is gone. All that were gone before the call are in
-    /// their pool when it returns, whoever took them in: what they were promised counts.
+    /// their pool when it returns, whoever took them in: what they were reserved counts.
     pub(crate) fn take_returned<P: Platform>(&self, pages: &PageAllocator<'_, P>) {
         let _right = Claim::wait(&self.returning, pages.platform());
         if pages.has_returned_huge() {
-            pages.returned_huge(|frame, order, promised| {
+            pages.returned_huge(|frame, order, reserved| {
                 if let Some(size) = HugeSize::of_order(order) {
-                    self.give_from(pages, size, frame, promised);
+                    self.give_from(pages, size, frame, reserved);
                 }
             });
         }

@@ -22,12 +22,12 @@ pub struct Demoted {
 }
 
 impl HugePools {
-    /// Moves `count` free pages of 1 GiB that nobody was promised to the pool of 2 MiB, 512 for each (`demote`). Neither
+    /// Moves `count` free pages of 1 GiB that nobody was reserved to the pool of 2 MiB, 512 for each (`demote`). Neither
     /// allocates nor frees anything, save for descriptors in a window. Comes by a reschedule point after each page.
     pub fn demote<P: Platform>(&self, pages: &PageAllocator<'_, P>, nodes: NodeSet, count: u64) -> Demoted {
         self.each_gigantic(pages, count, || {
             let mut from = self.lock(pages, HugeSize::Size1G);
-            let node = from.node_by(nodes, |node| node.spare()).filter(|_| from.unpromised() > 0);
+            let node = from.node_by(nodes, |node| node.spare()).filter(|_| from.unreserved() > 0);
             let found = node.and_then(|node| Some((node, from.leave(pages.memmap(), node)?)));
             let (node, frame) = found.ok_or(Stopped::OutOfMemory)?;
             drop(from);
@@ -45,7 +45,7 @@ impl HugePools {
         })
     }
 
-    /// Moves 512 free pages of 2 MiB in a row that nobody was promised to the pool of 1 GiB, as one page, `count` times, in
+    /// Moves 512 free pages of 2 MiB in a row that nobody was reserved to the pool of 1 GiB, as one page, `count` times, in
     /// order of address: the way back from [`Self::demote`], which Linux has not. Neither allocates nor frees anything, save for
     /// descriptors in a window. Looks at each 1 GiB of the machine once, however the pool's pages are linked: what becomes free
     /// behind it is left to another request. Comes by a reschedule point after each 1 GiB that has a page of the pool in front.
@@ -57,7 +57,7 @@ impl HugePools {
             let frame = candidate.ok_or(Stopped::OutOfMemory)?;
             let node = pages.node_of_frame(frame);
             let mut from = self.lock(pages, HugeSize::Size2M);
-            if from.unpromised() < SECTION_BLOCKS as u64 {
+            if from.unreserved() < SECTION_BLOCKS as u64 {
                 return Err(Stopped::OutOfMemory);
             }
             if !nodes.contains(node) || !can_be_one(&from, pages, node, frame) {

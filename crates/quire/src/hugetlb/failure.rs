@@ -4,8 +4,8 @@
 //! page comes to it, under its lock: so of a page that is just on its way to or from a pool, or becoming larger or
 //! smaller, one of the two sees the mark. A free page with a mark leaves the pool, which has a persistent page less (as in
 //! Linux), and the page allocator takes it back in small pieces but for the bad frames. While every free page is
-//! promised to somebody, a surplus page takes its place first, whatever the limit of surplus pages; and where none can be had,
-//! the page stays, free and given to nobody, until a promise ends. Whoever redeems the last promise then is refused
+//! reserved to somebody, a surplus page takes its place first, whatever the limit of surplus pages; and where none can be had,
+//! the page stays, free and given to nobody, until a reservation ends. Whoever redeems the last reservation then is refused
 //! ([`AllocError::OutOfMemory`](crate::error::AllocError::OutOfMemory)), as at any time.
 #![forbid(unsafe_code)]
 
@@ -22,8 +22,8 @@ use crate::platform::Platform;
 pub enum HugeFailure {
     /// It has left its pool: all of it but the bad frame is free.
     Dissolved,
-    /// It is free and promised, and stays in its pool, given to nobody.
-    Promised,
+    /// It is free and reserved, and stays in its pool, given to nobody.
+    Reserved,
     /// It is in use, or on its way: it leaves its pool when it comes back.
     InUse,
 }
@@ -66,18 +66,18 @@ impl HugePools {
             self.shed_bad(pages, size);
             let pool = self.lock(pages, size);
             let stays = pages.is_huge(head, size.order()) && pool.is_free(pages.memmap(), head);
-            return if stays { HugeFailure::Promised } else { HugeFailure::Dissolved };
+            return if stays { HugeFailure::Reserved } else { HugeFailure::Dissolved };
         }
         if pooled { HugeFailure::InUse } else { HugeFailure::Dissolved }
     }
 
-    /// Lets free pages with bad frames leave a pool, as far as promises allow.
+    /// Lets free pages with bad frames leave a pool, as far as reservations allow.
     pub(super) fn shed_bad<P: Platform>(&self, pages: &PageAllocator<'_, P>, size: HugeSize) {
         while pages.bad_frames() > 0 {
             let mut pool = self.lock(pages, size);
             let found = if pool.bad == 0 { None } else { pool.first_bad(pages.memmap()) };
             let Some((node, frame)) = found else { return };
-            if pool.unpromised() == 0 {
+            if pool.unreserved() == 0 {
                 pool.claimed += 1;
                 drop(pool);
                 if self.join_claimed(pages, size, pages.nodes_by_distance(), 1, true) == 0 {
@@ -90,7 +90,7 @@ impl HugePools {
             let left = pool.node(node);
             pool.change_surplus(node, -i64::from(left.surplus > left.total));
             drop(pool);
-            if self.let_go(pages, size, &[frame]) > 0 {
+            if self.release(pages, size, &[frame]) > 0 {
                 // No memory for its descriptors: it stays, given to nobody.
                 return;
             }

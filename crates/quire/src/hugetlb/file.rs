@@ -2,9 +2,9 @@
 //!
 //! # Protocol
 //!
-//! Who maps a file promises pages of it, and who changes its size takes some out, under one right
+//! Who maps a file reservations pages of it, and who changes its size takes some out, under one right
 //! ([`FileResize`]), so that no two do either at once. Faults fill pages in beside them. Whoever changes what a file, or a
-//! private mapping, has of one page *claims* that page first, so that no two take a page for the same place, and that a promise
+//! private mapping, has of one page *claims* that page first, so that no two take a page for the same place, and that a reservation
 //! neither comes nor goes while its page is filled in. A fault does not wait for a claim: it gives its locks back and
 //! tries again. (In Linux: `hugetlb_fault_mutex_table`.)
 #![forbid(unsafe_code)]
@@ -46,9 +46,9 @@ impl Drop for Claim<'_> {
     }
 }
 
-/// Promises of a file's pages that can be taken back still.
-#[must_use = "promises are kept or taken back"]
-pub(crate) struct FilePromises<'f> {
+/// Reservations of a file's pages that can be taken back still.
+#[must_use = "reservations are kept or taken back"]
+pub(crate) struct FileReservations<'f> {
     right: FileResize<'f>,
     indices: Range<u64>,
     size: HugeSize,
@@ -71,87 +71,87 @@ impl HugePools {
         Claim::wait(self.place(object, index), platform)
     }
 
-    /// Promises those of a file's pages that are neither there nor promised yet. The caller holds no lock.
+    /// Reservations those of a file's pages that are neither there nor reserved yet. The caller holds no lock.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`]; nothing has changed then.
-    pub(crate) fn promise_pages<'f, P: Platform>(
+    pub(crate) fn reserve_pages<'f, P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         files: &FileTable,
         right: FileResize<'f>,
         (size, indices): (HugeSize, Range<u64>),
         account: Account,
-    ) -> Result<FilePromises<'f>, AllocError> {
+    ) -> Result<FileReservations<'f>, AllocError> {
         let missing = files.missing_huge_pages(pages.platform(), right.node(), &indices);
-        self.promise(pages, size, account, missing)?;
-        let promises = FilePromises { right, indices, size, account };
-        let noted = self.note_promises(pages, files, &promises);
+        self.charge_reservations(pages, size, account, missing)?;
+        let reservations = FileReservations { right, indices, size, account };
+        let noted = self.note_reservations(pages, files, &reservations);
         // Others may have filled pages in meanwhile.
         let in_vain = missing - noted.unwrap_or_else(|noted| noted);
-        self.take_promises_back(pages, size, account, in_vain);
+        self.return_reservations(pages, size, account, in_vain);
         if noted.is_ok() {
-            return Ok(promises);
+            return Ok(reservations);
         }
-        self.drop_promises(pages, files, promises);
+        self.drop_reservations(pages, files, reservations);
         Err(AllocError::OutOfMemory)
     }
 
-    /// Notes what is promised with the file; of how many pages, all or those before memory was out.
-    fn note_promises<P: Platform>(
+    /// Notes what is reserved with the file; of how many pages, all or those before memory was out.
+    fn note_reservations<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         files: &FileTable,
-        promises: &FilePromises<'_>,
+        reservations: &FileReservations<'_>,
     ) -> Result<u64, u64> {
         let mut noted = 0;
-        for index in promises.indices.clone() {
-            let _claim = self.wait_for_claim(pages.platform(), object_of(promises.right.node()), index);
-            let group = promises.account.group.number();
-            let new = files.promise_huge_page(pages, &promises.right, index, group);
+        for index in reservations.indices.clone() {
+            let _claim = self.wait_for_claim(pages.platform(), object_of(reservations.right.node()), index);
+            let group = reservations.account.group.number();
+            let new = files.reserve_huge_page(pages, &reservations.right, index, group);
             noted += u64::from(new.map_err(|_| noted)?);
         }
         Ok(noted)
     }
 
-    /// The promises stand.
-    pub(crate) fn keep_promises<P: Platform>(
+    /// The reservations stand.
+    pub(crate) fn keep_reservations<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         files: &FileTable,
-        promises: FilePromises<'_>,
+        reservations: FileReservations<'_>,
     ) {
-        files.keep_promises(pages.platform(), &promises.right, &promises.indices);
+        files.keep_reservations(pages.platform(), &reservations.right, &reservations.indices);
     }
 
-    /// Takes the promises back, as far as nobody has redeemed them.
-    pub(crate) fn drop_promises<P: Platform>(
+    /// Takes the reservations back, as far as nobody has redeemed them.
+    pub(crate) fn drop_reservations<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         files: &FileTable,
-        promises: FilePromises<'_>,
+        reservations: FileReservations<'_>,
     ) {
-        let FilePromises { right, indices, size, account } = promises;
+        let FileReservations { right, indices, size, account } = reservations;
         let mut dropped = 0;
-        for index in files.fresh_promises(pages.platform(), &right, indices) {
+        for index in files.fresh_reservations(pages.platform(), &right, indices) {
             let _claim = self.wait_for_claim(pages.platform(), object_of(right.node()), index);
-            dropped += u64::from(files.drop_promise(pages, &right, index));
+            dropped += u64::from(files.drop_reservation(pages, &right, index));
         }
-        self.take_promises_back(pages, size, account, dropped);
+        self.return_reservations(pages, size, account, dropped);
     }
 
-    fn take_promises_back<P: Platform>(
+    fn return_reservations<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         size: HugeSize,
         account: Account,
         count: u64,
     ) {
-        let more = self.unpromise(pages, size, account, (count, count));
+        let more = self.uncharge_reservations(pages, size, account, (count, count));
         debug_assert_eq!(more, 0, "what was not used can be kept");
     }
 
-    /// Takes these pages of a file out of it, and back into the pool, promises too. Nobody maps them, uses them, or can; who counts
+    /// Takes these pages of a file out of it, and back into the pool, reservations too. Nobody maps them, uses them, or can; who counts
     /// leaves of them down still is waited for.
     pub(crate) fn drop_pages<P: Platform>(
         &self,
@@ -167,12 +167,12 @@ impl HugePools {
                 pages.wait_until_uncounted(frame, size.order(), file.allows_parts());
             }
             match page {
-                HugePage::Promised { group } => self.take_promises_back(pages, size, of(group), 1),
-                HugePage::Present { frame, promise: Some(group) } => {
-                    let kept = self.unpromise(pages, size, of(group), (1, 0));
+                HugePage::Reserved { group } => self.return_reservations(pages, size, of(group), 1),
+                HugePage::Present { frame, reservation: Some(group) } => {
+                    let kept = self.uncharge_reservations(pages, size, of(group), (1, 0));
                     self.give_from(pages, size, frame, kept > 0);
                 }
-                HugePage::Present { frame, promise: None } => self.give_from(pages, size, frame, false),
+                HugePage::Present { frame, reservation: None } => self.give_from(pages, size, frame, false),
             }
             since += 1;
             if since % crate::limits::HUGE_BATCH as u64 == 0 {

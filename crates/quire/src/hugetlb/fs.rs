@@ -11,7 +11,7 @@ use crate::sync::SpinGuard;
 /// Limits of a file system, in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HugeFsLimits {
-    /// Pages that its files may have or be promised together, those of private mappings of them counted (`size=`).
+    /// Pages that its files may have or be reserved together, those of private mappings of them counted (`size=`).
     pub max: u64,
     /// Pages that the pool keeps for it from the start (`min_size=`).
     pub min: u64,
@@ -26,7 +26,7 @@ impl Default for HugeFsLimits {
 /// A file system's numbers, in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HugeFsInfo {
-    /// Pages that its files have or were promised, private mappings of them included.
+    /// Pages that its files have or were reserved, private mappings of them included.
     pub used: u64,
     /// Pages that the pool keeps for it beside those.
     pub kept: u64,
@@ -51,7 +51,7 @@ pub(super) struct Fs {
     size: HugeSize,
     limits: HugeFsLimits,
     used: u64,
-    /// Promised by the pool to nobody but the file system.
+    /// Reserved by the pool to nobody but the file system.
     kept: u64,
     /// Its handle, and its files.
     users: u64,
@@ -124,7 +124,7 @@ impl HugePools {
         HugeFsInfo { used: fs.used, kept: fs.kept, max: fs.limits.max }
     }
 
-    /// Counts pages as used by a file system (0: none); how many of them the pool has not promised to it before.
+    /// Counts pages as used by a file system (0: none); how many of them the pool has not reserved to it before.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`]: its files may not have so many; nothing was counted then.

@@ -1,7 +1,7 @@
 //! Limits for groups of processes (Linux: the `hugetlb` controller of control groups).
 //!
 //! A group is part of another one, or of none; what is charged to it counts in all of them, or in none. The number of a
-//! group is noted with each page and each promise that it pays for. So a group that is removed stays until the last of
+//! group is noted with each page and each reservation that it pays for. So a group that is removed stays until the last of
 //! them is given back, which its parents have counted all along.
 #![forbid(unsafe_code)]
 
@@ -15,7 +15,7 @@ use crate::limits::MAX_HUGE_GROUPS;
 pub enum Charge {
     /// Pages that the group's processes use (`current`).
     Usage,
-    /// Pages that they were promised (`rsvd.current`), whether they use them yet or not.
+    /// Pages that they were reserved (`rsvd.current`), whether they use them yet or not.
     Reservation,
 }
 

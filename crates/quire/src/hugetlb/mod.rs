@@ -1,8 +1,8 @@
-//! Pools of huge pages (Linux: hugetlb): pages of 2 MiB and 1 GiB that are set aside, counted and promised.
+//! Pools of huge pages (Linux: hugetlb): pages of 2 MiB and 1 GiB that are set aside, counted and reserved.
 //!
 //! A pool is the huge pages of one size; each belongs to a node and is free or in use. Those that the administrator asked
 //! for are *persistent*; those beyond are *surplus*: taken while there were not enough, up to a limit, or left over when
-//! the pool was to be smaller than what was in use; they leave the pool when they become free. A *reservation* promises a
+//! the pool was to be smaller than what was in use; they leave the pool when they become free. A *reservation* reservations a
 //! page that is not chosen yet, so that a mapping cannot run short later.
 //!
 //! # What a huge page costs

@@ -19,7 +19,7 @@ pub struct PoolInfo {
     pub free: u64,
     /// Those beyond what was asked for (`surplus_hugepages`).
     pub surplus: u64,
-    /// Free ones that are promised (`resv_hugepages`). Of a whole pool only: what is promised has no node yet.
+    /// Free ones that are reserved (`resv_hugepages`). Of a whole pool only: what is reserved has no node yet.
     pub reserved: u64,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Pool {
     pub(super) overcommit: u64,
     /// Pages that CPUs are about to add.
     pub(super) claimed: u64,
-    /// Free pages with frames that went bad. They are promised, and leave when they can be spared; nobody is given one.
+    /// Free pages with frames that went bad. They are reserved, and leave when they can be spared; nobody is given one.
     pub(super) bad: u64,
 }
 
@@ -100,13 +100,13 @@ impl Pool {
         })
     }
 
-    /// Free pages that are not promised to anybody.
-    pub(super) fn unpromised(&self) -> u64 {
+    /// Free pages that are not reserved to anybody.
+    pub(super) fn unreserved(&self) -> u64 {
         self.all.free - self.all.reserved
     }
 
-    /// Promises more free pages, or fewer.
-    pub(super) fn promise(&mut self, pages: i64) {
+    /// Reservations more free pages, or fewer.
+    pub(super) fn add_reserved(&mut self, pages: i64) {
         self.all.reserved = self.all.reserved.wrapping_add_signed(pages);
         debug_assert!(self.all.reserved <= self.all.free);
     }

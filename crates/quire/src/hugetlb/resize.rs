@@ -1,7 +1,7 @@
 //! The verb: makes a pool larger or smaller.
 //!
 //! The order of steps is Linux's (`set_max_huge_pages`): surplus pages become persistent before others are allocated; a
-//! pool shrinks by its free pages that nobody was promised, and what is in use beyond that becomes surplus.
+//! pool shrinks by its free pages that nobody was reserved, and what is in use beyond that becomes surplus.
 
 use super::descriptors::Gathered;
 use super::failure::join;
@@ -32,7 +32,7 @@ pub struct Resized {
 pub enum Stopped {
     /// No more memory in such pieces on the nodes that are allowed.
     OutOfMemory,
-    /// So many pages are in use or promised beyond what was asked for: they are surplus now, and leave the pool when they
+    /// So many pages are in use or reserved beyond what was asked for: they are surplus now, and leave the pool when they
     /// become free.
     InUse(u64),
     /// There was no memory for the descriptors of so many pages, so they could not leave ([`DescriptorPolicy`] says when it takes
@@ -83,7 +83,7 @@ impl HugePools {
         if wanted > before {
             self.join_gathered(pages, size, moving.gathered);
         } else {
-            moving.kept += self.let_go_all(pages, size, moving.gathered);
+            moving.kept += self.release_all(pages, size, moving.gathered);
         }
         if moving.kept > 0 && stopped != Some(Stopped::Interrupted) {
             stopped = Some(Stopped::NoDescriptors(moving.kept));
@@ -226,7 +226,7 @@ impl HugePools {
         let mut frames = [Frame(0); HUGE_BATCH];
         let mut count = 0;
         let mut pool = self.lock(pages, size);
-        let spare = pool.all().persistent().saturating_sub(wanted).min(pool.unpromised());
+        let spare = pool.all().persistent().saturating_sub(wanted).min(pool.unreserved());
         let most = spare.min(batch_of(size) as u64) as usize;
         let node = pool.node_by(nodes, |node| node.spare());
         let most = node.map_or(0, |node| most.min(pool.node(node).spare() as usize));
@@ -246,7 +246,7 @@ impl HugePools {
         if self.gathers() {
             self.gather(pages, &mut moving.gathered, &frames[..count]);
         } else {
-            moving.kept += self.let_go(pages, size, &frames[..count]);
+            moving.kept += self.release(pages, size, &frames[..count]);
         }
         Step::More
     }
@@ -274,7 +274,7 @@ fn take_leftover<P: Platform>(
     let mut count = 0;
     while count < out.len()
         && moving.leftover > 0
-        && pool.unpromised() > 0
+        && pool.unreserved() > 0
         && let Some(node) = pool.node_by(nodes, |node| node.free.min(node.surplus))
         && let Some(frame) = pool.leave(pages.memmap(), node)
     {

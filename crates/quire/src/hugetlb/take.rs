@@ -1,4 +1,4 @@
-//! The verbs of those who use huge pages: promise, take, give back.
+//! The verbs of those who use huge pages: reservation, take, give back.
 #![forbid(unsafe_code)]
 
 use super::pool::Pool;
@@ -10,11 +10,11 @@ use crate::page_alloc::{NodeSet, PageAllocator};
 use crate::platform::Platform;
 
 impl HugePools {
-    /// Promises `count` pages, taking surplus ones from the page allocator where there are too few (Linux:
+    /// Reservations `count` pages, taking surplus ones from the page allocator where there are too few (Linux:
     /// `gather_surplus_pages`).
     ///
     /// # Errors
-    /// [`AllocError::OutOfMemory`]: too few are free, and no more may be surplus or can be had. Nothing was promised then.
+    /// [`AllocError::OutOfMemory`]: too few are free, and no more may be surplus or can be had. Nothing was reserved then.
     pub fn reserve<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -24,11 +24,11 @@ impl HugePools {
         let mut gathered = 0;
         loop {
             let mut pool = self.lock(pages, size);
-            if pool.unpromised() >= count {
-                pool.promise(count as i64);
+            if pool.unreserved() >= count {
+                pool.add_reserved(count as i64);
                 return Ok(());
             }
-            let missing = count - pool.unpromised();
+            let missing = count - pool.unreserved();
             drop(pool);
             let got = self.add_surplus(pages, size, NodeSet::ALL, missing);
             gathered += got;
@@ -40,18 +40,18 @@ impl HugePools {
         }
     }
 
-    /// Takes back promises; surplus pages that are no longer promised leave the pool (Linux: `return_unused_surplus_pages`).
+    /// Takes back reservations; surplus pages that are no longer reserved leave the pool (Linux: `return_unused_surplus_pages`).
     ///
     /// # Panics
-    /// In debug builds when more is taken back than was promised.
+    /// In debug builds when more is taken back than was reserved.
     pub fn unreserve<P: Platform>(&self, pages: &PageAllocator<'_, P>, size: HugeSize, count: u64) {
-        self.lock(pages, size).promise(-(count as i64));
+        self.lock(pages, size).add_reserved(-(count as i64));
         self.shed_bad(pages, size);
         self.drop_surplus(pages, size, count);
     }
 
-    /// Takes a page from these nodes, the one nearest to the running CPU first: one that was `promised` to the caller, whose
-    /// promise it redeems, or one that nobody was promised, if need be a new surplus one. The page is the caller's until
+    /// Takes a page from these nodes, the one nearest to the running CPU first: one that was `reserved` to the caller, whose
+    /// reservation it redeems, or one that nobody was reserved, if need be a new surplus one. The page is the caller's until
     /// [`Self::give`]; what is in it, nobody knows.
     ///
     /// # Errors
@@ -61,14 +61,14 @@ impl HugePools {
         pages: &PageAllocator<'_, P>,
         size: HugeSize,
         nodes: NodeSet,
-        promised: bool,
+        reserved: bool,
     ) -> Result<Frame, AllocError> {
         loop {
             let mut pool = self.lock(pages, size);
-            if (promised || pool.unpromised() > 0)
+            if (reserved || pool.unreserved() > 0)
                 && let Some(frame) = pop_nearest(&mut pool, pages, nodes)
             {
-                pool.promise(-i64::from(promised));
+                pool.add_reserved(-i64::from(reserved));
                 drop(pool);
                 self.thaw(pages, frame);
                 return Ok(frame);
@@ -80,28 +80,28 @@ impl HugePools {
         }
     }
 
-    /// Gives a page back that nobody maps. `promised`: the promise that it redeemed holds again. A surplus page leaves the
+    /// Gives a page back that nobody maps. `reserved`: the reservation that it redeemed holds again. A surplus page leaves the
     /// pool, another is free.
     pub fn give<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         size: HugeSize,
         frame: Frame,
-        promised: bool,
+        reserved: bool,
     ) {
         let node = pages.node_of_frame(frame);
         self.freeze(pages, frame);
         let mut pool = self.lock(pages, size);
-        if !promised && pool.node(node).surplus > 0 {
+        if !reserved && pool.node(node).surplus > 0 {
             pool.change_surplus(node, -1);
             pool.forget(node);
             drop(pool);
             // Where its descriptors cannot be had it stays, free and surplus.
-            self.let_go(pages, size, &[frame]);
+            self.release(pages, size, &[frame]);
             return;
         }
         pool.push(pages.memmap(), node, frame);
-        pool.promise(i64::from(promised));
+        pool.add_reserved(i64::from(reserved));
         pool.bad += u64::from(pages.has_bad(frame));
         drop(pool);
         self.shed_bad(pages, size);
@@ -136,19 +136,19 @@ impl HugePools {
         self.add_claimed(pages, size, nearest_nodes(pages, nodes), count as usize, true) as u64
     }
 
-    /// Lets up to `count` surplus pages leave the pool that are free and not promised.
+    /// Lets up to `count` surplus pages leave the pool that are free and not reserved.
     fn drop_surplus<P: Platform>(&self, pages: &PageAllocator<'_, P>, size: HugeSize, count: u64) {
         let mut left = count;
         while left > 0 {
             let mut pool = self.lock(pages, size);
             let both = |node: super::PoolInfo| node.free.min(node.surplus);
-            let Some(node) = pool.node_by(NodeSet::ALL, both).filter(|_| pool.unpromised() > 0) else {
+            let Some(node) = pool.node_by(NodeSet::ALL, both).filter(|_| pool.unreserved() > 0) else {
                 return;
             };
             let Some(frame) = pool.leave(pages.memmap(), node) else { return };
             pool.change_surplus(node, -1);
             drop(pool);
-            if self.let_go(pages, size, &[frame]) > 0 {
+            if self.release(pages, size, &[frame]) > 0 {
                 return;
             }
             left -= 1;

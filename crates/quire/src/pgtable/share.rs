@@ -196,7 +196,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     }
 
     /// The same, save for tables of which all that they map lies inside the range, or nothing: what is left of them can be
-    /// taken away by [`Self::let_go`] without needing memory.
+    /// taken away by [`Self::detach_shared`] without needing memory.
     ///
     /// # Errors
     /// As [`Self::unshare`].
@@ -235,7 +235,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     /// Takes shared tables out of this address space that hold something in a range which is to be unmapped, and nothing
     /// outside `doomed`, all of which is; the gather gets them. Leaves those that the limits let [`Self::unmap`] detach.
     /// Exclusive.
-    pub fn let_go(&self, zap: &Zap, doomed: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
+    pub fn detach_shared(&self, zap: &Zap, doomed: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
         let mut rest = zap.range;
         while let Some(shared) = self.next_shared(&mut rest) {
             let shared = Shared { part: shared.extent.intersect(doomed), ..shared };

@@ -67,7 +67,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         self.split_ends(zap.range)?;
         if zap.detach {
             self.unshare_ends(zap.range)?;
-            self.let_go(zap, zap.range, gather);
+            self.detach_shared(zap, zap.range, gather);
         } else {
             self.unshare(zap.range)?;
         }

@@ -7,10 +7,12 @@ mod collapse;
 mod fault;
 mod file;
 mod gigantic;
+mod handle;
 mod hugetlb;
 mod mapping;
 mod memory_failure;
 mod migrate;
+mod mm;
 mod observe;
 mod reclaim;
 mod rmap;
@@ -22,28 +24,37 @@ mod verbs;
 pub use collapse::{
     CollapseLimits, CollapseSteps, Collapsed, Collapser, Refusal, Scanned, Splitter, Underused,
 };
-pub use fault::{Access, FaultKind, FaultOutcome};
+pub use fault::access::Access;
+pub use fault::step::{FaultKind, FaultOutcome};
 pub use file::handle::File;
 pub use hugetlb::file::HugeFs;
 pub use mapping::policy::{FolioOverride, FolioPolicy, HugeAdvice, OrderPolicy, OrderSet};
 pub use mapping::{policy, vma};
 pub use memory_failure::lose::MemoryFailure;
-pub use observe::info::{MmFault, VmaInfo};
+pub use mm::facade::Mm;
+pub use mm::secondary::Secondary;
+pub use observe::info::{MmFault, Rss, VmaInfo};
 pub use observe::mapped::Mapped;
 pub use observe::page_flags::PageFlags;
 pub use observe::pagemap::PageWord;
-pub use observe::secondary::Secondary;
 pub use observe::smaps::Usage;
 pub use observe::translate::Translated;
-pub use space::mm::{LockMode, Mm, Rss};
-pub use space::shared::Memory;
+pub use space::shared::{ForkStrategy, MmShared};
+pub use space::state::LockMode;
 pub use tree::layout::Placement;
 pub use tree::{edit, layout};
 pub use userfault::{
     Answer, AnswerMode, Registration, TakenEvent, Ticket, Userfault, UserfaultChanges, UserfaultEvent,
     UserfaultFault, UserfaultInfo, UserfaultKind, UserfaultModes,
 };
-pub use verbs::fork::ForkStrategy;
 pub use verbs::madvise::Advice;
-pub use verbs::mmap::{Backing, MapRequest, Sharing};
 pub use verbs::mremap::Remap;
+pub use verbs::request::{Backing, MapRequest, Sharing};
+
+pub(crate) use collapse::{Collapse, UnderusedFolios};
+pub(crate) use gigantic::clear::GiganticClearing;
+pub(crate) use memory_failure::lose::MemoryLoss;
+pub(crate) use migrate::relocate::Migration;
+pub(crate) use observe::view::PageSurvey;
+pub(crate) use reclaim::reclaim::Reclaim;
+pub(crate) use rmap::reverse::ReverseMap;

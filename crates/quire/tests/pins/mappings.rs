@@ -55,7 +55,7 @@ fn a_collapse_of_a_file_reads_the_counts_of_64_frames_in_one_hold() {
         let counting = Counting::new(&machine);
         let manager = MemoryManager::new(&counting, &ranges_of(&machine), &Config::default()).unwrap();
         manager.set_folio_policy(FolioPolicy::FRAMES);
-        let (len, file) = (2 << 20, manager.nameless(2 << 20).unwrap());
+        let (len, file) = (2 << 20, manager.shmem(2 << 20).unwrap());
         let mm = manager.new_mm().unwrap();
         let prot = Protection::READ | Protection::WRITE;
         let backing = Backing::File { file: &file, page_offset: 0 };

@@ -45,7 +45,7 @@ fn as_model(vma: &VmaInfo) -> Vma {
     let (backing, page_offset) = match vma.file {
         None => (Backing::Anonymous, 0),
         Some((FileKind::Paged(FileId(number)), page)) => (Backing::File(number), page),
-        Some((FileKind::Nameless { .. } | FileKind::Huge { .. }, page)) => (Backing::Shared(0), page),
+        Some((FileKind::Shmem { .. } | FileKind::Huge { .. }, page)) => (Backing::Shared(0), page),
     };
     let has = |flags| vma.flags.contains(flags);
     Vma {
@@ -69,7 +69,7 @@ fn as_model(vma: &VmaInfo) -> Vma {
     }
 }
 
-/// Merged as far as can be, with nameless memory not told apart, since numbers are each side's own.
+/// Merged as far as can be, with shared anonymous memory not told apart, since numbers are each side's own.
 fn comparable(mut vmas: Vec<Vma>) -> Vec<Vma> {
     for vma in &mut vmas {
         match &mut vma.backing {

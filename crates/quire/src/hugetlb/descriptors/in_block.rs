@@ -52,7 +52,7 @@ impl HugePools {
     }
 
     /// Gives what was gathered back to the page allocator; how many pages could not be given back.
-    pub(in crate::hugetlb) fn let_go_all<P: Platform>(
+    pub(in crate::hugetlb) fn release_all<P: Platform>(
         &self,
         _pages: &PageAllocator<'_, P>,
         _size: HugeSize,
@@ -62,7 +62,7 @@ impl HugePools {
     }
 
     /// Gives pages that have left their pool, a batch at most, back to the page allocator; how many could not be given back.
-    pub(in crate::hugetlb) fn let_go<P: Platform>(
+    pub(in crate::hugetlb) fn release<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         size: HugeSize,

@@ -110,7 +110,7 @@ impl HugePools {
 
     /// Gives pages that have left their pool, a batch at most, back to the page allocator. Those for whose descriptors there is
     /// no memory go back to the pool as surplus pages; how many.
-    pub(in crate::hugetlb) fn let_go<P: Platform>(
+    pub(in crate::hugetlb) fn release<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         size: HugeSize,
@@ -121,14 +121,14 @@ impl HugePools {
                 give_back(pages, size.order(), frames);
                 0
             }
-            Some(_) => self.let_go_all(pages, size, PageChain::of(pages.memmap(), frames.iter().copied())),
+            Some(_) => self.release_all(pages, size, PageChain::of(pages.memmap(), frames.iter().copied())),
         }
     }
 
     /// The same for any number of pages under a policy with a window: restores as many as it can, frees these, which gives
     /// memory for the next ones, and goes on. When not even one can be restored first, each is tried by itself, the first
     /// that can be is freed, and those before it are surplus.
-    pub(in crate::hugetlb) fn let_go_all<P: Platform>(
+    pub(in crate::hugetlb) fn release_all<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
         size: HugeSize,

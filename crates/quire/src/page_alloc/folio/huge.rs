@@ -117,7 +117,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         &self.memmap.block(frame.block()).folio().owner
     }
 
-    /// Says that the promise which a page redeemed holds again when the page comes back. The caller's leaf maps it still.
+    /// Says that the reservation which a page redeemed holds again when the page comes back. The caller's leaf maps it still.
     pub fn renew_huge(&self, frame: Frame) {
         self.memmap.block(frame.block()).folio().add_flags(DescriptorFlags::RENEWED);
     }
@@ -128,7 +128,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         !self.returned_huge.is_empty()
     }
 
-    /// Takes all pages that were lent and that nobody maps any more: frame, order, and whether their promise holds again.
+    /// Takes all pages that were lent and that nobody maps any more: frame, order, and whether their reservation holds again.
     pub fn returned_huge(&self, mut take: impl FnMut(Frame, Order, bool)) {
         let mut taken = self.returned_huge.take();
         let folio = |number: u64| self.memmap.block(BlockNumber(number as u32)).folio();

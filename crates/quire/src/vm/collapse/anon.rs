@@ -34,11 +34,14 @@ use crate::pgtable::{Copied, PageTables, Run, Stands, TableSurvey};
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
 use crate::tlb::MmuGather;
-use crate::vm::fault::leaf_flags;
+use crate::vm::fault::flags::leaf_flags;
+use crate::vm::handle::handle;
+use crate::vm::memory_failure::lose::MemoryLoss;
+use crate::vm::migrate::relocate::Migration;
 use crate::vm::space::body::MmBody;
-use crate::vm::space::mm::Space;
 use crate::vm::space::rss::Counted;
-use crate::vm::space::shared::Memory;
+use crate::vm::space::shared::MmShared;
+use crate::vm::space::state::Space;
 
 /// Frames that are copied without a reschedule point, at most.
 const STRETCH: usize = (CLEAR_STRETCH_BYTES / FRAME_SIZE) as usize;
@@ -54,10 +57,15 @@ struct Job<'a, P: Platform> {
     copied: Copied,
 }
 
-impl<P: Platform> Memory<'_, P> {
+handle! {
+    /// Makes one leaf of an extent of 2 MiB.
+    Collapse of MmShared
+}
+
+impl<P: Platform> Collapse<'_, '_, P> {
     /// Makes one leaf of an aligned range of 2 MiB of somebody's address space. The caller holds no lock.
     pub(super) fn collapse_extent(
-        &self,
+        self,
         body: &MmBody,
         extent: VirtRange,
         terms: &Terms,
@@ -79,7 +87,7 @@ impl<P: Platform> Memory<'_, P> {
 
     /// What maps an aligned range of 2 MiB, if that is not one leaf. The lock is held; for reading, the answer may be old.
     pub(super) fn survey_extent(
-        &self,
+        self,
         body: &MmBody,
         extent: VirtRange,
     ) -> Result<Option<TableSurvey>, Refusal> {
@@ -93,7 +101,7 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     /// Tries to make one leaf of leaves that map one folio in order; whether they did.
-    fn collapse_shape(&self, body: &MmBody, extent: VirtRange, terms: &Terms) -> Result<bool, Refusal> {
+    fn collapse_shape(self, body: &MmBody, extent: VirtRange, terms: &Terms) -> Result<bool, Refusal> {
         let space = body.space.write(self.platform());
         terms.mapping(&space, extent, self.policy())?;
         let tables = PageTables::new(self.pages(), &body.context);
@@ -103,7 +111,7 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     fn collapse_by_copy(
-        &self,
+        self,
         body: &MmBody,
         extent: VirtRange,
         terms: &Terms,
@@ -128,7 +136,7 @@ impl<P: Platform> Memory<'_, P> {
         let _ = folio.into_raw();
         pages.count(Stat::ThpCollapseCopied, 1);
         if pages.has_bad(to) {
-            self.lose_marked(FrameRange::folio(to, Order::BLOCK));
+            MemoryLoss::of(self.0).lose_marked(FrameRange::folio(to, Order::BLOCK));
         }
         Ok(Done::Copied)
     }
@@ -136,7 +144,7 @@ impl<P: Platform> Memory<'_, P> {
     /// A folio for the copies, on the node on which the first of the pages is; if need be what is in the way of one moves
     /// elsewhere.
     pub(super) fn collapse_target(
-        &self,
+        self,
         first: Option<Frame>,
         mostly_holes: bool,
     ) -> Result<(Folio, Contents), Refusal> {
@@ -151,7 +159,7 @@ impl<P: Platform> Memory<'_, P> {
             pages.alloc(gfp, Order::BLOCK).map(|folio| (folio, Contents::Unknown))
         };
         let move_out = |range| {
-            self.move_out(range);
+            Migration::of(self.0).move_out(range);
         };
         found
             .or_else(|_| {
@@ -161,7 +169,7 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     /// The rounds.
-    fn bring_over(&self, job: &mut Job<'_, P>) -> Result<(), Refusal> {
+    fn bring_over(self, job: &mut Job<'_, P>) -> Result<(), Refusal> {
         let (mut expected, mut round) = (None, 1);
         loop {
             let space = job.body.space.write(self.platform());
@@ -200,7 +208,7 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     /// Judges anew what is to be collapsed, once its table is this address space's own. The lock is held for writing.
-    fn prepare_round(&self, job: &Job<'_, P>, space: &Space) -> Result<TableSurvey, Refusal> {
+    fn prepare_round(self, job: &Job<'_, P>, space: &Space) -> Result<TableSurvey, Refusal> {
         let vma = job.terms.mapping(space, job.extent, self.policy())?;
         let tables = PageTables::new(self.pages(), &job.body.context);
         // Before it is judged whether pages are shared: in a shared table all are.
@@ -218,7 +226,7 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     /// Copies what is missing and was not stored to lately. The lock is held for reading at least.
-    fn copy_clean(&self, job: &mut Job<'_, P>, tables: &PageTables<'_, '_, P>) {
+    fn copy_clean(self, job: &mut Job<'_, P>, tables: &PageTables<'_, '_, P>) {
         let (to, copier, mut left) = (job.to, &job.copier, STRETCH);
         let pages = tables.bring_pages(job.extent.start, &mut job.copied, |run| {
             for at in (0..run.count).step_by(STRETCH) {
@@ -236,7 +244,7 @@ impl<P: Platform> Memory<'_, P> {
 
     /// Ends it. The lock is held for writing.
     fn put_leaf(
-        &self,
+        self,
         job: &mut Job<'_, P>,
         space: &Space,
         gather: &mut MmuGather<'_, '_, P>,
@@ -257,7 +265,7 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     /// Brings a part of a run to the new folio.
-    fn bring(&self, copier: &Copier<'_, P>, to: Frame, run: &Run, at: usize, count: usize) {
+    fn bring(self, copier: &Copier<'_, P>, to: Frame, run: &Run, at: usize, count: usize) {
         let to = FrameRange::new(to.add((run.index + at) as u64), count as u64);
         match run.from {
             Some(from) => {

@@ -1,4 +1,4 @@
-//! Collapse of pages of files: nameless memory, and files with a backing store through mappings that cannot store to them.
+//! Collapse of pages of files: shared anonymous memory, and files with a backing store through mappings that cannot store to them.
 //!
 //! # Protocol
 //!
@@ -36,11 +36,13 @@ use crate::pgtable::{Copied, PageTables, Stands, TableSurvey, Zap};
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
 use crate::tlb::MmuGather;
-use crate::vm::fault::leaf_flags;
+use crate::vm::collapse::Collapse;
+use crate::vm::fault::flags::leaf_flags;
 use crate::vm::mapping::vma::{Vma, VmaFlags};
-use crate::vm::rmap::reverse::FoundSpace;
-use crate::vm::space::body::{FoundBody, MmBody};
-use crate::vm::space::shared::Memory;
+use crate::vm::migrate::relocate::Migration;
+use crate::vm::rmap::reverse::{FoundSpace, ReverseMap};
+use crate::vm::space::body::MmBody;
+use crate::vm::space::found::FoundBody;
 use crate::vm::userfault::UserfaultModes;
 
 /// Frames that are copied without a reschedule point, at most.
@@ -74,10 +76,10 @@ impl From<NotMoved> for Refusal {
     }
 }
 
-impl<P: Platform> Memory<'_, P> {
+impl<P: Platform> Collapse<'_, '_, P> {
     /// Makes one leaf of an aligned range of 2 MiB of a mapping of a file. The caller holds no lock.
     pub(super) fn collapse_file(
-        &self,
+        self,
         body: &MmBody,
         extent: VirtRange,
         terms: &Terms,
@@ -97,7 +99,7 @@ impl<P: Platform> Memory<'_, P> {
         done
     }
 
-    fn collapse_pages(&self, job: &Job<'_>) -> Result<Done, Refusal> {
+    fn collapse_pages(self, job: &Job<'_>) -> Result<Done, Refusal> {
         let node = job.collapse.node();
         let beyond = node.ends_before(self.platform(), job.pages().end - 1);
         let survey = self.files().survey_block(self.platform(), node, job.first);
@@ -118,9 +120,9 @@ impl<P: Platform> Memory<'_, P> {
     /// Refuses pages of which somebody has marked one for a handler, before any moves: else the others would at each attempt. And,
     /// where `zeroes` are to come, those whose missing pages a handler fills in, whoever's mapping it watches: it would never
     /// hear of them. Handlers that come later are noted by the file ([`FileNode::note_watched`]).
-    fn check_mappers(&self, job: &Job<'_>, zeroes: bool) -> Result<(), Refusal> {
+    fn check_mappers(self, job: &Job<'_>, zeroes: bool) -> Result<(), Refusal> {
         let (mut marked, mut watched) = (false, false);
-        self.each_mapper(job.collapse.node(), &job.pages(), |found| {
+        ReverseMap::of(self.0).each_mapper(job.collapse.node(), &job.pages(), |found| {
             found.each_part(&job.pages(), |vma, range| {
                 marked |= found.has_marked(range);
                 watched |= zeroes && vma.attributes.handler.catches(UserfaultModes::MISSING);
@@ -134,7 +136,7 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     /// Brings the pages into a block of their own.
-    fn gather(&self, job: &Job<'_>, survey: &BlockSurvey) -> Result<(), Refusal> {
+    fn gather(self, job: &Job<'_>, survey: &BlockSurvey) -> Result<(), Refusal> {
         let target = self.collapse_target(survey.first, survey.present < BLOCK_FRAMES / 2).ok();
         let opened = target.and_then(|(block, contents)| Some((self.pages().open_room(block)?, contents)));
         let Some((mut room, contents)) = opened else {
@@ -151,7 +153,7 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     /// Brings in what is missing of the pages, with a reschedule point after some: no lock is held, and nothing is busy.
-    fn bring_missing(&self, job: &Job<'_>, room: &mut Room, contents: Contents) -> Result<(), Refusal> {
+    fn bring_missing(self, job: &Job<'_>, room: &mut Room, contents: Contents) -> Result<(), Refusal> {
         for index in job.pages() {
             // Whether what is there was lost is seen later.
             if self.files().is_lost(self.platform(), job.collapse.node(), index).is_none() {
@@ -164,7 +166,7 @@ impl<P: Platform> Memory<'_, P> {
         Ok(())
     }
 
-    fn fill_block(&self, job: &Job<'_>, room: &mut Room) -> Result<(), Refusal> {
+    fn fill_block(self, job: &Job<'_>, room: &mut Room) -> Result<(), Refusal> {
         let copier = self.pages().clearer().copier(self.platform(), BLOCK_SIZE, TouchHint::Later);
         for start in job.pages().step_by(COLLAPSE_FILE_PAGES) {
             self.gather_some(job, start, room, &copier)?;
@@ -174,13 +176,7 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     /// Brings a page in that was not there: from the backing store, to wherever it comes; zeroes to their place.
-    fn bring_in(
-        &self,
-        job: &Job<'_>,
-        index: u64,
-        room: &mut Room,
-        contents: Contents,
-    ) -> Result<(), Refusal> {
+    fn bring_in(self, job: &Job<'_>, index: u64, room: &mut Room, contents: Contents) -> Result<(), Refusal> {
         let file = self.use_of(job.collapse.node())?;
         if matches!(file.node().kind(), FileKind::Paged(_)) {
             let page = self.files().page(self.pages(), &file, index);
@@ -199,7 +195,7 @@ impl<P: Platform> Memory<'_, P> {
         Ok(self.files().fill_hole(self.pages(), &file, index, room)?)
     }
 
-    fn use_of<'n>(&self, node: &'n FileNode) -> Result<FileUse<'n>, Refusal> {
+    fn use_of<'n>(self, node: &'n FileNode) -> Result<FileUse<'n>, Refusal> {
         for _ in 0..COLLAPSE_FILE_TRIES {
             if let Some(file) = node.enter() {
                 return Ok(file);
@@ -210,7 +206,7 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     /// Closes the file. Who uses a page of it may wait for a pager: he is not waited for, since all others would.
-    fn close_soon<'n>(&self, node: &'n FileNode) -> Result<FileClosed<'n>, Refusal> {
+    fn close_soon<'n>(self, node: &'n FileNode) -> Result<FileClosed<'n>, Refusal> {
         for _ in 0..COLLAPSE_FILE_TRIES {
             if let Some(closed) = node.try_close() {
                 return Ok(closed);
@@ -222,7 +218,7 @@ impl<P: Platform> Memory<'_, P> {
 
     /// Brings some pages into their places.
     fn gather_some(
-        &self,
+        self,
         job: &Job<'_>,
         start: u64,
         room: &mut Room,
@@ -236,7 +232,7 @@ impl<P: Platform> Memory<'_, P> {
             return Ok(());
         }
         let runs = PageRuns::of(part);
-        let locked = self.unmap_to_move(&closed, &runs);
+        let locked = Migration::of(self.0).unmap_to_move(&closed, &runs);
         // Nobody reaches the pages, and who wants one waits until it is not busy any more.
         drop(closed);
         let ours = !files.is_mapped(self.pages(), &moving);
@@ -246,7 +242,7 @@ impl<P: Platform> Memory<'_, P> {
         let moved = files.end_gathering(self.pages(), &job.collapse, &moving, ours.then_some(room));
         // Whether a larger leaf comes or not. Where somebody waits for a pager meanwhile, they come with the next fault.
         if locked && let Ok(closed) = self.close_soon(node) {
-            self.map_locked(&closed, &runs);
+            Migration::of(self.0).map_locked(&closed, &runs);
         }
         match (ours, moved) {
             (_, true) => Ok(()),
@@ -257,7 +253,7 @@ impl<P: Platform> Memory<'_, P> {
         }
     }
 
-    fn copy_pages(&self, moving: &PagesMoving, copier: &Copier<'_, P>) {
+    fn copy_pages(self, moving: &PagesMoving, copier: &Copier<'_, P>) {
         for (from, to) in moving.runs() {
             for at in (0..from.count).step_by(STRETCH) {
                 let part = FrameRange::new(from.start.add(at), (from.count - at).min(STRETCH as u64));
@@ -269,7 +265,7 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     /// Puts the leaf into the caller's address space.
-    fn put_file_leaf(&self, job: &Job<'_>) -> Result<(), Refusal> {
+    fn put_file_leaf(self, job: &Job<'_>) -> Result<(), Refusal> {
         for _ in 0..COLLAPSE_FILE_TRIES {
             let space = job.body.space.write(self.platform());
             // Who has the file closed may wait for this lock.
@@ -289,7 +285,7 @@ impl<P: Platform> Memory<'_, P> {
 
     /// Puts a leaf onto the block of the pages from `first` on in the place of what maps them. The lock is held for writing.
     fn map_block(
-        &self,
+        self,
         body: &MmBody,
         vma: &Vma,
         extent: VirtRange,
@@ -319,18 +315,18 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     /// Whether one leaf maps 2 MiB of a file already; refused where what does is not to give way to one. The lock is held.
-    fn is_large_file(&self, body: &MmBody, extent: VirtRange) -> Result<bool, Refusal> {
+    fn is_large_file(self, body: &MmBody, extent: VirtRange) -> Result<bool, Refusal> {
         let Some(survey) = self.survey_extent(body, extent)? else { return Ok(true) };
         check_leaves(&survey).map(|()| false)
     }
 
     /// Takes tables away, in all address spaces, in whose place a leaf onto the block of these pages may come.
-    fn make_way(&self, node: &FileNode, pages: Range<u64>) {
+    fn make_way(self, node: &FileNode, pages: Range<u64>) {
         let mut after = 0;
         while let Some(body) = FoundBody::next(self.platform(), node, after, &pages) {
             after = body.mapper.number();
             let space = body.space.write(self.platform());
-            let found = FoundSpace::new(self, &body, &space, node);
+            let found = FoundSpace::new(self.0, &body, &space, node);
             let tables = found.tables();
             found.each_part(&pages, |vma, range| {
                 let Stands::Table(survey) = tables.survey(range.start, &Copied::NOTHING) else { return };

@@ -20,8 +20,9 @@ use crate::pgtable::Obstacle;
 use crate::platform::Platform;
 use crate::stats::Stat;
 use crate::tlb::MmuGather;
+use crate::vm::collapse::call::CollapseCall;
 use crate::vm::mapping::vma::VmaFlags;
-use crate::vm::space::mm::{Mm, Space};
+use crate::vm::space::state::Space;
 
 /// How a page of 1 GiB is collapsed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -48,10 +49,10 @@ impl From<Obstacle> for Refusal {
     }
 }
 
-impl<P: Platform> Mm<'_, P> {
+impl<P: Platform> CollapseCall<'_, '_, P> {
     /// The size of the leaf that an extent from `at` on, up to `end` at most, may become in a mapping of huge pages; `None` in
     /// others.
-    pub(super) fn huge_extent(&self, at: VirtAddr, end: VirtAddr) -> Option<PageSize> {
+    pub(super) fn huge_extent(self, at: VirtAddr, end: VirtAddr) -> Option<PageSize> {
         let space = self.space.read(self.memory.platform());
         let vma = space.tree.find(at)?;
         let whole = VirtRange { start: at, end: at.add(PageSize::Size1G.bytes()) };
@@ -63,7 +64,7 @@ impl<P: Platform> Mm<'_, P> {
 
     /// Makes one leaf of what maps an extent of `size` in a mapping of huge pages. The caller holds no lock.
     pub(super) fn collapse_huge(
-        &self,
+        self,
         extent: VirtRange,
         size: PageSize,
         steps: CollapseSteps,
@@ -78,7 +79,7 @@ impl<P: Platform> Mm<'_, P> {
         Ok(if size == PageSize::Size1G { Done::Gigantic } else { Done::Reshaped })
     }
 
-    fn is_one_leaf(&self, extent: VirtRange, size: PageSize) -> Result<bool, Refusal> {
+    fn is_one_leaf(self, extent: VirtRange, size: PageSize) -> Result<bool, Refusal> {
         let space = self.space.read(self.memory.platform());
         check_split(&space, extent)?;
         let leaf = self.tables().lookup(extent.start).leaf_size();
@@ -87,7 +88,7 @@ impl<P: Platform> Mm<'_, P> {
 
     /// Makes leaves of 2 MiB of all tables in the extent, after a look at all of them, and one of these. As long as nobody else
     /// holds the lock for writing, what was seen then is not read again.
-    fn collapse_staged(&self, extent: VirtRange) -> Result<(), Refusal> {
+    fn collapse_staged(self, extent: VirtRange) -> Result<(), Refusal> {
         let (mut seen, mut alone) = (None, true);
         for part in steps(extent) {
             let now = self.check_step(extent, part)?;
@@ -102,7 +103,7 @@ impl<P: Platform> Mm<'_, P> {
 
     /// Makes leaves of 2 MiB of all tables in the extent. `writes`: how often the lock was held for writing if nobody has held
     /// it since they were looked at.
-    fn collapse_tables(&self, extent: VirtRange, writes: Option<u32>) -> Result<(), Refusal> {
+    fn collapse_tables(self, extent: VirtRange, writes: Option<u32>) -> Result<(), Refusal> {
         for (step, part) in steps(extent).enumerate() {
             let expected = writes.map(|writes| writes.wrapping_add(1 + step as u32));
             self.collapse_step(part, PageSize::Size2M, expected)?;
@@ -112,7 +113,7 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     /// Tells secondary MMUs of the leaves of 2 MiB in an extent of which no larger one came.
-    fn tell_of_large(&self, extent: VirtRange) {
+    fn tell_of_large(self, extent: VirtRange) {
         let bytes = PageSize::Size2M.bytes();
         for step in steps(extent) {
             let space = self.lock();
@@ -130,7 +131,7 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     /// How often the lock was held for writing when the part was looked at.
-    fn check_step(&self, extent: VirtRange, part: VirtRange) -> Result<u32, Refusal> {
+    fn check_step(self, extent: VirtRange, part: VirtRange) -> Result<u32, Refusal> {
         let space = self.space.read(self.memory.platform());
         check_split(&space, extent)?;
         self.tables().check_collapse(extent.start, PageSize::Size1G, part)?;
@@ -139,7 +140,7 @@ impl<P: Platform> Mm<'_, P> {
 
     /// One step: all tables in the part, or all of a gigantic page. `writes`: how often the lock was held for writing if nobody
     /// has held it since the part was looked at.
-    fn collapse_step(&self, part: VirtRange, size: PageSize, writes: Option<u32>) -> Result<(), Refusal> {
+    fn collapse_step(self, part: VirtRange, size: PageSize, writes: Option<u32>) -> Result<(), Refusal> {
         let space = self.lock();
         check_split(&space, part)?;
         let mut gather = MmuGather::new(self.memory.pages(), self.context());

@@ -8,14 +8,14 @@ use crate::limits::{BLOCK_FRAMES, TABLE_ENTRIES};
 use crate::pgtable::TableSurvey;
 use crate::vm::mapping::policy::{FolioPolicy, HugeAdvice};
 use crate::vm::mapping::vma::{Backing, Vma};
-use crate::vm::space::mm::Space;
+use crate::vm::space::state::Space;
 use crate::vm::userfault::UserfaultModes;
 
 /// How much of 2 MiB may be what, for the background to collapse them. Names and defaults are Linux's, as files of
 /// `/sys/kernel/mm/transparent_hugepage/khugepaged/`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CollapseLimits {
-    /// Pages that are missing, or are zeroes that nobody stored to: each takes a frame afterwards. Up to 511. Of nameless memory:
+    /// Pages that are missing, or are zeroes that nobody stored to: each takes a frame afterwards. Up to 511. Of shared anonymous memory:
     /// pages that nobody has touched. Also how many
     /// pages of zeroes a folio may have before [`Splitter`](super::Splitter) takes it apart.
     pub max_ptes_none: usize,

@@ -1,39 +1,16 @@
 //! The background collapser: goes round all address spaces, a little in each call. (Linux: `khugepaged`.)
 #![forbid(unsafe_code)]
 
+use super::cursor::Cursor;
 use super::limits::{CollapseLimits, Terms};
 use super::report::{Collapsed, Refusal};
 use crate::addr::{VirtAddr, VirtRange};
 use crate::limits::{BLOCK_SIZE, COLLAPSE_SCAN_PAGES, TABLE_ENTRIES};
 use crate::pgtable::{Copied, PageTables, Stands};
 use crate::platform::Platform;
-use crate::vm::space::body::{FoundBody, MmBody};
-use crate::vm::space::shared::Memory;
-
-/// A place in the order of all address spaces, and in one of them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Cursor {
-    /// Family and number of the address space.
-    key: (u64, u64),
-    /// Where to go on in it.
-    pub(super) at: VirtAddr,
-}
-
-impl Cursor {
-    /// The address space to go on with; `None` at the end of all.
-    pub(super) fn find<P: Platform>(&mut self, memory: &Memory<'_, P>) -> Option<FoundBody> {
-        let (body, key) = FoundBody::next_of_all(memory, (self.key.0, self.key.1.saturating_sub(1)))?;
-        if key != self.key {
-            *self = Self { key, at: VirtAddr(0) };
-        }
-        Some(body)
-    }
-
-    /// The address space is done with.
-    pub(super) fn leave(&mut self) {
-        *self = Self { key: (self.key.0, self.key.1 + 1), at: VirtAddr(0) };
-    }
-}
+use crate::vm::collapse::Collapse;
+use crate::vm::collapse::next_space::next_space;
+use crate::vm::space::body::MmBody;
 
 /// What a background collapser does at what rate, how far it came, and what it did. The names and defaults of what can be
 /// chosen are Linux's, as files of `/sys/kernel/mm/transparent_hugepage/khugepaged/`.
@@ -98,13 +75,13 @@ enum Next {
     Extent(VirtRange),
 }
 
-impl<P: Platform> Memory<'_, P> {
+impl<P: Platform> Collapse<'_, '_, P> {
     /// Scans on from where the last call left off, and collapses what it may. The caller holds no lock.
-    pub fn collapse_ahead(&self, collapser: &mut Collapser) -> Scanned {
+    pub(crate) fn collapse_ahead(self, collapser: &mut Collapser) -> Scanned {
         let mut done = Scanned { sleep_millisecs: collapser.scan_sleep_millisecs, ..Scanned::default() };
         let terms = Terms::Within(collapser.limits);
         while done.pages < collapser.pages_to_scan && !self.platform().is_dying() {
-            let Some(body) = collapser.cursor.find(self) else {
+            let Some(body) = next_space(&mut collapser.cursor, self.0) else {
                 collapser.cursor = Cursor::default();
                 collapser.full_scans += 1;
                 done.full_scan = true;
@@ -135,7 +112,7 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     /// The next range of small pages from `at` on in a mapping that suits.
-    fn next_small(&self, body: &MmBody, at: VirtAddr, terms: &Terms) -> Next {
+    fn next_small(self, body: &MmBody, at: VirtAddr, terms: &Terms) -> Next {
         let space = body.space.read(self.platform());
         let user = space.layout.user;
         if at >= user.end {

@@ -13,7 +13,8 @@
 //!
 //! (Linux, since 6.12: `split_underused_thp`, with `max_ptes_none` as the limit.)
 
-use super::scan::Cursor;
+use super::next_space::next_space;
+use super::splitter::Splitter;
 use crate::addr::{Frame, Order, PageSize, VirtAddr, VirtRange};
 use crate::arch::EntryFlags;
 use crate::limits::{BLOCK_FRAMES, BLOCK_SIZE, DEFERRED_SPLITS, FRAME_SIZE, TABLE_ENTRIES};
@@ -21,31 +22,16 @@ use crate::memmap::FrameMask;
 use crate::page_alloc::{Gfp, Urgency};
 use crate::pgtable::PageTables;
 use crate::platform::Platform;
-use crate::rank::Rank;
 use crate::stats::Stat;
-use crate::sync::SpinLock;
 use crate::tlb::{FlushBatch, MmuGather};
-use crate::vm::fault::leaf_flags;
+use crate::vm::collapse::cursor::Cursor;
+use crate::vm::fault::flags::leaf_flags;
+use crate::vm::handle::handle;
 use crate::vm::mapping::vma::{Vma, VmaFlags};
 use crate::vm::space::body::MmBody;
-use crate::vm::space::mm::Space;
 use crate::vm::space::rss::Counted;
-use crate::vm::space::shared::Memory;
-
-/// Where a search for underused folios is, and what it looks for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Splitter {
-    /// A folio with more pages of zeroes than this is underused. 511, Linux's default: none is.
-    pub max_ptes_none: usize,
-    cursor: Cursor,
-}
-
-impl Splitter {
-    /// Of folios with more pages of zeroes than this.
-    pub fn new(max_ptes_none: usize) -> Self {
-        Self { max_ptes_none, cursor: Cursor::default() }
-    }
-}
+use crate::vm::space::shared::MmShared;
+use crate::vm::space::state::Space;
 
 /// What one call did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -62,16 +48,6 @@ pub struct Underused {
     pub full_scan: bool,
 }
 
-/// The search that goes on when memory is short.
-pub(in crate::vm) struct WhenShort(SpinLock<Splitter>);
-
-impl WhenShort {
-    /// One that finds nothing underused, as in Linux.
-    pub(in crate::vm) fn new() -> Self {
-        Self(SpinLock::new(Rank::Underused, Splitter::new(TABLE_ENTRIES - 1)))
-    }
-}
-
 /// What comes next in an address space.
 enum Next {
     End,
@@ -80,15 +56,20 @@ enum Next {
     Folio(VirtRange, Frame),
 }
 
-impl<P: Platform> Memory<'_, P> {
+handle! {
+    /// Splits folios most of which is zero.
+    UnderusedFolios of MmShared
+}
+
+impl<P: Platform> UnderusedFolios<'_, '_, P> {
     /// Says from how many pages of zeroes on a folio is split when memory is short: with more than this.
-    pub fn set_underused_limit(&self, max_ptes_none: usize) {
+    pub(crate) fn set_underused_limit(self, max_ptes_none: usize) {
         self.when_short().0.lock(self.platform()).max_ptes_none = max_ptes_none;
     }
 
     /// Splits underused folios until some frame is free, or none was found anywhere. How many became free. The caller holds
     /// no lock.
-    pub(in crate::vm) fn reclaim_underused(&self) -> u64 {
+    pub(in crate::vm) fn reclaim_underused(self) -> u64 {
         let mut splitter = *self.when_short().0.lock(self.platform());
         if splitter.max_ptes_none >= TABLE_ENTRIES - 1 {
             return 0;
@@ -106,10 +87,10 @@ impl<P: Platform> Memory<'_, P> {
 
     /// Looks at up to `folios` folios of 2 MiB from where the last call left off, splits those that are underused, and frees
     /// what of them is zero. The caller holds no lock.
-    pub fn split_underused(&self, splitter: &mut Splitter, folios: u64) -> Underused {
+    pub(crate) fn split_underused(self, splitter: &mut Splitter, folios: u64) -> Underused {
         let mut done = Underused::default();
         while done.folios < folios && !self.platform().is_dying() {
-            let Some(body) = splitter.cursor.find(self) else {
+            let Some(body) = next_space(&mut splitter.cursor, self.0) else {
                 splitter.cursor = Cursor::default();
                 done.full_scan = true;
                 break;
@@ -136,7 +117,7 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     /// The next folio that is one address space's alone, from `at` on.
-    fn next_large(&self, body: &MmBody, at: VirtAddr) -> Next {
+    fn next_large(self, body: &MmBody, at: VirtAddr) -> Next {
         let space = body.space.read(self.platform());
         let user = space.layout.user;
         if at >= user.end {
@@ -159,7 +140,7 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     /// The folio of order 9 that a leaf at an address maps, and no other leaf, if it is one that nobody holds.
-    fn own_folio(&self, tables: &PageTables<'_, '_, P>, start: VirtAddr) -> Option<Frame> {
+    fn own_folio(self, tables: &PageTables<'_, '_, P>, start: VirtAddr) -> Option<Frame> {
         let found = tables.lookup(start);
         let leaf = found.entry;
         let fits = found.leaf_size() == Some(PageSize::Size2M)
@@ -172,7 +153,7 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     /// Whether more than so many pages of a folio are zero now, as far as one can see who keeps nobody out.
-    fn is_underused(&self, frame: Frame, max_ptes_none: usize) -> bool {
+    fn is_underused(self, frame: Frame, max_ptes_none: usize) -> bool {
         let (mut zero, mut other) = (0, 0);
         for at in 0..BLOCK_FRAMES as u64 {
             *if self.pages().is_zero(frame.add(at)) { &mut zero } else { &mut other } += 1;
@@ -184,7 +165,7 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     /// Splits the folio at an address, if it is underused; how many frames became free.
-    fn split_if_underused(&self, body: &MmBody, extent: VirtRange, max_ptes_none: usize) -> Option<u64> {
+    fn split_if_underused(self, body: &MmBody, extent: VirtRange, max_ptes_none: usize) -> Option<u64> {
         let tables = PageTables::new(self.pages(), &body.context);
         let space = body.space.write(self.platform());
         suits(&space, extent)?;
@@ -226,7 +207,7 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     /// The pages of a folio that are zero. What it says of memory that is somebody else's by now is not relied upon.
-    fn zero_pages(&self, frame: Frame) -> FrameMask {
+    fn zero_pages(self, frame: Frame) -> FrameMask {
         let zero = |at: &usize| self.pages().is_zero(frame.add(*at as u64));
         (0..BLOCK_FRAMES).filter(zero).fold(FrameMask::EMPTY, |all, at| all.union(FrameMask::run(at, 1)))
     }

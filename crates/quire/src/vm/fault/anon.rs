@@ -1,6 +1,5 @@
 //! Faults on anonymous memory that is not there yet.
 
-use super::{Access, Caller, FaultKind, Step, fresh_flags, is_vacant_above, leaf_flags, mapped};
 use crate::addr::{Order, PageSize, VirtAddr, VirtRange};
 use crate::arch::{EntryFlags, Level};
 use crate::clear::Extent;
@@ -10,14 +9,18 @@ use crate::page_alloc::{Contents, Folio, Gfp, Origin};
 use crate::pgtable::Lookup;
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
-use crate::vm::gigantic::forming::{Found, NotBegun, Piece};
+use crate::vm::fault::access::Access;
+use crate::vm::fault::faults::{Faults, is_vacant_above, mapped};
+use crate::vm::fault::flags::{fresh_flags, leaf_flags};
+use crate::vm::fault::step::{Caller, FaultKind, Step};
+use crate::vm::gigantic::clear::PieceFaults;
+use crate::vm::gigantic::state::{Found, NotBegun, Piece};
 use crate::vm::mapping::policy::OrderSet;
 use crate::vm::mapping::vma::Vma;
-use crate::vm::space::mm::Mm;
 
-impl<P: Platform> Mm<'_, P> {
+impl<P: Platform> Faults<'_, '_, P> {
     pub(super) fn fault_anonymous(
-        &self,
+        self,
         vma: &Vma,
         addr: VirtAddr,
         access: Access,
@@ -26,8 +29,8 @@ impl<P: Platform> Mm<'_, P> {
     ) -> Result<Step, FaultError> {
         // Until its first piece is mapped there is no table for a folio that forms.
         let mut forms_here = false;
-        if self.memory.forming().any() && found.level >= Level::PMD {
-            match self.find_piece(addr) {
+        if self.memory.gigantic_clears().any() && found.level >= Level::PMD {
+            match PieceFaults::of(self.0).find_piece(addr) {
                 Found::Nothing => {}
                 Found::Done => forms_here = true,
                 Found::Busy => return Ok(Step::Again),
@@ -50,7 +53,7 @@ impl<P: Platform> Mm<'_, P> {
                     let stale = contents == Contents::Unknown;
                     let forms = stale && order == Order::GIGANTIC && policy.on_demand;
                     if forms {
-                        match self.begin_forming(vma, folio, addr) {
+                        match PieceFaults::of(self.0).begin_clear(vma, folio, addr) {
                             Ok(piece) => return self.bring_piece(vma, &piece, addr, caller),
                             Err(NotBegun::Again) => return Ok(Step::Again),
                             Err(NotBegun::Full(back)) => folio = back,
@@ -73,7 +76,7 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     /// The largest allowed order whose aligned extent lies in the mapping with nothing mapped in it.
-    fn fitting_order(&self, vma: &Vma, addr: VirtAddr, allowed: OrderSet, mut limit: Order) -> Order {
+    fn fitting_order(self, vma: &Vma, addr: VirtAddr, allowed: OrderSet, mut limit: Order) -> Order {
         loop {
             let order = allowed.largest_up_to(limit).unwrap_or(Order::FRAME);
             if order == Order::FRAME {
@@ -89,7 +92,7 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     /// Clears a folio that was just allocated; it is freed again when the task dies meanwhile.
-    fn zero_folio(&self, addr: VirtAddr, mut folio: Folio, caller: Caller) -> Result<Folio, FaultError> {
+    fn zero_folio(self, addr: VirtAddr, mut folio: Folio, caller: Caller) -> Result<Folio, FaultError> {
         let pages = self.memory.pages();
         let (frames, order) = (folio.frames(), folio.order());
         if order == Order::FRAME {
@@ -114,7 +117,7 @@ impl<P: Platform> Mm<'_, P> {
 
     /// Maps a folio all of which is zero; it is freed again when another CPU was faster.
     fn map_folio(
-        &self,
+        self,
         vma: &Vma,
         addr: VirtAddr,
         folio: Folio,
@@ -152,21 +155,21 @@ impl<P: Platform> Mm<'_, P> {
 
     /// Brings a piece of a gigantic folio in.
     fn bring_piece(
-        &self,
+        self,
         vma: &Vma,
         piece: &Piece,
         addr: VirtAddr,
         caller: Caller,
     ) -> Result<Step, FaultError> {
-        Ok(match self.form(vma, piece, addr, caller)? {
-            (_, Some(formed)) => Step::Formed(formed),
+        Ok(match PieceFaults::of(self.0).clear_and_map(vma, piece, addr, caller)? {
+            (_, Some(cleared)) => Step::Cleared(cleared),
             (true, None) => Step::done(Order::BLOCK, FaultKind::Anon),
             (false, None) => Step::Again,
         })
     }
 
     /// Maps the shared frame of zeroes for reading. It has no counts, so it can be mapped any number of times.
-    fn map_zero(&self, vma: &Vma, addr: VirtAddr) -> Result<Step, FaultError> {
+    fn map_zero(self, vma: &Vma, addr: VirtAddr) -> Result<Step, FaultError> {
         let page = addr.align_down(PageSize::Size4K.bytes());
         let flags = leaf_flags(&vma.attributes, false);
         let done = mapped(self.tables().map_special(page, self.memory.zero_frame(), flags))?;

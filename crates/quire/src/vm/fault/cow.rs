@@ -1,7 +1,6 @@
 //! Stores to pages that are mapped without the right to store: copy-on-write, and the first store to a shared page.
 
 use super::file::is_shared_writable;
-use super::{FaultKind, Step, leaf_flags};
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr};
 use crate::arch::{Entry, EntryFlags};
 use crate::error::{FaultError, MapError};
@@ -11,16 +10,19 @@ use crate::pgtable::Lookup;
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
 use crate::tlb::MmuGather;
+use crate::vm::fault::faults::Faults;
+use crate::vm::fault::flags::leaf_flags;
+use crate::vm::fault::step::{FaultKind, Step};
 use crate::vm::mapping::vma::{Backing, Vma};
-use crate::vm::space::mm::{Mm, counted};
+use crate::vm::space::rss::counted;
 
 /// What a leaf has once it may be stored through.
 pub(super) const STORED: EntryFlags =
     EntryFlags::WRITE.union(EntryFlags::DIRTY).union(EntryFlags::ACCESSED).union(EntryFlags::SOFT_DIRTY);
 
-impl<P: Platform> Mm<'_, P> {
+impl<P: Platform> Faults<'_, '_, P> {
     pub(super) fn fault_protected(
-        &self,
+        self,
         vma: &Vma,
         addr: VirtAddr,
         found: Lookup,
@@ -67,7 +69,7 @@ impl<P: Platform> Mm<'_, P> {
 
     /// Whether no other leaf maps any frame of the leaf at `frame`. Exact: the lock for reading keeps `fork` out, which
     /// alone could add a leaf to a page that only this address space maps.
-    fn is_exclusive(&self, frame: Frame, size: PageSize) -> bool {
+    fn is_exclusive(self, frame: Frame, size: PageSize) -> bool {
         let pages = self.memory.pages();
         match size {
             PageSize::Size4K => pages.mapcount(frame) == 1 && !pages.is_held(frame),
@@ -78,12 +80,12 @@ impl<P: Platform> Mm<'_, P> {
 
     /// Whether each page of the mapping is marked by itself when it is stored to: a large leaf that came while nobody could is
     /// split then.
-    fn note_stores_by_page(&self, vma: &Vma) -> bool {
+    fn note_stores_by_page(self, vma: &Vma) -> bool {
         matches!(&vma.attributes.backing, Backing::File { file, .. } if matches!(file.node().kind(), FileKind::Paged(_)))
     }
 
     /// Page cache that is stored to is newer than its file from now on. The leaf that is there keeps the page in memory.
-    fn note_store(&self, vma: &Vma, addr: VirtAddr) {
+    fn note_store(self, vma: &Vma, addr: VirtAddr) {
         if let (Backing::File { file, .. }, Some(index)) = (&vma.attributes.backing, vma.file_page(addr))
             && matches!(file.node().kind(), FileKind::Paged(_))
         {
@@ -92,7 +94,7 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     /// Only the page that is stored to is copied, so a large leaf becomes small ones first.
-    fn split_for_copy(&self, addr: VirtAddr) -> Result<Step, FaultError> {
+    fn split_for_copy(self, addr: VirtAddr) -> Result<Step, FaultError> {
         // Some border inside the leaf: an address at its very start is none.
         let page = addr.align_down(PageSize::Size4K.bytes());
         let inside =
@@ -109,7 +111,7 @@ impl<P: Platform> Mm<'_, P> {
     /// The copy is made before the leaf is exchanged. Should another CPU copy the same page at the same time and the
     /// original be freed under our eyes, then its leaf is no longer the one that was seen, and what was copied is thrown
     /// away: only verbs that take the lock for writing could bring that leaf back.
-    fn copy_page(&self, vma: &Vma, addr: VirtAddr, leaf: Entry) -> Result<Step, FaultError> {
+    fn copy_page(self, vma: &Vma, addr: VirtAddr, leaf: Entry) -> Result<Step, FaultError> {
         let pages = self.memory.pages();
         let copy = if leaf.has(EntryFlags::SPECIAL) {
             pages.alloc_zero_page(Gfp::USER)?

@@ -1,6 +1,5 @@
 //! Faults on file pages that are not mapped yet.
 
-use super::{Access, FaultKind, Step, leaf_flags, mapped};
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use crate::arch::{EntryFlags, Level, Protection};
 use crate::error::FaultError;
@@ -10,13 +9,16 @@ use crate::page_alloc::{Gfp, Origin};
 use crate::pgtable::Lookup;
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
+use crate::vm::fault::access::Access;
+use crate::vm::fault::faults::{Faults, mapped};
+use crate::vm::fault::flags::leaf_flags;
+use crate::vm::fault::step::{FaultKind, Step};
 use crate::vm::mapping::vma::{Backing, Vma};
-use crate::vm::space::mm::Mm;
 use crate::vm::userfault::UserfaultModes;
 
-impl<P: Platform> Mm<'_, P> {
+impl<P: Platform> Faults<'_, '_, P> {
     pub(super) fn fault_file(
-        &self,
+        self,
         vma: &Vma,
         addr: VirtAddr,
         access: Access,
@@ -50,9 +52,9 @@ impl<P: Platform> Mm<'_, P> {
                 self.map_file_page(vma, addr, &file, page.frame, true, kind)
             }
             _ => {
-                // Nameless memory is never written back, so nobody needs to hear of its first store.
+                // Shared anonymous memory is never written back, so nobody needs to hear of its first store.
                 let writable =
-                    !vma.attributes.is_private() && matches!(file.node().kind(), FileKind::Nameless { .. });
+                    !vma.attributes.is_private() && matches!(file.node().kind(), FileKind::Shmem { .. });
                 let step = self.map_file_page(vma, addr, &file, page.frame, writable, kind)?;
                 if !vma.attributes.handler.catches(UserfaultModes::MINOR) {
                     self.map_around(vma, addr, &file, writable);
@@ -63,7 +65,7 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     /// A store to a private mapping of a page that is not mapped: the page is copied at once.
-    fn copy_file_page(&self, vma: &Vma, addr: VirtAddr, from: Frame) -> Result<Step, FaultError> {
+    fn copy_file_page(self, vma: &Vma, addr: VirtAddr, from: Frame) -> Result<Step, FaultError> {
         let pages = self.memory.pages();
         let mut copy = pages.alloc(Gfp::USER, Order::FRAME)?;
         pages.copy(FrameRange::folio(from, Order::FRAME), &mut copy, TouchHint::Soon);
@@ -84,7 +86,7 @@ impl<P: Platform> Mm<'_, P> {
     /// Maps the 2 MiB around a page by one leaf, where they stand in one block in order and the mapping allows it. What cannot
     /// be mapped so is mapped otherwise.
     fn map_file_block(
-        &self,
+        self,
         vma: &Vma,
         addr: VirtAddr,
         access: Access,
@@ -103,7 +105,7 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     fn map_file_page(
-        &self,
+        self,
         vma: &Vma,
         addr: VirtAddr,
         file: &FileUse<'_>,
@@ -121,7 +123,7 @@ impl<P: Platform> Mm<'_, P> {
 
     /// Maps the neighbours of a page that are in memory, inside the aligned 64 KiB and the mapping. What cannot be
     /// mapped is left to a fault of its own.
-    fn map_around(&self, vma: &Vma, addr: VirtAddr, file: &FileUse<'_>, writable: bool) {
+    fn map_around(self, vma: &Vma, addr: VirtAddr, file: &FileUse<'_>, writable: bool) {
         let window = FAULT_AROUND_PAGES * FRAME_SIZE;
         let start = addr.align_down(window).max(vma.range.start);
         let end = addr.align_down(window).add(window).min(vma.range.end);

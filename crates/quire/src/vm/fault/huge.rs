@@ -1,7 +1,6 @@
 //! Faults on mappings of huge pages.
 
 use super::cow::STORED;
-use super::{Access, Caller, FaultKind, Step, leaf_flags, mapped};
 use crate::addr::{Frame, FrameRange, PageSize, VirtAddr, VirtRange};
 use crate::arch::{Entry, EntryFlags};
 use crate::clear::Extent;
@@ -14,16 +13,22 @@ use crate::pgtable::Lookup;
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
 use crate::tlb::MmuGather;
-use crate::vm::hugetlb::parts::HugePart;
+use crate::vm::fault::access::Access;
+use crate::vm::fault::faults::{Faults, mapped};
+use crate::vm::fault::flags::leaf_flags;
+use crate::vm::fault::step::{Caller, FaultKind, Step};
+use crate::vm::hugetlb::file::HugeFiles;
+use crate::vm::hugetlb::parts::{HugePart, HugeParts};
+use crate::vm::hugetlb::reservations::Reservations;
 use crate::vm::mapping::vma::{Backing, Vma, VmaFlags};
-use crate::vm::space::mm::Mm;
+use crate::vm::memory_failure::lose::MemoryLoss;
 use crate::vm::space::rss::Counted;
 
 /// A page of the address space's own that is not mapped yet.
 pub(in crate::vm) struct Own {
     pub(in crate::vm) frame: Frame,
-    /// It was promised to the mapping.
-    pub(in crate::vm) promised: bool,
+    /// It was reserved to the mapping.
+    pub(in crate::vm) reserved: bool,
 }
 
 /// A place for a huge page: nobody else fills it in, and its file keeps what it has.
@@ -37,10 +42,10 @@ pub(in crate::vm) struct Place<'a> {
     _claim: Claim<'a>,
 }
 
-impl<P: Platform> Mm<'_, P> {
+impl<'a, P: Platform> Faults<'a, '_, P> {
     /// Nothing is mapped at the address.
     pub(super) fn fault_huge(
-        &self,
+        self,
         vma: &Vma,
         addr: VirtAddr,
         access: Access,
@@ -75,7 +80,7 @@ impl<P: Platform> Mm<'_, P> {
 
     /// A store to a huge page that is mapped without the right to store.
     pub(super) fn fault_protected_huge(
-        &self,
+        self,
         vma: &Vma,
         addr: VirtAddr,
         found: Lookup,
@@ -93,7 +98,7 @@ impl<P: Platform> Mm<'_, P> {
         }
         let copy =
             match self.own_page(vma, &place, !own, |frame| copy_page(pages, &place, leaf.frame(), frame)) {
-                Err(FaultError::NoHugePage) if own && vma.attributes.flags.contains(VmaFlags::PROMISED) => {
+                Err(FaultError::NoHugePage) if own && vma.attributes.flags.contains(VmaFlags::RESERVED) => {
                     return Ok(Step::TakeBack(leaf.frame()));
                 }
                 copy => copy?,
@@ -113,19 +118,22 @@ impl<P: Platform> Mm<'_, P> {
         Ok(Step::done(size.order(), FaultKind::Cow))
     }
 
-    /// Takes a page that was promised to this address space, and that its children have since it forked, from all of them:
-    /// who was promised a page can store to it, whatever others do. A child that touches it later is told that it is lost.
+    /// Takes a page that was reserved to this address space, and that its children have since it forked, from all of them:
+    /// who was reserved a page can store to it, whatever others do. A child that touches it later is told that it is lost.
     /// The caller holds no lock. (Linux: `unmap_ref_private`.)
-    pub(in crate::vm) fn take_back(&self, frame: Frame) -> Result<(), FaultError> {
+    pub(in crate::vm) fn take_back(self, frame: Frame) -> Result<(), FaultError> {
         let own = self.mapper.number();
-        match self.memory.take_huge_from(frame, |number| number != own) {
+        match MemoryLoss::of(self.memory).take_huge_from(frame, |number| number != own) {
             0 if self.memory.pages().mapcount(frame) > 1 => Err(FaultError::NoHugePage),
             _ => Ok(()),
         }
     }
 
     /// Claims the place around an address; `None` while somebody else has it, or the file is closed.
-    pub(in crate::vm) fn place_of<'v>(&'v self, vma: &'v Vma, addr: VirtAddr) -> Option<Place<'v>> {
+    pub(in crate::vm) fn place_of<'v>(self, vma: &'v Vma, addr: VirtAddr) -> Option<Place<'v>>
+    where
+        'a: 'v,
+    {
         let Backing::File { file, .. } = &vma.attributes.backing else { return None };
         let (node, size) = (file.node(), vma.attributes.huge_size()?);
         let start = addr.align_down(size.bytes());
@@ -136,22 +144,22 @@ impl<P: Platform> Mm<'_, P> {
         } else {
             (object_of(node), index)
         };
-        let claim = self.memory.huge().claim(object, number)?;
+        let claim = self.0.memory.huge().claim(object, number)?;
         Some(Place { size, start, index, file: used, _claim: claim })
     }
 
     /// A page of the address space's own with contents: `first` if it has none for this place yet.
     pub(in crate::vm) fn own_page(
-        &self,
+        self,
         vma: &Vma,
         place: &Place<'_>,
         first: bool,
         fill: impl FnOnce(Frame) -> Result<(), Cancelled>,
     ) -> Result<Own, FaultError> {
-        let promised = first && vma.attributes.flags.contains(VmaFlags::PROMISED);
-        let (pages, account) = (self.memory.pages(), self.account_of(&vma.attributes));
-        let taken = self.memory.huge().take_for(pages, place.size, account, promised);
-        let own = Own { frame: taken.map_err(|_| FaultError::NoHugePage)?, promised };
+        let reserved = first && vma.attributes.flags.contains(VmaFlags::RESERVED);
+        let (pages, account) = (self.memory.pages(), Reservations::of(self.0).account_of(&vma.attributes));
+        let taken = self.memory.huge().take_for(pages, place.size, account, reserved);
+        let own = Own { frame: taken.map_err(|_| FaultError::NoHugePage)?, reserved };
         pages.lend_huge(own.frame);
         pages.set_origin(own.frame, Origin::new(self.family, vma.attributes.origin_of(place.start)));
         match fill(own.frame) {
@@ -164,13 +172,13 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     /// Gives a page back that turned out not to be needed.
-    pub(in crate::vm) fn give_up_own(&self, size: HugeSize, own: &Own) {
+    pub(in crate::vm) fn give_up_own(self, size: HugeSize, own: &Own) {
         self.memory.pages().unlend_huge(own.frame);
-        self.memory.huge().give_from(self.memory.pages(), size, own.frame, own.promised);
+        self.memory.huge().give_from(self.memory.pages(), size, own.frame, own.reserved);
     }
 
     fn map_zeroes(
-        &self,
+        self,
         vma: &Vma,
         place: &Place<'_>,
         addr: VirtAddr,
@@ -185,14 +193,14 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     /// A store to a private mapping where the file's page is not mapped: it is copied at once.
-    fn map_copy(&self, vma: &Vma, place: &Place<'_>, from: Frame) -> Result<Step, FaultError> {
+    fn map_copy(self, vma: &Vma, place: &Place<'_>, from: Frame) -> Result<Step, FaultError> {
         let pages = self.memory.pages();
         let own = self.own_page(vma, place, true, |frame| copy_page(pages, place, from, frame))?;
         pages.count(Stat::CowCopy, 1);
         self.map_own(vma, place, &own, FaultKind::Cow)
     }
 
-    fn map_own(&self, vma: &Vma, place: &Place<'_>, own: &Own, kind: FaultKind) -> Result<Step, FaultError> {
+    fn map_own(self, vma: &Vma, place: &Place<'_>, own: &Own, kind: FaultKind) -> Result<Step, FaultError> {
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
         let step = self.map_huge(place, own.frame, flags, kind);
         if !matches!(step, Ok(Step::Done(_) | Step::Marked(_))) {
@@ -201,24 +209,29 @@ impl<P: Platform> Mm<'_, P> {
         step
     }
 
-    /// A page for the file, all of it zero, `promised` or not.
+    /// A page for the file, all of it zero, `reserved` or not.
     fn fill_file(
-        &self,
+        self,
         vma: &Vma,
         place: &Place<'_>,
-        promised: bool,
+        reserved: bool,
         extent: impl FnOnce(Frame) -> Extent,
     ) -> Result<Frame, FaultError> {
         let (memory, pages) = (self.memory, self.memory.pages());
-        let account = self.account_of(&vma.attributes);
-        memory.fill_huge(place.file.node(), (place.size, place.index), (account, promised), |frame| {
-            // SAFETY: invariant 1: the pool has just given the page for this place, and the file does not name it yet.
-            unsafe { pages.clear_frames_in_stretches(&extent(frame)) }
-        })
+        let account = Reservations::of(self.0).account_of(&vma.attributes);
+        HugeFiles::of(memory).fill_huge(
+            place.file.node(),
+            (place.size, place.index),
+            (account, reserved),
+            |frame| {
+                // SAFETY: invariant 1: the pool has just given the page for this place, and the file does not name it yet.
+                unsafe { pages.clear_frames_in_stretches(&extent(frame)) }
+            },
+        )
     }
 
     /// Whether what a page of the file held for an address went bad: of a page that is mapped whole, any of it.
-    fn is_lost(&self, vma: &Vma, place: &Place<'_>, frame: Frame, addr: VirtAddr) -> bool {
+    fn is_lost(self, vma: &Vma, place: &Place<'_>, frame: Frame, addr: VirtAddr) -> bool {
         let pages = self.memory.pages();
         let part = frame.add((addr.0 - place.start.0) >> FRAME_SHIFT);
         pages.has_bad(frame) && (!vma.attributes.flags.contains(VmaFlags::SPLIT) || pages.is_bad(part))
@@ -226,7 +239,7 @@ impl<P: Platform> Mm<'_, P> {
 
     /// Maps a page of the file: whole, or the part that is missing where parts may be mapped by themselves.
     fn map_part_of_file(
-        &self,
+        self,
         vma: &Vma,
         place: &Place<'_>,
         frame: Frame,
@@ -244,12 +257,12 @@ impl<P: Platform> Mm<'_, P> {
         let size = if bad { PageSize::Size4K } else { size.min(place.size.leaf()) };
         let whole = HugePart { addr: place.start, frames: FrameRange::folio(frame, place.size.order()) };
         let part = whole.within(VirtRange::from_len(addr.align_down(size.bytes()), size.bytes()));
-        let done = mapped(self.map_huge_part(part, flags).map_err(|(_, error)| error))?;
+        let done = mapped(HugeParts::of(self.0).map_huge_part(part, flags).map_err(|(_, error)| error))?;
         Ok(if done { Step::done(size.order(), kind) } else { Step::Again })
     }
 
     pub(in crate::vm) fn map_huge(
-        &self,
+        self,
         place: &Place<'_>,
         frame: Frame,
         flags: EntryFlags,
@@ -267,7 +280,7 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     /// One more huge page is mapped.
-    fn count_huge(&self, size: HugeSize) {
+    fn count_huge(self, size: HugeSize) {
         self.rss.add_as(self.memory.platform(), Counted::Huge, size.order().frames() as i64);
     }
 }

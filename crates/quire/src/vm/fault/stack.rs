@@ -6,14 +6,15 @@ use crate::error::FaultError;
 use crate::limits::{FRAME_SIZE, STACK_GUARD_BYTES};
 use crate::platform::Platform;
 use crate::vm::edit;
+use crate::vm::fault::faults::Faults;
 use crate::vm::mapping::vma::VmaFlags;
-use crate::vm::space::mm::{Mm, Space};
+use crate::vm::space::state::Space;
 use crate::vm::tree::VmaList;
 
-impl<P: Platform> Mm<'_, P> {
+impl<P: Platform> Faults<'_, '_, P> {
     /// Extends the mapping above `addr` down to it, if it grows down and the guard gap allows it. The caller holds no
     /// lock; another CPU may have been faster, which is fine.
-    pub(super) fn grow_down(&self, addr: VirtAddr) -> Result<(), FaultError> {
+    pub(super) fn grow_down(self, addr: VirtAddr) -> Result<(), FaultError> {
         let mut space = self.lock();
         if space.tree.find(addr).is_some() {
             return Ok(());

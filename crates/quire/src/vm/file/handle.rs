@@ -3,15 +3,19 @@
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
 
+use crate::addr::{Frame, VirtAddr};
+use crate::arch::EntryFlags;
 use crate::error::MmError;
 use crate::filemap::FileRef;
 use crate::platform::{FileId, Platform};
-use crate::vm::space::shared::Memory;
+use crate::vm::file::write_back::WriteBack;
+use crate::vm::rmap::reverse::ReverseMap;
+use crate::vm::space::shared::MmShared;
 
 /// A counted handle on a file's page cache. As long as one is there, or a mapping, pages stay cached; when the last goes,
 /// dirty pages are written back and all are dropped.
 pub struct File<'m, P: Platform> {
-    memory: &'m Memory<'m, P>,
+    memory: &'m MmShared<'m, P>,
     file: ManuallyDrop<FileRef>,
 }
 
@@ -20,26 +24,26 @@ impl<'m, P: Platform> File<'m, P> {
     ///
     /// # Errors
     /// [`MmError::NoMemory`].
-    pub fn open(memory: &'m Memory<'m, P>, file: FileId) -> Result<Self, MmError> {
+    pub fn open(memory: &'m MmShared<'m, P>, file: FileId) -> Result<Self, MmError> {
         let file = memory.files().open(memory.pages(), file)?;
         Ok(Self::from_parts(memory, file))
     }
 
-    /// A handle on fresh nameless memory of `bytes` bytes, for several address spaces to share.
+    /// A handle on fresh shared anonymous memory of `bytes` bytes, for several address spaces to share.
     ///
     /// # Errors
     /// [`MmError::NoMemory`].
-    pub fn nameless(memory: &'m Memory<'m, P>, bytes: u64) -> Result<Self, MmError> {
-        let file = memory.files().nameless(memory.pages(), bytes)?;
+    pub fn shmem(memory: &'m MmShared<'m, P>, bytes: u64) -> Result<Self, MmError> {
+        let file = memory.files().shmem(memory.pages(), bytes)?;
         Ok(Self::from_parts(memory, file))
     }
 
     /// A handle of this reference.
-    pub(in crate::vm) fn from_parts(memory: &'m Memory<'m, P>, file: FileRef) -> Self {
+    pub(in crate::vm) fn from_parts(memory: &'m MmShared<'m, P>, file: FileRef) -> Self {
         Self { memory, file: ManuallyDrop::new(file) }
     }
 
-    pub(in crate::vm) fn memory(&self) -> &'m Memory<'m, P> {
+    pub(in crate::vm) fn memory(&self) -> &'m MmShared<'m, P> {
         self.memory
     }
 
@@ -48,7 +52,21 @@ impl<'m, P: Platform> File<'m, P> {
     /// # Errors
     /// [`MmError::Io`]; the pages that could not be written stay dirty.
     pub fn sync(&self) -> Result<(), MmError> {
-        self.memory.sync(self.node())
+        WriteBack::of(self.memory).sync(self.node())
+    }
+
+    /// Shows where a page of the file is mapped, private copies of it left out: the roots of address spaces, and addresses.
+    /// The caller holds no lock.
+    pub fn mappings(&self, page: u64, mut show: impl FnMut(Frame, VirtAddr)) {
+        let pages = page..page + 1;
+        ReverseMap::of(self.memory).each_mapper(self.node(), &pages, |found| {
+            found.each_part(&pages, |_, range| {
+                let leaf = found.tables().lookup(range.start).entry;
+                if leaf.is_present() && !leaf.has(EntryFlags::ANON) {
+                    show(found.body.context.root(), range.start);
+                }
+            });
+        });
     }
 
     /// How many pages of the file are in memory.

@@ -10,7 +10,11 @@ use crate::pgtable::Zap;
 use crate::platform::{Pager, Platform};
 use crate::tlb::MmuGather;
 use crate::vm::file::handle::File;
-use crate::vm::space::shared::Memory;
+use crate::vm::handle::handle;
+use crate::vm::hugetlb::file::HugeFiles;
+use crate::vm::rmap::reverse::ReverseMap;
+use crate::vm::space::shared::MmShared;
+use crate::vm::userfault::changes::FileNotices;
 
 impl<P: Platform> File<'_, P> {
     /// Gives the file another size. Pages wholly behind a nearer end are unmapped in every address space, private copies
@@ -23,26 +27,31 @@ impl<P: Platform> File<'_, P> {
     /// [`MmError::Io`] when the pager cannot, [`MmError::Invalid`] when the file has huge pages and the size is no multiple of
     /// theirs; nothing has changed then.
     pub fn truncate(&self, bytes: u64) -> Result<(), MmError> {
-        self.memory().resize(self.node(), bytes)
+        Truncation::of(self.memory()).resize(self.node(), bytes)
     }
 }
 
-impl<P: Platform> Memory<'_, P> {
-    fn resize(&self, file: &FileNode, bytes: u64) -> Result<(), MmError> {
+handle! {
+    /// Gives files another size.
+    Truncation of MmShared
+}
+
+impl<P: Platform> Truncation<'_, '_, P> {
+    fn resize(self, file: &FileNode, bytes: u64) -> Result<(), MmError> {
         let platform = self.platform();
         if file.huge_order().is_some() {
-            return self.resize_huge(file, bytes);
+            return HugeFiles::of(self.0).resize_huge(file, bytes);
         }
         let end = bytes.div_ceil(FRAME_SIZE);
         // Before the right to resize is taken, which whoever reads of it may want.
         let shorter = bytes < file.size(platform);
         if shorter {
-            self.tell_file_removed(file, &(end..u64::MAX));
+            FileNotices::of(self.0).tell_file_removed(file, &(end..u64::MAX));
         }
         let resize = file.resize(platform);
         match file.kind() {
             FileKind::Paged(name) => platform.pager().resize(name, bytes).map_err(|_| MmError::Io)?,
-            FileKind::Nameless { .. } | FileKind::Huge { .. } => resize.set_bytes(bytes),
+            FileKind::Shmem { .. } | FileKind::Huge { .. } => resize.set_bytes(bytes),
         }
         // Behind the end nobody has a page in hand after this, and nobody gets one: what is mapped now is all there is.
         resize.cut_off(platform, end);
@@ -53,14 +62,14 @@ impl<P: Platform> Memory<'_, P> {
         }
         drop(resize);
         if shorter {
-            self.wake_file(file, &(end..u64::MAX));
+            FileNotices::of(self.0).wake_file(file, &(end..u64::MAX));
         }
         Ok(())
     }
 
     /// Unmaps these pages of a file, and private copies of them, in every address space: one flush for each that maps some.
-    fn unmap_pages(&self, file: &FileNode, pages: &Range<u64>) {
-        self.each_mapper(file, pages, |found| {
+    fn unmap_pages(self, file: &FileNode, pages: &Range<u64>) {
+        ReverseMap::of(self.0).each_mapper(file, pages, |found| {
             let mut gather = MmuGather::new(self.pages(), &found.body.context);
             found.each_part(pages, |vma, range| {
                 found.part_large(vma, range, &mut gather);

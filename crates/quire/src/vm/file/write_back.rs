@@ -6,20 +6,27 @@ use crate::filemap::{FileNode, PageRuns};
 use crate::pgtable::GrantWrite;
 use crate::platform::Platform;
 use crate::tlb::FlushBatch;
-use crate::vm::reclaim::reclaim::without_stores;
-use crate::vm::space::shared::Memory;
+use crate::vm::fault::flags::without_stores;
+use crate::vm::handle::handle;
+use crate::vm::rmap::reverse::ReverseMap;
+use crate::vm::space::shared::MmShared;
 
-impl<P: Platform> Memory<'_, P> {
+handle! {
+    /// Writes files back while they are mapped.
+    WriteBack of MmShared
+}
+
+impl<P: Platform> WriteBack<'_, '_, P> {
     /// Writes the dirty pages of a file back. The caller holds no lock.
-    pub(in crate::vm) fn sync(&self, file: &FileNode) -> Result<(), MmError> {
+    pub(in crate::vm) fn sync(self, file: &FileNode) -> Result<(), MmError> {
         self.files().write_back(self.pages(), file, |runs| self.protect_pages(file, runs))
     }
 
     /// Takes the right to store to these pages from every mapping: one flush for each address space. The file is closed, so
     /// no fault gives it back meanwhile; and where a leaf was just taken out, whoever did it holds the address space until
     /// it is flushed.
-    fn protect_pages(&self, file: &FileNode, runs: &PageRuns) {
-        self.each_mapper(file, &runs.hull(), |found| {
+    fn protect_pages(self, file: &FileNode, runs: &PageRuns) {
+        ReverseMap::of(self.0).each_mapper(file, &runs.hull(), |found| {
             let mut owed = FlushBatch::new();
             for run in runs.as_slice() {
                 found.each_part(run, |vma, range| {

@@ -1,3 +1,5 @@
 //! Folios of 1 GiB that are cleared piece by piece.
 
-pub(super) mod forming;
+pub(super) mod cancel;
+pub(super) mod clear;
+pub(super) mod state;

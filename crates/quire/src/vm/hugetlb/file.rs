@@ -6,21 +6,24 @@ use crate::addr::{Frame, FrameRange};
 use crate::arch::EntryFlags;
 use crate::clear::Extent;
 use crate::error::{Cancelled, FaultError, MmError};
-use crate::filemap::{FileKind, FileNode, FileRef, HugePage};
+use crate::filemap::{FileNode, FileRef, HugePage};
 use crate::hugetlb::{Account, HugeFsError, HugeFsInfo, HugeFsLimits, HugeSize, object_of};
 use crate::pgtable::Zap;
 use crate::platform::{Platform, TouchHint};
 use crate::tlb::MmuGather;
 use crate::vm::file::handle::File;
+use crate::vm::handle::handle;
 use crate::vm::mapping::vma::VmaFlags;
-use crate::vm::rmap::reverse::FoundSpace;
+use crate::vm::rmap::reverse::{FoundSpace, ReverseMap};
+use crate::vm::space::records::huge_kind;
 use crate::vm::space::rss::Counted;
-use crate::vm::space::shared::Memory;
+use crate::vm::space::shared::MmShared;
+use crate::vm::userfault::changes::FileNotices;
 
 /// A file system of huge pages of one size (Linux: a mount of `hugetlbfs`). When the handle is dropped, its files stay as
 /// long as somebody has them, within its limits.
 pub struct HugeFs<'m, P: Platform> {
-    memory: &'m Memory<'m, P>,
+    memory: &'m MmShared<'m, P>,
     size: HugeSize,
     number: u8,
 }
@@ -30,7 +33,11 @@ impl<'m, P: Platform> HugeFs<'m, P> {
     ///
     /// # Errors
     /// [`HugeFsError`].
-    pub fn new(memory: &'m Memory<'m, P>, size: HugeSize, limits: HugeFsLimits) -> Result<Self, HugeFsError> {
+    pub fn new(
+        memory: &'m MmShared<'m, P>,
+        size: HugeSize,
+        limits: HugeFsLimits,
+    ) -> Result<Self, HugeFsError> {
         let number = memory.huge().make_fs(memory.pages(), size, limits)?;
         Ok(Self { memory, size, number })
     }
@@ -58,29 +65,29 @@ impl<P: Platform> Drop for HugeFs<'_, P> {
 impl<'m, P: Platform> File<'m, P> {
     /// A new file of huge pages, of a file system or of none (Linux: `memfd_create` with `MFD_HUGETLB`).
     pub(crate) fn huge(
-        memory: &'m Memory<'m, P>,
+        memory: &'m MmShared<'m, P>,
         size: HugeSize,
         fs: u8,
         bytes: u64,
     ) -> Result<Self, MmError> {
-        memory.huge_file(size, fs, bytes).map(|file| Self::from_parts(memory, file))
+        HugeFiles::of(memory).huge_file(size, fs, bytes).map(|file| Self::from_parts(memory, file))
     }
 }
 
 impl<P: Platform> File<'_, P> {
-    /// How many huge pages the file has, and how many more are promised to it. Looks at each.
+    /// How many huge pages the file has, and how many more are reserved to it. Looks at each.
     pub fn huge_pages(&self) -> (u64, u64) {
         self.memory().files().count_huge_pages(self.memory().platform(), self.node())
     }
 
-    /// Gives the file's pages in a range of bytes back (Linux: `fallocate` with `FALLOC_FL_PUNCH_HOLE`), promises too: those
+    /// Gives the file's pages in a range of bytes back (Linux: `fallocate` with `FALLOC_FL_PUNCH_HOLE`), reservations too: those
     /// that lie in it whole. Of those that do not, what lies in it becomes zeroes. They are unmapped wherever they are, private copies
     /// included. The caller holds no lock.
     ///
     /// # Errors
     /// [`MmError::Invalid`] for a file that is not of huge pages, and for an empty range.
     pub fn punch_hole(&self, bytes: Range<u64>) -> Result<(), MmError> {
-        self.memory().punch_hole(self.node(), bytes)
+        HugeFiles::of(self.memory()).punch_hole(self.node(), bytes)
     }
 
     /// Brings the file's pages in a range of bytes in, and makes the file longer if it ends before (Linux: `fallocate`).
@@ -90,31 +97,26 @@ impl<P: Platform> File<'_, P> {
     /// [`MmError::Invalid`] for a file that is not of huge pages, and for an empty range; [`MmError::NoMemory`] when there are no more pages: those
     /// before stay.
     pub fn allocate(&self, bytes: Range<u64>) -> Result<(), MmError> {
-        self.memory().allocate_huge(self.node(), bytes)
+        HugeFiles::of(self.memory()).allocate_huge(self.node(), bytes)
     }
 }
 
-impl<P: Platform> Memory<'_, P> {
+handle! {
+    /// Files of huge pages.
+    HugeFiles of MmShared
+}
+
+impl<P: Platform> HugeFiles<'_, '_, P> {
     /// A file of huge pages that nobody knows yet.
-    pub(in crate::vm) fn huge_file(&self, size: HugeSize, fs: u8, bytes: u64) -> Result<FileRef, MmError> {
+    pub(in crate::vm) fn huge_file(self, size: HugeSize, fs: u8, bytes: u64) -> Result<FileRef, MmError> {
         let bytes = bytes.checked_next_multiple_of(size.bytes()).ok_or(MmError::Overflow)?;
         let file = self.files().huge(self.pages(), size.order(), fs, bytes)?;
         self.huge().count_fs_files(self.platform(), fs, 1);
         Ok(file)
     }
 
-    /// Gives a reference to a file of huge pages back; with the last one its pages go back to the pool.
-    pub(in crate::vm) fn close_huge(&self, file: FileRef) {
-        let Err(file) = file.give_back_unless_last() else { return };
-        let (size, fs) = huge_kind(file.node());
-        self.huge().drop_pages(self.pages(), self.files(), (file.node(), fs), (size, 0..u64::MAX));
-        let closed = self.files().close(self.pages(), file);
-        debug_assert_eq!(closed, Ok(()), "there is nothing to write");
-        self.huge().count_fs_files(self.platform(), fs, -1);
-    }
-
     /// Gives a file of huge pages another size: pages wholly behind a nearer end go back.
-    pub(in crate::vm) fn resize_huge(&self, file: &FileNode, bytes: u64) -> Result<(), MmError> {
+    pub(in crate::vm) fn resize_huge(self, file: &FileNode, bytes: u64) -> Result<(), MmError> {
         let (size, fs) = huge_kind(file);
         if !bytes.is_multiple_of(size.bytes()) {
             return Err(MmError::Invalid);
@@ -122,7 +124,7 @@ impl<P: Platform> Memory<'_, P> {
         let (end, frames) = (bytes / size.bytes(), size.order().frames());
         let shorter = bytes < file.size(self.platform());
         if shorter {
-            self.tell_file_removed(file, &(end * frames..u64::MAX));
+            FileNotices::of(self.0).tell_file_removed(file, &(end * frames..u64::MAX));
         }
         let resize = file.resize(self.platform());
         resize.set_bytes(bytes);
@@ -131,19 +133,19 @@ impl<P: Platform> Memory<'_, P> {
         self.huge().drop_pages(self.pages(), self.files(), (file, fs), (size, end..u64::MAX));
         drop(resize);
         if shorter {
-            self.wake_file(file, &(end * frames..u64::MAX));
+            FileNotices::of(self.0).wake_file(file, &(end * frames..u64::MAX));
         }
         Ok(())
     }
 
-    fn punch_hole(&self, file: &FileNode, bytes: Range<u64>) -> Result<(), MmError> {
+    fn punch_hole(self, file: &FileNode, bytes: Range<u64>) -> Result<(), MmError> {
         file.huge_order().filter(|_| !bytes.is_empty()).ok_or(MmError::Invalid)?;
         let (size, fs) = huge_kind(file);
         let frames = size.order().frames();
         let whole = bytes.start.div_ceil(size.bytes())..bytes.end / size.bytes();
         let gone = whole.start * frames..whole.end.max(whole.start) * frames;
         if !gone.is_empty() {
-            self.tell_file_removed(file, &gone);
+            FileNotices::of(self.0).tell_file_removed(file, &gone);
         }
         let right = file.resize(self.platform());
         let closed = file.close(self.platform());
@@ -160,13 +162,13 @@ impl<P: Platform> Memory<'_, P> {
         }
         drop((closed, right));
         if !gone.is_empty() {
-            self.wake_file(file, &gone);
+            FileNotices::of(self.0).wake_file(file, &gone);
         }
         Ok(())
     }
 
     /// Clears a range of bytes inside one huge page, if it is there. Programs that map it may store to it at the same time.
-    fn clear_in_page(&self, file: &FileNode, size: HugeSize, bytes: Range<u64>) {
+    fn clear_in_page(self, file: &FileNode, size: HugeSize, bytes: Range<u64>) {
         let page = self.files().huge_page(self.platform(), file, bytes.start / size.bytes());
         if let Some(HugePage::Present { frame, .. }) = page.filter(|_| bytes.start < bytes.end) {
             let inside = bytes.start % size.bytes();
@@ -175,11 +177,11 @@ impl<P: Platform> Memory<'_, P> {
         }
     }
 
-    fn allocate_huge(&self, file: &FileNode, bytes: Range<u64>) -> Result<(), MmError> {
+    fn allocate_huge(self, file: &FileNode, bytes: Range<u64>) -> Result<(), MmError> {
         file.huge_order().filter(|_| !bytes.is_empty()).ok_or(MmError::Invalid)?;
         let (size, fs) = huge_kind(file);
         let end = bytes.end.checked_next_multiple_of(size.bytes()).ok_or(MmError::Overflow)?;
-        // Nobody takes pages or promises out meanwhile; faults may fill some in.
+        // Nobody takes pages or reservations out meanwhile; faults may fill some in.
         let right = file.resize(self.platform());
         for index in bytes.start / size.bytes()..end / size.bytes() {
             let (_used, _claim) = loop {
@@ -207,42 +209,43 @@ impl<P: Platform> Memory<'_, P> {
         Ok(())
     }
 
-    /// Takes a page for a file, promised to it or not, fills it and enters it. The caller has claimed it.
+    /// Takes a page for a file, reserved to it or not, fills it and enters it. The caller has claimed it.
     pub(in crate::vm) fn fill_huge(
-        &self,
+        self,
         file: &FileNode,
         (size, index): (HugeSize, u64),
-        (account, promised): (Account, bool),
+        (account, reserved): (Account, bool),
         fill: impl FnOnce(Frame) -> Result<(), Cancelled>,
     ) -> Result<Frame, FaultError> {
-        let taken = self.huge().take_for(self.pages(), size, account, promised);
+        let taken = self.huge().take_for(self.pages(), size, account, reserved);
         let frame = taken.map_err(|_| FaultError::NoHugePage)?;
         let entered = fill(frame)
             .map_err(FaultError::from)
             .and_then(|()| Ok(self.files().put_huge_page(self.pages(), file, index, frame)?));
         if let Err(error) = entered {
-            self.huge().give_from(self.pages(), size, frame, promised);
+            self.huge().give_from(self.pages(), size, frame, reserved);
             return Err(error);
         }
         Ok(frame)
     }
 
     /// Unmaps these pages (of 4 KiB) of a file that nobody can fault on, private ones too, in every address space. First where
-    /// nothing was promised for them: then those that are left go back at once, and their promises hold again.
-    fn unmap_huge_pages(&self, file: &FileNode, pages: &Range<u64>) {
-        for promised in [false, true] {
-            self.each_mapper(file, pages, |found| self.unmap_huge_in(found, pages, promised));
+    /// nothing was reserved for them: then those that are left go back at once, and their reservations hold again.
+    fn unmap_huge_pages(self, file: &FileNode, pages: &Range<u64>) {
+        for reserved in [false, true] {
+            ReverseMap::of(self.0)
+                .each_mapper(file, pages, |found| self.unmap_huge_in(found, pages, reserved));
         }
     }
 
-    fn unmap_huge_in(&self, found: &FoundSpace<'_, '_, P>, pages: &Range<u64>, promised: bool) {
+    fn unmap_huge_in(self, found: &FoundSpace<'_, '_, P>, pages: &Range<u64>, reserved: bool) {
         let mut gather = MmuGather::new(self.pages(), &found.body.context);
         found.each_part(pages, |vma, range| {
-            if vma.attributes.flags.contains(VmaFlags::PROMISED) != promised {
+            if vma.attributes.flags.contains(VmaFlags::RESERVED) != reserved {
                 return;
             }
             found.tables().runs(range, |run| {
-                if promised && run.first.has(EntryFlags::ANON) {
+                if reserved && run.first.has(EntryFlags::ANON) {
                     let first = run.first.frame();
                     (0..run.count).for_each(|at| self.pages().renew_huge(first.add(at * run.size.frames())));
                 }
@@ -254,13 +257,5 @@ impl<P: Platform> Memory<'_, P> {
         });
         found.body.add_rss(self.pages(), gather.finish(), Counted::Huge);
         self.huge().take_returned(self.pages());
-    }
-}
-
-/// The size of a file's huge pages, and the number of its file system.
-fn huge_kind(file: &FileNode) -> (HugeSize, u8) {
-    match file.kind() {
-        FileKind::Huge { order, fs, .. } => (HugeSize::of_order(order).unwrap_or(HugeSize::Size2M), fs),
-        FileKind::Paged(_) | FileKind::Nameless { .. } => (HugeSize::Size2M, 0),
     }
 }

@@ -16,15 +16,12 @@
 
 use crate::addr::{FrameRange, PageSize, VirtAddr, VirtRange};
 use crate::arch::EntryFlags;
-use crate::error::{MapError, MmError};
+use crate::error::MapError;
 use crate::limits::FRAME_SHIFT;
 use crate::platform::Platform;
-use crate::vm::hugetlb::mapping::check_ends;
-use crate::vm::mapping::vma::{Backing, Vma, VmaFlags};
-use crate::vm::space::mm::Mm;
+use crate::vm::handle::handle;
+use crate::vm::space::address_space::AddressSpace;
 use crate::vm::space::rss::Counted;
-use crate::vm::tree::VmaList;
-use crate::vm::verbs::madvise::covers;
 
 /// A huge page, or a part of one, in its place: from this address on these frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,30 +55,12 @@ impl HugePart {
     }
 }
 
-impl<P: Platform> Mm<'_, P> {
-    /// `MADV_SPLIT`: see above. Of all mappings in the range or of none.
-    pub(in crate::vm) fn split_pages(&self, range: VirtRange) -> Result<(), MmError> {
-        let mut space = self.lock();
-        covers(&space, range)?;
-        check_ends(&space, range)?;
-        let fits = |vma: &Vma| vma.attributes.huge_size().is_some() && !vma.attributes.is_private();
-        if !space.tree.overlapping(range).all(fits) {
-            return Err(MmError::Invalid);
-        }
-        for vma in space.tree.overlapping(range) {
-            if let Backing::File { file, .. } = &vma.attributes.backing {
-                file.node().allow_parts();
-            }
-        }
-        let mut gone = VmaList::new();
-        let changed = self.change_range(&mut space, range, &mut gone, |vma| {
-            vma.flags = vma.flags.union(VmaFlags::SPLIT);
-        });
-        drop(space);
-        self.memory.discard_list(gone);
-        changed
-    }
+handle! {
+    /// Parts of huge pages, each mapped by the largest leaves that fit.
+    HugeParts of AddressSpace
+}
 
+impl<P: Platform> HugeParts<'_, '_, P> {
     /// Maps a part of a huge page, in which nothing is mapped, by the largest leaves that fit; memory that went bad is left
     /// out. The lock is held for reading.
     ///
@@ -89,7 +68,7 @@ impl<P: Platform> Mm<'_, P> {
     /// [`MapError::Occupied`] when something is mapped there already, [`MapError::OutOfMemory`]; with how many bytes from the
     /// start were mapped before.
     pub(in crate::vm) fn map_huge_part(
-        &self,
+        self,
         part: HugePart,
         flags: EntryFlags,
     ) -> Result<(), (u64, MapError)> {
@@ -120,7 +99,7 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     /// Maps by 4 KiB leaves up to the end of a table, or past a frame that went bad, which is left out; how many frames.
-    fn map_small_part(&self, part: HugePart, flags: EntryFlags) -> Result<(u64, u64), MapError> {
+    fn map_small_part(self, part: HugePart, flags: EntryFlags) -> Result<(u64, u64), MapError> {
         let pages = self.memory.pages();
         let table = PageSize::Size2M.frames() - (part.addr.0 >> FRAME_SHIFT) % PageSize::Size2M.frames();
         let count = part.frames.count.min(table);
@@ -133,7 +112,7 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     /// The largest leaf for the start of a part that maps nothing that went bad.
-    fn good_leaf(&self, part: HugePart, most: PageSize) -> PageSize {
+    fn good_leaf(self, part: HugePart, most: PageSize) -> PageSize {
         let pages = self.memory.pages();
         let bad = |size: PageSize| {
             let blocks = FrameRange::new(part.frames.start, size.frames()).by_block();

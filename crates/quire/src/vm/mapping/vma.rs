@@ -7,7 +7,6 @@ use crate::filemap::FileRef;
 use crate::flags::flag_set;
 use crate::hugetlb::{HugeGroup, HugeSize};
 use crate::limits::{FRAME_SHIFT, STACK_GUARD_BYTES};
-
 use crate::vm::mapping::moved::Moved;
 use crate::vm::mapping::policy::{FolioOverride, HugeAdvice};
 use crate::vm::userfault::Registration;
@@ -16,7 +15,7 @@ use crate::vm::userfault::Registration;
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct VmaFlags(u8);
 
-flag_set!(VmaFlags: SHARED, GROWS_DOWN, LOCKED, LOCK_ON_FAULT, NO_RESERVE, PROMISED, SPLIT);
+flag_set!(VmaFlags: SHARED, GROWS_DOWN, LOCKED, LOCK_ON_FAULT, NO_RESERVE, RESERVED, SPLIT);
 
 impl VmaFlags {
     /// Stores go to the object and are seen by everybody who maps it; without it they go to private copies.
@@ -29,8 +28,8 @@ impl VmaFlags {
     pub const LOCK_ON_FAULT: Self = Self(1 << 3);
     /// `MAP_NORESERVE`.
     pub const NO_RESERVE: Self = Self(1 << 4);
-    /// Private huge pages: each of them that this address space has no page of its own for is promised by the pool.
-    pub const PROMISED: Self = Self(1 << 5);
+    /// Private huge pages: each of them that this address space has no page of its own for is reserved by the pool.
+    pub const RESERVED: Self = Self(1 << 5);
     /// Shared huge pages: parts of a page may be mapped by themselves (`MADV_SPLIT`).
     pub const SPLIT: Self = Self(1 << 6);
 }
@@ -40,7 +39,7 @@ impl VmaFlags {
 pub enum Backing {
     /// Memory of its own that starts as zeroes.
     Anonymous,
-    /// A file, or the nameless file behind anonymous shared memory.
+    /// A file, or the shmem file behind anonymous shared memory.
     File {
         /// The file; the mapping holds one count.
         file: FileRef,
@@ -64,7 +63,7 @@ pub struct VmaAttributes {
     pub folios: FolioOverride,
     /// How far private pages are from where they were first mapped.
     pub moved: Moved,
-    /// The group that pays for promised huge pages.
+    /// The group that pays for reserved huge pages.
     pub group: HugeGroup,
     /// Who answers its faults.
     pub handler: Registration,

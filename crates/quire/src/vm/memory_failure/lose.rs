@@ -6,7 +6,7 @@
 //! | anonymous memory | its folio comes apart; every leaf of the frame becomes a marker, and whoever touches one is told ([`FaultError::Poisoned`](crate::error::FaultError::Poisoned)) |
 //! | a clean page of a file | it is unmapped and dropped; the next access reads it again |
 //! | a page of a file that is newer than the file | as anonymous memory for those who mapped it; others read what the file has |
-//! | a page of nameless memory | as anonymous memory, and for all who map it later |
+//! | a page of shared anonymous memory | as anonymous memory, and for all who map it later |
 //! | part of a private huge page | every leaf of the page becomes a marker, and the page goes back to its pool, which lets go of it ([`crate::hugetlb::HugeFailure`]) |
 //! | part of a huge page of a file | the same happens when the file gives the page up; until then it stays, and where parts of it may be mapped by themselves all but the one that went bad can be used |
 //! | a page table, a small object, a descriptor | nothing can be done |
@@ -27,11 +27,13 @@ use crate::pgtable::{PageTables, Zap};
 use crate::platform::Platform;
 use crate::stats::Stat;
 use crate::tlb::MmuGather;
+use crate::vm::gigantic::cancel::Cancellation;
+use crate::vm::handle::handle;
 use crate::vm::mapping::vma::VmaFlags;
-use crate::vm::rmap::reverse::{find_leaf, place_in};
-use crate::vm::space::body::FoundBody;
+use crate::vm::rmap::reverse::{ReverseMap, find_leaf, place_in};
+use crate::vm::space::found::FoundBody;
 use crate::vm::space::rss::Counted;
-use crate::vm::space::shared::Memory;
+use crate::vm::space::shared::MmShared;
 
 /// Times that a frame which is just changing hands is looked at again.
 const ROUNDS: usize = 16;
@@ -54,13 +56,18 @@ pub enum MemoryFailure {
     Huge,
 }
 
-impl<P: Platform> Memory<'_, P> {
+handle! {
+    /// Takes memory that went bad out of use.
+    MemoryLoss of MmShared
+}
+
+impl<P: Platform> MemoryLoss<'_, '_, P> {
     /// A frame went bad. The caller holds no lock.
     ///
     /// # Errors
     /// [`MemoryFailureError`]; nothing has changed then.
-    pub fn memory_failure(&self, frame: Frame) -> Result<MemoryFailure, MemoryFailureError> {
-        self.forgo_around(frame);
+    pub(crate) fn memory_failure(self, frame: Frame) -> Result<MemoryFailure, MemoryFailureError> {
+        Cancellation::of(self.0).cancel_around(frame);
         for _ in 0..ROUNDS {
             let done = match self.pages().condemn(frame) {
                 Verdict::Lost => Some(MemoryFailure::Free),
@@ -87,7 +94,7 @@ impl<P: Platform> Memory<'_, P> {
 
     /// What was marked in a folio of whole blocks before it was mapped is lost now. What memory does not suffice for stays
     /// as it is until the folio is freed. The caller holds no lock.
-    pub(in crate::vm) fn lose_marked(&self, folio: FrameRange) {
+    pub(in crate::vm) fn lose_marked(self, folio: FrameRange) {
         for piece in folio.by_block() {
             // All of a block's at once: it comes apart with the first of them.
             let number = piece.start.block();
@@ -103,11 +110,11 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     /// Puts markers in the place of an anonymous frame's leaves; whether all of them went.
-    fn lose_anonymous(&self, frame: Frame) -> Result<bool, MemoryFailureError> {
+    fn lose_anonymous(self, frame: Frame) -> Result<bool, MemoryFailureError> {
         let pages = self.pages();
         let Some(start) = pages.folio_start(frame) else { return Ok(false) };
         if pages.folio_rest(start) > Order::BLOCK.frames() {
-            match self.split_folio(start, Order::BLOCK) {
+            match ReverseMap::of(self.0).split_folio(start, Order::BLOCK) {
                 // It was unmapped, or somebody splits or fills it, and is looked at anew.
                 Err(SplitError::NotAFolio | SplitError::InUse) => return Ok(false),
                 Err(SplitError::OutOfMemory) => return Err(MemoryFailureError::OutOfMemory),
@@ -115,7 +122,7 @@ impl<P: Platform> Memory<'_, P> {
             }
         }
         let Some(start) = pages.folio_start(frame) else { return Ok(false) };
-        if self.split_folio(start, Order::FRAME) == Err(SplitError::OutOfMemory) {
+        if ReverseMap::of(self.0).split_folio(start, Order::FRAME) == Err(SplitError::OutOfMemory) {
             return Err(MemoryFailureError::OutOfMemory);
         }
         let one = FrameRange::folio(frame, Order::FRAME);
@@ -138,10 +145,10 @@ impl<P: Platform> Memory<'_, P> {
         marked.map(|()| false)
     }
 
-    fn mark_everywhere(&self, frame: Frame) -> Result<(), MemoryFailureError> {
+    fn mark_everywhere(self, frame: Frame) -> Result<(), MemoryFailureError> {
         let Some(origin) = self.pages().origin(frame) else { return Ok(()) };
         let mut after = 0;
-        while let Some(body) = FoundBody::next_of_family(self, origin.family(), after) {
+        while let Some(body) = FoundBody::next_of_family(self.0, origin.family(), after) {
             after = body.mapper.number();
             let space = body.space.write(self.platform());
             let tables = PageTables::new(self.pages(), &body.context);
@@ -160,7 +167,7 @@ impl<P: Platform> Memory<'_, P> {
     /// Sees to a huge page in use, of which a frame was marked. A private one is taken from all who map it, by markers, and
     /// goes back to its pool. One that belongs to a file is unmapped, and stays with the file until that gives it up:
     /// whoever faults on it is told, as the file has nothing else for that place. (Linux keeps it likewise, since 6.2.)
-    fn lose_huge(&self, frame: Frame) {
+    fn lose_huge(self, frame: Frame) {
         let Some(head) = self.pages().folio_start(frame) else { return };
         if self.pages().is_lent(head) {
             self.take_huge_from(head, |_| true);
@@ -172,9 +179,9 @@ impl<P: Platform> Memory<'_, P> {
     /// Unmaps the huge page of a file in which this frame is, or that frame alone where parts of pages may be mapped by
     /// themselves. Nothing leads from a page to its file, so this looks at each leaf of each mapping of huge pages: it does
     /// not happen often. The caller holds no lock.
-    fn unmap_huge_everywhere(&self, head: Frame, bad: Frame) {
+    fn unmap_huge_everywhere(self, head: Frame, bad: Frame) {
         let mut after = (0, 0);
-        while let Some((body, next)) = FoundBody::next_of_all(self, after) {
+        while let Some((body, next)) = FoundBody::next_of_all(self.0, after) {
             after = next;
             let space = body.space.write(self.platform());
             let tables = PageTables::new(self.pages(), &body.context);
@@ -201,11 +208,11 @@ impl<P: Platform> Memory<'_, P> {
 
     /// Puts markers in the place of the leaves of a private huge page, in the address spaces that are `chosen`; how many. The
     /// caller holds no lock.
-    pub(in crate::vm) fn take_huge_from(&self, head: Frame, chosen: impl Fn(u64) -> bool) -> usize {
+    pub(in crate::vm) fn take_huge_from(self, head: Frame, chosen: impl Fn(u64) -> bool) -> usize {
         let pages = self.pages();
         let Some(origin) = pages.origin(head) else { return 0 };
         let (mut after, mut taken) = (0, 0);
-        while let Some(body) = FoundBody::next_of_family(self, origin.family(), after) {
+        while let Some(body) = FoundBody::next_of_family(self.0, origin.family(), after) {
             after = body.mapper.number();
             if !chosen(after) {
                 continue;
@@ -225,7 +232,7 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     /// Drops the page of a file that a frame holds. `None`: no file has one there now, or somebody uses the file at the moment.
-    fn lose_cached(&self, frame: Frame) -> Result<Option<MemoryFailure>, MemoryFailureError> {
+    fn lose_cached(self, frame: Frame) -> Result<Option<MemoryFailure>, MemoryFailureError> {
         if !self.pages().is_of_file(frame) {
             return Ok(None);
         }
@@ -249,7 +256,7 @@ impl<P: Platform> Memory<'_, P> {
 
     /// Drops the page of a closed file that a frame holds, if one of its pages is there.
     fn lose_page(
-        &self,
+        self,
         file: &FileClosed<'_>,
         frame: Frame,
     ) -> Result<Option<MemoryFailure>, MemoryFailureError> {
@@ -264,7 +271,7 @@ impl<P: Platform> Memory<'_, P> {
         };
         let prepared = self.files().prepare_loss(self.pages(), file, index);
         let Ok(loss) = prepared else { return Err(MemoryFailureError::OutOfMemory) };
-        if loss.is_last_copy() && !self.split_around(file, index) {
+        if loss.is_last_copy() && !ReverseMap::of(self.0).split_around(file, index) {
             self.files().call_off(self.pages(), file, index, loss);
             return Err(MemoryFailureError::OutOfMemory);
         }
@@ -280,8 +287,8 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     /// Unmaps a page of a closed file; with markers where what it held is nowhere else.
-    fn unmap_lost(&self, file: &FileClosed<'_>, index: u64, marked: bool) {
-        self.each_mapper(file.node(), &(index..index + 1), |found| {
+    fn unmap_lost(self, file: &FileClosed<'_>, index: u64, marked: bool) {
+        ReverseMap::of(self.0).each_mapper(file.node(), &(index..index + 1), |found| {
             let mut gather = MmuGather::new(self.pages(), &found.body.context);
             found.each_part(&(index..index + 1), |vma, range| {
                 if !marked {

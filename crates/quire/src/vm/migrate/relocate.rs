@@ -35,12 +35,15 @@ use crate::pgtable::{PageTables, Relocation};
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
 use crate::tlb::MmuGather;
-use crate::vm::fault::leaf_flags;
+use crate::vm::fault::flags::leaf_flags;
+use crate::vm::handle::handle;
 use crate::vm::mapping::vma::VmaFlags;
-use crate::vm::rmap::reverse::place_in;
-use crate::vm::space::body::{FoundBody, MmBody};
-use crate::vm::space::mm::Space;
-use crate::vm::space::shared::Memory;
+use crate::vm::memory_failure::lose::MemoryLoss;
+use crate::vm::rmap::reverse::{ReverseMap, place_in};
+use crate::vm::space::body::MmBody;
+use crate::vm::space::found::FoundBody;
+use crate::vm::space::shared::MmShared;
+use crate::vm::space::state::Space;
 use crate::vm::userfault::UserfaultModes;
 
 /// Times that a file which is just being used is asked whether it can be closed.
@@ -61,14 +64,19 @@ struct Job<'a, P: Platform> {
     since: usize,
 }
 
-impl<P: Platform> Memory<'_, P> {
+handle! {
+    /// Moves memory that is in use.
+    Migration of MmShared
+}
+
+impl<P: Platform> Migration<'_, '_, P> {
     /// Moves the anonymous folio that starts at `frame`, of order 9 at most, or the page of a file that the frame holds, to
     /// other frames on the same node if there are some. How many frames became free. The caller holds no lock.
     ///
     /// # Errors
     /// [`MigrateError`]. Whoever maps the memory sees no difference; leaves to pages of a file may be gone until the next
     /// access.
-    pub fn migrate(&self, frame: Frame) -> Result<u64, MigrateError> {
+    pub(crate) fn migrate(self, frame: Frame) -> Result<u64, MigrateError> {
         let one = FrameRange::folio(frame, Order::FRAME);
         let number = frame.block();
         if self.pages().next_movable(number, frame.index_in_block()) == Some(frame) {
@@ -81,7 +89,7 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     /// Moves what it can out of these frames, with a reschedule point after each folio; how many frames became free.
-    pub fn move_out(&self, range: FrameRange) -> u64 {
+    pub(crate) fn move_out(self, range: FrameRange) -> u64 {
         let mut moved = 0;
         for piece in range.by_block() {
             moved += self.move_block(piece.start.block());
@@ -96,7 +104,7 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     /// Moves the anonymous folios that start in a block.
-    fn move_block(&self, number: BlockNumber) -> u64 {
+    fn move_block(self, number: BlockNumber) -> u64 {
         let (mut from, mut moved) = (0, 0);
         while let Some(frame) = self.pages().next_movable(number, from) {
             match self.move_folio(frame) {
@@ -113,7 +121,7 @@ impl<P: Platform> Memory<'_, P> {
         moved
     }
 
-    fn move_folio(&self, frame: Frame) -> Result<u64, MigrateError> {
+    fn move_folio(self, frame: Frame) -> Result<u64, MigrateError> {
         let pages = self.pages();
         let order = pages.set_aside(frame).ok_or(MigrateError::NotMovable)?;
         let source = FrameRange::folio(frame, order);
@@ -138,7 +146,7 @@ impl<P: Platform> Memory<'_, P> {
             pages.release(source)
         };
         if order == Order::BLOCK && pages.has_bad(target) {
-            self.lose_marked(room);
+            MemoryLoss::of(self.0).lose_marked(room);
         }
         pages.count(Stat::PgmigrateSuccess, freed);
         pages.count(Stat::PgmigrateFail, source.count - freed);
@@ -150,15 +158,16 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     /// Moves a folio frame by frame, when there is none of its size to move to.
-    fn move_in_pieces(&self, frame: Frame, order: Order) -> Result<u64, MigrateError> {
+    fn move_in_pieces(self, frame: Frame, order: Order) -> Result<u64, MigrateError> {
         if order == Order::FRAME {
             return Err(MigrateError::OutOfMemory);
         }
-        let mut freed = self.split_folio(frame, Order::FRAME).map_err(|error| match error {
-            SplitError::NotAFolio => MigrateError::NotMovable,
-            SplitError::InUse => MigrateError::Busy,
-            SplitError::OutOfMemory => MigrateError::OutOfMemory,
-        })?;
+        let mut freed =
+            ReverseMap::of(self.0).split_folio(frame, Order::FRAME).map_err(|error| match error {
+                SplitError::NotAFolio => MigrateError::NotMovable,
+                SplitError::InUse => MigrateError::Busy,
+                SplitError::OutOfMemory => MigrateError::OutOfMemory,
+            })?;
         self.pages().count(Stat::ThpMigrationSplit, 1);
         let mut failed = None;
         for at in 0..order.frames() {
@@ -175,9 +184,9 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     /// Visits every address space of the folio's family.
-    fn move_everywhere(&self, job: &mut Job<'_, P>) -> Result<(), MigrateError> {
+    fn move_everywhere(self, job: &mut Job<'_, P>) -> Result<(), MigrateError> {
         let mut after = 0;
-        while let Some(body) = FoundBody::next_of_family(self, job.origin.family(), after) {
+        while let Some(body) = FoundBody::next_of_family(self.0, job.origin.family(), after) {
             after = body.mapper.number();
             let space = body.space.write(self.platform());
             self.move_in(&body, &space, job)?;
@@ -186,7 +195,7 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     /// Gives an address space's leaves of the folio the new frames. Its lock is held for writing.
-    fn move_in(&self, body: &MmBody, space: &Space, job: &mut Job<'_, P>) -> Result<(), MigrateError> {
+    fn move_in(self, body: &MmBody, space: &Space, job: &mut Job<'_, P>) -> Result<(), MigrateError> {
         let tables = PageTables::new(self.pages(), &body.context);
         let mut batch = [const { None }; MOVE_LEAVES];
         let (mut at, mut count) = (0, 0);
@@ -222,7 +231,7 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     fn move_leaves(
-        &self,
+        self,
         tables: &PageTables<'_, '_, P>,
         size: PageSize,
         leaves: &mut [Option<Relocation>],
@@ -237,7 +246,7 @@ impl<P: Platform> Memory<'_, P> {
 
     /// Copies what a leaf to the new frames from `to` on maps, save what was copied before. The address space's lock is held for
     /// writing, so nobody waits for the busy leaf, and others may run.
-    fn copy_once(&self, job: &mut Job<'_, P>, to: Frame, size: PageSize) {
+    fn copy_once(self, job: &mut Job<'_, P>, to: Frame, size: PageSize) {
         let first = (to.0 - job.target.0) as usize;
         let wanted = FrameMask::run(first, size.frames() as usize).without(job.copied);
         for (start, count) in wanted.runs() {
@@ -257,9 +266,9 @@ impl<P: Platform> Memory<'_, P> {
     }
 }
 
-impl<P: Platform> Memory<'_, P> {
+impl<P: Platform> Migration<'_, '_, P> {
     /// Moves pages of files that are in these frames.
-    fn move_cached(&self, range: FrameRange) -> Result<u64, MigrateError> {
+    fn move_cached(self, range: FrameRange) -> Result<u64, MigrateError> {
         let (mut freed, mut failed, mut place) = (0, None, (0, 0));
         while let Some((file, next)) = self.files().next_of_all(self.platform(), place) {
             place = next;
@@ -277,7 +286,7 @@ impl<P: Platform> Memory<'_, P> {
         }
     }
 
-    fn close_and_move(&self, file: &FileNode, range: FrameRange) -> Result<u64, MigrateError> {
+    fn close_and_move(self, file: &FileNode, range: FrameRange) -> Result<u64, MigrateError> {
         if file.huge_order().is_some() {
             return Ok(0);
         }
@@ -290,7 +299,7 @@ impl<P: Platform> Memory<'_, P> {
         Err(MigrateError::Busy)
     }
 
-    fn move_file(&self, file: &FileClosed<'_>, range: FrameRange) -> Result<u64, MigrateError> {
+    fn move_file(self, file: &FileClosed<'_>, range: FrameRange) -> Result<u64, MigrateError> {
         let (mut freed, mut failed, mut from) = (0, None, Some(0));
         while let Some(at) = from.filter(|_| failed != Some(MigrateError::OutOfMemory)) {
             let (runs, next) = self.files().begin_moving(self.platform(), file, range, at);
@@ -314,9 +323,9 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     /// Unmaps pages of a closed file, save where a handler wants to hear of stores; whether some were locked.
-    pub(in crate::vm) fn unmap_to_move(&self, file: &FileClosed<'_>, runs: &PageRuns) -> bool {
+    pub(in crate::vm) fn unmap_to_move(self, file: &FileClosed<'_>, runs: &PageRuns) -> bool {
         let mut locked = false;
-        self.each_mapper(file.node(), &runs.hull(), |found| {
+        ReverseMap::of(self.0).each_mapper(file.node(), &runs.hull(), |found| {
             let mut gather = MmuGather::new(self.pages(), &found.body.context);
             for run in runs.as_slice() {
                 found.each_part(run, |vma, range| {
@@ -330,10 +339,10 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     /// Maps pages of a closed file again where they are locked.
-    pub(in crate::vm) fn map_locked(&self, file: &FileClosed<'_>, runs: &PageRuns) {
+    pub(in crate::vm) fn map_locked(self, file: &FileClosed<'_>, runs: &PageRuns) {
         let kind = file.node().kind();
-        let nameless = matches!(kind, FileKind::Nameless { .. });
-        self.each_mapper(file.node(), &runs.hull(), |found| {
+        let shmem = matches!(kind, FileKind::Shmem { .. });
+        ReverseMap::of(self.0).each_mapper(file.node(), &runs.hull(), |found| {
             let mut mapped = 0;
             for run in runs.as_slice() {
                 found.each_part(run, |vma, range| {
@@ -343,7 +352,7 @@ impl<P: Platform> Memory<'_, P> {
                     if told || !flags.contains(VmaFlags::LOCKED) || flags.contains(VmaFlags::LOCK_ON_FAULT) {
                         return;
                     }
-                    let bits = leaf_flags(&vma.attributes, nameless && !vma.attributes.is_private());
+                    let bits = leaf_flags(&vma.attributes, shmem && !vma.attributes.is_private());
                     for page in 0..range.pages() {
                         let addr = range.start.add(page * FRAME_SIZE);
                         let frame = vma

@@ -23,10 +23,11 @@ use crate::pgtable::{Leaf, PageTables};
 use crate::platform::Platform;
 use crate::vm::mapping::moved::Moved;
 use crate::vm::mapping::vma::{Backing, Vma};
+use crate::vm::observe::view::{Observation, PageSurvey};
 use crate::vm::rmap::reverse::FoundSpace;
-use crate::vm::space::body::{FoundBody, MmBody};
-use crate::vm::space::mm::{Mm, Space};
-use crate::vm::space::shared::Memory;
+use crate::vm::space::body::MmBody;
+use crate::vm::space::found::FoundBody;
+use crate::vm::space::state::Space;
 
 /// Leaves of an address space that map a folio.
 #[derive(Clone, Copy, Default)]
@@ -61,17 +62,9 @@ fn maps_any(leaf: &Leaf, folio: FrameRange) -> bool {
     !leaf.entry.has(EntryFlags::SPECIAL) && first.0 < folio.end().0 && folio.start.0 < end
 }
 
-impl<P: Platform> Mm<'_, P> {
-    /// Whether this address space alone maps the folio, some of which it maps at `addr`: however often, and whatever part of it
-    /// (Linux: the opposite of `folio_maybe_mapped_shared`). `None` where nothing is mapped, or zeroes that nobody counts, and where
-    /// the folio changes as fast as it is looked at. Of the
-    /// page alone that is at the address, [`Self::mapped`] says how often it is mapped.
-    ///
-    /// Never `Some(true)` while another address space maps any of it; of a folio of several blocks each block at one moment of the call, so
-    /// others that map and unmap parts of it meanwhile may be missed. `Some(false)` also while somebody who has just unmapped it has not
-    /// counted yet. Takes the address-space lock for writing; the caller holds none. A look at each leaf of its own, and at the
-    /// folio's counts ([`PageAllocator::folio_maps`](crate::page_alloc::PageAllocator::folio_maps)).
-    pub fn maps_exclusively(&self, addr: VirtAddr) -> Option<bool> {
+impl<P: Platform> Observation<'_, '_, P> {
+    /// See [`Mm::maps_exclusively`](crate::vm::Mm::maps_exclusively).
+    pub(in crate::vm) fn maps_exclusively(self, addr: VirtAddr) -> Option<bool> {
         let space = self.lock();
         let tables = self.tables();
         let found = space.layout.user.contains(addr).then(|| tables.lookup(addr))?;
@@ -95,7 +88,7 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     /// Our leaves of a folio of the file that a mapping shows at `addr`, where `frame` of it is.
-    fn of_file(&self, space: &Space, vma: &Vma, addr: VirtAddr, frame: Frame, folio: FrameRange) -> Own {
+    fn of_file(self, space: &Space, vma: &Vma, addr: VirtAddr, frame: Frame, folio: FrameRange) -> Own {
         let mut own = Own::default();
         let Backing::File { file, page_offset } = &vma.attributes.backing else { return own };
         let page = page_offset + ((addr.0 - vma.range.start.0) >> FRAME_SHIFT);
@@ -131,13 +124,13 @@ fn anonymous<P: Platform>(
     own
 }
 
-impl<P: Platform> Memory<'_, P> {
+impl<P: Platform> PageSurvey<'_, '_, P> {
     /// How many address spaces map the folio in use around a frame, or any part of it; `None` where there is none. Exact while
     /// nobody maps, unmaps or moves any of it; otherwise each address space as it was when it was visited. The caller holds no lock.
     ///
     /// A visit of each address space of the family for anonymous memory. Nothing leads from a page to its file: of a page that more than one
     /// leaf maps, each leaf of a file is looked at, in every address space. [`Mm::maps_exclusively`] is what to ask often.
-    pub fn folio_spaces(&self, frame: Frame) -> Option<u64> {
+    pub(crate) fn folio_spaces(self, frame: Frame) -> Option<u64> {
         let pages = self.pages();
         let maps = pages.folio_maps(frame)?;
         let folio = maps.folio;
@@ -149,11 +142,11 @@ impl<P: Platform> Memory<'_, P> {
         let (mut spaces, mut place) = (0, (0, 0));
         let origin = if of_file { None } else { Some(pages.origin(folio.start)?) };
         while let Some(body) = match origin {
-            None => FoundBody::next_of_all(self, place).map(|(body, next)| {
+            None => FoundBody::next_of_all(self.0, place).map(|(body, next)| {
                 place = next;
                 body
             }),
-            Some(origin) => FoundBody::next_of_family(self, origin.family(), place.1),
+            Some(origin) => FoundBody::next_of_family(self.0, origin.family(), place.1),
         } {
             place.1 = body.mapper.number();
             spaces += u64::from(self.maps_folio(&body, folio, origin));
@@ -162,7 +155,7 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     /// Whether an address space maps any of a folio, which is a file's or comes from somewhere.
-    fn maps_folio(&self, body: &MmBody, folio: FrameRange, origin: Option<Origin>) -> bool {
+    fn maps_folio(self, body: &MmBody, folio: FrameRange, origin: Option<Origin>) -> bool {
         let space = body.space.read(self.platform());
         let tables = PageTables::new(self.pages(), &body.context);
         let Some(origin) = origin else {

@@ -13,10 +13,27 @@ use crate::platform::Platform;
 use crate::vm::mapping::moved::Moved;
 use crate::vm::mapping::policy::{FolioOverride, HugeAdvice};
 use crate::vm::mapping::vma::{Backing, Vma, VmaFlags};
-use crate::vm::space::mm::{Mm, Rss, counted};
-use crate::vm::space::rss::Resident;
+use crate::vm::observe::view::Observation;
+use crate::vm::space::rss::{Resident, counted};
 use crate::vm::tree::TreeFault;
 use crate::vm::userfault::UserfaultModes;
+
+/// Resident pages by kind, as `/proc/PID/status` counts them (`RssAnon`, `RssFile`, `RssShmem`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Rss {
+    /// Private pages of 4 KiB.
+    pub anon: u64,
+    /// Pages of files.
+    pub file: u64,
+    /// Pages of shared anonymous memory.
+    pub shmem: u64,
+    /// Huge pages, in pages of 4 KiB (`HugetlbPages`).
+    pub huge: u64,
+    /// Page-table pages.
+    pub page_tables: u64,
+    /// Pages of mappings that are locked, resident or not.
+    pub locked: u64,
+}
 
 /// A mapping as it was at some moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,21 +72,20 @@ impl From<&Vma> for VmaInfo {
     }
 }
 
-impl<P: Platform> Mm<'_, P> {
-    /// Shows every mapping in ascending order. The address space cannot change meanwhile, so `visit` must not call its
-    /// verbs.
-    pub fn vmas(&self, mut visit: impl FnMut(&VmaInfo)) {
+impl<P: Platform> Observation<'_, '_, P> {
+    /// See [`Mm::vmas`](crate::vm::Mm::vmas).
+    pub(in crate::vm) fn vmas(self, mut visit: impl FnMut(&VmaInfo)) {
         let space = self.space.read(self.memory.platform());
         space.tree.iter().for_each(|vma| visit(&vma.into()));
     }
 
-    /// How many mappings there are.
-    pub fn mappings(&self) -> usize {
+    /// See [`Mm::mappings`](crate::vm::Mm::mappings).
+    pub(in crate::vm) fn mappings(self) -> usize {
         self.space.read(self.memory.platform()).tree.len()
     }
 
-    /// Resident memory by kind.
-    pub fn rss(&self) -> Rss {
+    /// See [`Mm::rss`](crate::vm::Mm::rss).
+    pub(in crate::vm) fn rss(self) -> Rss {
         let space = self.space.read(self.memory.platform());
         let locked = space.tree.iter().filter(|vma| vma.attributes.flags.contains(VmaFlags::LOCKED));
         let resident = self.rss.sum();
@@ -84,12 +100,9 @@ impl<P: Platform> Mm<'_, P> {
     }
 }
 
-impl<P: Platform> Mm<'_, P> {
-    /// Checks the mappings, and the page table against them, while no other task uses the address space.
-    ///
-    /// # Errors
-    /// The first [`MmFault`] found.
-    pub fn validate(&self) -> Result<(), MmFault> {
+impl<P: Platform> Observation<'_, '_, P> {
+    /// See [`Mm::validate`](crate::vm::Mm::validate).
+    pub(in crate::vm) fn validate(self) -> Result<(), MmFault> {
         let space = self.space.read(self.memory.platform());
         space.tree.validate().map_err(MmFault::Tree)?;
         self.tables().validate().map_err(MmFault::Table)?;
@@ -116,7 +129,7 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     /// Checks that the leaves in a mapping allow no more than it does, and counts the pages that they map.
-    fn validate_leaves(&self, vma: &Vma, found: &mut Resident) -> Result<(), MmFault> {
+    fn validate_leaves(self, vma: &Vma, found: &mut Resident) -> Result<(), MmFault> {
         let mut wrong = None;
         let protection = vma.attributes.protection;
         self.tables().runs(vma.range, |run| {
@@ -137,9 +150,9 @@ impl<P: Platform> Mm<'_, P> {
     }
 }
 
-impl<P: Platform> Mm<'_, P> {
+impl<P: Platform> Observation<'_, '_, P> {
     /// Whether leaves map frames that the reverse map finds there: pages of the mapping's file, or anonymous ones.
-    fn maps_what_is_found(&self, vma: &Vma, run: &LeafRun) -> bool {
+    fn maps_what_is_found(self, vma: &Vma, run: &LeafRun) -> bool {
         if run.first.has(EntryFlags::SPECIAL) {
             return true;
         }
@@ -157,7 +170,7 @@ impl<P: Platform> Mm<'_, P> {
 
     /// Whether the reverse map finds anonymous frames where they are: the mapping leads there from where they come from,
     /// or it does not know.
-    fn is_from_here(&self, vma: &Vma, run: &LeafRun) -> bool {
+    fn is_from_here(self, vma: &Vma, run: &LeafRun) -> bool {
         let unlike = vma.attributes.moved == Moved::UNLIKE;
         (0..run.count * run.size.frames()).all(|at| {
             let origin = self.memory.pages().origin(run.first.frame().add(at));
@@ -188,7 +201,7 @@ pub enum MmFault {
     View(VirtRange),
     /// A counter of resident memory is not what the page table maps of its kind.
     Resident {
-        /// As counted: anonymous pages, pages of files, of nameless memory, or huge ones.
+        /// As counted: anonymous pages, pages of files, of shared anonymous memory, or huge ones.
         counted: u64,
         /// As found.
         found: u64,

@@ -22,11 +22,10 @@ use crate::limits::FRAME_SHIFT;
 use crate::page_alloc::{CountGroup, Origin};
 use crate::pgtable::{Leaf, PageTables};
 use crate::platform::Platform;
+use crate::vm::observe::view::{Observation, PageSurvey};
 use crate::vm::rmap::reverse::place_in;
-use crate::vm::space::body::FoundBody;
-use crate::vm::space::mm::Mm;
-use crate::vm::space::shared::Memory;
-use crate::vm::verbs::fork::ForkStrategy;
+use crate::vm::space::found::FoundBody;
+use crate::vm::space::shared::{ForkStrategy, MmShared};
 
 /// Runs of pages that are looked at between two moments at which others may change mappings.
 const BATCH: usize = 64;
@@ -105,7 +104,7 @@ impl Batch {
 
 /// What is known of the counts of the frames that were looked at last.
 struct Counts<'a, 'p, P: Platform> {
-    memory: &'a Memory<'p, P>,
+    memory: &'a MmShared<'p, P>,
     group: Option<CountGroup>,
 }
 
@@ -143,10 +142,9 @@ impl<P: Platform> Counts<'_, '_, P> {
     }
 }
 
-impl<P: Platform> Mm<'_, P> {
-    /// Shows what is mapped in the range, in ascending order; pages behind the user half are none. Exact while nobody changes
-    /// mappings, here or in address spaces of the same family; otherwise each run is as it was at some moment.
-    pub fn mapped(&self, range: VirtRange, mut show: impl FnMut(&Mapped)) {
+impl<P: Platform> Observation<'_, '_, P> {
+    /// See [`Mm::mapped`](crate::vm::Mm::mapped).
+    pub(in crate::vm) fn mapped(self, range: VirtRange, mut show: impl FnMut(&Mapped)) {
         let mut rest = range.intersect(self.context().mode().user_range());
         while !rest.is_empty() {
             let mut batch = Batch::new();
@@ -158,7 +156,7 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     /// Looks at what is mapped at the start of a range until the batch is full; where it stopped.
-    fn look(&self, range: VirtRange, batch: &mut Batch) -> VirtAddr {
+    fn look(self, range: VirtRange, batch: &mut Batch) -> VirtAddr {
         let _space = self.space.read(self.memory.platform());
         let mut counts = Counts { memory: self.memory, group: None };
         let mut stopped = range.end;
@@ -184,7 +182,7 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     /// Asks the reverse map about frames that leaves in shared tables may map.
-    fn ask(&self, batch: &mut Batch) {
+    fn ask(self, batch: &mut Batch) {
         if batch.asked().next().is_none() {
             return;
         }
@@ -192,7 +190,7 @@ impl<P: Platform> Mm<'_, P> {
         let frames: [Option<Frame>; BATCH] = core::array::from_fn(|at| {
             batch.items[at].filter(|_| batch.asked[at]).map(|item| item.frames.start)
         });
-        self.memory.count_spaces(Origin::kept(self.family), &frames, &mut found);
+        PageSurvey::of(self.memory).count_spaces(Origin::kept(self.family), &frames, &mut found);
         for (at, item) in batch.items.iter_mut().enumerate().filter(|&(at, _)| frames[at].is_some()) {
             if let Some(item) = item {
                 // As long as nobody changes anything each leaf is some address space's.
@@ -202,12 +200,12 @@ impl<P: Platform> Mm<'_, P> {
     }
 }
 
-impl<P: Platform> Memory<'_, P> {
+impl<P: Platform> PageSurvey<'_, '_, P> {
     /// Adds to each of `found` how many address spaces of a family map that anonymous frame: one visit for each, under its
     /// lock for reading. The caller holds no lock.
-    pub(in crate::vm) fn count_spaces(&self, family: u64, frames: &[Option<Frame>], found: &mut [u64]) {
+    pub(in crate::vm) fn count_spaces(self, family: u64, frames: &[Option<Frame>], found: &mut [u64]) {
         let mut after = 0;
-        while let Some(body) = FoundBody::next_of_family(self, family, after) {
+        while let Some(body) = FoundBody::next_of_family(self.0, family, after) {
             after = body.mapper.number();
             let space = body.space.read(self.platform());
             let tables = PageTables::new(self.pages(), &body.context);

@@ -6,7 +6,7 @@ pub(super) mod mapped;
 pub(super) mod page_counts;
 pub(super) mod page_flags;
 pub(super) mod pagemap;
-pub(super) mod secondary;
 pub(super) mod smaps;
 pub(super) mod track;
 pub(super) mod translate;
+pub(super) mod view;

@@ -3,14 +3,14 @@
 
 use crate::addr::{Frame, FrameRange};
 use crate::platform::Platform;
-use crate::vm::space::shared::Memory;
-use crate::vm::verbs::fork::ForkStrategy;
+use crate::vm::observe::view::PageSurvey;
+use crate::vm::space::shared::ForkStrategy;
 
-impl<P: Platform> Memory<'_, P> {
+impl<P: Platform> PageSurvey<'_, '_, P> {
     /// Shows how often each of these frames is mapped, in ascending order, runs that are mapped as often together. The number of
     /// leaves that map it; where `fork` shares tables, that of the address spaces that map it (see [`Mm::mapped`](crate::vm::Mm::mapped)), which costs a visit of each of its
     /// family for an anonymous frame that leaves of 4 KiB map. The caller holds no lock.
-    pub fn page_counts(&self, frames: FrameRange, mut show: impl FnMut(FrameRange, u64)) {
+    pub(crate) fn page_counts(self, frames: FrameRange, mut show: impl FnMut(FrameRange, u64)) {
         let shares = self.fork_strategy() == ForkStrategy::Share;
         let mut open: Option<(FrameRange, u64)> = None;
         let mut at = frames.start;
@@ -46,7 +46,7 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     /// How many address spaces map an anonymous frame.
-    fn spaces_of(&self, frame: Frame) -> u64 {
+    fn spaces_of(self, frame: Frame) -> u64 {
         let mut found = [0];
         if let Some(origin) = self.pages().origin(frame) {
             self.count_spaces(origin.family(), &[Some(frame)], &mut found);

@@ -10,7 +10,7 @@ use crate::flags::write_names;
 use crate::memmap::DescriptorFlags;
 use crate::page_alloc::{CountGroup, FolioMaps, FrameInfo};
 use crate::platform::Platform;
-use crate::vm::space::shared::Memory;
+use crate::vm::observe::view::PageSurvey;
 
 /// The word of a frame. Bits that Linux has and this library has no thing for are never set: there is no swap, no list of recently used
 /// pages, and what of a page of a file is dirty or being written stands with the file.
@@ -76,14 +76,14 @@ struct Looked {
     group: Option<CountGroup>,
 }
 
-impl<P: Platform> Memory<'_, P> {
+impl<P: Platform> PageSurvey<'_, '_, P> {
     /// Shows what each of these frames is used for, in ascending order, runs of frames with the same word together. Each frame as it was at
     /// some moment of the call, so exact for those that nobody takes, maps or gives up meanwhile. The caller holds no lock.
     ///
     /// Whether a frame that is in use, and that nobody maps or holds, is a page table or holds small objects is said by its descriptor, which
     /// the library keeps for its own. A kernel that takes frames for itself ([`PageAllocator::alloc`](crate::page_alloc::PageAllocator::alloc)) and wants them shown right
     /// does likewise, or resets the descriptor ([`Descriptor::reset`](crate::memmap::Descriptor::reset)).
-    pub fn page_flags(&self, frames: FrameRange, mut show: impl FnMut(FrameRange, PageFlags)) {
+    pub(crate) fn page_flags(self, frames: FrameRange, mut show: impl FnMut(FrameRange, PageFlags)) {
         let mut open: Option<(FrameRange, PageFlags)> = None;
         let mut looked = Looked::default();
         for at in frames.start.0..frames.end().0 {
@@ -106,7 +106,7 @@ impl<P: Platform> Memory<'_, P> {
         }
     }
 
-    fn flags_of(&self, frame: Frame, looked: &mut Looked) -> PageFlags {
+    fn flags_of(self, frame: Frame, looked: &mut Looked) -> PageFlags {
         let pages = self.pages();
         let (head, frames, huge) = match pages.frame_info(frame) {
             FrameInfo::NotMemory => return PageFlags(PageFlags::NOPAGE),

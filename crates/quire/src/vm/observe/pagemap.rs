@@ -8,7 +8,7 @@ use crate::arch::EntryFlags;
 use crate::limits::FRAME_SHIFT;
 use crate::platform::Platform;
 use crate::vm::observe::mapped::Mapped;
-use crate::vm::space::mm::Mm;
+use crate::vm::observe::view::Observation;
 
 /// What is said of one page. A page that is not in memory has a word of zero: nothing is swapped out here (bit 62), and a
 /// marker of lost memory is no page.
@@ -54,10 +54,9 @@ impl PageWord {
     }
 }
 
-impl<P: Platform> Mm<'_, P> {
-    /// Shows the word of every page of the range that is in memory, in ascending order. Pages that are not shown have a word of zero.
-    /// Exact while nobody changes mappings ([`Self::mapped`]). The caller holds no lock.
-    pub fn pagemap(&self, range: VirtRange, mut show: impl FnMut(VirtAddr, PageWord)) {
+impl<P: Platform> Observation<'_, '_, P> {
+    /// See [`Mm::pagemap`](crate::vm::Mm::pagemap).
+    pub(in crate::vm) fn pagemap(self, range: VirtRange, mut show: impl FnMut(VirtAddr, PageWord)) {
         self.mapped(range, |pages| {
             let first = PageWord::first_of(pages);
             for at in 0..pages.frames.count {

@@ -13,7 +13,7 @@ use crate::platform::Platform;
 use crate::vm::mapping::vma::VmaFlags;
 use crate::vm::observe::info::VmaInfo;
 use crate::vm::observe::mapped::Mapped;
-use crate::vm::space::mm::Mm;
+use crate::vm::observe::view::Observation;
 
 /// How much is mapped, in bytes unless it is said otherwise. Huge pages of pools count in the rows that say so and nowhere else, as
 /// with Linux; the zero frame counts nowhere.
@@ -39,7 +39,7 @@ pub struct Usage {
     pub lazy_free: u64,
     /// Anonymous, and mapped by a leaf of 2 MiB or more (`AnonHugePages`).
     pub anon_huge: u64,
-    /// Nameless memory that a leaf of 2 MiB maps (`ShmemPmdMapped`).
+    /// Shared anonymous memory that a leaf of 2 MiB maps (`ShmemPmdMapped`).
     pub shmem_large: u64,
     /// Pages of files that a leaf of 2 MiB maps (`FilePmdMapped`).
     pub file_large: u64,
@@ -101,7 +101,7 @@ impl Usage {
         self.hugetlb_by_size[pages.size as usize] += bytes;
     }
 
-    fn add(&mut self, pages: &Mapped, bytes: u64, nameless: bool, locked: bool) {
+    fn add(&mut self, pages: &Mapped, bytes: u64, shmem: bool, locked: bool) {
         let dirty = pages.has(EntryFlags::DIRTY);
         let row = match (pages.spaces > 1, dirty) {
             (true, true) => &mut self.shared_dirty,
@@ -119,8 +119,8 @@ impl Usage {
             (&mut self.anonymous, anon),
             (&mut self.lazy_free, pages.has(EntryFlags::LAZY_FREE) && !dirty),
             (&mut self.anon_huge, anon && large),
-            (&mut self.shmem_large, !anon && large && nameless),
-            (&mut self.file_large, !anon && large && !nameless),
+            (&mut self.shmem_large, !anon && large && shmem),
+            (&mut self.file_large, !anon && large && !shmem),
         ];
         rows.into_iter().filter(|(_, applies)| *applies).for_each(|(row, _)| *row += bytes);
         if locked {
@@ -162,22 +162,21 @@ impl AddAssign for Usage {
     }
 }
 
-impl<P: Platform> Mm<'_, P> {
-    /// Shows every mapping that has a part in the range, in ascending order, and how much of that part is in memory. Exact while nobody
-    /// changes mappings ([`Self::mapped`]). Holds no lock while it shows; the caller holds none, either.
-    pub fn smaps(&self, range: VirtRange, mut show: impl FnMut(&VmaInfo, &Usage)) {
+impl<P: Platform> Observation<'_, '_, P> {
+    /// See [`Mm::smaps`](crate::vm::Mm::smaps).
+    pub(in crate::vm) fn smaps(self, range: VirtRange, mut show: impl FnMut(&VmaInfo, &Usage)) {
         let mut at = range.start;
         while let Some(vma) = self.mapping_in(VirtRange { start: at, end: range.end.max(at) }) {
             let mut usage = Usage::default();
             let huge = matches!(vma.file, Some((FileKind::Huge { .. }, _)));
-            let nameless = matches!(vma.file, Some((FileKind::Nameless { .. }, _)));
+            let shmem = matches!(vma.file, Some((FileKind::Shmem { .. }, _)));
             let locked = vma.flags.contains(VmaFlags::LOCKED);
             self.mapped(vma.range.intersect(range), |pages| {
                 let bytes = pages.frames.count * FRAME_SIZE;
                 if huge {
                     usage.add_huge(pages, bytes);
                 } else if !pages.has(EntryFlags::SPECIAL) {
-                    usage.add(pages, bytes, nameless, locked);
+                    usage.add(pages, bytes, shmem, locked);
                 }
             });
             show(&vma, &usage);
@@ -185,19 +184,19 @@ impl<P: Platform> Mm<'_, P> {
         }
     }
 
-    /// How much of a range is in memory: the sum of [`Self::smaps`] over its mappings, what `/proc/PID/smaps_rollup` says of all.
-    pub fn usage(&self, range: VirtRange) -> Usage {
+    /// See [`Mm::usage`](crate::vm::Mm::usage).
+    pub(in crate::vm) fn usage(self, range: VirtRange) -> Usage {
         let mut sum = Usage::default();
         self.smaps(range, |_, usage| sum += *usage);
         sum
     }
 
-    /// How much of all of the address space is in memory.
-    pub fn usage_of_all(&self) -> Usage {
+    /// See [`Mm::usage_of_all`](crate::vm::Mm::usage_of_all).
+    pub(in crate::vm) fn usage_of_all(self) -> Usage {
         self.usage(VirtRange::new(VirtAddr(0), self.context().mode().user_range().end))
     }
 
-    fn mapping_in(&self, range: VirtRange) -> Option<VmaInfo> {
+    fn mapping_in(self, range: VirtRange) -> Option<VmaInfo> {
         let space = self.space.read(self.memory.platform());
         if range.is_empty() { None } else { space.tree.first_in(range).map(VmaInfo::from) }
     }

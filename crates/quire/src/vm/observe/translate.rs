@@ -4,8 +4,8 @@
 use crate::addr::{Frame, PageSize, VirtAddr};
 use crate::arch::EntryFlags;
 use crate::platform::Platform;
-use crate::vm::fault::Access;
-use crate::vm::space::mm::Mm;
+use crate::vm::fault::access::Access;
+use crate::vm::observe::view::Observation;
 
 /// A leaf, as a secondary MMU may copy it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,18 +20,9 @@ pub struct Translated {
     pub writable: bool,
 }
 
-impl<P: Platform> Mm<'_, P> {
-    /// The leaf that makes an access at `addr` good, marked as hardware would mark it: accessed, and dirty for a store.
-    /// `None` where there is none, or it does not allow the access: [`Self::fault`] makes it good, or says why not. A leaf that
-    /// allows stores and was not stored through yet is not `writable` to a load, so that the first store is noticed.
-    ///
-    /// For a secondary MMU that is [registered](Self::register_secondary). The answer is as old as its return, so it counts its
-    /// brackets ([`secondary_invalidate_start`](crate::platform::TablePlatform::secondary_invalidate_start)): it reads their number before the call, when none is open that
-    /// covers the address, and keeps a copy only if, under a lock that the start of a bracket takes too, that number is the same.
-    ///
-    /// Takes the address-space lock for reading; waits where a leaf is being replaced. The caller holds no lock, and none that the start
-    /// of a bracket waits for.
-    pub fn translate(&self, addr: VirtAddr, access: Access) -> Option<Translated> {
+impl<P: Platform> Observation<'_, '_, P> {
+    /// See [`Mm::translate`](crate::vm::Mm::translate).
+    pub(in crate::vm) fn translate(self, addr: VirtAddr, access: Access) -> Option<Translated> {
         let _space = self.space.read(self.memory.platform());
         if !self.context().mode().user_range().contains(addr) {
             return None;

@@ -9,37 +9,48 @@ use crate::pgtable::{GrantWrite, Zap};
 use crate::platform::{Event, Platform};
 use crate::stats::Stat;
 use crate::tlb::{FlushBatch, MmuGather};
+use crate::vm::collapse::UnderusedFolios;
+use crate::vm::fault::flags::without_stores;
+use crate::vm::gigantic::cancel::Cancellation;
+use crate::vm::handle::handle;
 use crate::vm::mapping::vma::VmaFlags;
-use crate::vm::space::mm::{Mm, Space};
+use crate::vm::rmap::reverse::ReverseMap;
+use crate::vm::space::address_space::AddressSpace;
 use crate::vm::space::rss::Counted;
-use crate::vm::space::shared::{Memory, RECLAIM_FRAMES};
+use crate::vm::space::shared::{MmShared, RECLAIM_FRAMES};
+use crate::vm::space::state::Space;
 
 /// Runs of lazily freed pages that one round looks at.
 const RUNS: usize = 32;
 
-impl<P: Platform> Memory<'_, P> {
+handle! {
+    /// Gives up what can be had again.
+    Reclaim of MmShared
+}
+
+impl<P: Platform> Reclaim<'_, '_, P> {
     /// Gives up what can be had again, the cheapest first: page cache that nobody maps, frames of large folios that nobody
     /// maps, pieces of folios of 1 GiB that nobody has touched yet, page cache that is mapped, and zeroes in underused folios, if such are to be split. How many frames became free. The caller holds no lock.
-    pub fn reclaim_all(&self) -> u64 {
+    pub(crate) fn reclaim_all(self) -> u64 {
         let mut freed = self.reclaim();
         if freed == 0 {
             freed = self.pages().split_deferred(RECLAIM_FRAMES);
         }
         if freed == 0 {
-            freed = self.forgo_all();
+            freed = Cancellation::of(self.0).cancel_all();
         }
         if freed == 0 {
             freed = self.reclaim_mapped();
         }
         if freed == 0 {
-            freed = self.reclaim_underused();
+            freed = UnderusedFolios::of(self.0).reclaim_underused();
         }
         self.platform().event(Event::Reclaimed { frames: freed });
         freed
     }
 
     /// Unmaps clean pages of files wherever they are mapped, and drops them. How many frames became free.
-    fn reclaim_mapped(&self) -> u64 {
+    fn reclaim_mapped(self) -> u64 {
         let (mut freed, mut place) = (0, (0, 0));
         while freed < RECLAIM_FRAMES
             && let Some((file, next)) = self.files().next_file(self.platform(), place)
@@ -56,7 +67,7 @@ impl<P: Platform> Memory<'_, P> {
         freed
     }
 
-    fn reclaim_file(&self, file: &FileClosed<'_>, wanted: u64) -> u64 {
+    fn reclaim_file(self, file: &FileClosed<'_>, wanted: u64) -> u64 {
         let (mut freed, mut from) = (0, Some(0));
         while freed < wanted
             && let Some(at) = from
@@ -71,8 +82,8 @@ impl<P: Platform> Memory<'_, P> {
 
     /// Unmaps pages of a file that is closed, save where they are locked: one flush for each address space. Private copies
     /// stay; while the file is closed, no page becomes one.
-    fn unmap_clean(&self, file: &FileNode, runs: &PageRuns) {
-        self.each_mapper(file, &runs.hull(), |found| {
+    fn unmap_clean(self, file: &FileNode, runs: &PageRuns) {
+        ReverseMap::of(self.0).each_mapper(file, &runs.hull(), |found| {
             let mut gather = MmuGather::new(self.pages(), &found.body.context);
             for run in runs.as_slice() {
                 found.each_part(run, |vma, range| {
@@ -88,16 +99,21 @@ impl<P: Platform> Memory<'_, P> {
     }
 }
 
-impl<P: Platform> Mm<'_, P> {
+handle! {
+    /// Makes free memory for an address space that found none.
+    SpaceReclaim of AddressSpace
+}
+
+impl<P: Platform> SpaceReclaim<'_, '_, P> {
     /// Gives up what can be had again. How many frames became free; zero when there is nothing left to give up. The
     /// caller holds no lock.
-    pub(in crate::vm) fn make_room(&self) -> u64 {
-        let first = self.memory.reclaim_all();
+    pub(in crate::vm) fn make_room(self) -> u64 {
+        let first = Reclaim::of(self.memory).reclaim_all();
         if first > 0 { first } else { self.drop_lazily_freed() }
     }
 
     /// Drops pages of this address space that were freed by `MADV_FREE` and not stored to since.
-    fn drop_lazily_freed(&self) -> u64 {
+    fn drop_lazily_freed(self) -> u64 {
         let space = self.lock();
         let (runs, count) = self.lazy_runs(&space);
         let runs = &runs[..count];
@@ -133,7 +149,7 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     /// The first runs of leaves that are marked as freed lazily and clean at their start.
-    fn lazy_runs(&self, space: &Space) -> ([VirtRange; RUNS], usize) {
+    fn lazy_runs(self, space: &Space) -> ([VirtRange; RUNS], usize) {
         let (mut runs, mut count, mut pages) = ([VirtRange::default(); RUNS], 0, 0);
         let lazy = |vma: &&crate::vm::mapping::vma::Vma| {
             vma.attributes.is_anonymous() && !vma.attributes.flags.contains(VmaFlags::LOCKED)
@@ -159,19 +175,10 @@ impl<P: Platform> Mm<'_, P> {
         (runs, count)
     }
 
-    fn has_clean_leaf(&self, start: VirtAddr, bytes: u64) -> bool {
+    fn has_clean_leaf(self, start: VirtAddr, bytes: u64) -> bool {
         (0..bytes).step_by(PageSize::Size4K.bytes() as usize).any(|at| {
             let entry = self.tables().lookup(start.add(at)).entry;
             entry.has(EntryFlags::LAZY_FREE) && !entry.has(EntryFlags::DIRTY)
         })
-    }
-}
-
-/// What is left of a protection without the right to store. What can be written can be read, here as in hardware.
-pub(in crate::vm) fn without_stores(allowed: Protection) -> Protection {
-    if allowed.contains(Protection::WRITE) {
-        allowed.without(Protection::WRITE).union(Protection::READ)
-    } else {
-        allowed
     }
 }

@@ -15,9 +15,9 @@ use crate::platform::Platform;
 use crate::tlb::MmuGather;
 use crate::vm::mapping::policy::HugeAdvice;
 use crate::vm::mapping::vma::{Backing, Vma, VmaFlags};
-use crate::vm::rmap::reverse::FoundSpace;
-use crate::vm::space::mm::{Mm, Space};
-use crate::vm::space::shared::Memory;
+use crate::vm::rmap::reverse::{FoundSpace, ReverseMap};
+use crate::vm::space::address_space::AddressSpace;
+use crate::vm::space::state::Space;
 
 impl Vma {
     /// Whether one leaf may map this range, which is 2 MiB at a multiple of that, onto pages of the mapping's file; and if so,
@@ -32,7 +32,7 @@ impl Vma {
         }
         let shared = !self.attributes.is_private();
         let stores = match file.node().kind() {
-            FileKind::Nameless { .. } => Some(shared),
+            FileKind::Shmem { .. } => Some(shared),
             FileKind::Paged(_) => {
                 let stores = shared && self.attributes.protection.contains(Protection::WRITE);
                 (!stores).then_some(false)
@@ -119,9 +119,9 @@ fn is_locked(vma: &Vma) -> bool {
     vma.attributes.flags.contains(VmaFlags::LOCKED)
 }
 
-impl<P: Platform> Memory<'_, P> {
+impl<P: Platform> ReverseMap<'_, '_, P> {
     /// Splits every large leaf that maps a page of a closed file; whether memory sufficed.
-    pub(in crate::vm) fn split_around(&self, file: &FileClosed<'_>, index: u64) -> bool {
+    pub(in crate::vm) fn split_around(self, file: &FileClosed<'_>, index: u64) -> bool {
         let (page, mut done) = (index..index + 1, true);
         self.each_mapper(file.node(), &page, |found| {
             found.each_part(&page, |_, range| done &= found.tables().split_ends(range).is_ok());
@@ -130,19 +130,21 @@ impl<P: Platform> Memory<'_, P> {
     }
 }
 
-impl<P: Platform> Mm<'_, P> {
-    /// Splits the large leaves onto pages of files in a range, before they are marked: marks are kept when pages go, and what is
-    /// split then may not need memory. The lock is held for writing.
-    pub(in crate::vm) fn split_to_mark(&self, space: &Space, range: VirtRange) -> Result<(), MmError> {
-        let of_file = |vma: &&Vma| !vma.attributes.is_anonymous() && vma.attributes.huge_size().is_none();
-        let mut done = Ok(());
-        for vma in space.tree.overlapping(range).filter(of_file) {
-            self.tables().runs(vma.range.intersect(range), |run| {
-                if run.size == PageSize::Size2M && done.is_ok() {
-                    done = self.cut_at(run.addr.add(PageSize::Size4K.bytes()));
-                }
-            });
-        }
-        done
+/// Splits the large leaves onto pages of files in a range, before they are marked: marks are kept when pages go, and what is
+/// split then may not need memory. The lock is held for writing.
+pub(in crate::vm) fn split_to_mark<P: Platform>(
+    mm: &AddressSpace<'_, P>,
+    space: &Space,
+    range: VirtRange,
+) -> Result<(), MmError> {
+    let of_file = |vma: &&Vma| !vma.attributes.is_anonymous() && vma.attributes.huge_size().is_none();
+    let mut done = Ok(());
+    for vma in space.tree.overlapping(range).filter(of_file) {
+        mm.tables().runs(vma.range.intersect(range), |run| {
+            if run.size == PageSize::Size2M && done.is_ok() {
+                done = mm.cut_at(run.addr.add(PageSize::Size4K.bytes()));
+            }
+        });
     }
+    done
 }

@@ -18,26 +18,32 @@ use crate::filemap::FileNode;
 use crate::limits::{BLOCK_FRAMES, FRAME_SHIFT};
 use crate::pgtable::PageTables;
 use crate::platform::Platform;
-use crate::vm::file::handle::File;
+use crate::vm::handle::handle;
 use crate::vm::mapping::moved::Moved;
 use crate::vm::mapping::vma::{Backing, Vma};
-use crate::vm::space::body::{FoundBody, MmBody};
-use crate::vm::space::mm::Space;
-use crate::vm::space::shared::Memory;
+use crate::vm::space::body::MmBody;
+use crate::vm::space::found::FoundBody;
+use crate::vm::space::shared::MmShared;
+use crate::vm::space::state::Space;
 
 /// An address space that maps the pages, with its lock held for reading.
 pub(in crate::vm) struct FoundSpace<'a, 'p, P: Platform> {
-    pub(in crate::vm) memory: &'a Memory<'p, P>,
+    pub(in crate::vm) memory: &'a MmShared<'p, P>,
     pub(in crate::vm) body: &'a MmBody,
     space: &'a Space,
     file: &'a FileNode,
 }
 
-impl<'p, P: Platform> Memory<'p, P> {
+handle! {
+    /// The reverse map.
+    ReverseMap of MmShared
+}
+
+impl<'p, P: Platform> ReverseMap<'_, 'p, P> {
     /// Visits every address space that maps one of these pages of the file. The caller holds no lock, and sees to it that no
     /// fault maps one of them meanwhile. `log n` steps for each address space that maps the file, beside the visits.
     pub(in crate::vm) fn each_mapper(
-        &self,
+        self,
         file: &FileNode,
         pages: &Range<u64>,
         mut visit: impl FnMut(&FoundSpace<'_, 'p, P>),
@@ -46,19 +52,19 @@ impl<'p, P: Platform> Memory<'p, P> {
         while let Some(body) = FoundBody::next(self.platform(), file, after, pages) {
             after = body.mapper.number();
             let space = body.space.read(self.platform());
-            visit(&FoundSpace { memory: self, body: &body, space: &space, file });
+            visit(&FoundSpace { memory: self.0, body: &body, space: &space, file });
         }
     }
 }
 
-impl<P: Platform> Memory<'_, P> {
+impl<P: Platform> ReverseMap<'_, '_, P> {
     /// Visits every address space that maps this anonymous frame, with the address at which it does, under its lock for
     /// reading. The caller holds no lock. It takes `log n` steps for each address space of the family, and in those that
     /// moved memory a look for each moved mapping, or for each leaf of one whose parts were moved by different distances.
-    pub(in crate::vm) fn each_anon_mapping(&self, frame: Frame, mut visit: impl FnMut(&MmBody, VirtAddr)) {
+    pub(in crate::vm) fn each_anon_mapping(self, frame: Frame, mut visit: impl FnMut(&MmBody, VirtAddr)) {
         let Some(origin) = self.pages().origin(frame) else { return };
         let mut after = 0;
-        while let Some(body) = FoundBody::next_of_family(self, origin.family(), after) {
+        while let Some(body) = FoundBody::next_of_family(self.0, origin.family(), after) {
             after = body.mapper.number();
             let space = body.space.read(self.platform());
             let tables = PageTables::new(self.pages(), &body.context);
@@ -69,7 +75,7 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     /// Shows where this anonymous frame is mapped: the roots of address spaces, and addresses. The caller holds no lock.
-    pub fn mappings(&self, frame: Frame, mut show: impl FnMut(Frame, VirtAddr)) {
+    pub(crate) fn mappings(self, frame: Frame, mut show: impl FnMut(Frame, VirtAddr)) {
         self.each_anon_mapping(frame, |body, addr| show(body.context.root(), addr));
     }
 
@@ -79,7 +85,7 @@ impl<P: Platform> Memory<'_, P> {
     ///
     /// # Errors
     /// As [`PageAllocator::split_mapped`](crate::page_alloc::PageAllocator::split_mapped); [`SplitError::InUse`] for a page of a pool.
-    pub fn split_folio(&self, frame: Frame, to: Order) -> Result<u64, SplitError> {
+    pub(crate) fn split_folio(self, frame: Frame, to: Order) -> Result<u64, SplitError> {
         if [Order::BLOCK, Order::GIGANTIC].into_iter().any(|order| self.pages().is_huge(frame, order)) {
             // It is the pool's.
             return Err(SplitError::InUse);
@@ -97,7 +103,7 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     /// Splits every leaf of this size that maps memory from this frame on.
-    fn split_leaves(&self, frame: Frame, size: PageSize) -> Result<(), SplitError> {
+    fn split_leaves(self, frame: Frame, size: PageSize) -> Result<(), SplitError> {
         let mut split = Ok(());
         self.each_anon_mapping(frame, |body, addr| {
             let tables = PageTables::new(self.pages(), &body.context);
@@ -110,26 +116,10 @@ impl<P: Platform> Memory<'_, P> {
     }
 }
 
-impl<P: Platform> File<'_, P> {
-    /// Shows where a page of the file is mapped, private copies of it left out: the roots of address spaces, and addresses.
-    /// The caller holds no lock.
-    pub fn mappings(&self, page: u64, mut show: impl FnMut(Frame, VirtAddr)) {
-        let pages = page..page + 1;
-        self.memory().each_mapper(self.node(), &pages, |found| {
-            found.each_part(&pages, |_, range| {
-                let leaf = found.tables().lookup(range.start).entry;
-                if leaf.is_present() && !leaf.has(EntryFlags::ANON) {
-                    show(found.body.context.root(), range.start);
-                }
-            });
-        });
-    }
-}
-
 impl<'a, 'p, P: Platform> FoundSpace<'a, 'p, P> {
     /// An address space whose lock the caller holds for reading.
     pub(in crate::vm) fn new(
-        memory: &'a Memory<'p, P>,
+        memory: &'a MmShared<'p, P>,
         body: &'a MmBody,
         space: &'a Space,
         file: &'a FileNode,

@@ -1,11 +1,11 @@
 //! The part of an address space that stays where it is, so that files may name it, and what it tells them.
 
 use core::mem::{ManuallyDrop, MaybeUninit};
-use core::ops::{Deref, DerefMut, Range};
+use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU8, Ordering};
 
-use crate::filemap::{FileNode, Mapper, ViewPtr};
+use crate::filemap::{Mapper, ViewPtr};
 use crate::hugetlb::HugeGroup;
 use crate::page_alloc::PageAllocator;
 use crate::platform::Platform;
@@ -14,14 +14,13 @@ use crate::sync::RwLock;
 use crate::tlb::{MmContext, RssChange};
 use crate::vm::mapping::vma::{Backing, Vma};
 use crate::vm::space::family::MemberCell;
-use crate::vm::space::mm::{Mm, Space};
 use crate::vm::space::rss::{Counted, RssCells};
-use crate::vm::space::shared::Memory;
+use crate::vm::space::state::Space;
 use crate::vm::tree::VmaTree;
 
 /// All of an address space but the way to the machine's memory.
 #[repr(C)]
-pub struct MmBody {
+pub(crate) struct MmBody {
     /// First, so that who has found it has found the body.
     pub(in crate::vm) mapper: Mapper,
     pub(in crate::vm) space: RwLock<Space>,
@@ -117,63 +116,6 @@ impl BodyBox {
     }
 }
 
-/// The body of somebody's address space, kept from being taken apart until this is dropped.
-pub(in crate::vm) struct FoundBody(NonNull<MmBody>);
-
-impl FoundBody {
-    /// The first address space with a number above `after` that maps one of these pages of the file.
-    pub(in crate::vm) fn next<P: Platform>(
-        platform: &P,
-        file: &FileNode,
-        after: u64,
-        pages: &Range<u64>,
-    ) -> Option<Self> {
-        let mapper = file.views(platform).next_mapper(after, pages)?;
-        // The mapper is the body's first field, and its pointer was made from the body's (`show`).
-        Some(Self(mapper.cast()))
-    }
-
-    /// The first address space behind this place in the order of all, and its place.
-    pub(in crate::vm) fn next_of_all<P: Platform>(
-        memory: &Memory<'_, P>,
-        after: (u64, u64),
-    ) -> Option<(Self, (u64, u64))> {
-        let families = memory.families();
-        let (body, place) = families.next_of_all(after)?;
-        // SAFETY: V3: as in `next_of_family`.
-        unsafe { body.as_ref() }.mapper.pin();
-        Some((Self(body), place))
-    }
-
-    /// The first address space with a number above `after` in families that an origin keeps as `family`.
-    pub(in crate::vm) fn next_of_family<P: Platform>(
-        memory: &Memory<'_, P>,
-        family: u64,
-        after: u64,
-    ) -> Option<Self> {
-        let families = memory.families();
-        let body = families.next(family, after)?;
-        // SAFETY: V3: who is in the families is live for this moment, and while it is pinned then.
-        unsafe { body.as_ref() }.mapper.pin();
-        Some(Self(body))
-    }
-}
-
-impl Deref for FoundBody {
-    type Target = MmBody;
-    #[inline]
-    fn deref(&self) -> &MmBody {
-        // SAFETY: V2: the body is live while it is pinned, and borrowed shared.
-        unsafe { self.0.as_ref() }
-    }
-}
-
-impl Drop for FoundBody {
-    fn drop(&mut self) {
-        self.mapper.unpin();
-    }
-}
-
 impl Deref for BodyBox {
     type Target = MmBody;
     #[inline]
@@ -187,28 +129,5 @@ impl DerefMut for BodyBox {
     fn deref_mut(&mut self) -> &mut MmBody {
         // SAFETY: V2: the owner borrows exclusively only before any file was told, or after all were told to forget.
         unsafe { self.0.as_mut() }
-    }
-}
-
-impl<P: Platform> Mm<'_, P> {
-    /// Makes the address space one of its family: from here on it is found.
-    pub(in crate::vm) fn join_family(&self) {
-        self.memory.families().join(self.body().as_ptr(), self.family, self.mapper.number());
-    }
-
-    /// Takes the address space out of its family's and every file's sight, and waits for those who have found it before.
-    pub(in crate::vm) fn leave_files(&self) {
-        let platform = self.memory.platform();
-        let space = self.space.write(platform);
-        for (view, vma) in space.tree.views() {
-            if let Backing::File { file, .. } = &vma.attributes.backing {
-                file.node().views(platform).hide(view);
-            }
-        }
-        drop(space);
-        self.memory.families().leave(self.body().as_ptr());
-        while self.mapper.is_pinned() {
-            platform.relax();
-        }
     }
 }

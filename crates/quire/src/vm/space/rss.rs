@@ -7,6 +7,7 @@ use crate::filemap::FileKind;
 use crate::platform::Platform;
 use crate::sync::Pinned;
 use crate::tlb::RssChange;
+use crate::vm::mapping::vma::{Backing, Vma};
 
 /// Slots; CPUs beyond share them, which costs speed only.
 const SLOTS: usize = 16;
@@ -27,7 +28,7 @@ struct Slot {
 pub(in crate::vm) enum Counted {
     /// Page cache.
     File,
-    /// Nameless memory.
+    /// Shared anonymous memory.
     Shmem,
     /// Huge pages of a pool, private ones too.
     Huge,
@@ -37,7 +38,7 @@ impl From<FileKind> for Counted {
     fn from(kind: FileKind) -> Self {
         match kind {
             FileKind::Paged(_) => Self::File,
-            FileKind::Nameless { .. } => Self::Shmem,
+            FileKind::Shmem { .. } => Self::Shmem,
             FileKind::Huge { .. } => Self::Huge,
         }
     }
@@ -78,7 +79,7 @@ impl Resident {
         *kind += pages;
     }
 
-    /// Anonymous pages, those of files, of nameless memory, and huge ones.
+    /// Anonymous pages, those of files, of shared anonymous memory, and huge ones.
     pub(in crate::vm) fn kinds(self) -> [u64; 4] {
         [self.anon, self.file, self.shmem, self.huge]
     }
@@ -118,5 +119,13 @@ impl RssCells {
             shmem: sum(|slot| &slot.shmem),
             huge: sum(|slot| &slot.huge),
         }
+    }
+}
+
+/// As what the mapping's pages count that are not private pages of small folios.
+pub(in crate::vm) fn counted(vma: &Vma) -> Counted {
+    match &vma.attributes.backing {
+        Backing::File { file, .. } => file.node().kind().into(),
+        Backing::Anonymous => Counted::File,
     }
 }

@@ -1,14 +1,11 @@
 //! What all address spaces of a machine share: frames, files, the memory of records, the folio policy.
 
-use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::addr::{Frame, Order, VirtAddr, VirtRange};
-use crate::arch::Protection;
-use crate::error::{AllocError, InitError, MmError};
-use crate::filemap::{FileRef, FileTable};
+use crate::addr::{Frame, Order};
+use crate::error::InitError;
+use crate::filemap::FileTable;
 use crate::hugetlb::HugePools;
-use crate::limits::FRAME_SIZE;
 use crate::page_alloc::{Folio, Gfp, Origin, PageAllocator};
 use crate::platform::{Platform, TouchHint};
 use crate::rank::Rank;
@@ -16,38 +13,45 @@ use crate::slab::Cache;
 use crate::stats::Stat;
 use crate::sync::{SpinGuard, SpinLock};
 use crate::vm::collapse::WhenShort;
-use crate::vm::gigantic::forming::Forming;
+use crate::vm::gigantic::state::GiganticClears;
 use crate::vm::mapping::policy::FolioPolicy;
-use crate::vm::mapping::vma::{Backing, Vma, VmaAttributes};
-use crate::vm::space::body::{BodyBox, MmBody};
+use crate::vm::space::body::MmBody;
 use crate::vm::space::family::Families;
-use crate::vm::tree::edit::Spares;
-use crate::vm::tree::{VmaBox, VmaList, VmaRecord};
+use crate::vm::tree::VmaRecord;
 use crate::vm::userfault::Contexts;
-use crate::vm::verbs::fork::ForkStrategy;
 
 /// Frames that one round of reclaim asks for.
 pub(in crate::vm) const RECLAIM_FRAMES: u64 = 512;
 
+/// How the child of a `fork` comes by the leaves of private mappings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ForkStrategy {
+    /// Every leaf is copied.
+    #[default]
+    Copy,
+    /// Tables of anonymous memory are shared until either side changes something in them; other leaves are copied.
+    Share,
+}
+
 /// The machine's memory as address spaces see it.
-pub struct Memory<'p, P: Platform> {
-    pages: PageAllocator<'p, P>,
-    files: FileTable,
-    vmas: Cache<VmaRecord>,
-    bodies: Cache<MmBody>,
+pub struct MmShared<'p, P: Platform> {
+    pub(super) pages: PageAllocator<'p, P>,
+    pub(super) files: FileTable,
+    pub(super) vmas: Cache<VmaRecord>,
+    pub(super) bodies: Cache<MmBody>,
     families: SpinLock<Families>,
     /// The number of the address space that was made last.
     number: AtomicU64,
     policy: AtomicU64,
     zero: Frame,
     fork: ForkStrategy,
-    forming: Forming,
+    gigantic_clears: GiganticClears,
     when_short: WhenShort,
     huge: HugePools,
     userfaults: Contexts,
 }
 
-impl<'p, P: Platform> Memory<'p, P> {
+impl<'p, P: Platform> MmShared<'p, P> {
     /// Over an allocator that holds the machine's frames. Takes one of them for the zero page.
     ///
     /// # Errors
@@ -84,7 +88,7 @@ impl<'p, P: Platform> Memory<'p, P> {
             policy,
             zero: zero.into_raw(),
             fork,
-            forming: Forming::new(),
+            gigantic_clears: GiganticClears::new(),
             when_short: WhenShort::new(),
             huge,
             userfaults: Contexts::new(),
@@ -98,8 +102,8 @@ impl<'p, P: Platform> Memory<'p, P> {
 
     /// The gigantic folios that are being cleared.
     #[inline]
-    pub(in crate::vm) fn forming(&self) -> &Forming {
-        &self.forming
+    pub(in crate::vm) fn gigantic_clears(&self) -> &GiganticClears {
+        &self.gigantic_clears
     }
 
     /// The handlers of faults.
@@ -184,98 +188,5 @@ impl<'p, P: Platform> Memory<'p, P> {
     pub(in crate::vm) fn next_number(&self) -> u64 {
         let number = self.number.fetch_add(1, Ordering::Relaxed) + 1;
         if Origin::kept(number) == Origin::NOBODY { self.next_number() } else { number }
-    }
-
-    /// A body at a place where it stays.
-    pub(in crate::vm) fn body(
-        &self,
-        make: impl FnOnce() -> Result<MmBody, MmError>,
-    ) -> Result<BodyBox, MmError> {
-        let room = self.bodies.alloc(&self.pages)?;
-        match make() {
-            // SAFETY: fresh memory of the cache for one body, given back by `give_back_body` alone.
-            Ok(body) => Ok(unsafe { BodyBox::new(room, body) }),
-            Err(error) => {
-                // SAFETY: it was just handed out, and holds nothing.
-                unsafe { self.bodies.free(&self.pages, room) };
-                Err(error)
-            }
-        }
-    }
-
-    /// Takes back the place of an address space that was taken apart.
-    ///
-    /// # Safety
-    /// `body` came from [`Self::body`], and nobody uses it any more.
-    pub(in crate::vm) unsafe fn give_back_body(&self, body: NonNull<MmBody>) {
-        // SAFETY: the caller's promise; what the body held was taken out or needs no drop.
-        unsafe { self.bodies.free(&self.pages, body.cast()) };
-    }
-
-    /// A node without meaning, to be overwritten.
-    pub(in crate::vm) fn blank(&self) -> Result<VmaBox, AllocError> {
-        let memory = match self.vmas.alloc(&self.pages) {
-            Err(_) if self.reclaim() > 0 => self.vmas.alloc(&self.pages)?,
-            first => first?,
-        };
-        let nothing = VirtRange::new(VirtAddr(0), VirtAddr(FRAME_SIZE));
-        let vma = Vma::new(nothing, VmaAttributes::anonymous(Protection::NONE));
-        // SAFETY: fresh memory of the cache for one node, given back by `discard` alone.
-        Ok(unsafe { VmaBox::new(memory, vma) })
-    }
-
-    /// As many nodes as an edit takes, all or none.
-    pub(in crate::vm) fn spares(&self, count: usize) -> Result<Spares, MmError> {
-        let mut spares = Spares::new();
-        for _ in 0..count {
-            match self.blank() {
-                Ok(node) => {
-                    let back = spares.put(node);
-                    debug_assert!(back.is_none(), "more spares than any edit takes");
-                }
-                Err(error) => {
-                    self.discard_spares(spares);
-                    return Err(error.into());
-                }
-            }
-        }
-        Ok(spares)
-    }
-
-    /// Frees a node and gives back its reference to a file. May block in the pager: not under the lock of an address
-    /// space taken for writing.
-    pub(in crate::vm) fn discard(&self, node: VmaBox) {
-        if let Backing::File { file, .. } = &node.attributes.backing {
-            file.node().views(self.platform()).hide(node.view());
-        }
-        let (memory, vma) = node.into_raw();
-        // SAFETY: the memory is what `blank` took from this cache, and nobody else knows it any more.
-        unsafe { self.vmas.free(&self.pages, memory) };
-        if let Backing::File { file, .. } = vma.attributes.backing {
-            self.close(file);
-        }
-    }
-
-    /// As [`Self::discard`], for all of a list.
-    pub(in crate::vm) fn discard_list(&self, mut list: VmaList) {
-        while let Some(node) = list.pop() {
-            self.discard(node);
-        }
-    }
-
-    /// Frees nodes that an edit did not use.
-    pub(in crate::vm) fn discard_spares(&self, mut spares: Spares) {
-        while let Some(node) = spares.take() {
-            self.discard(node);
-        }
-    }
-
-    /// Gives a reference to a file back. What could not be written is lost, as with Linux when the last mapping of a
-    /// file goes: only `msync` and `fsync` report it.
-    pub(in crate::vm) fn close(&self, file: FileRef) {
-        if file.node().huge_order().is_some() {
-            return self.close_huge(file);
-        }
-        let _lost = self.files.close(&self.pages, file);
     }
 }

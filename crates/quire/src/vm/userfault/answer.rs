@@ -7,9 +7,17 @@ use crate::arch::EntryFlags;
 use crate::error::{FaultError, MapError, UserfaultError};
 use crate::limits::POPULATE_FAULTS;
 use crate::platform::Platform;
-use crate::vm::fault::{Step, leaf_flags};
+use crate::vm::fault::faults::Faults;
+use crate::vm::fault::flags::leaf_flags;
+use crate::vm::fault::step::Step;
+use crate::vm::gigantic::clear::GiganticClearing;
+use crate::vm::handle::handle;
 use crate::vm::mapping::vma::Vma;
-use crate::vm::space::mm::{Mm, Space};
+use crate::vm::memory_failure::lose::MemoryLoss;
+use crate::vm::space::address_space::AddressSpace;
+use crate::vm::space::state::Space;
+use crate::vm::userfault::changes::Notices;
+use crate::vm::userfault::register::Registrations;
 
 /// How a fault is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,11 +101,16 @@ impl From<FaultError> for Stop {
     }
 }
 
-impl<P: Platform> Mm<'_, P> {
+handle! {
+    /// Answers of handlers: they put something where nothing is, and wake.
+    Answers of AddressSpace
+}
+
+impl<P: Platform> Answers<'_, '_, P> {
     /// Answers a range by `one`, which answers the page that begins at an address, with so many bytes left of the range, and says
     /// how long it is (0: it is to be called again), and wakes. The caller holds no lock; nor is one held when `one` is called.
     pub(super) fn answer_range(
-        &self,
+        self,
         addr: VirtAddr,
         len: u64,
         mode: AnswerMode,
@@ -126,20 +139,20 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     /// Does what must be done before a page is looked at again; the error if it is not to be.
-    fn go_on(&self, at: VirtAddr, stop: Stop) -> Option<UserfaultError> {
+    fn go_on(self, at: VirtAddr, stop: Stop) -> Option<UserfaultError> {
         match stop {
             Stop::Error(error) => return Some(error),
             Stop::Again | Stop::Step(Step::Again) => self.memory.platform().relax(),
             Stop::Shared | Stop::Step(Step::Shared) => {
-                return self.unshare_at(at).err().map(UserfaultError::from);
+                return Faults::of(self.0).unshare_at(at).err().map(UserfaultError::from);
             }
-            Stop::Step(Step::Marked(folio)) => self.memory.lose_marked(folio),
-            Stop::Step(Step::Formed(formed)) => self.end_forming(&formed),
+            Stop::Step(Step::Marked(folio)) => MemoryLoss::of(self.memory).lose_marked(folio),
+            Stop::Step(Step::Cleared(cleared)) => GiganticClearing::of(self.memory).end_clear(&cleared),
             Stop::Step(Step::TakeBack(frame)) => {
-                return self.take_back(frame).err().map(UserfaultError::from);
+                return Faults::of(self.0).take_back(frame).err().map(UserfaultError::from);
             }
             Stop::Step(Step::Handler(waiting)) => {
-                return self.wait_for_handler(waiting).err().map(UserfaultError::from);
+                return Notices::of(self.0).wait_for_handler(waiting).err().map(UserfaultError::from);
             }
             Stop::Step(Step::Done(_)) => {}
         }
@@ -148,7 +161,7 @@ impl<P: Platform> Mm<'_, P> {
 
     /// The mapping around an address, of which so much is to be answered, if it has a handler, and no change is to be read first. The lock is held for reading.
     pub(super) fn answerable<'s>(
-        &self,
+        self,
         space: &'s Space,
         at: VirtAddr,
         left: u64,
@@ -170,11 +183,11 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     /// Lets those go on who wait for a page of the range. The caller holds no lock.
-    pub(in crate::vm) fn wake_range(&self, range: VirtRange) {
+    pub(in crate::vm) fn wake_range(self, range: VirtRange) {
         let space = self.space.read(self.memory.platform());
         let handlers = Handlers::of(&space, range);
         drop(space);
-        self.wake_all(&handlers, range);
+        Registrations::of(self.0).wake_all(&handlers, range);
     }
 }
 

@@ -7,21 +7,21 @@ use crate::error::AllocError;
 use crate::limits::{FRAME_SIZE, POPULATE_FAULTS};
 use crate::page_alloc::Gfp;
 use crate::platform::Platform;
-use crate::vm::space::shared::Memory;
+use crate::vm::space::shared::MmShared;
 
 /// The bytes of one page.
-pub(super) type PageBytes = [u8; FRAME_SIZE as usize];
+pub(in crate::vm) type PageBytes = [u8; FRAME_SIZE as usize];
 
 /// A frame that was just handed out, and that nobody else knows. Dropping it gives it back.
 pub(super) struct OwnFrame<'a, 'p, P: Platform> {
-    memory: &'a Memory<'p, P>,
+    memory: &'a MmShared<'p, P>,
     frame: Frame,
 }
 
 impl<'a, 'p, P: Platform> OwnFrame<'a, 'p, P> {
     /// One that `fill` has filled.
     pub(super) fn filled(
-        memory: &'a Memory<'p, P>,
+        memory: &'a MmShared<'p, P>,
         fill: impl FnOnce(&mut PageBytes),
     ) -> Result<Self, AllocError> {
         let own = Self { memory, frame: memory.pages().alloc(Gfp::USER, Order::FRAME)?.into_raw() };
@@ -38,7 +38,7 @@ impl<'a, 'p, P: Platform> OwnFrame<'a, 'p, P> {
     }
 
     /// One of zeroes.
-    pub(super) fn zeroed(memory: &'a Memory<'p, P>) -> Result<Self, AllocError> {
+    pub(super) fn zeroed(memory: &'a MmShared<'p, P>) -> Result<Self, AllocError> {
         Ok(Self { memory, frame: memory.pages().alloc_zero_page(Gfp::USER)?.into_raw() })
     }
 

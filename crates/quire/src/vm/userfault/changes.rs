@@ -20,10 +20,12 @@ use crate::addr::{VirtAddr, VirtRange};
 use crate::filemap::FileNode;
 use crate::limits::MAX_USERFAULTS;
 use crate::platform::Platform;
+use crate::vm::handle::handle;
 use crate::vm::rmap::reverse::FoundSpace;
-use crate::vm::space::body::FoundBody;
-use crate::vm::space::mm::{Mm, Space};
-use crate::vm::space::shared::Memory;
+use crate::vm::space::address_space::AddressSpace;
+use crate::vm::space::found::FoundBody;
+use crate::vm::space::shared::MmShared;
+use crate::vm::space::state::Space;
 use crate::vm::tree::VmaList;
 
 /// The handlers of some mappings, each once.
@@ -143,18 +145,23 @@ impl Contexts {
     }
 }
 
-impl<P: Platform> Mm<'_, P> {
+handle! {
+    /// What an address space tells handlers of faults, and the waiting for them.
+    Notices of AddressSpace
+}
+
+impl<P: Platform> Notices<'_, '_, P> {
     /// The mappings of the list are about to be unmapped. The lock is held for writing.
-    pub(in crate::vm) fn announce_unmapped(&self, gone: &VmaList) {
+    pub(in crate::vm) fn announce_unmapped(self, gone: &VmaList) {
         self.announce_all(gone, UserfaultChanges::UNMAP);
     }
 
     /// The mappings of the list are about to move. The lock is held for writing.
-    pub(in crate::vm) fn announce_moved(&self, moved: &VmaList) {
+    pub(in crate::vm) fn announce_moved(self, moved: &VmaList) {
         self.announce_all(moved, UserfaultChanges::REMAP);
     }
 
-    fn announce_all(&self, vmas: &VmaList, kind: UserfaultChanges) {
+    fn announce_all(self, vmas: &VmaList, kind: UserfaultChanges) {
         let platform = self.memory.platform();
         for vma in vmas.iter().filter(|vma| vma.attributes.handler.is_some()) {
             self.memory.userfaults().announce(platform, vma.attributes.handler, kind);
@@ -162,7 +169,7 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     /// The address space is about to be forked; whom to tell of it. The lock is held for writing.
-    pub(in crate::vm) fn announce_fork(&self, space: &Space) -> Option<Handlers> {
+    pub(in crate::vm) fn announce_fork(self, space: &Space) -> Option<Handlers> {
         let handlers = space.handled.then(|| Handlers::of(space, space.layout.user))?;
         for handler in handlers.iter() {
             self.memory.userfaults().announce(self.memory.platform(), handler, UserfaultChanges::FORK);
@@ -171,7 +178,7 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     /// The child is there, or not, after all. The caller holds no lock.
-    pub(in crate::vm) fn tell_forked(&self, handlers: &Handlers, child: Option<u64>) {
+    pub(in crate::vm) fn tell_forked(self, handlers: &Handlers, child: Option<u64>) {
         let (platform, contexts) = (self.memory.platform(), self.memory.userfaults());
         for handler in handlers.iter() {
             let event = UserfaultEvent::Fork { parent: self.number(), child: child.unwrap_or(0) };
@@ -184,13 +191,13 @@ impl<P: Platform> Mm<'_, P> {
 
     /// Discards mappings that were unmapped, of which those that have handlers were announced. Nodes that were left over when
     /// mappings became one have none. The caller holds no lock.
-    pub(in crate::vm) fn discard_unmapped(&self, gone: VmaList) {
+    pub(in crate::vm) fn discard_unmapped(self, gone: VmaList) {
         self.tell_all(&gone, |space, range| UserfaultEvent::Unmap { space, range });
         self.memory.discard_list(gone);
     }
 
     /// The same with mappings that were moved `by` bytes, wrapping.
-    pub(in crate::vm) fn discard_moved(&self, moved: VmaList, by: u64) {
+    pub(in crate::vm) fn discard_moved(self, moved: VmaList, by: u64) {
         self.tell_all(&moved, |space, range| UserfaultEvent::Remap {
             space,
             from: range.start,
@@ -200,7 +207,7 @@ impl<P: Platform> Mm<'_, P> {
         self.memory.discard_list(moved);
     }
 
-    fn tell_all(&self, vmas: &VmaList, event: impl Fn(u64, VirtRange) -> UserfaultEvent) {
+    fn tell_all(self, vmas: &VmaList, event: impl Fn(u64, VirtRange) -> UserfaultEvent) {
         let (platform, contexts, space) = (self.memory.platform(), self.memory.userfaults(), self.number());
         for vma in vmas.iter().filter(|vma| vma.attributes.handler.is_some()) {
             contexts.answer(platform, vma.attributes.handler, space, vma.range);
@@ -209,7 +216,7 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     /// The pages of a range are about to go, while the mappings stay. The caller holds no lock.
-    pub(in crate::vm) fn tell_removed(&self, range: VirtRange) {
+    pub(in crate::vm) fn tell_removed(self, range: VirtRange) {
         let (platform, contexts, number) = (self.memory.platform(), self.memory.userfaults(), self.number());
         let mut rest = range;
         loop {
@@ -227,9 +234,14 @@ impl<P: Platform> Mm<'_, P> {
     }
 }
 
-impl<P: Platform> Memory<'_, P> {
+handle! {
+    /// What handlers hear of files that they watch, and what a file has for them.
+    FileNotices of MmShared
+}
+
+impl<P: Platform> FileNotices<'_, '_, P> {
     /// These pages of a file are about to go, or to be behind its end. The caller holds no lock.
-    pub(in crate::vm) fn tell_file_removed(&self, file: &FileNode, pages: &Range<u64>) {
+    pub(in crate::vm) fn tell_file_removed(self, file: &FileNode, pages: &Range<u64>) {
         self.each_handled(file, pages, |space, handler, range| {
             let event = UserfaultEvent::Remove { space, range };
             self.userfaults().tell(self.platform(), handler, event, false);
@@ -237,7 +249,7 @@ impl<P: Platform> Memory<'_, P> {
     }
 
     /// They are gone: whoever waits for one finds what is there now. The caller holds no lock.
-    pub(in crate::vm) fn wake_file(&self, file: &FileNode, pages: &Range<u64>) {
+    pub(in crate::vm) fn wake_file(self, file: &FileNode, pages: &Range<u64>) {
         self.each_handled(file, pages, |space, handler, range| {
             self.userfaults().answer(self.platform(), handler, space, range);
         });
@@ -246,7 +258,7 @@ impl<P: Platform> Memory<'_, P> {
     /// Shows where some of these pages are mapped with a handler, and by which address space. Nothing is held then, nor is the
     /// address space kept.
     fn each_handled(
-        &self,
+        self,
         file: &FileNode,
         pages: &Range<u64>,
         mut show: impl FnMut(u64, Registration, VirtRange),
@@ -257,7 +269,7 @@ impl<P: Platform> Memory<'_, P> {
             after = after.filter(|_| last == found);
             last = found;
             let space = body.space.read(self.platform());
-            let here = FoundSpace::new(self, &body, &space, file);
+            let here = FoundSpace::new(self.0, &body, &space, file);
             let mut part = None;
             while let Some((place, vma, range)) = here.part_after(pages, after) {
                 after = Some(place);

@@ -12,23 +12,13 @@ use crate::limits::FRAME_SIZE;
 use crate::page_alloc::Origin;
 use crate::platform::Platform;
 use crate::vm::mapping::vma::{Backing, Vma};
-use crate::vm::space::mm::Mm;
+use crate::vm::userfault::answer::Answers;
+use crate::vm::userfault::changes::FileNotices;
 
-impl<P: Platform> Mm<'_, P> {
-    /// Gives `len` bytes from `addr`, of which nothing is there yet, the contents that `fill` writes: it is called for each page,
-    /// with the page's distance from `addr` in bytes, and must fill all of it. A page is seen whole or not at all. In a
-    /// shared mapping it is the file's from then on. As `UFFDIO_COPY`. The caller holds no lock; `fill` calls nothing of this address space.
-    ///
-    /// Huge pages are copied whole, and the address-space lock is held for reading meanwhile. Where parts of them may be mapped by
-    /// themselves (`MADV_SPLIT`) any part can be copied that is not mapped here, whatever the file's page holds there.
-    ///
-    /// # Errors
-    /// In the answer: [`UserfaultError::Exists`] where there is a page, [`UserfaultError::NotRegistered`],
-    /// [`UserfaultError::Invalid`] for a range that is unaligned, empty or ends inside a huge page and for files of the pager,
-    /// [`UserfaultError::BeyondEnd`], [`UserfaultError::Again`], [`UserfaultError::OutOfMemory`],
-    /// [`UserfaultError::NoHugePage`].
-    pub fn userfault_copy(
-        &self,
+impl<P: Platform> Answers<'_, '_, P> {
+    /// See [`Mm::userfault_copy`](crate::vm::Mm::userfault_copy).
+    pub(in crate::vm) fn userfault_copy(
+        self,
         addr: VirtAddr,
         len: u64,
         mode: AnswerMode,
@@ -67,7 +57,7 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     /// Whether a page may be put in at an address: there is none, and the mapping can have one that its file does not know.
-    pub(super) fn check_vacant(&self, vma: &Vma, at: VirtAddr) -> Result<(), Stop> {
+    pub(super) fn check_vacant(self, vma: &Vma, at: VirtAddr) -> Result<(), Stop> {
         let found = self.tables().lookup(at);
         if !found.entry.is_empty() {
             return Err(UserfaultError::Exists.into());
@@ -80,7 +70,7 @@ impl<P: Platform> Mm<'_, P> {
         {
             return Err(UserfaultError::Invalid.into());
         }
-        match self.memory.page_behind(vma, at) {
+        match FileNotices::of(self.memory).page_behind(vma, at) {
             Page::Absent => Ok(()),
             Page::There => Err(UserfaultError::Exists.into()),
             Page::None => Err(UserfaultError::BeyondEnd.into()),
@@ -90,7 +80,7 @@ impl<P: Platform> Mm<'_, P> {
     /// Puts a frame in whose contents are those of a page: into the file if the mapping is shared, and into the page table. The
     /// lock is held for reading; the frame comes back if that cannot be.
     pub(super) fn put_own<'a, 'p>(
-        &self,
+        self,
         vma: &Vma,
         at: VirtAddr,
         own: OwnFrame<'a, 'p, P>,

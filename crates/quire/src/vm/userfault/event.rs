@@ -3,7 +3,7 @@
 
 use crate::addr::{VirtAddr, VirtRange};
 use crate::flags::flag_set;
-use crate::vm::fault::Access;
+use crate::vm::fault::access::Access;
 
 /// Why a thread waits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

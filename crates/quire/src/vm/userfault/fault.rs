@@ -17,10 +17,10 @@ use crate::hugetlb::HugeSize;
 use crate::limits::FRAME_SIZE;
 use crate::pgtable::Lookup;
 use crate::platform::Platform;
-use crate::vm::fault::{Access, Step};
+use crate::vm::fault::access::Access;
+use crate::vm::fault::step::Step;
 use crate::vm::mapping::vma::{Backing, Vma, VmaFlags};
-use crate::vm::space::mm::Mm;
-use crate::vm::space::shared::Memory;
+use crate::vm::userfault::changes::{FileNotices, Notices};
 
 /// What a file has at some place.
 pub(super) enum Page {
@@ -32,11 +32,11 @@ pub(super) enum Page {
     None,
 }
 
-impl<P: Platform> Mm<'_, P> {
+impl<P: Platform> Notices<'_, '_, P> {
     /// Tells the handler of a mapping, if what was found at the address concerns it; what to do then. The lock is held for
     /// reading.
     pub(in crate::vm) fn tell_handler(
-        &self,
+        self,
         vma: &Vma,
         addr: VirtAddr,
         access: Access,
@@ -62,12 +62,12 @@ impl<P: Platform> Mm<'_, P> {
     ///
     /// # Errors
     /// [`FaultError::Dying`].
-    pub(in crate::vm) fn wait_for_handler(&self, waiting: Waiting) -> Result<(), FaultError> {
+    pub(in crate::vm) fn wait_for_handler(self, waiting: Waiting) -> Result<(), FaultError> {
         self.memory.userfaults().wait(self.memory.platform(), waiting)
     }
 
     /// What the handler is to be told of an access, if anything.
-    fn caught(&self, vma: &Vma, addr: VirtAddr, access: Access, found: &Lookup) -> Option<UserfaultKind> {
+    fn caught(self, vma: &Vma, addr: VirtAddr, access: Access, found: &Lookup) -> Option<UserfaultKind> {
         let handler = vma.attributes.handler;
         if !found.entry.is_empty() {
             let stores =
@@ -75,7 +75,7 @@ impl<P: Platform> Mm<'_, P> {
             let caught = stores && handler.catches(UserfaultModes::WRITE_PROTECT);
             return caught.then_some(UserfaultKind::WriteProtected);
         }
-        let (kind, mode) = match self.memory.page_behind(vma, addr) {
+        let (kind, mode) = match FileNotices::of(self.memory).page_behind(vma, addr) {
             Page::Absent => (UserfaultKind::Missing, UserfaultModes::MISSING),
             // Who hears of what is missing alone would never hear of the parts of a page of which one part came.
             Page::There
@@ -91,9 +91,9 @@ impl<P: Platform> Mm<'_, P> {
     }
 }
 
-impl<P: Platform> Memory<'_, P> {
+impl<P: Platform> FileNotices<'_, '_, P> {
     /// What the file behind a mapping has for an address at which nothing is mapped. Anonymous memory never has anything.
-    pub(super) fn page_behind(&self, vma: &Vma, addr: VirtAddr) -> Page {
+    pub(super) fn page_behind(self, vma: &Vma, addr: VirtAddr) -> Page {
         let (Backing::File { file, .. }, Some(index)) = (&vma.attributes.backing, vma.file_page(addr)) else {
             return Page::Absent;
         };
@@ -113,7 +113,7 @@ impl<P: Platform> Memory<'_, P> {
         }
     }
 
-    fn huge_page_behind(&self, vma: &Vma, node: &FileNode, (index, size): (u64, HugeSize)) -> Page {
+    fn huge_page_behind(self, vma: &Vma, node: &FileNode, (index, size): (u64, HugeSize)) -> Page {
         let (whole, pages) = (!vma.attributes.flags.contains(VmaFlags::SPLIT), self.pages());
         let inside = index % size.order().frames();
         match self.files().huge_page(self.platform(), node, index / size.order().frames()) {
@@ -123,7 +123,7 @@ impl<P: Platform> Memory<'_, P> {
                 Page::None
             }
             Some(HugePage::Present { .. }) => Page::There,
-            Some(HugePage::Promised { .. }) | None => Page::Absent,
+            Some(HugePage::Reserved { .. }) | None => Page::Absent,
         }
     }
 }

@@ -9,13 +9,13 @@ use super::reader::{Next, UserfaultInfo};
 use super::registration::Registration;
 use crate::error::TooManyHandlers;
 use crate::platform::Platform;
-use crate::vm::space::shared::Memory;
+use crate::vm::space::shared::MmShared;
 
 /// A handler of faults (Linux: a `userfaultfd`). Any number of threads may read its events at once. When it is closed or dropped,
 /// those who wait for it go on, and get [`FaultError::NoHandler`](crate::error::FaultError::NoHandler), until their ranges are
 /// unregistered or adopted.
 pub struct Userfault<'m, P: Platform> {
-    memory: &'m Memory<'m, P>,
+    memory: &'m MmShared<'m, P>,
     registration: Registration,
 }
 
@@ -31,7 +31,7 @@ impl<'m, P: Platform> Userfault<'m, P> {
     ///
     /// # Errors
     /// [`TooManyHandlers`].
-    pub fn new(memory: &'m Memory<'m, P>, changes: UserfaultChanges) -> Result<Self, TooManyHandlers> {
+    pub fn new(memory: &'m MmShared<'m, P>, changes: UserfaultChanges) -> Result<Self, TooManyHandlers> {
         let registration = memory.userfaults().open(memory.platform(), changes)?;
         Ok(Self { memory, registration })
     }

@@ -14,21 +14,26 @@ use crate::error::{Cancelled, FaultError, MapError, UserfaultError};
 use crate::filemap::HugePage;
 use crate::limits::{FRAME_SHIFT, FRAME_SIZE};
 use crate::platform::{Platform, TouchHint};
-use crate::vm::fault::{FaultKind, Place, Step};
-use crate::vm::hugetlb::parts::HugePart;
+use crate::vm::fault::Place;
+use crate::vm::fault::faults::Faults;
+use crate::vm::fault::step::{FaultKind, Step};
+use crate::vm::hugetlb::file::HugeFiles;
+use crate::vm::hugetlb::parts::{HugePart, HugeParts};
+use crate::vm::hugetlb::reservations::Reservations;
 use crate::vm::mapping::vma::{Vma, VmaFlags};
-use crate::vm::space::mm::Mm;
+use crate::vm::userfault::answer::Answers;
+use crate::vm::userfault::changes::FileNotices;
 
-impl<P: Platform> Mm<'_, P> {
+impl<P: Platform> Answers<'_, '_, P> {
     /// What `fill` writes: a whole page, or the 4 KiB at `at`. How many bytes. The lock is held for reading.
     pub(super) fn copy_huge(
-        &self,
+        self,
         vma: &Vma,
         (at, left): (VirtAddr, u64),
         mode: AnswerMode,
         fill: &mut dyn FnMut(u64, &mut PageBytes),
     ) -> Result<u64, Stop> {
-        let Some(place) = self.place_of(vma, at) else { return Err(Stop::Again) };
+        let Some(place) = Faults::of(self.0).place_of(vma, at) else { return Err(Stop::Again) };
         let there = self.check_huge(vma, &place, at)?;
         let memory = self.memory;
         if there.is_none() && at == place.start && left >= place.size.bytes() {
@@ -50,12 +55,12 @@ impl<P: Platform> Mm<'_, P> {
 
     /// Zeroes: a whole page, what is left of one that was not there, or the 4 KiB at `at`.
     pub(super) fn zero_huge(
-        &self,
+        self,
         vma: &Vma,
         (at, left): (VirtAddr, u64),
         mode: AnswerMode,
     ) -> Result<u64, Stop> {
-        let Some(place) = self.place_of(vma, at) else { return Err(Stop::Again) };
+        let Some(place) = Faults::of(self.0).place_of(vma, at) else { return Err(Stop::Again) };
         let there = self.check_huge(vma, &place, at)?;
         if there.is_none() && at == place.start && left >= place.size.bytes() {
             return self.bring_huge(vma, &place, left, mode, |frame| self.clear_whole(&place, frame));
@@ -74,7 +79,7 @@ impl<P: Platform> Mm<'_, P> {
 
     /// The page that the file has, or what is left of it, by the largest leaves that fit.
     pub(super) fn resume_huge(
-        &self,
+        self,
         vma: &Vma,
         (at, left): (VirtAddr, u64),
         mode: AnswerMode,
@@ -82,11 +87,11 @@ impl<P: Platform> Mm<'_, P> {
         if vma.attributes.is_private() {
             return Err(UserfaultError::Invalid.into());
         }
-        let Some(place) = self.place_of(vma, at) else { return Err(Stop::Again) };
+        let Some(place) = Faults::of(self.0).place_of(vma, at) else { return Err(Stop::Again) };
         if !self.tables().lookup(at).entry.is_empty() {
             return Err(UserfaultError::Exists.into());
         }
-        let page = match (self.memory.page_behind(vma, at), self.huge_page_at(&place)) {
+        let page = match (FileNotices::of(self.memory).page_behind(vma, at), self.huge_page_at(&place)) {
             (Page::There, Some(HugePage::Present { frame, .. })) => frame,
             (Page::None, Some(HugePage::Present { .. })) => return Err(UserfaultError::Poisoned.into()),
             (Page::None, _) => return Err(UserfaultError::BeyondEnd.into()),
@@ -98,10 +103,10 @@ impl<P: Platform> Mm<'_, P> {
 
     /// Whether something may come where nothing is mapped: what the file has is in the way of a page that is mapped whole, and
     /// else comes back.
-    fn check_huge(&self, vma: &Vma, place: &Place<'_>, at: VirtAddr) -> Result<Option<Frame>, Stop> {
+    fn check_huge(self, vma: &Vma, place: &Place<'_>, at: VirtAddr) -> Result<Option<Frame>, Stop> {
         let splits = vma.attributes.flags.contains(VmaFlags::SPLIT);
         let found = self.tables().lookup(at);
-        match (self.memory.page_behind(vma, at), self.huge_page_at(place)) {
+        match (FileNotices::of(self.memory).page_behind(vma, at), self.huge_page_at(place)) {
             _ if !found.entry.is_empty() => Err(UserfaultError::Exists.into()),
             _ if found.shared => Err(Stop::Shared),
             (Page::Absent, _) => Ok(None),
@@ -114,7 +119,7 @@ impl<P: Platform> Mm<'_, P> {
 
     /// A whole page that is nowhere yet: the file's, or the address space's own.
     fn bring_huge(
-        &self,
+        self,
         vma: &Vma,
         place: &Place<'_>,
         left: u64,
@@ -128,21 +133,21 @@ impl<P: Platform> Mm<'_, P> {
             let frame = self.fill_page_of_file(vma, place, fill)?;
             return self.map_answer(part_of(place, frame, place.start, place.size.bytes()), flags);
         }
-        let own = self.own_page(vma, place, true, fill)?;
+        let own = Faults::of(self.0).own_page(vma, place, true, fill)?;
         let flags = flags.union(EntryFlags::ANON);
-        let step = self.map_huge(place, own.frame, flags, FaultKind::Anon);
+        let step = Faults::of(self.0).map_huge(place, own.frame, flags, FaultKind::Anon);
         match step {
             Ok(Step::Done(_)) => Ok(place.size.bytes()),
             Ok(Step::Marked(folio)) => Err(Stop::Step(Step::Marked(folio))),
             step => {
-                self.give_up_own(place.size, &own);
+                Faults::of(self.0).give_up_own(place.size, &own);
                 Err(step.map_or_else(Stop::from, Stop::Step))
             }
         }
     }
 
     /// The file's page, brought in with zeroes if it is not there.
-    fn page_of_file(&self, vma: &Vma, place: &Place<'_>, there: Option<Frame>) -> Result<Frame, FaultError> {
+    fn page_of_file(self, vma: &Vma, place: &Place<'_>, there: Option<Frame>) -> Result<Frame, FaultError> {
         match there {
             Some(frame) => Ok(frame),
             None => self.fill_page_of_file(vma, place, |frame| self.clear_whole(place, frame)),
@@ -150,32 +155,37 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     fn fill_page_of_file(
-        &self,
+        self,
         vma: &Vma,
         place: &Place<'_>,
         fill: impl FnOnce(Frame) -> Result<(), Cancelled>,
     ) -> Result<Frame, FaultError> {
-        let promised = matches!(self.huge_page_at(place), Some(HugePage::Promised { .. }));
-        let account = self.account_of(&vma.attributes);
-        self.memory.fill_huge(place.file.node(), (place.size, place.index), (account, promised), fill)
+        let reserved = matches!(self.huge_page_at(place), Some(HugePage::Reserved { .. }));
+        let account = Reservations::of(self.0).account_of(&vma.attributes);
+        HugeFiles::of(self.memory).fill_huge(
+            place.file.node(),
+            (place.size, place.index),
+            (account, reserved),
+            fill,
+        )
     }
 
-    fn clear_whole(&self, place: &Place<'_>, frame: Frame) -> Result<(), Cancelled> {
+    fn clear_whole(self, place: &Place<'_>, frame: Frame) -> Result<(), Cancelled> {
         let frames = FrameRange::folio(frame, place.size.order());
         let extent = Extent::new(frames, TouchHint::Unknown).part_of(place.size.bytes());
         // SAFETY: invariant 1: the pool has just given the page for this place, and the file does not name it yet.
         unsafe { self.memory.pages().clear_frames_in_stretches(&extent) }
     }
 
-    fn huge_page_at(&self, place: &Place<'_>) -> Option<HugePage> {
+    fn huge_page_at(self, place: &Place<'_>) -> Option<HugePage> {
         self.memory.files().huge_page(self.memory.platform(), place.file.node(), place.index)
     }
 
     /// Maps a part of a page of a file as far as nothing is in the way; how many bytes (0: the caller is to
     /// look again).
-    fn map_answer(&self, part: HugePart, flags: EntryFlags) -> Result<u64, Stop> {
+    fn map_answer(self, part: HugePart, flags: EntryFlags) -> Result<u64, Stop> {
         let bytes = part.frames.count << FRAME_SHIFT;
-        let (mut done, mut error) = match self.map_huge_part(part, flags) {
+        let (mut done, mut error) = match HugeParts::of(self.0).map_huge_part(part, flags) {
             Ok(()) => return Ok(bytes),
             Err(stopped) => stopped,
         };
@@ -185,7 +195,7 @@ impl<P: Platform> Mm<'_, P> {
             let vacant = ahead.take_while(|&at| self.tables().lookup(part.addr.add(at)).entry.is_empty());
             let rest = (vacant.count() as u64) << FRAME_SHIFT;
             let part = part.within(VirtRange::from_len(part.addr.add(done), rest));
-            match self.map_huge_part(part, flags) {
+            match HugeParts::of(self.0).map_huge_part(part, flags) {
                 // `done + rest` is 0 when another CPU mapped something after the caller had looked.
                 Ok(()) => return Ok(done + rest),
                 Err((more, why)) => (done, error) = (done + more, why),

@@ -9,27 +9,25 @@ use crate::error::MmError;
 use crate::filemap::FileKind;
 use crate::limits::FRAME_SIZE;
 use crate::platform::Platform;
-use crate::vm::hugetlb::mapping::check_ends;
+use crate::vm::handle::handle;
+use crate::vm::hugetlb::ends::check_ends;
 use crate::vm::mapping::vma::{Backing, Vma, VmaAttributes};
-use crate::vm::space::mm::{Mm, Space, SpaceGuard};
+use crate::vm::space::address_space::AddressSpace;
+use crate::vm::space::guard::SpaceGuard;
+use crate::vm::space::state::Space;
 use crate::vm::tree::VmaList;
 use crate::vm::tree::edit::{self, Spares};
+use crate::vm::verbs::change::AttributeChange;
 
-impl<P: Platform> Mm<'_, P> {
-    /// Has this handler told of faults on `len` bytes from `addr`: what `modes` says, and nothing else. All mappings in the range
-    /// are registered, and holes are passed over. What is mapped already stays; who waits for a page of the range with the
-    /// same handler faults anew. As `UFFDIO_REGISTER`. The caller holds no lock.
-    ///
-    /// Private anonymous memory has no [`MINOR`](UserfaultModes::MINOR), nor have private huge pages; files of the pager have no
-    /// [`MISSING`](UserfaultModes::MISSING), since the pager is who is asked: there a fault on what is not mapped is minor, whether
-    /// the page is in memory or not.
-    ///
-    /// # Errors
-    /// [`MmError::Invalid`] for an unaligned or empty range, one that ends inside a huge page or in which nothing is mapped, no
-    /// modes, modes that a mapping cannot have, and a handler that was closed; [`MmError::Busy`] when another one is registered
-    /// for a part of it; [`MmError::NoMemory`]. Nothing has changed then.
-    pub fn userfault_register(
-        &self,
+handle! {
+    /// Which ranges of an address space have which handler.
+    Registrations of AddressSpace
+}
+
+impl<P: Platform> Registrations<'_, '_, P> {
+    /// See [`Mm::userfault_register`](crate::vm::Mm::userfault_register).
+    pub(in crate::vm) fn userfault_register(
+        self,
         handler: &Userfault<'_, P>,
         addr: VirtAddr,
         len: u64,
@@ -57,23 +55,15 @@ impl<P: Platform> Mm<'_, P> {
         self.set_handler(space, range, registration)
     }
 
-    /// Ends that a handler is told of faults on `len` bytes from `addr`. Marks of write protection are taken off, and who waits
-    /// for a page of the range faults anew. As `UFFDIO_UNREGISTER`. The caller holds no lock.
-    ///
-    /// # Errors
-    /// [`MmError::Invalid`] as for [`Self::userfault_register`]; [`MmError::NoMemory`]. Nothing has changed then.
-    pub fn userfault_unregister(&self, addr: VirtAddr, len: u64) -> Result<(), MmError> {
+    /// See [`Mm::userfault_unregister`](crate::vm::Mm::userfault_unregister).
+    pub(in crate::vm) fn userfault_unregister(self, addr: VirtAddr, len: u64) -> Result<(), MmError> {
         let space = self.lock();
         let range = registrable(&space, addr, len)?;
         self.set_handler(space, range, Registration::NONE)
     }
 
-    /// Makes this handler that of every mapping whose own one is gone, with the modes that it has. How many bytes that are. The
-    /// caller holds no lock.
-    ///
-    /// # Errors
-    /// [`MmError::Invalid`] for a handler that was closed.
-    pub fn userfault_adopt(&self, handler: &Userfault<'_, P>) -> Result<u64, MmError> {
+    /// See [`Mm::userfault_adopt`](crate::vm::Mm::userfault_adopt).
+    pub(in crate::vm) fn userfault_adopt(self, handler: &Userfault<'_, P>) -> Result<u64, MmError> {
         let (platform, contexts) = (self.memory.platform(), self.memory.userfaults());
         let registration = handler.registration();
         if !contexts.is_open(platform, registration) {
@@ -98,7 +88,7 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     fn set_handler(
-        &self,
+        self,
         mut space: SpaceGuard<'_, P>,
         range: VirtRange,
         registration: Registration,
@@ -111,7 +101,8 @@ impl<P: Platform> Mm<'_, P> {
             self.unshare(range)?;
         }
         let mut gone = VmaList::new();
-        let changed = self.change_range(&mut space, range, &mut gone, |vma| vma.handler = registration);
+        let changed = AttributeChange::of(self.0)
+            .change_range(&mut space, range, &mut gone, |vma| vma.handler = registration);
         if changed.is_ok() {
             space.handled |= registration.is_some();
             self.tell_files(&space, range);
@@ -129,7 +120,7 @@ impl<P: Platform> Mm<'_, P> {
 
     /// Says to the files that are mapped in a range with a handler who wants to hear of missing pages that there is one. The lock is
     /// held for writing.
-    pub(in crate::vm) fn tell_files(&self, space: &Space, range: VirtRange) {
+    pub(in crate::vm) fn tell_files(self, space: &Space, range: VirtRange) {
         let watched = |vma: &&Vma| vma.attributes.handler.catches(UserfaultModes::MISSING);
         for vma in space.tree.overlapping(range).filter(watched) {
             if let Backing::File { file, .. } = &vma.attributes.backing {
@@ -139,7 +130,7 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     /// Lets those go on who wait for a page of the range with one of these handlers.
-    pub(super) fn wake_all(&self, handlers: &Handlers, range: VirtRange) {
+    pub(super) fn wake_all(self, handlers: &Handlers, range: VirtRange) {
         for handler in handlers.iter() {
             self.memory.userfaults().answer(self.memory.platform(), handler, self.number(), range);
         }
@@ -160,7 +151,7 @@ fn can_have(vma: &VmaAttributes, modes: UserfaultModes) -> bool {
         Backing::Anonymous => (true, false),
         Backing::File { file, .. } => match file.node().kind() {
             FileKind::Paged(_) => (false, true),
-            FileKind::Nameless { .. } => (true, true),
+            FileKind::Shmem { .. } => (true, true),
             FileKind::Huge { .. } => (true, !vma.is_private()),
         },
     };

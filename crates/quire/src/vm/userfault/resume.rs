@@ -9,17 +9,12 @@ use crate::filemap::FileKind;
 use crate::limits::FRAME_SIZE;
 use crate::platform::Platform;
 use crate::vm::mapping::vma::{Backing, Vma};
-use crate::vm::space::mm::Mm;
+use crate::vm::userfault::answer::Answers;
+use crate::vm::userfault::changes::FileNotices;
 
-impl<P: Platform> Mm<'_, P> {
-    /// Maps the pages that the file has for `len` bytes from `addr`, as they are. Of a file of the pager they are read if they are not
-    /// in memory; of huge pages that may be mapped in parts the largest leaves come that fit the range. As `UFFDIO_CONTINUE`. The caller holds no lock. May block in the pager.
-    ///
-    /// # Errors
-    /// In the answer: [`UserfaultError::NotThere`] where the file has no page, [`UserfaultError::Exists`] where one is mapped,
-    /// [`UserfaultError::Invalid`] for anonymous memory and ranges that are unaligned, empty or end inside a huge page, and as
-    /// for [`Self::userfault_copy`].
-    pub fn userfault_continue(&self, addr: VirtAddr, len: u64, mode: AnswerMode) -> Answer {
+impl<P: Platform> Answers<'_, '_, P> {
+    /// See [`Mm::userfault_continue`](crate::vm::Mm::userfault_continue).
+    pub(in crate::vm) fn userfault_continue(self, addr: VirtAddr, len: u64, mode: AnswerMode) -> Answer {
         self.answer_range(addr, len, mode, |at, left| {
             let space = self.space.read(self.memory.platform());
             let vma = self.answerable(&space, at, left, mode)?;
@@ -30,7 +25,7 @@ impl<P: Platform> Mm<'_, P> {
         })
     }
 
-    fn resume_page(&self, vma: &Vma, at: VirtAddr, mode: AnswerMode) -> Result<u64, Stop> {
+    fn resume_page(self, vma: &Vma, at: VirtAddr, mode: AnswerMode) -> Result<u64, Stop> {
         let (Backing::File { file, .. }, Some(index)) = (&vma.attributes.backing, vma.file_page(at)) else {
             return Err(UserfaultError::Invalid.into());
         };
@@ -40,15 +35,15 @@ impl<P: Platform> Mm<'_, P> {
         if !found.entry.is_empty() {
             return Err(UserfaultError::Exists.into());
         }
-        match self.memory.page_behind(vma, at) {
+        match FileNotices::of(self.memory).page_behind(vma, at) {
             // Of a page that is lost the look-up says so.
             Page::There | Page::None => {}
             Page::Absent => return Err(UserfaultError::NotThere.into()),
         }
         let page = self.memory.files().page(self.memory.pages(), &file, index)?;
         let kind = file.node().kind();
-        // Nobody hears of stores to nameless memory; the first to a page of the pager's is a fault.
-        let writable = !vma.attributes.is_private() && matches!(kind, FileKind::Nameless { .. });
+        // Nobody hears of stores to shared anonymous memory; the first to a page of the pager's is a fault.
+        let writable = !vma.attributes.is_private() && matches!(kind, FileKind::Shmem { .. });
         let flags = answer_flags(vma, writable, mode);
         self.tables().map(at, FrameRange::folio(page.frame, Order::FRAME), flags)?;
         self.add_file(kind, 1);

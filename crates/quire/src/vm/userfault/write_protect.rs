@@ -8,20 +8,15 @@ use crate::error::UserfaultError;
 use crate::limits::FRAME_SIZE;
 use crate::platform::Platform;
 use crate::tlb::FlushBatch;
-use crate::vm::hugetlb::mapping::check_parts;
-use crate::vm::space::mm::{Mm, Space};
+use crate::vm::hugetlb::ends::check_parts;
+use crate::vm::rmap::block_leaves::split_to_mark;
+use crate::vm::space::state::Space;
+use crate::vm::userfault::answer::Answers;
 
-impl<P: Platform> Mm<'_, P> {
-    /// Marks the pages that are mapped in `len` bytes from `addr`, or takes such marks off, which answers those who wait to store. What is
-    /// not mapped gets no mark: its first store finds, or makes, a page without one. As `UFFDIO_WRITEPROTECT`. The caller
-    /// holds no lock.
-    ///
-    /// # Errors
-    /// In the answer, with nothing changed: [`UserfaultError::NotRegistered`] unless all of the range is registered with
-    /// [`WRITE_PROTECT`](UserfaultModes::WRITE_PROTECT), [`UserfaultError::Again`], [`UserfaultError::Invalid`],
-    /// [`UserfaultError::OutOfMemory`].
-    pub fn userfault_write_protect(
-        &self,
+impl<P: Platform> Answers<'_, '_, P> {
+    /// See [`Mm::userfault_write_protect`](crate::vm::Mm::userfault_write_protect).
+    pub(in crate::vm) fn userfault_write_protect(
+        self,
         addr: VirtAddr,
         len: u64,
         protect: bool,
@@ -38,7 +33,7 @@ impl<P: Platform> Mm<'_, P> {
         }
     }
 
-    fn write_protect(&self, addr: VirtAddr, len: u64, protect: bool) -> Result<VirtRange, UserfaultError> {
+    fn write_protect(self, addr: VirtAddr, len: u64, protect: bool) -> Result<VirtRange, UserfaultError> {
         let space = self.lock();
         let range = space.layout.range(addr, len).filter(|range| range.len() == len && len > 0);
         let range = range.filter(|_| addr.is_aligned(FRAME_SIZE)).ok_or(UserfaultError::Invalid)?;
@@ -47,7 +42,7 @@ impl<P: Platform> Mm<'_, P> {
         self.cut(range).map_err(|_| UserfaultError::OutOfMemory)?;
         self.unshare(range).map_err(|_| UserfaultError::OutOfMemory)?;
         if protect {
-            self.split_to_mark(&space, range).map_err(|_| UserfaultError::OutOfMemory)?;
+            split_to_mark(self.0, &space, range).map_err(|_| UserfaultError::OutOfMemory)?;
         }
         let mut owed = FlushBatch::new();
         let done = if protect {
@@ -60,7 +55,7 @@ impl<P: Platform> Mm<'_, P> {
         Ok(range)
     }
 
-    fn check_protectable(&self, space: &Space, range: VirtRange) -> Result<(), UserfaultError> {
+    fn check_protectable(self, space: &Space, range: VirtRange) -> Result<(), UserfaultError> {
         let mut at = range.start;
         for vma in space.tree.overlapping(range) {
             let handler = vma.attributes.handler;

@@ -7,16 +7,11 @@ use crate::addr::VirtAddr;
 use crate::error::UserfaultError;
 use crate::limits::FRAME_SIZE;
 use crate::platform::Platform;
-use crate::vm::space::mm::Mm;
+use crate::vm::userfault::answer::Answers;
 
-impl<P: Platform> Mm<'_, P> {
-    /// Gives `len` bytes from `addr`, of which nothing is there yet, zeroes: in private memory by the frame of zeroes, which the first
-    /// store copies. As `UFFDIO_ZEROPAGE`; of huge pages too, as
-    /// [`Self::userfault_copy`] takes them. The caller holds no lock.
-    ///
-    /// # Errors
-    /// In the answer, as for [`Self::userfault_copy`].
-    pub fn userfault_zeropage(&self, addr: VirtAddr, len: u64, mode: AnswerMode) -> Answer {
+impl<P: Platform> Answers<'_, '_, P> {
+    /// See [`Mm::userfault_zeropage`](crate::vm::Mm::userfault_zeropage).
+    pub(in crate::vm) fn userfault_zeropage(self, addr: VirtAddr, len: u64, mode: AnswerMode) -> Answer {
         self.answer_range(addr, len, mode, |at, left| {
             let space = self.space.read(self.memory.platform());
             let vma = self.answerable(&space, at, left, mode)?;

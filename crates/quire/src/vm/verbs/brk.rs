@@ -6,32 +6,39 @@ use crate::arch::Protection;
 use crate::error::MmError;
 use crate::limits::FRAME_SIZE;
 use crate::platform::Platform;
+use crate::vm::handle::handle;
 use crate::vm::mapping::vma::{Vma, VmaAttributes};
-use crate::vm::space::mm::{LockMode, Mm, Space};
-use crate::vm::tree::VmaList;
-use crate::vm::tree::edit;
+use crate::vm::space::address_space::AddressSpace;
+use crate::vm::space::state::{LockMode, Space};
+use crate::vm::tree::{VmaList, edit};
+use crate::vm::userfault::changes::Notices;
+use crate::vm::verbs::munmap::Munmap;
+use crate::vm::verbs::populate::Populate;
 
-impl<P: Platform> Mm<'_, P> {
-    /// Says where the heap starts; it is empty then. What was mapped as heap before stays mapped.
-    pub fn set_brk_start(&self, addr: VirtAddr) {
+handle! {
+    /// `brk`.
+    Brk of AddressSpace
+}
+
+impl<P: Platform> Brk<'_, '_, P> {
+    /// See [`Mm::set_brk_start`](crate::vm::Mm::set_brk_start).
+    pub(in crate::vm) fn set_brk_start(self, addr: VirtAddr) {
         self.lock().brk = (addr, addr);
     }
 
-    /// Moves the end of the heap to the byte `addr` and says where it is now. It has not moved when that would be below
-    /// the start, would come within a page of another mapping or into the guard gap of a stack, when nothing is mapped
-    /// that it would leave, or when there is no memory.
-    pub fn brk(&self, addr: VirtAddr) -> VirtAddr {
+    /// See [`Mm::brk`](crate::vm::Mm::brk).
+    pub(in crate::vm) fn brk(self, addr: VirtAddr) -> VirtAddr {
         let mut space = self.lock();
         match self.move_break(&mut space, addr) {
             Ok((grown, gone)) => {
                 space.brk.1 = addr;
                 let now = space.lock_future == LockMode::Now;
-                self.announce_unmapped(&gone);
+                Notices::of(self.0).announce_unmapped(&gone);
                 drop(space);
-                self.discard_unmapped(gone);
+                Notices::of(self.0).discard_unmapped(gone);
                 if now && !grown.is_empty() {
                     // As Linux: what cannot be brought in comes on the first access, or not.
-                    let _stopped = self.populate(grown);
+                    let _stopped = Populate::of(self.0).populate(grown);
                 }
                 addr
             }
@@ -40,7 +47,7 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     /// Changes the mappings. What was added, and nodes to discard.
-    fn move_break(&self, space: &mut Space, addr: VirtAddr) -> Result<(VirtRange, VmaList), MmError> {
+    fn move_break(self, space: &mut Space, addr: VirtAddr) -> Result<(VirtRange, VmaList), MmError> {
         let (start, now) = space.brk;
         let page_up = |addr: VirtAddr| addr.align_up(FRAME_SIZE).ok_or(MmError::NoMemory);
         if addr < start || addr > space.layout.user.end {
@@ -53,7 +60,7 @@ impl<P: Platform> Mm<'_, P> {
             return Err(MmError::Invalid);
         }
         if new <= old {
-            return Ok((none, self.unmap_range(space, VirtRange::new(new, old))?));
+            return Ok((none, Munmap::of(self.0).unmap_range(space, VirtRange::new(new, old))?));
         }
         let limit = space.tree.find_from(old).map(Vma::guarded_start);
         let full = space.tree.len() > space.mapping_limit;

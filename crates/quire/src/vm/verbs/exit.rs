@@ -6,15 +6,12 @@ use crate::pgtable::PageTables;
 use crate::platform::Platform;
 use crate::stats::Stat;
 use crate::sync::Pinned;
-use crate::vm::space::mm::Mm;
+use crate::vm::gigantic::cancel::Cancellation;
+use crate::vm::mapping::vma::Vma;
+use crate::vm::space::address_space::AddressSpace;
+use crate::vm::verbs::munmap::Munmap;
 
-impl<P: Platform> Mm<'_, P> {
-    /// Unmaps everything and frees the page table. Dropping the value does the same. No CPU but this one may run the
-    /// address space.
-    pub fn exit(self) {}
-}
-
-impl<P: Platform> Drop for Mm<'_, P> {
+impl<P: Platform> Drop for AddressSpace<'_, P> {
     fn drop(&mut self) {
         let memory = self.memory;
         let cpu = Pinned::new(memory.platform());
@@ -25,7 +22,7 @@ impl<P: Platform> Drop for Mm<'_, P> {
         self.unmap_huge();
         // From here on nobody finds the address space.
         self.leave_files();
-        memory.forgo(self.mapper.number(), self.space.get_mut().layout.user);
+        Cancellation::of(memory).cancel(self.mapper.number(), self.space.get_mut().layout.user);
         // SAFETY: the value is being dropped, so nobody uses the context after this.
         let context = unsafe { ManuallyDrop::take(&mut self.context) };
         // Leaves first: the frames of a file may go only once nobody maps them.
@@ -37,5 +34,26 @@ impl<P: Platform> Drop for Mm<'_, P> {
         }
         // SAFETY: as above; who has found it through a file has let go (`leave_files`).
         unsafe { memory.give_back_body(self.body().as_ptr()) };
+    }
+}
+
+impl<P: Platform> AddressSpace<'_, P> {
+    /// Unmaps all huge pages: the end of the address space is near.
+    fn unmap_huge(&self) {
+        loop {
+            let mut space = self.lock();
+            if !space.huge {
+                return;
+            }
+            let huge = |vma: &&Vma| vma.attributes.huge_size().is_some();
+            let Some(range) = space.tree.iter().find(huge).map(|vma| vma.range) else { return };
+            let gone = Munmap::of(self).unmap_range(&mut space, range);
+            drop(space);
+            match gone {
+                Ok(gone) => self.memory.discard_list(gone),
+                // A whole mapping goes without needing memory.
+                Err(_) => debug_assert!(false, "{range:?} is one mapping"),
+            }
+        }
     }
 }

@@ -8,36 +8,31 @@ use crate::limits::{BLOCK_SIZE, RECLAIM_ROUNDS};
 use crate::pgtable::CopyMode;
 use crate::platform::Platform;
 use crate::tlb::{FlushBatch, RssChange};
+use crate::vm::handle::handle;
 use crate::vm::mapping::vma::{Vma, VmaFlags};
-use crate::vm::space::mm::{LockMode, Mm, Space, counted};
-use crate::vm::tree::edit;
-use crate::vm::tree::{VmaList, VmaTree};
+use crate::vm::reclaim::reclaim::SpaceReclaim;
+use crate::vm::space::address_space::AddressSpace;
+use crate::vm::space::rss::counted;
+use crate::vm::space::shared::ForkStrategy;
+use crate::vm::space::state::{LockMode, Space};
+use crate::vm::tree::{VmaList, VmaTree, edit};
 use crate::vm::userfault::UserfaultModes;
+use crate::vm::userfault::changes::Notices;
 
-/// What the child of a `fork` has not: locked pages, and promises of huge ones.
-const NOT_INHERITED: VmaFlags = VmaFlags::LOCKED.union(VmaFlags::LOCK_ON_FAULT).union(VmaFlags::PROMISED);
+/// What the child of a `fork` has not: locked pages, and reservations of huge ones.
+const NOT_INHERITED: VmaFlags = VmaFlags::LOCKED.union(VmaFlags::LOCK_ON_FAULT).union(VmaFlags::RESERVED);
 
-/// How the child of a `fork` comes by the leaves of private mappings.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum ForkStrategy {
-    /// Every leaf is copied.
-    #[default]
-    Copy,
-    /// Tables of anonymous memory are shared until either side changes something in them; other leaves are copied.
-    Share,
+handle! {
+    /// `fork`.
+    Fork of AddressSpace
 }
 
-impl<'m, P: Platform> Mm<'m, P> {
-    /// A second address space with the same mappings. Private pages are shared until either side stores to them; locks
-    /// are not inherited. Pages of shared mappings come to the child by faults, as with Linux; what is lost of them is lost to it as well. Handlers of faults are inherited, and
-    /// the marks of those that write-protect; one that wants to read of it has done so when this returns.
-    ///
-    /// # Errors
-    /// [`MmError::NoMemory`]; nothing has changed that this address space could see.
-    pub fn fork(&self) -> Result<Self, MmError> {
+impl<'m, P: Platform> Fork<'_, 'm, P> {
+    /// See [`Mm::fork`](crate::vm::Mm::fork).
+    pub(in crate::vm) fn fork(self) -> Result<AddressSpace<'m, P>, MmError> {
         let mut forked = self.try_fork();
         for _ in 0..RECLAIM_ROUNDS {
-            if forked.is_ok() || self.make_room() == 0 {
+            if forked.is_ok() || SpaceReclaim::of(self.0).make_room() == 0 {
                 break;
             }
             forked = self.try_fork();
@@ -45,13 +40,14 @@ impl<'m, P: Platform> Mm<'m, P> {
         forked
     }
 
-    fn try_fork(&self) -> Result<Self, MmError> {
+    fn try_fork(self) -> Result<AddressSpace<'m, P>, MmError> {
         let context = self.context();
-        let child = Self::unknown(self.memory, context.mode(), context.zap(), Some(self.family))?;
+        let child =
+            AddressSpace::new_unpublished(self.memory, context.mode(), context.zap(), Some(self.family))?;
         child.set_group(self.group());
-        let mut fresh = child.lock_unknown();
+        let mut fresh = child.lock_unpublished();
         let space = self.lock();
-        let handlers = self.announce_fork(&space);
+        let handlers = Notices::of(self.0).announce_fork(&space);
         let mut gone = VmaList::new();
         let mut owed = FlushBatch::new();
         let copied = self
@@ -64,13 +60,13 @@ impl<'m, P: Platform> Mm<'m, P> {
         drop(space);
         self.memory.discard_list(gone);
         if let Some(handlers) = handlers {
-            self.tell_forked(&handlers, copied.is_ok().then(|| child.number()));
+            Notices::of(self.0).tell_forked(&handlers, copied.is_ok().then(|| child.number()));
         }
         copied.map(|()| child)
     }
 
     /// Gives the child every mapping of the parent, unlocked, merged where that was all that kept neighbours apart.
-    fn copy_mappings(&self, parent: &Space, child: &mut Space, gone: &mut VmaList) -> Result<(), MmError> {
+    fn copy_mappings(self, parent: &Space, child: &mut Space, gone: &mut VmaList) -> Result<(), MmError> {
         (child.layout, child.brk) = (parent.layout, parent.brk);
         (child.stack_limit, child.mapping_limit) = (parent.stack_limit, parent.mapping_limit);
         (child.moved, child.huge, child.handled) = (parent.moved, parent.huge, parent.handled);
@@ -89,7 +85,12 @@ impl<'m, P: Platform> Mm<'m, P> {
         Ok(())
     }
 
-    fn copy_pages(&self, parent: &Space, child: &Self, owed: &mut FlushBatch) -> Result<(), MmError> {
+    fn copy_pages(
+        self,
+        parent: &Space,
+        child: &AddressSpace<'m, P>,
+        owed: &mut FlushBatch,
+    ) -> Result<(), MmError> {
         let protects = |vma: &Vma| vma.attributes.handler.catches(UserfaultModes::WRITE_PROTECT);
         if parent.handled && parent.tree.iter().any(protects) {
             child.context().note_marks();

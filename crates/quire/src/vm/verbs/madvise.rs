@@ -8,15 +8,21 @@ use crate::limits::FRAME_SIZE;
 use crate::platform::Platform;
 use crate::stats::Stat;
 use crate::tlb::FlushBatch;
-use crate::vm::fault::Access;
-use crate::vm::hugetlb::mapping::check_ends;
+use crate::vm::collapse::call::CollapseCall;
+use crate::vm::fault::access::Access;
+use crate::vm::handle::handle;
+use crate::vm::hugetlb::ends::check_ends;
+use crate::vm::hugetlb::reservations::Reservations;
 use crate::vm::mapping::policy::{FolioOverride, HugeAdvice};
-use crate::vm::mapping::vma::{VmaAttributes, VmaFlags};
-use crate::vm::space::mm::{Mm, Space};
+use crate::vm::mapping::vma::{Backing, Vma, VmaAttributes, VmaFlags};
+use crate::vm::space::address_space::AddressSpace;
+use crate::vm::space::state::Space;
 use crate::vm::tree::VmaList;
 use crate::vm::userfault::UserfaultModes;
-use crate::vm::verbs::mlock::mapped_up_to;
-use crate::vm::verbs::populate::How;
+use crate::vm::userfault::answer::Answers;
+use crate::vm::userfault::changes::Notices;
+use crate::vm::verbs::change::{AttributeChange, covers};
+use crate::vm::verbs::populate::{How, Populate};
 
 /// What is advised.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,17 +47,14 @@ pub enum Advice {
     Split,
 }
 
-impl<P: Platform> Mm<'_, P> {
-    /// Advises about `len` bytes (rounded up to pages) from `addr`. Mappings are advised one after the other; holes are
-    /// passed over and reported at the end.
-    ///
-    /// # Errors
-    /// [`MmError::Invalid`] for an unaligned address (in huge pages: one off their size) or an overflow, for [`Advice::DontNeed`] and [`Advice::Free`] of
-    /// locked memory, for [`Advice::Free`] of what is not private anonymous memory, for populating what does not allow
-    /// the access, for [`Advice::Split`] of what is not shared huge pages; [`MmError::NoMemory`] for a hole or when memory is out; [`MmError::Fault`] for populating behind the
-    /// end of a file; for [`Advice::Collapse`] what [`Refusal::error`](super::Refusal::error) says of the last range that was
-    /// refused, the others being collapsed; [`MmError::Io`]. Mappings before the one that failed have been advised.
-    pub fn madvise(&self, addr: VirtAddr, len: u64, advice: Advice) -> Result<(), MmError> {
+handle! {
+    /// `madvise`.
+    Madvise of AddressSpace
+}
+
+impl<P: Platform> Madvise<'_, '_, P> {
+    /// See [`Mm::madvise`](crate::vm::Mm::madvise).
+    pub(in crate::vm) fn madvise(self, addr: VirtAddr, len: u64, advice: Advice) -> Result<(), MmError> {
         let pages = VirtAddr(len).align_up(FRAME_SIZE).ok_or(MmError::Invalid)?.0;
         let end = addr.0.checked_add(pages).map(VirtAddr).ok_or(MmError::Invalid)?;
         if !addr.is_aligned(FRAME_SIZE) {
@@ -69,7 +72,7 @@ impl<P: Platform> Mm<'_, P> {
             Advice::DontNeed => self.dont_need(range),
             Advice::Free => self.free_lazily(range),
             Advice::Collapse => {
-                let report = self.collapse(addr, pages)?;
+                let report = CollapseCall::of(self.0).collapse(addr, pages)?;
                 report.last.map_or(Ok(()), |why| Err(why.error()))
             }
             Advice::HugePage => self.advise_attributes(range, |vma| vma.advice = HugeAdvice::Huge),
@@ -78,17 +81,19 @@ impl<P: Platform> Mm<'_, P> {
         }
     }
 
-    /// Says which folio orders the mappings of a range use, beyond the machine-wide policy.
-    ///
-    /// # Errors
-    /// As [`Self::madvise`] with [`Advice::HugePage`].
-    pub fn set_folios(&self, addr: VirtAddr, len: u64, folios: FolioOverride) -> Result<(), MmError> {
+    /// See [`Mm::set_folios`](crate::vm::Mm::set_folios).
+    pub(in crate::vm) fn set_folios(
+        self,
+        addr: VirtAddr,
+        len: u64,
+        folios: FolioOverride,
+    ) -> Result<(), MmError> {
         let range = self.layout().range(addr, len).ok_or(MmError::Invalid)?;
         self.advise_attributes(range, |vma| vma.folios = folios)
     }
 
     fn advise_attributes(
-        &self,
+        self,
         range: VirtRange,
         change: impl FnMut(&mut VmaAttributes),
     ) -> Result<(), MmError> {
@@ -100,34 +105,34 @@ impl<P: Platform> Mm<'_, P> {
         }
         check_ends(&space, range)?;
         let mut gone = VmaList::new();
-        let changed = self.change_range(&mut space, range, &mut gone, change);
+        let changed = AttributeChange::of(self.0).change_range(&mut space, range, &mut gone, change);
         drop(space);
         self.memory.discard_list(gone);
         changed?;
         covered
     }
 
-    fn dont_need(&self, range: VirtRange) -> Result<(), MmError> {
+    fn dont_need(self, range: VirtRange) -> Result<(), MmError> {
         let handled = self.removable(range);
         if let Some(part) = handled {
-            self.tell_removed(part);
+            Notices::of(self.0).tell_removed(part);
         }
         let done = self.drop_pages(range);
         if let Some(part) = handled {
-            self.wake_range(part);
+            Answers::of(self.0).wake_range(part);
         }
         done
     }
 
     /// What of the range would be given up now, if anything there may have a handler of faults.
-    fn removable(&self, range: VirtRange) -> Option<VirtRange> {
+    fn removable(self, range: VirtRange) -> Option<VirtRange> {
         let space = self.space.read(self.memory.platform());
         let range = Some(range.intersect(space.layout.user)).filter(|_| space.handled);
         let range = space.whole_pages(range?).ok()?;
         Some(prefix(&space, range, |vma| !vma.flags.contains(VmaFlags::LOCKED)).0)
     }
 
-    fn drop_pages(&self, range: VirtRange) -> Result<(), MmError> {
+    fn drop_pages(self, range: VirtRange) -> Result<(), MmError> {
         let space = self.lock();
         let covered = covers(&space, range);
         let range = space.whole_pages(range.intersect(space.layout.user))?;
@@ -136,12 +141,12 @@ impl<P: Platform> Mm<'_, P> {
             return outcome.and(covered);
         }
         self.cut(part)?;
-        self.renew_promises(&space, part)?;
+        Reservations::of(self.0).renew_reservations(&space, part)?;
         self.zap(space.tree.overlapping(part), part, part);
         outcome.and(covered)
     }
 
-    fn free_lazily(&self, range: VirtRange) -> Result<(), MmError> {
+    fn free_lazily(self, range: VirtRange) -> Result<(), MmError> {
         let space = self.lock();
         let covered = covers(&space, range);
         let range = range.intersect(space.layout.user);
@@ -161,8 +166,31 @@ impl<P: Platform> Mm<'_, P> {
         outcome.and(covered)
     }
 
+    /// `MADV_SPLIT`: parts of the huge pages may be mapped by themselves from now on. Of all mappings in the range or of none.
+    fn split_pages(self, range: VirtRange) -> Result<(), MmError> {
+        let mut space = self.lock();
+        covers(&space, range)?;
+        check_ends(&space, range)?;
+        let fits = |vma: &Vma| vma.attributes.huge_size().is_some() && !vma.attributes.is_private();
+        if !space.tree.overlapping(range).all(fits) {
+            return Err(MmError::Invalid);
+        }
+        for vma in space.tree.overlapping(range) {
+            if let Backing::File { file, .. } = &vma.attributes.backing {
+                file.node().allow_parts();
+            }
+        }
+        let mut gone = VmaList::new();
+        let changed = AttributeChange::of(self.0).change_range(&mut space, range, &mut gone, |vma| {
+            vma.flags = vma.flags.union(VmaFlags::SPLIT);
+        });
+        drop(space);
+        self.memory.discard_list(gone);
+        changed
+    }
+
     /// Reads the file pages of a range into the page cache. What cannot be read comes, or fails, on its first access.
-    fn will_need(&self, range: VirtRange) -> Result<(), MmError> {
+    fn will_need(self, range: VirtRange) -> Result<(), MmError> {
         let (memory, mut at) = (self.memory, range.start);
         let mut covered = Ok(());
         loop {
@@ -197,10 +225,10 @@ impl<P: Platform> Mm<'_, P> {
         }
     }
 
-    fn populate_all(&self, range: VirtRange, access: Access, right: Protection) -> Result<(), MmError> {
+    fn populate_all(self, range: VirtRange, access: Access, right: Protection) -> Result<(), MmError> {
         let how =
             |vma: &VmaAttributes| if vma.protection.contains(right) { How::As(access) } else { How::Refuse };
-        self.populate_as(range, how).map_err(|error| match error {
+        Populate::of(self.0).populate_as(range, how).map_err(|error| match error {
             FaultError::NotMapped | FaultError::OutOfMemory | FaultError::Dying => MmError::NoMemory,
             FaultError::Protection => MmError::Invalid,
             FaultError::BeyondEnd
@@ -211,12 +239,6 @@ impl<P: Platform> Mm<'_, P> {
             FaultError::Io => MmError::Io,
         })
     }
-}
-
-/// Whether every page of the range is mapped.
-pub(in crate::vm) fn covers(space: &Space, range: VirtRange) -> Result<(), MmError> {
-    let user = range.end <= space.layout.user.end;
-    if user && mapped_up_to(&space.tree, range) == range.end { Ok(()) } else { Err(MmError::NoMemory) }
 }
 
 /// The part of the range before the first mapping that does not suit, and what is reported for that one.

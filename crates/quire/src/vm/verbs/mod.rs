@@ -1,6 +1,7 @@
 //! The calls that change an address space: one file for each, and what populates the memory that they lock.
 
 pub(super) mod brk;
+pub(super) mod change;
 pub(super) mod exit;
 pub(super) mod fork;
 pub(super) mod madvise;
@@ -9,4 +10,6 @@ pub(super) mod mmap;
 pub(super) mod mprotect;
 pub(super) mod mremap;
 pub(super) mod munmap;
+pub(super) mod place;
 pub(super) mod populate;
+pub(super) mod request;

@@ -6,20 +6,23 @@ use crate::arch::Protection;
 use crate::error::MmError;
 use crate::limits::FRAME_SIZE;
 use crate::platform::Platform;
-use crate::vm::hugetlb::mapping::check_ends;
-use crate::vm::mapping::vma::{VmaAttributes, VmaFlags};
-use crate::vm::space::mm::{Mm, Space};
-use crate::vm::tree::edit;
+use crate::vm::handle::handle;
+use crate::vm::hugetlb::ends::check_ends;
+use crate::vm::mapping::vma::VmaFlags;
+use crate::vm::space::address_space::AddressSpace;
+use crate::vm::space::state::Space;
 use crate::vm::tree::{VmaList, VmaTree};
+use crate::vm::verbs::change::AttributeChange;
+use crate::vm::verbs::populate::Populate;
 
-impl<P: Platform> Mm<'_, P> {
-    /// Changes the protection of `len` bytes (rounded up to pages) from `addr`.
-    ///
-    /// # Errors
-    /// [`MmError::Invalid`] for an unaligned address or an end inside a huge page; [`MmError::NoMemory`] for a hole, after everything before it was
-    /// changed, or without any change when there is no memory; [`MmError::Access`] for a mapping that may not be
-    /// accessed like that, after everything before it was changed.
-    pub fn mprotect(&self, addr: VirtAddr, len: u64, prot: Protection) -> Result<(), MmError> {
+handle! {
+    /// `mprotect`.
+    Mprotect of AddressSpace
+}
+
+impl<P: Platform> Mprotect<'_, '_, P> {
+    /// See [`Mm::mprotect`](crate::vm::Mm::mprotect).
+    pub(in crate::vm) fn mprotect(self, addr: VirtAddr, len: u64, prot: Protection) -> Result<(), MmError> {
         if !addr.is_aligned(FRAME_SIZE) {
             return Err(MmError::Invalid);
         }
@@ -41,7 +44,7 @@ impl<P: Platform> Mm<'_, P> {
     /// Changes the range up to the first mapping that cannot be changed, or up to the one with which more than
     /// [`COPIES`] are due. Returns where it stopped, and what is reported if it is a refusal.
     fn protect_part(
-        &self,
+        self,
         range: VirtRange,
         prot: Protection,
     ) -> Result<(VirtAddr, Result<(), MmError>), MmError> {
@@ -61,42 +64,22 @@ impl<P: Platform> Mm<'_, P> {
         changed?;
         for range in due.into_iter().filter(|range| !range.is_empty()) {
             // As Linux: a locked private mapping that becomes writable gets its pages now, so that no store waits.
-            let _stopped = self.populate(range);
+            let _stopped = Populate::of(self.0).populate(range);
         }
         Ok((end, if end == stop { outcome } else { Ok(()) }))
     }
 
     fn protect_range(
-        &self,
+        self,
         space: &mut Space,
         range: VirtRange,
         prot: Protection,
         gone: &mut VmaList,
     ) -> Result<(), MmError> {
         self.unshare(range)?;
-        self.change_range(space, range, gone, |vma| vma.protection = prot)?;
+        AttributeChange::of(self.0).change_range(space, range, gone, |vma| vma.protection = prot)?;
         self.protect_leaves(space, range);
         Ok(())
-    }
-
-    /// Changes attributes of the mappings in a range. Large leaves are cut at its ends. On an error nothing has changed.
-    pub(in crate::vm) fn change_range(
-        &self,
-        space: &mut Space,
-        range: VirtRange,
-        gone: &mut VmaList,
-        change: impl FnMut(&mut VmaAttributes),
-    ) -> Result<(), MmError> {
-        let need = edit::splits(&space.tree, range);
-        if space.tree.len() + need > space.mapping_limit {
-            return Err(MmError::NoMemory);
-        }
-        let mut spares = self.memory.spares(need)?;
-        let cut = self.cut_small(space, range);
-        let done = cut.is_ok() && edit::change(&mut space.tree, range, &mut spares, gone, change);
-        self.memory.discard_spares(spares);
-        cut?;
-        if done { Ok(()) } else { Err(MmError::NoMemory) }
     }
 }
 

@@ -5,13 +5,19 @@ use crate::addr::{VirtAddr, VirtRange};
 use crate::error::MmError;
 use crate::limits::FRAME_SIZE;
 use crate::platform::Platform;
-use crate::vm::hugetlb::mapping::check_ends;
+use crate::vm::gigantic::cancel::Cancellation;
+use crate::vm::handle::handle;
+use crate::vm::hugetlb::ends::check_ends;
 use crate::vm::mapping::vma::{Vma, VmaAttributes, VmaFlags};
-use crate::vm::space::mm::{Mm, Space};
-use crate::vm::tree::VmaList;
-use crate::vm::tree::edit;
+use crate::vm::space::address_space::AddressSpace;
+use crate::vm::space::state::Space;
 use crate::vm::tree::layout::{Fit, Placement};
+use crate::vm::tree::{VmaList, edit};
 use crate::vm::userfault::Registration;
+use crate::vm::userfault::changes::Notices;
+use crate::vm::userfault::register::Registrations;
+use crate::vm::verbs::munmap::Munmap;
+use crate::vm::verbs::populate::Populate;
 
 /// Where `mremap` may put a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,35 +83,38 @@ struct Done {
     populate: VirtRange,
 }
 
-impl<P: Platform> Mm<'_, P> {
-    /// Gives the `old_len` bytes mapped at `addr` the size `new_len`, as `to` says at another address, and says where
-    /// they are. With `old_len` 0 a shared mapping is mapped a second time. Several mappings can move at once if their
-    /// size stays.
-    ///
-    /// # Errors
-    /// [`MmError::Invalid`] (unaligned, empty, overlapping, huge pages that would become more or leave a mapping behind, a size that changes with an empty mapping left behind),
-    /// [`MmError::Fault`] (not mapped, or not by one mapping), [`MmError::NoMemory`] (no memory, no room, too many
-    /// mappings). Nothing has changed then, save that a fixed target may have been unmapped and, where several mappings
-    /// move, that the first of them may have moved: as with Linux, the mappings tell which.
-    pub fn mremap(&self, addr: VirtAddr, old_len: u64, new_len: u64, to: Remap) -> Result<VirtAddr, MmError> {
+handle! {
+    /// `mremap`.
+    Mremap of AddressSpace
+}
+
+impl<P: Platform> Mremap<'_, '_, P> {
+    /// See [`Mm::mremap`](crate::vm::Mm::mremap).
+    pub(in crate::vm) fn mremap(
+        self,
+        addr: VirtAddr,
+        old_len: u64,
+        new_len: u64,
+        to: Remap,
+    ) -> Result<VirtAddr, MmError> {
         let mut done = Done::default();
         let mut space = self.lock();
         let outcome = check(&space, addr, old_len, new_len, to)
             .and_then(|request| check_huge(&space, request))
             .and_then(|request| self.remap_locked(&mut space, request, &mut done));
-        self.announce_moved(&done.moved);
-        self.announce_unmapped(&done.gone);
+        Notices::of(self.0).announce_moved(&done.moved);
+        Notices::of(self.0).announce_unmapped(&done.gone);
         drop(space);
-        self.discard_moved(done.moved, done.at.0.wrapping_sub(addr.0));
-        self.discard_unmapped(done.gone);
+        Notices::of(self.0).discard_moved(done.moved, done.at.0.wrapping_sub(addr.0));
+        Notices::of(self.0).discard_unmapped(done.gone);
         outcome?;
         if !done.populate.is_empty() {
-            let _stopped = self.populate(done.populate);
+            let _stopped = Populate::of(self.0).populate(done.populate);
         }
         Ok(done.at)
     }
 
-    fn remap_locked(&self, space: &mut Space, request: Move, done: &mut Done) -> Result<(), MmError> {
+    fn remap_locked(self, space: &mut Space, request: Move, done: &mut Done) -> Result<(), MmError> {
         let Move { from, old, new, to } = request;
         let vma = space.tree.find(from).ok_or(MmError::Fault)?;
         if old == 0 && vma.attributes.is_private() {
@@ -117,7 +126,8 @@ impl<P: Platform> Mm<'_, P> {
         done.at = from;
         let moves = to.target().is_some() || to.leaves_mapping();
         if !moves && old >= new && old != 0 {
-            done.gone = self.unmap_range(space, VirtRange::new(from.add(new), from.add(old)))?;
+            done.gone =
+                Munmap::of(self.0).unmap_range(space, VirtRange::new(from.add(new), from.add(old)))?;
             return Ok(());
         }
         let fixed = to.target().is_some();
@@ -132,7 +142,7 @@ impl<P: Platform> Mm<'_, P> {
             let grown = VirtRange::new(mapping.end, from.add(new));
             space.tree.resize(mapping.start, VirtRange::new(mapping.start, grown.end));
             edit::merge(&mut space.tree, VirtRange::new(mapping.start, grown.end), &mut done.gone);
-            self.tell_files(space, grown);
+            Registrations::of(self.0).tell_files(space, grown);
             done.populate = if locked { grown } else { VirtRange::default() };
             return Ok(());
         }
@@ -148,7 +158,7 @@ impl<P: Platform> Mm<'_, P> {
 
     /// Moves what is mapped in the old range, a mapping at a time; a single one may grow on the way. What the old range
     /// loses goes first.
-    fn move_mapping(&self, space: &mut Space, request: Move, done: &mut Done) -> Result<(), MmError> {
+    fn move_mapping(self, space: &mut Space, request: Move, done: &mut Done) -> Result<(), MmError> {
         let Move { from, old, new, to } = request;
         done.at = match to.target() {
             Some(dest) => dest,
@@ -159,15 +169,15 @@ impl<P: Platform> Mm<'_, P> {
         let moved = self.make_borders(space, lost).and_then(|()| self.move_parts(space, request, done));
         if moved.is_ok() {
             // It may have grown over pages that its handler did not hear of.
-            self.tell_files(space, VirtRange::from_len(done.at, new));
-            done.gone.append(self.unmap_range(space, lost)?);
+            Registrations::of(self.0).tell_files(space, VirtRange::from_len(done.at, new));
+            done.gone.append(Munmap::of(self.0).unmap_range(space, lost)?);
         } else {
             edit::merge(&mut space.tree, VirtRange::from_len(from, old), &mut done.gone);
         }
         moved
     }
 
-    fn move_parts(&self, space: &mut Space, request: Move, done: &mut Done) -> Result<(), MmError> {
+    fn move_parts(self, space: &mut Space, request: Move, done: &mut Done) -> Result<(), MmError> {
         let Move { from, old, new, to } = request;
         let kept = old.min(new);
         if old < new {
@@ -184,7 +194,7 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     /// Moves the part of one mapping, and unmaps what is at its target. On an error the target may have been unmapped.
-    fn move_part(&self, space: &mut Space, part: Part, to: Remap, done: &mut Done) -> Result<(), MmError> {
+    fn move_part(self, space: &mut Space, part: Part, to: Remap, done: &mut Done) -> Result<(), MmError> {
         let target = VirtRange::from_len(part.dest, part.len);
         // At most: both ends of the source, the middle of the target, and the part itself.
         if space.tree.len() + 4 > space.mapping_limit {
@@ -218,7 +228,7 @@ impl<P: Platform> Mm<'_, P> {
             return Err(error);
         }
         // A folio that forms there was for the addresses as they were.
-        self.memory.forgo(self.mapper.number(), part.source);
+        Cancellation::of(self.memory).cancel(self.mapper.number(), part.source);
         if to.leaves_mapping() {
             // The ends are borders already, so no spare is needed.
             let locks = VmaFlags::LOCKED.union(VmaFlags::LOCK_ON_FAULT);
@@ -235,7 +245,7 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     /// What a handler is to be told from, of a part whose mapping stays where it is.
-    fn note_of_move(&self, space: &Space, part: Part, to: Remap) -> Result<VmaList, MmError> {
+    fn note_of_move(self, space: &Space, part: Part, to: Remap) -> Result<VmaList, MmError> {
         let mut note = VmaList::new();
         let handler =
             space.tree.find(part.source.start).map_or(Registration::NONE, |vma| vma.attributes.handler);
@@ -251,19 +261,19 @@ impl<P: Platform> Mm<'_, P> {
     /// Makes both ends of the source borders between mappings and the target free. On an error the target may have been
     /// unmapped.
     fn clear_target(
-        &self,
+        self,
         space: &mut Space,
         source: VirtRange,
         target: VirtRange,
         gone: &mut VmaList,
     ) -> Result<(), MmError> {
         self.make_borders(space, source)?;
-        gone.append(self.unmap_range(space, target)?);
+        gone.append(Munmap::of(self.0).unmap_range(space, target)?);
         Ok(())
     }
 
     /// Makes both ends of a range borders between mappings and between leaves.
-    fn make_borders(&self, space: &mut Space, range: VirtRange) -> Result<(), MmError> {
+    fn make_borders(self, space: &mut Space, range: VirtRange) -> Result<(), MmError> {
         let mut spares = self.memory.spares(edit::splits(&space.tree, range))?;
         let split = self.cut(range).is_ok() && edit::split_ends(&mut space.tree, range, &mut spares);
         self.memory.discard_spares(spares);

@@ -4,33 +4,35 @@
 use crate::addr::{VirtAddr, VirtRange};
 use crate::error::MmError;
 use crate::platform::Platform;
-use crate::vm::hugetlb::mapping::check_ends;
-use crate::vm::space::mm::{Mm, Space};
-use crate::vm::tree::edit;
-use crate::vm::tree::{VmaList, VmaTree};
+use crate::vm::handle::handle;
+use crate::vm::hugetlb::ends::check_ends;
+use crate::vm::hugetlb::reservations::Reservations;
+use crate::vm::space::address_space::AddressSpace;
+use crate::vm::space::state::Space;
+use crate::vm::tree::{VmaList, VmaTree, edit};
+use crate::vm::userfault::changes::Notices;
 
-impl<P: Platform> Mm<'_, P> {
-    /// Unmaps `len` bytes (rounded up to pages) from `addr`. Holes are fine. A handler of faults that wants to read of it has done
-    /// so when this returns.
-    ///
-    /// # Errors
-    /// [`MmError::Invalid`] for an unaligned address, no bytes, a range that leaves the user half or that ends inside a huge page;
-    /// [`MmError::NoMemory`] when a mapping would have to be split and there is no memory for it, or there are too many.
-    /// Nothing has changed then.
-    pub fn munmap(&self, addr: VirtAddr, len: u64) -> Result<(), MmError> {
+handle! {
+    /// `munmap`.
+    Munmap of AddressSpace
+}
+
+impl<P: Platform> Munmap<'_, '_, P> {
+    /// See [`Mm::munmap`](crate::vm::Mm::munmap).
+    pub(in crate::vm) fn munmap(self, addr: VirtAddr, len: u64) -> Result<(), MmError> {
         let mut space = self.lock();
         let range =
             space.layout.range(addr, len).filter(|range| !range.is_empty()).ok_or(MmError::Invalid)?;
         let gone = self.unmap_range(&mut space, range)?;
-        self.announce_unmapped(&gone);
+        Notices::of(self.0).announce_unmapped(&gone);
         drop(space);
-        self.discard_unmapped(gone);
+        Notices::of(self.0).discard_unmapped(gone);
         Ok(())
     }
 
     /// Takes the mappings of a range out of the tree and everything they map out of the page table. The caller discards
     /// the list once it has given the lock back. On an error nothing has changed.
-    pub(in crate::vm) fn unmap_range(&self, space: &mut Space, range: VirtRange) -> Result<VmaList, MmError> {
+    pub(in crate::vm) fn unmap_range(self, space: &mut Space, range: VirtRange) -> Result<VmaList, MmError> {
         let Some(first) = space.tree.first_in(range) else { return Ok(VmaList::new()) };
         check_ends(space, range)?;
         // A hole in the middle of one mapping leaves one more than there were.
@@ -47,7 +49,7 @@ impl<P: Platform> Mm<'_, P> {
         self.memory.discard_spares(spares);
         let gone = gone?;
         if space.huge {
-            gone.iter().for_each(|vma| self.break_promises(vma));
+            gone.iter().for_each(|vma| Reservations::of(self.0).break_reservations(vma));
         }
         self.zap(gone.iter(), range, free_around(&space.tree, range, space.layout.user));
         Ok(gone)

@@ -6,9 +6,16 @@ use crate::arch::Protection;
 use crate::error::FaultError;
 use crate::limits::{CLEAR_STRETCH_BYTES, FRAME_SIZE, LOCK_HOLD_FRAMES, POPULATE_FAULTS, RECLAIM_ROUNDS};
 use crate::platform::Platform;
-use crate::vm::fault::{Access, Caller, Step};
+use crate::vm::fault::access::Access;
+use crate::vm::fault::faults::Faults;
+use crate::vm::fault::step::{Caller, Step};
+use crate::vm::gigantic::clear::GiganticClearing;
+use crate::vm::handle::handle;
 use crate::vm::mapping::vma::{VmaAttributes, VmaFlags};
-use crate::vm::space::mm::Mm;
+use crate::vm::memory_failure::lose::MemoryLoss;
+use crate::vm::reclaim::reclaim::SpaceReclaim;
+use crate::vm::space::address_space::AddressSpace;
+use crate::vm::userfault::changes::Notices;
 
 /// How the pages of a mapping come.
 pub(in crate::vm) enum How {
@@ -20,10 +27,15 @@ pub(in crate::vm) enum How {
     Refuse,
 }
 
-impl<P: Platform> Mm<'_, P> {
+handle! {
+    /// Brings pages in before they are touched.
+    Populate of AddressSpace
+}
+
+impl<P: Platform> Populate<'_, '_, P> {
     /// Brings every page of the range in, up to the first that cannot be: private writable ones as stores would, others
     /// as loads; those that are locked on fault not at all.
-    pub(in crate::vm) fn populate(&self, range: VirtRange) -> Result<(), FaultError> {
+    pub(in crate::vm) fn populate(self, range: VirtRange) -> Result<(), FaultError> {
         self.populate_as(range, |vma| {
             let writable = vma.protection.contains(Protection::WRITE);
             if vma.flags.contains(VmaFlags::LOCK_ON_FAULT) {
@@ -35,7 +47,7 @@ impl<P: Platform> Mm<'_, P> {
 
     /// Brings every page of the range in as is chosen for its mapping, up to the first that cannot be.
     pub(in crate::vm) fn populate_as(
-        &self,
+        self,
         range: VirtRange,
         choose: impl Fn(&VmaAttributes) -> How,
     ) -> Result<(), FaultError> {
@@ -44,7 +56,9 @@ impl<P: Platform> Mm<'_, P> {
         while at < range.end {
             match self.populate_some(VirtRange { start: at, end: range.end }, &choose, caller) {
                 Ok(next) => at = next,
-                Err((next, FaultError::OutOfMemory)) if rounds < RECLAIM_ROUNDS && self.make_room() > 0 => {
+                Err((next, FaultError::OutOfMemory))
+                    if rounds < RECLAIM_ROUNDS && SpaceReclaim::of(self.0).make_room() > 0 =>
+                {
                     rounds = if next > at { 0 } else { rounds + 1 };
                     at = next;
                 }
@@ -56,7 +70,7 @@ impl<P: Platform> Mm<'_, P> {
 
     /// As many pages as one hold of the lock may take, of one mapping. Where to go on.
     fn populate_some(
-        &self,
+        self,
         range: VirtRange,
         choose: &impl Fn(&VmaAttributes) -> How,
         caller: Caller,
@@ -76,7 +90,7 @@ impl<P: Platform> Mm<'_, P> {
             if at >= end || held >= LOCK_HOLD_FRAMES as u64 {
                 break;
             }
-            match self.fault_in(vma, at, access, caller).map_err(|error| (at, error))? {
+            match Faults::of(self.0).fault_in(vma, at, access, caller).map_err(|error| (at, error))? {
                 Step::Done(outcome) => {
                     at = at.align_down(outcome.order.bytes()).add(outcome.order.bytes());
                     (faults, frames) = (faults + 1, frames + outcome.order.frames());
@@ -92,29 +106,29 @@ impl<P: Platform> Mm<'_, P> {
                     }
                 }
                 Step::Again => self.memory.platform().relax(),
-                Step::Formed(formed) => {
+                Step::Cleared(cleared) => {
                     drop(space);
-                    self.end_forming(&formed);
+                    GiganticClearing::of(self.memory).end_clear(&cleared);
                     return Ok(at);
                 }
                 Step::Marked(folio) => {
                     drop(space);
-                    self.memory.lose_marked(folio);
+                    MemoryLoss::of(self.memory).lose_marked(folio);
                     return Ok(at);
                 }
                 Step::TakeBack(frame) => {
                     drop(space);
-                    self.take_back(frame).map_err(|error| (at, error))?;
+                    Faults::of(self.0).take_back(frame).map_err(|error| (at, error))?;
                     return Ok(at);
                 }
                 Step::Handler(waiting) => {
                     drop(space);
-                    self.wait_for_handler(waiting).map_err(|error| (at, error))?;
+                    Notices::of(self.0).wait_for_handler(waiting).map_err(|error| (at, error))?;
                     return Ok(at);
                 }
                 Step::Shared => {
                     drop(space);
-                    self.unshare_at(at).map_err(|error| (at, error))?;
+                    Faults::of(self.0).unshare_at(at).map_err(|error| (at, error))?;
                     return Ok(at);
                 }
             }

@@ -27,7 +27,7 @@ fn mappings_that_do_not_suit() {
             mm.mmap(&anonymous(at, MIB)).unwrap();
             mm.mmap(&MapRequest { prot: crate::collapse::world::R, ..anonymous(at + MIB, MIB) }).unwrap();
             refused(mm, at, Refusal::TooSmall);
-            // Shared memory is that of a nameless file, which is collapsed.
+            // Shared memory is that of a shmem file, which is collapsed.
             let at = BASE + 6 * HUGE;
             mm.mmap(&MapRequest { sharing: Sharing::Shared, ..anonymous(at, HUGE) }).unwrap();
             fill(machine, mm, at, 0..512);

@@ -5,14 +5,14 @@ use quire::stats::Stat;
 use quire::vm::{Backing, MapRequest};
 
 use crate::filethp::support::{
-    BASE, HUGE, PAGE, RX, TEXT, check, check_text, counts, fill, frame_at, inside, is_large, moved, nameless,
-    private, shared, text,
+    BASE, HUGE, PAGE, RX, TEXT, check, check_text, counts, fill, frame_at, inside, is_large, moved, private,
+    shared, shmem, text,
 };
 use crate::filethp::world::{load, store};
 
 #[test]
 fn pages_keep_their_contents_and_count_once() {
-    nameless(|machine, manager, mm, file| {
+    shmem(|machine, manager, mm, file| {
         let before = (file.resident(), mm.rss());
         moved(mm, BASE);
         assert!(is_large(machine, mm, BASE) && !is_large(machine, mm, BASE + HUGE));
@@ -35,7 +35,7 @@ fn pages_keep_their_contents_and_count_once() {
 /// Holes become zeroes.
 #[test]
 fn holes_are_filled() {
-    nameless(|machine, manager, mm, file| {
+    shmem(|machine, manager, mm, file| {
         fill(machine, mm, BASE, [512, 700, 1023].into_iter());
         moved(mm, BASE + HUGE);
         assert!(is_large(machine, mm, BASE + HUGE));
@@ -49,7 +49,7 @@ fn holes_are_filled() {
 
 #[test]
 fn two_address_spaces_map_the_same_leaf() {
-    nameless(|machine, manager, mm, file| {
+    shmem(|machine, manager, mm, file| {
         let other = manager.new_mm().unwrap();
         other.mmap(&shared(file, BASE + 4 * HUGE, 2 * HUGE)).unwrap();
         inside(mm, &other, || check(machine, &other, BASE + 4 * HUGE, 0..512));
@@ -86,7 +86,7 @@ fn two_address_spaces_map_the_same_leaf() {
 /// More leaves map each frame than a lane of a byte can count.
 #[test]
 fn lanes_grow_under_large_leaves() {
-    nameless(|machine, manager, mm, file| {
+    shmem(|machine, manager, mm, file| {
         moved(mm, BASE);
         let first = frame_at(machine, mm, BASE).unwrap();
         let places = |count: u64| (0..count).map(|at| BASE + (4 + 2 * at) * HUGE);
@@ -158,8 +158,8 @@ fn what_is_missing_of_a_file_is_read() {
 }
 
 #[test]
-fn what_is_shown_of_nameless_memory() {
-    nameless(|machine, _, mm, _| {
+fn what_is_shown_of_shmem() {
+    shmem(|machine, _, mm, _| {
         moved(mm, BASE);
         fill(machine, mm, BASE, 512..520);
         let usage = mm.usage_of_all();

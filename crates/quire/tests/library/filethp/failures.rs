@@ -8,7 +8,7 @@ use quire::page_alloc::Gfp;
 use quire::vm::{Advice, File, Refusal};
 
 use crate::filethp::support::{
-    BASE, HUGE, PAGE, check, check_text, fill, frames, is_large, nameless, private, shared, text,
+    BASE, HUGE, PAGE, check, check_text, fill, frames, is_large, private, shared, shmem, text,
 };
 use crate::filethp::world::{R, RW, Space, load, run, store};
 
@@ -39,7 +39,7 @@ fn a_collapse_may_fail_at_every_allocation() {
     frames(|machine, manager| {
         let (mut done, mut refused) = (0, 0);
         let failed = at_every_index(machine, |fail| {
-            let file = manager.nameless(HUGE).unwrap();
+            let file = manager.shmem(HUGE).unwrap();
             run(manager, |mm| {
                 let other = manager.new_mm().unwrap();
                 other.mmap(&shared(&file, THERE, HUGE)).unwrap();
@@ -85,7 +85,7 @@ fn verbs_may_fail_at_every_allocation() {
     for (at, (verb, may_fail)) in verbs.into_iter().enumerate() {
         frames(|machine, manager| {
             at_every_index(machine, |fail| {
-                let file = manager.nameless(HUGE).unwrap();
+                let file = manager.shmem(HUGE).unwrap();
                 run(manager, |mm| {
                     mm.mmap(&shared(&file, BASE, HUGE)).unwrap();
                     mm.mmap(&private(&file, THERE, HUGE, RW)).unwrap();
@@ -113,7 +113,7 @@ fn verbs_may_fail_at_every_allocation() {
 /// A store to a private mapping behind a large leaf, without memory to split it: the caller is told, and can try again.
 #[test]
 fn a_private_store_may_fail() {
-    nameless(|machine, manager, mm, file| {
+    shmem(|machine, manager, mm, file| {
         crate::filethp::support::moved(mm, BASE);
         mm.mmap(&private(file, THERE, HUGE, RW)).unwrap();
         check(machine, mm, THERE, 0..512);

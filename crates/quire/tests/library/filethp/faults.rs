@@ -5,7 +5,7 @@ use quire::stats::Stat;
 use quire::vm::{Advice, MapRequest};
 
 use crate::filethp::support::{
-    BASE, HUGE, PAGE, RX, check, check_text, frame_at, is_large, moved, nameless, private, shared, text,
+    BASE, HUGE, PAGE, RX, check, check_text, frame_at, is_large, moved, private, shared, shmem, text,
 };
 use crate::filethp::world::{R, RW, load, store};
 
@@ -13,7 +13,7 @@ const THERE: u64 = BASE + 8 * HUGE;
 
 #[test]
 fn the_mapping_decides() {
-    nameless(|machine, manager, mm, file| {
+    shmem(|machine, manager, mm, file| {
         moved(mm, BASE);
         let mut at = THERE;
         let touch = |request: MapRequest<'_>, advice: Option<Advice>, wanted: bool| {
@@ -51,7 +51,7 @@ fn the_mapping_decides() {
 /// A store to a private mapping copies one page, and the others stay as they are.
 #[test]
 fn a_private_store_copies_one_page() {
-    nameless(|machine, manager, mm, file| {
+    shmem(|machine, manager, mm, file| {
         moved(mm, BASE);
         mm.mmap(&private(file, THERE, HUGE, RW)).unwrap();
         // At once, without a leaf.

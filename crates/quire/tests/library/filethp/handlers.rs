@@ -37,7 +37,7 @@ fn come(
     way: Way,
     moment: InterruptPlan,
 ) -> (HeldUp<Collapsed, u64>, u64) {
-    let file = manager.nameless(2 * HUGE).expect("memory");
+    let file = manager.shmem(2 * HUGE).expect("memory");
     let [mm, other] = [(); 2].map(|()| manager.new_mm().expect("memory"));
     let there = || (0..512).filter(|page| page % 3 > 0);
     mm.switch_in();

@@ -25,9 +25,9 @@ const PATIENCE: Duration = Duration::from_millis(15);
 /// What is collapsed.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Pages {
-    /// Nameless memory, all of it there.
-    Nameless,
-    /// Nameless memory of which every third page was never touched.
+    /// Shared anonymous memory, all of it there.
+    Shmem,
+    /// Shared anonymous memory of which every third page was never touched.
     Holes,
     /// Text of which half must be read.
     Text,
@@ -36,7 +36,7 @@ enum Pages {
 impl Pages {
     fn touched(self) -> impl Iterator<Item = u64> {
         (0..512).filter(move |page| match self {
-            Self::Nameless => true,
+            Self::Shmem => true,
             Self::Holes => page % 3 > 0,
             Self::Text => *page < 256,
         })
@@ -47,7 +47,7 @@ impl Pages {
             machine.files().set_size(TEXT, HUGE);
             return manager.open(TEXT).expect("memory");
         }
-        manager.nameless(HUGE).expect("memory")
+        manager.shmem(HUGE).expect("memory")
     }
 
     fn map(self, machine: &Hosted, mm: &Space<'_>, file: &File<'_, Hosted>) {
@@ -244,9 +244,9 @@ enum Victim {
 fn memory_goes_bad_where_pages_go_to() {
     let last = [Victim::Target(511)];
     let each = [Victim::Target(0), Victim::Target(255), Victim::Target(256), Victim::Target(511)];
-    let seen = at_moments(Pages::Nameless, (1, 4), &last);
+    let seen = at_moments(Pages::Shmem, (1, 4), &last);
     assert!(seen.refused > 20 && seen.marked > 0, "{seen:?}");
-    let seen = at_moments(Pages::Nameless, (5, 7), &each);
+    let seen = at_moments(Pages::Shmem, (5, 7), &each);
     assert!(seen.refused > 0 && seen.pages > 0, "{seen:?}");
     let seen = at_moments(Pages::Holes, (61, 13), &each);
     assert!(seen.refused > 5 && seen.pages > 1, "{seen:?}");
@@ -258,7 +258,7 @@ fn memory_goes_bad_where_pages_go_to() {
 #[test]
 fn memory_goes_bad_where_pages_come_from() {
     let victims = [Victim::Source(3), Victim::Source(200), Victim::Source(64)];
-    let seen = at_moments(Pages::Nameless, (5, 5), &victims);
+    let seen = at_moments(Pages::Shmem, (5, 5), &victims);
     assert!(seen.busy > 0 && seen.pages > 1, "{seen:?}");
     let seen = at_moments(Pages::Text, (97, 17), &victims);
     assert!(seen.pages > 1, "{seen:?}");
@@ -329,13 +329,13 @@ fn a_fault_while_pages_are_cut_off_maps_none_of_them() {
         manager.set_folio_policy(FolioPolicy::FRAMES);
         let mut meanwhile = 0;
         for moment in 0..MOMENTS {
-            let (file, mm) = (manager.nameless(HUGE).unwrap(), manager.new_mm().expect("memory"));
+            let (file, mm) = (manager.shmem(HUGE).unwrap(), manager.new_mm().expect("memory"));
             mm.switch_in();
-            Pages::Nameless.map(machine, &mm, &file);
+            Pages::Shmem.map(machine, &mm, &file);
             crate::filethp::support::moved(&mm, BASE);
             mm.madvise(VirtAddr(BASE), HUGE, Advice::DontNeed).unwrap();
             mm.switch_out();
-            let truncate = || file.truncate(100 * PAGE).expect("it is nameless");
+            let truncate = || file.truncate(100 * PAGE).expect("it is shmem");
             let fault = || mm.fault(VirtAddr(BASE), Access::Read).map(drop).expect("it stays");
             let held = held_up(machine, InterruptPlan::Nth(moment), PATIENCE, truncate, fault);
             meanwhile += u64::from(held.in_time);
@@ -354,13 +354,13 @@ fn a_fault_while_pages_are_cut_off_maps_none_of_them() {
 /// Collapses locked pages, of which all but the first 100 are cut off when this is at one of its calls of the platform. How many there
 /// were, and whether the file was short while the collapse stood still.
 fn cut_off_at(machine: &Hosted, manager: &Manager<'_>, moment: u64) -> (u64, bool) {
-    let (file, mm) = (manager.nameless(HUGE).unwrap(), manager.new_mm().expect("memory"));
+    let (file, mm) = (manager.shmem(HUGE).unwrap(), manager.new_mm().expect("memory"));
     mm.switch_in();
-    Pages::Nameless.map(machine, &mm, &file);
+    Pages::Shmem.map(machine, &mm, &file);
     mm.mlock(VirtAddr(BASE), HUGE, false).expect("it is there");
     mm.switch_out();
     let collapse = || _ = mm.collapse(VirtAddr(BASE), HUGE);
-    let truncate = || file.truncate(100 * PAGE).expect("it is nameless");
+    let truncate = || file.truncate(100 * PAGE).expect("it is shmem");
     let held = held_up(machine, InterruptPlan::Nth(moment), PATIENCE, collapse, truncate);
     mm.switch_in();
     for page in 100..512 {
@@ -393,9 +393,9 @@ fn what_is_cut_off_meanwhile_is_not_mapped_again_for_its_lock() {
 fn a_large_leaf_comes_after_the_flush_of_the_small_ones() {
     with_manager(HostedConfig::new(64 * MIB).with_cpus(2), |machine, manager| {
         manager.set_folio_policy(FolioPolicy::FRAMES);
-        let (file, mm) = (manager.nameless(HUGE).unwrap(), manager.new_mm().expect("memory"));
+        let (file, mm) = (manager.shmem(HUGE).unwrap(), manager.new_mm().expect("memory"));
         mm.switch_in();
-        Pages::Nameless.map(machine, &mm, &file);
+        Pages::Shmem.map(machine, &mm, &file);
         crate::filethp::support::moved(&mm, BASE);
         // A mark of one page takes the large leaf apart.
         mm.clear_soft_dirty(VirtAddr(BASE), PAGE).unwrap();

@@ -8,8 +8,8 @@ use quire::page_alloc::Gfp;
 use quire::vm::{Advice, Backing, MapRequest, Refusal, UserfaultChanges, UserfaultModes};
 
 use crate::filethp::support::{
-    BASE, HUGE, PAGE, RX, check, check_text, fill, frame_at, frames, is_large, moved, nameless, private,
-    refused, shared, text,
+    BASE, HUGE, PAGE, RX, check, check_text, fill, frame_at, frames, is_large, moved, private, refused,
+    shared, shmem, text,
 };
 use crate::filethp::world::{R, RW, load, run, store};
 
@@ -17,7 +17,7 @@ const THERE: u64 = BASE + 8 * HUGE;
 
 #[test]
 fn mappings_that_do_not_suit() {
-    nameless(|machine, _, mm, file| {
+    shmem(|machine, _, mm, file| {
         let before = frame_at(machine, mm, BASE + 17 * PAGE);
         mm.mmap(&MapRequest { backing: Backing::File { file, page_offset: 1 }, ..shared(file, THERE, HUGE) })
             .unwrap();
@@ -57,7 +57,7 @@ fn files_that_can_be_stored_to() {
 #[test]
 fn files_that_end() {
     frames(|machine, manager| {
-        let file = manager.nameless(HUGE + 3 * PAGE).unwrap();
+        let file = manager.shmem(HUGE + 3 * PAGE).unwrap();
         run(manager, |mm| {
             mm.mmap(&shared(&file, BASE, 2 * HUGE)).unwrap();
             refused(mm, BASE, Refusal::Empty);
@@ -75,7 +75,7 @@ fn files_that_end() {
 #[test]
 fn files_that_end_one_page_short() {
     frames(|machine, manager| {
-        let file = manager.nameless(HUGE - PAGE).unwrap();
+        let file = manager.shmem(HUGE - PAGE).unwrap();
         run(manager, |mm| {
             mm.mmap(&shared(&file, BASE, HUGE)).unwrap();
             fill(machine, mm, BASE, 0..511);
@@ -103,8 +103,8 @@ fn private_copies_and_marks_stay() {
         check_text(machine, mm, BASE, 0..512);
         check_text(machine, mm, THERE, (0..512).filter(|&page| page != 3));
         let handler = manager.userfault(UserfaultChanges::NONE).unwrap();
-        let nameless = manager.nameless(HUGE).unwrap();
-        mm.mmap(&shared(&nameless, THERE + 8 * HUGE, HUGE)).unwrap();
+        let shmem = manager.shmem(HUGE).unwrap();
+        mm.mmap(&shared(&shmem, THERE + 8 * HUGE, HUGE)).unwrap();
         fill(machine, mm, THERE + 8 * HUGE, 0..512);
         mm.userfault_register(&handler, VirtAddr(THERE + 8 * HUGE), HUGE, UserfaultModes::MINOR).unwrap();
         refused(mm, THERE + 8 * HUGE, Refusal::Watched);

@@ -5,7 +5,7 @@ use quire::stats::Stat;
 use quire::vm::{Advice, CollapseLimits, Collapser, FolioPolicy, OrderPolicy, Refusal, Scanned};
 
 use crate::filethp::support::{
-    BASE, HUGE, PAGE, check, check_text, fill, frames, inside, is_large, nameless, shared, text,
+    BASE, HUGE, PAGE, check, check_text, fill, frames, inside, is_large, shared, shmem, text,
 };
 use crate::filethp::world::{Manager, run, store};
 
@@ -27,7 +27,7 @@ fn round(manager: &Manager<'_>, collapser: &mut Collapser) -> (u64, Option<Refus
 
 #[test]
 fn it_collapses_what_was_advised() {
-    nameless(|machine, manager, mm, file| {
+    shmem(|machine, manager, mm, file| {
         fill(machine, mm, BASE, 512..1024);
         let other = manager.new_mm().unwrap();
         other.mmap(&shared(file, BASE, 2 * HUGE)).unwrap();
@@ -50,7 +50,7 @@ fn it_collapses_what_was_advised() {
 fn it_keeps_within_its_limits() {
     for (filled, none, wanted) in [(1, 511, true), (1, 510, false), (448, 64, true), (447, 64, false)] {
         frames(|machine, manager| {
-            let file = manager.nameless(HUGE).unwrap();
+            let file = manager.shmem(HUGE).unwrap();
             run(manager, |mm| {
                 mm.mmap(&shared(&file, BASE, HUGE)).unwrap();
                 mm.madvise(VirtAddr(BASE), HUGE, Advice::HugePage).unwrap();
@@ -87,7 +87,7 @@ fn it_reads_so_many_pages() {
 /// It takes what came apart again.
 #[test]
 fn it_repairs() {
-    nameless(|machine, manager, mm, _| {
+    shmem(|machine, manager, mm, _| {
         mm.madvise(VirtAddr(BASE), HUGE, Advice::HugePage).unwrap();
         let mut collapser = Collapser::default();
         assert_eq!(round(manager, &mut collapser), (1, None));
@@ -107,7 +107,7 @@ fn it_repairs() {
 /// each pass again.
 #[test]
 fn it_moves_nothing_where_a_page_is_marked() {
-    nameless(|machine, manager, mm, file| {
+    shmem(|machine, manager, mm, file| {
         mm.madvise(VirtAddr(BASE), HUGE, Advice::HugePage).unwrap();
         let other = manager.new_mm().unwrap();
         other.mmap(&shared(file, BASE + HUGE, HUGE)).unwrap();

@@ -14,7 +14,7 @@ use crate::watched::{Event, Watched};
 use testkit::ranges_of;
 
 #[test]
-fn holes_of_nameless_memory_are_cleared_some_at_a_time() {
+fn holes_of_shmem_are_cleared_some_at_a_time() {
     let machine = HostedConfig::new(32 * MIB).build().unwrap();
     let watched = Watched::new(&machine);
     machine.run_on(CpuId(0), || {
@@ -22,7 +22,7 @@ fn holes_of_nameless_memory_are_cleared_some_at_a_time() {
         let allocator = AllocatorConfig { zeroes, ..AllocatorConfig::default() };
         let config = Config { folios: FolioPolicy::FRAMES, allocator, ..Config::default() };
         let manager = MemoryManager::new(&watched, &ranges_of(&machine), &config).unwrap();
-        let file = manager.nameless(HUGE).unwrap();
+        let file = manager.shmem(HUGE).unwrap();
         let mm = manager.new_mm().unwrap();
         mm.switch_in();
         let request = MapRequest {

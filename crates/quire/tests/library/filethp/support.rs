@@ -23,10 +23,10 @@ pub(crate) fn frames(test: impl FnOnce(&Hosted, &Manager<'_>)) {
     });
 }
 
-/// The same with an address space that shows 4 MiB of nameless memory at [`BASE`], the first 2 MiB of it filled.
-pub(crate) fn nameless(test: impl FnOnce(&Hosted, &Manager<'_>, &Space<'_>, &File<'_, Hosted>)) {
+/// The same with an address space that shows 4 MiB of shared anonymous memory at [`BASE`], the first 2 MiB of it filled.
+pub(crate) fn shmem(test: impl FnOnce(&Hosted, &Manager<'_>, &Space<'_>, &File<'_, Hosted>)) {
     frames(|machine, manager| {
-        let file = manager.nameless(2 * HUGE).expect("memory");
+        let file = manager.shmem(2 * HUGE).expect("memory");
         run(manager, |mm| {
             mm.mmap(&shared(&file, BASE, 2 * HUGE)).unwrap();
             fill(machine, mm, BASE, 0..512);
@@ -71,7 +71,7 @@ pub(crate) fn private<'a>(
     MapRequest { sharing: Sharing::Private, prot, ..shared(file, addr, len) }
 }
 
-/// What a page of nameless memory holds in every test.
+/// What a page of shared anonymous memory holds in every test.
 pub(crate) fn word(page: u64) -> u64 {
     page.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1
 }

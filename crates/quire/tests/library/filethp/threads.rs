@@ -136,7 +136,7 @@ fn nothing_that_is_stored_during_collapses_is_lost() {
     with_manager(HostedConfig::new(128 * MIB).with_cpus(CPUS), |machine, manager| {
         manager.set_folio_policy(FolioPolicy::LINUX);
         machine.files().set_size(TEXT, FILE);
-        let (sums, text) = (manager.nameless(FILE).unwrap(), manager.open(TEXT).unwrap());
+        let (sums, text) = (manager.shmem(FILE).unwrap(), manager.open(TEXT).unwrap());
         let mm = manager.new_mm().expect("memory");
         mm.mmap(&shared(&sums, SUMS_AT, FILE)).expect("memory");
         mm.mmap(&private(&text, TEXT_AT, FILE, RX)).expect("memory");

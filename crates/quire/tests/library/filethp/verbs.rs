@@ -9,8 +9,8 @@ use quire::page_alloc::Gfp;
 use quire::vm::{Access, Advice, Backing, MapRequest, MemoryFailure, Remap};
 
 use crate::filethp::support::{
-    BASE, HUGE, PAGE, RX, check, check_text, counts, fill, frame_at, inside, is_large, moved, nameless,
-    private, shared, text,
+    BASE, HUGE, PAGE, RX, check, check_text, counts, fill, frame_at, inside, is_large, moved, private,
+    shared, shmem, text,
 };
 use crate::filethp::world::{Manager, R, RW, Space, load, store};
 
@@ -33,7 +33,7 @@ fn collapsed(machine: &Hosted, mm: &Space<'_>) -> quire::addr::Frame {
 
 #[test]
 fn unmapping_a_part() {
-    nameless(|machine, manager, mm, file| {
+    shmem(|machine, manager, mm, file| {
         let first = collapsed(machine, mm);
         mm.munmap(VirtAddr(BASE + 10 * PAGE), 20 * PAGE).unwrap();
         counts(manager, first, |page| u64::from(!(10..30).contains(&page)));
@@ -48,7 +48,7 @@ fn unmapping_a_part() {
 
 #[test]
 fn protecting_a_part() {
-    nameless(|machine, manager, mm, _| {
+    shmem(|machine, manager, mm, _| {
         let first = collapsed(machine, mm);
         mm.mprotect(VirtAddr(BASE + 100 * PAGE), PAGE, R).unwrap();
         assert_eq!(store(machine, mm, BASE + 100 * PAGE, 1), Err(FaultError::Protection));
@@ -67,7 +67,7 @@ fn word99() -> u64 {
 /// All of it at once: the leaf stays one.
 #[test]
 fn protecting_all() {
-    nameless(|machine, _, mm, _| {
+    shmem(|machine, _, mm, _| {
         collapsed(machine, mm);
         mm.mprotect(VirtAddr(BASE), HUGE, R).unwrap();
         assert_eq!(store(machine, mm, BASE, 1), Err(FaultError::Protection));
@@ -81,7 +81,7 @@ fn protecting_all() {
 #[test]
 fn truncation_in_the_middle() {
     for starved in [false, true] {
-        nameless(|machine, manager, mm, file| {
+        shmem(|machine, manager, mm, file| {
             let other = manager.new_mm().unwrap();
             other.mmap(&private(file, THERE, HUGE, RW)).unwrap();
             let first = collapsed(machine, mm);
@@ -149,7 +149,7 @@ fn with_losses(test: impl FnOnce(&Hosted, &Manager<'_>)) {
 #[test]
 fn memory_of_a_page_goes_bad() {
     with_losses(|machine, manager| {
-        let file = manager.nameless(HUGE).unwrap();
+        let file = manager.shmem(HUGE).unwrap();
         let mm = &manager.new_mm().unwrap();
         mm.switch_in();
         mm.mmap(&shared(&file, BASE, HUGE)).unwrap();
@@ -192,7 +192,7 @@ fn failed(what: MemoryFailure) -> quire::manager::Failed {
 
 #[test]
 fn a_page_moves_elsewhere() {
-    nameless(|machine, manager, mm, file| {
+    shmem(|machine, manager, mm, file| {
         let first = collapsed(machine, mm);
         manager.migrate(first.add(33)).unwrap();
         counts(manager, first, |_| 0);
@@ -208,7 +208,7 @@ fn a_page_moves_elsewhere() {
 /// Where memory is locked the others stay mapped, and without memory for a table the page stays where it is.
 #[test]
 fn locked_pages_stay_mapped() {
-    nameless(|machine, manager, mm, _| {
+    shmem(|machine, manager, mm, _| {
         let first = collapsed(machine, mm);
         mm.mlock(VirtAddr(BASE), HUGE, false).unwrap();
         assert!(is_large(machine, mm, BASE));
@@ -228,7 +228,7 @@ fn locked_pages_stay_mapped() {
 /// Memory that somebody has locked stays mapped when another collapses it, whether a large leaf can come there or not.
 #[test]
 fn what_others_have_locked_stays_mapped() {
-    nameless(|machine, manager, mm, file| {
+    shmem(|machine, manager, mm, file| {
         let other = manager.new_mm().expect("memory");
         inside(mm, &other, || {
             let backing = Backing::File { file, page_offset: 1 };
@@ -252,7 +252,7 @@ fn what_others_have_locked_stays_mapped() {
 
 #[test]
 fn moving_a_mapping() {
-    nameless(|machine, manager, mm, _| {
+    shmem(|machine, manager, mm, _| {
         let first = collapsed(machine, mm);
         let to = mm.mremap(VirtAddr(BASE), HUGE, HUGE, Remap::Fixed(VirtAddr(THERE))).unwrap();
         assert!(is_large(machine, mm, to.0));
@@ -267,7 +267,7 @@ fn moving_a_mapping() {
 
 #[test]
 fn marks_are_of_pages() {
-    nameless(|machine, manager, mm, file| {
+    shmem(|machine, manager, mm, file| {
         let first = collapsed(machine, mm);
         mm.clear_soft_dirty(VirtAddr(BASE + 8 * PAGE), PAGE).unwrap();
         assert!(!mm.is_soft_dirty(VirtAddr(BASE + 8 * PAGE)) && mm.is_soft_dirty(VirtAddr(BASE + 9 * PAGE)));

@@ -20,7 +20,7 @@ const TIGHT: u64 = 3;
 const WIDE: u64 = 6;
 const FAR: u64 = BASE + 64 * HUGE;
 
-/// Every number that a page or a promise is counted in.
+/// Every number that a page or a reservation is counted in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Numbers {
     pool: PoolInfo,
@@ -87,10 +87,10 @@ fn a_promise_that_is_refused_is_charged_to_nobody() {
             assert_eq!(mm.mmap(&at(TIGHT + 1)), Err(MmError::NoMemory));
             assert_eq!(payers.numbers(), before, "{sharing:?}");
             mm.mmap(&at(TIGHT)).unwrap();
-            let promised = payers.numbers();
-            assert_eq!((promised.fs.used, promised.charged), (TIGHT, [0, TIGHT]));
+            let reserved = payers.numbers();
+            assert_eq!((reserved.fs.used, reserved.charged), (TIGHT, [0, TIGHT]));
             assert_eq!(mm.mmap(&of_file(file, sharing, FAR, (TIGHT, 1))), Err(MmError::NoMemory));
-            assert_eq!(payers.numbers(), promised, "{sharing:?}");
+            assert_eq!(payers.numbers(), reserved, "{sharing:?}");
             (0..TIGHT).for_each(|page| store(machine, mm, BASE + page * HUGE, page).unwrap());
             assert_eq!(payers.charged(Charge::Usage), TIGHT);
             check(payers.manager);

@@ -120,7 +120,7 @@ fn a_promise_is_kept_by_a_surplus_page_or_refused() {
         let page = pools.take(pages, Size2M, NodeSet::ALL, true).unwrap();
         pools.give(pages, Size2M, page, true);
         // There is no memory for another one.
-        assert_eq!(fail(world, page.add(5)), Ok(HugeFailure::Promised));
+        assert_eq!(fail(world, page.add(5)), Ok(HugeFailure::Reserved));
         pools.validate(pages).unwrap();
         let info = world.info(Size2M);
         assert_eq!((info.total, info.free, info.reserved), (all, all, all));
@@ -130,7 +130,7 @@ fn a_promise_is_kept_by_a_surplus_page_or_refused() {
         assert_eq!(refused, Err(AllocError::OutOfMemory), "a bad page is given to nobody");
         pools.validate(pages).unwrap();
         good.iter().for_each(|&frame| pools.give(pages, Size2M, frame, true));
-        // The first promise that ends lets it go.
+        // The first reservation that ends lets it go.
         pools.unreserve(pages, Size2M, 1);
         let info = world.info(Size2M);
         assert_eq!((info.total, info.free, info.reserved), (all - 1, all - 1, all - 1));

@@ -25,7 +25,7 @@ fn a_file_is_the_same_for_all_who_map_it() {
             assert_eq!(load(machine, mm, BASE + 16 * HUGE), Ok(1));
             mm.munmap(VirtAddr(BASE), 4 * HUGE).unwrap();
             mm.munmap(VirtAddr(BASE + 16 * HUGE), 3 * HUGE).unwrap();
-            assert_eq!(free_and_promised(manager), (5, 3), "promises are the file's");
+            assert_eq!(free_and_promised(manager), (5, 3), "reservations are the file's");
         });
         assert_eq!(file.huge_pages(), (1, 3));
         run(manager, |mm| {
@@ -90,7 +90,7 @@ fn sizes_end_mappings_and_pages_behind_go_back() {
             assert_eq!(free_and_promised(manager), (4, 1 + 3));
             assert_eq!(file.truncate(HUGE + 4096), Err(MmError::Invalid));
             file.truncate(HUGE).unwrap();
-            // Pages and promises behind the end; the private copy's promise holds again, though a child had it.
+            // Pages and reservations behind the end; the private copy's reservation holds again, though a child had it.
             assert_eq!(free_and_promised(manager), (7, 4));
             assert_eq!(file.huge_pages(), (1, 0));
             assert_eq!(load(machine, mm, BASE + HUGE), Err(FaultError::BeyondEnd));
@@ -107,7 +107,7 @@ fn sizes_end_mappings_and_pages_behind_go_back() {
     });
 }
 
-/// Promises that no fault has redeemed go as pages do.
+/// Reservations that no fault has redeemed go as pages do.
 #[test]
 fn others_run_after_each_batch_of_pages_that_a_file_gives_back() {
     let pages = HUGE_BATCH as u64 + 2;
@@ -184,17 +184,17 @@ fn holes_give_back_whole_pages_and_clear_the_rest() {
             assert_eq!(free_and_promised(manager), (2, 1));
             file.punch_hole(4099..2 * HUGE + 4096).unwrap();
             assert_eq!(file.huge_pages(), (2, 1));
-            assert_eq!(free_and_promised(manager), (4, 2), "the private copy went, and is promised again");
+            assert_eq!(free_and_promised(manager), (4, 2), "the private copy went, and is reserved again");
             assert_eq!(load(machine, mm, own), Ok(0));
             let word = |at: u64| load(machine, mm, BASE + at).unwrap();
             assert_eq!([0, 4096, HUGE / 2, HUGE - 8].map(word), [1, 1, 0, 0], "byte for byte");
             assert_eq!([2 * HUGE, 2 * HUGE + 4096].map(word), [0, 1]);
-            // Inside of one page, and over a promise alone.
+            // Inside of one page, and over a reservation alone.
             file.punch_hole(2 * HUGE + 4097..2 * HUGE + 8192).unwrap();
             assert_eq!(word(2 * HUGE + 4096), 1);
             file.punch_hole(2 * HUGE + HUGE / 2..4 * HUGE).unwrap();
             assert_eq!([HUGE / 2, HUGE - 8].map(|at| word(2 * HUGE + at)), [0, 0]);
-            // Whoever stores into a hole takes what nobody was promised.
+            // Whoever stores into a hole takes what nobody was reserved.
             assert_eq!(free_and_promised(manager), (3, 0));
             store(machine, mm, BASE + HUGE, 5).unwrap();
             assert_eq!(free_and_promised(manager), (2, 0));
@@ -204,8 +204,8 @@ fn holes_give_back_whole_pages_and_clear_the_rest() {
             assert_eq!(file.punch_hole(range.clone()), Err(MmError::Invalid));
             assert_eq!(file.allocate(range), Err(MmError::Invalid));
         }
-        let nameless = manager.nameless(4096).unwrap();
-        assert_eq!(nameless.punch_hole(0..4096), Err(MmError::Invalid));
+        let shmem = manager.shmem(4096).unwrap();
+        assert_eq!(shmem.punch_hole(0..4096), Err(MmError::Invalid));
     });
 }
 
@@ -348,7 +348,7 @@ fn groups_pay_for_what_their_processes_use_and_are_promised() {
     });
 }
 
-/// A process that changes its group takes its promises' price along with nothing: who was asked for it pays it, and is paid
+/// A process that changes its group takes its reservations' price along with nothing: who was asked for it pays it, and is paid
 /// back; what it touches from then on its new group pays.
 #[test]
 fn who_promised_pays_for_the_promise_and_who_touches_for_the_page() {
@@ -413,7 +413,7 @@ fn a_mapping_that_fails_has_promised_nothing() {
     });
 }
 
-/// The promises of a mapping stay with its file: a later mapping that fails takes back its own only.
+/// The reservations of a mapping stay with its file: a later mapping that fails takes back its own only.
 #[test]
 fn a_mapping_that_fails_leaves_earlier_promises_alone() {
     with_huge(6, |_, manager| {
@@ -432,28 +432,28 @@ fn a_mapping_that_fails_leaves_earlier_promises_alone() {
 fn faults_that_fail_lose_nothing() {
     with_huge(9, |machine, manager| {
         let file = manager.huge_file(Size2M, 0).unwrap();
-        let settled = |manager: &Manager<'_>, used: u64, promised: u64| {
-            assert_eq!(free_and_promised(manager), (9 - used, promised));
+        let settled = |manager: &Manager<'_>, used: u64, reserved: u64| {
+            assert_eq!(free_and_promised(manager), (9 - used, reserved));
         };
         run(manager, |mm| {
             mm.mmap(&of_file(&file, Shared, BASE, (0, 1))).unwrap();
             mm.mmap(&MapRequest { noreserve: true, ..of_file(&file, Shared, BASE + HUGE, (1, 1)) }).unwrap();
             mm.mmap(&of_file(&file, Private, BASE + (1 << 30), (0, 2))).unwrap();
-            let mut promised = 3;
-            settled(manager, 0, promised);
+            let mut reserved = 3;
+            settled(manager, 0, reserved);
             for (used, (at, redeems)) in (1..).zip([(BASE, 1), (BASE + HUGE, 0), (BASE + (1 << 30), 1)]) {
-                let after = (9 - used, promised - redeems);
+                let after = (9 - used, reserved - redeems);
                 each_failure(machine, || {
                     let done = store(machine, mm, at, 1).is_ok();
                     // The file may have its page already when there is no memory for a table.
                     let filled = at < BASE + (1 << 30) && free_and_promised(manager) == after;
                     if !done && !filled {
-                        settled(manager, used - 1, promised);
+                        settled(manager, used - 1, reserved);
                     }
                     done
                 });
-                promised -= redeems;
-                settled(manager, used, promised);
+                reserved -= redeems;
+                settled(manager, used, reserved);
             }
             let child = fork(mm);
             each_failure(machine, || {

@@ -16,14 +16,14 @@ use HugeSize::{Size1G, Size2M};
 struct Model {
     persistent: u64,
     used: Vec<(Frame, bool)>,
-    promised: u64,
+    reserved: u64,
 }
 
 impl Model {
     /// What must hold whatever memory there was.
     fn check(&self, info: PoolInfo) {
         assert_eq!(info.total - info.free, self.used.len() as u64, "every page in use is somebody's");
-        assert_eq!(info.reserved, self.promised);
+        assert_eq!(info.reserved, self.reserved);
         assert_eq!(info.persistent(), self.persistent);
     }
 }
@@ -51,31 +51,31 @@ fn step(world: &World<'_, '_>, model: &mut [Model; 2], rng: &mut Rng) {
             own.persistent = done.after;
         }
         3..6 => {
-            let promised = own.promised > 0 && rng.bool();
-            if let Ok(frame) = pools.take(pages, size, NodeSet::ALL, promised) {
+            let reserved = own.reserved > 0 && rng.bool();
+            if let Ok(frame) = pools.take(pages, size, NodeSet::ALL, reserved) {
                 assert!(own.used.iter().all(|&(used, _)| used != frame), "nobody else has it");
-                own.used.push((frame, promised));
-                own.promised -= u64::from(promised);
+                own.used.push((frame, reserved));
+                own.reserved -= u64::from(reserved);
             } else {
-                assert!(!promised, "a promise is kept");
+                assert!(!reserved, "a reservation is kept");
             }
         }
         6..8 if !own.used.is_empty() => {
-            let (frame, promised) = own.used.swap_remove(rng.usize(..own.used.len()));
-            let again = promised && rng.bool();
-            own.promised += u64::from(again);
+            let (frame, reserved) = own.used.swap_remove(rng.usize(..own.used.len()));
+            let again = reserved && rng.bool();
+            own.reserved += u64::from(again);
             pools.give(pages, size, frame, again);
             // A surplus page of another node leaves in its place: the numbers stay.
             own.persistent = world.info(size).persistent();
         }
         8 => {
             let count = rng.u64(..most / 2);
-            own.promised += if pools.reserve(pages, size, count).is_ok() { count } else { 0 };
+            own.reserved += if pools.reserve(pages, size, count).is_ok() { count } else { 0 };
         }
         9 => {
-            let count = rng.u64(..=own.promised);
+            let count = rng.u64(..=own.reserved);
             pools.unreserve(pages, size, count);
-            own.promised -= count;
+            own.reserved -= count;
         }
         10 => pools.set_overcommit(pages, size, rng.u64(..8)),
         _ => {
@@ -127,7 +127,7 @@ fn agree(policy: DescriptorPolicy) {
             world.machine.set_failures(FailurePlan::Off);
             for (size, model) in [Size2M, Size1G].into_iter().zip(model) {
                 model.used.iter().for_each(|&(frame, _)| world.pools.give(world.pages, size, frame, false));
-                world.pools.unreserve(world.pages, size, model.promised);
+                world.pools.unreserve(world.pages, size, model.reserved);
             }
         });
     }

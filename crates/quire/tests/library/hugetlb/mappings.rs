@@ -18,7 +18,7 @@ fn what_is_stored_is_read_back() {
         run(manager, |mm| {
             let at = mm.mmap(&MapRequest { placement: Placement::Hint, ..private(0, 3) }).unwrap().0;
             assert_eq!(at % HUGE, 0);
-            assert_eq!(free_and_promised(manager), (4, 3), "promised and not used yet");
+            assert_eq!(free_and_promised(manager), (4, 3), "reserved and not used yet");
             for word in (0..3 * HUGE).step_by(64 << 10) {
                 assert_eq!(load(machine, mm, at + word), Ok(0));
                 store(machine, mm, at + word, word + 1).unwrap();
@@ -201,7 +201,7 @@ fn dontneed_gives_pages_back_and_promises_them_again() {
             assert_eq!(free_and_promised(manager), (3, 2));
             assert_eq!(load(machine, mm, BASE + HUGE), Ok(0));
             assert_eq!(load(machine, mm, BASE), Ok(1));
-            // Without promises they are anybody's.
+            // Without reservations they are anybody's.
             mm.mmap(&MapRequest { noreserve: true, ..private(BASE + 8 * HUGE, 1) }).unwrap();
             store(machine, mm, BASE + 8 * HUGE, 1).unwrap();
             mm.madvise(VirtAddr(BASE + 8 * HUGE), HUGE, Advice::DontNeed).unwrap();
@@ -210,7 +210,7 @@ fn dontneed_gives_pages_back_and_promises_them_again() {
     });
 }
 
-/// A page that a child maps still does not come back; its promise can be renewed only if the pool has another.
+/// A page that a child maps still does not come back; its reservation can be renewed only if the pool has another.
 #[test]
 fn dontneed_of_what_a_child_maps_needs_another_page() {
     with_huge(3, |machine, manager| {
@@ -237,7 +237,7 @@ fn a_child_shares_until_one_stores() {
             mm.mmap(&private(BASE, 2)).unwrap();
             store(machine, mm, BASE, 1).unwrap();
             let child = fork(mm);
-            assert_eq!(free_and_promised(manager), (4, 1), "a child is promised nothing");
+            assert_eq!(free_and_promised(manager), (4, 1), "a child is reserved nothing");
             store(machine, mm, BASE, 2).unwrap();
             assert_eq!(free_and_promised(manager), (3, 1), "a copy");
             mm.switch_out();
@@ -246,7 +246,7 @@ fn a_child_shares_until_one_stores() {
                 store(machine, &child, BASE, 3).unwrap();
                 assert_eq!(free_and_promised(manager), (3, 1), "nobody else maps it any more");
                 store(machine, &child, BASE + HUGE, 4).unwrap();
-                assert_eq!(free_and_promised(manager), (2, 1), "not what its parent is promised");
+                assert_eq!(free_and_promised(manager), (2, 1), "not what its parent is reserved");
             });
             mm.switch_in();
             assert_eq!(load(machine, mm, BASE), Ok(2));
@@ -258,7 +258,7 @@ fn a_child_shares_until_one_stores() {
     });
 }
 
-/// A parent was promised its pages (invariant 10). When there is none for a copy, its children lose theirs, not the parent.
+/// A parent was reserved its pages (invariant 10). When there is none for a copy, its children lose theirs, not the parent.
 #[test]
 fn a_parent_takes_back_what_it_was_promised() {
     with_huge(2, |machine, manager| {
@@ -268,7 +268,7 @@ fn a_parent_takes_back_what_it_was_promised() {
             let (child, other) = (fork(mm), fork(mm));
             mm.switch_out();
             let stored = within(&child, || store(machine, &child, BASE, 5));
-            assert_eq!(stored, Err(FaultError::NoHugePage), "a child was promised nothing");
+            assert_eq!(stored, Err(FaultError::NoHugePage), "a child was reserved nothing");
             mm.switch_in();
             store(machine, mm, BASE, 3).unwrap();
             assert_eq!((load(machine, mm, BASE), mm.rss().huge), (Ok(3), 1024));
@@ -308,7 +308,7 @@ fn shared_memory_is_shared_with_children() {
                 assert_eq!(load(machine, &child, BASE), Ok(1));
                 store(machine, &child, BASE, 2).unwrap();
                 store(machine, &child, BASE + HUGE, 3).unwrap();
-                assert_eq!(free_and_promised(manager), (2, 1), "promises are the file's");
+                assert_eq!(free_and_promised(manager), (2, 1), "reservations are the file's");
             });
             mm.switch_in();
             assert_eq!(load(machine, mm, BASE), Ok(2));

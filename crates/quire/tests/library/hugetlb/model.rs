@@ -30,7 +30,7 @@ struct Place {
     /// The file, and the page of it; memory without a name has a file that nobody else knows.
     file: (Rc<ModelFile>, u64),
     shared: bool,
-    promised: bool,
+    reserved: bool,
     own: Option<Page>,
     /// A parent took its page back.
     lost: bool,
@@ -60,12 +60,12 @@ impl Model {
         all
     }
 
-    /// Free pages of the pool, and those that are promised.
+    /// Free pages of the pool, and those that are reserved.
     fn free_and_promised(&self) -> (u64, u64) {
         let mut used: Vec<*const Cell<u64>> = Vec::new();
-        let mut promised = 0;
+        let mut reserved = 0;
         for place in self.spaces.iter().flat_map(BTreeMap::values) {
-            promised += u64::from(place.promised && place.own.is_none());
+            reserved += u64::from(place.reserved && place.own.is_none());
             used.extend(place.own.iter().map(Rc::as_ptr));
         }
         used.sort_unstable();
@@ -74,15 +74,15 @@ impl Model {
         for file in self.all_files() {
             for page in file.pages.borrow().values() {
                 there += u64::from(page.is_some());
-                promised += u64::from(page.is_none());
+                reserved += u64::from(page.is_none());
             }
         }
-        (POOL - there, promised)
+        (POOL - there, reserved)
     }
 
     fn spare(&self) -> u64 {
-        let (free, promised) = self.free_and_promised();
-        free - promised
+        let (free, reserved) = self.free_and_promised();
+        free - reserved
     }
 
     /// The page that a store goes to.
@@ -107,8 +107,8 @@ impl Model {
         let contents = contents.or_else(|| {
             file.pages.borrow().get(&index).and_then(|page| page.as_ref().map(|page| page.get()))
         });
-        if !(first && place.promised) && spare == 0 {
-            let own = place.own.clone().filter(|_| place.promised).ok_or(FaultError::NoHugePage)?;
+        if !(first && place.reserved) && spare == 0 {
+            let own = place.own.clone().filter(|_| place.reserved).ok_or(FaultError::NoHugePage)?;
             self.take_back(who, at, &own);
             return Ok(own);
         }
@@ -153,8 +153,8 @@ impl Model {
         let file = of.file.map_or_else(Default::default, |file| Rc::clone(&self.files[file]));
         let indices = of.first..of.first + count;
         let missing = indices.clone().filter(|index| !file.pages.borrow().contains_key(index)).count() as u64;
-        let promises = if of.shared { missing } else { count };
-        if !of.noreserve && promises > self.spare() {
+        let reservations = if of.shared { missing } else { count };
+        if !of.noreserve && reservations > self.spare() {
             return Err(MmError::NoMemory);
         }
         if of.shared && !of.noreserve {
@@ -165,7 +165,7 @@ impl Model {
             let place = Place {
                 file: (Rc::clone(&file), of.first + step),
                 shared: of.shared,
-                promised: !of.shared && !of.noreserve,
+                reserved: !of.shared && !of.noreserve,
                 own: None,
                 lost: false,
             };
@@ -179,7 +179,7 @@ impl Model {
         let spare = self.spare();
         let places = || (at..at + count).filter_map(|at| self.spaces[who].get(&at));
         let kept = |place: &&Place| {
-            place.promised && place.own.as_ref().is_some_and(|own| Rc::strong_count(own) > 1)
+            place.reserved && place.own.as_ref().is_some_and(|own| Rc::strong_count(own) > 1)
         };
         if places().filter(kept).count() as u64 > spare {
             return Err(MmError::NoMemory);
@@ -292,7 +292,7 @@ impl<'m> Both<'_, 'm, '_> {
                 let child = fork(&self.spaces[who]);
                 self.spaces.push(child);
                 let mut places = self.model.spaces[who].clone();
-                places.values_mut().for_each(|place| place.promised = false);
+                places.values_mut().for_each(|place| place.reserved = false);
                 self.model.spaces.push(places);
             }
             16 if self.spaces.len() > 1 => {

@@ -53,7 +53,7 @@ fn with_page(surplus: bool, test: impl FnOnce(&Hosted, &Manager<'_>)) {
 /// An address space that maps the page of a file in parts.
 fn in_parts<'m>(manager: &'m Manager<'_>, file: &File<'m, Hosted>) -> Space<'m> {
     let mm = manager.new_mm().expect("memory");
-    mm.mmap(&of_file(file, Shared, BASE, (0, GIB / HUGE))).expect("a page is promised");
+    mm.mmap(&of_file(file, Shared, BASE, (0, GIB / HUGE))).expect("a page is reserved");
     mm.madvise(VirtAddr(BASE), GIB, Advice::Split).expect("it is mapped");
     mm
 }

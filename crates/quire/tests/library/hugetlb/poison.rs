@@ -24,7 +24,11 @@ fn with_pool(pages: u64, test: impl FnOnce(&Hosted, &Manager<'_>)) {
         assert_eq!(grown.after, pages);
         test(&machine, &manager);
         let left = info(&manager, HugeSize::Size2M);
-        assert_eq!((left.free, left.reserved), (left.total, 0), "all pages are back, and no promise is left");
+        assert_eq!(
+            (left.free, left.reserved),
+            (left.total, 0),
+            "all pages are back, and no reservation is left"
+        );
         check(&manager);
         let _ = pools.resize(manager.pages(), HugeSize::Size2M, NodeSet::ALL, 0);
         manager.pages().drain_all();
@@ -68,7 +72,7 @@ fn a_private_page_is_taken_from_all_who_map_it() {
             for page in [0, 2, 3] {
                 assert_eq!(load(machine, &mm, BASE + page * HUGE + 8), Ok(page));
             }
-            // What is given up is promised anew.
+            // What is given up is reserved anew.
             mm.madvise(VirtAddr(BASE + HUGE), HUGE, Advice::DontNeed).unwrap();
             assert_eq!(info(manager, HugeSize::Size2M).reserved, 1);
             assert_eq!(load(machine, &mm, BASE + HUGE + 8), Ok(0));

@@ -121,7 +121,7 @@ fn a_gigabyte_becomes_small_pages_and_is_put_together_again() {
         world.pools.give(world.pages, Size2M, used, false);
         assert_eq!(world.pools.promote(world.pages, BOTH, 1).stopped, None);
         world.check();
-        // What was promised is not taken apart or put together.
+        // What was reserved is not taken apart or put together.
         world.pools.reserve(world.pages, Size1G, 1).unwrap();
         assert_eq!(world.pools.demote(world.pages, BOTH, 2).done, 1);
         world.pools.reserve(world.pages, Size2M, 1).unwrap();

@@ -1,4 +1,4 @@
-//! Several CPUs in one address space of huge pages at once, with a pool that is just large enough: who was promised a page
+//! Several CPUs in one address space of huge pages at once, with a pool that is just large enough: who was reserved a page
 //! gets one, whatever the others do; and in the end the pool has all of them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -71,7 +71,7 @@ fn promises_hold_whatever_others_do() {
 fn the_same_pages_are_touched_given_back_and_forked() {
     let children = AtomicU64::new(0);
     let filled = |stored: Result<(), FaultError>| match stored {
-        // A child's copy may take the last page that nobody was promised.
+        // A child's copy may take the last page that nobody was reserved.
         Ok(()) | Err(FaultError::NoHugePage | FaultError::Poisoned) => {}
         Err(FaultError::BeyondEnd | FaultError::NotMapped) => {}
         Err(error) => panic!("{error:?}"),
@@ -121,7 +121,7 @@ fn the_same_pages_are_touched_given_back_and_forked() {
     });
 }
 
-/// One file, which its threads map, fill, punch and cut: pages and promises are exact in the end (invariant 10).
+/// One file, which its threads map, fill, punch and cut: pages and reservations are exact in the end (invariant 10).
 #[test]
 fn one_file_is_filled_and_cut_by_all() {
     let machine = HostedConfig::new(128 << 20).with_cpus(CPUS);
@@ -157,13 +157,13 @@ fn one_file_is_filled_and_cut_by_all() {
             manager.pages().drain_local();
         });
         mm.validate().unwrap();
-        let (there, promised) = file.huge_pages();
-        assert!(there + promised <= 5);
+        let (there, reserved) = file.huge_pages();
+        assert!(there + reserved <= 5);
         drop(mm);
         let pool = info(manager, Size2M);
         assert_eq!(
             (PAGES - pool.free, pool.reserved),
-            (there, promised),
+            (there, reserved),
             "what the file has, and nobody else"
         );
         drop(file);

@@ -1,4 +1,4 @@
-//! Those who use huge pages: promises, surplus, and what a smaller pool means to them.
+//! Those who use huge pages: reservations, surplus, and what a smaller pool means to them.
 
 use hosted::raw::{RawCounts, RawPages};
 use quire::error::AllocError;
@@ -17,14 +17,14 @@ fn what_was_promised_is_there() {
         assert_eq!(pools.reserve(pages, Size2M, 2), Err(AllocError::OutOfMemory));
         let one = pools.take(pages, Size2M, NodeSet::ALL, false).unwrap();
         assert_eq!(pools.take(pages, Size2M, NodeSet::ALL, false), Err(AllocError::OutOfMemory));
-        let promised: Vec<_> =
+        let reserved: Vec<_> =
             (0..3).map(|_| pools.take(pages, Size2M, NodeSet::ALL, true).unwrap()).collect();
         assert_eq!((world.info(Size2M).free, world.info(Size2M).reserved), (0, 0));
-        // A promise that is given back with its page can be redeemed again.
-        pools.give(pages, Size2M, promised[0], true);
+        // A reservation that is given back with its page can be redeemed again.
+        pools.give(pages, Size2M, reserved[0], true);
         assert_eq!(world.info(Size2M).reserved, 1);
         let again = pools.take(pages, Size2M, NodeSet::ALL, true).unwrap();
-        [one, again, promised[1], promised[2]]
+        [one, again, reserved[1], reserved[2]]
             .iter()
             .for_each(|&frame| pools.give(pages, Size2M, frame, false));
         assert_eq!((world.info(Size2M).free, world.info(Size2M).total), (4, 4));

@@ -22,7 +22,7 @@ pub(crate) type Manager<'p> = MemoryManager<'p, Hosted>;
 pub(crate) type Space<'m> = Mm<'m, Hosted>;
 
 /// Runs `test` as CPU 0 of a machine with a pool of so many pages of 2 MiB, and looks at the end that the pool has all of
-/// them, that nothing is promised, and that all memory is back.
+/// them, that nothing is reserved, and that all memory is back.
 pub(crate) fn with_huge(pages: u64, test: impl Fn(&Hosted, &Manager<'_>)) {
     with_config(
         HostedConfig::new((pages * HUGE + (64 << 20)).next_power_of_two()),
@@ -81,7 +81,7 @@ pub(crate) fn info(manager: &Manager<'_>, size: HugeSize) -> PoolInfo {
     manager.huge_pools().info(manager.pages(), size)
 }
 
-/// Free and promised pages of 2 MiB.
+/// Free and reserved pages of 2 MiB.
 pub(crate) fn free_and_promised(manager: &Manager<'_>) -> (u64, u64) {
     let info = info(manager, HugeSize::Size2M);
     (info.free, info.reserved)

@@ -92,7 +92,7 @@ fn large_folios_and_pages_of_files_get_out_of_the_way() {
         manager.set_folio_policy(policy);
         machine.files().set_size(FileId(5), 8 * MIB);
         let file = manager.open(FileId(5)).unwrap();
-        let memory = manager.nameless(8 * MIB).unwrap();
+        let memory = manager.shmem(8 * MIB).unwrap();
         run(manager, |mm| {
             mm.mmap(&anonymous(BASE, 70 * MIB)).unwrap();
             let at = |place: u64| VirtAddr(BASE + place * 128 * MIB);

@@ -81,7 +81,7 @@ fn moves_of_one(machine: &Hosted, manager: &Manager<'_>, mm: &Space<'_>, order: 
 fn pages_of_files_stay_or_move_when_memory_is_out() {
     with_manager(HostedConfig::new(64 * MIB), |machine, manager| {
         run(manager, |mm| {
-            let file = manager.nameless(8 * PAGE).unwrap();
+            let file = manager.shmem(8 * PAGE).unwrap();
             let backing = Backing::File { file: &file, page_offset: 0 };
             let shared = MapRequest { backing, sharing: Sharing::Shared, ..anonymous(BASE, 8 * PAGE) };
             mm.mmap(&shared).unwrap();

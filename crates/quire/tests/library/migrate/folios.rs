@@ -223,10 +223,10 @@ fn shared<'a>(addr: u64, file: &'a File<'_, Hosted>, pages: u64) -> MapRequest<'
 }
 
 #[test]
-fn pages_of_nameless_memory_move_under_all_who_map_them() {
+fn pages_of_shmem_move_under_all_who_map_them() {
     small(|machine, manager| {
         run(manager, |mm| {
-            let file = manager.nameless(8 * PAGE).unwrap();
+            let file = manager.shmem(8 * PAGE).unwrap();
             mm.mmap(&shared(BASE, &file, 8)).unwrap();
             mm.mmap(&shared(BASE + MIB, &file, 8)).unwrap();
             let other = manager.new_mm().unwrap();

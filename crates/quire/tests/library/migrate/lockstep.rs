@@ -169,7 +169,7 @@ fn play(seed: u64) {
     let fork = FORKS[seed as usize % 2];
     with_forks(HostedConfig::new(64 * MIB), fork, |machine, manager| {
         let mut rng = Rng::with_seed(seed);
-        let file = manager.nameless(SHARED * PAGE).unwrap();
+        let file = manager.shmem(SHARED * PAGE).unwrap();
         let mm = manager.new_mm().unwrap();
         mm.mmap(&anonymous(BASE, WINDOW * PAGE)).unwrap();
         let backing = Backing::File { file: &file, page_offset: 0 };

@@ -143,9 +143,9 @@ fn pages_of_files_are_read_again_or_their_stores_are_lost() {
 }
 
 #[test]
-fn nameless_memory_remembers_what_it_lost() {
+fn shmem_remembers_what_it_lost() {
     with_bad(64 * MIB, ForkStrategy::Copy, 1, |machine, manager| {
-        let file = manager.nameless(8 * PAGE).unwrap();
+        let file = manager.shmem(8 * PAGE).unwrap();
         run(manager, |mm| {
             mm.mmap(&request(&file, BASE, Sharing::Shared)).unwrap();
             (0..8).for_each(|page| store(machine, mm, BASE + page * PAGE, page).unwrap());
@@ -209,7 +209,7 @@ fn what_stands_for_a_lost_page_may_be_lost_too() {
             for page in (0..64 * MIB / PAGE).step_by(2) {
                 mm.madvise(filled.add(page * PAGE), PAGE, Advice::DontNeed).unwrap();
             }
-            let file = manager.nameless(8 * PAGE).unwrap();
+            let file = manager.shmem(8 * PAGE).unwrap();
             mm.mmap(&request(&file, BASE, Sharing::Shared)).unwrap();
             (0..8).for_each(|page| store(machine, mm, BASE + page * PAGE, page).unwrap());
             let mut lost = frame_at(machine, mm, BASE + 3 * PAGE);

@@ -86,7 +86,7 @@ fn nothing_that_is_stored_during_moves_is_lost() {
         manager.set_folio_policy(
             policy.with(order(9), OrderPolicy::Always).with_pmd_mapped(first.is_multiple_of(3)),
         );
-        let file = manager.nameless(SUMS * PAGE).expect("memory");
+        let file = manager.shmem(SUMS * PAGE).expect("memory");
         let mm = manager.new_mm().expect("memory");
         mm.mmap(&anonymous(SUMS_AT, SUMS * PAGE)).expect("memory");
         let backing = Backing::File { file: &file, page_offset: 0 };

@@ -78,8 +78,8 @@ fn pages_of_files() {
                 scene.manager.memory_failure(frame).unwrap();
             });
         }),
-        ("nameless memory cut off", Copy, |scene| {
-            let file = scene.manager.nameless(MIB).unwrap();
+        ("shared anonymous memory cut off", Copy, |scene| {
+            let file = scene.manager.shmem(MIB).unwrap();
             let backing = Backing::File { file: &file, page_offset: 0 };
             scene.mm.mmap(&MapRequest { sharing: Sharing::Shared, backing, ..anonymous(BASE, MIB) }).unwrap();
             scene.store(BASE, MIB);

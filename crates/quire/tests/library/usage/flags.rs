@@ -114,8 +114,8 @@ fn each_use_has_its_bit() {
         mm.munmap(VirtAddr(BASE + 8 * MIB), 2 * MIB).unwrap();
         assert_eq!(word(manager, huge).0, 1 << 15 | 1 << 17, "in its pool");
         assert_eq!(word(manager, mm.root()).0, 1 << 26);
-        let nameless = manager.nameless(MIB).unwrap();
-        let backing = quire::vm::Backing::File { file: &nameless, page_offset: 0 };
+        let shmem = manager.shmem(MIB).unwrap();
+        let backing = quire::vm::Backing::File { file: &shmem, page_offset: 0 };
         let sharing = quire::vm::Sharing::Shared;
         mm.mmap(&MapRequest { backing, sharing, ..anonymous(BASE + 16 * MIB, MIB) }).unwrap();
         let cached = frame(BASE + 16 * MIB, Access::Write);
@@ -125,7 +125,7 @@ fn each_use_has_its_bit() {
         compare_flags(machine, manager, std::slice::from_ref(&mm), true);
         mm.exit();
         assert_eq!(word(manager, thp).0, 1 << 10);
-        drop(nameless);
+        drop(shmem);
         assert_eq!(manager.resize_huge(HugeSize::Size2M, NodeSet::ALL, 0).after, 0);
     });
 }
@@ -173,7 +173,7 @@ fn held_anonymous_memory_is_told_from_pages_of_files() {
         let config = Config { fork, folios, ..Config::default() };
         with_config(HostedConfig::new(64 * MIB), config, |machine, manager| {
             let mm = manager.new_mm().unwrap();
-            let file = manager.nameless(MIB).unwrap();
+            let file = manager.shmem(MIB).unwrap();
             mm.mmap(&anonymous(BASE, 2 * MIB)).unwrap();
             let backing = Backing::File { file: &file, page_offset: 0 };
             mm.mmap(&MapRequest { backing, sharing: Sharing::Shared, ..anonymous(BASE + 4 * MIB, MIB) })

@@ -142,7 +142,7 @@ fn drawn(fork: ForkStrategy, counts: CountScheme, seed: u64, sums: &mut [usize; 
         machine.files().set_size(FileId(2), 4 * MIB);
         let own = (
             manager.open(FileId(2)).unwrap(),
-            manager.nameless(4 * MIB).unwrap(),
+            manager.shmem(4 * MIB).unwrap(),
             manager.huge_file(HugeSize::Size2M, 4 * MIB).unwrap(),
         );
         let (first, rng) = (manager.new_mm().unwrap(), Rng::with_seed(seed));
@@ -197,7 +197,7 @@ fn the_third_mapper_comes_and_leaves() {
     for (fork, counts) in FORKS.into_iter().flat_map(|fork| CountScheme::ALL.map(|counts| (fork, counts))) {
         with_config(HostedConfig::new(96 * MIB), config(fork, folios, counts), |_, manager| {
             assert_eq!(manager.resize_huge(HugeSize::Size2M, NodeSet::ALL, 2).after, 2);
-            let nameless = manager.nameless(2 * MIB).unwrap();
+            let shmem = manager.shmem(2 * MIB).unwrap();
             let huge = manager.huge_file(HugeSize::Size2M, 2 * MIB).unwrap();
             for gone in [[0, 1, 2], [2, 1, 0], [1, 0, 2], [1, 2, 0]] {
                 let first = manager.new_mm().unwrap();
@@ -209,7 +209,7 @@ fn the_third_mapper_comes_and_leaves() {
                 };
                 first.mmap(&anonymous(places[0], 2 * MIB)).unwrap();
                 first.mmap(&anonymous(BASE + 64 * MIB, 2 * MIB)).unwrap();
-                first.mmap(&of(&nameless, places[2])).unwrap();
+                first.mmap(&of(&shmem, places[2])).unwrap();
                 first.mmap(&of(&huge, places[3])).unwrap();
                 first.madvise(VirtAddr(places[3]), 2 * MIB, Advice::Split).unwrap();
                 for at in [places[0], BASE + 64 * MIB, places[2], places[3]] {
@@ -239,7 +239,7 @@ fn the_third_mapper_comes_and_leaves() {
                     spaces[number].take().unwrap().exit();
                 }
             }
-            drop((nameless, huge));
+            drop((shmem, huge));
             assert_eq!(manager.resize_huge(HugeSize::Size2M, NodeSet::ALL, 0).after, 0);
         });
     }
@@ -255,7 +255,7 @@ fn twice_by_one_is_exclusive() {
             |_, manager| {
                 assert_eq!(manager.resize_huge(HugeSize::Size2M, NodeSet::ALL, 1).after, 1);
                 let files =
-                    [manager.nameless(MIB).unwrap(), manager.huge_file(HugeSize::Size2M, 2 * MIB).unwrap()];
+                    [manager.shmem(MIB).unwrap(), manager.huge_file(HugeSize::Size2M, 2 * MIB).unwrap()];
                 for (file, len) in files.iter().zip([MIB, 2 * MIB]) {
                     let (mm, other) = (manager.new_mm().unwrap(), manager.new_mm().unwrap());
                     let at = |addr| MapRequest {

@@ -124,7 +124,7 @@ fn run(fork: ForkStrategy, folios: FolioPolicy, seed: u64) {
     with_config(HostedConfig::new(96 * MIB), config, |machine, manager| {
         assert_eq!(manager.resize_huge(HugeSize::Size2M, NodeSet::ALL, 6).after, 6);
         machine.files().set_size(FileId(2), PLACE);
-        let (file, shared) = (manager.open(FileId(2)).unwrap(), manager.nameless(PLACE).unwrap());
+        let (file, shared) = (manager.open(FileId(2)).unwrap(), manager.shmem(PLACE).unwrap());
         let (first, rng) = (manager.new_mm().unwrap(), Rng::with_seed(seed));
         let mut world =
             World { manager, file: &file, shared: &shared, parts: None, spaces: vec![first], rng };

@@ -210,7 +210,7 @@ fn who_waits_for_a_page_behind_a_nearer_end_is_told_so() {
     machine_of("truncate", 3, |machine, manager| {
         let mm = manager.new_mm().unwrap();
         let handler = curious(manager);
-        let file = manager.nameless(16 * PAGE).unwrap();
+        let file = manager.shmem(16 * PAGE).unwrap();
         mm.mmap(&of_file(&file, Sharing::Shared, BASE, 16 * PAGE)).unwrap();
         mm.mmap(&of_file(&file, Sharing::Shared, BASE + MIB, 16 * PAGE)).unwrap();
         register(&mm, &handler, BASE, 16 * PAGE, MISSING | MINOR);

@@ -38,12 +38,12 @@ fn scene<'m>(
     handler: &Handler<'m>,
 ) -> [File<'m, Hosted>; 3] {
     machine.files().set_size(FileId(1), 8 * PAGE);
-    let nameless = manager.nameless(8 * PAGE).unwrap();
+    let shmem = manager.shmem(8 * PAGE).unwrap();
     let paged = manager.open(FileId(1)).unwrap();
     let huge = manager.huge_file(HugeSize::Size2M, HUGE).unwrap();
     mm.mmap(&anonymous(BASE, 512 * PAGE)).unwrap();
     store(machine, mm, BASE + 8 * PAGE, 1).unwrap();
-    mm.mmap(&of_file(&nameless, Sharing::Shared, NAMELESS, 8 * PAGE)).unwrap();
+    mm.mmap(&of_file(&shmem, Sharing::Shared, NAMELESS, 8 * PAGE)).unwrap();
     mm.mmap(&of_file(&paged, Sharing::Shared, PAGED, 8 * PAGE)).unwrap();
     mm.mmap(&of_file(&huge, Sharing::Shared, PARTS, HUGE)).unwrap();
     mm.madvise(VirtAddr(PARTS), HUGE, Advice::Split).unwrap();
@@ -51,7 +51,7 @@ fn scene<'m>(
     register(mm, handler, NAMELESS, 8 * PAGE, MISSING | MINOR);
     register(mm, handler, PAGED, 8 * PAGE, MINOR);
     register(mm, handler, PARTS, HUGE, MISSING | MINOR);
-    [nameless, paged, huge]
+    [shmem, paged, huge]
 }
 
 /// Runs `verb` on fresh scenes, once with tables that a child shares, with its first, second, … allocation failing, until it makes

@@ -26,7 +26,7 @@ fn with_pool(name: &str, pages: u64, test: impl FnOnce(&Hosted, &Manager<'_>)) {
             assert_eq!(resize(pages), pages);
             test(machine, manager);
             let info = pools.info(manager.pages(), HugeSize::Size2M);
-            assert_eq!((info.free, info.reserved), (pages, 0), "a page or a promise was lost");
+            assert_eq!((info.free, info.reserved), (pages, 0), "a page or a reservation was lost");
             pools.validate(manager.pages()).unwrap();
             assert_eq!(resize(0), 0);
         });
@@ -80,7 +80,7 @@ fn whole_huge_pages_are_answered_whole() {
                     _ if sharing == Sharing::Shared => {
                         assert_eq!(mm.userfault_poison(fault.addr, HUGE, WAKE).all(), Ok(HUGE));
                     }
-                    // A promise stands for each page that is missing, and a marker would hide it.
+                    // A reservation stands for each page that is missing, and a marker would hide it.
                     _ => {
                         let poison = mm.userfault_poison(fault.addr, HUGE, WAKE);
                         assert_eq!(poison.all(), Err(UserfaultError::Invalid));

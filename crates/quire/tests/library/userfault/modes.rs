@@ -89,10 +89,10 @@ fn zeroes_poison_and_unregistered_pages_are_answers() {
 }
 
 #[test]
-fn nameless_memory_is_missing_once_and_minor_from_then_on() {
-    machine_of("nameless", 2, |machine, manager| {
+fn shmem_is_missing_once_and_minor_from_then_on() {
+    machine_of("shmem", 2, |machine, manager| {
         let (mm, other) = (manager.new_mm().unwrap(), manager.new_mm().unwrap());
-        let file = manager.nameless(16 * PAGE).unwrap();
+        let file = manager.shmem(16 * PAGE).unwrap();
         let handler = handler(manager);
         for space in [&mm, &other] {
             space.mmap(&of_file(&file, Sharing::Shared, BASE, 16 * PAGE)).unwrap();
@@ -318,7 +318,7 @@ fn what_is_missing_stays_missing_whoever_wants_it_filled() {
     machine_of("fill", 2, |machine, manager| {
         let mm = manager.new_mm().unwrap();
         let handler = handler(manager);
-        let (huge, file) = (2 * MIB, manager.nameless(16 * PAGE).unwrap());
+        let (huge, file) = (2 * MIB, manager.shmem(16 * PAGE).unwrap());
         mm.mmap(&of_file(&file, Sharing::Shared, BASE, 16 * PAGE)).unwrap();
         register(&mm, &handler, BASE, 16 * PAGE, MISSING);
         mm.madvise(VirtAddr(BASE), 16 * PAGE, quire::vm::Advice::WillNeed).unwrap();
@@ -344,7 +344,7 @@ fn what_is_missing_stays_missing_whoever_wants_it_filled() {
 fn neighbours_are_not_mapped_past_their_handler() {
     machine_of("around", 2, |machine, manager| {
         let (mm, other) = (manager.new_mm().unwrap(), manager.new_mm().unwrap());
-        let file = manager.nameless(16 * PAGE).unwrap();
+        let file = manager.shmem(16 * PAGE).unwrap();
         let handler = handler(manager);
         for space in [&mm, &other] {
             space.mmap(&of_file(&file, Sharing::Shared, BASE, 16 * PAGE)).unwrap();
@@ -372,7 +372,7 @@ fn neighbours_are_not_mapped_past_their_handler() {
 #[test]
 fn a_collapse_of_others_leaves_what_is_missing_to_the_handler() {
     machine_of("elsewhere", 2, |machine, manager| {
-        let file = manager.nameless(2 * MIB).unwrap();
+        let file = manager.shmem(2 * MIB).unwrap();
         let (mm, other) = (manager.new_mm().unwrap(), manager.new_mm().unwrap());
         let handler = handler(manager);
         for mm in [&mm, &other] {

@@ -28,7 +28,7 @@ struct Scene<'s, 'm> {
     handler: &'s Handler<'m>,
 }
 
-/// Lets CPU 0 fault on a page of nameless memory that is missing, while CPU 1 does `act`, once, at the first call of the platform
+/// Lets CPU 0 fault on a page of shared anonymous memory that is missing, while CPU 1 does `act`, once, at the first call of the platform
 /// that the fault makes, in another round at the second, and so on; what is under way then waits for it for a moment. Nobody
 /// reads the event. Whatever the moment, the fault ends as `ends` says.
 fn at_every_call(name: &str, act: impl Fn(&Scene<'_, '_>) + Sync, ends: Result<(), FaultError>) {
@@ -53,7 +53,7 @@ fn one_round(
     act: &(impl Fn(&Scene<'_, '_>) + Sync),
 ) -> (u64, Result<(), FaultError>) {
     let mm = manager.new_mm().unwrap();
-    let file = manager.nameless(2 * PAGE).unwrap();
+    let file = manager.shmem(2 * PAGE).unwrap();
     let handler = handler(manager);
     mm.mmap(&of_file(&file, Sharing::Shared, BASE, 2 * PAGE)).unwrap();
     register(&mm, &handler, BASE, 2 * PAGE, MISSING);

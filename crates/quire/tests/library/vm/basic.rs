@@ -163,7 +163,7 @@ fn reads_map_what_is_cached_around() {
 }
 
 #[test]
-fn nameless_memory_is_shared_with_children() {
+fn shmem_is_shared_with_children() {
     small(|machine, manager| {
         run(manager, |mm| {
             mm.mmap(&MapRequest { sharing: Sharing::Shared, ..anonymous(BASE, 8192) }).unwrap();

@@ -3,8 +3,8 @@
 mod basic;
 mod batches;
 mod failures;
-mod forming;
 mod gigantic;
+mod gigantic_clears;
 mod limits;
 mod linux;
 mod map_limit;

@@ -20,7 +20,7 @@ const SMALL: u64 = BASE + 2 * LEN;
 const SHARED: u64 = BASE + 3 * LEN;
 const OF_FILE: u64 = BASE + 4 * LEN;
 const FILE: FileId = FileId(5);
-/// Where programs store: 4 KiB pages, pages inside 2 MiB leaves, nameless memory, private and shared pages of a file.
+/// Where programs store: 4 KiB pages, pages inside 2 MiB leaves, shared anonymous memory, private and shared pages of a file.
 const PLACES: [u64; 10] = [
     BASE,
     BASE + 0x5000,
@@ -97,7 +97,7 @@ const VERBS: [(&str, Verb); 30] = [
     ("a fault in a hole", |_, mm| {
         mm.fault(VirtAddr(SMALL + 0x3000), Access::Write).map_err(fault).map(|_| None)
     }),
-    ("a fault of nameless memory", |_, mm| {
+    ("a fault of shared anonymous memory", |_, mm| {
         mm.fault(VirtAddr(SHARED + 0x3000), Access::Write).map_err(fault).map(|_| None)
     }),
     ("a fault of a file", |_, mm| {
@@ -120,7 +120,7 @@ const VERBS: [(&str, Verb); 30] = [
     }),
 ];
 
-/// A machine of which every CPU runs the address space: large leaves or small ones, nameless memory, a file.
+/// A machine of which every CPU runs the address space: large leaves or small ones, shared anonymous memory, a file.
 fn scene(machine: &Hosted, manager: &Manager<'_>, mm: &Space<'_>, policy: FolioPolicy) {
     (1..CPUS).for_each(|cpu| machine.run_on(CpuId(cpu), || mm.switch_in()));
     manager.set_folio_policy(policy);

@@ -76,7 +76,7 @@ fn what_lies_behind_the_end_is_gone_everywhere() {
 #[test]
 fn every_mapping_is_found_wherever_it_went() {
     small(|machine, manager| {
-        let file = manager.nameless(64 * PAGE).unwrap();
+        let file = manager.shmem(64 * PAGE).unwrap();
         run(manager, |mm| {
             map(mm, BASE, &file, 0, 64, Sharing::Shared);
             mm.munmap(VirtAddr(BASE + 10 * PAGE), 2 * PAGE).unwrap();
@@ -129,7 +129,7 @@ fn a_pager_that_cannot_resize_changes_nothing() {
 #[test]
 fn truncation_needs_no_memory() {
     small(|machine, manager| {
-        let file = manager.nameless(600 * PAGE).unwrap();
+        let file = manager.shmem(600 * PAGE).unwrap();
         run(manager, |mm| {
             map(mm, BASE, &file, 0, 600, Sharing::Shared);
             (0..600).rev().for_each(|page| store(machine, mm, BASE + page * PAGE, 1).unwrap());
@@ -204,7 +204,7 @@ fn truncation_meets_faults_forks_and_exits() {
     for paged in [false, true] {
         with_manager(HostedConfig::new(128 * MIB).with_cpus(CPUS), |machine, manager| {
             machine.files().set_size(FileId(7), PAGES * PAGE);
-            let file = if paged { manager.open(FileId(7)) } else { manager.nameless(PAGES * PAGE) };
+            let file = if paged { manager.open(FileId(7)) } else { manager.shmem(PAGES * PAGE) };
             let file = file.expect("memory");
             let mm = manager.new_mm().expect("memory");
             let end = Instant::now() + TIME;

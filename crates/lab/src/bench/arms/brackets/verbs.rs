@@ -49,7 +49,7 @@ impl<'m> Ground<'m> {
                 machine.files().set_size(FILE, case.bytes);
                 Some(manager.open(FILE))
             }
-            Verb::Truncate => Some(manager.nameless(case.bytes)),
+            Verb::Truncate => Some(manager.shmem(case.bytes)),
             Verb::CollapseParts => Some(manager.huge_file(HugeSize::Size2M, case.bytes)),
             _ => None,
         };

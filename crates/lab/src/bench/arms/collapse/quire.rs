@@ -74,7 +74,7 @@ impl Verb for Collapse {
 fn share<P: Platform>(memory: &Memory, subject: &Subject<'_, '_, P>) -> Result<(), Skip> {
     let bytes = memory.bytes as u64;
     subject.mm.munmap(START, bytes).map_err(|error| Skip::because("munmap", error))?;
-    let file = subject.manager.nameless(bytes).map_err(|error| Skip::because("nameless", error))?;
+    let file = subject.manager.shmem(bytes).map_err(|error| Skip::because("shmem", error))?;
     let request = MapRequest {
         addr: START,
         len: bytes,

@@ -22,7 +22,7 @@ struct World {
 impl World {
     fn new() -> Self {
         let node =
-            NonNull::new(Box::into_raw(Box::new(FileNode::new(FileKind::Nameless { bytes: 0 })))).unwrap();
+            NonNull::new(Box::into_raw(Box::new(FileNode::new(FileKind::Shmem { bytes: 0 })))).unwrap();
         // SAFETY: a fresh node whose first count this is; freed in `finish` after the last count.
         let file = unsafe { FileRef::from_raw(node) };
         Self { tree: VmaTree::new(), model: [None; SPAN], node, file }

@@ -73,10 +73,10 @@ impl Both<'_, '_, '_> {
             assert_eq!((rss.huge, rss.anon, rss.file, rss.shmem), (mapped, 0, 0, 0), "space {who}");
         }
         for (size, file) in self.files.iter().enumerate() {
-            let (free, promised) = self.model.free_and_promised(size);
+            let (free, reserved) = self.model.free_and_promised(size);
             let pool = info(self.manager, HugeSize::ALL[size]);
-            assert_eq!((pool.total, pool.free, pool.reserved), (self.model.pools[size], free, promised));
-            assert_eq!(file.huge_pages(), (self.model.pools[size] - free, promised));
+            assert_eq!((pool.total, pool.free, pool.reserved), (self.model.pools[size], free, reserved));
+            assert_eq!(file.huge_pages(), (self.model.pools[size] - free, reserved));
         }
     }
 

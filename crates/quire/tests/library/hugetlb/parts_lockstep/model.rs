@@ -77,7 +77,7 @@ pub(super) struct Page {
     pub(super) words: BTreeMap<usize, u64>,
 }
 
-/// A file of pages of one size. Those that are only promised are `None`.
+/// A file of pages of one size. Those that are only reserved are `None`.
 #[derive(Default)]
 pub(super) struct ModelFile {
     pub(super) size: u64,
@@ -180,7 +180,7 @@ impl ModelFile {
 }
 
 impl Model {
-    /// Free pages of a pool, and how many of them are promised.
+    /// Free pages of a pool, and how many of them are reserved.
     pub(super) fn free_and_promised(&self, size: usize) -> (u64, u64) {
         let pages = &self.files[size].pages;
         let present = self.files[size].present().count() as u64;
@@ -188,8 +188,8 @@ impl Model {
     }
 
     fn spare(&self, size: usize) -> u64 {
-        let (free, promised) = self.free_and_promised(size);
-        free - promised
+        let (free, reserved) = self.free_and_promised(size);
+        free - reserved
     }
 
     /// The parts of a range of cells, of places of a size that are numbered through.
@@ -311,7 +311,7 @@ impl Model {
         if holes { Err(MmError::NoMemory) } else { Ok(()) }
     }
 
-    /// Pages of a file go, and promises, and what maps them.
+    /// Pages of a file go, and reservations, and what maps them.
     pub(super) fn drop_pages(&mut self, size: usize, indices: Range<u64>) {
         let file = &mut self.files[size];
         let bad = |page: &Option<Page>| page.as_ref().is_some_and(|page| !page.bad.is_empty());

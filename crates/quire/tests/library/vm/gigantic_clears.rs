@@ -7,7 +7,7 @@ use hosted::{Hosted, HostedConfig, InterruptPlan};
 use quire::addr::{Order, VirtAddr};
 use quire::cpu::CpuId;
 use quire::error::SplitError;
-use quire::limits::{FORMING_FOLIOS, FRAME_SIZE};
+use quire::limits::{FRAME_SIZE, GIGANTIC_CLEARS};
 use quire::manager::Config;
 use quire::page_alloc::{AllocatorConfig, Zeroes};
 use quire::vm::{Access, Advice, FaultKind, FolioPolicy, Remap};
@@ -179,16 +179,16 @@ fn idle_cpus_stay_away_from_what_is_touched() {
 /// As many at a time as there is room for; the next is cleared as a whole.
 #[test]
 fn one_folio_too_many_comes_as_a_whole() {
-    let config = HostedConfig { clearing: false, ..HostedConfig::new((FORMING_FOLIOS as u64 + 3) * GIB) };
+    let config = HostedConfig { clearing: false, ..HostedConfig::new((GIGANTIC_CLEARS as u64 + 3) * GIB) };
     with_config(config, stale(Order::GIGANTIC), |machine, manager| {
         run(manager, |mm| {
-            mm.mmap(&anonymous(BASE, (FORMING_FOLIOS as u64 + 1) * GIB)).unwrap();
+            mm.mmap(&anonymous(BASE, (GIGANTIC_CLEARS as u64 + 1) * GIB)).unwrap();
             let order = |at: u64| mm.fault(VirtAddr(BASE + at), Access::Write).unwrap().order;
-            for at in 0..FORMING_FOLIOS as u64 {
+            for at in 0..GIGANTIC_CLEARS as u64 {
                 assert_eq!(order(at * GIB), Order::BLOCK);
             }
-            assert_eq!(order(FORMING_FOLIOS as u64 * GIB), Order::GIGANTIC);
-            assert_eq!(idle(manager), FORMING_FOLIOS * 511);
+            assert_eq!(order(GIGANTIC_CLEARS as u64 * GIB), Order::GIGANTIC);
+            assert_eq!(idle(manager), GIGANTIC_CLEARS * 511);
             assert_eq!(leaf_bytes(machine, mm, BASE), Some(GIB));
             mm.validate().unwrap();
         });

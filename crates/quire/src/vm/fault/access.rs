@@ -1,0 +1,35 @@
+//! What an access wants to do, and whether a mapping or a leaf allows it.
+#![forbid(unsafe_code)]
+
+use crate::arch::{Entry, EntryFlags, Protection};
+
+/// What the access wants to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Load.
+    Read,
+    /// Store.
+    Write,
+    /// Fetch an instruction.
+    Exec,
+}
+
+impl Access {
+    /// Whether a mapping allows the access. Hardware knows no memory that can be written or executed and not read.
+    pub(in crate::vm) fn is_allowed(self, protection: Protection) -> bool {
+        match self {
+            Self::Read => protection != Protection::NONE,
+            Self::Write => protection.contains(Protection::WRITE),
+            Self::Exec => protection.contains(Protection::EXEC),
+        }
+    }
+
+    /// Whether a present leaf allows it.
+    pub(in crate::vm) fn is_good_for(self, leaf: Entry) -> bool {
+        match self {
+            Self::Read => leaf.has(EntryFlags::USER),
+            Self::Write => leaf.has(EntryFlags::USER | EntryFlags::WRITE),
+            Self::Exec => leaf.has(EntryFlags::USER) && leaf.allows_fetch(),
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Attempts to make an access good, one after the other, and what is done between them.
+#![forbid(unsafe_code)]
+
+use crate::addr::{Order, VirtAddr, VirtRange};
+use crate::arch::EntryFlags;
+use crate::error::{FaultError, MapError};
+use crate::limits::{BLOCK_SIZE, RECLAIM_ROUNDS};
+use crate::pgtable::Lookup;
+use crate::platform::Platform;
+use crate::stats::Stat;
+use crate::vm::fault::access::Access;
+use crate::vm::fault::step::{Caller, FaultKind, FaultOutcome, Step};
+use crate::vm::gigantic::clear::GiganticClearing;
+use crate::vm::handle::handle;
+use crate::vm::mapping::vma::Vma;
+use crate::vm::memory_failure::lose::MemoryLoss;
+use crate::vm::reclaim::reclaim::SpaceReclaim;
+use crate::vm::space::address_space::AddressSpace;
+use crate::vm::userfault::changes::Notices;
+
+handle! {
+    /// The faults of an address space.
+    Faults of AddressSpace
+}
+
+impl<P: Platform> Faults<'_, '_, P> {
+    /// See [`Mm::fault`](crate::vm::Mm::fault).
+    pub(in crate::vm) fn fault(self, addr: VirtAddr, access: Access) -> Result<FaultOutcome, FaultError> {
+        self.memory.pages().count(Stat::Pgfault, 1);
+        let mut rounds = 0;
+        loop {
+            let space = self.space.read(self.memory.platform());
+            let step = match space.tree.find(addr) {
+                Some(vma) => self.fault_in(vma, addr, access, Caller::Access),
+                None => {
+                    drop(space);
+                    self.grow_down(addr)?;
+                    continue;
+                }
+            };
+            drop(space);
+            match step {
+                Ok(Step::Done(outcome)) => return Ok(outcome),
+                Ok(Step::Again) => self.memory.platform().relax(),
+                Ok(Step::Shared) => self.unshare_at(addr)?,
+                Ok(Step::TakeBack(frame)) => self.take_back(frame)?,
+                Ok(Step::Handler(waiting)) => Notices::of(self.0).wait_for_handler(waiting)?,
+                Ok(Step::Cleared(cleared)) => GiganticClearing::of(self.memory).end_clear(&cleared),
+                Ok(Step::Marked(folio)) => MemoryLoss::of(self.memory).lose_marked(folio),
+                Err(FaultError::OutOfMemory)
+                    if rounds < RECLAIM_ROUNDS && SpaceReclaim::of(self.0).make_room() > 0 =>
+                {
+                    rounds += 1
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// One attempt in a mapping that holds the address. The caller holds the lock for reading.
+    pub(in crate::vm) fn fault_in(
+        self,
+        vma: &Vma,
+        addr: VirtAddr,
+        access: Access,
+        caller: Caller,
+    ) -> Result<Step, FaultError> {
+        if !access.is_allowed(vma.attributes.protection) {
+            return Err(FaultError::Protection);
+        }
+        let found = self.tables().lookup(addr);
+        // Nothing below asks who else maps a frame before the table is ours: a shared table counts once.
+        if found.shared && (found.entry.is_empty() || access == Access::Write) {
+            return Ok(Step::Shared);
+        }
+        if vma.attributes.handler.is_some()
+            && let Some(step) = Notices::of(self.0).tell_handler(vma, addr, access, &found)?
+        {
+            return Ok(step);
+        }
+        if found.entry.is_empty() {
+            return if vma.attributes.is_anonymous() {
+                self.fault_anonymous(vma, addr, access, found, caller)
+            } else if vma.attributes.huge_size().is_some() {
+                self.fault_huge(vma, addr, access, caller)
+            } else {
+                self.fault_file(vma, addr, access, &found)
+            };
+        }
+        if found.entry.is_poison() {
+            return Err(FaultError::Poisoned);
+        }
+        let order = found.leaf_size().map_or(Order::FRAME, |size| size.order());
+        if access == Access::Write && !access.is_good_for(found.entry) {
+            return self.fault_protected(vma, addr, found);
+        }
+        if let Some(size) = found.leaf_size()
+            && access == Access::Write
+            && caller == Caller::Access
+            && !found.entry.has(EntryFlags::DIRTY)
+        {
+            // Hardware would set it with the store. Whoever asks on behalf of others (a secondary MMU) lets them store
+            // without.
+            if !self.tables().upgrade(addr, size, found.entry, EntryFlags::DIRTY | EntryFlags::ACCESSED) {
+                return Ok(Step::Again);
+            }
+        }
+        Ok(Step::done(order, FaultKind::Spurious))
+    }
+}
+
+impl<P: Platform> Faults<'_, '_, P> {
+    /// Sees to it that the table of 4 KiB leaves around an address is not shared. The caller holds no lock.
+    pub(in crate::vm) fn unshare_at(self, addr: VirtAddr) -> Result<(), FaultError> {
+        let table = VirtRange::from_len(addr.align_down(BLOCK_SIZE), BLOCK_SIZE);
+        let mut rounds = 0;
+        loop {
+            let space = self.lock();
+            let done = self.tables().unshare(table);
+            drop(space);
+            match done {
+                Err(_) if rounds < RECLAIM_ROUNDS && SpaceReclaim::of(self.0).make_room() > 0 => rounds += 1,
+                done => return done.map_err(|_| FaultError::OutOfMemory),
+            }
+        }
+    }
+}
+
+/// What became of an attempt to map.
+pub(in crate::vm) fn mapped(result: Result<(), MapError>) -> Result<bool, FaultError> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(MapError::Occupied | MapError::Shared) => Ok(false),
+        Err(MapError::OutOfMemory) => Err(FaultError::OutOfMemory),
+        Err(MapError::Unaligned | MapError::BadAddress) => Err(FaultError::NotMapped),
+    }
+}
+
+/// Whether nothing but an upper level has an entry for the address, so that one large leaf may come there.
+pub(super) fn is_vacant_above(found: &Lookup) -> bool {
+    found.entry.is_empty() && found.level.get() > 0
+}

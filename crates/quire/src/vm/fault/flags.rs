@@ -1,0 +1,39 @@
+//! The bits of leaves that faults put in.
+#![forbid(unsafe_code)]
+
+use crate::arch::{EntryFlags, Protection};
+use crate::vm::fault::step::Caller;
+use crate::vm::mapping::vma::VmaAttributes;
+
+/// The bits of a leaf in this mapping. `writable` is what the page allows; the mapping may allow less. Accessed, and
+/// dirty with it, are set at once, so that hardware has nothing left to write; and whoever may store without a fault counts
+/// as having stored.
+pub(in crate::vm) fn leaf_flags(vma: &VmaAttributes, writable: bool) -> EntryFlags {
+    let writable = writable && vma.protection.contains(Protection::WRITE);
+    let protection = if writable { vma.protection } else { vma.protection.without(Protection::WRITE) };
+    // A mapping that can only be written can be read on this hardware as well.
+    let readable =
+        if vma.protection == Protection::NONE { protection } else { protection.union(Protection::READ) };
+    let flags = EntryFlags::leaf(readable).union(EntryFlags::ACCESSED);
+    if writable { flags.union(EntryFlags::DIRTY).union(EntryFlags::SOFT_DIRTY) } else { flags }
+}
+
+/// The bits of a large leaf onto private anonymous memory that was just cleared.
+pub(in crate::vm) fn fresh_flags(vma: &VmaAttributes, caller: Caller) -> EntryFlags {
+    let flags = leaf_flags(vma, true).union(EntryFlags::ANON);
+    if caller == Caller::Access {
+        return flags;
+    }
+    // Nobody may ever touch what is populated. That is worth knowing of a large leaf; for a small one, having hardware set the
+    // dirty bit would cost more than clearing.
+    flags.without(EntryFlags::DIRTY).union(EntryFlags::ZEROED)
+}
+
+/// What is left of a protection without the right to store. What can be written can be read, here as in hardware.
+pub(in crate::vm) fn without_stores(allowed: Protection) -> Protection {
+    if allowed.contains(Protection::WRITE) {
+        allowed.without(Protection::WRITE).union(Protection::READ)
+    } else {
+        allowed
+    }
+}

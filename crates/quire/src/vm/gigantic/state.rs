@@ -1,0 +1,183 @@
+//! Which folios of 1 GiB are being cleared, and how far each is.
+#![forbid(unsafe_code)]
+
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::addr::{Frame, FrameRange, VirtAddr, VirtRange};
+use crate::limits::{BLOCK_FRAMES, BLOCK_SIZE, GIGANTIC_CLEARS, TABLE_ENTRIES};
+use crate::page_alloc;
+use crate::platform::Platform;
+use crate::rank::Rank;
+use crate::sync::{SpinGuard, SpinLock};
+
+/// The folios that are being cleared, a few of all address spaces together.
+pub(in crate::vm) struct GiganticClears {
+    /// How many there are; a hint.
+    pub(super) count: AtomicUsize,
+    pub(super) folios: SpinLock<Folios>,
+}
+
+pub(super) type Folios = [Option<Folio>; GIGANTIC_CLEARS];
+
+/// One of them.
+pub(super) struct Folio {
+    /// The number and the family of the address space that it is for, and where it goes there.
+    pub(super) owner: u64,
+    pub(super) family: u64,
+    pub(super) base: VirtAddr,
+    pub(super) frame: Frame,
+    pub(super) claimed: Pieces,
+    pub(super) done: Pieces,
+    /// What nobody wants any more: who gives such a claim back leaves it done.
+    pub(super) cancelled: Pieces,
+    /// The piece that was touched last.
+    pub(super) touched: usize,
+}
+
+/// A bit for each piece of 2 MiB.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Pieces(pub(super) [u64; TABLE_ENTRIES / 64]);
+
+/// A piece that the caller alone clears and maps, and then says that it is done.
+pub(in crate::vm) struct Piece {
+    pub(super) slot: usize,
+    pub(super) index: usize,
+    pub(super) owner: u64,
+    pub(super) family: u64,
+    pub(super) base: VirtAddr,
+    pub(super) folio: Frame,
+}
+
+/// What is known of the piece around an address.
+pub(in crate::vm) enum Found {
+    /// No folio is cleared for these addresses.
+    Nothing,
+    /// One is, but this piece was done already, and is not there any more.
+    Done,
+    /// Somebody is at it.
+    Busy,
+    /// It is the caller's.
+    Claimed(Piece),
+}
+
+/// Why a folio does not begin to form.
+pub(in crate::vm) enum NotBegun {
+    /// Too many do: the folio is the caller's again.
+    Full(page_alloc::Folio),
+    /// Another one forms there since a moment ago, or memory of this one has just gone bad: it is free again.
+    Again,
+}
+
+/// A folio all of whose pieces are done.
+pub(in crate::vm) struct Cleared {
+    pub(super) owner: u64,
+    pub(super) family: u64,
+    pub(in crate::vm) base: VirtAddr,
+    pub(super) frame: Frame,
+}
+
+impl Pieces {
+    pub(super) const NONE: Self = Self([0; TABLE_ENTRIES / 64]);
+    pub(super) const ALL: Self = Self([u64::MAX; TABLE_ENTRIES / 64]);
+
+    pub(super) fn contains(&self, index: usize) -> bool {
+        self.0[index / 64] >> (index % 64) & 1 == 1
+    }
+
+    pub(super) fn insert(&mut self, index: usize) {
+        self.0[index / 64] |= 1 << (index % 64);
+    }
+
+    pub(super) fn remove(&mut self, index: usize) {
+        self.0[index / 64] &= !(1 << (index % 64));
+    }
+
+    pub(super) fn insert_all(&mut self, other: Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(word, more)| *word |= more);
+    }
+
+    pub(super) fn without(self, other: Self) -> Self {
+        Self(core::array::from_fn(|at| self.0[at] & !other.0[at]))
+    }
+
+    /// The first piece that is missing, in rising order from a multiple of 64 on and then from the start.
+    pub(super) fn first_missing_from(&self, start: usize) -> Option<usize> {
+        let words = self.0.len();
+        let word = (0..words).map(|at| (start / 64 + at) % words).find(|&at| self.0[at] != u64::MAX)?;
+        Some(word * 64 + self.0[word].trailing_ones() as usize)
+    }
+}
+
+impl Folio {
+    /// The piece that an idle CPU had better clear: half of the folio away from the one that was touched last. Whoever touches
+    /// one piece after another, in either direction, would wait for the neighbour that is just being cleared, and gains
+    /// nothing.
+    pub(super) fn next_ahead(&self) -> Option<usize> {
+        self.claimed.first_missing_from((self.touched + TABLE_ENTRIES / 2) % TABLE_ENTRIES)
+    }
+
+    pub(super) fn claim(&mut self, slot: usize, index: usize) -> Piece {
+        self.claimed.insert(index);
+        let Self { owner, family, base, frame, .. } = *self;
+        Piece { slot, index, owner, family, base, folio: frame }
+    }
+
+    /// The pieces that lie in a range of addresses as a whole.
+    pub(super) fn inside(&self, range: VirtRange) -> Pieces {
+        let mut inside = Pieces::NONE;
+        let place = |index: usize| VirtRange::from_len(self.base.add(index as u64 * BLOCK_SIZE), BLOCK_SIZE);
+        (0..TABLE_ENTRIES).filter(|&index| range.covers(place(index))).for_each(|index| inside.insert(index));
+        inside
+    }
+
+    /// Nobody begins with these any more. What is claimed is somebody's, who will find that it was the last.
+    pub(super) fn cancel(&mut self, pieces: Pieces) {
+        self.cancelled.insert_all(pieces);
+        let more = pieces.without(self.claimed);
+        self.claimed.insert_all(more);
+        self.done.insert_all(more);
+    }
+
+    /// The folio, if it is done with.
+    pub(super) fn cleared(&self) -> Option<Cleared> {
+        let Self { owner, family, base, frame, .. } = *self;
+        (self.done == Pieces::ALL).then_some(Cleared { owner, family, base, frame })
+    }
+}
+
+impl Piece {
+    /// Its frames.
+    pub(super) fn frames(&self) -> FrameRange {
+        FrameRange::new(self.folio.add((self.index * BLOCK_FRAMES) as u64), BLOCK_FRAMES as u64)
+    }
+
+    /// Where it goes.
+    pub(super) fn addr(&self) -> VirtAddr {
+        self.base.add(self.index as u64 * BLOCK_SIZE)
+    }
+}
+
+impl GiganticClears {
+    pub(in crate::vm) fn new() -> Self {
+        let folios = SpinLock::new(Rank::GiganticClears, [const { None }; GIGANTIC_CLEARS]);
+        Self { count: AtomicUsize::new(0), folios }
+    }
+
+    /// Whether there are any. A hint.
+    #[inline]
+    pub(in crate::vm) fn any(&self) -> bool {
+        self.count.load(Ordering::Relaxed) != 0
+    }
+
+    pub(super) fn lock<'a, P: Platform>(&'a self, platform: &'a P) -> SpinGuard<'a, Folios, P> {
+        self.folios.lock(platform)
+    }
+
+    /// Takes a folio out if it is done with.
+    pub(super) fn take_cleared(&self, place: &mut Option<Folio>) -> Option<Cleared> {
+        let cleared = place.as_ref()?.cleared()?;
+        *place = None;
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        Some(cleared)
+    }
+}

@@ -1,0 +1,16 @@
+//! The values through which callers look.
+#![forbid(unsafe_code)]
+
+use crate::vm::handle::handle;
+use crate::vm::space::address_space::AddressSpace;
+use crate::vm::space::shared::MmShared;
+
+handle! {
+    /// What callers see of an address space.
+    Observation of AddressSpace
+}
+
+handle! {
+    /// What callers see of frames and folios, whoever maps them.
+    PageSurvey of MmShared
+}

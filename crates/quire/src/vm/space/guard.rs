@@ -1,0 +1,44 @@
+//! The lock of an address space, held for writing.
+#![forbid(unsafe_code)]
+
+use core::ops::{Deref, DerefMut};
+
+use crate::platform::Platform;
+use crate::sync::WriteGuard;
+use crate::vm::space::body::BodyBox;
+use crate::vm::space::state::Space;
+
+/// The lock of an address space, held for writing.
+pub(in crate::vm) struct SpaceGuard<'a, P: Platform> {
+    pub(super) space: WriteGuard<'a, Space, P>,
+    pub(super) body: &'a BodyBox,
+    pub(super) platform: &'a P,
+}
+
+impl<P: Platform> SpaceGuard<'_, P> {
+    /// How often the lock was held for writing, this time counted.
+    pub(in crate::vm) fn writes(&self) -> u32 {
+        self.space.writes()
+    }
+}
+
+impl<P: Platform> Deref for SpaceGuard<'_, P> {
+    type Target = Space;
+    #[inline]
+    fn deref(&self) -> &Space {
+        &self.space
+    }
+}
+
+impl<P: Platform> DerefMut for SpaceGuard<'_, P> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Space {
+        &mut self.space
+    }
+}
+
+impl<P: Platform> Drop for SpaceGuard<'_, P> {
+    fn drop(&mut self) {
+        self.body.show_changed(self.platform, &mut self.space.tree);
+    }
+}

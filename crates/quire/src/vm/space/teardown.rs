@@ -1,0 +1,95 @@
+//! Steps that several verbs take: leaves and tables are cut at the ends of a range, unshared, and taken out.
+#![forbid(unsafe_code)]
+
+use crate::addr::{VirtAddr, VirtRange};
+use crate::error::{MapError, MmError};
+use crate::pgtable::Zap;
+use crate::platform::Platform;
+use crate::tlb::MmuGather;
+use crate::vm::gigantic::cancel::Cancellation;
+use crate::vm::hugetlb::ends::cuts;
+use crate::vm::mapping::vma::Vma;
+use crate::vm::space::address_space::AddressSpace;
+use crate::vm::space::rss::{Counted, counted};
+use crate::vm::space::state::Space;
+
+impl<P: Platform> AddressSpace<'_, P> {
+    /// Splits large leaves that reach over an end of the range, and unshares tables that do, so that unmapping it needs no
+    /// memory. A page cache
+    /// that can be dropped is, before memory counts as out.
+    pub(in crate::vm) fn cut(&self, range: VirtRange) -> Result<(), MmError> {
+        for at in [range.start, range.end] {
+            self.cut_at(at)?;
+        }
+        self.retried(|| self.tables().unshare_ends(range))
+    }
+
+    /// Splits leaves until none reaches across an address.
+    pub(in crate::vm) fn cut_at(&self, at: VirtAddr) -> Result<(), MmError> {
+        self.retried(|| self.tables().split_at(at))
+    }
+
+    /// As [`Self::cut`], save that huge pages, which are mapped whole, are left alone.
+    pub(in crate::vm) fn cut_small(&self, space: &Space, range: VirtRange) -> Result<(), MmError> {
+        for at in [range.start, range.end].into_iter().filter(|&at| cuts(space, at).is_none()) {
+            self.retried(|| self.tables().split_at(at))?;
+        }
+        self.retried(|| self.tables().unshare_ends(range))
+    }
+
+    /// Sees to it that no table which maps something in the range is shared with another address space.
+    pub(in crate::vm) fn unshare(&self, range: VirtRange) -> Result<(), MmError> {
+        self.retried(|| self.tables().unshare(range))
+    }
+
+    /// Tries something that may need memory once more after page cache was dropped.
+    fn retried(&self, attempt: impl Fn() -> Result<(), MapError>) -> Result<(), MmError> {
+        let mut done = attempt();
+        if done == Err(MapError::OutOfMemory) && self.memory.reclaim() > 0 {
+            done = attempt();
+        }
+        done.map_err(|_| MmError::NoMemory)
+    }
+
+    /// Takes out what `vmas`, in ascending order, map inside `within`. Nothing else is mapped in `limits`, which covers
+    /// it: tables there go whole. The ends of `within` were [`Self::cut`]. The lock is held for writing.
+    pub(in crate::vm) fn zap<'v>(
+        &self,
+        vmas: impl Iterator<Item = &'v Vma>,
+        within: VirtRange,
+        limits: VirtRange,
+    ) {
+        Cancellation::of(self.memory).cancel(self.mapper.number(), within);
+        // Neighbours that count alike go in one gather.
+        let mut open: Option<(VirtRange, Counted)> = None;
+        let mut floor = limits.start;
+        for vma in vmas {
+            let (range, counted) = (vma.range.intersect(within), counted(vma));
+            match &mut open {
+                Some((sum, alike)) if *alike == counted => sum.end = range.end,
+                _ => {
+                    if let Some((sum, counted)) = open {
+                        self.zap_alike(Zap::tables(sum, VirtRange::new(floor, sum.end)), within, counted);
+                        floor = range.start;
+                    }
+                    open = Some((range, counted));
+                }
+            }
+        }
+        if let Some((sum, counted)) = open {
+            self.zap_alike(Zap::tables(sum, VirtRange::new(floor, limits.end)), within, counted);
+        }
+    }
+
+    fn zap_alike(&self, zap: Zap, within: VirtRange, counted: Counted) {
+        let mut gather = MmuGather::new(self.memory.pages(), &self.context);
+        // A shared table may reach over the ends of what counts alike; all that it maps is anonymous memory.
+        self.tables().detach_shared(&zap, within, &mut gather);
+        let zapped = self.tables().unmap(&zap, &mut gather);
+        debug_assert_eq!(zapped, Ok(()), "the ends of {:?} were cut before", zap.range);
+        self.add_rss(gather.finish(), counted);
+        if counted == Counted::Huge {
+            self.memory.huge().take_returned(self.memory.pages());
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The step of `mmap` under the lock: a place is chosen and cleared, and the mapping put there.
+#![forbid(unsafe_code)]
+
+use crate::addr::VirtRange;
+use crate::error::MmError;
+use crate::hugetlb::HugeSize;
+use crate::limits::FRAME_SHIFT;
+use crate::platform::Platform;
+use crate::vm::handle::handle;
+use crate::vm::mapping::vma::VmaFlags;
+use crate::vm::space::address_space::AddressSpace;
+use crate::vm::space::state::{LockMode, Space};
+use crate::vm::tree::layout::Fit;
+use crate::vm::tree::{VmaBox, VmaList, edit};
+use crate::vm::userfault::changes::Notices;
+use crate::vm::verbs::munmap::Munmap;
+use crate::vm::verbs::request::{Backing, MapRequest, Sharing};
+
+/// File offsets end here, in pages: offsets are signed 64-bit numbers.
+const OFFSET_END: u64 = i64::MAX as u64 >> FRAME_SHIFT;
+
+handle! {
+    /// The step of `mmap` that chooses a place, clears it and puts the mapping there.
+    Placing of AddressSpace
+}
+
+impl<P: Platform> Placing<'_, '_, P> {
+    /// Puts a node into its place, or discards it.
+    pub(in crate::vm) fn map_node(
+        self,
+        request: &MapRequest<'_>,
+        node: VmaBox,
+    ) -> Result<(VirtRange, VmaFlags), MmError> {
+        let mut space = self.lock();
+        let made = self.map_locked(&mut space, request, node);
+        if let Ok((.., gone)) = &made {
+            Notices::of(self.0).announce_unmapped(gone);
+        }
+        drop(space);
+        match made {
+            Ok((range, flags, gone)) => {
+                Notices::of(self.0).discard_unmapped(gone);
+                Ok((range, flags))
+            }
+            Err((error, node)) => {
+                self.memory.discard(node);
+                Err(error)
+            }
+        }
+    }
+
+    fn map_locked(
+        self,
+        space: &mut Space,
+        request: &MapRequest<'_>,
+        mut node: VmaBox,
+    ) -> Result<(VirtRange, VmaFlags, VmaList), (MmError, VmaBox)> {
+        let (len, size) = (node.range.len(), node.attributes.huge_size());
+        space.huge |= size.is_some();
+        let range = match choose_place(space, request, len, size) {
+            Ok(range) => range,
+            Err(error) => return Err((error, node)),
+        };
+        let mut gone = match Munmap::of(self.0).unmap_range(space, range) {
+            Ok(gone) => gone,
+            Err(error) => return Err((error, node)),
+        };
+        let wanted = if request.locked && space.lock_future == LockMode::None {
+            LockMode::Now
+        } else {
+            space.lock_future
+        };
+        let flags = node.attributes.flags.union(wanted.flags());
+        // Huge pages never count as locked; but they are brought in.
+        node.attributes.flags =
+            if node.attributes.huge_size().is_none() { flags } else { node.attributes.flags };
+        node.range = range;
+        match edit::insert(&mut space.tree, node, &mut gone) {
+            Ok(()) => Ok((range, flags, gone)),
+            Err(node) => {
+                debug_assert!(false, "{range:?} was free a moment ago");
+                self.memory.discard_list(gone);
+                Err((MmError::NoMemory, node))
+            }
+        }
+    }
+}
+
+fn choose_place(
+    space: &Space,
+    request: &MapRequest<'_>,
+    len: u64,
+    size: Option<HugeSize>,
+) -> Result<VirtRange, MmError> {
+    if space.tree.len() > space.mapping_limit {
+        return Err(MmError::NoMemory);
+    }
+    let anonymous = matches!(request.backing, Backing::Anonymous);
+    let private = request.sharing == Sharing::Private;
+    let fit = match size {
+        Some(size) => Fit::Must(size.bytes()),
+        None => Fit::large_if(anonymous && private),
+    };
+    let range = space.layout.place(&space.tree, request.addr, len, request.placement, fit)?;
+    if let Backing::File { page_offset, .. } = request.backing
+        && page_offset.saturating_add(range.pages()) > OFFSET_END
+    {
+        return Err(MmError::Overflow);
+    }
+    if request.grows_down && !(anonymous && private && size.is_none()) {
+        return Err(MmError::Invalid);
+    }
+    Ok(range)
+}

@@ -67,18 +67,34 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         self.split_ends(zap.range)?;
         if zap.detach {
             self.unshare_ends(zap.range)?;
-            self.detach_shared(zap, zap.range, gather);
+            self.unmap_cut(zap, zap.range, gather);
         } else {
             self.unshare(zap.range)?;
+            self.unmap_pass(zap, Pass { leaves: true, tables: false }, gather);
         }
-        if zap.detach && !self.context.zap().is_by_table() {
+        Ok(())
+    }
+
+    /// Takes out every leaf in the range, and tables, after the ends were cut: no large leaf reaches over an end of the
+    /// range, and no shared table maps something both in the range and outside `doomed`, all of which is to be unmapped.
+    /// Needs no memory. Exclusive.
+    pub fn unmap_cut(&self, zap: &Zap, doomed: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
+        debug_assert!(zap.detach && zap.limits.covers(zap.range) && doomed.covers(zap.range));
+        debug_assert!(!self.is_crossed(zap.range.start) && !self.is_crossed(zap.range.end));
+        gather.finish_busy();
+        self.detach_shared(zap, doomed, gather);
+        if !self.context.zap().is_by_table() {
             // The published ways take out every leaf first. Tables go afterwards, when they are empty.
             self.unmap_pass(zap, Pass { leaves: true, tables: false }, gather);
             self.unmap_pass(zap, Pass { leaves: false, tables: true }, gather);
         } else {
-            self.unmap_pass(zap, Pass { leaves: true, tables: zap.detach }, gather);
+            self.unmap_pass(zap, Pass { leaves: true, tables: true }, gather);
         }
-        Ok(())
+    }
+
+    /// Whether a large leaf maps what is before and behind an address.
+    fn is_crossed(&self, at: VirtAddr) -> bool {
+        self.lookup(at).leaf_size().is_some_and(|size| !at.is_aligned(size.bytes()))
     }
 
     fn unmap_pass(&self, zap: &Zap, pass: Pass, gather: &mut MmuGather<'_, '_, P>) {

@@ -1,4 +1,4 @@
-//! What does a piece of memory cost that is mapped, touched and unmapped at once, alone and beside another thread?
+//! What does a piece of memory cost that is mapped, touched and unmapped at once, alone and beside other threads?
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use crate::bench::runner::Runner;
 /// See the module.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "churn",
-    question: "What does it cost to map a piece of memory, write to each of its pages and unmap it, with one thread and with two on one address space?",
+    question: "What does it cost to map a piece of memory, write to each of its pages and unmap it, with one thread, two and four on one address space?",
     expectation: "linux: some us for 4 KiB, 1 us a page beyond; two threads pay an interrupt for each munmap and wait for each other. quire: the interrupt is most of a small piece with two threads.",
     baseline: &["linux"],
     per: "piece",
@@ -30,7 +30,7 @@ const PIECES: [(&str, usize, usize); 3] =
 fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
     let mut cases = Vec::new();
     for (name, bytes, rounds) in PIECES {
-        for threads in [1, 2] {
+        for threads in [1, 2, 4] {
             let rounds = runner.scale.pick(rounds / 100, rounds);
             let suffix = if threads == 1 { String::new() } else { format!("/{threads}threads") };
             let spec = Churn { bytes, rounds, threads, cpus: runner.cpus.clone() };

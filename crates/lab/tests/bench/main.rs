@@ -128,8 +128,8 @@ fn check_taking_apart(rows: &[Row], cases: &impl Fn(&str) -> BTreeSet<String>, f
     }
     assert_eq!(cases("fork"), forks);
     let churns = ["4KiB", "64KiB", "2MiB"].map(str::to_owned);
-    let on_two = churns.iter().map(|piece| format!("{piece}/2threads"));
-    assert_eq!(cases("churn"), churns.iter().cloned().chain(on_two).collect());
+    let beside = churns.iter().flat_map(|piece| [2, 4].map(|threads| format!("{piece}/{threads}threads")));
+    assert_eq!(cases("churn"), churns.iter().cloned().chain(beside).collect());
     let apart = ["unmap", "dontneed", "exit", "protect", "move", "fork", "churn"];
     for row in rows.iter().filter(|row| apart.contains(&row.experiment.as_str())) {
         let name = format!("{} {} {}", row.experiment, row.case, row.arm);

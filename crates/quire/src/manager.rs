@@ -203,7 +203,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         self.memory.huge()
     }
 
-    /// Clears one piece of a gigantic folio that somebody waits for or may touch later; whether there was one. For CPUs that
+    /// Clears one piece of a gigantic folio that a task waits for or may touch later; whether there was one. For CPUs that
     /// have nothing else to do, which call it until it says no. The caller holds no lock.
     pub fn clear_ahead(&self) -> bool {
         GiganticClearing::of(&self.memory).clear_ahead()
@@ -217,19 +217,19 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     }
 
     /// Looks at up to `folios` folios of 2 MiB from where the last call left off, splits those most of which is zero, and frees
-    /// the zeroes. For whoever finds memory short. The caller holds no lock.
+    /// the zeroes. For a task that finds memory short. The caller holds no lock.
     pub fn split_underused(&self, splitter: &mut Splitter, folios: u64) -> Underused {
         UnderusedFolios::of(&self.memory).split_underused(splitter, folios)
     }
 
-    /// Has [`Self::reclaim`], and whoever finds memory out, split folios of 2 MiB with more pages of zeroes than this, after
+    /// Has [`Self::reclaim`], and every task that finds memory out, split folios of 2 MiB with more pages of zeroes than this, after
     /// everything else was given up. At first 511, Linux's default: none are.
     pub fn set_underused_limit(&self, max_ptes_none: usize) {
         UnderusedFolios::of(&self.memory).set_underused_limit(max_ptes_none);
     }
 
     /// Clears some free memory ahead of its use, as much as [`Zeroes`](crate::page_alloc::Zeroes) asks for; whether there was
-    /// anything to do. For CPUs that have nothing else to do, after [`Self::clear_ahead`], for which somebody may wait. The
+    /// anything to do. For CPUs that have nothing else to do, after [`Self::clear_ahead`], for which a task may wait. The
     /// caller holds no lock.
     pub fn zero_ahead(&self) -> bool {
         self.memory.pages().zero_ahead()
@@ -284,8 +284,8 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         amounts.into_iter().chain(Stat::ALL.iter().map(|&stat| (stat.name(), self.stat(stat))))
     }
 
-    /// Gives up some of what can be had again, the cheapest first: page cache that nobody maps, frames of large folios that
-    /// nobody maps, page cache that is mapped. How many frames became free. The caller holds no lock.
+    /// Gives up some of what can be had again, the cheapest first: page cache that is not mapped, frames of large folios that
+    /// are not mapped, page cache that is mapped. How many frames became free. The caller holds no lock.
     pub fn reclaim(&self) -> u64 {
         Reclaim::of(&self.memory).reclaim_all()
     }
@@ -296,7 +296,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     }
 
     /// Shows how many address spaces map each of these frames, in ascending order, runs of frames with the same number
-    /// together: what `/proc/kpagecount` says, and exact while nobody maps or unmaps one of them. Frames that are no memory
+    /// together: what `/proc/kpagecount` says, and exact while none of them is mapped or unmapped. Frames that are no memory
     /// count as zero. The caller holds no lock.
     pub fn kpagecount(&self, frames: FrameRange, show: impl FnMut(FrameRange, u64)) {
         PageSurvey::of(&self.memory).page_counts(frames, show);
@@ -348,7 +348,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     }
 
     /// Moves what it can out of these frames: anonymous folios that start there, and pages of files. How many frames became
-    /// free; somebody may have been handed them since. The caller holds no lock.
+    /// free; they may be in use again since. The caller holds no lock.
     pub fn move_out(&self, range: FrameRange) -> u64 {
         Migration::of(&self.memory).move_out(range)
     }

@@ -5,8 +5,8 @@
 //!
 //! The block is a [`Room`] until then: its frames are held one by one as they become pages, and what goes bad before becomes none.
 //!
-//! Whoever does it is the only one ([`FileCollapse`]). Some pages at a time are made busy, under the closed file, and unmapped;
-//! then the file is open again while they are copied, and who wants one of them waits for these few.
+//! One task at a time does it ([`FileCollapse`]). Some pages at a time are made busy, under the closed file, and unmapped;
+//! then the file is open again while they are copied, and a task that wants one of them waits for these few.
 
 use core::ops::Range;
 
@@ -23,7 +23,7 @@ use crate::platform::Platform;
 pub struct BlockSurvey {
     /// Pages that are in memory.
     pub present: usize,
-    /// Pages of them that somebody reads or writes just now.
+    /// Pages of them that are being read or written.
     pub busy: usize,
     /// Pages of them whose memory went bad.
     pub lost: usize,
@@ -38,11 +38,11 @@ pub struct BlockSurvey {
 pub enum NotMoved {
     /// A page is not in memory.
     Missing,
-    /// Somebody reads, writes or has moved a page, or the memory for it went bad.
+    /// A page is being read or written, or was moved, or the memory for it went bad.
     Busy,
     /// The memory of a page went bad.
     Lost,
-    /// A handler has come who wants to hear of pages that are missing.
+    /// A handler of missing pages has come.
     Watched,
     /// There is no memory for the cache's own records.
     OutOfMemory,
@@ -152,7 +152,7 @@ impl FileTable {
         Ok(moving)
     }
 
-    /// Puts the pages into their new frames, into which the caller has copied them, and opens them to everybody; whether it did.
+    /// Puts the pages into their new frames, into which the caller has copied them, and opens them to all; whether it did.
     /// Without a room, or if one of these frames went bad, they stay where they are. The frames that they leave are free.
     pub fn end_gathering<P: Platform>(
         &self,
@@ -172,7 +172,7 @@ impl FileTable {
             cached.set_busy(index, false);
         }
         if moved {
-            // Under the lock: who looks for the page of a frame that went bad finds it, or finds the frame free.
+            // Under the lock: a look for the page of a frame that went bad finds it, or finds the frame free.
             for (frames, _) in moving.runs() {
                 // SAFETY: invariant 1: the page cache held the frames, and names the new ones since.
                 unsafe { pages.release(frames) };

@@ -36,7 +36,7 @@ pub enum FileKind {
 ///
 /// # Invariants
 ///
-/// F1. A node lives as long as its count is above zero; whoever holds a [`FileRef`] accounts for one.
+/// F1. A node lives as long as its count is above zero; each [`FileRef`] accounts for one.
 /// F2. The count of a node in the table falls to zero under the table's lock only, together with its removal.
 pub struct FileNode {
     references: AtomicU64,
@@ -45,13 +45,13 @@ pub struct FileNode {
     kind: FileKind,
     /// The size of shared anonymous memory in bytes.
     bytes: AtomicU64,
-    /// Pages from here on are on their way out: nobody may use them, though some may still be in memory.
+    /// Pages from here on are on their way out: no task may use them, though some may still be in memory.
     end: AtomicU64,
-    /// Whether somebody changes the file's size.
+    /// Whether a task changes the file's size.
     resizing: AtomicBool,
-    /// Whether somebody brings pages together in a block.
+    /// Whether a task brings pages together in a block.
     collapsing: AtomicBool,
-    /// Whether a handler has come since that began, who wants to hear of missing pages. Set under the lock of the pages.
+    /// Whether a handler of missing pages has come since that began. Set under the lock of the pages.
     watched: AtomicBool,
     /// Whether parts of its huge pages may have been mapped by themselves.
     in_parts: AtomicBool,
@@ -73,7 +73,7 @@ pub struct FileRef(NonNull<FileNode>);
 /// Keeps the pages of a file from being dropped, for as long as it lives.
 pub struct FileUse<'a>(&'a FileNode);
 
-/// Keeps everybody from using pages of a file, for as long as it lives.
+/// Keeps all tasks from using pages of a file, for as long as it lives.
 #[must_use = "the file is open again at once"]
 pub struct FileClosed<'a>(&'a FileNode);
 
@@ -84,7 +84,7 @@ pub struct FileCollapse<'a>(&'a FileNode);
 /// The right to change the size of a file.
 pub struct FileResize<'a>(&'a FileNode);
 
-/// In the count of users: nobody may become one.
+/// In the count of users: no task may become one.
 const CLOSED: u32 = 1 << 31;
 
 // SAFETY: what other threads reach through a reference, `FileNode`, is `Sync`, and F1 keeps it alive.
@@ -152,7 +152,7 @@ impl FileNode {
         self.in_parts.load(Ordering::Acquire)
     }
 
-    /// Who maps the file.
+    /// What maps the file.
     pub fn views<'a, P: Platform>(&'a self, platform: &'a P) -> SpinGuard<'a, FileViews, P> {
         self.views.lock(platform)
     }
@@ -162,7 +162,7 @@ impl FileNode {
         self.is_cut_off(index) || index >= self.size(platform).div_ceil(FRAME_SIZE)
     }
 
-    /// Whether nobody may use this page any more, since the file is being cut short.
+    /// Whether this page may not be used any more, since the file is being cut short.
     #[inline]
     pub fn is_cut_off(&self, index: u64) -> bool {
         index >= self.end.load(Ordering::Acquire)
@@ -173,22 +173,22 @@ impl FileNode {
         self.references.load(Ordering::Relaxed)
     }
 
-    /// Whether somebody uses pages that he has looked up, or has the file closed. Under the file's lock.
+    /// Whether a task uses pages that it has looked up, or has the file closed. Under the file's lock.
     pub(super) fn has_users(&self) -> bool {
         self.users.load(Ordering::Acquire) != 0
     }
 
-    /// Becomes the one who brings pages of the file together, unless somebody is.
+    /// Becomes the task that brings pages of the file together, unless another is.
     pub fn try_collapse(&self) -> Option<FileCollapse<'_>> {
         if self.collapsing.swap(true, Ordering::AcqRel) {
             return None;
         }
-        // Who came before is found in his mapping.
+        // A handler that came before is found in its mapping.
         self.watched.store(false, Ordering::Release);
         Some(FileCollapse(self))
     }
 
-    /// A mapping has a handler from now on who wants to hear of missing pages: nobody makes zeroes of them behind his back. The
+    /// A mapping has a handler of missing pages from now on: no task makes zeroes of them without it. The
     /// caller holds the lock of the mapping's address space for writing.
     pub fn note_watched<P: Platform>(&self, platform: &P) {
         let _pages = self.pages.lock(platform);
@@ -200,12 +200,12 @@ impl FileNode {
         self.watched.load(Ordering::Acquire)
     }
 
-    /// Whether somebody brings pages of the file together.
+    /// Whether a task brings pages of the file together.
     pub fn is_collapsing(&self) -> bool {
         self.collapsing.load(Ordering::Acquire)
     }
 
-    /// Becomes a user of the file's pages. `None` while somebody has it closed: whoever holds a lock that he may want gives
+    /// Becomes a user of the file's pages. `None` while a task has it closed: a caller that holds a lock which that task may want gives
     /// it back and tries again.
     #[inline]
     pub fn enter(&self) -> Option<FileUse<'_>> {
@@ -223,7 +223,7 @@ impl FileNode {
         closed.is_ok().then(|| FileClosed(self))
     }
 
-    /// Closes the file, once nobody else has it closed and whoever uses a page now has ceased to. The caller holds no lock.
+    /// Closes the file, once no other task has it closed and the tasks that use a page now have ceased to. The caller holds no lock.
     pub fn close<P: Platform>(&self, platform: &P) -> FileClosed<'_> {
         while self.users.fetch_or(CLOSED, Ordering::AcqRel) & CLOSED != 0 {
             platform.relax();
@@ -234,7 +234,7 @@ impl FileNode {
         FileClosed(self)
     }
 
-    /// Becomes the one who changes the file's size. The caller holds no lock.
+    /// Becomes the task that changes the file's size. The caller holds no lock.
     pub fn resize<P: Platform>(&self, platform: &P) -> FileResize<'_> {
         while self.resizing.swap(true, Ordering::AcqRel) {
             platform.relax();
@@ -274,7 +274,7 @@ impl<'a> FileResize<'a> {
         self.0.bytes.store(bytes, Ordering::Release);
     }
 
-    /// Says that from this page on nobody may use any, and waits until nobody does. The pages that are in memory may then be
+    /// Says that from this page on no task may use any, and waits until none does. The pages that are in memory may then be
     /// unmapped and dropped.
     pub fn cut_off<P: Platform>(&self, platform: &P, end: u64) {
         self.0.end.store(end, Ordering::Release);

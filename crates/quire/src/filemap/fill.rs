@@ -52,7 +52,7 @@ impl FileTable {
         }
     }
 
-    /// Brings a page in that was not there; `None` when somebody else was faster.
+    /// Brings a page in that was not there; `None` when another task was faster.
     fn bring_in<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,

@@ -1,5 +1,5 @@
 //! Files of huge pages: which of their pages there are, and which are only reserved. By index of a huge page. The pages are
-//! taken from a pool, and go back to it, by whoever calls these (`hugetlb`).
+//! taken from a pool, and go back to it, by the callers of these (`hugetlb`).
 #![forbid(unsafe_code)]
 
 use core::ops::Range;
@@ -82,7 +82,7 @@ impl FileTable {
     }
 
     /// Notes that a page is reserved for which `group` pays, unless it is there or reserved already; whether it was not. It
-    /// can be taken back until [`Self::keep_reservations`]. The caller keeps everybody else from filling the page in.
+    /// can be taken back until [`Self::keep_reservations`]. The caller keeps all other tasks from filling the page in.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`].
@@ -119,7 +119,7 @@ impl FileTable {
         all.filter(|(_, page)| page.is_fresh()).map(|(index, _)| index)
     }
 
-    /// Takes a reservation back that was made last, unless it was redeemed; whether it was not. The caller keeps everybody else
+    /// Takes a reservation back that was made last, unless it was redeemed; whether it was not. The caller keeps all other tasks
     /// from filling the page in.
     pub fn drop_reservation<P: Platform>(
         &self,
@@ -135,7 +135,7 @@ impl FileTable {
         fresh
     }
 
-    /// Enters a page that is not there. The caller keeps everybody else from doing the same.
+    /// Enters a page that is not there. The caller keeps all other tasks from doing the same.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`].
@@ -156,7 +156,7 @@ impl FileTable {
         self.enter(pages, file, &mut cached, (index, page))
     }
 
-    /// Takes the first of these pages out that is there or reserved. Nobody uses it or will, and nobody maps it.
+    /// Takes the first of these pages out that is there or reserved. No task uses it or will, and no leaf maps it.
     pub fn take_huge_page<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,

@@ -15,12 +15,12 @@ pub enum LostPage {
     Nothing,
     /// What was stored since the file was written.
     Stores,
-    /// All of it. The frame stands in its place, so that whoever wants the page is told.
+    /// All of it. The frame stands in its place, so that a task that wants the page is told.
     All(Frame),
 }
 
 impl LostPage {
-    /// Whether what the page held is nowhere else.
+    /// Whether what the page held exists only there.
     pub fn is_last_copy(self) -> bool {
         self != Self::Nothing
     }
@@ -31,7 +31,7 @@ impl LostPage {
 pub enum SoughtPage {
     /// In the file, at this index, and the caller has made it busy.
     Found(u64),
-    /// In the file, and somebody else reads, writes or moves it.
+    /// In the file, and another task reads, writes or moves it.
     Busy,
     /// At this index or behind it, if it is in the file.
     NotBefore(u64),
@@ -88,7 +88,7 @@ impl FileTable {
         Ok(LostPage::All(frame))
     }
 
-    /// The page stays: somebody maps it still.
+    /// The page stays: a leaf maps it still.
     pub fn call_off<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,

@@ -47,7 +47,7 @@ impl CachedPage {
         self.0 & Self::RESERVED != 0
     }
 
-    /// Whether it is reserved by whom has the right to change the file's size just now, and may yet be taken back.
+    /// Whether it was reserved by the task that may change the file's size just now, and may yet be taken back.
     pub(super) const fn is_fresh(self) -> bool {
         self.0 & Self::FRESH != 0
     }
@@ -68,13 +68,13 @@ impl CachedPage {
         Frame((self.0 & Self::FRAME) >> FRAME_SHIFT)
     }
 
-    /// Whether somebody reads or writes the page: its contents are not to be used.
+    /// Whether the page is being read or written: its contents are not to be used.
     #[inline]
     pub(super) const fn is_busy(self) -> bool {
         self.0 & Self::BUSY != 0
     }
 
-    /// Whether what the page held is lost: nobody is given it.
+    /// Whether what the page held is lost: it is not handed out.
     #[inline]
     pub(super) const fn is_lost(self) -> bool {
         self.0 & Self::LOST != 0

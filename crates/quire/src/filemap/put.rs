@@ -1,4 +1,4 @@
-//! Puts pages into the cache that somebody else has filled.
+//! Puts pages into the cache that its callers have filled.
 
 use super::FileTable;
 use super::collapse::NotMoved;

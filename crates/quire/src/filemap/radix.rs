@@ -42,7 +42,7 @@ pub(super) struct RadixTree {
     height: u8,
 }
 
-// SAFETY: R1: the tree owns its nodes, which are plain data; whoever has the tree may use them, wherever it runs.
+// SAFETY: R1: the tree owns its nodes, which are plain data; the tree's owner may use them on any CPU.
 unsafe impl Send for RadixTree {}
 // SAFETY: R3: a shared tree is only read.
 unsafe impl Sync for RadixTree {}
@@ -115,7 +115,7 @@ impl RadixTree {
                 self.shrink(&mut free);
                 return false;
             };
-            // SAFETY: `empty_node` has just made the node, which nobody else knows.
+            // SAFETY: R1: `empty_node` has just made the node, which no other code knows.
             unsafe { top.as_mut() }.slots[0] = Slot { child: self.root };
             (self.root, self.height) = (Some(top), self.height + 1);
         }

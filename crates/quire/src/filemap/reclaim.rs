@@ -11,7 +11,7 @@ use crate::page_alloc::PageAllocator;
 use crate::platform::Platform;
 
 impl FileTable {
-    /// Drops clean pages that nobody maps until `wanted` frames are free. How many were.
+    /// Drops clean pages that are not mapped until `wanted` frames are free. How many were.
     ///
     /// Called when memory is short, with no lock of rank `FileTable` or above held.
     pub fn reclaim<P: Platform>(&self, pages: &PageAllocator<'_, P>, wanted: u64) -> u64 {
@@ -58,7 +58,7 @@ impl FileTable {
         (Some(at), freed)
     }
 
-    /// Drops a page that is clean and that nobody maps. How many frames became free. Under the file's lock.
+    /// Drops a page that is clean and not mapped. How many frames became free. Under the file's lock.
     fn drop_if_clean<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -93,7 +93,7 @@ impl FileTable {
         (runs, Some(at))
     }
 
-    /// Drops those of these pages that are clean and that nobody maps any more; how many frames became free.
+    /// Drops those of these pages that are clean and not mapped any more; how many frames became free.
     pub fn drop_runs<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,

@@ -1,6 +1,6 @@
 //! Puts pages of a file into other frames.
 //!
-//! The caller has the file closed, makes the pages busy, and unmaps them: then nobody reads or writes them, and what is copied
+//! The caller has the file closed, makes the pages busy, and unmaps them: then no task reads or writes them, and what is copied
 //! is what there is.
 
 use super::FileTable;
@@ -17,7 +17,7 @@ use crate::platform::{Platform, TouchHint};
 pub enum MovedPage {
     /// It is in another frame, or was dropped since it can be had again; the old frame is free.
     Gone,
-    /// Somebody maps it still.
+    /// A leaf maps it still.
     Mapped,
     /// There is no frame for it.
     OutOfMemory,
@@ -86,7 +86,7 @@ impl FileTable {
         MovedPage::Gone
     }
 
-    /// The frame of a page that is in memory, not busy, and not on its way out: those who cut a file short have it open again before
+    /// The frame of a page that is in memory, not busy, and not on its way out: a task that cuts a file short has it open again before
     /// they drop what is behind the end.
     pub fn frame_of<P: Platform>(&self, platform: &P, file: &FileClosed<'_>, index: u64) -> Option<Frame> {
         let page = file.node().pages.lock(platform).get(index)?;

@@ -77,7 +77,7 @@ impl FileTable {
         let buckets = self.buckets.lock(pages.platform());
         let head = &buckets[bucket_of(file)];
         if let Some(found) = find_in(head, kind) {
-            // Somebody else was faster; the fresh node was never known to anybody.
+            // Another task was faster; the fresh node was never published.
             drop(buckets);
             if let Some(node) = fresh.give_back() {
                 self.free_node(pages, node);
@@ -105,7 +105,7 @@ impl FileTable {
         Ok(fresh)
     }
 
-    /// A file of huge pages of this order, `bytes` long, of a file system or of none. Whoever gives the last reference back
+    /// A file of huge pages of this order, `bytes` long, of a file system or of none. The holder of the last reference
     /// has taken its pages out before ([`Self::take_huge_page`]).
     ///
     /// # Errors
@@ -226,7 +226,7 @@ impl FileTable {
         }
     }
 
-    /// Drops all pages of a file that nobody refers to any more, and its node.
+    /// Drops all pages of a file without references, and its node.
     fn finish<P: Platform>(&self, pages: &PageAllocator<'_, P>, node: Option<NonNull<FileNode>>) {
         let Some(at) = node else { return };
         // SAFETY: the last reference gave the node to us alone (F1, F2).

@@ -77,7 +77,7 @@ impl FileTable {
 }
 
 impl FileTable {
-    /// Gives 4 KiB of a huge page, the frame `to`, what the frame `from` holds, which nobody else knows. Programs that map it may
+    /// Gives 4 KiB of a huge page, the frame `to`, what the frame `from` holds, which no other code knows. Programs that map it may
     /// store to it at the same time.
     pub fn copy_to_huge_page<P: Platform>(&self, platform: &P, from: Frame, to: Frame) {
         for (from, to) in words(platform, from).iter().zip(words(platform, to)) {

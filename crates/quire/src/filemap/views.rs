@@ -1,11 +1,11 @@
-//! Who maps a file: the reverse map of its pages.
+//! Which mappings a file has: the reverse map of its pages.
 //!
 //! Every mapping of a file has a [`View`] in its record: which pages it shows, at which address of which address space. The
 //! views of a file stand in one tree, under a lock of the file's own, ordered by address space and first page; each
 //! subtree knows the last page that it shows. So the address spaces that map given pages are found one after the other,
 //! in ascending order of their numbers, in `log n` steps each, and the lock need not be held from one to the next.
 //!
-//! An address space changes its views while it holds its own lock for writing: whoever has found it here, waits for that
+//! An address space changes its views while it holds its own lock for writing: a task that has found it here waits for that
 //! lock and then looks here again at it alone sees exactly its mappings. Views of mappings that are gone may stay for a
 //! moment; so what a view says is looked up among the mappings before it is believed.
 
@@ -85,7 +85,7 @@ impl Mapper {
         debug_assert!(before > 0, "unpinned more often than pinned");
     }
 
-    /// Whether somebody has it pinned.
+    /// Whether it is pinned.
     pub fn is_pinned(&self) -> bool {
         self.pins.load(Ordering::Acquire) != 0
     }
@@ -134,12 +134,12 @@ impl Node for View {
 }
 
 impl FileViews {
-    /// Nobody maps the file.
+    /// The file is not mapped.
     pub(super) const fn new() -> Self {
         Self { avl: Avl::new() }
     }
 
-    /// Whether nobody maps the file.
+    /// Whether the file is not mapped.
     pub fn is_empty(&self) -> bool {
         self.avl.root.is_none()
     }

@@ -38,7 +38,7 @@ impl FileTable {
     }
 }
 
-/// Makes some dirty pages from index `from` on busy, and clean; where to look for more. Nobody is about to map one of them
+/// Makes some dirty pages from index `from` on busy, and clean; where to look for more. No task is about to map one of them
 /// for storing, since the file is closed.
 fn begin_writing<P: Platform>(platform: &P, file: &FileClosed<'_>, from: u64) -> (PageRuns, Option<u64>) {
     let mut cached = file.node().pages.lock(platform);
@@ -46,7 +46,7 @@ fn begin_writing<P: Platform>(platform: &P, file: &FileClosed<'_>, from: u64) ->
     for _ in 0..LOCK_HOLD_FRAMES {
         let Some((index, page)) = cached.next(at).filter(|_| cached.dirty() > 0) else { return (runs, None) };
         if page.is_dirty() && page.is_busy() {
-            // Being moved, or cut off: whoever does so waits for nobody.
+            // Being moved, or cut off: the task that does so waits for no other.
             return (runs, Some(index));
         }
         if page.is_dirty() {

@@ -1,8 +1,8 @@
-//! Who pays for pages: the group of the process, and the file system of the file, beside the pool itself.
+//! What is charged for pages: the group of the process, and the file system of the file, beside the pool itself.
 //!
 //! What is reserved is charged to the group as a reservation and counts in the file system, whether it is used yet or not;
-//! a page that is used without a reservation counts in the file system alone. Every page in use is charged to the group of who
-//! touched it first. A page knows what it owes ([`Owed`]), so that whoever sees it go, and that may be anybody, can settle it.
+//! a page that is used without a reservation counts in the file system alone. Every page in use is charged to the group of the process
+//! that touched it first. A page knows what it owes ([`Owed`]), so that any task that sees it go can settle it.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
@@ -14,7 +14,7 @@ use crate::error::AllocError;
 use crate::page_alloc::{NodeSet, PageAllocator};
 use crate::platform::Platform;
 
-/// Who pays: a group, and the number of a file system (0: none).
+/// What is charged: a group, and the number of a file system (0: none).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Account {
     /// The group of the process.
@@ -43,7 +43,7 @@ impl Owed {
 }
 
 impl HugePools {
-    /// Reservations pages to who pays for them.
+    /// Reserves pages for what is charged for them.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`]: a limit would be passed, or the pool has too few. Nothing has changed then.
@@ -80,7 +80,7 @@ impl HugePools {
         kept.saturating_sub(unused)
     }
 
-    /// A page to be used by a process, reserved to it or not, from these nodes. Its contents are anybody's.
+    /// A page to be used by a process, reserved to it or not, from these nodes. Its contents are undefined.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`]: a limit would be passed, or there is none.
@@ -113,7 +113,7 @@ impl HugePools {
         }
     }
 
-    /// Gives a page back that nobody maps, and settles what it owes. `reserved`: the reservation that it redeemed holds again.
+    /// Gives a page back that no leaf maps, and settles what it owes. `reserved`: the reservation that it redeemed holds again.
     pub(crate) fn give_from<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -128,7 +128,7 @@ impl HugePools {
     }
 
     /// Takes in the pages that were lent to leaves, the last of which is gone. All that were gone before the call are in
-    /// their pool when it returns, whoever took them in: what they were reserved counts.
+    /// their pool when it returns, whichever task took them in: what they were reserved counts.
     pub(crate) fn take_returned<P: Platform>(&self, pages: &PageAllocator<'_, P>) {
         let _right = Claim::wait(&self.returning, pages.platform());
         if pages.has_returned_huge() {

@@ -22,7 +22,7 @@ pub struct Demoted {
 }
 
 impl HugePools {
-    /// Moves `count` free pages of 1 GiB that nobody was reserved to the pool of 2 MiB, 512 for each (`demote`). Neither
+    /// Moves `count` free pages of 1 GiB that are not reserved to the pool of 2 MiB, 512 for each (`demote`). Neither
     /// allocates nor frees anything, save for descriptors in a window. Comes by a reschedule point after each page.
     pub fn demote<P: Platform>(&self, pages: &PageAllocator<'_, P>, nodes: NodeSet, count: u64) -> Demoted {
         self.each_gigantic(pages, count, || {
@@ -45,7 +45,7 @@ impl HugePools {
         })
     }
 
-    /// Moves 512 free pages of 2 MiB in a row that nobody was reserved to the pool of 1 GiB, as one page, `count` times, in
+    /// Moves 512 free pages of 2 MiB in a row that are not reserved to the pool of 1 GiB, as one page, `count` times, in
     /// order of address: the way back from [`Self::demote`], which Linux has not. Neither allocates nor frees anything, save for
     /// descriptors in a window. Looks at each 1 GiB of the machine once, however the pool's pages are linked: what becomes free
     /// behind it is left to another request. Comes by a reschedule point after each 1 GiB that has a page of the pool in front.

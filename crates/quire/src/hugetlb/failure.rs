@@ -4,8 +4,8 @@
 //! page comes to it, under its lock: so of a page that is just on its way to or from a pool, or becoming larger or
 //! smaller, one of the two sees the mark. A free page with a mark leaves the pool, which has a persistent page less (as in
 //! Linux), and the page allocator takes it back in small pieces but for the bad frames. While every free page is
-//! reserved to somebody, a surplus page takes its place first, whatever the limit of surplus pages; and where none can be had,
-//! the page stays, free and given to nobody, until a reservation ends. Whoever redeems the last reservation then is refused
+//! reserved, a surplus page takes its place first, whatever the limit of surplus pages; and where none can be had,
+//! the page stays, free and not handed out, until a reservation ends. The task that uses the last reservation then is refused
 //! ([`AllocError::OutOfMemory`](crate::error::AllocError::OutOfMemory)), as at any time.
 #![forbid(unsafe_code)]
 
@@ -22,7 +22,7 @@ use crate::platform::Platform;
 pub enum HugeFailure {
     /// It has left its pool: all of it but the bad frame is free.
     Dissolved,
-    /// It is free and reserved, and stays in its pool, given to nobody.
+    /// It is free and reserved, and stays in its pool, not handed out.
     Reserved,
     /// It is in use, or on its way: it leaves its pool when it comes back.
     InUse,
@@ -91,7 +91,7 @@ impl HugePools {
             pool.change_surplus(node, -i64::from(left.surplus > left.total));
             drop(pool);
             if self.release(pages, size, &[frame]) > 0 {
-                // No memory for its descriptors: it stays, given to nobody.
+                // No memory for its descriptors: it stays, not handed out.
                 return;
             }
             pages.platform().reschedule_point();

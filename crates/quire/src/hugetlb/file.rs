@@ -2,8 +2,8 @@
 //!
 //! # Protocol
 //!
-//! Who maps a file reservations pages of it, and who changes its size takes some out, under one right
-//! ([`FileResize`]), so that no two do either at once. Faults fill pages in beside them. Whoever changes what a file, or a
+//! A task that maps a file reserves pages of it, and one that changes its size takes some out, under one right
+//! ([`FileResize`]), so that no two do either at once. Faults fill pages in beside them. A task that changes what a file, or a
 //! private mapping, has of one page *claims* that page first, so that no two take a page for the same place, and that a reservation
 //! neither comes nor goes while its page is filled in. A fault does not wait for a claim: it gives its locks back and
 //! tries again. (In Linux: `hugetlb_fault_mutex_table`.)
@@ -19,7 +19,7 @@ use crate::limits::HUGE_FAULTS;
 use crate::page_alloc::PageAllocator;
 use crate::platform::Platform;
 
-/// The right to do something, such as to fill one page in, for as long as it lives. Whoever has it may block.
+/// The right to do something, such as to fill one page in, for as long as it lives. Its holder may block.
 pub(crate) struct Claim<'a>(&'a AtomicBool);
 
 impl<'a> Claim<'a> {
@@ -29,7 +29,7 @@ impl<'a> Claim<'a> {
         claimed.is_ok().then(|| Self(place))
     }
 
-    /// The right, once nobody else has it.
+    /// The right, once no other task has it.
     pub(super) fn wait<P: Platform>(place: &'a AtomicBool, platform: &P) -> Self {
         loop {
             match Self::of(place) {
@@ -66,7 +66,7 @@ impl HugePools {
         &self.faults[(hash >> 32) as usize % HUGE_FAULTS]
     }
 
-    /// The same, once it is not claimed; who has claimed it needs nothing that the caller may have.
+    /// The same, once it is not claimed; its claimant needs nothing that the caller may have.
     fn wait_for_claim<P: Platform>(&self, platform: &P, object: u64, index: u64) -> Claim<'_> {
         Claim::wait(self.place(object, index), platform)
     }
@@ -124,7 +124,7 @@ impl HugePools {
         files.keep_reservations(pages.platform(), &reservations.right, &reservations.indices);
     }
 
-    /// Takes the reservations back, as far as nobody has redeemed them.
+    /// Takes the reservations back, as far as they were not used.
     pub(crate) fn drop_reservations<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -151,7 +151,7 @@ impl HugePools {
         debug_assert_eq!(more, 0, "what was not used can be kept");
     }
 
-    /// Takes these pages of a file out of it, and back into the pool, reservations too. Nobody maps them, uses them, or can; who counts
+    /// Takes these pages of a file out of it, and back into the pool, reservations too. No task maps them, uses them, or can; who counts
     /// leaves of them down still is waited for.
     pub(crate) fn drop_pages<P: Platform>(
         &self,

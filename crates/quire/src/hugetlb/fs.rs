@@ -1,12 +1,7 @@
 //! File systems of huge pages: how many pages the files of one may have, and how many are kept for them.
 #![forbid(unsafe_code)]
 
-use super::{HugePools, HugeSize};
-use crate::error::AllocError;
-use crate::limits::MAX_HUGE_FS;
-use crate::page_alloc::PageAllocator;
-use crate::platform::Platform;
-use crate::sync::SpinGuard;
+use super::HugeSize;
 
 /// Limits of a file system, in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,13 +43,13 @@ pub enum HugeFsError {
 /// One of them. Under the lock of all.
 #[derive(Clone, Copy)]
 pub(super) struct Fs {
-    size: HugeSize,
-    limits: HugeFsLimits,
-    used: u64,
-    /// Reserved by the pool to nobody but the file system.
-    kept: u64,
+    pub(super) size: HugeSize,
+    pub(super) limits: HugeFsLimits,
+    pub(super) used: u64,
+    /// Reserved by the pool to the file system itself.
+    pub(super) kept: u64,
     /// Its handle, and its files.
-    users: u64,
+    pub(super) users: u64,
 }
 
 impl Fs {
@@ -65,102 +60,4 @@ impl Fs {
         kept: 0,
         users: 0,
     };
-}
-
-impl HugePools {
-    fn fs<'a, P: Platform>(&'a self, platform: &'a P) -> SpinGuard<'a, [Fs; MAX_HUGE_FS], P> {
-        self.fs.lock(platform)
-    }
-
-    /// Makes a file system, whose handle is one of its users; its number.
-    ///
-    /// # Errors
-    /// [`HugeFsError`].
-    pub(crate) fn make_fs<P: Platform>(
-        &self,
-        pages: &PageAllocator<'_, P>,
-        size: HugeSize,
-        limits: HugeFsLimits,
-    ) -> Result<u8, HugeFsError> {
-        if limits.min > limits.max {
-            return Err(HugeFsError::BadLimits);
-        }
-        self.reserve(pages, size, limits.min).map_err(|_| HugeFsError::NoPages)?;
-        let mut all = self.fs(pages.platform());
-        let free = (1..).zip(all.iter_mut()).find(|(_, fs)| fs.users == 0);
-        let number = free.map(|(number, fs)| {
-            *fs = Fs { size, limits, used: 0, kept: limits.min, users: 1 };
-            number
-        });
-        drop(all);
-        if number.is_none() {
-            self.unreserve(pages, size, limits.min);
-        }
-        number.ok_or(HugeFsError::TooMany)
-    }
-
-    /// A file system's handle goes; its files stay. Nothing is kept for it any more.
-    pub(crate) fn unmount_fs<P: Platform>(&self, pages: &PageAllocator<'_, P>, number: u8) {
-        let mut all = self.fs(pages.platform());
-        let fs = &mut all[usize::from(number) - 1];
-        let (size, kept) = (fs.size, core::mem::take(&mut fs.kept));
-        fs.limits.min = 0;
-        fs.users -= 1;
-        drop(all);
-        self.unreserve(pages, size, kept);
-    }
-
-    /// A file of the file system comes, or goes.
-    pub(crate) fn count_fs_files<P: Platform>(&self, platform: &P, number: u8, change: i64) {
-        if number > 0 {
-            let fs = &mut self.fs(platform)[usize::from(number) - 1];
-            fs.users = fs.users.wrapping_add_signed(change);
-        }
-    }
-
-    /// A file system's numbers.
-    pub(crate) fn fs_info<P: Platform>(&self, platform: &P, number: u8) -> HugeFsInfo {
-        let fs = self.fs(platform)[usize::from(number) - 1];
-        HugeFsInfo { used: fs.used, kept: fs.kept, max: fs.limits.max }
-    }
-
-    /// Counts pages as used by a file system (0: none); how many of them the pool has not reserved to it before.
-    ///
-    /// # Errors
-    /// [`AllocError::OutOfMemory`]: its files may not have so many; nothing was counted then.
-    pub(super) fn use_fs<P: Platform>(
-        &self,
-        platform: &P,
-        number: u8,
-        pages: u64,
-    ) -> Result<u64, AllocError> {
-        if number == 0 {
-            return Ok(pages);
-        }
-        let fs = &mut self.fs(platform)[usize::from(number) - 1];
-        let used = fs.used.checked_add(pages).filter(|&used| used <= fs.limits.max);
-        fs.used = used.ok_or(AllocError::OutOfMemory)?;
-        let kept = pages.min(fs.kept);
-        fs.kept -= kept;
-        Ok(pages - kept)
-    }
-
-    /// Counts pages as not used any more by a file system; how many of them the pool shall keep for it from now on.
-    pub(super) fn leave_fs<P: Platform>(&self, platform: &P, number: u8, pages: u64) -> u64 {
-        if number == 0 {
-            return 0;
-        }
-        let fs = &mut self.fs(platform)[usize::from(number) - 1];
-        debug_assert!(fs.used >= pages);
-        fs.used -= pages;
-        let kept = fs.limits.min.saturating_sub(fs.used + fs.kept).min(pages);
-        fs.kept += kept;
-        kept
-    }
-
-    /// The pool cannot keep so many pages for the file system, after all.
-    pub(crate) fn keep_fewer<P: Platform>(&self, platform: &P, number: u8, pages: u64) {
-        let fs = &mut self.fs(platform)[usize::from(number) - 1];
-        fs.kept = fs.kept.saturating_sub(pages);
-    }
 }

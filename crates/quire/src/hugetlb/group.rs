@@ -7,7 +7,7 @@
 
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use super::{HugePools, HugeSize};
+use super::HugeSize;
 use crate::limits::MAX_HUGE_GROUPS;
 
 /// What is counted of one size, in pages.
@@ -58,120 +58,48 @@ impl HugeGroup {
 }
 
 #[derive(Debug)]
-struct Counter {
-    current: AtomicU64,
-    max: AtomicU64,
-    failures: AtomicU64,
+pub(super) struct Counter {
+    pub(super) current: AtomicU64,
+    pub(super) max: AtomicU64,
+    pub(super) failures: AtomicU64,
 }
 
-const FREE: u8 = 0;
-const LIVE: u8 = 1;
-const REMOVED: u8 = 2;
+pub(super) const FREE: u8 = 0;
+pub(super) const LIVE: u8 = 1;
+pub(super) const REMOVED: u8 = 2;
 
-struct Slot {
-    state: AtomicU8,
-    parent: AtomicU8,
-    counters: [[Counter; 2]; 2],
+pub(super) struct Slot {
+    pub(super) state: AtomicU8,
+    pub(super) parent: AtomicU8,
+    pub(super) counters: [[Counter; 2]; 2],
 }
 
 /// All groups.
-pub(super) struct Groups([Slot; MAX_HUGE_GROUPS]);
+pub(super) struct Groups(pub(super) [Slot; MAX_HUGE_GROUPS]);
 
 impl Groups {
     pub(super) const fn new() -> Self {
         Self([const { Slot::new() }; MAX_HUGE_GROUPS])
     }
 
-    fn slot(&self, group: HugeGroup) -> Option<&Slot> {
+    pub(super) fn slot(&self, group: HugeGroup) -> Option<&Slot> {
         self.0.get(usize::from(group.0).checked_sub(1)?)
     }
 
     /// The group and those that it is part of, outwards.
-    fn around(&self, group: HugeGroup) -> impl Iterator<Item = &Slot> {
+    pub(super) fn around(&self, group: HugeGroup) -> impl Iterator<Item = &Slot> {
         let parent = |slot: &&Slot| self.slot(HugeGroup(slot.parent.load(Ordering::Relaxed)));
         core::iter::successors(self.slot(group), parent)
     }
 
-    /// Whether a group that was removed is in nobody's way any more.
-    fn is_over(&self, number: u8, slot: &Slot) -> bool {
+    /// Whether a group that was removed has no page left.
+    pub(super) fn is_over(&self, number: u8, slot: &Slot) -> bool {
         let charged =
             slot.counters.iter().flatten().any(|counter| counter.current.load(Ordering::Relaxed) > 0);
         let child = |slot: &Slot| {
             slot.state.load(Ordering::Relaxed) != FREE && slot.parent.load(Ordering::Relaxed) == number
         };
         !charged && !self.0.iter().any(child)
-    }
-}
-
-impl HugePools {
-    /// A group without limits of its own, part of `parent`.
-    ///
-    /// # Errors
-    /// [`TooManyGroups`].
-    pub fn make_group(&self, parent: HugeGroup) -> Result<HugeGroup, TooManyGroups> {
-        for (number, slot) in (1..).zip(&self.groups.0) {
-            let state = slot.state.load(Ordering::Acquire);
-            let usable = state == FREE || state == REMOVED && self.groups.is_over(number, slot);
-            let order = (Ordering::AcqRel, Ordering::Relaxed);
-            if usable && slot.state.compare_exchange(state, LIVE, order.0, order.1).is_ok() {
-                slot.counters.iter().flatten().for_each(Counter::reset);
-                slot.parent.store(parent.0, Ordering::Relaxed);
-                return Ok(HugeGroup(number));
-            }
-        }
-        Err(TooManyGroups)
-    }
-
-    /// Removes a group without processes. What is charged to it stays charged to those that it is part of until it is given
-    /// back.
-    pub fn remove_group(&self, group: HugeGroup) {
-        if let Some(slot) = self.groups.slot(group) {
-            slot.state.store(REMOVED, Ordering::Release);
-        }
-    }
-
-    /// Charges pages.
-    ///
-    /// # Errors
-    /// [`LimitReached`]; nothing was charged then.
-    pub fn charge(
-        &self,
-        group: HugeGroup,
-        size: HugeSize,
-        kind: Charge,
-        pages: u64,
-    ) -> Result<(), LimitReached> {
-        let counters = || self.groups.around(group).map(|slot| slot.counter(size, kind));
-        let charged = counters().take_while(|counter| counter.add(pages)).count();
-        if charged == counters().count() {
-            return Ok(());
-        }
-        counters().take(charged).for_each(|counter| counter.sub(pages));
-        Err(LimitReached)
-    }
-
-    /// Takes a charge back.
-    pub fn uncharge(&self, group: HugeGroup, size: HugeSize, kind: Charge, pages: u64) {
-        self.groups.around(group).for_each(|slot| slot.counter(size, kind).sub(pages));
-    }
-
-    /// Limits a group from now on; what is charged already stays.
-    pub fn set_group_max(&self, group: HugeGroup, size: HugeSize, kind: Charge, max: u64) {
-        if let Some(slot) = self.groups.slot(group) {
-            slot.counter(size, kind).max.store(max, Ordering::Relaxed);
-        }
-    }
-
-    /// A group's numbers.
-    pub fn group_counters(&self, group: HugeGroup, size: HugeSize, kind: Charge) -> GroupCounters {
-        let Some(counter) = self.groups.slot(group).map(|slot| slot.counter(size, kind)) else {
-            return GroupCounters { current: 0, max: u64::MAX, failures: 0 };
-        };
-        GroupCounters {
-            current: counter.current.load(Ordering::Relaxed),
-            max: counter.max.load(Ordering::Relaxed),
-            failures: counter.failures.load(Ordering::Relaxed),
-        }
     }
 }
 
@@ -184,7 +112,7 @@ impl Slot {
         }
     }
 
-    fn counter(&self, size: HugeSize, kind: Charge) -> &Counter {
+    pub(super) fn counter(&self, size: HugeSize, kind: Charge) -> &Counter {
         &self.counters[size as usize][kind as usize]
     }
 }
@@ -194,13 +122,13 @@ impl Counter {
         Self { current: AtomicU64::new(0), max: AtomicU64::new(u64::MAX), failures: AtomicU64::new(0) }
     }
 
-    fn reset(&self) {
+    pub(super) fn reset(&self) {
         self.max.store(u64::MAX, Ordering::Relaxed);
         self.failures.store(0, Ordering::Relaxed);
     }
 
     /// Adds pages within the limit; whether it did.
-    fn add(&self, pages: u64) -> bool {
+    pub(super) fn add(&self, pages: u64) -> bool {
         let within =
             |current: u64| current.checked_add(pages).filter(|&sum| sum <= self.max.load(Ordering::Relaxed));
         let added = self.current.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within).is_ok();
@@ -210,7 +138,7 @@ impl Counter {
         added
     }
 
-    fn sub(&self, pages: u64) {
+    pub(super) fn sub(&self, pages: u64) {
         let before = self.current.fetch_sub(pages, Ordering::Relaxed);
         debug_assert!(before >= pages, "more is taken back than was charged");
     }

@@ -3,19 +3,17 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::{HugePools, HugeSize};
 use crate::addr::{BlockNumber, Frame};
 use crate::limits::MAX_NODES;
 use crate::memmap::{Block, BlockState, MemMap};
-use crate::page_alloc::{NodeSet, PageAllocator, has_marks};
-use crate::platform::Platform;
+use crate::page_alloc::{NodeSet, has_marks};
 
 /// Pages of one size, of a node or of all of them.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct PoolInfo {
     /// All, free and in use, surplus included (`nr_hugepages`).
     pub total: u64,
-    /// Those that nobody uses (`free_hugepages`).
+    /// Those that are not in use (`free_hugepages`).
     pub free: u64,
     /// Those beyond what was asked for (`surplus_hugepages`).
     pub surplus: u64,
@@ -54,21 +52,8 @@ pub(super) struct Pool {
     pub(super) overcommit: u64,
     /// Pages that CPUs are about to add.
     pub(super) claimed: u64,
-    /// Free pages with frames that went bad. They are reserved, and leave when they can be spared; nobody is given one.
+    /// Free pages with frames that went bad. They are reserved, and leave when they can be spared; they are not handed out.
     pub(super) bad: u64,
-}
-
-/// What [`HugePools::validate`] found broken.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PoolViolation {
-    /// A node has another number of free pages than it says.
-    Free(HugeSize, u8),
-    /// The numbers of the nodes do not add up, or contradict each other.
-    Counts(HugeSize),
-    /// A page of the pool is no folio of its size, is not held, or belongs to another node.
-    Page(HugeSize, Frame),
-    /// The window of descriptors says something else of a free page than that it is one.
-    Descriptors(HugeSize, Frame),
 }
 
 impl Pool {
@@ -100,7 +85,7 @@ impl Pool {
         })
     }
 
-    /// Free pages that are not reserved to anybody.
+    /// Free pages that are not reserved.
     pub(super) fn unreserved(&self) -> u64 {
         self.all.free - self.all.reserved
     }
@@ -134,7 +119,7 @@ impl Pool {
         self.count(node, |counts| counts.surplus = counts.surplus.wrapping_add_signed(pages));
     }
 
-    /// A page of the pool that nobody uses any more.
+    /// A page of the pool that is not in use any more.
     pub(super) fn push(&mut self, memmap: &MemMap, node: u8, frame: Frame) {
         let (number, top) = (frame.block(), &mut self.nodes[usize::from(node)].top);
         let block = memmap.block(number);
@@ -210,62 +195,4 @@ impl Pool {
 /// word of the record that links use elsewhere counts the tables that map a page in use.
 fn back_link(block: &Block) -> &AtomicU64 {
     &block.folio().previous
-}
-
-impl HugePools {
-    /// The numbers of a pool.
-    pub fn info<P: Platform>(&self, pages: &PageAllocator<'_, P>, size: HugeSize) -> PoolInfo {
-        self.lock(pages, size).all()
-    }
-
-    /// The numbers of a node's part of a pool.
-    pub fn node_info<P: Platform>(&self, pages: &PageAllocator<'_, P>, size: HugeSize, node: u8) -> PoolInfo {
-        self.lock(pages, size).node(node)
-    }
-
-    /// Calls `show` with every free page of a pool, under its lock. While nothing is under way, to look at pages: whoever wants
-    /// one takes it.
-    pub fn each_free<P: Platform>(
-        &self,
-        pages: &PageAllocator<'_, P>,
-        size: HugeSize,
-        show: impl FnMut(Frame),
-    ) {
-        let pool = self.lock(pages, size);
-        (0..MAX_NODES as u8).flat_map(|node| pool.free_pages(pages.memmap(), node)).for_each(show);
-    }
-
-    /// Checks the pools while nothing is under way.
-    ///
-    /// # Errors
-    /// The first [`PoolViolation`] found.
-    pub fn validate<P: Platform>(&self, pages: &PageAllocator<'_, P>) -> Result<(), PoolViolation> {
-        for size in HugeSize::ALL {
-            let pool = self.lock(pages, size);
-            let (all, sum) = (pool.all(), pool.sum(NodeSet::ALL));
-            let sound = |one: PoolInfo| one.free <= one.total && one.surplus <= one.total;
-            let nodes = (0..MAX_NODES as u8).all(|node| sound(pool.node(node)));
-            let summed = PoolInfo { reserved: all.reserved, ..sum } == all;
-            let bad = pool.count_bad(pages.memmap());
-            if !(nodes && summed && all.reserved <= all.free && pool.claimed == 0 && pool.bad == bad) {
-                return Err(PoolViolation::Counts(size));
-            }
-            for node in 0..MAX_NODES as u8 {
-                let mut found = 0;
-                for frame in pool.free_pages(pages.memmap(), node) {
-                    if !pages.is_huge(frame, size.order()) || pages.node_of_frame(frame) != node {
-                        return Err(PoolViolation::Page(size, frame));
-                    }
-                    if !self.is_described(pages, size, frame) {
-                        return Err(PoolViolation::Descriptors(size, frame));
-                    }
-                    found += 1;
-                }
-                if found != pool.node(node).free {
-                    return Err(PoolViolation::Free(size, node));
-                }
-            }
-        }
-        Ok(())
-    }
 }

@@ -1,7 +1,7 @@
 //! The verb: makes a pool larger or smaller.
 //!
 //! The order of steps is Linux's (`set_max_huge_pages`): surplus pages become persistent before others are allocated; a
-//! pool shrinks by its free pages that nobody was reserved, and what is in use beyond that becomes surplus.
+//! pool shrinks by its free pages that are not reserved, and what is in use beyond that becomes surplus.
 
 use super::descriptors::Gathered;
 use super::failure::join;
@@ -335,6 +335,6 @@ pub(super) fn give_back<P: Platform>(pages: &PageAllocator<'_, P>, order: Order,
     for &frame in frames {
         // SAFETY: invariant 1: the pool held the folio, and names it no more.
         let freed = unsafe { pages.release(FrameRange::folio(frame, Order::FRAME)) };
-        debug_assert_eq!(freed, order.frames(), "nobody maps a free huge page");
+        debug_assert_eq!(freed, order.frames(), "a free huge page is not mapped");
     }
 }

@@ -1,4 +1,4 @@
-//! The verbs of those who use huge pages: reservation, take, give back.
+//! The verbs of users of huge pages: reserve, take, give back.
 #![forbid(unsafe_code)]
 
 use super::pool::Pool;
@@ -51,8 +51,8 @@ impl HugePools {
     }
 
     /// Takes a page from these nodes, the one nearest to the running CPU first: one that was `reserved` to the caller, whose
-    /// reservation it redeems, or one that nobody was reserved, if need be a new surplus one. The page is the caller's until
-    /// [`Self::give`]; what is in it, nobody knows.
+    /// reservation it redeems, or one that is not reserved, if need be a new surplus one. The page is the caller's until
+    /// [`Self::give`]; its contents are undefined.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`].
@@ -80,7 +80,7 @@ impl HugePools {
         }
     }
 
-    /// Gives a page back that nobody maps. `reserved`: the reservation that it redeemed holds again. A surplus page leaves the
+    /// Gives a page back that no leaf maps. `reserved`: the reservation that it redeemed holds again. A surplus page leaves the
     /// pool, another is free.
     pub fn give<P: Platform>(
         &self,

@@ -3,20 +3,11 @@
 
 use crate::addr::Frame;
 use crate::error::AllocError;
+use crate::hugetlb::descriptors::state::Gathered;
 use crate::hugetlb::resize::give_back;
 use crate::hugetlb::{HugePools, HugeSize, PoolInfo};
 use crate::page_alloc::PageAllocator;
 use crate::platform::Platform;
-
-/// Pages that are gathered before anything is done to them: none ever.
-#[derive(Default)]
-pub(in crate::hugetlb) struct Gathered;
-
-impl Gathered {
-    pub(in crate::hugetlb) fn is_empty(&self) -> bool {
-        true
-    }
-}
 
 impl HugePools {
     /// Whether descriptors of pages that join a pool are saved (`vm.hugetlb_optimize_vmemmap`): always.

@@ -5,10 +5,10 @@
 
 #[cfg(not(feature = "published"))]
 mod in_block;
+mod state;
 #[cfg(feature = "published")]
 mod window;
 
-#[cfg(not(feature = "published"))]
-pub(super) use in_block::Gathered;
 #[cfg(feature = "published")]
-pub(super) use window::{Descriptors, Gathered};
+pub(super) use state::Descriptors;
+pub(super) use state::Gathered;

@@ -3,6 +3,7 @@
 
 use crate::addr::Frame;
 use crate::error::{AllocError, InitError};
+use crate::hugetlb::descriptors::state::{Descriptors, Gathered};
 use crate::hugetlb::failure::join;
 use crate::hugetlb::resize::give_back;
 use crate::hugetlb::{DescriptorPolicy, HugePools, HugeSize, PoolInfo};
@@ -10,20 +11,6 @@ use crate::limits::HUGE_BATCH;
 use crate::page_alloc::PageAllocator;
 use crate::platform::Platform;
 use crate::vmemmap::{PageChain, Window};
-
-/// What the pools keep for the descriptors of their pages.
-pub(in crate::hugetlb) struct Descriptors {
-    window: Option<Window>,
-}
-
-impl Descriptors {
-    pub(in crate::hugetlb) const fn new() -> Self {
-        Self { window: None }
-    }
-}
-
-/// Pages that are gathered before anything is done to them.
-pub(in crate::hugetlb) type Gathered = PageChain;
 
 impl HugePools {
     /// Empty pools under a policy. All but `InBlock` map a window of descriptors for all memory, which takes 1/64 of it.

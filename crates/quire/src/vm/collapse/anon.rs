@@ -9,17 +9,17 @@
 //! few are left, the table is taken out, with a flush, those few are copied, and the large leaf comes (the steps stand in
 //! `pgtable/collapse_copy.rs`).
 //!
-//! So nobody is kept out for longer than it takes to look at 512 entries twice, to flush, and to copy what was stored to
-//! since. The last round copies with the lock held for writing, in case a program stores faster than that: those who only
+//! So no task is kept out for longer than it takes to look at 512 entries twice, to flush, and to copy what was stored to
+//! since. The last round copies with the lock held for writing, in case a program stores faster than that: tasks that only
 //! touch memory that is mapped do not notice it even then.
 //!
-//! What was copied is good as long as nobody else took the lock for writing in between, which its number of writers
+//! What was copied is good as long as no other task took the lock for writing in between, which its number of writers
 //! tells; and one that was stored to since its dirty bit was taken is copied again. A store needs no lock, so this is all
-//! that keeps it: whoever maps the memory elsewhere (a secondary MMU) drops its copies at each flush, and comes through
+//! that keeps it: what maps the memory elsewhere (a secondary MMU) drops its copies at each flush, and comes through
 //! [`Mm::fault`](crate::vm::Mm::fault) before it stores, which sets the dirty bit.
 //!
-//! Pages that other address spaces map as well are copied for this one alone: nobody can store to them, and whoever gains the
-//! right to does so with the dirty bit. Frames that somebody else owns are refused: a device stores to them without asking.
+//! Pages that other address spaces map as well are copied for this one alone: no task can store to them, and one that gains the
+//! right to does so with the dirty bit. Frames with another owner are refused: a device stores to them without asking.
 
 use super::limits::Terms;
 use super::report::{Done, Refusal};
@@ -63,7 +63,7 @@ handle! {
 }
 
 impl<P: Platform> Collapse<'_, '_, P> {
-    /// Makes one leaf of an aligned range of 2 MiB of somebody's address space. The caller holds no lock.
+    /// Makes one leaf of an aligned range of 2 MiB of an address space. The caller holds no lock.
     pub(super) fn collapse_extent(
         self,
         body: &MmBody,
@@ -197,7 +197,7 @@ impl<P: Platform> Collapse<'_, '_, P> {
             let mut gather = MmuGather::new(self.pages(), &job.body.context);
             let put = self.put_leaf(job, &space, &mut gather);
             drop(space);
-            // What was mapped is detached and flushed: nobody reaches it.
+            // What was mapped is detached and flushed: no CPU reaches it.
             let change = gather.finish();
             if put.is_ok() {
                 job.body.add_rss(self.pages(), change, Counted::File);

@@ -3,19 +3,19 @@
 //! # Protocol
 //!
 //! The pages of 2 MiB go to one block, in order, [`COLLAPSE_FILE_PAGES`] at a time ([`crate::filemap`]): these are made busy and
-//! unmapped everywhere, then copied while no lock is held and the file is open. So whoever touches one of them waits until so
-//! many are copied, and nobody else waits at all. The right to store is gone with the leaf, so a copy is what there is.
+//! unmapped everywhere, then copied while no lock is held and the file is open. So a task that touches one of them waits until so
+//! many are copied, and no other waits at all. The right to store is gone with the leaf, so a copy is what there is.
 //!
 //! Then, under the lock of the caller's address space for writing, the table goes and one leaf comes: both map the same frames,
-//! so this is a flush and no copy. Others who map the file lose their tables of the 2 MiB, one address space after the other,
+//! so this is a flush and no copy. Other address spaces that map the file lose their tables of the 2 MiB, one address space after the other,
 //! and get the large leaf at the next fault; where memory is locked they get it at once.
 //!
 //! Nothing that a program could see is undone after a refusal: pages that were moved have the same contents in another place.
 //!
-//! Such a leaf counts as 512 small ones ([`crate::page_alloc`]). Whoever takes one page of it splits the leaf, or takes it away
+//! Such a leaf counts as 512 small ones ([`crate::page_alloc`]). A verb that takes one page of it splits the leaf, or takes it away
 //! as a whole, which needs no memory: pages of files come back by faults.
 //!
-//! (Linux: `collapse_file()` in `mm/khugepaged.c`. Its folio takes the place of the pages in the cache, which all who want one
+//! (Linux: `collapse_file()` in `mm/khugepaged.c`. Its folio takes the place of the pages in the cache, which all tasks that want one
 //! wait for, and it refuses pages that are dirty.)
 
 use core::ops::Range;
@@ -117,8 +117,8 @@ impl<P: Platform> Collapse<'_, '_, P> {
         Ok(if in_order { Done::Reshaped } else { Done::Copied })
     }
 
-    /// Refuses pages of which somebody has marked one for a handler, before any moves: else the others would at each attempt. And,
-    /// where `zeroes` are to come, those whose missing pages a handler fills in, whoever's mapping it watches: it would never
+    /// Refuses pages of which one is marked for a handler, before any moves: else the others would at each attempt. And,
+    /// where `zeroes` are to come, those whose missing pages a handler fills in, in whichever mapping: it would never
     /// hear of them. Handlers that come later are noted by the file ([`FileNode::note_watched`]).
     fn check_mappers(self, job: &Job<'_>, zeroes: bool) -> Result<(), Refusal> {
         let (mut marked, mut watched) = (false, false);
@@ -205,7 +205,7 @@ impl<P: Platform> Collapse<'_, '_, P> {
         Err(Refusal::Busy)
     }
 
-    /// Closes the file. Who uses a page of it may wait for a pager: he is not waited for, since all others would.
+    /// Closes the file. A user of its pages may wait for a pager: it is not waited for, since all others would.
     fn close_soon<'n>(self, node: &'n FileNode) -> Result<FileClosed<'n>, Refusal> {
         for _ in 0..COLLAPSE_FILE_TRIES {
             if let Some(closed) = node.try_close() {
@@ -233,14 +233,14 @@ impl<P: Platform> Collapse<'_, '_, P> {
         }
         let runs = PageRuns::of(part);
         let locked = Migration::of(self.0).unmap_to_move(&closed, &runs);
-        // Nobody reaches the pages, and who wants one waits until it is not busy any more.
+        // No task reaches the pages, and one that wants a page waits until it is not busy any more.
         drop(closed);
         let ours = !files.is_mapped(self.pages(), &moving);
         if ours {
             self.copy_pages(&moving, copier);
         }
         let moved = files.end_gathering(self.pages(), &job.collapse, &moving, ours.then_some(room));
-        // Whether a larger leaf comes or not. Where somebody waits for a pager meanwhile, they come with the next fault.
+        // Whether a larger leaf comes or not. Where a task waits for a pager meanwhile, they come with the next fault.
         if locked && let Ok(closed) = self.close_soon(node) {
             Migration::of(self.0).map_locked(&closed, &runs);
         }
@@ -268,7 +268,7 @@ impl<P: Platform> Collapse<'_, '_, P> {
     fn put_file_leaf(self, job: &Job<'_>) -> Result<(), Refusal> {
         for _ in 0..COLLAPSE_FILE_TRIES {
             let space = job.body.space.write(self.platform());
-            // Who has the file closed may wait for this lock.
+            // A task that has the file closed may wait for this lock.
             let Some(file) = job.collapse.node().enter() else {
                 drop(space);
                 self.platform().relax();

@@ -1,9 +1,9 @@
-//! Collapse of huge pages that are mapped in parts (`MADV_COLLAPSE`): same frames, same rights, so nobody is kept from them.
+//! Collapse of huge pages that are mapped in parts (`MADV_COLLAPSE`): same frames, same rights, so no task is kept from them.
 //!
 //! A page of 1 GiB is collapsed in *stages*: it is looked at first, 128 MiB under each hold of the lock for reading; then as many
 //! tables at a time become leaves of 2 MiB under the lock for writing; then these one leaf. Between two steps others get the
 //! lock. What is found in the way at first refuses the page, and nothing has changed; what comes in the way meanwhile ends
-//! the call, and the next one goes on where this one ended. Who touches the page waits for one flush at most. Secondary MMUs
+//! the call, and the next one goes on where this one ended. A task that touches the page waits for one flush at most. Secondary MMUs
 //! are told at the end that a larger leaf is possible, and never stopped.
 //!
 //! [`CollapseSteps::Direct`] puts the leaf of 1 GiB there in one step, with the lock held while all entries are compared.
@@ -86,7 +86,7 @@ impl<P: Platform> CollapseCall<'_, '_, P> {
         Ok(leaf.is_some_and(|leaf| leaf >= size))
     }
 
-    /// Makes leaves of 2 MiB of all tables in the extent, after a look at all of them, and one of these. As long as nobody else
+    /// Makes leaves of 2 MiB of all tables in the extent, after a look at all of them, and one of these. As long as no other task
     /// holds the lock for writing, what was seen then is not read again.
     fn collapse_staged(self, extent: VirtRange) -> Result<(), Refusal> {
         let (mut seen, mut alone) = (None, true);
@@ -101,7 +101,7 @@ impl<P: Platform> CollapseCall<'_, '_, P> {
         done.inspect_err(|_| self.tell_of_large(extent))
     }
 
-    /// Makes leaves of 2 MiB of all tables in the extent. `writes`: how often the lock was held for writing if nobody has held
+    /// Makes leaves of 2 MiB of all tables in the extent. `writes`: how often the lock was held for writing if no task has held
     /// it since they were looked at.
     fn collapse_tables(self, extent: VirtRange, writes: Option<u32>) -> Result<(), Refusal> {
         for (step, part) in steps(extent).enumerate() {
@@ -138,7 +138,7 @@ impl<P: Platform> CollapseCall<'_, '_, P> {
         Ok(space.writes())
     }
 
-    /// One step: all tables in the part, or all of a gigantic page. `writes`: how often the lock was held for writing if nobody
+    /// One step: all tables in the part, or all of a gigantic page. `writes`: how often the lock was held for writing if no task
     /// has held it since the part was looked at.
     fn collapse_step(self, part: VirtRange, size: PageSize, writes: Option<u32>) -> Result<(), Refusal> {
         let space = self.lock();

@@ -15,14 +15,14 @@ use crate::vm::userfault::UserfaultModes;
 /// `/sys/kernel/mm/transparent_hugepage/khugepaged/`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CollapseLimits {
-    /// Pages that are missing, or are zeroes that nobody stored to: each takes a frame afterwards. Up to 511. Of shared anonymous memory:
-    /// pages that nobody has touched. Also how many
+    /// Pages that are missing, or are zeroes that were never stored to: each takes a frame afterwards. Up to 511. Of shared anonymous memory:
+    /// pages that were never touched. Also how many
     /// pages of zeroes a folio may have before [`Splitter`](super::Splitter) takes it apart.
     pub max_ptes_none: usize,
     /// Pages that must be read: those of a file that are on its backing store alone. Up to 511. (There is no swap.)
     pub max_ptes_swap: usize,
     /// Anonymous pages that other address spaces map as well: each takes a frame more afterwards. Up to 511. Pages of files
-    /// are moved for all who map them, so it does not limit these.
+    /// are moved for all that map them, so it does not limit these.
     pub max_ptes_shared: usize,
 }
 

@@ -5,7 +5,7 @@
 //! most is zero is split, and the zeroes are given up.
 //!
 //! (Linux: `mm/khugepaged.c`; Documentation/admin-guide/mm/transhuge.rst. It clears the entry above the table, copies with
-//! everybody kept out, and holds the address space's lock for writing meanwhile.)
+//! all tasks kept out, and holds the address space's lock for writing meanwhile.)
 
 pub(super) mod anon;
 pub(super) mod call;

@@ -69,11 +69,11 @@ refusals! {
     NotAllowed => Invalid, "folios of 2 MiB are not allowed here: advise HugePage, or choose another policy";
     /// Nothing is mapped.
     Empty => Invalid, "nothing is mapped here yet: touch it first";
-    /// More pages are missing, or are zeroes that nobody stored to, than the limits allow.
+    /// More pages are missing, or are zeroes that were never stored to, than the limits allow.
     Holes => Invalid, "too many pages are missing: raise max_ptes_none";
     /// More pages are shared with other address spaces than the limits allow.
     Shared => Invalid, "too many pages are shared: raise max_ptes_shared";
-    /// No page was used since somebody looked last.
+    /// No page was used since the last look.
     Cold => Invalid, "no page was used lately";
     /// The contents of some page may be dropped (`MADV_FREE`).
     Lazy => Invalid, "some pages were freed lazily: they may go at any time";
@@ -83,9 +83,9 @@ refusals! {
     Watched => Invalid, "a handler brings in what is missing here: let it bring all, or unregister the range";
     /// The memory of a page went bad.
     Lost => Invalid, "the memory of a page went bad: unmap it first";
-    /// Somebody besides leaves owns a page: it is pinned, or on its way elsewhere.
+    /// A page has an owner besides leaves: it is pinned, or on its way elsewhere.
     Held => Busy, "a page is held: try again";
-    /// Somebody else was faster.
+    /// Another task was faster.
     Busy => Busy, "the mapping changed meanwhile: try again";
     /// There is no folio of 2 MiB, or no memory for page tables.
     NoMemory => NoMemory, "no free folio of 2 MiB: free some memory";

@@ -2,9 +2,9 @@
 //!
 //! # Protocol
 //!
-//! *Looking* takes as long as reading 2 MiB, so nobody is kept out meanwhile. Under the address space's lock for *writing* the
+//! *Looking* takes as long as reading 2 MiB, so no task is kept out meanwhile. Under the address space's lock for *writing* the
 //! large leaf loses its dirty bit, with a flush. The pages are read while no lock is held. Under the lock for
-//! *writing* again, if nobody else has had it in between, the leaf becomes 512 small ones, each of which has what hardware
+//! *writing* again, if no other task has had it in between, the leaf becomes 512 small ones, each of which has what hardware
 //! recorded since; those of pages that were zero lose the right to store, with a flush; and now a leaf that is clean maps what
 //! was read, and of one that is not the page is read again. Then the zero frame comes in the place of pages that are zero, as
 //! after a load of untouched memory.
@@ -139,7 +139,7 @@ impl<P: Platform> UnderusedFolios<'_, '_, P> {
         }
     }
 
-    /// The folio of order 9 that a leaf at an address maps, and no other leaf, if it is one that nobody holds.
+    /// The folio of order 9 that a leaf at an address maps, and no other leaf, if it is not held.
     fn own_folio(self, tables: &PageTables<'_, '_, P>, start: VirtAddr) -> Option<Frame> {
         let found = tables.lookup(start);
         let leaf = found.entry;
@@ -152,7 +152,7 @@ impl<P: Platform> UnderusedFolios<'_, '_, P> {
         fits.then(|| leaf.frame())
     }
 
-    /// Whether more than so many pages of a folio are zero now, as far as one can see who keeps nobody out.
+    /// Whether more than so many pages of a folio are zero now, as far as can be seen while other tasks store.
     fn is_underused(self, frame: Frame, max_ptes_none: usize) -> bool {
         let (mut zero, mut other) = (0, 0);
         for at in 0..BLOCK_FRAMES as u64 {
@@ -194,11 +194,11 @@ impl<P: Platform> UnderusedFolios<'_, '_, P> {
         let dropped = tables.drop_zeroes(extent.start, zeroes, zero, &mut gather);
         body.add_rss(self.pages(), gather.finish(), Counted::File);
         if dropped == BLOCK_FRAMES as u64 {
-            // Nothing maps it any more: it is free, and may be somebody else's.
+            // Nothing maps it any more: it is free, and may have another owner.
             return Some(dropped);
         }
         // The leaves that are left keep what they map in use as long as the lock is held, but not its start, which may be among what
-        // went: if somebody has split it since, that is somebody else's. Where memory is so short that even this fails, it waits to
+        // went: if it was split since, the part has another owner. Where memory is so short that even this fails, it waits to
         // be split.
         // SAFETY: invariant 1: leaves alone owned the folio, so nothing names a frame of it that none maps.
         let freed = unsafe { self.pages().split_mapped(frame, Order::FRAME) }.unwrap_or(0);
@@ -206,7 +206,7 @@ impl<P: Platform> UnderusedFolios<'_, '_, P> {
         Some(freed)
     }
 
-    /// The pages of a folio that are zero. What it says of memory that is somebody else's by now is not relied upon.
+    /// The pages of a folio that are zero. What it says of memory that has another owner by now is not relied upon.
     fn zero_pages(self, frame: Frame) -> FrameMask {
         let zero = |at: &usize| self.pages().is_zero(frame.add(*at as u64));
         (0..BLOCK_FRAMES).filter(zero).fold(FrameMask::EMPTY, |all, at| all.union(FrameMask::run(at, 1)))

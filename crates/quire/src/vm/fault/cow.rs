@@ -78,7 +78,7 @@ impl<P: Platform> Faults<'_, '_, P> {
         }
     }
 
-    /// Whether each page of the mapping is marked by itself when it is stored to: a large leaf that came while nobody could is
+    /// Whether each page of the mapping is marked by itself when it is stored to: a large leaf that came while no task could is
     /// split then.
     fn note_stores_by_page(self, vma: &Vma) -> bool {
         matches!(&vma.attributes.backing, Backing::File { file, .. } if matches!(file.node().kind(), FileKind::Paged(_)))

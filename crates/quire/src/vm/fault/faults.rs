@@ -69,7 +69,7 @@ impl<P: Platform> Faults<'_, '_, P> {
             return Err(FaultError::Protection);
         }
         let found = self.tables().lookup(addr);
-        // Nothing below asks who else maps a frame before the table is ours: a shared table counts once.
+        // Nothing below asks for a frame's other mappings before the table is ours: a shared table counts once.
         if found.shared && (found.entry.is_empty() || access == Access::Write) {
             return Ok(Step::Shared);
         }
@@ -99,7 +99,7 @@ impl<P: Platform> Faults<'_, '_, P> {
             && caller == Caller::Access
             && !found.entry.has(EntryFlags::DIRTY)
         {
-            // Hardware would set it with the store. Whoever asks on behalf of others (a secondary MMU) lets them store
+            // Hardware would set it with the store. A caller that asks for others (a secondary MMU) lets them store
             // without.
             if !self.tables().upgrade(addr, size, found.entry, EntryFlags::DIRTY | EntryFlags::ACCESSED) {
                 return Ok(Step::Again);

@@ -52,7 +52,7 @@ impl<P: Platform> Faults<'_, '_, P> {
                 self.map_file_page(vma, addr, &file, page.frame, true, kind)
             }
             _ => {
-                // Shared anonymous memory is never written back, so nobody needs to hear of its first store.
+                // Shared anonymous memory is never written back, so its first store needs no fault.
                 let writable =
                     !vma.attributes.is_private() && matches!(file.node().kind(), FileKind::Shmem { .. });
                 let step = self.map_file_page(vma, addr, &file, page.frame, writable, kind)?;

@@ -6,7 +6,7 @@ use crate::vm::fault::step::Caller;
 use crate::vm::mapping::vma::VmaAttributes;
 
 /// The bits of a leaf in this mapping. `writable` is what the page allows; the mapping may allow less. Accessed, and
-/// dirty with it, are set at once, so that hardware has nothing left to write; and whoever may store without a fault counts
+/// dirty with it, are set at once, so that hardware has nothing left to write; and a task that may store without a fault counts
 /// as having stored.
 pub(in crate::vm) fn leaf_flags(vma: &VmaAttributes, writable: bool) -> EntryFlags {
     let writable = writable && vma.protection.contains(Protection::WRITE);
@@ -24,7 +24,7 @@ pub(in crate::vm) fn fresh_flags(vma: &VmaAttributes, caller: Caller) -> EntryFl
     if caller == Caller::Access {
         return flags;
     }
-    // Nobody may ever touch what is populated. That is worth knowing of a large leaf; for a small one, having hardware set the
+    // What is populated may never be touched. That is worth knowing of a large leaf; for a small one, having hardware set the
     // dirty bit would cost more than clearing.
     flags.without(EntryFlags::DIRTY).union(EntryFlags::ZEROED)
 }

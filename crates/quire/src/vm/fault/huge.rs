@@ -31,7 +31,7 @@ pub(in crate::vm) struct Own {
     pub(in crate::vm) reserved: bool,
 }
 
-/// A place for a huge page: nobody else fills it in, and its file keeps what it has.
+/// A place for a huge page: no other task fills it in, and its file keeps what it has.
 pub(in crate::vm) struct Place<'a> {
     pub(in crate::vm) size: HugeSize,
     /// The first address.
@@ -129,7 +129,7 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         }
     }
 
-    /// Claims the place around an address; `None` while somebody else has it, or the file is closed.
+    /// Claims the place around an address; `None` while another task has it, or the file is closed.
     pub(in crate::vm) fn place_of<'v>(self, vma: &'v Vma, addr: VirtAddr) -> Option<Place<'v>>
     where
         'a: 'v,
@@ -285,7 +285,7 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
     }
 }
 
-/// All of a page, cleared for who waits for a part of it, or for somebody who brings in more.
+/// All of a page, cleared for a task that waits for a part of it, or that brings in more.
 fn extent_of(place: &Place<'_>, frame: Frame, addr: VirtAddr, caller: Caller) -> Extent {
     let frames = FrameRange::folio(frame, place.size.order());
     match caller {

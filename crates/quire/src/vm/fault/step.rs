@@ -5,12 +5,12 @@ use crate::addr::{Frame, FrameRange, Order};
 use crate::vm::gigantic::state::Cleared;
 use crate::vm::userfault::Waiting;
 
-/// Who wants memory to be there.
+/// For what memory is brought in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::vm) enum Caller {
     /// An access, which goes on at once.
     Access,
-    /// Somebody who brings in this many bytes, and may use them or not.
+    /// A call that brings in this many bytes, which the program may use or not.
     Populate {
         /// All that is brought in together.
         bytes: u64,
@@ -26,7 +26,7 @@ pub enum FaultKind {
     Anon,
     /// A page that others map, or the zero frame, was copied.
     Cow,
-    /// A write-protected page that nobody else maps was made writable.
+    /// A write-protected page with no other mapping was made writable.
     Reuse,
     /// A page of the page cache was mapped.
     FileMinor,

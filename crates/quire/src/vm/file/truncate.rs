@@ -43,7 +43,7 @@ impl<P: Platform> Truncation<'_, '_, P> {
             return HugeFiles::of(self.0).resize_huge(file, bytes);
         }
         let end = bytes.div_ceil(FRAME_SIZE);
-        // Before the right to resize is taken, which whoever reads of it may want.
+        // Before the right to resize is taken, which the reader of the event may want.
         let shorter = bytes < file.size(platform);
         if shorter {
             FileNotices::of(self.0).tell_file_removed(file, &(end..u64::MAX));
@@ -53,7 +53,7 @@ impl<P: Platform> Truncation<'_, '_, P> {
             FileKind::Paged(name) => platform.pager().resize(name, bytes).map_err(|_| MmError::Io)?,
             FileKind::Shmem { .. } | FileKind::Huge { .. } => resize.set_bytes(bytes),
         }
-        // Behind the end nobody has a page in hand after this, and nobody gets one: what is mapped now is all there is.
+        // After this no task uses a page behind the end, and none gets one: what is mapped now is all there is.
         resize.cut_off(platform, end);
         self.unmap_pages(file, &(end..u64::MAX));
         self.files().drop_from(self.pages(), &resize, end);

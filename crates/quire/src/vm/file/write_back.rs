@@ -23,7 +23,7 @@ impl<P: Platform> WriteBack<'_, '_, P> {
     }
 
     /// Takes the right to store to these pages from every mapping: one flush for each address space. The file is closed, so
-    /// no fault gives it back meanwhile; and where a leaf was just taken out, whoever did it holds the address space until
+    /// no fault gives it back meanwhile; and where a leaf was just taken out, its taker holds the address space until
     /// it is flushed.
     fn protect_pages(self, file: &FileNode, runs: &PageRuns) {
         ReverseMap::of(self.0).each_mapper(file, &runs.hull(), |found| {

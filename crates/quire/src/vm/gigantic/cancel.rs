@@ -13,7 +13,7 @@ handle! {
 }
 
 impl<P: Platform> Cancellation<'_, '_, P> {
-    /// An address space gives addresses up, or itself: nobody begins any more with the pieces that lie there.
+    /// An address space gives addresses up, or itself: the pieces that lie there are not begun any more.
     pub(in crate::vm) fn cancel(self, owner: u64, range: VirtRange) {
         if self.gigantic_clears().any() {
             self.cancel_pieces(|folio| if folio.owner == owner { folio.inside(range) } else { Pieces::NONE });
@@ -28,7 +28,7 @@ impl<P: Platform> Cancellation<'_, '_, P> {
         }
     }
 
-    /// Memory is short: what of the folios nobody has touched yet goes to others. How many frames became free.
+    /// Memory is short: what of the folios no program has touched yet goes to others. How many frames became free.
     pub(in crate::vm) fn cancel_all(self) -> u64 {
         if !self.gigantic_clears().any() {
             return 0;

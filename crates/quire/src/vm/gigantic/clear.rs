@@ -1,17 +1,17 @@
-//! Folios of 1 GiB that are cleared piece by piece: whoever touches one waits for its own piece of 2 MiB, and the rest is
-//! cleared by whoever is idle.
+//! Folios of 1 GiB that are cleared piece by piece: a task that touches one waits for its own piece of 2 MiB, and idle CPUs
+//! clear the rest.
 //!
 //! The folio is held, and its pieces are mapped as they are ready, by leaves of 2 MiB. A piece is *claimed* by one CPU at a
-//! time, by a bit, and nobody else clears or maps it. When all are done the hold ends, and where all of the folio is
+//! time, by a bit, and no other clears or maps it. When all are done the hold ends, and where all of the folio is
 //! mapped one leaf takes the place of the 512.
 //!
 //! A piece is as good as any fresh zeroed memory, so it goes where there is private anonymous memory and nothing mapped, and
 //! nowhere else. What finds no place is free when the folio is split. Pieces whose place a program gives up, or its address space
-//! with it, are *cancelled*: nobody begins with them any more, so that no memory comes back by itself that was given up. Where
+//! with it, are *cancelled*: no CPU begins with them any more, so that no memory comes back by itself that was given up. Where
 //! memory is short, or goes bad, all that is left of a folio is.
 //!
 //! One lock keeps all of it. It is taken inside an address space's, for some words at a time, and those of blocks inside it.
-//! Whoever clears a piece holds a claim and no lock, or that of the address space for reading; who waits for a claim looks again
+//! A CPU that clears a piece holds a claim and no lock, or that of the address space for reading; one that waits for a claim looks again
 //! and calls [`Platform::relax`](crate::platform::FramePlatform::relax) in between.
 
 use core::sync::atomic::Ordering;
@@ -41,7 +41,7 @@ handle! {
 }
 
 impl<P: Platform> GiganticClearing<'_, '_, P> {
-    /// Clears one piece of a folio of 1 GiB that somebody waits for, or may touch later: for a CPU that has nothing else to
+    /// Clears one piece of a folio of 1 GiB that a task waits for, or may touch later: for a CPU that has nothing else to
     /// do. Whether there was one, and the running task is not to be killed. The caller holds no lock.
     pub(crate) fn clear_ahead(self) -> bool {
         if !self.gigantic_clears().any() {
@@ -54,7 +54,7 @@ impl<P: Platform> GiganticClearing<'_, '_, P> {
         {
             let space = body.space.read(self.platform());
             let vma = space.tree.find(piece.addr());
-            // Who gives addresses up holds the lock for writing.
+            // A verb that gives addresses up holds the lock for writing.
             if let Some(vma) = vma.filter(|_| self.is_wanted(&piece)) {
                 self.map_piece(&body, vma, &piece, Caller::Populate { bytes: PageSize::Size1G.bytes() });
             }
@@ -111,7 +111,7 @@ impl<P: Platform> GiganticClearing<'_, '_, P> {
         mapped
     }
 
-    /// Ends a claim; the folio if it was the last. What was not cleared is somebody else's to claim, if anybody wants it.
+    /// Ends a claim; the folio if it was the last. What was not cleared can be claimed again, if it is wanted.
     fn end_piece(self, piece: &Piece, cleared: bool) -> Option<Cleared> {
         let mut folios = self.gigantic_clears().lock(self.platform());
         let place = &mut folios[piece.slot];
@@ -124,7 +124,7 @@ impl<P: Platform> GiganticClearing<'_, '_, P> {
         self.gigantic_clears().take_cleared(place)
     }
 
-    /// Nobody clears the folio any more: from here on it is its leaves' alone, and one leaf if all of it is mapped. The
+    /// No CPU clears the folio any more: from here on it is its leaves' alone, and one leaf if all of it is mapped. The
     /// caller holds no lock.
     pub(in crate::vm) fn end_clear(self, cleared: &Cleared) {
         // SAFETY: invariant 1: `begin_clear` held the folio, whose slot is empty by now.
@@ -181,7 +181,7 @@ impl<P: Platform> PieceFaults<'_, '_, P> {
         let (pages, owner, family) = (self.memory.pages(), self.mapper.number(), self.family);
         let (base, index) = place_of(addr);
         let mut folios = self.memory.gigantic_clears().lock(self.memory.platform());
-        // Two who touch fresh memory at once have each allocated one.
+        // Two tasks that touch fresh memory at once have each allocated one.
         if folios.iter().flatten().any(|folio| (folio.owner, folio.base) == (owner, base)) {
             drop(folios);
             self.memory.give_up(fresh);
@@ -193,7 +193,7 @@ impl<P: Platform> PieceFaults<'_, '_, P> {
         let frame = fresh.into_raw();
         let first = FrameRange::folio(frame, Order::FRAME);
         pages.hold(first);
-        // Until it was held a frame of it that went bad was marked, for who maps it; from here on its failure says that it is busy.
+        // Until the folio was held, a frame of it that went bad was marked for its mappers; from here on its failure says busy.
         if pages.has_bad(frame) {
             drop(folios);
             // SAFETY: invariant 1: this task has just allocated and held the folio.
@@ -213,7 +213,7 @@ impl<P: Platform> PieceFaults<'_, '_, P> {
     /// the last. The lock is held for reading.
     ///
     /// # Errors
-    /// [`Cancelled`]: it is somebody else's to claim.
+    /// [`Cancelled`]: another task may claim it.
     pub(in crate::vm) fn clear_and_map(
         self,
         vma: &Vma,

@@ -28,7 +28,7 @@ pub(super) struct Folio {
     pub(super) frame: Frame,
     pub(super) claimed: Pieces,
     pub(super) done: Pieces,
-    /// What nobody wants any more: who gives such a claim back leaves it done.
+    /// What is not wanted any more: such a claim that is given back counts as done.
     pub(super) cancelled: Pieces,
     /// The piece that was touched last.
     pub(super) touched: usize,
@@ -54,7 +54,7 @@ pub(in crate::vm) enum Found {
     Nothing,
     /// One is, but this piece was done already, and is not there any more.
     Done,
-    /// Somebody is at it.
+    /// Another task clears it.
     Busy,
     /// It is the caller's.
     Claimed(Piece),
@@ -109,7 +109,7 @@ impl Pieces {
 }
 
 impl Folio {
-    /// The piece that an idle CPU had better clear: half of the folio away from the one that was touched last. Whoever touches
+    /// The piece that an idle CPU had better clear: half of the folio away from the one that was touched last. A task that touches
     /// one piece after another, in either direction, would wait for the neighbour that is just being cleared, and gains
     /// nothing.
     pub(super) fn next_ahead(&self) -> Option<usize> {
@@ -130,7 +130,7 @@ impl Folio {
         inside
     }
 
-    /// Nobody begins with these any more. What is claimed is somebody's, who will find that it was the last.
+    /// These are not begun any more. A piece that is claimed is finished by its claimant, which may find that it was the last.
     pub(super) fn cancel(&mut self, pieces: Pieces) {
         self.cancelled.insert_all(pieces);
         let more = pieces.without(self.claimed);

@@ -21,7 +21,7 @@ use crate::vm::space::shared::MmShared;
 use crate::vm::userfault::changes::FileNotices;
 
 /// A file system of huge pages of one size (Linux: a mount of `hugetlbfs`). When the handle is dropped, its files stay as
-/// long as somebody has them, within its limits.
+/// long as they are open or mapped, within its limits.
 pub struct HugeFs<'m, P: Platform> {
     memory: &'m MmShared<'m, P>,
     size: HugeSize,
@@ -107,7 +107,7 @@ handle! {
 }
 
 impl<P: Platform> HugeFiles<'_, '_, P> {
-    /// A file of huge pages that nobody knows yet.
+    /// A file of huge pages that is not mapped yet.
     pub(in crate::vm) fn huge_file(self, size: HugeSize, fs: u8, bytes: u64) -> Result<FileRef, MmError> {
         let bytes = bytes.checked_next_multiple_of(size.bytes()).ok_or(MmError::Overflow)?;
         let file = self.files().huge(self.pages(), size.order(), fs, bytes)?;
@@ -181,7 +181,7 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
         file.huge_order().filter(|_| !bytes.is_empty()).ok_or(MmError::Invalid)?;
         let (size, fs) = huge_kind(file);
         let end = bytes.end.checked_next_multiple_of(size.bytes()).ok_or(MmError::Overflow)?;
-        // Nobody takes pages or reservations out meanwhile; faults may fill some in.
+        // No page or reservation is taken out meanwhile; faults may fill some in.
         let right = file.resize(self.platform());
         for index in bytes.start / size.bytes()..end / size.bytes() {
             let (_used, _claim) = loop {
@@ -229,7 +229,7 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
         Ok(frame)
     }
 
-    /// Unmaps these pages (of 4 KiB) of a file that nobody can fault on, private ones too, in every address space. First where
+    /// Unmaps these pages (of 4 KiB) of a file on which no task can fault, private ones too, in every address space. First where
     /// nothing was reserved for them: then those that are left go back at once, and their reservations hold again.
     fn unmap_huge_pages(self, file: &FileNode, pages: &Range<u64>) {
         for reserved in [false, true] {

@@ -1,7 +1,7 @@
 //! Mappings of huge pages: what they were reserved, and what becomes of it when they go.
 //!
 //! A private mapping that reserves is *reserved* a page for each of its places for which the address space has no page of its
-//! own ([`VmaFlags::RESERVED`]). So nothing needs to be noted for a place: who unmaps looks which pages are there. A page
+//! own ([`VmaFlags::RESERVED`]). So nothing needs to be noted for a place: unmapping looks which pages are there. A page
 //! of its own that goes while the mapping stays makes its reservation hold again. A child has no reservations: its parent's have
 //! been redeemed for both. (Linux: the reservation map of a private mapping; `HPAGE_RESV_OWNER`.)
 //!
@@ -25,7 +25,7 @@ handle! {
 }
 
 impl<P: Platform> Reservations<'_, '_, P> {
-    /// Who pays for what a mapping of huge pages takes now.
+    /// What is charged for pages that a mapping of huge pages takes now.
     pub(in crate::vm) fn account_of(self, vma: &VmaAttributes) -> Account {
         Account { group: self.group(), fs: fs_of(vma) }
     }
@@ -42,11 +42,11 @@ impl<P: Platform> Reservations<'_, '_, P> {
         // What went bad was taken from the pool, and is back there already.
         own += self.tables().count_poison(vma.range, size.leaf());
         let count = vma.range.len() / size.bytes();
-        // Whoever was asked to pay for the reservations, whatever group this address space is in now.
+        // The group that was charged for the reservations, whatever group this address space is in now.
         let account = Account { group: vma.attributes.group, fs: fs_of(&vma.attributes) };
         let mut kept =
             memory.huge().uncharge_reservations(memory.pages(), size, account, (count, count - own));
-        // What the file system is to keep comes with the pages that are about to go, if nobody else maps them.
+        // What the file system is to keep comes with the pages that are about to go, if no other leaf maps them.
         self.each_own_page(vma.range, |frame| {
             if kept > 0 && memory.pages().mapcount(frame) == 1 {
                 memory.pages().renew_huge(frame);

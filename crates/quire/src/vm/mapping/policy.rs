@@ -139,7 +139,7 @@ impl FolioPolicy {
         OrderSet((global | own.allow.0) & !own.refuse.0 | 1)
     }
 
-    /// The policy as one word, for a cell that faults read while somebody sets it.
+    /// The policy as one word, for a cell that faults read while it is set.
     pub const fn to_bits(self) -> u64 {
         let ways = self.pmd_mapped as u64 | (self.on_demand as u64) << 1;
         self.always.0 as u64 | (self.madvise.0 as u64) << ORDERS | ways << (2 * ORDERS)

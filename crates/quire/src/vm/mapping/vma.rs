@@ -18,7 +18,7 @@ pub struct VmaFlags(u8);
 flag_set!(VmaFlags: SHARED, GROWS_DOWN, LOCKED, LOCK_ON_FAULT, NO_RESERVE, RESERVED, SPLIT);
 
 impl VmaFlags {
-    /// Stores go to the object and are seen by everybody who maps it; without it they go to private copies.
+    /// Stores go to the object and are seen by all that map it; without it they go to private copies.
     pub const SHARED: Self = Self(1);
     /// The mapping grows towards lower addresses on a fault just below it (`MAP_GROWSDOWN`).
     pub const GROWS_DOWN: Self = Self(1 << 1);
@@ -65,7 +65,7 @@ pub struct VmaAttributes {
     pub moved: Moved,
     /// The group that pays for reserved huge pages.
     pub group: HugeGroup,
-    /// Who answers its faults.
+    /// The handler that answers its faults.
     pub handler: Registration,
     /// What stands behind it.
     pub backing: Backing,

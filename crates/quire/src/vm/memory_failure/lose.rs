@@ -3,10 +3,10 @@
 //! | the frame is | then |
 //! |---|---|
 //! | free, wherever it is, or kept for a page that is to move there | it is lost ([`crate::page_alloc::Verdict`]) |
-//! | anonymous memory | its folio comes apart; every leaf of the frame becomes a marker, and whoever touches one is told ([`FaultError::Poisoned`](crate::error::FaultError::Poisoned)) |
+//! | anonymous memory | its folio comes apart; every leaf of the frame becomes a marker, and a task that touches one is told ([`FaultError::Poisoned`](crate::error::FaultError::Poisoned)) |
 //! | a clean page of a file | it is unmapped and dropped; the next access reads it again |
-//! | a page of a file that is newer than the file | as anonymous memory for those who mapped it; others read what the file has |
-//! | a page of shared anonymous memory | as anonymous memory, and for all who map it later |
+//! | a page of a file that is newer than the file | as anonymous memory for tasks that mapped it; others read what the file has |
+//! | a page of shared anonymous memory | as anonymous memory, and for all that map it later |
 //! | part of a private huge page | every leaf of the page becomes a marker, and the page goes back to its pool, which lets go of it ([`crate::hugetlb::HugeFailure`]) |
 //! | part of a huge page of a file | the same happens when the file gives the page up; until then it stays, and where parts of it may be mapped by themselves all but the one that went bad can be used |
 //! | a page table, a small object, a descriptor | nothing can be done |
@@ -43,13 +43,13 @@ const ROUNDS: usize = 16;
 pub enum MemoryFailure {
     /// It was free, or kept for a page of a file that was to move there, and is lost.
     Free,
-    /// It belongs to a folio of whole blocks that somebody was handed and nobody maps: it is lost when the folio is freed.
+    /// It belongs to a folio of whole blocks that is allocated and not mapped: it is lost when the folio is freed.
     Marked,
-    /// It was anonymous memory: whoever maps it has a marker now.
+    /// It was anonymous memory: its mappings have a marker now.
     Anonymous,
     /// It held a page of a file that can be read again.
     Dropped,
-    /// It held a page of a file with what was nowhere else: whoever mapped it has a marker.
+    /// It held a page of a file with what existed only there: its mappings have a marker.
     PageLost,
     /// It belongs to a page of a pool, which the caller tells
     /// ([`HugePools::memory_failure`](crate::hugetlb::HugePools::memory_failure)).
@@ -115,7 +115,7 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
         let Some(start) = pages.folio_start(frame) else { return Ok(false) };
         if pages.folio_rest(start) > Order::BLOCK.frames() {
             match ReverseMap::of(self.0).split_folio(start, Order::BLOCK) {
-                // It was unmapped, or somebody splits or fills it, and is looked at anew.
+                // It was unmapped, or another task splits or fills it; it is looked at anew.
                 Err(SplitError::NotAFolio | SplitError::InUse) => return Ok(false),
                 Err(SplitError::OutOfMemory) => return Err(MemoryFailureError::OutOfMemory),
                 Ok(_) => {}
@@ -164,9 +164,9 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
         Ok(())
     }
 
-    /// Sees to a huge page in use, of which a frame was marked. A private one is taken from all who map it, by markers, and
+    /// Sees to a huge page in use, of which a frame was marked. A private one is taken from all that map it, by markers, and
     /// goes back to its pool. One that belongs to a file is unmapped, and stays with the file until that gives it up:
-    /// whoever faults on it is told, as the file has nothing else for that place. (Linux keeps it likewise, since 6.2.)
+    /// a task that faults on it is told, as the file has nothing else for that place. (Linux keeps it likewise, since 6.2.)
     fn lose_huge(self, frame: Frame) {
         let Some(head) = self.pages().folio_start(frame) else { return };
         if self.pages().is_lent(head) {
@@ -231,7 +231,7 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
         taken
     }
 
-    /// Drops the page of a file that a frame holds. `None`: no file has one there now, or somebody uses the file at the moment.
+    /// Drops the page of a file that a frame holds. `None`: no file has one there now, or the file is in use at the moment.
     fn lose_cached(self, frame: Frame) -> Result<Option<MemoryFailure>, MemoryFailureError> {
         if !self.pages().is_of_file(frame) {
             return Ok(None);

@@ -15,12 +15,12 @@ use crate::vm::observe::view::Observation;
 
 impl<P: Platform> Mm<'_, P> {
     /// Whether this address space alone maps the folio, some of which it maps at `addr`: however often, and whatever part of it
-    /// (Linux: the opposite of `folio_maybe_mapped_shared`). `None` where nothing is mapped, or zeroes that nobody counts, and where
+    /// (Linux: the opposite of `folio_maybe_mapped_shared`). `None` where nothing is mapped, or zeroes that are not counted, and where
     /// the folio changes as fast as it is looked at. Of the
     /// page alone that is at the address, [`Self::mapped`] says how often it is mapped.
     ///
     /// Never `Some(true)` while another address space maps any of it; of a folio of several blocks each block at one moment of the call, so
-    /// others that map and unmap parts of it meanwhile may be missed. `Some(false)` also while somebody who has just unmapped it has not
+    /// others that map and unmap parts of it meanwhile may be missed. `Some(false)` also while another address space that has just unmapped it has not
     /// counted yet. Takes the address-space lock for writing; the caller holds none. A look at each leaf of its own, and at the
     /// folio's counts ([`PageAllocator::folio_maps`](crate::page_alloc::PageAllocator::folio_maps)).
     pub fn maps_exclusively(&self, addr: VirtAddr) -> Option<bool> {
@@ -51,20 +51,19 @@ impl<P: Platform> Mm<'_, P> {
         Observation::of(&self.space).validate()
     }
 
-    /// Shows what is mapped in the range, in ascending order; pages behind the user half are none. Exact while nobody changes
-    /// mappings, here or in address spaces of the same family; otherwise each run is as it was at some moment.
+    /// Shows what is mapped in the range, in ascending order; pages behind the user half are none. Exact while no mapping changes, here or in address spaces of the same family; otherwise each run is as it was at some moment.
     pub fn mapped(&self, range: VirtRange, show: impl FnMut(&Mapped)) {
         Observation::of(&self.space).mapped(range, show)
     }
 
     /// Shows the word of every page of the range that is in memory, in ascending order. Pages that are not shown have a word of zero.
-    /// Exact while nobody changes mappings ([`Self::mapped`]). The caller holds no lock.
+    /// Exact while no mapping changes ([`Self::mapped`]). The caller holds no lock.
     pub fn pagemap(&self, range: VirtRange, show: impl FnMut(VirtAddr, PageWord)) {
         Observation::of(&self.space).pagemap(range, show)
     }
 
-    /// Shows every mapping that has a part in the range, in ascending order, and how much of that part is in memory. Exact while nobody
-    /// changes mappings ([`Self::mapped`]). Holds no lock while it shows; the caller holds none, either.
+    /// Shows every mapping that has a part in the range, in ascending order, and how much of that part is in memory. Exact while no mapping
+    /// changes ([`Self::mapped`]). Holds no lock while it shows; the caller holds none, either.
     pub fn smaps(&self, range: VirtRange, show: impl FnMut(&VmaInfo, &Usage)) {
         Observation::of(&self.space).smaps(range, show)
     }

@@ -7,7 +7,7 @@ use crate::platform::Platform;
 use crate::vm::mm::facade::Mm;
 
 /// The registration of a secondary MMU, until dropped. Before that, the secondary MMU has dropped its copies and makes no
-/// new ones: nobody tells it any more when they go bad.
+/// new ones: it is not told any more when they go bad.
 #[must_use = "a secondary MMU is registered as long as this lives"]
 pub struct Secondary<'a, 'm, P: Platform> {
     pub(super) mm: &'a Mm<'m, P>,

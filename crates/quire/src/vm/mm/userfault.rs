@@ -45,11 +45,11 @@ impl<P: Platform> Mm<'_, P> {
     }
 
     /// Has this handler told of faults on `len` bytes from `addr`: what `modes` says, and nothing else. All mappings in the range
-    /// are registered, and holes are passed over. What is mapped already stays; who waits for a page of the range with the
+    /// are registered, and holes are passed over. What is mapped already stays; a task that waits for a page of the range with the
     /// same handler faults anew. As `UFFDIO_REGISTER`. The caller holds no lock.
     ///
     /// Private anonymous memory has no [`MINOR`](UserfaultModes::MINOR), nor have private huge pages; files of the pager have no
-    /// [`MISSING`](UserfaultModes::MISSING), since the pager is who is asked: there a fault on what is not mapped is minor, whether
+    /// [`MISSING`](UserfaultModes::MISSING), since the pager is asked: there a fault on what is not mapped is minor, whether
     /// the page is in memory or not.
     ///
     /// # Errors
@@ -66,7 +66,7 @@ impl<P: Platform> Mm<'_, P> {
         Registrations::of(&self.space).userfault_register(handler, addr, len, modes)
     }
 
-    /// Ends that a handler is told of faults on `len` bytes from `addr`. Marks of write protection are taken off, and who waits
+    /// Ends that a handler is told of faults on `len` bytes from `addr`. Marks of write protection are taken off, and a task that waits
     /// for a page of the range faults anew. As `UFFDIO_UNREGISTER`. The caller holds no lock.
     ///
     /// # Errors
@@ -104,7 +104,7 @@ impl<P: Platform> Mm<'_, P> {
         Answers::of(&self.space).userfault_wake(addr, len)
     }
 
-    /// Marks the pages that are mapped in `len` bytes from `addr`, or takes such marks off, which answers those who wait to store. What is
+    /// Marks the pages that are mapped in `len` bytes from `addr`, or takes such marks off, which answers the tasks that wait to store. What is
     /// not mapped gets no mark: its first store finds, or makes, a page without one. As `UFFDIO_WRITEPROTECT`. The caller
     /// holds no lock.
     ///

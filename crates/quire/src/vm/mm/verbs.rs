@@ -150,13 +150,13 @@ impl<P: Platform> Mm<'_, P> {
 
     /// Makes one folio, mapped by one leaf, of each aligned 2 MiB of private anonymous memory in `len` bytes (rounded up to
     /// pages) from `addr`, whatever the folio policy says and however many holes there are; not where
-    /// [`Advice::NoHugePage`](super::Advice::NoHugePage) was given. Pages of files are brought into one block in order, for all who
+    /// [`Advice::NoHugePage`](super::Advice::NoHugePage) was given. Pages of files are brought into one block in order, for all that
     /// map them, and mapped by one leaf: those of shared anonymous memory, and of others where the mapping cannot store to them;
     /// what is missing of them is read. In mappings of huge pages whose parts may be mapped by
     /// themselves ([`Advice::Split`](super::Advice::Split)) the largest leaves that the range covers come in the places of smaller ones. What became of each is in the answer. As `MADV_COLLAPSE`.
     ///
-    /// Everybody goes on using the memory: who touches a page of a file that moves waits for at most
-    /// [`COLLAPSE_FILE_PAGES`](crate::limits::COLLAPSE_FILE_PAGES) to be copied. Who touches other memory waits for a flush and at most
+    /// Programs go on using the memory: a task that touches a page of a file that moves waits for at most
+    /// [`COLLAPSE_FILE_PAGES`](crate::limits::COLLAPSE_FILE_PAGES) to be copied. A task that touches other memory waits for a flush and at most
     /// [`COLLAPSE_RECOPIED`](crate::limits::COLLAPSE_RECOPIED) pages to be copied, more only if a program stores faster than
     /// [`COLLAPSE_ROUNDS`](crate::limits::COLLAPSE_ROUNDS) rounds can copy.
     ///

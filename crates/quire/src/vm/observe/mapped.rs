@@ -43,7 +43,7 @@ pub struct Mapped {
     /// The size of the leaves. Pages of one large leaf may be mapped differently elsewhere, and are shown apart then.
     pub size: PageSize,
     /// How many times each frame is mapped: once for each address space, and for each place at which one maps it; 0 for the
-    /// zero frame, which nobody counts.
+    /// zero frame, which is not counted.
     pub spaces: u64,
 }
 
@@ -193,7 +193,7 @@ impl<P: Platform> Observation<'_, '_, P> {
         PageSurvey::of(self.memory).count_spaces(Origin::kept(self.family), &frames, &mut found);
         for (at, item) in batch.items.iter_mut().enumerate().filter(|&(at, _)| frames[at].is_some()) {
             if let Some(item) = item {
-                // As long as nobody changes anything each leaf is some address space's.
+                // As long as nothing changes each leaf is some address space's.
                 item.spaces = found[at].max(item.spaces.min(1));
             }
         }

@@ -44,7 +44,7 @@ impl PageFlags {
     pub const BUDDY: u64 = 1 << 10;
     /// Some leaf maps it; where one number counts all of a folio ([`CountScheme::HeadOnly`](crate::page_alloc::CountScheme::HeadOnly)), some leaf maps the folio.
     pub const MMAP: u64 = 1 << 11;
-    /// It belongs to anonymous memory that somebody maps.
+    /// It belongs to anonymous memory that is mapped.
     pub const ANON: u64 = 1 << 12;
     /// The first frame of a folio of more than one.
     pub const COMPOUND_HEAD: u64 = 1 << 15;
@@ -78,9 +78,9 @@ struct Looked {
 
 impl<P: Platform> PageSurvey<'_, '_, P> {
     /// Shows what each of these frames is used for, in ascending order, runs of frames with the same word together. Each frame as it was at
-    /// some moment of the call, so exact for those that nobody takes, maps or gives up meanwhile. The caller holds no lock.
+    /// some moment of the call, so exact for those that are not allocated, mapped or freed meanwhile. The caller holds no lock.
     ///
-    /// Whether a frame that is in use, and that nobody maps or holds, is a page table or holds small objects is said by its descriptor, which
+    /// Whether a frame that is in use, and neither mapped nor held, is a page table or holds small objects is said by its descriptor, which
     /// the library keeps for its own. A kernel that takes frames for itself ([`PageAllocator::alloc`](crate::page_alloc::PageAllocator::alloc)) and wants them shown right
     /// does likewise, or resets the descriptor ([`Descriptor::reset`](crate::memmap::Descriptor::reset)).
     pub(crate) fn page_flags(self, frames: FrameRange, mut show: impl FnMut(FrameRange, PageFlags)) {

@@ -16,7 +16,7 @@ use crate::vm::observe::view::Observation;
 pub struct PageWord(pub u64);
 
 impl PageWord {
-    /// The page was stored to since somebody cleared the mark.
+    /// The page was stored to since the mark was cleared.
     pub const SOFT_DIRTY: u64 = 1 << 55;
     /// No other page, here or elsewhere, is in the same frame.
     pub const EXCLUSIVE: u64 = 1 << 56;

@@ -11,6 +11,6 @@ handle! {
 }
 
 handle! {
-    /// What callers see of frames and folios, whoever maps them.
+    /// What callers see of frames and folios, whichever address spaces map them.
     PageSurvey of MmShared
 }

@@ -29,8 +29,8 @@ handle! {
 }
 
 impl<P: Platform> Reclaim<'_, '_, P> {
-    /// Gives up what can be had again, the cheapest first: page cache that nobody maps, frames of large folios that nobody
-    /// maps, pieces of folios of 1 GiB that nobody has touched yet, page cache that is mapped, and zeroes in underused folios, if such are to be split. How many frames became free. The caller holds no lock.
+    /// Gives up what can be had again, the cheapest first: page cache that is not mapped, frames of large folios that are
+    /// not mapped, pieces of folios of 1 GiB that were not touched yet, page cache that is mapped, and zeroes in underused folios, if such are to be split. How many frames became free. The caller holds no lock.
     pub(crate) fn reclaim_all(self) -> u64 {
         let mut freed = self.reclaim();
         if freed == 0 {
@@ -117,7 +117,7 @@ impl<P: Platform> SpaceReclaim<'_, '_, P> {
         let space = self.lock();
         let (runs, count) = self.lazy_runs(&space);
         let runs = &runs[..count];
-        // Whoever wants to store to one of them from now on waits for the lock.
+        // A store to one of them from now on waits for the lock.
         let mut owed = FlushBatch::new();
         for &run in runs {
             let allowed =

@@ -1,6 +1,6 @@
-//! Leaves of 2 MiB onto pages of files, in the way of who wants some of the pages.
+//! Splits 2 MiB mappings of files when one page must go.
 //!
-//! A table in the place of such a leaf needs memory. Where there is none, or nobody would miss the leaf, it goes as a whole: the
+//! A table in the place of such a leaf needs memory. Where there is none, or the leaf would not be missed, it goes as a whole: the
 //! pages stay in the cache, and come back by faults. So nothing that takes pages away can fail. Private copies and marks of
 //! handlers are never lost with it: a large leaf of a file is no copy, and is split before it is marked.
 #![forbid(unsafe_code)]
@@ -21,8 +21,8 @@ use crate::vm::space::state::Space;
 
 impl Vma {
     /// Whether one leaf may map this range, which is 2 MiB at a multiple of that, onto pages of the mapping's file; and if so,
-    /// whether it may allow stores. Pages of a file with a backing store are marked by themselves when somebody stores to them, so
-    /// where somebody can they are mapped by themselves; and a handler hears of each.
+    /// whether it may allow stores. Pages of a file with a backing store are marked by themselves when they are stored to, so
+    /// where stores are allowed they are mapped by themselves; and a handler hears of each.
     pub(in crate::vm) fn may_map_block(&self, range: VirtRange) -> Option<bool> {
         let Backing::File { file, .. } = &self.attributes.backing else { return None };
         let fits =
@@ -46,7 +46,7 @@ impl Vma {
 
 impl<P: Platform> FoundSpace<'_, '_, P> {
     /// Sees to it that no large leaf reaches over an end of the range, part of this mapping of a file. Where memory is locked it is
-    /// split; else, or without memory for that, it goes to the gather. Nobody maps the pages at the ends meanwhile.
+    /// split; else, or without memory for that, it goes to the gather. No fault maps the pages at the ends meanwhile.
     pub(in crate::vm) fn part_large(&self, vma: &Vma, range: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
         for at in [range.start, range.end] {
             gather.finish_busy();

@@ -1,7 +1,7 @@
 //! The reverse map: from pages of a file, and from anonymous frames, to the address spaces and addresses that map them.
 //!
 //! A file knows its mappings. An anonymous frame knows the address at which it was first mapped and the family of the
-//! address space; whoever maps it is of that family and maps it there, unless the mapping was moved, which is marked in
+//! address space; an address space that maps it is of that family and maps it there, unless the mapping was moved, which is marked in
 //! the mappings (decision 21).
 //!
 //! Address spaces are visited in ascending order of their numbers, each once, under its own lock for reading, and all its
@@ -80,7 +80,7 @@ impl<P: Platform> ReverseMap<'_, '_, P> {
     }
 
     /// Splits the mapped folio that starts at `frame` into folios of order `to`. Large leaves that map it become small ones
-    /// first. How many frames became free, since nobody mapped them any more. The caller holds no lock, so it may be unmapped at
+    /// first. How many frames became free, since no leaf mapped them any more. The caller holds no lock, so it may be unmapped at
     /// any time.
     ///
     /// # Errors

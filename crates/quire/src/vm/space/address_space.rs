@@ -52,7 +52,7 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
         Ok(made)
     }
 
-    /// An empty address space that is in its family already by name, but that nobody finds there yet: of its own if none is
+    /// An empty address space that is in its family already by name, but is not found there yet: of its own if none is
     /// named.
     pub(in crate::vm) fn new_unpublished(
         memory: &'m MmShared<'m, P>,
@@ -93,7 +93,7 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
         self.memory.families().join(self.body().as_ptr(), self.family, self.mapper.number());
     }
 
-    /// Takes the address space out of its family's and every file's sight, and waits for those who have found it before.
+    /// Takes the address space out of its family's and every file's sight, and waits for the tasks that have found it before.
     pub(in crate::vm) fn leave_files(&self) {
         let platform = self.memory.platform();
         let space = self.space.write(platform);
@@ -170,7 +170,7 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
         SpaceGuard { space, body: &self.body, platform: self.memory.platform() }
     }
 
-    /// The same for an address space that nobody else knows yet, whatever the caller holds.
+    /// The same for an address space that is not published yet, whatever the caller holds.
     pub(in crate::vm) fn lock_unpublished(&self) -> SpaceGuard<'_, P> {
         let space = self.space.write_unknown(self.memory.platform());
         SpaceGuard { space, body: &self.body, platform: self.memory.platform() }

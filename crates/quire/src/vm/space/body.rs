@@ -21,7 +21,7 @@ use crate::vm::tree::VmaTree;
 /// All of an address space but the way to the machine's memory.
 #[repr(C)]
 pub(crate) struct MmBody {
-    /// First, so that who has found it has found the body.
+    /// Must be the first field: a `Mapper` pointer is cast to an `MmBody` pointer.
     pub(in crate::vm) mapper: Mapper,
     pub(in crate::vm) space: RwLock<Space>,
     pub(in crate::vm) context: ManuallyDrop<MmContext>,
@@ -37,7 +37,7 @@ pub(crate) struct MmBody {
 ///
 /// # Invariants
 ///
-/// V2. A body is live until no file has a view of it, nobody has it pinned, and its owner gives it up; only then is it
+/// V2. A body is live until no file has a view of it, nothing has it pinned, and its owner gives it up; only then is it
 ///     borrowed exclusively.
 pub(in crate::vm) struct BodyBox(NonNull<MmBody>);
 

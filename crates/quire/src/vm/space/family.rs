@@ -67,7 +67,7 @@ impl Families {
     fn member(body: NonNull<MmBody>) -> Ptr<Member> {
         // SAFETY: V3: the body is live; only its member cell is named, whose contents may be reached through a shared body.
         let cell = unsafe { &raw const (*body.as_ptr()).member };
-        // SAFETY: a field of something that is there is nowhere null.
+        // SAFETY: V3: the cell is a field of a live body, and the address of a field is never null.
         Ptr(unsafe { NonNull::new_unchecked(UnsafeCell::raw_get(cell.cast())) })
     }
 

@@ -8,7 +8,7 @@ use crate::platform::Platform;
 use crate::vm::space::body::MmBody;
 use crate::vm::space::shared::MmShared;
 
-/// The body of somebody's address space, kept from being taken apart until this is dropped.
+/// The body of an address space that was found, kept from being taken apart until this is dropped.
 pub(in crate::vm) struct FoundBody(NonNull<MmBody>);
 
 impl FoundBody {
@@ -31,7 +31,7 @@ impl FoundBody {
     ) -> Option<(Self, (u64, u64))> {
         let families = memory.families();
         let (body, place) = families.next_of_all(after)?;
-        // SAFETY: V3: as in `next_of_family`.
+        // SAFETY: V3: a body in the families is live while their lock is held, and then while it is pinned.
         unsafe { body.as_ref() }.mapper.pin();
         Some((Self(body), place))
     }
@@ -44,7 +44,7 @@ impl FoundBody {
     ) -> Option<Self> {
         let families = memory.families();
         let body = families.next(family, after)?;
-        // SAFETY: V3: who is in the families is live for this moment, and while it is pinned then.
+        // SAFETY: V3: a body in the families is live while their lock is held, and then while it is pinned.
         unsafe { body.as_ref() }.mapper.pin();
         Some(Self(body))
     }

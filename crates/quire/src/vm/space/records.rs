@@ -36,9 +36,9 @@ impl<P: Platform> MmShared<'_, P> {
     /// Takes back the place of an address space that was taken apart.
     ///
     /// # Safety
-    /// `body` came from [`Self::body`], and nobody uses it any more.
+    /// `body` came from [`Self::body`], and no code uses it any more.
     pub(in crate::vm) unsafe fn give_back_body(&self, body: NonNull<MmBody>) {
-        // SAFETY: V2: by this function's contract nobody else uses the body; what the body held was taken out or needs no drop.
+        // SAFETY: V2: by this function's contract no code uses the body any more; what the body held was taken out or needs no drop.
         unsafe { self.bodies.free(&self.pages, body.cast()) };
     }
 
@@ -79,7 +79,7 @@ impl<P: Platform> MmShared<'_, P> {
             file.node().views(self.platform()).hide(node.view());
         }
         let (memory, vma) = node.into_raw();
-        // SAFETY: the memory is what `blank` took from this cache, and nobody else knows it any more.
+        // SAFETY: the memory is what `blank` took from this cache, and no other code knows it any more.
         unsafe { self.vmas.free(&self.pages, memory) };
         if let Backing::File { file, .. } = vma.attributes.backing {
             self.close(file);

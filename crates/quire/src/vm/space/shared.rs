@@ -159,7 +159,7 @@ impl<'p, P: Platform> MmShared<'p, P> {
         self.policy.store(policy.to_bits(), Ordering::Relaxed);
     }
 
-    /// Drops page cache that can be had again and that nobody maps. How many frames became free. Whatever locks of address
+    /// Drops page cache that can be had again and is not mapped. How many frames became free. Whatever locks of address
     /// spaces the caller holds.
     pub fn reclaim(&self) -> u64 {
         let freed = self.files.reclaim(&self.pages, RECLAIM_FRAMES);

@@ -1,6 +1,6 @@
 //! Changes to the set of mappings that keep it minimal: split, carve out, put in, change and merge again.
 //!
-//! *Preallocate, then commit*: whoever calls these has asked [`splits`] how many nodes the range's ends will take and
+//! *Preallocate, then commit*: the caller of these has asked [`splits`] how many nodes the range's ends will take and
 //! has put them into a [`Spares`]. From there on nothing can fail, so a verb that runs out of memory has changed
 //! nothing (invariant 6). Nodes that fall out go to a [`VmaList`]; each holds its own count on a file.
 #![cfg_attr(not(test), forbid(unsafe_code))]
@@ -139,7 +139,7 @@ pub fn merge(tree: &mut VmaTree, range: VirtRange, out: &mut VmaList) {
         let (next, moved) = (ends(after), after.attributes.moved);
         if tree.find(start).is_some_and(|vma| vma.merges_with(after)) {
             tree.modify(start, |merged| merged.moved = merged.moved.merged(moved));
-            // What falls out is no mapping that went: nobody is to be told of it.
+            // What falls out is no mapping that went: no handler is told of it.
             tree.remove(next.0).into_iter().for_each(|mut node| {
                 node.attributes.handler = Registration::NONE;
                 out.push(node);

@@ -1,4 +1,4 @@
-//! What answers have in common: a page at a time, up to the first that cannot be answered, and then those wake who wait.
+//! What answers have in common: a page at a time, up to the first that cannot be answered; then the waiting tasks are woken.
 #![forbid(unsafe_code)]
 
 use super::changes::Handlers;
@@ -22,7 +22,7 @@ use crate::vm::userfault::register::Registrations;
 /// How a fault is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AnswerMode {
-    /// Who waits for a page of the range goes on. Otherwise [`Mm::userfault_wake`] lets it (`*_MODE_DONTWAKE`).
+    /// Tasks that wait for a page of the range go on. Otherwise [`Mm::userfault_wake`] lets it (`*_MODE_DONTWAKE`).
     pub wake: bool,
     /// The pages are write-protected for the handler at once (`*_MODE_WP`), where that is registered.
     pub write_protected: bool,
@@ -56,11 +56,11 @@ impl Default for AnswerMode {
 }
 
 impl AnswerMode {
-    /// Who waits goes on, and may store.
+    /// Waiting tasks go on, and may store.
     pub const WAKE: Self = Self { wake: true, write_protected: false };
-    /// Nobody is woken.
+    /// No task is woken.
     pub const QUIET: Self = Self { wake: false, write_protected: false };
-    /// Who waits goes on; the first store is an event of its own.
+    /// Waiting tasks go on; the first store is an event of its own.
     pub const PROTECTED: Self = Self { wake: true, write_protected: true };
 }
 
@@ -182,7 +182,7 @@ impl<P: Platform> Answers<'_, '_, P> {
         if mode.write_protected && !protects { Err(UserfaultError::Invalid) } else { Ok(vma) }
     }
 
-    /// Lets those go on who wait for a page of the range. The caller holds no lock.
+    /// Wakes the tasks that wait for a page of the range. The caller holds no lock.
     pub(in crate::vm) fn wake_range(self, range: VirtRange) {
         let space = self.space.read(self.memory.platform());
         let handlers = Handlers::of(&space, range);

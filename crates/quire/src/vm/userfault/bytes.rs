@@ -1,4 +1,4 @@
-//! The bytes of frames that an answer fills before anybody sees them.
+//! The bytes of frames that an answer fills before they are mapped.
 
 use core::mem;
 
@@ -12,7 +12,7 @@ use crate::vm::space::shared::MmShared;
 /// The bytes of one page.
 pub(in crate::vm) type PageBytes = [u8; FRAME_SIZE as usize];
 
-/// A frame that was just handed out, and that nobody else knows. Dropping it gives it back.
+/// A frame that was just handed out, and that no other code knows. Dropping it gives it back.
 pub(super) struct OwnFrame<'a, 'p, P: Platform> {
     memory: &'a MmShared<'p, P>,
     frame: Frame,
@@ -46,7 +46,7 @@ impl<'a, 'p, P: Platform> OwnFrame<'a, 'p, P> {
         self.frame
     }
 
-    /// It is somebody else's from now on.
+    /// The page table or the file owns it from now on.
     pub(super) fn give(self) {
         mem::forget(self);
     }

@@ -2,13 +2,13 @@
 //!
 //! A change under the lock for writing (`fork`, `munmap`, `mremap`) is *announced* there, put in once the verb has given its
 //! locks back, and read. From the first to the last no answer is given in the handler's address spaces
-//! ([`UserfaultError::Again`](crate::error::UserfaultError::Again)): who was about to copy a page does not know yet that it is in another place, or in two. Nor
+//! ([`UserfaultError::Again`](crate::error::UserfaultError::Again)): a handler about to copy a page does not know yet that it is in another place, or in two. Nor
 //! is a fault read between the first and the second, so that a handler reads of the change before it reads what came of it.
 //!
 //! What takes pages away, and leaves the range registered (`MADV_DONTNEED`, a file that is cut short or punched), is read before it
 //! is done: nothing is known then that would have to be remembered meanwhile.
 //!
-//! Whoever waits for a page of the range goes on, faults anew, and finds what is there now.
+//! A task that waits for a page of the range goes on, faults anew, and finds what is there now.
 #![forbid(unsafe_code)]
 
 use core::ops::Range;
@@ -38,7 +38,7 @@ impl Handlers {
         let mut all = [Registration::NONE; MAX_USERFAULTS];
         for vma in space.tree.overlapping(range) {
             let handler = vma.attributes.handler;
-            // Of two that had the same number one is gone, and nobody waits for it.
+            // Of two that had the same number one is gone, and no task waits for it.
             if handler.is_some() && handler.generation >= all[usize::from(handler.number)].generation {
                 all[usize::from(handler.number)] = handler;
             }
@@ -89,7 +89,7 @@ impl Contexts {
             match self.put(platform, registration, event, announced) {
                 Posted::Dead => return,
                 Posted::Placed(waiting) => {
-                    // It stays, and will be read, whoever waits for that.
+                    // It stays, and will be read, whether this task waits for that or not.
                     let _read = self.wait(platform, waiting);
                     return;
                 }
@@ -168,7 +168,7 @@ impl<P: Platform> Notices<'_, '_, P> {
         }
     }
 
-    /// The address space is about to be forked; whom to tell of it. The lock is held for writing.
+    /// The address space is about to be forked; the handlers to tell of it. The lock is held for writing.
     pub(in crate::vm) fn announce_fork(self, space: &Space) -> Option<Handlers> {
         let handlers = space.handled.then(|| Handlers::of(space, space.layout.user))?;
         for handler in handlers.iter() {
@@ -248,7 +248,7 @@ impl<P: Platform> FileNotices<'_, '_, P> {
         });
     }
 
-    /// They are gone: whoever waits for one finds what is there now. The caller holds no lock.
+    /// They are gone: a task that waits for one finds what is there now. The caller holds no lock.
     pub(in crate::vm) fn wake_file(self, file: &FileNode, pages: &Range<u64>) {
         self.each_handled(file, pages, |space, handler, range| {
             self.userfaults().answer(self.platform(), handler, space, range);

@@ -1,11 +1,11 @@
-//! The contexts of all handlers: who waits for them, and what they have not read yet.
+//! The contexts of all handlers: which tasks wait for them, and what they have not read yet.
 //!
 //! A context is a bounded number of places under one lock. A thread that faults takes a place and sleeps on the place's word
-//! until the word changes; whoever answers gives the place up, changes the word and wakes. So a place may have its next user
-//! before the last one has woken, who only sees that the word is another. A change to an address space takes a place of its
+//! until the word changes; an answer gives the place up, changes the word and wakes. So a place may have its next user
+//! before the last one has woken, which only sees that the word is another. A change to an address space takes a place of its
 //! own kind until it is read.
 //!
-//! Every store to a word is made under the lock, and everybody is woken after it was given back: who sleeps for a word has seen
+//! Every store to a word is made under the lock, and tasks are woken after it was given back: a task that sleeps for a word has seen
 //! it under the lock, so no change is missed.
 #![forbid(unsafe_code)]
 
@@ -48,20 +48,20 @@ pub(super) struct State {
     order: u64,
     /// Handlers that wait for something to read.
     pub(super) sleepers: u32,
-    /// Somebody waits for a place.
+    /// A task waits for a place.
     crowded: bool,
 }
 
 #[derive(Clone, Copy)]
 pub(super) enum Slot {
     Free,
-    /// Nobody has read it.
+    /// It was not read yet.
     Pending(u64, UserfaultFault),
     /// A handler has.
     Taken(u64, UserfaultFault),
 }
 
-/// A change that nobody has read.
+/// A change that was not read yet.
 #[derive(Clone, Copy)]
 pub(super) struct Change {
     pub(super) order: u64,
@@ -70,7 +70,7 @@ pub(super) struct Change {
 }
 
 /// What a task waits for: that this place's word is no longer this.
-#[must_use = "a place that nobody waits at is lost"]
+#[must_use = "a place at which no task waits is lost"]
 pub(in crate::vm) struct Waiting {
     number: u8,
     place: Place,
@@ -98,7 +98,7 @@ pub(in crate::vm) enum Posted {
     Dead,
 }
 
-/// Whom to wake once the lock is given back.
+/// What to wake once the lock is given back.
 #[derive(Default)]
 pub(super) struct Owed {
     faults: u64,
@@ -251,7 +251,7 @@ impl Context {
         self.state.lock(platform)
     }
 
-    /// The same if it is still the context that somebody registered with.
+    /// The same if it is still the context of this registration.
     pub(super) fn lock_open<'a, P: Platform>(
         &'a self,
         platform: &'a P,
@@ -273,7 +273,7 @@ impl Context {
         word.fetch_add(1, Ordering::Release);
     }
 
-    /// Something can be read; whether somebody sleeps who must be woken for it.
+    /// Something can be read; whether a thread sleeps that must be woken for it.
     pub(super) fn arrive(&self, state: &State) -> bool {
         self.changed(&self.arrivals);
         state.sleepers > 0
@@ -290,7 +290,7 @@ impl Context {
         Waiting::at(number, Place::Change(slot), self.changes[slot].load(Ordering::Relaxed), rouse)
     }
 
-    /// A place is free again, and who waits at it may go on.
+    /// A place is free again, and the task that waits at it may go on.
     fn give_up(&self, state: &mut State, slot: usize, owed: &mut Owed) {
         state.faults[slot] = Slot::Free;
         self.changed(&self.faults[slot]);
@@ -305,7 +305,7 @@ impl Context {
         }
     }
 
-    /// Wakes whoever is owed it. The caller holds no lock.
+    /// Wakes the tasks that are owed it. The caller holds no lock.
     pub(super) fn settle<P: Platform>(&self, platform: &P, owed: &Owed) {
         let mut faults = owed.faults;
         while faults != 0 {
@@ -337,7 +337,7 @@ impl Context {
         self.changing.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Nobody reads any more: everybody goes on, and finds that nobody is there. The caller holds no lock.
+    /// The handler reads no more: all tasks go on, and find that it is gone. The caller holds no lock.
     pub(super) fn close<P: Platform>(&self, platform: &P, registration: Registration) {
         let Some(mut state) = self.lock_open(platform, registration) else { return };
         let mut owed = Owed { room: true, arrivals: true, ..Owed::default() };

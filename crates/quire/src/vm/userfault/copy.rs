@@ -1,4 +1,4 @@
-//! Pages with contents for those who miss them.
+//! Pages with contents for tasks that miss them.
 #![forbid(unsafe_code)]
 
 use super::answer::{Answer, AnswerMode, Stop, answer_flags};
@@ -114,7 +114,7 @@ impl<P: Platform> Answers<'_, '_, P> {
             Ok(false) => return Err((UserfaultError::Exists.into(), own)),
             Err(_) => return Err((UserfaultError::OutOfMemory.into(), own)),
         }
-        // Where somebody has put a marker meanwhile the page is the file's all the same, and the marker stays.
+        // Where a marker has come meanwhile the page is the file's all the same, and the marker stays.
         if self.tables().map(at, folio, flags).is_ok() {
             self.add_file(file.node().kind(), 1);
         }

@@ -53,7 +53,7 @@ pub enum UserfaultEvent {
     Fault(UserfaultFault),
     /// An address space with registered ranges was forked: the child has the same ones, with the same handler.
     Fork {
-        /// Who forked.
+        /// The parent.
         parent: u64,
         /// The new address space.
         child: u64,
@@ -85,7 +85,7 @@ pub enum UserfaultEvent {
     },
 }
 
-/// Which changes to address spaces a handler wants to read, as a set. Of the others it hears nothing, and nobody waits until it
+/// Which changes to address spaces a handler wants to read, as a set. Of the others it hears nothing, and no verb waits until it
 /// has.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct UserfaultChanges(u8);

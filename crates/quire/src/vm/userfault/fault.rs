@@ -1,8 +1,8 @@
 //! A fault that a handler is to be told of.
 //!
-//! The fault puts in that it waits while it holds the address-space lock for reading, *and then looks again*. Whoever answers
-//! maps something first, and looks for those who wait afterwards: so either the fault sees what was mapped, or the answer sees
-//! that somebody waits. What takes something away under the lock for writing, or cuts a file short, looks for those who wait
+//! The fault puts in that it waits while it holds the address-space lock for reading, *and then looks again*. An answer
+//! maps something first, and looks for waiting tasks afterwards: so either the fault sees what was mapped, or the answer sees
+//! that a task waits. A verb that takes something away under the lock for writing, or cuts a file short, looks for waiting tasks
 //! after it did so, and is seen, or sees them, in the same way. Then the fault gives the lock back, sleeps, and starts over.
 #![forbid(unsafe_code)]
 
@@ -77,7 +77,7 @@ impl<P: Platform> Notices<'_, '_, P> {
         }
         let (kind, mode) = match FileNotices::of(self.memory).page_behind(vma, addr) {
             Page::Absent => (UserfaultKind::Missing, UserfaultModes::MISSING),
-            // Who hears of what is missing alone would never hear of the parts of a page of which one part came.
+            // A handler of missing pages alone would never hear of the parts of a page of which one part came.
             Page::There
                 if vma.attributes.flags.contains(VmaFlags::SPLIT)
                     && !handler.catches(UserfaultModes::MINOR) =>

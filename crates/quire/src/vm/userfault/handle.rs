@@ -12,7 +12,7 @@ use crate::platform::Platform;
 use crate::vm::space::shared::MmShared;
 
 /// A handler of faults (Linux: a `userfaultfd`). Any number of threads may read its events at once. When it is closed or dropped,
-/// those who wait for it go on, and get [`FaultError::NoHandler`](crate::error::FaultError::NoHandler), until their ranges are
+/// the tasks that wait for it go on, and get [`FaultError::NoHandler`](crate::error::FaultError::NoHandler), until their ranges are
 /// unregistered or adopted.
 pub struct Userfault<'m, P: Platform> {
     memory: &'m MmShared<'m, P>,
@@ -70,7 +70,7 @@ impl<'m, P: Platform> Userfault<'m, P> {
         context.requeue(self.memory.platform(), self.registration, Some(fault.ticket)) > 0
     }
 
-    /// The same with all of them, when nobody knows what the threads that read them have done. How many there were.
+    /// The same with all of them, when it is not known what the threads that read them have done. How many there were.
     pub fn requeue_all(&self) -> usize {
         let context = self.memory.userfaults().of(self.registration);
         context.requeue(self.memory.platform(), self.registration, None)
@@ -81,7 +81,7 @@ impl<'m, P: Platform> Userfault<'m, P> {
         self.memory.userfaults().of(self.registration).info(self.memory.platform(), self.registration)
     }
 
-    /// Closes the handler. As dropping it does, for those who share it. The caller holds no lock.
+    /// Closes the handler. As dropping it does, for threads that share it. The caller holds no lock.
     pub fn close(&self) {
         self.memory.userfaults().of(self.registration).close(self.memory.platform(), self.registration);
     }
@@ -94,7 +94,7 @@ impl<P: Platform> Drop for Userfault<'_, P> {
 }
 
 impl<P: Platform> TakenEvent<'_, '_, P> {
-    /// The event, which is the caller's to answer from now on: nobody else reads it, unless it is
+    /// The event, which is the caller's to answer from now on: no other thread reads it, unless it is
     /// [requeued](Userfault::requeue).
     pub fn keep(self) -> UserfaultEvent {
         let event = self.event;

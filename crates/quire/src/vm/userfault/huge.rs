@@ -38,7 +38,7 @@ impl<P: Platform> Answers<'_, '_, P> {
         let memory = self.memory;
         if there.is_none() && at == place.start && left >= place.size.bytes() {
             let fill = |frame| {
-                // SAFETY: invariant 1: the page was just taken from its pool, and nobody else knows it.
+                // SAFETY: invariant 1: the page was just taken from its pool, and no other code knows it.
                 unsafe { fill_frames(memory.platform(), FrameRange::folio(frame, place.size.order()), fill) };
                 Ok(())
             };
@@ -117,7 +117,7 @@ impl<P: Platform> Answers<'_, '_, P> {
         }
     }
 
-    /// A whole page that is nowhere yet: the file's, or the address space's own.
+    /// A whole page that does not exist yet: the file's, or the address space's own.
     fn bring_huge(
         self,
         vma: &Vma,

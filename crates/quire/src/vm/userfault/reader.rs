@@ -19,11 +19,11 @@ pub(super) enum Next {
 /// How much of each kind there is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct UserfaultInfo {
-    /// Faults that nobody has read.
+    /// Faults that were not read yet.
     pub pending: usize,
-    /// Faults that somebody has read and nobody has answered.
+    /// Faults that were read and not answered yet.
     pub taken: usize,
-    /// Changes that nobody has read.
+    /// Changes that were not read yet.
     pub changes: usize,
 }
 
@@ -54,7 +54,7 @@ impl Context {
         found.map_or(Next::Nothing(seen), Next::Event)
     }
 
-    /// Wakes those who wait for something to read, if that is owed. The caller holds no lock.
+    /// Wakes the threads that wait for something to read, if that is owed. The caller holds no lock.
     pub(super) fn rouse<P: Platform>(&self, platform: &P, owed: bool) {
         if owed {
             platform.wake(&self.arrivals);
@@ -64,7 +64,7 @@ impl Context {
     /// Sleeps until something arrives, as one of those that [`Self::next`] has counted. The caller holds no lock.
     pub(super) fn sleep<P: Platform>(&self, platform: &P, registration: Registration, seen: u32) {
         platform.wait(&self.arrivals, seen);
-        // Who opens the context anew finds nobody asleep.
+        // The next user of the context finds no thread asleep.
         if let Some(mut state) = self.lock_open(platform, registration) {
             state.sleepers -= 1;
         }

@@ -94,7 +94,7 @@ impl<P: Platform> Registrations<'_, '_, P> {
         registration: Registration,
     ) -> Result<(), MmError> {
         let before = Handlers::of(&space, range);
-        // Marks go where nobody would be told of them any more. Tables of our own for that come first; the
+        // Marks go where no handler would be told of them any more. Tables of our own for that come first; the
         // change below cuts large leaves at the ends.
         let unmark = !registration.catches(UserfaultModes::WRITE_PROTECT) && self.context().has_marks();
         if unmark {
@@ -118,7 +118,7 @@ impl<P: Platform> Registrations<'_, '_, P> {
         Ok(())
     }
 
-    /// Says to the files that are mapped in a range with a handler who wants to hear of missing pages that there is one. The lock is
+    /// Says to the files that are mapped in a range with a handler of missing pages that there is one. The lock is
     /// held for writing.
     pub(in crate::vm) fn tell_files(self, space: &Space, range: VirtRange) {
         let watched = |vma: &&Vma| vma.attributes.handler.catches(UserfaultModes::MISSING);
@@ -129,7 +129,7 @@ impl<P: Platform> Registrations<'_, '_, P> {
         }
     }
 
-    /// Lets those go on who wait for a page of the range with one of these handlers.
+    /// Wakes the tasks that wait for a page of the range with one of these handlers.
     pub(super) fn wake_all(self, handlers: &Handlers, range: VirtRange) {
         for handler in handlers.iter() {
             self.memory.userfaults().answer(self.memory.platform(), handler, self.number(), range);

@@ -20,7 +20,7 @@ impl UserfaultModes {
     pub const WRITE_PROTECT: Self = Self(1 << 2);
 }
 
-/// Who handles the faults of a mapping, if anybody: a context by its number and the count of contexts that had it before. A
+/// The handler of a mapping's faults, if it has one: a context by its number and the count of contexts that had it before. A
 /// context that was closed leaves its mappings as they are; they name one that is not there any more.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Registration {
@@ -30,7 +30,7 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// Nobody.
+    /// No handler.
     pub const NONE: Self = Self { generation: 0, number: 0, modes: UserfaultModes::NONE };
 
     pub(super) const fn new(number: u8, generation: u32) -> Self {

@@ -1,4 +1,4 @@
-//! The file's own page for those who have not mapped it.
+//! The file's own page for tasks that miss it.
 #![forbid(unsafe_code)]
 
 use super::answer::{Answer, AnswerMode, Stop, answer_flags};
@@ -42,7 +42,7 @@ impl<P: Platform> Answers<'_, '_, P> {
         }
         let page = self.memory.files().page(self.memory.pages(), &file, index)?;
         let kind = file.node().kind();
-        // Nobody hears of stores to shared anonymous memory; the first to a page of the pager's is a fault.
+        // Stores to shared anonymous memory need no fault; the first to a page of the pager's is one.
         let writable = !vma.attributes.is_private() && matches!(kind, FileKind::Shmem { .. });
         let flags = answer_flags(vma, writable, mode);
         self.tables().map(at, FrameRange::folio(page.frame, Order::FRAME), flags)?;

@@ -1,4 +1,4 @@
-//! Zeroes for those who miss a page.
+//! Zeroes for tasks that miss a page.
 #![forbid(unsafe_code)]
 
 use super::answer::{Answer, AnswerMode, Stop, answer_flags};

@@ -20,19 +20,19 @@ impl<P: Platform> Drop for AddressSpace<'_, P> {
         }
         drop(cpu);
         self.unmap_huge();
-        // From here on nobody finds the address space.
+        // From here on the address space is not found any more.
         self.leave_files();
         Cancellation::of(memory).cancel(self.mapper.number(), self.space.get_mut().layout.user);
-        // SAFETY: the value is being dropped, so nobody uses the context after this.
+        // SAFETY: V2: the address space is being dropped and was left by all that found it, so no code uses the context after this.
         let context = unsafe { ManuallyDrop::take(&mut self.context) };
-        // Leaves first: the frames of a file may go only once nobody maps them.
+        // Leaves first: the frames of a file may go only once no leaf maps them.
         let change = PageTables::destroy(memory.pages(), context);
         memory.pages().change(Stat::NrAnonPages, change.anon);
         memory.pages().change(Stat::NrMapped, change.file);
         while let Some(node) = self.space.get_mut().tree.pop_first() {
             memory.discard(node);
         }
-        // SAFETY: as above; who has found it through a file has let go (`leave_files`).
+        // SAFETY: V2: the address space is being dropped, and `leave_files` waited until nothing that found it has it pinned.
         unsafe { memory.give_back_body(self.body().as_ptr()) };
     }
 }

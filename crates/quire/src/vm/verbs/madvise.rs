@@ -153,7 +153,7 @@ impl<P: Platform> Madvise<'_, '_, P> {
         let (part, outcome) =
             prefix(&space, range, |vma| vma.is_anonymous() && !vma.flags.contains(VmaFlags::LOCKED));
         if part.is_empty() {
-            // Its ends are nobody's: a leaf that lies around them stays whole.
+            // No page is freed, so a leaf that lies around the ends stays whole.
             return outcome.and(covered);
         }
         self.cut(part)?;

@@ -205,7 +205,7 @@ impl<P: Platform> Mremap<'_, '_, P> {
         let found = space.tree.find(part.source.start).map(|vma| {
             let skipped = (part.source.start.0 - vma.range.start.0) / FRAME_SIZE;
             *node = Vma::new(target, vma.attributes.again(skipped));
-            // Private pages do not know where they are now; who looks for them must be told.
+            // Private pages do not know where they are now; the mapping tells the reverse map.
             node.attributes.moved = vma.attributes.moved.further(part.source.start, part.dest);
         });
         space.moved = true;
@@ -244,7 +244,7 @@ impl<P: Platform> Mremap<'_, '_, P> {
         Ok(())
     }
 
-    /// What a handler is to be told from, of a part whose mapping stays where it is.
+    /// What a handler is told, of a part whose mapping stays where it is.
     fn note_of_move(self, space: &Space, part: Part, to: Remap) -> Result<VmaList, MmError> {
         let mut note = VmaList::new();
         let handler =

@@ -85,7 +85,7 @@ impl<P: Platform> Populate<'_, '_, P> {
             How::As(access) => access,
         };
         let (mut faults, mut frames, mut held) = (0, 0, 0);
-        // Turns are bounded besides: a piece that somebody else clears may wait for a lock that waits for this one.
+        // Turns are bounded besides: a piece that another task clears may wait for a lock that waits for this one.
         for _ in 0..LOCK_HOLD_FRAMES {
             if at >= end || held >= LOCK_HOLD_FRAMES as u64 {
                 break;

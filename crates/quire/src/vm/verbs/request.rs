@@ -7,13 +7,13 @@ use crate::filemap::FileRef;
 use crate::hugetlb::HugeSize;
 use crate::vm::tree::layout::Placement;
 
-/// Who sees stores.
+/// Which address spaces see stores.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Sharing {
     /// Only this address space (`MAP_PRIVATE`).
     #[default]
     Private,
-    /// Everybody who maps the object (`MAP_SHARED`).
+    /// All that map the object (`MAP_SHARED`).
     Shared,
 }
 
@@ -43,7 +43,7 @@ pub struct MapRequest<'a> {
     pub prot: Protection,
     /// How `addr` is meant.
     pub placement: Placement,
-    /// Who sees stores.
+    /// Which address spaces see stores.
     pub sharing: Sharing,
     /// What is mapped.
     pub backing: Backing<'a>,

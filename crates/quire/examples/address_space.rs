@@ -85,7 +85,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         assert_eq!(&seen, b"parent");
 
         // Shared memory is seen by those who map it, whoever they are.
-        let shared = manager.nameless(MIB)?;
+        let shared = manager.shmem(MIB)?;
         let request = MapRequest {
             len: MIB,
             prot,

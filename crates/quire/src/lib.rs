@@ -1,13 +1,31 @@
 //! Quire: a memory manager for kernels, hypervisors and unikernels.
 //!
-//! A machine is a value that implements [`platform::Platform`]. A [`manager::MemoryManager`] takes over its memory and
-//! makes address spaces ([`vm::Mm`]), whose verbs have the semantics of Linux. The parts can be had alone:
-//! [`page_alloc::PageAllocator`] for frames, [`pgtable::PageTables`] with [`tlb::MmuGather`] for page tables,
-//! [`slab::Cache`] for small objects. No `alloc`, no globals; every failure is a value of [`error`].
+//! It manages page frames, page tables and address spaces, with the semantics of Linux. It needs neither `std` nor
+//! `alloc`, and has no global state. Every failure is a value of [`error`].
 //!
-//! Modules stand in strict layers, and a module uses only those before it: `limits addr error rank cpu arch platform sync
-//! stats clear memmap page_alloc slab tlb vmemmap pgtable filemap hugetlb vm manager`. `docs/architecture.md` says what each owns, and a test
-//! keeps it so.
+//! # How do I begin?
+//!
+//! A machine is a value that implements [`platform::Platform`]. A [`manager::MemoryManager`] takes over the machine's
+//! memory and creates address spaces ([`vm::Mm`]). Parts can be used alone:
+//!
+//! | part | type | what the machine implements |
+//! |---|---|---|
+//! | frames | [`page_alloc::PageAllocator`] | [`platform::FramePlatform`], six methods |
+//! | small objects on frames | [`slab::Cache`] | the same |
+//! | page tables | [`pgtable::PageTables`], [`tlb::MmuGather`] | [`platform::TablePlatform`], four more |
+//! | everything | [`manager::MemoryManager`] | [`platform::Platform`], the pager |
+//!
+//! # In which order do the modules stand?
+//!
+//! A module uses only modules before it, and a test keeps it so: `limits addr error rank cpu arch platform sync stats
+//! clear memmap page_alloc slab tlb vmemmap pgtable filemap hugetlb vm manager`. `docs/architecture.md` says what each
+//! module does.
+//!
+//! # Which features are there?
+//!
+//! | feature | default | what it adds |
+//! |---|---|---|
+//! | `published` | off | designs that others have published, to measure against: ways to guard per-CPU lists, to count mappings, to unmap address spaces, and to keep the descriptors of huge pages (the module `vmemmap`). A kernel does not need it |
 #![no_std]
 
 #[cfg(test)]

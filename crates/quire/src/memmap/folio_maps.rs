@@ -229,11 +229,13 @@ impl Block {
     }
 
     /// One more in each cell of a run, without the block's lock; whether it has cells.
+    #[cfg(feature = "published")]
     pub(crate) fn count_cells_up<P: FramePlatform>(&self, platform: &P, start: usize, count: usize) -> bool {
         self.slot_lanes(platform).is_some_and(|lanes| lanes.count_cells_up(start, count))
     }
 
     /// One less.
+    #[cfg(feature = "published")]
     pub(crate) fn count_cells_down<P: FramePlatform>(&self, platform: &P, start: usize, count: usize) {
         if let Some(lanes) = self.slot_lanes(platform) {
             lanes.count_cells_down(start, count);

@@ -35,7 +35,7 @@ pub enum LaneWidth {
     Wide = 1,
     /// A bit. Only parts of folios of whole blocks have them.
     Bits = 2,
-    /// Four bytes every 64, changed without a lock ([`crate::page_alloc::CountScheme::PerFrame`]).
+    /// Four bytes every 64, changed without a lock (`CountScheme::PerFrame`, with the feature `published`).
     Cells = 3,
 }
 
@@ -90,6 +90,7 @@ impl<'a> Lanes<'a> {
     }
 
     /// One more for each of `start .. start + count`, by atomics; whether there are such.
+    #[cfg(feature = "published")]
     pub(super) fn count_cells_up(self, start: usize, count: usize) -> bool {
         let Self::Cells(cells) = self else { return false };
         for cell in &cells[start..start + count] {
@@ -99,6 +100,7 @@ impl<'a> Lanes<'a> {
     }
 
     /// One less.
+    #[cfg(feature = "published")]
     pub(super) fn count_cells_down(self, start: usize, count: usize) {
         let Self::Cells(cells) = self else { return };
         for cell in &cells[start..start + count] {

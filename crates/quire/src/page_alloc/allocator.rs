@@ -7,7 +7,7 @@ use crate::clear::Clearer;
 use crate::cpu::CpuId;
 use crate::memmap::{BlockState, BootSlice, Descriptor, MemMap};
 use crate::page_alloc::folio::deferred_list::DeferredSplits;
-use crate::page_alloc::init::config::{ListGuard, Zeroes};
+use crate::page_alloc::init::config::Zeroes;
 use crate::page_alloc::mapcount::scheme::CountScheme;
 use crate::page_alloc::mapcount::slots::CountRoom;
 use crate::page_alloc::pcp::level::{CpuLists, LEVELS};
@@ -15,6 +15,8 @@ use crate::page_alloc::request::gfp::ZoneKind;
 use crate::page_alloc::request::placement::Placement;
 use crate::page_alloc::store::zone::Zone;
 use crate::platform::FramePlatform;
+#[cfg(feature = "published")]
+use crate::platform::ListGuard;
 use crate::stats::{Stat, StatCells};
 use crate::sync::{Pinned, SpinLock, Stack};
 
@@ -35,6 +37,7 @@ pub struct PageAllocator<'p, P: FramePlatform> {
     pub(in crate::page_alloc) count_room: SpinLock<CountRoom>,
     /// Huge pages that were lent to leaves, the last of which is gone.
     pub(in crate::page_alloc) returned_huge: Stack,
+    #[cfg(feature = "published")]
     pub(in crate::page_alloc) guard: ListGuard,
     /// Frames that went bad.
     pub(in crate::page_alloc) bad: AtomicU64,

@@ -27,16 +27,19 @@ mod report;
 mod request;
 mod store;
 
+#[cfg(feature = "published")]
+pub use crate::platform::ListGuard;
 pub use allocator::PageAllocator;
 pub use folio::bad::Verdict;
 pub(crate) use folio::bad::has_marks;
 pub use folio::owned::{Folio, Folios, FrameRun};
 pub use folio::reservation::Room;
-pub use init::config::{AllocatorConfig, ListGuard, MemoryRange, Zeroes};
+pub use init::config::{AllocatorConfig, MemoryRange, Zeroes};
 pub use mapcount::counter::{CountError, Counter};
 pub use mapcount::folio::FolioMaps;
 pub use mapcount::group::CountGroup;
 pub use mapcount::origins::Origin;
+#[cfg(feature = "published")]
 pub use mapcount::scheme::CountScheme;
 pub use pcp::drain::Drained;
 pub use report::frame::FrameInfo;

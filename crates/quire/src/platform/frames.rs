@@ -22,6 +22,22 @@ pub enum Context {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InterruptState(pub bool);
 
+/// What keeps an interrupt out of the per-CPU lists while a task is using them. The library's own way is
+/// [`Self::Reentry`]; the others are published ways to measure it against.
+#[cfg(feature = "published")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum ListGuard {
+    /// A plain re-entry flag. An interrupt that finds it set uses lists of its own. Nothing is switched off.
+    #[default]
+    Reentry,
+    /// Interrupts are off around every use, as in Linux before 4.11 and after its revert.
+    IrqOff,
+    /// Only tasks use the lists; interrupts go to the store, whose locks are taken with interrupts off (Gorman: "mm,
+    /// page_alloc: only use per-cpu allocator for irq-safe requests", January 2017).
+    TaskOnly,
+}
+
 /// What the caller knows of when memory is used that it clears or copies.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u8)]
@@ -60,6 +76,12 @@ impl TouchHint {
 /// The library's memory safety rests on an implementation that keeps every *must* below, and on
 /// [`Self::direct_map`] giving memory that nothing outside the library uses.
 pub unsafe trait FramePlatform: Sync {
+    /// What guards the per-CPU lists, as a constant: the way is inlined into callers, as the library's own is. With the
+    /// default, [`AllocatorConfig::lists`](crate::page_alloc::AllocatorConfig) chooses at start-up, and the published
+    /// ways are reached by the slow path.
+    #[cfg(feature = "published")]
+    const LIST_GUARD: ListGuard = ListGuard::Reentry;
+
     /// Keeps the running task on its CPU (preemption off) and says which CPU that is. Calls nest.
     ///
     /// Precondition: none. Postcondition: until the matching [`Self::unpin`] the task runs on this CPU and no other
@@ -153,8 +175,8 @@ pub unsafe trait FramePlatform: Sync {
 
     /// Turns interrupts off on this CPU and says whether they were on. Does not block. Any context.
     ///
-    /// Only the published ways of guarding per-CPU lists call it (see
-    /// [`ListGuard`](crate::page_alloc::ListGuard)); the library's own never does.
+    /// Only the published ways of guarding per-CPU lists call it, with the feature `published`; the library's own never
+    /// does.
     ///
     /// Default: panics.
     fn interrupts_off(&self) -> InterruptState {

@@ -10,7 +10,6 @@ use crate::addr::{BlockNumber, Frame, Order};
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{Block, BlockState, DescriptorFlags, FrameMask, FrameState};
 use crate::page_alloc::allocator::PageAllocator;
-use crate::page_alloc::mapcount::scheme::CountScheme;
 use crate::page_alloc::store::whole::blocks_of;
 use crate::page_alloc::store::zone::Zone;
 use crate::platform::FramePlatform;
@@ -100,7 +99,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let large = block.large_maps.load(Ordering::Relaxed) | block.gigantic_maps.load(Ordering::Relaxed);
         let any = large != 0 || block.folio_maps.load(Ordering::Acquire) != 0;
         // Other ways count small leaves with the folio.
-        let small = self.scheme == CountScheme::Dense && block.small_maps(self.platform).any();
+        let small = self.scheme.is_dense() && block.small_maps(self.platform).any();
         block.unlock(self.platform);
         any || small
     }

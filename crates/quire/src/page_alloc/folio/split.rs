@@ -113,6 +113,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         if to.get() >= order {
             return Ok(0);
         }
+        #[cfg(feature = "published")]
         if self.is_counted_as_published(frame) && block.folio_maps.load(Ordering::Acquire) != 0 {
             // What maps its parts is not known, or not where a split looks for it.
             return Err(SplitError::InUse);

@@ -4,6 +4,8 @@
 use crate::addr::FrameRange;
 use crate::clear::ClearPolicy;
 use crate::page_alloc::mapcount::scheme::CountScheme;
+#[cfg(feature = "published")]
+use crate::platform::ListGuard;
 
 /// A range of physical memory that the manager may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,26 +18,13 @@ pub struct MemoryRange {
     pub zeroed: bool,
 }
 
-/// What keeps an interrupt out of the per-CPU lists while a task is using them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[repr(u8)]
-pub enum ListGuard {
-    /// A plain re-entry flag; whoever finds it set uses lists of its own. Nothing is switched off.
-    #[default]
-    Reentry = 0,
-    /// Interrupts are off around every use, as in Linux before 4.11 and after its revert.
-    IrqOff = 1,
-    /// Only tasks use the lists; interrupts go to the store, whose locks are taken with interrupts off (Gorman: "mm,
-    /// page_alloc: only use per-cpu allocator for irq-safe requests", January 2017).
-    TaskOnly = 2,
-}
-
 /// Choices made once, at start-up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AllocatorConfig {
     /// How much of each node is set aside as Movable zone, in percent, from its end (Linux: `movablecore`).
     pub movable_percent: u8,
-    /// What guards the per-CPU lists.
+    /// What guards the per-CPU lists, unless the platform says it ([`FramePlatform::LIST_GUARD`](crate::platform::FramePlatform::LIST_GUARD)).
+    #[cfg(feature = "published")]
     pub lists: ListGuard,
     /// Whether frames of one mobility group share blocks, so that whole blocks stay whole.
     pub group_by_mobility: bool,
@@ -44,6 +33,7 @@ pub struct AllocatorConfig {
     /// What is known to be zero, and what becomes so while nobody has anything better to do.
     pub zeroes: Zeroes,
     /// How the leaves that map folios of 2 MiB and more are counted.
+    #[cfg(feature = "published")]
     pub counts: CountScheme,
 }
 
@@ -51,12 +41,24 @@ impl Default for AllocatorConfig {
     fn default() -> Self {
         Self {
             movable_percent: 0,
+            #[cfg(feature = "published")]
             lists: ListGuard::default(),
             group_by_mobility: true,
             clear: None,
             zeroes: Zeroes::default(),
+            #[cfg(feature = "published")]
             counts: CountScheme::Dense,
         }
+    }
+}
+
+impl AllocatorConfig {
+    /// How leaves of folios of whole blocks are counted.
+    pub(in crate::page_alloc) fn scheme(&self) -> CountScheme {
+        #[cfg(feature = "published")]
+        return self.counts;
+        #[cfg(not(feature = "published"))]
+        CountScheme::Dense
     }
 }
 

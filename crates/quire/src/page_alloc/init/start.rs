@@ -1,7 +1,6 @@
 //! Takes over a machine's memory: checks the ranges, takes the tables from them, and frees the rest into the pools.
 
 use crate::page_alloc::init::config::AllocatorConfig;
-use crate::page_alloc::init::config::ListGuard;
 use crate::page_alloc::init::config::MemoryRange;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,6 +17,8 @@ use crate::page_alloc::allocator::PageAllocator;
 use crate::page_alloc::folio::deferred_list::DeferredSplits;
 use crate::page_alloc::init::layout::Layout;
 use crate::page_alloc::mapcount::slots::CountRoom;
+#[cfg(feature = "published")]
+use crate::page_alloc::pcp::guarded;
 use crate::page_alloc::pcp::level::{CpuLists, LEVELS, LISTS, ListSizes};
 use crate::page_alloc::pcp::list::Slot;
 use crate::page_alloc::pcp::parked::Parked;
@@ -29,6 +30,8 @@ use crate::page_alloc::store::pool::{Pool, pool_words};
 use crate::page_alloc::store::shard::Shard;
 use crate::page_alloc::store::zone::{OwnLine, Watermarks, Zone};
 use crate::platform::FramePlatform;
+#[cfg(feature = "published")]
+use crate::platform::ListGuard;
 use crate::rank::Rank;
 use crate::stats::StatCells;
 use crate::sync::{SpinLock, Stack};
@@ -52,8 +55,12 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
             boot.table(0, layout.nodes * KINDS, |boot, zone| layout.build_zone(boot, platform, zone))?;
         let cpus = platform.cpu_count();
         let placement = layout.build_placement(&mut boot, platform)?;
+        #[cfg(feature = "published")]
+        let open = guarded::guard_of::<P>(config.lists) == ListGuard::Reentry;
+        #[cfg(not(feature = "published"))]
+        let open = true;
         let lists = boot.table(0, cpus, |boot, cpu| {
-            layout.build_cpu(boot, platform, CpuId(cpu as u32), placement.nearest, config.lists)
+            layout.build_cpu(boot, platform, CpuId(cpu as u32), placement.nearest, open)
         })?;
         let stats = boot.table(0, cpus * LEVELS, |_, _| Ok(StatCells::new()))?;
         let present = ranges.iter().map(|range| range.frames.count).sum();
@@ -64,14 +71,15 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
             zones,
             placement,
             group_by_mobility: config.group_by_mobility,
-            scheme: config.counts,
+            scheme: config.scheme(),
             zeroes: config.zeroes,
             cpus: lists,
             count_room: SpinLock::new(Rank::CountRoom, CountRoom::default()),
             deferred: SpinLock::new(Rank::DeferredSplits, DeferredSplits::default()),
             returned_huge: Stack::new(),
             bad: AtomicU64::new(0),
-            guard: config.lists,
+            #[cfg(feature = "published")]
+            guard: guarded::guard_of::<P>(config.lists),
             stats,
             present,
             reserved: 0,
@@ -217,7 +225,7 @@ impl Layout<'_> {
         platform: &P,
         cpu: CpuId,
         fallback: BootSlice<BootSlice<u8>>,
-        guard: ListGuard,
+        open: bool,
     ) -> Result<CpuLists, InitError> {
         let node = platform.node_of(cpu);
         let of_kind = |kind| {
@@ -229,7 +237,7 @@ impl Layout<'_> {
         let zone_frames = |zone| self.frames_in(zone);
         let sizes =
             ListSizes { zone_frames: &zone_frames, zones: fallback.len(), cpus: platform.cpu_count() };
-        let guarded = guard != ListGuard::Reentry;
+        let guarded = !open;
         let mut lists = [BootSlice::empty(); LEVELS];
         for (level, lists) in lists.iter_mut().enumerate() {
             *lists = boot.table(node, fallback.len(), |boot, zone| {

@@ -77,6 +77,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
     /// [`CountError::Prepare`]; the counter has given its lock back then.
     #[inline]
     pub fn map(&mut self, run: FrameRange) -> Result<(), CountError> {
+        #[cfg(feature = "published")]
         if self.allocator.is_counted_as_published(run.start) {
             return self.map_as_published(run);
         }
@@ -129,6 +130,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
 
     #[inline]
     pub(in crate::page_alloc) fn count_down_run(&mut self, run: FrameRange) -> u64 {
+        #[cfg(feature = "published")]
         if self.allocator.is_counted_as_published(run.start) {
             return self.unmap_as_published(run);
         }
@@ -156,16 +158,16 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
     /// As for [`Self::unmap`].
     pub unsafe fn unmap_each(&mut self, block: BlockNumber, frames: FrameMask) -> u64 {
         let first = block.first_frame();
+        #[cfg(feature = "published")]
         if self.allocator.is_counted_as_published(first) {
             let run = |(start, count): (usize, usize)| FrameRange::new(first.add(start as u64), count as u64);
             return frames.runs().map(|at| self.unmap_as_published(run(at))).sum();
         }
         let (platform, promises) = (self.allocator.platform, Promises::new(self.allocator));
-        let freed =
-            self.count_down(block.first_frame(), frames.count(), |block, zeroed| match block.area_lanes() {
-                Some(lanes) => lanes.decrement_each(frames, zeroed),
-                None => block.remove_each(platform, &promises, frames, zeroed),
-            });
+        let freed = self.count_down(first, frames.count(), |block, zeroed| match block.area_lanes() {
+            Some(lanes) => lanes.decrement_each(frames, zeroed),
+            None => block.remove_each(platform, &promises, frames, zeroed),
+        });
         self.excess |= promises.excess.get();
         freed
     }
@@ -197,6 +199,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
     /// Counts one more leaf of 2 MiB or 1 GiB onto the folio at `frame`.
     pub fn map_large(&mut self, frame: Frame, size: PageSize) {
         debug_assert!(size != PageSize::Size4K && frame.is_aligned(size.order()));
+        #[cfg(feature = "published")]
         if self.allocator.is_counted_as_published(frame) {
             return self.map_large_as_published(frame, size);
         }
@@ -228,6 +231,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
     /// # Safety
     /// As for [`Self::unmap`].
     pub unsafe fn unmap_large(&mut self, frame: Frame, size: PageSize, contents: Contents) -> u64 {
+        #[cfg(feature = "published")]
         if self.allocator.is_counted_as_published(frame) {
             return self.unmap_large_as_published(frame, size, contents);
         }

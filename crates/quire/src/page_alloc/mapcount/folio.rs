@@ -7,14 +7,13 @@ use crate::addr::{Frame, FrameRange, Order};
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::{Block, BlockState, FrameMask};
 use crate::page_alloc::allocator::PageAllocator;
-use crate::page_alloc::mapcount::scheme::CountScheme;
 use crate::page_alloc::report::frame::{FrameInfo, in_small_pieces};
 use crate::platform::FramePlatform;
 
 /// Times that a folio which is being made or taken apart is looked at again.
 const ROUNDS: usize = 16;
 
-/// How a folio is mapped. What one number counts for all of a folio ([`CountScheme::HeadOnly`]) cannot be told by frame: then
+/// How a folio is mapped. What one number counts for all of a folio (`CountScheme::HeadOnly`, with the feature `published`) cannot be told by frame: then
 /// `entire` and `mapped` are `None` while anything maps it, and everything else is as exact as ever.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FolioMaps {
@@ -107,6 +106,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
                 leaves = gigantic;
                 maps.mapcount = block.folio_maps.load(Ordering::Acquire);
             }
+            #[cfg(feature = "published")]
             if self.scheme.is_head_only() {
                 // The one number says all there is to say.
                 block.unlock(self.platform);
@@ -125,7 +125,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             frames if frames == Order::BLOCK.frames() => large,
             _ => 0,
         });
-        if self.scheme == CountScheme::Dense {
+        if self.scheme.is_dense() {
             maps.mapcount = leaves;
         }
         maps.mapped = Some(if gigantic > 0 { folio.count } else { mapped });
@@ -147,6 +147,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
 
 impl FolioMaps {
     /// What is left to say where one number counts all of the folio.
+    #[cfg(feature = "published")]
     fn of_head(self) -> Self {
         if self.mapcount == 0 { self } else { Self { entire: None, mapped: None, ..self } }
     }

@@ -91,6 +91,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
 
     /// How many leaves of more than 4 KiB map the frame. Under its block's lock.
     pub(in crate::page_alloc) fn large_leaves(&self, frame: Frame, block: &Block) -> u64 {
+        #[cfg(feature = "published")]
         if let Some(leaves) = self.head_count(frame, block) {
             return leaves;
         }

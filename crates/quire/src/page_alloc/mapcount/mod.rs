@@ -6,7 +6,9 @@ pub(super) mod group;
 pub(super) mod holds;
 pub(super) mod large_pieces;
 pub(super) mod mapped;
+mod merge;
 pub(super) mod origins;
+#[cfg(feature = "published")]
 pub(super) mod published;
 pub(super) mod scheme;
 pub(super) mod slot_frames;

@@ -1,59 +1,21 @@
-//! The ways to count the leaves that map folios of whole blocks: this library's, and the two published ones, kept to be measured
-//! against. Blocks in small pieces are counted as ever.
+//! The published ways to count the leaves that map folios of whole blocks, to be measured against. Blocks in small pieces are
+//! counted as ever.
 #![forbid(unsafe_code)]
 
 use crate::page_alloc::mapcount::scheme::CountScheme;
 use core::sync::atomic::Ordering;
 
-use crate::addr::{Frame, FrameRange, Order, PageSize};
+use crate::addr::{Frame, FrameRange, PageSize};
 use crate::limits::BLOCK_FRAMES;
-use crate::memmap::{Block, BlockState, FrameMask, FrameState};
+use crate::memmap::{Block, BlockState, FrameState};
 use crate::page_alloc::allocator::PageAllocator;
 use crate::page_alloc::mapcount::counter::CountError;
 use crate::page_alloc::mapcount::counter::Counter;
-use crate::page_alloc::mapcount::slot_frames::Promises;
 use crate::page_alloc::mapcount::state::head_of;
 use crate::page_alloc::request::gfp::Contents;
 use crate::platform::FramePlatform;
 
 impl<'a, P: FramePlatform> Counter<'a, '_, P> {
-    /// Whether a whole table is counted at once, and can become a leaf in one step.
-    pub fn counts_by_table(&self) -> bool {
-        matches!(self.allocator.scheme, CountScheme::Dense | CountScheme::HeadOnly)
-    }
-
-    /// Counts one leaf of 2 MiB in the place of 512 of 4 KiB that map the same frames, unless these are no longer one folio, or
-    /// part of one; whether they are. Nothing comes free by it.
-    ///
-    /// # Panics
-    /// As [`Self::unmap`].
-    pub fn try_merge(&mut self, frame: Frame) -> bool {
-        debug_assert!(frame.is_aligned(Order::BLOCK) && self.counts_by_table());
-        let (block, leaves) = (self.enter(frame.block()), BLOCK_FRAMES as i64);
-        if !matches!(block.state(), BlockState::Folio | BlockState::FolioTail) {
-            return false;
-        }
-        if self.allocator.is_counted_as_published(frame) {
-            self.merge_as_published(frame);
-            return true;
-        }
-        block.large_maps.fetch_add(1, Ordering::Relaxed);
-        let (platform, promises) = (self.allocator.platform, Promises::new(self.allocator));
-        let mut unmapped = FrameMask::EMPTY;
-        if !block.remove_table(&promises)
-            && block.remove_small(platform, &promises, 0, BLOCK_FRAMES, &mut unmapped).is_err()
-        {
-            self.leave();
-            panic!("{frame:?}: a table was unmapped more often than mapped (invariant 5)");
-        }
-        self.excess |= promises.excess.get();
-        FrameState::UNKNOWN.put(block.folio_state_cell());
-        self.note_unused_slot(block);
-        let in_record = self.allocator.counts_in_record(frame, block);
-        self.count_folio(frame, block, if in_record { 1 } else { 1 - leaves });
-        true
-    }
-
     /// Counts a run of 4 KiB leaves of a folio of whole blocks, in one of the published ways, which need no lock.
     #[inline(never)]
     pub(in crate::page_alloc) fn map_as_published(&mut self, run: FrameRange) -> Result<(), CountError> {

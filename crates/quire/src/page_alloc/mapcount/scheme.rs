@@ -1,31 +1,43 @@
 //! The ways to count leaves that map folios of whole blocks.
 #![forbid(unsafe_code)]
 
-/// How leaves of a folio of whole blocks are counted. Chosen at start-up. The published ways are there to be measured: without a lock,
-/// whoever takes the last leaf of a pool's page away may look at the page after its file has given it to somebody else.
+/// How leaves of a folio of whole blocks are counted. The feature `published` adds published ways to
+/// measure against, chosen at start-up: without a lock, whoever takes the last leaf of a pool's page away may look at the page after its file has given it to somebody else.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[repr(u8)]
+#[cfg_attr(feature = "published", repr(u8))]
+#[cfg_attr(not(feature = "published"), allow(unreachable_pub))]
 pub enum CountScheme {
     /// Exactly, for each frame, a table at a time ([`crate::memmap::SmallMaps`]).
     #[default]
-    Dense = 0,
+    Dense,
     /// Exactly, by an atomic number for each frame that is 64 bytes from the next, as page descriptors are: 16 MiB for a
     /// page of 1 GiB. A leaf of 2 MiB changes 512 of them, one of the whole folio one more. The "THP-like" mapcount of
     /// Houghton, "hugetlb: introduce HugeTLB high-granularity mapping" v2 (2023).
-    PerFrame = 1,
+    #[cfg(feature = "published")]
+    PerFrame,
     /// One number for the folio: how many leaves of any size map it, changed once for each run of leaves. Nobody can say how often a frame is
     /// mapped: what asks for it is told of the folio, and a folio that is mapped in pieces is not split. The
     /// "head-only" mapcount of the same discussion, done a table at a time.
-    HeadOnly = 2,
+    #[cfg(feature = "published")]
+    HeadOnly,
     /// The same, one atomic change for each leaf, as it was posted.
-    HeadOnlyByLeaf = 3,
+    #[cfg(feature = "published")]
+    HeadOnlyByLeaf,
 }
 
 impl CountScheme {
     /// All of them.
+    #[cfg(feature = "published")]
     pub const ALL: [Self; 4] = [Self::Dense, Self::PerFrame, Self::HeadOnly, Self::HeadOnlyByLeaf];
 
+    /// Whether each frame's leaves are counted exactly, a table at a time. Without published ways, always.
+    #[inline]
+    pub(in crate::page_alloc) const fn is_dense(self) -> bool {
+        matches!(self, Self::Dense)
+    }
+
     /// Whether one number counts all of a folio.
+    #[cfg(feature = "published")]
     #[inline]
     pub(in crate::page_alloc) const fn is_head_only(self) -> bool {
         matches!(self, Self::HeadOnly | Self::HeadOnlyByLeaf)

@@ -26,6 +26,7 @@ use crate::memmap::{
     Block, BlockState, Descriptor, DescriptorFlags, FrameState, LaneWidth, Lanes, RecordNeed, SlotPromises,
 };
 use crate::page_alloc::allocator::PageAllocator;
+#[cfg(feature = "published")]
 use crate::page_alloc::mapcount::scheme::CountScheme;
 use crate::page_alloc::mapcount::state::head_of;
 use crate::page_alloc::request::gfp::{Gfp, Urgency};
@@ -72,11 +73,10 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             RecordNeed::Promise => return self.make_spare(),
             RecordNeed::Slot => {}
         }
-        let slot = self.take_slot(match (self.scheme, before) {
-            (CountScheme::PerFrame, _) => LaneWidth::Cells,
-            (_, None) => LaneWidth::Bits,
-            (_, Some(_)) => LaneWidth::Wide,
-        })?;
+        let width = if before.is_none() { LaneWidth::Bits } else { LaneWidth::Wide };
+        #[cfg(feature = "published")]
+        let width = if self.scheme == CountScheme::PerFrame { LaneWidth::Cells } else { width };
+        let slot = self.take_slot(width)?;
         self.zero(slot.at, Lanes::bytes(slot.width));
         block.lock(self.platform);
         // It may have been split meanwhile, or somebody else was faster.
@@ -133,7 +133,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// they are mapped.
     pub(in crate::page_alloc) fn counts_in_record(&self, frame: Frame, block: &Block) -> bool {
         let order = block.order.load(Ordering::Relaxed);
-        self.scheme == CountScheme::Dense
+        self.scheme.is_dense()
             && block.state() == BlockState::FolioTail
             && self.memmap.block(head_of(frame.block(), order)).folio().has(DescriptorFlags::HUGE)
     }

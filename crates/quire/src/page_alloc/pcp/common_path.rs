@@ -10,6 +10,8 @@ use crate::page_alloc::pcp::level::{CpuLists, HUGE, ZoneLists};
 use crate::page_alloc::pcp::list::add_own;
 use crate::page_alloc::request::gfp::ZoneKind;
 use crate::platform::FramePlatform;
+#[cfg(feature = "published")]
+use crate::platform::ListGuard;
 
 impl<P: FramePlatform> PageAllocator<'_, P> {
     /// What a CPU keeps for itself.
@@ -29,6 +31,10 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         number: usize,
         kind: ZoneKind,
     ) -> Option<(Frame, &AtomicU8)> {
+        #[cfg(feature = "published")]
+        if P::LIST_GUARD != ListGuard::Reentry {
+            return self.take_listed_guarded(cpu, number, kind);
+        }
         let level = &self.lists_of(cpu).levels[0];
         let list = level.first_list(kind, number);
         if !level.lease.enter_open() {
@@ -60,6 +66,10 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// `block` is the record of the frame's block.
     #[inline(always)]
     fn put_untouched_of(&self, cpu: CpuId, block: &Block, frame: Frame, order: Order) -> bool {
+        #[cfg(feature = "published")]
+        if P::LIST_GUARD != ListGuard::Reentry {
+            return self.put_untouched_guarded(cpu, block, frame, order);
+        }
         let Some((list_at, state)) = self.list_of_untouched(block, frame, order) else { return false };
         let level = &self.lists_of(cpu).levels[0];
         let list = level.list_at(list_at);

@@ -13,7 +13,6 @@ use crate::addr::Frame;
 use crate::cpu::{CpuId, CpuSet};
 use crate::limits::{DRAIN_MAGAZINES, PCP_AGE_MAGAZINES, SCRAPE_FRAMES, VISIT_BLOCKS};
 use crate::page_alloc::allocator::PageAllocator;
-use crate::page_alloc::init::config::ListGuard;
 use crate::page_alloc::pcp::level::{CpuLists, LISTS, Level, order_of};
 use crate::page_alloc::pcp::list::{FrameList, Other};
 use crate::page_alloc::pcp::list_access::Turn;
@@ -78,7 +77,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         lists.levels.iter().for_each(|level| level.lease.wait_left(self.platform));
         let frames = lists.levels.iter().map(|level| self.drain_level(level, &lists.sorter)).sum();
         lists.levels.iter().for_each(|level| {
-            level.set_open(self.guard == ListGuard::Reentry);
+            level.set_open(self.lists_are_open());
             level.lease.give_back();
         });
         self.free_deferred(lists);

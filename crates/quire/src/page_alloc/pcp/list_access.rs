@@ -1,10 +1,7 @@
 //! Who may use a CPU's lists now: the running context's turn.
 //!
-//! | [`ListGuard`] | task | interrupt |
-//! |---|---|---|
-//! | `Reentry` | the first level whose lease is free | the same; finds the next level if it interrupted somebody inside |
-//! | `IrqOff` | interrupts off, then the first level | the same, so it never finds it taken |
-//! | `TaskOnly` | the first level; interrupts off around every visit to the store | straight to the store |
+//! A task, and an interrupt, uses the first level whose lease is free: an interrupt that came while a task, or another
+//! interrupt, was inside a level finds the next one. (With the feature `published`, `guarded.rs` has other ways.)
 //!
 //! An interrupt may have interrupted the holder of any lock on its own CPU, so it waits for none: it skips what is locked,
 //! and what it cannot give back at once goes onto the CPU's *deferred* stack, which the CPU's next task that goes the long
@@ -17,9 +14,10 @@ use crate::cpu::CpuId;
 use crate::error::FreeError;
 use crate::memmap::Descriptor;
 use crate::page_alloc::allocator::PageAllocator;
-use crate::page_alloc::init::config::ListGuard;
 use crate::page_alloc::pcp::level::{CpuLists, Level};
-use crate::platform::{Context, FramePlatform, InterruptState};
+use crate::platform::{Context, FramePlatform};
+#[cfg(feature = "published")]
+use crate::platform::{InterruptState, ListGuard};
 
 /// What the running context may use.
 pub(in crate::page_alloc) struct Turn<'a> {
@@ -29,7 +27,8 @@ pub(in crate::page_alloc) struct Turn<'a> {
     pub(in crate::page_alloc) level: Option<usize>,
     /// Whether it may wait for locks.
     pub(in crate::page_alloc) wait: bool,
-    restore: Option<InterruptState>,
+    #[cfg(feature = "published")]
+    pub(in crate::page_alloc) restore: Option<InterruptState>,
 }
 
 impl<'a> Turn<'a> {
@@ -46,16 +45,18 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     pub(in crate::page_alloc) fn begin(&self, cpu: CpuId) -> Turn<'_> {
         let lists = self.lists_of(cpu);
         let wait = self.platform.context() == Context::Task;
-        let first = |entered: bool| entered.then_some(0);
-        let (level, restore) = match self.guard {
-            ListGuard::Reentry => (lists.levels.iter().position(|level| level.lease.enter()), None),
-            ListGuard::IrqOff => {
-                let state = self.platform.interrupts_off();
-                (first(lists.levels[0].lease.enter_guarded()), Some(state))
-            }
-            ListGuard::TaskOnly => (first(wait && lists.levels[0].lease.enter_guarded()), None),
-        };
-        Turn { cpu, lists, level, wait, restore }
+        #[cfg(feature = "published")]
+        if self.guard != ListGuard::Reentry {
+            return self.begin_guarded(cpu, lists, wait);
+        }
+        Turn {
+            cpu,
+            lists,
+            level: lists.levels.iter().position(|level| level.lease.enter()),
+            wait,
+            #[cfg(feature = "published")]
+            restore: None,
+        }
     }
 
     /// Ends a turn.
@@ -64,27 +65,39 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         if let Some(level) = turn.level() {
             level.lease.leave();
         }
+        #[cfg(feature = "published")]
         if let Some(state) = turn.restore {
             self.platform.interrupts_restore(state);
         }
     }
 
+    /// Whether the common path may use the lists: the library's own guard needs no more than the lease.
+    #[inline(always)]
+    pub(in crate::page_alloc) fn lists_are_open(&self) -> bool {
+        #[cfg(feature = "published")]
+        return self.guard == ListGuard::Reentry;
+        #[cfg(not(feature = "published"))]
+        true
+    }
+
     /// Visits the store; with interrupts off where the guard wants its locks to be safe against interrupts.
     #[inline]
     pub(in crate::page_alloc) fn in_store<R>(&self, visit: impl FnOnce() -> R) -> R {
-        if self.guard == ListGuard::TaskOnly { self.interrupts_guarded(visit) } else { visit() }
+        #[cfg(feature = "published")]
+        if self.guard == ListGuard::TaskOnly {
+            return self.interrupts_guarded(visit);
+        }
+        visit()
     }
 
     /// The same outside of a turn, in which interrupts may be off already.
     #[inline]
     pub(in crate::page_alloc) fn interrupts_guarded<R>(&self, visit: impl FnOnce() -> R) -> R {
-        if self.guard == ListGuard::Reentry {
-            return visit();
+        #[cfg(feature = "published")]
+        if !self.lists_are_open() {
+            return self.with_interrupts_off(visit);
         }
-        let state = self.platform.interrupts_off();
-        let result = visit();
-        self.platform.interrupts_restore(state);
-        result
+        visit()
     }
 
     /// Takes a folio back in a context that waits for nothing and has no room on a list.

@@ -3,6 +3,7 @@
 pub(super) mod common_path;
 pub(super) mod drain;
 pub(super) mod events;
+#[cfg(feature = "published")]
 pub(super) mod guarded;
 pub(super) mod level;
 pub(super) mod list;

@@ -5,7 +5,6 @@ use crate::cpu::CpuId;
 use crate::error::{AllocError, FreeError};
 use crate::page_alloc::allocator::PageAllocator;
 use crate::page_alloc::folio::owned::Folio;
-use crate::page_alloc::init::config::ListGuard;
 use crate::page_alloc::pcp::level as pcp;
 use crate::page_alloc::pcp::list_access::Turn;
 use crate::page_alloc::request::gfp::{Contents, Gfp, NodePolicy, Urgency};
@@ -65,7 +64,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     pub(in crate::page_alloc) fn alloc_slow(&self, gfp: Gfp, order: Order) -> Result<Frame, AllocError> {
         let pinned = Pinned::new(self.platform);
         let cpu = pinned.cpu();
-        if self.guard != ListGuard::Reentry
+        #[cfg(feature = "published")]
+        if !self.lists_are_open()
             && let Some(frame) = self.take_guarded(cpu, gfp, order)
         {
             return Ok(frame);
@@ -128,7 +128,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     pub(in crate::page_alloc) fn free_slow(&self, frame: Frame, order: Order) -> Result<(), FreeError> {
         let pinned = Pinned::new(self.platform);
         let cpu = pinned.cpu();
-        if self.guard != ListGuard::Reentry && self.put_guarded(cpu, frame, order) {
+        #[cfg(feature = "published")]
+        if !self.lists_are_open() && self.put_guarded(cpu, frame, order) {
             return Ok(());
         }
         if self.put_untouched_far(cpu, frame, order) {

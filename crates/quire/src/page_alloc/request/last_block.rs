@@ -9,7 +9,6 @@ use crate::addr::{BlockNumber, Frame, Order};
 use crate::cpu::CpuId;
 use crate::error::{AllocError, FreeError};
 use crate::page_alloc::allocator::PageAllocator;
-use crate::page_alloc::init::config::ListGuard;
 use crate::page_alloc::request::gfp::{Contents, Gfp, NodePolicy};
 use crate::page_alloc::store::search::Search;
 use crate::page_alloc::store::small::{count_taken, take_group};
@@ -54,7 +53,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Takes a folio of a middle order from the block that the CPU used last. `None`: go the long way.
     #[inline]
     fn take_middle(&self, cpu: CpuId, gfp: Gfp, order: Order) -> Option<Frame> {
-        let direct = gfp.nodes == NodePolicy::Local && self.guard == ListGuard::Reentry;
+        let direct = gfp.nodes == NodePolicy::Local && self.lists_are_open();
         if !direct || self.platform.context() != Context::Task {
             return None;
         }

@@ -42,7 +42,7 @@ impl PageFlags {
     pub const SLAB: u64 = 1 << 7;
     /// It is free: in the store, or on a per-CPU list. (Linux: in the store alone.)
     pub const BUDDY: u64 = 1 << 10;
-    /// Some leaf maps it; where one number counts all of a folio ([`CountScheme::HeadOnly`](crate::page_alloc::CountScheme::HeadOnly)), some leaf maps the folio.
+    /// Some leaf maps it; where one number counts all of a folio (`CountScheme::HeadOnly`, with the feature `published`), some leaf maps the folio.
     pub const MMAP: u64 = 1 << 11;
     /// It belongs to anonymous memory that is mapped.
     pub const ANON: u64 = 1 << 12;

@@ -1,0 +1,56 @@
+//! One leaf of 2 MiB in the place of 512 of 4 KiB: the counts follow in one step.
+#![forbid(unsafe_code)]
+
+use core::sync::atomic::Ordering;
+
+use crate::addr::{Frame, Order};
+use crate::limits::BLOCK_FRAMES;
+use crate::memmap::{BlockState, FrameMask, FrameState};
+use crate::page_alloc::mapcount::counter::Counter;
+#[cfg(feature = "published")]
+use crate::page_alloc::mapcount::scheme::CountScheme;
+use crate::page_alloc::mapcount::slot_frames::Promises;
+use crate::platform::FramePlatform;
+
+impl<P: FramePlatform> Counter<'_, '_, P> {
+    /// Whether a whole table is counted at once, and can become a leaf in one step.
+    pub fn counts_by_table(&self) -> bool {
+        #[cfg(feature = "published")]
+        return matches!(self.allocator.scheme, CountScheme::Dense | CountScheme::HeadOnly);
+        #[cfg(not(feature = "published"))]
+        true
+    }
+
+    /// Counts one leaf of 2 MiB in the place of 512 of 4 KiB that map the same frames, unless these are no longer one folio, or
+    /// part of one; whether they are. Nothing comes free by it.
+    ///
+    /// # Panics
+    /// As [`Self::unmap`].
+    pub fn try_merge(&mut self, frame: Frame) -> bool {
+        debug_assert!(frame.is_aligned(Order::BLOCK) && self.counts_by_table());
+        let (block, leaves) = (self.enter(frame.block()), BLOCK_FRAMES as i64);
+        if !matches!(block.state(), BlockState::Folio | BlockState::FolioTail) {
+            return false;
+        }
+        #[cfg(feature = "published")]
+        if self.allocator.is_counted_as_published(frame) {
+            self.merge_as_published(frame);
+            return true;
+        }
+        block.large_maps.fetch_add(1, Ordering::Relaxed);
+        let (platform, promises) = (self.allocator.platform, Promises::new(self.allocator));
+        let mut unmapped = FrameMask::EMPTY;
+        if !block.remove_table(&promises)
+            && block.remove_small(platform, &promises, 0, BLOCK_FRAMES, &mut unmapped).is_err()
+        {
+            self.leave();
+            panic!("{frame:?}: a table was unmapped more often than mapped (invariant 5)");
+        }
+        self.excess |= promises.excess.get();
+        FrameState::UNKNOWN.put(block.folio_state_cell());
+        self.note_unused_slot(block);
+        let in_record = self.allocator.counts_in_record(frame, block);
+        self.count_folio(frame, block, if in_record { 1 } else { 1 - leaves });
+        true
+    }
+}

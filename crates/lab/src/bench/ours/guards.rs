@@ -1,8 +1,9 @@
 //! The arms that guard the per-CPU lists in different ways, and allocators of their kind.
 
-use hosted::{Bare, Hosted, HostedConfig};
+use hosted::{Hosted, HostedConfig};
 use quire::page_alloc::{AllocatorConfig, ListGuard, PageAllocator};
 
+use super::guarding::OnBare;
 use crate::bench::experiment::Skip;
 
 /// The guards, in the order of [`NAMES`].
@@ -29,13 +30,12 @@ pub fn about(lists: ListGuard) -> &'static str {
              a kernel, and the machine injects no failure and checks no rank, no TLB and no freed frame."
         }
         ListGuard::IrqOff => {
-            "the same with interrupts off around every use of a list (Linux before and after 2017), and one call out of \
-             line to get there, which quire does not make. A process cannot execute cli and sti: what is paid instead is \
+            "the same with interrupts off around every use of a list (Linux before and after 2017), inlined as it is. A process cannot execute cli and sti: what is paid instead is \
              pushf and popf (HostedConfig::interrupt_price) and a flag."
         }
         ListGuard::TaskOnly => {
-            "the same with lists for tasks only, interrupts go to the store (the published scheme of 2017), and one call \
-             out of line to get to either, which quire does not make."
+            "the same with lists for tasks only, interrupts go to the store (the published scheme of 2017), inlined \
+             as it is."
         }
     }
 }
@@ -60,10 +60,10 @@ impl Guarded {
     ///
     /// # Safety
     /// As [`allocator`].
-    pub unsafe fn build(
+    pub unsafe fn build<P: OnBare>(
         &mut self,
         machine: HostedConfig,
-    ) -> Result<(&Hosted, PageAllocator<'_, Bare>), Skip> {
+    ) -> Result<(&Hosted, PageAllocator<'_, P>), Skip> {
         let zeroed = !machine.prefault;
         let machine = machine.build().map_err(|error| Skip(error.to_string()))?;
         let machine = &*self.machine.insert(machine);
@@ -82,12 +82,13 @@ impl Guarded {
 ///
 /// # Safety
 /// The allocator is used only inside [`Hosted::run_on`] of this machine, with no other machine in between.
-pub unsafe fn allocator(
+pub unsafe fn allocator<P: OnBare>(
     machine: &Hosted,
     config: AllocatorConfig,
     zeroed: bool,
-) -> Result<PageAllocator<'_, Bare>, Skip> {
+) -> Result<PageAllocator<'_, P>, Skip> {
     // SAFETY: the caller's promise.
     let bare = unsafe { machine.bare() };
-    PageAllocator::new(bare, &super::ranges(machine, zeroed), config).map_err(|error| Skip(error.to_string()))
+    PageAllocator::new(P::on(bare), &super::ranges(machine, zeroed), config)
+        .map_err(|error| Skip(error.to_string()))
 }

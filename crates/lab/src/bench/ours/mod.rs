@@ -3,6 +3,7 @@
 
 pub mod counted;
 pub mod counting;
+pub mod guarding;
 pub mod guards;
 pub mod instructions;
 mod looked_up;

@@ -4,22 +4,27 @@
 /// type with a field `bare`.
 macro_rules! frames_passed_on {
     () => {
+        #[inline]
         fn pin(&self) -> quire::cpu::CpuId {
             self.bare.pin()
         }
 
+        #[inline]
         fn unpin(&self) {
             self.bare.unpin();
         }
 
+        #[inline]
         fn interrupts_off(&self) -> quire::platform::InterruptState {
             self.bare.interrupts_off()
         }
 
+        #[inline]
         fn interrupts_restore(&self, state: quire::platform::InterruptState) {
             self.bare.interrupts_restore(state);
         }
 
+        #[inline]
         fn context(&self) -> quire::platform::Context {
             self.bare.context()
         }
@@ -40,6 +45,7 @@ macro_rules! frames_passed_on {
             self.bare.online_cpus()
         }
 
+        #[inline]
         fn direct_map(&self, addr: quire::addr::PhysAddr) -> *mut u8 {
             self.bare.direct_map(addr)
         }

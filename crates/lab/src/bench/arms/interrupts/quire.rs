@@ -3,7 +3,7 @@
 use hosted::raw::RawPages;
 use std::hint::black_box;
 
-use hosted::{Bare, Hosted, HostedConfig};
+use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, Order};
 use quire::cpu::CpuId;
 use quire::page_alloc::{Gfp, PageAllocator};
@@ -11,6 +11,7 @@ use quire::platform::Context;
 
 use super::{Interrupts, Pattern, ROUND};
 use crate::bench::experiment::{Arm, Prepared, RATE, Sample, Skip};
+use crate::bench::ours::guarding::{OnBare, with_guard};
 use crate::bench::ours::guards::{self, Guarded};
 use crate::host::cycles::Moment;
 use crate::host::threads::{Meeting, together};
@@ -33,16 +34,18 @@ impl Arm<Interrupts> for Quire {
     fn setup(&mut self, case: &Interrupts) -> Result<Box<dyn Prepared + '_>, Skip> {
         let bytes = BYTES * case.threads as u64;
         let machine = HostedConfig { prefault: false, real_ipis: false, ..HostedConfig::bench(bytes) };
-        // SAFETY: `Ready::run` uses it inside `run_on` of this machine, and so do the interrupts on top of that.
-        let (machine, allocator) = unsafe { self.0.build(machine.with_cpus(case.threads)) }?;
-        Ok(Box::new(Ready { case: case.clone(), machine, allocator }))
+        with_guard!(self.0.lists, P => {
+            // SAFETY: `Ready::run` uses it inside `run_on` of this machine, and so do the interrupts on top of that.
+            let (machine, allocator) = unsafe { self.0.build::<P>(machine.with_cpus(case.threads)) }?;
+            Ok(Box::new(Ready { case: case.clone(), machine, allocator }))
+        })
     }
 }
 
-struct Ready<'a> {
+struct Ready<'a, P: OnBare> {
     case: Interrupts,
     machine: &'a Hosted,
-    allocator: PageAllocator<'a, Bare>,
+    allocator: PageAllocator<'a, P>,
 }
 
 /// One CPU's frames, taken and not yet given back. On lines of its own, since both CPUs write all the time.
@@ -59,7 +62,7 @@ struct Stint {
     pairs: u64,
 }
 
-impl Prepared for Ready<'_> {
+impl<P: OnBare> Prepared for Ready<'_, P> {
     fn run(&mut self) -> Result<Sample, Skip> {
         let case = &self.case;
         let cpu = |cpu| Cpu { id: CpuId(cpu as u32), frames: [Frame(0); ROUND] };
@@ -83,7 +86,7 @@ impl Prepared for Ready<'_> {
     }
 }
 
-impl Ready<'_> {
+impl<P: OnBare> Ready<'_, P> {
     fn work(&self, frames: &mut [Frame; ROUND], meeting: &Meeting) -> Stint {
         let (by_interrupt, by_task) = frames.split_at_mut(self.case.by_interrupt);
         meeting.wait();

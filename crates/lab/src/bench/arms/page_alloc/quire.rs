@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use hosted::{Bare, Hosted, HostedConfig};
+use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, Order};
 use quire::cpu::CpuId;
 use quire::page_alloc::{AllocatorConfig, Gfp, PageAllocator, Urgency};
@@ -13,6 +13,7 @@ use quire::page_alloc::{AllocatorConfig, Gfp, PageAllocator, Urgency};
 use super::loops::prepare;
 use super::{Crowded, Frames, Operation, PageAlloc};
 use crate::bench::experiment::{Arm, Prepared, Skip};
+use crate::bench::ours::guarding::{OnBare, with_guard};
 use crate::bench::ours::guards;
 
 /// A machine that cases use one after the other.
@@ -58,10 +59,12 @@ impl Arm<PageAlloc> for Quire {
                 }
             };
             return match case.operation {
-                Operation::Crowded(Crowded::Scarce) => {
-                    prepare(case, move || cpus::<true>(machine, config, threads))
-                }
-                _ => prepare(case, move || cpus::<false>(machine, config, threads)),
+                Operation::Crowded(Crowded::Scarce) => with_guard!(config.lists, P => {
+                    prepare(case, move || cpus::<P, true>(machine, config, threads))
+                }),
+                _ => with_guard!(config.lists, P => {
+                    prepare(case, move || cpus::<P, false>(machine, config, threads))
+                }),
             };
         }
         let machine = match self.machine.take().filter(|machine| machine.config().cpus == threads) {
@@ -69,7 +72,7 @@ impl Arm<PageAlloc> for Quire {
             None => build(case, false)?,
         };
         let machine = &*self.machine.insert(machine);
-        prepare(case, move || cpus::<false>(machine, config, threads))
+        with_guard!(config.lists, P => prepare(case, move || cpus::<P, false>(machine, config, threads)))
     }
 }
 
@@ -83,11 +86,11 @@ fn build(case: &PageAlloc, prefault: bool) -> Result<Hosted, Skip> {
 }
 
 /// An allocator over all memory of a machine, and each of its CPUs.
-fn cpus<const ALL: bool>(
+fn cpus<P: OnBare, const ALL: bool>(
     machine: &Hosted,
     config: AllocatorConfig,
     threads: usize,
-) -> Result<Vec<Cpu<'_, ALL>>, Skip> {
+) -> Result<Vec<Cpu<'_, P, ALL>>, Skip> {
     // SAFETY: the loops use it in `Cpu::as_cpu` alone, which runs them as a CPU of this machine.
     let allocator = Arc::new(unsafe { guards::allocator(machine, config, false) }?);
     let cpu = |cpu| Cpu { machine, allocator: allocator.clone(), cpu: CpuId(cpu as u32) };
@@ -95,13 +98,13 @@ fn cpus<const ALL: bool>(
 }
 
 /// One thread as a CPU of the machine. Its requests are ordinary ones and stop at their mark, or with `ALL` at nothing.
-struct Cpu<'m, const ALL: bool> {
+struct Cpu<'m, P: OnBare, const ALL: bool> {
     machine: &'m Hosted,
-    allocator: Arc<PageAllocator<'m, Bare>>,
+    allocator: Arc<PageAllocator<'m, P>>,
     cpu: CpuId,
 }
 
-impl<const ALL: bool> Cpu<'_, ALL> {
+impl<P: OnBare, const ALL: bool> Cpu<'_, P, ALL> {
     const GFP: Gfp = if ALL { Gfp { urgency: Urgency::Reserve, ..Gfp::USER } } else { Gfp::USER };
 
     /// `ORDER` as the allocator writes it.
@@ -111,7 +114,7 @@ impl<const ALL: bool> Cpu<'_, ALL> {
     }
 }
 
-impl<const ALL: bool> Frames for Cpu<'_, ALL> {
+impl<P: OnBare, const ALL: bool> Frames for Cpu<'_, P, ALL> {
     type Frame = Frame;
 
     fn as_cpu<R>(&mut self, body: impl FnOnce(&mut Self) -> R) -> R {

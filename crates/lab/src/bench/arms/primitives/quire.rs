@@ -4,16 +4,17 @@ use hosted::raw::RawPages;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use hosted::{Bare, Hosted, HostedConfig};
+use hosted::{Hosted, HostedConfig};
 use quire::addr::Order;
 use quire::cpu::CpuId;
 use quire::page_alloc::{Gfp, ListGuard, PageAllocator};
-use quire::platform::{Context, FramePlatform};
+use quire::platform::Context;
 use quire::rank::Rank;
 use quire::sync::{Pinned, SpinLock};
 
 use super::{Primitive, What};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
+use crate::bench::ours::guarding::{OnBare, with_guard};
 use crate::bench::ours::guards::{self, Guarded};
 use crate::host::cycles::Moment;
 
@@ -37,25 +38,27 @@ impl Arm<Primitive> for Quire {
             return Err(Skip("the same for every arm: see `quire`".to_owned()));
         }
         let machine = HostedConfig { real_ipis: false, ..HostedConfig::bench(BYTES) };
-        // SAFETY: `Ready::run` uses it inside `run_on` of this machine.
-        let (machine, allocator) = unsafe { self.0.build(machine) }?;
-        Ok(Box::new(Ready { case: *case, machine, allocator }))
+        with_guard!(self.0.lists, P => {
+            // SAFETY: `Ready::run` uses it inside `run_on` of this machine.
+            let (machine, allocator) = unsafe { self.0.build::<P>(machine) }?;
+            Ok(Box::new(Ready { case: *case, machine, allocator }))
+        })
     }
 }
 
-struct Ready<'a> {
+struct Ready<'a, P: OnBare> {
     case: Primitive,
     machine: &'a Hosted,
-    allocator: PageAllocator<'a, Bare>,
+    allocator: PageAllocator<'a, P>,
 }
 
-impl Prepared for Ready<'_> {
+impl<P: OnBare> Prepared for Ready<'_, P> {
     fn run(&mut self) -> Result<Sample, Skip> {
         self.machine.run_on(CpuId(0), || self.once())
     }
 }
 
-impl Ready<'_> {
+impl<P: OnBare> Ready<'_, P> {
     fn once(&self) -> Result<Sample, Skip> {
         let machine = self.allocator.platform();
         let lock = SpinLock::new(Rank::Shard, 0_u64);

@@ -1,8 +1,8 @@
 //! The same machine as a kernel would see it: without the checks of every call.
 //!
-//! A kernel's platform is zero-sized: the running CPU's number is one load, there is no plan for failures to ask, nobody
-//! to tell of locks and freed frames. [`Bare`] is that platform on a hosted machine, for measurements, so that what is
-//! measured is the library and not the machine's watchfulness.
+//! A kernel's platform is zero-sized: the running CPU's number is one load, there is no failure plan to ask,
+//! and no checker of locks and freed frames to tell. [`Bare`] is that platform on a hosted machine: measurements on it
+//! show the library, not the machine's checks.
 
 #![allow(unsafe_code)]
 
@@ -26,7 +26,7 @@ impl Hosted {
     ///
     /// # Safety
     /// Whatever uses it runs inside [`Hosted::run_on`] or [`Hosted::spawn_cpus`] of this machine, and of no other machine
-    /// in between: nobody checks whose CPU a thread is.
+    /// in between: which CPU a thread is goes unchecked.
     pub unsafe fn bare(&self) -> &Bare {
         // SAFETY: H3 is the caller's promise; `Bare` is transparent around `Hosted`, and the borrow is the same.
         unsafe { &*std::ptr::from_ref(self).cast::<Bare>() }

@@ -124,7 +124,7 @@ impl HostedConfig {
         }
     }
 
-    /// A machine for tests whose memory is mostly left alone: what nobody touches takes nothing of the host.
+    /// A machine for tests whose memory is mostly left alone: untouched memory takes nothing of the host.
     pub fn sparse(bytes: u64) -> Self {
         let backing = if cfg!(miri) { Backing::Heap } else { Backing::Memfd };
         Self { backing, huge_pages: false, ..Self::new(bytes) }

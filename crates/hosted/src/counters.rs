@@ -62,7 +62,7 @@ counters! {
     reschedule_points,
     /// Times that a task went to sleep until a word changes (`Platform::wait`).
     waits,
-    /// Times that those who sleep for a word were woken (`Platform::wake`).
+    /// Times that the sleepers on a word were woken (`Platform::wake`).
     wakes,
     /// Page tables loaded.
     roots_loaded,

@@ -52,9 +52,9 @@ pub enum HostedError {
         /// What the host said.
         errno: rustix::io::Errno,
     },
-    /// The host refuses a signal handler or a timer, or somebody else in the process has the signal.
+    /// The host refuses a signal handler or a timer, or other code in the process uses the signal.
     #[error(
-        "the host refuses interrupts by signals at {step} ({errno}): let nobody else in the process use {step}"
+        "the host refuses interrupts by signals at {step} ({errno}): no other code in the process may use {step}"
     )]
     NoSignals {
         /// What was asked for: a signal's name, or the timer.

@@ -8,8 +8,8 @@ use std::arch::asm;
 /// The processor's trap flag: an exception after each instruction.
 pub(crate) const TRAP_FLAG: i64 = 1 << 8;
 
-/// The processor stops after each instruction of this thread, and the handler of its signal runs, until this is dropped or nobody counts
-/// instructions any more. In the handler of an outer one, stepping starts and ends with the inner one.
+/// The processor stops after each instruction of this thread, and the handler of its signal runs, until this is dropped
+/// or instructions are no longer counted. In the handler of an outer one, stepping starts and ends with the inner one.
 pub(crate) struct Stepping {
     before: bool,
 }
@@ -57,7 +57,7 @@ fn is_stepping() -> bool {
     save_flags() & TRAP_FLAG as u64 != 0
 }
 
-/// The first trap comes after the instruction that follows `popfq`; a `nop`, so that none of anybody else's is missed.
+/// The first trap comes after the instruction that follows `popfq`; a `nop`, so that none of the caller's instructions is missed.
 pub(crate) fn set_trap_flag() {
     // SAFETY: H7: changes the trap flag alone, whose handler is installed (`prepare`). The block may use the stack, as it
     // does not promise otherwise.

@@ -22,7 +22,7 @@ use crate::flags::{restore_flags, save_flags};
 use crate::machine::{Hosted, not_a_cpu};
 use crate::task::{Task, called};
 
-/// Turns of a spin loop between two offers of the processor to somebody else.
+/// Turns of a spin loop between two offers of the processor to other threads.
 const TURNS_PER_YIELD: u32 = 16;
 
 /// What the host's processor said: asking it costs a process on a virtual machine some microseconds each time.
@@ -307,8 +307,8 @@ unsafe impl TablePlatform for Hosted {
         Task::with(|task| task.replace_flush_lost(lost));
     }
 
-    /// Only here do the modelled TLBs change, as late as the contract allows, so that whoever takes the start for the
-    /// end is found out.
+    /// Only here do the modelled TLBs change, as late as the contract allows, so that a caller that takes the
+    /// start for the end is found out.
     fn flush_remote_wait(&self, targets: &CpuSet, request: &FlushRequest) {
         self.debug_assert_pinned();
         if !Task::with(|task| task.replace_flush_lost(false)) {

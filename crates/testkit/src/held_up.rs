@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use hosted::{Hosted, InterruptPlan};
 use quire::platform::Context;
 
-/// How long one waits for another, who may wait for him.
+/// How long a CPU waits for another CPU, which may be waiting for it.
 pub const PATIENCE: Duration = Duration::from_millis(40);
 
 /// Two CPUs of which the first was held up in the middle of its work until the second had done its own.
@@ -45,7 +45,7 @@ pub fn held_up_to_look<A: Send, B: Send>(
     let [asked, through, in_time] = [const { AtomicBool::new(false) }; 3];
     let mut ends = machine.spawn_cpus(2, |cpu| {
         if cpu.0 == 1 {
-            // Who is to ask may have failed.
+            // CPU 0, which is to ask, may have failed.
             within(Duration::from_secs(10), || asked.load(Ordering::SeqCst));
             let end = second();
             through.store(true, Ordering::SeqCst);
@@ -66,7 +66,7 @@ pub fn held_up_to_look<A: Send, B: Send>(
     HeldUp { calls, first, second, in_time: in_time.into_inner() }
 }
 
-/// Waits for something, but not for ever; whether it came.
+/// Waits until `came` is true, but not for ever; whether it became so.
 pub fn within(time: Duration, came: impl Fn() -> bool) -> bool {
     let end = Instant::now() + time;
     while !came() {

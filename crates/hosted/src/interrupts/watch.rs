@@ -34,7 +34,7 @@ thread_local! {
 pub(super) struct Watch {
     outer: *mut Self,
     reader: UnsafeCell<Reader>,
-    /// Who is told of accesses, and what calls it as its own type.
+    /// What is told of accesses, and the function that calls it as its own type.
     sink: *mut (),
     call: unsafe fn(*mut (), Access),
     limit: u64,
@@ -48,7 +48,7 @@ pub(super) struct Watch {
 impl Watch {
     pub(super) fn new<S: FnMut(Access)>(limit: u64, sink: &mut S) -> Self {
         /// # Safety
-        /// `sink` is an `S` that nobody else uses meanwhile.
+        /// `sink` is an `S` that no other code uses meanwhile.
         unsafe fn call<S: FnMut(Access)>(sink: *mut (), access: Access) {
             // SAFETY: H6: the caller passes the `S` that the watch was made with, on the thread's list meanwhile.
             unsafe { (*sink.cast::<S>())(access) }
@@ -134,7 +134,7 @@ fn value_of(registers: &Registers, register: Register) -> Option<u64> {
     Some(if register.is_gpr32() { value & u64::from(u32::MAX) } else { value })
 }
 
-/// The processor is about to execute an instruction of this thread. Says whether somebody looks at the next one too.
+/// The processor is about to execute an instruction of this thread. Says whether the next one is looked at too.
 pub(super) fn looked(registers: &Registers) -> bool {
     // SAFETY: H6: the watch is on the thread's list, so the guard borrows it still.
     let Some(watch) = (unsafe { WATCH.with(|watch| watch.load(Ordering::Relaxed)).as_ref() }) else {

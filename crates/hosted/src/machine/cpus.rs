@@ -47,7 +47,7 @@ impl Hosted {
         if online {
             return self.online.insert(cpu);
         }
-        // Nobody can be the CPU while it is taken.
+        // No thread can become the CPU while it is taken.
         let _taken = Taken::take(&self.taken[cpu.index()], cpu);
         self.online.remove(cpu);
     }
@@ -85,7 +85,7 @@ impl Hosted {
         let away = caller.map(|cpu| {
             let outside = self.quiet().map(|_| Outside::leave(self));
             let aside = Aside::step(&self.taken[cpu.index()], cpu);
-            (outside, aside, Entered::nobody())
+            (outside, aside, Entered::no_cpu())
         });
         let results = std::thread::scope(|scope| {
             let action = &action;
@@ -167,7 +167,7 @@ impl Hosted {
     }
 
     /// Whether no other thread has entered since. What was read before from a page table is then what no verb under way has
-    /// written: a thread enters before it writes, and who reads what it wrote sees that it entered.
+    /// written: a thread enters before it writes, and a reader of what it wrote sees that it entered.
     pub(crate) fn is_still(&self, quiet: &Quiet) -> bool {
         self.inside.load(Ordering::Acquire) == quiet.0
     }

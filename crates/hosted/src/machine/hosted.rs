@@ -36,7 +36,7 @@ pub struct Hosted {
     counters: Box<[CpuCounters]>,
     pub(super) taken: Box<[AtomicBool]>,
     /// Threads that run as a CPU, those that wait for others as [`Self::spawn_cpus`] has them do not counted: how many in
-    /// the low half, and above it how many have entered, so that who looks twice sees one that came and went.
+    /// the low half, and above it how many have entered, so that two looks notice a thread that came and went.
     pub(crate) inside: AtomicU64,
     /// Times that the last of them has left.
     pub(super) quiet: AtomicUsize,

@@ -24,7 +24,7 @@ impl<'m> Nested<'m> {
     /// Virtual CPU `number`, for one thread at a time.
     ///
     /// # Panics
-    /// When there is no such CPU, or somebody has it.
+    /// When there is no such CPU, or another thread has taken it.
     pub fn cpu(&self, number: usize) -> VirtualCpu<'_, 'm> {
         VirtualCpu::take(self, &self.tables.cpus[number])
     }

@@ -144,7 +144,7 @@ impl<'m> Nested<'m> {
         self.tables.forget_stats();
     }
 
-    /// Compares every copy with the page table, while nobody changes it: a copy of another frame, or that allows stores which
+    /// Compares every copy with the page table, which must not change meanwhile: a copy of another frame, or that allows stores which
     /// the page table does not, is a violation. How many copies there are.
     pub fn check(&self) -> usize {
         let mut stale = Vec::new();

@@ -1,7 +1,7 @@
 //! The tables themselves: leaves of 4 KiB, 2 MiB and 1 GiB by guest-physical address, in three levels.
 //!
 //! Every entry is an atomic at a place that follows from its address and level, so that a virtual CPU walks without a
-//! lock and no table is ever freed under it. Entries change under the lock of whoever owns the tables.
+//! lock and no table is ever freed under it. Entries change under the lock of the owner of the tables.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,12 +1,12 @@
-//! Who is inside an access: a number for each virtual CPU, odd while it is.
+//! Which virtual CPUs are inside an access: a number for each virtual CPU, odd while it is.
 //!
-//! Entering is one sequentially consistent read-modify-write, after which entries are loaded; whoever changed entries has a
-//! sequentially consistent fence behind the change and loads the number then. So one of the two sees the other: an access
-//! walks what is new, or is waited for. Nobody waits longer than for the access that is under way.
+//! Entering is one sequentially consistent read-modify-write, after which entries are loaded; the thread that changed
+//! entries executes a sequentially consistent fence after the change and loads the number then. So one of the two sees the other: an access
+//! walks what is new, or is waited for. No wait is longer than the access that is under way.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
-/// Turns of a wait between two offers of the processor to somebody else.
+/// Turns of a wait between two offers of the processor to other threads.
 const TURNS_PER_YIELD: u32 = 64;
 
 #[repr(align(128))]
@@ -20,7 +20,7 @@ pub(super) struct Slot {
 pub(super) struct Inside<'a>(&'a Slot);
 
 impl Slot {
-    /// Makes the slot the caller's; whether it was nobody's.
+    /// Takes the slot; whether it was free.
     pub(super) fn take(&self) -> bool {
         !self.taken.swap(true, Ordering::Acquire)
     }
@@ -29,7 +29,7 @@ impl Slot {
         self.taken.store(false, Ordering::Release);
     }
 
-    /// Whoever has taken the slot enters.
+    /// The owner of the slot enters an access.
     pub(super) fn enter(&self) -> Inside<'_> {
         self.inside.fetch_add(1, Ordering::SeqCst);
         Inside(self)
@@ -43,7 +43,7 @@ impl Drop for Inside<'_> {
     }
 }
 
-/// Waits until nobody is inside an access any more who may have walked before the call.
+/// Waits until every access that may have walked before the call has ended.
 pub(super) fn wait_for_all(slots: &[Slot]) {
     fence(Ordering::SeqCst);
     for slot in slots {

@@ -1,11 +1,11 @@
-//! One secondary MMU as the machine knows it: its tables, its brackets, and who is inside an access.
+//! One secondary MMU as the machine knows it: its tables, its brackets, and which accesses are under way.
 //!
 //! # Protocol
 //!
 //! A virtual CPU walks and accesses *inside* its slot, and holds no lock. Entries change under the lock of
 //! `brackets`. The start of a bracket counts itself and drops copies under that lock, gives it back, and then waits for every slot
-//! once: whoever is inside an access gets out, and whoever comes walks anew ([`super::slot`]; what H5 is for the modelled TLBs).
-//! It waits even if it found nothing to drop: somebody may be inside through a copy that another bracket has just dropped.
+//! once: accesses under way end, and later ones walk anew ([`super::slot`]; what H5 is for the modelled TLBs).
+//! It waits even if it found nothing to drop: an access may be under way through a copy that another bracket has just dropped.
 //! A fault reads the number of brackets, walks the page table holding nothing, and keeps what it found only if the number is the
 //! same, under the lock of `brackets`. The page table was changed before the start was called, so a fault that reads the
 //! number after it walks what came after the change.

@@ -6,7 +6,7 @@ use std::sync::atomic::{Ordering, compiler_fence};
 use quire::cpu::CpuId;
 use quire::platform::Context;
 
-use super::record::{COUNTED, NOBODY, Task};
+use super::record::{COUNTED, NO_MACHINE, Task};
 use super::source::{deliver_waiting, is_in_handler};
 use crate::flags::set_trap_flag;
 
@@ -45,7 +45,7 @@ impl Task {
 
     /// The identity goes first and comes last: an interrupt that arrives in between finds no CPU of its own and waits.
     fn become_other(&self, other: &Saved) {
-        self.machine.store(NOBODY, Ordering::Relaxed);
+        self.machine.store(NO_MACHINE, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
         self.cpu.store(other.cpu, Ordering::Relaxed);
         self.pins.store(other.pins, Ordering::Relaxed);
@@ -116,8 +116,8 @@ impl Entered {
     }
 
     /// The thread is no CPU.
-    pub(crate) fn nobody() -> Self {
-        Self::cpu(NOBODY, CpuId(0))
+    pub(crate) fn no_cpu() -> Self {
+        Self::cpu(NO_MACHINE, CpuId(0))
     }
 
     /// An interrupt arrives on the running CPU. It holds no lock of its own yet; that those of the task below are held

@@ -1,4 +1,4 @@
-//! The running thread as a CPU: who it is, and what an interrupt on top of it would find.
+//! The running thread as a CPU: which one it is, and what an interrupt on top of it would find.
 //!
 //! All of it is one thread-local record without a destructor, so that [`Hosted::pin`](quire::platform::FramePlatform::pin)
 //! is one comparison and one load. Interrupts run on the same thread, between any two of its instructions, and put back
@@ -19,7 +19,7 @@ use crate::ranks::HeldRanks;
 pub(super) const COUNTED: usize = 1;
 
 /// The identity of no machine.
-pub(super) const NOBODY: usize = 0;
+pub(super) const NO_MACHINE: usize = 0;
 
 pub(crate) struct Task {
     /// The address of the machine that the thread is a CPU of, which borrows it meanwhile, and [`COUNTED`].
@@ -52,7 +52,7 @@ pub(crate) struct Task {
 thread_local! {
     static TASK: Task = const {
         Task {
-            machine: AtomicUsize::new(NOBODY),
+            machine: AtomicUsize::new(NO_MACHINE),
             cpu: AtomicU32::new(0),
             pins: AtomicU32::new(0),
             interrupts_off: AtomicBool::new(false),

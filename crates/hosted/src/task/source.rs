@@ -56,7 +56,7 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// A source for the running CPU and context. The handler must live, and be nobody else's, as long as the source.
+    /// A source for the running CPU and context, which borrows the handler for as long as it lives.
     pub(crate) fn new<H: FnMut()>(
         task: &Task,
         context: Context,
@@ -65,7 +65,7 @@ impl Source {
         handler: &mut H,
     ) -> Self {
         /// # Safety
-        /// `handler` is an `H` that nobody else uses meanwhile.
+        /// `handler` is an `H` that no other code uses meanwhile.
         unsafe fn call<H: FnMut()>(handler: *mut ()) {
             // SAFETY: H6: the caller passes the `H` that the source was made with, on the list meanwhile.
             unsafe { (*handler.cast::<H>())() }

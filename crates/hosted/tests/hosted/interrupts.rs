@@ -130,8 +130,8 @@ fn a_handlers_panic_comes_after_the_work() {
         assert_eq!(machine.context(), Context::Task);
         machine.relax();
     });
-    let nobody = panic_message(|| machine.interrupt_at_calls(InterruptPlan::Count, SOFT, || (), || ()));
-    assert!(nobody.contains("no CPU of this machine"), "{nobody}");
+    let no_cpu = panic_message(|| machine.interrupt_at_calls(InterruptPlan::Count, SOFT, || (), || ()));
+    assert!(no_cpu.contains("no CPU of this machine"), "{no_cpu}");
 }
 
 /// H3.

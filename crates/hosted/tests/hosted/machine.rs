@@ -21,7 +21,7 @@ fn clearing_and_copying_reach_the_frames_and_no_other() {
     machine.run_on(CPU0, || {
         let byte = |frame: u64| machine.direct_map(Frame(frame).addr());
         for frame in 0..4 {
-            // SAFETY: frames 0 to 3 are memory of the machine (H1) and nobody else uses them.
+            // SAFETY: frames 0 to 3 are memory of the machine (H1) and this test alone uses them.
             unsafe { byte(frame).write_bytes(frame as u8 + 1, 4096) };
         }
         machine.clear_raw(FrameRange::new(Frame(1), 1), ReadyClear::PLAIN);
@@ -46,7 +46,7 @@ fn every_backing_starts_zeroed_and_ranges_are_where_they_belong() {
         let (low, high) = (machine.direct_map(PhysAddr(3 * MIB)), machine.direct_map(PhysAddr(10 * MIB - 1)));
         assert_eq!(high as u64 - low as u64, 7 * MIB - 1);
         assert_eq!(low as u64 % (2 * MIB), MIB, "blocks are aligned as their addresses are");
-        // SAFETY: both bytes are memory of the machine (H1) and nobody else uses them.
+        // SAFETY: both bytes are memory of the machine (H1) and this test alone uses them.
         unsafe {
             assert_eq!((*low, *high), (0, 0));
             (*low, *high) = (1, 2);
@@ -63,7 +63,7 @@ fn every_backing_starts_zeroed_and_ranges_are_where_they_belong() {
 fn a_restart_keeps_what_is_in_memory_of_the_same_ranges_and_nothing_else() {
     let first = machine(2);
     let first_byte = |machine: &Hosted| machine.direct_map(PhysAddr(0));
-    // SAFETY: a byte of the machine's memory (H1), which nobody else uses.
+    // SAFETY: a byte of the machine's memory (H1), which this test alone uses.
     unsafe { *first_byte(&first) = 7 };
     first.run_on(CPU0, || first.clear_raw(FrameRange::new(Frame(1), 1), ReadyClear::PLAIN));
     let config = first.config().clone();
@@ -264,7 +264,7 @@ fn sixty_four_tebibytes_of_address_space_cost_nothing_until_touched() {
         Err(error) => panic!("{error}"),
     };
     let last = machine.direct_map(PhysAddr(whole - 1));
-    // SAFETY: the last byte is memory of the machine (H1) and nobody else uses it.
+    // SAFETY: the last byte is memory of the machine (H1) and this test alone uses it.
     unsafe {
         assert_eq!(*last, 0);
         *last = 1;

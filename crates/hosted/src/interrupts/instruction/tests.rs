@@ -65,7 +65,7 @@ fn accesses_are_those_of_the_instruction() {
     both.sort_unstable();
     assert_eq!(both, [(RAX, 8, false), (RSP - 8, 8, true)]);
     assert_eq!(look(&[0x0f, 0x11, 0x07]), (false, vec![(RDI, 16, true)]));
-    // A variable of the thread, whose address nobody says: mov rax, fs:[0].
+    // A variable of the thread, whose address the instruction does not name: mov rax, fs:[0].
     assert_eq!(look(&[0x64, 0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0]).1, vec![]);
     // One turn of a repeated instruction: rep movsb and rep stosq.
     let (_, mut both) = look(&[0xf3, 0xa4]);

@@ -4,7 +4,7 @@ use std::time::Duration;
 use super::{Slot, wait_for_all};
 
 #[test]
-fn who_is_inside_is_waited_for_and_nobody_else() {
+fn accesses_under_way_are_waited_for_and_no_later_one() {
     let slots = [Slot::default(), Slot::default()];
     wait_for_all(&slots);
     let inside = slots[1].enter();
@@ -15,16 +15,16 @@ fn who_is_inside_is_waited_for_and_nobody_else() {
             waited.store(1, Ordering::SeqCst);
         });
         std::thread::sleep(Duration::from_millis(10));
-        assert_eq!(waited.load(Ordering::SeqCst), 0, "somebody is inside still");
+        assert_eq!(waited.load(Ordering::SeqCst), 0, "an access is still under way");
         drop(inside);
     });
     assert_eq!(waited.load(Ordering::SeqCst), 1);
     wait_for_all(&slots);
 }
 
-/// A virtual CPU that is always inside some access keeps nobody waiting, and after the wait nobody uses what went before it.
+/// A virtual CPU that is always inside some access blocks no wait, and after the wait no access uses what went before it.
 #[test]
-fn what_is_taken_away_is_used_by_nobody_after_the_wait() {
+fn what_is_taken_away_is_not_used_after_the_wait() {
     let slots = [Slot::default(), Slot::default()];
     let (entry, stop) = (AtomicU64::new(1), AtomicU64::new(0));
     // A place for each value that the entry has had; zero once it may not be used any more.

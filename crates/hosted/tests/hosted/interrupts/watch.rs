@@ -74,7 +74,7 @@ fn every_access_is_told_of() {
         assert_eq!(touched, [(8, 4, false), (20, 4, true), (20, 4, true)]);
         // One that reaches over an end is told of with its whole size.
         let words = ptr::from_ref(&memory).cast::<u64>();
-        // SAFETY: inside the array, and nobody else changes it.
+        // SAFETY: inside the array, which this thread alone changes.
         let work = || unsafe { words.byte_add(4).read_unaligned() };
         let (steps, touched) = watched(&machine, &memory[2], work);
         assert_eq!((steps.result, touched), (0, vec![(4_usize.wrapping_sub(8), 8, false)]));
@@ -88,7 +88,7 @@ fn turns_of_repeated_instructions_are_told_of_one_by_one() {
         let memory = [const { AtomicU64::new(7) }; 16];
         let fill = |count: usize| {
             let at = memory.as_ptr();
-            // SAFETY: writes `count` words of the array, which are atomics, and nobody else looks at them.
+            // SAFETY: writes `count` words of the array, which are atomics and this thread's alone.
             unsafe {
                 std::arch::asm!("rep stosq", inout("rcx") count => _, inout("rdi") at => _, in("rax") 0_u64)
             };
@@ -115,7 +115,7 @@ fn what_the_machine_does_is_left_out() {
         let (steps, touched) = watched(&machine, &cell, work);
         assert_eq!((steps.locked, touched.len(), cell.load(Ordering::Relaxed)), (2, 2, 1002));
         assert!(steps.instructions < 200, "{}", steps.instructions);
-        // Neither is it where nobody looks.
+        // Neither is it where no watch is installed.
         machine.unwatched(add);
         assert_eq!(cell.load(Ordering::Relaxed), 1003);
     });
@@ -138,7 +138,7 @@ fn no_more_is_looked_at_than_was_asked_for() {
     });
 }
 
-/// The heap is used by what is looked at, and not by whoever looks.
+/// The watched work uses the heap, and the watch does not.
 #[test]
 fn work_that_uses_the_heap_can_be_watched() {
     let machine = machine(1);
@@ -174,7 +174,7 @@ fn watched_work_may_be_interrupted_and_may_panic() {
             watched(&machine, &cell, || panic!("the work itself"));
         });
         assert!(message.contains("the work itself"), "{message}");
-        // Nobody looks any more.
+        // No watch is installed any more.
         let start = std::time::Instant::now();
         (0..1000).for_each(|_| add(&cell));
         assert!(start.elapsed() < std::time::Duration::from_millis(5));

@@ -87,9 +87,9 @@ pub struct FileResize<'a>(&'a FileNode);
 /// In the count of users: no task may become one.
 const CLOSED: u32 = 1 << 31;
 
-// SAFETY: what other threads reach through a reference, `FileNode`, is `Sync`, and F1 keeps it alive.
+// SAFETY: F1: what other threads reach through a reference, `FileNode`, is `Sync`, and F1 keeps it alive.
 unsafe impl Send for FileRef {}
-// SAFETY: as for `Send`.
+// SAFETY: F1: a shared reference leads to a live `FileNode`, which is `Sync`.
 unsafe impl Sync for FileRef {}
 
 impl FileNode {

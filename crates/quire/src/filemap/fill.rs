@@ -131,7 +131,7 @@ fn read_page<P: Platform>(
     let platform = pages.platform();
     // A shmem file's page was taken as zeroes.
     let FileKind::Paged(file) = kind else { return Ok(()) };
-    // SAFETY: the direct map gives the frame's 4096 bytes; the busy mark makes them this task's alone (protocol in the
+    // SAFETY: invariant 1: the direct map gives the frame's 4096 bytes; the busy mark makes them this task's alone (protocol in the
     // module's head), and nothing maps them yet.
     let bytes = unsafe { &mut *platform.direct_map(frame.addr()).cast::<[u8; FRAME_SIZE as usize]>() };
     platform.pager().read(file, index, bytes).map_err(|error| match error {

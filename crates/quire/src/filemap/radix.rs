@@ -86,7 +86,7 @@ impl RadixTree {
     pub(super) fn set(&mut self, index: u64, word: u64) -> bool {
         debug_assert!(word != 0);
         let Some(mut node) = self.lowest(index) else { return false };
-        // SAFETY: R1, R3: a live node, and the tree is borrowed exclusively; R2 as in `get`.
+        // SAFETY: R1, R3: a live node, and the tree is borrowed exclusively; R2: it is at the lowest level, so the slot holds a word.
         let slot = unsafe { &mut node.as_mut().slots[slot_of(index, 0)].word };
         let there = *slot != 0;
         if there {
@@ -134,7 +134,7 @@ impl RadixTree {
                 },
             };
         }
-        // SAFETY: R1, R3 as above; R2: the loop has come to the lowest level.
+        // SAFETY: R1, R3: a live node, and the tree is borrowed exclusively; R2: the loop has come to the lowest level.
         unsafe { node.as_mut() }.slots[slot_of(index, 0)] = Slot { word };
         true
     }
@@ -244,7 +244,7 @@ impl Default for RadixTree {
 
 fn empty_node(memory: NodeMemory) -> NonNull<RadixNode> {
     let node = memory.cast::<RadixNode>();
-    // SAFETY: the caller's `allocate` gave the memory to this tree alone. All zero is a word of zero and, by the null
+    // SAFETY: R1: the caller's `allocate` gave the memory to this tree alone. All zero is a word of zero and, by the null
     // pointer niche, no child, so every slot may be read either way.
     unsafe { node.write_bytes(0, 1) };
     node

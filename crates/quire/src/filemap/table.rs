@@ -161,7 +161,7 @@ impl FileTable {
             let buckets = self.buckets.lock(platform);
             let mut at = buckets[bucket].load(Ordering::Relaxed);
             while let Some(node) = NonNull::new(at) {
-                // SAFETY: the table's invariant: nodes on a bucket's list are live while the table is locked.
+                // SAFETY: F2: nodes on a bucket's list are live while the table is locked.
                 let node = unsafe { node.as_ref() };
                 visit(node);
                 at = node.next.load(Ordering::Relaxed);
@@ -200,7 +200,7 @@ impl FileTable {
             let mut at = buckets[bucket].load(Ordering::Relaxed);
             let mut number = 0;
             while let Some(node) = NonNull::new(at) {
-                // SAFETY: as in `find_in`: the node is live and one more reference may be counted.
+                // SAFETY: F2: the node is on its bucket's list and the table is locked, so it is live and may be counted once more.
                 let file = unsafe { core::mem::ManuallyDrop::new(FileRef::from_raw(node)) };
                 if number == skip {
                     return Some((file.again(), (bucket, number + 1)));
@@ -219,7 +219,7 @@ impl FileTable {
 
     fn make<P: Platform>(&self, pages: &PageAllocator<'_, P>, kind: FileKind) -> Result<FileRef, AllocError> {
         let node = self.nodes.alloc(pages)?.cast::<FileNode>();
-        // SAFETY: fresh memory of the cache's, sized and aligned for a node; its count of one is this reference's.
+        // SAFETY: S2: fresh memory of the cache's, sized and aligned for a node; its count of one is this reference's.
         unsafe {
             node.write(FileNode::new(kind));
             Ok(FileRef::from_raw(node))
@@ -229,7 +229,7 @@ impl FileTable {
     /// Drops all pages of a file without references, and its node.
     fn finish<P: Platform>(&self, pages: &PageAllocator<'_, P>, node: Option<NonNull<FileNode>>) {
         let Some(at) = node else { return };
-        // SAFETY: the last reference gave the node to us alone (F1, F2).
+        // SAFETY: F1, F2: the last reference gave the node to us alone (F1, F2).
         let node = unsafe { at.as_ref() };
         let mut cached = node.pages.lock(pages.platform());
         debug_assert!(node.huge_order().is_none() || cached.len() == 0, "huge pages go back to their pool");
@@ -244,7 +244,7 @@ impl FileTable {
     }
 
     fn free_node<P: Platform>(&self, pages: &PageAllocator<'_, P>, node: NonNull<FileNode>) {
-        // SAFETY: the node came from this cache, and the caller is the last to know it.
+        // SAFETY: S2, F2: the node came from this cache, and the caller is the last to know it.
         unsafe { self.nodes.free(pages, node.cast()) };
     }
 
@@ -253,7 +253,7 @@ impl FileTable {
     }
 
     pub(super) fn free_radix<P: Platform>(&self, pages: &PageAllocator<'_, P>, memory: NodeMemory) {
-        // SAFETY: radix trees give back only what they got from `alloc_radix`, once (R1).
+        // SAFETY: R1: radix trees give back only what they got from `alloc_radix`, once (R1).
         unsafe { self.radix.free(pages, memory) };
     }
 
@@ -278,7 +278,7 @@ impl Default for FileTable {
 fn find_in(head: &AtomicPtr<FileNode>, kind: FileKind) -> Option<FileRef> {
     let mut at = head.load(Ordering::Relaxed);
     while let Some(node) = NonNull::new(at) {
-        // SAFETY: the table's invariant: nodes on a bucket's list are live while the table is locked. Their count is
+        // SAFETY: F2: nodes on a bucket's list are live while the table is locked. Their count is
         // above zero (F2), so one more reference may be counted; the borrowed one is not given back.
         let found = unsafe { core::mem::ManuallyDrop::new(FileRef::from_raw(node)) };
         if found.node().kind() == kind {
@@ -295,7 +295,7 @@ fn unlink(head: &AtomicPtr<FileNode>, node: *mut FileNode) {
     loop {
         let at = link.load(Ordering::Relaxed);
         let Some(here) = NonNull::new(at) else { return };
-        // SAFETY: as in `find_in`; the reference does not outlive the hold of the table's lock.
+        // SAFETY: F2: the node is on its bucket's list and the table is locked; the reference does not outlive the hold of the table's lock.
         let here = unsafe { here.as_ref() };
         if at == node {
             link.store(here.next.load(Ordering::Relaxed), Ordering::Relaxed);

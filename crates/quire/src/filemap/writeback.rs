@@ -71,7 +71,7 @@ fn write_runs<P: Platform>(
     let mut outcome = Ok(());
     for index in runs.indices() {
         let Some(page) = node.pages.lock(platform).get(index) else { continue };
-        // SAFETY: the direct map gives the frame's 4096 bytes, and the busy mark keeps the frame in the cache and other
+        // SAFETY: invariant 1: the direct map gives the frame's 4096 bytes, and the busy mark keeps the frame in the cache and other
         // tasks from using it (protocol in the module's head).
         let bytes = unsafe { &*platform.direct_map(page.frame().addr()).cast::<[u8; FRAME_SIZE as usize]>() };
         let written = platform.pager().write(file, index, bytes);

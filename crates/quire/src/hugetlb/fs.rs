@@ -34,7 +34,7 @@ pub struct HugeFsInfo {
 pub enum HugeFsError {
     /// `ENOMEM`: the pool has too few pages to keep some for it.
     NoPages,
-    /// There are [`MAX_HUGE_FS`] already.
+    /// There are [`MAX_HUGE_FS`](crate::limits::MAX_HUGE_FS) already.
     TooMany,
     /// `EINVAL`: it is to keep more than it may have.
     BadLimits,

@@ -35,11 +35,9 @@ pub enum Stopped {
     /// So many pages are in use or reserved beyond what was asked for: they are surplus now, and leave the pool when they
     /// become free.
     InUse(u64),
-    /// There was no memory for the descriptors of so many pages, so they could not leave ([`DescriptorPolicy`] says when it takes
+    /// There was no memory for the descriptors of so many pages, so they could not leave (with the feature `published`, `DescriptorPolicy` says when it takes
     /// some). When a pool was to shrink they are surplus now, and asking for the same size again tries again; pages that were to
     /// be demoted or promoted are as they were.
-    ///
-    /// [`DescriptorPolicy`]: super::DescriptorPolicy
     NoDescriptors(u64),
     /// The task is being killed; what was done stays.
     Interrupted,

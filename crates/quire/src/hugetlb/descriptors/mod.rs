@@ -1,6 +1,6 @@
-//! What the descriptors of a pool's pages cost: nothing, since they stand in the block ([`in_block`]).
+//! What the descriptors of a pool's pages cost: nothing, since they stand in the block (`in_block`).
 //!
-//! With the feature `published`, [`window`] takes its place: policies that keep descriptors in a window, as has been
+//! With the feature `published`, `window` takes its place: policies that keep descriptors in a window, as has been
 //! published. Both offer the same calls to the verbs of the pool.
 
 #[cfg(not(feature = "published"))]

@@ -89,7 +89,7 @@ impl<P: Platform> Deref for File<'_, P> {
 
 impl<P: Platform> Drop for File<'_, P> {
     fn drop(&mut self) {
-        // SAFETY: the handle is being dropped, so no code uses the reference after this.
+        // SAFETY: F1: the handle accounts for this reference and is being dropped, so no code uses it after this.
         let file = unsafe { ManuallyDrop::take(&mut self.file) };
         self.memory.close(file);
     }

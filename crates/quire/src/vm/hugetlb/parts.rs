@@ -1,7 +1,7 @@
 //! Huge pages of a file that are mapped in parts: by leaves of 4 KiB, 2 MiB and 1 GiB, mixed as they come.
 //!
 //! `MADV_SPLIT` says for whole huge pages of a shared mapping that parts of them may come and go by themselves
-//! ([`VmaFlags::SPLIT`]). It splits nothing, and is for good. From then on
+//! ([`VmaFlags::SPLIT`](crate::vm::vma::VmaFlags::SPLIT)). It splits nothing, and is for good. From then on
 //!
 //! - a fault maps what the walk ended at: all of a page of which nothing is mapped, else the 2 MiB or 4 KiB that is missing;
 //! - `MADV_DONTNEED`, write-protect marks and the answers of a userfaultfd handler take any multiple of 4 KiB;

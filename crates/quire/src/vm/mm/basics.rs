@@ -33,7 +33,7 @@ impl<P: Platform> Mm<'_, P> {
         self.space.set_stack_limit(bytes)
     }
 
-    /// Says how many mappings it may have (`vm.max_map_count`); [`MAX_MAPPINGS`] at first, and in a child of `fork` what
+    /// Says how many mappings it may have (`vm.max_map_count`); [`MAX_MAPPINGS`](crate::limits::MAX_MAPPINGS) at first, and in a child of `fork` what
     /// the parent has. As in Linux up to 6.18 a new mapping may be one more, and what cuts mappings may not.
     pub fn set_mapping_limit(&self, count: usize) {
         self.space.set_mapping_limit(count)

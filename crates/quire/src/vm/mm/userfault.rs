@@ -19,10 +19,10 @@ impl<P: Platform> Mm<'_, P> {
     /// themselves (`MADV_SPLIT`) any part can be copied that is not mapped here, whatever the file's page holds there.
     ///
     /// # Errors
-    /// In the answer: [`UserfaultError::Exists`] where there is a page, [`UserfaultError::NotRegistered`],
-    /// [`UserfaultError::Invalid`] for a range that is unaligned, empty or ends inside a huge page and for files of the pager,
-    /// [`UserfaultError::BeyondEnd`], [`UserfaultError::Again`], [`UserfaultError::OutOfMemory`],
-    /// [`UserfaultError::NoHugePage`].
+    /// In the answer: [`UserfaultError::Exists`](crate::error::UserfaultError::Exists) where there is a page, [`UserfaultError::NotRegistered`](crate::error::UserfaultError::NotRegistered),
+    /// [`UserfaultError::Invalid`](crate::error::UserfaultError::Invalid) for a range that is unaligned, empty or ends inside a huge page and for files of the pager,
+    /// [`UserfaultError::BeyondEnd`](crate::error::UserfaultError::BeyondEnd), [`UserfaultError::Again`](crate::error::UserfaultError::Again), [`UserfaultError::OutOfMemory`](crate::error::UserfaultError::OutOfMemory),
+    /// [`UserfaultError::NoHugePage`](crate::error::UserfaultError::NoHugePage).
     pub fn userfault_copy(
         &self,
         addr: VirtAddr,
@@ -38,7 +38,7 @@ impl<P: Platform> Mm<'_, P> {
     /// `UFFDIO_POISON`. The caller holds no lock.
     ///
     /// # Errors
-    /// In the answer: [`UserfaultError::Exists`] where something is mapped; [`UserfaultError::Invalid`] for private huge pages that
+    /// In the answer: [`UserfaultError::Exists`](crate::error::UserfaultError::Exists) where something is mapped; [`UserfaultError::Invalid`](crate::error::UserfaultError::Invalid) for private huge pages that
     /// were reserved, as a marker there stands for a page that went back to the pool; and as for [`Self::userfault_copy`].
     pub fn userfault_poison(&self, addr: VirtAddr, len: u64, mode: AnswerMode) -> Answer {
         Answers::of(&self.space).userfault_poison(addr, len, mode)
@@ -88,8 +88,8 @@ impl<P: Platform> Mm<'_, P> {
     /// in memory; of huge pages that may be mapped in parts the largest leaves come that fit the range. As `UFFDIO_CONTINUE`. The caller holds no lock. May block in the pager.
     ///
     /// # Errors
-    /// In the answer: [`UserfaultError::NotThere`] where the file has no page, [`UserfaultError::Exists`] where one is mapped,
-    /// [`UserfaultError::Invalid`] for anonymous memory and ranges that are unaligned, empty or end inside a huge page, and as
+    /// In the answer: [`UserfaultError::NotThere`](crate::error::UserfaultError::NotThere) where the file has no page, [`UserfaultError::Exists`](crate::error::UserfaultError::Exists) where one is mapped,
+    /// [`UserfaultError::Invalid`](crate::error::UserfaultError::Invalid) for anonymous memory and ranges that are unaligned, empty or end inside a huge page, and as
     /// for [`Self::userfault_copy`].
     pub fn userfault_continue(&self, addr: VirtAddr, len: u64, mode: AnswerMode) -> Answer {
         Answers::of(&self.space).userfault_continue(addr, len, mode)
@@ -99,7 +99,7 @@ impl<P: Platform> Mm<'_, P> {
     /// `UFFDIO_WAKE`. The caller holds no lock.
     ///
     /// # Errors
-    /// In the answer: [`UserfaultError::Invalid`].
+    /// In the answer: [`UserfaultError::Invalid`](crate::error::UserfaultError::Invalid).
     pub fn userfault_wake(&self, addr: VirtAddr, len: u64) -> Answer {
         Answers::of(&self.space).userfault_wake(addr, len)
     }
@@ -109,9 +109,9 @@ impl<P: Platform> Mm<'_, P> {
     /// holds no lock.
     ///
     /// # Errors
-    /// In the answer, with nothing changed: [`UserfaultError::NotRegistered`] unless all of the range is registered with
-    /// [`WRITE_PROTECT`](UserfaultModes::WRITE_PROTECT), [`UserfaultError::Again`], [`UserfaultError::Invalid`],
-    /// [`UserfaultError::OutOfMemory`].
+    /// In the answer, with nothing changed: [`UserfaultError::NotRegistered`](crate::error::UserfaultError::NotRegistered) unless all of the range is registered with
+    /// [`WRITE_PROTECT`](UserfaultModes::WRITE_PROTECT), [`UserfaultError::Again`](crate::error::UserfaultError::Again), [`UserfaultError::Invalid`](crate::error::UserfaultError::Invalid),
+    /// [`UserfaultError::OutOfMemory`](crate::error::UserfaultError::OutOfMemory).
     pub fn userfault_write_protect(
         &self,
         addr: VirtAddr,

@@ -75,7 +75,7 @@ impl<P: Platform> Mm<'_, P> {
     /// [`MmError::Invalid`] for an unaligned address (in huge pages: one off their size) or an overflow, for [`Advice::DontNeed`] and [`Advice::Free`] of
     /// locked memory, for [`Advice::Free`] of what is not private anonymous memory, for populating what does not allow
     /// the access, for [`Advice::Split`] of what is not shared huge pages; [`MmError::NoMemory`] for a hole or when memory is out; [`MmError::Fault`] for populating behind the
-    /// end of a file; for [`Advice::Collapse`] what [`Refusal::error`](super::Refusal::error) says of the last range that was
+    /// end of a file; for [`Advice::Collapse`] what [`Refusal::error`](crate::vm::Refusal::error) says of the last range that was
     /// refused, the others being collapsed; [`MmError::Io`]. Mappings before the one that failed have been advised.
     pub fn madvise(&self, addr: VirtAddr, len: u64, advice: Advice) -> Result<(), MmError> {
         Madvise::of(&self.space).madvise(addr, len, advice)
@@ -150,10 +150,10 @@ impl<P: Platform> Mm<'_, P> {
 
     /// Makes one folio, mapped by one leaf, of each aligned 2 MiB of private anonymous memory in `len` bytes (rounded up to
     /// pages) from `addr`, whatever the folio policy says and however many holes there are; not where
-    /// [`Advice::NoHugePage`](super::Advice::NoHugePage) was given. Pages of files are brought into one block in order, for all that
+    /// [`Advice::NoHugePage`] was given. Pages of files are brought into one block in order, for all that
     /// map them, and mapped by one leaf: those of shared anonymous memory, and of others where the mapping cannot store to them;
     /// what is missing of them is read. In mappings of huge pages whose parts may be mapped by
-    /// themselves ([`Advice::Split`](super::Advice::Split)) the largest leaves that the range covers come in the places of smaller ones. What became of each is in the answer. As `MADV_COLLAPSE`.
+    /// themselves ([`Advice::Split`]) the largest leaves that the range covers come in the places of smaller ones. What became of each is in the answer. As `MADV_COLLAPSE`.
     ///
     /// Programs go on using the memory: a task that touches a page of a file that moves waits for at most
     /// [`COLLAPSE_FILE_PAGES`](crate::limits::COLLAPSE_FILE_PAGES) to be copied. A task that touches other memory waits for a flush and at most

@@ -63,7 +63,7 @@ fn maps_any(leaf: &Leaf, folio: FrameRange) -> bool {
 }
 
 impl<P: Platform> Observation<'_, '_, P> {
-    /// See [`Mm::maps_exclusively`](crate::vm::Mm::maps_exclusively).
+    /// See [`Mm::maps_exclusively`](crate::vm::Mm::maps_exclusively)(crate::vm::Mm::maps_exclusively).
     pub(in crate::vm) fn maps_exclusively(self, addr: VirtAddr) -> Option<bool> {
         let space = self.lock();
         let tables = self.tables();
@@ -129,7 +129,7 @@ impl<P: Platform> PageSurvey<'_, '_, P> {
     /// none of it is mapped, unmapped or moved; otherwise each address space as it was when it was visited. The caller holds no lock.
     ///
     /// A visit of each address space of the family for anonymous memory. Nothing leads from a page to its file: of a page that more than one
-    /// leaf maps, each leaf of a file is looked at, in every address space. [`Mm::maps_exclusively`] is what to ask often.
+    /// leaf maps, each leaf of a file is looked at, in every address space. [`Mm::maps_exclusively`](crate::vm::Mm::maps_exclusively) is what to ask often.
     pub(crate) fn folio_spaces(self, frame: Frame) -> Option<u64> {
         let pages = self.pages();
         let maps = pages.folio_maps(frame)?;

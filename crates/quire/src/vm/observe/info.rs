@@ -101,7 +101,7 @@ impl<P: Platform> Observation<'_, '_, P> {
 }
 
 impl<P: Platform> Observation<'_, '_, P> {
-    /// See [`Mm::validate`](crate::vm::Mm::validate).
+    /// See [`Mm::validate`](crate::vm::Mm::validate)(crate::vm::Mm::validate).
     pub(in crate::vm) fn validate(self) -> Result<(), MmFault> {
         let space = self.space.read(self.memory.platform());
         space.tree.validate().map_err(MmFault::Tree)?;
@@ -186,7 +186,7 @@ fn counted_pages(run: &LeafRun) -> u64 {
     if run.first.has(EntryFlags::SPECIAL) { 0 } else { run.count * run.size.frames() }
 }
 
-/// What [`Mm::validate`] found broken.
+/// What [`Mm::validate`](crate::vm::Mm::validate) found broken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MmFault {
     /// The tree of mappings.

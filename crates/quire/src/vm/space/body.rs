@@ -41,9 +41,9 @@ pub(crate) struct MmBody {
 ///     borrowed exclusively.
 pub(in crate::vm) struct BodyBox(NonNull<MmBody>);
 
-// SAFETY: a box is the owner's way to a body whose parts may be used and sent by any thread.
+// SAFETY: V2: a box is the owner's way to a body whose parts may be used and sent by any thread.
 unsafe impl Send for BodyBox {}
-// SAFETY: as for `Send`; a shared box gives shared access only.
+// SAFETY: V2: a shared box gives shared access only, to parts that any thread may share.
 unsafe impl Sync for BodyBox {}
 
 impl MmBody {
@@ -86,7 +86,7 @@ impl BodyBox {
     /// `memory` is valid for reads and writes, aligned, and the caller's alone until the box is given up.
     pub(in crate::vm) unsafe fn new(memory: NonNull<MaybeUninit<MmBody>>, body: MmBody) -> Self {
         let memory = memory.cast::<MmBody>();
-        // SAFETY: this function's contract.
+        // SAFETY: V2: by this function's contract the memory is valid, aligned and this box's alone.
         unsafe { memory.write(body) };
         Self(memory)
     }

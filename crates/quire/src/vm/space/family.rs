@@ -33,7 +33,7 @@ pub(in crate::vm) struct Families {
 
 // SAFETY: V3: a member is reached under the lock of the families, wherever the holder runs, and a body may be shared.
 unsafe impl Send for Member {}
-// SAFETY: a shared cell gives out nothing but the member's place; the member is reached under the lock of the families.
+// SAFETY: V3: a shared cell gives out nothing but the member's place; the member is reached under the lock of the families.
 unsafe impl Sync for MemberCell {}
 
 impl MemberCell {

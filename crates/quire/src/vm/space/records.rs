@@ -23,10 +23,10 @@ impl<P: Platform> MmShared<'_, P> {
     ) -> Result<BodyBox, MmError> {
         let room = self.bodies.alloc(&self.pages)?;
         match make() {
-            // SAFETY: fresh memory of the cache for one body, given back by `give_back_body` alone.
+            // SAFETY: S2: fresh memory of the cache for one body, given back by `give_back_body` alone.
             Ok(body) => Ok(unsafe { BodyBox::new(room, body) }),
             Err(error) => {
-                // SAFETY: it was just handed out, and holds nothing.
+                // SAFETY: S2: it was just handed out, and holds nothing.
                 unsafe { self.bodies.free(&self.pages, room) };
                 Err(error)
             }
@@ -50,7 +50,7 @@ impl<P: Platform> MmShared<'_, P> {
         };
         let nothing = VirtRange::new(VirtAddr(0), VirtAddr(FRAME_SIZE));
         let vma = Vma::new(nothing, VmaAttributes::anonymous(Protection::NONE));
-        // SAFETY: fresh memory of the cache for one node, given back by `discard` alone.
+        // SAFETY: S2: fresh memory of the cache for one node, given back by `discard` alone.
         Ok(unsafe { VmaBox::new(memory, vma) })
     }
 
@@ -79,7 +79,7 @@ impl<P: Platform> MmShared<'_, P> {
             file.node().views(self.platform()).hide(node.view());
         }
         let (memory, vma) = node.into_raw();
-        // SAFETY: the memory is what `blank` took from this cache, and no other code knows it any more.
+        // SAFETY: S2: the memory is what `blank` took from this cache, and no other code knows it any more.
         unsafe { self.vmas.free(&self.pages, memory) };
         if let Backing::File { file, .. } = vma.attributes.backing {
             self.close(file);

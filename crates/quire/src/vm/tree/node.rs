@@ -31,7 +31,7 @@ pub struct VmaRecord {
 #[derive(Debug)]
 pub struct VmaBox(NonNull<VmaNode>);
 
-// SAFETY: a box is the only way to its node, which is plain data, so it may move to another thread.
+// SAFETY: T1: a box is the only way to its node, which is plain data, so it may move to another thread.
 unsafe impl Send for VmaBox {}
 
 impl VmaBox {
@@ -41,14 +41,14 @@ impl VmaBox {
     /// `memory` is valid for reads and writes, aligned, and the caller's alone until [`Self::into_raw`] gives it back.
     pub unsafe fn new(memory: NonNull<MaybeUninit<VmaRecord>>, vma: Vma) -> Self {
         let node = VmaNode { vma, links: Links::leaf(None), gap: 0, max_gap: 0 };
-        // SAFETY: valid, aligned and exclusive by this function's contract.
+        // SAFETY: T1: by this function's contract the memory is valid, aligned and this box's alone.
         unsafe { memory.cast::<VmaRecord>().write(VmaRecord { node, view: View::new() }) };
         Self(memory.cast())
     }
 
     /// Takes the mapping out; the memory is the caller's again. No file knows its view any more.
     pub fn into_raw(self) -> (NonNull<MaybeUninit<VmaRecord>>, Vma) {
-        // SAFETY: the box owns an initialised node (contract of `new`), which is given up here and never read again.
+        // SAFETY: T1: the box owns an initialised node (contract of `new`), which is given up here and never read again.
         let node = unsafe { self.0.read() };
         (self.0.cast(), node.vma)
     }
@@ -59,12 +59,12 @@ impl VmaBox {
     }
 
     pub(super) fn next(&self) -> Option<Ptr> {
-        // SAFETY: the box owns a live node, and this borrow of it is the only one.
+        // SAFETY: T1: the box owns a live node, and this borrow of it is the only one.
         unsafe { self.0.as_ref() }.links.right
     }
 
     pub(super) fn set_next(&mut self, next: Option<Ptr>) {
-        // SAFETY: the box owns a live node and is borrowed exclusively.
+        // SAFETY: T1: the box owns a live node and is borrowed exclusively.
         unsafe { self.0.as_mut() }.links.right = next;
     }
 }
@@ -73,7 +73,7 @@ impl Deref for VmaBox {
     type Target = Vma;
     #[inline]
     fn deref(&self) -> &Vma {
-        // SAFETY: the box owns a live node and is borrowed shared.
+        // SAFETY: T1: the box owns a live node and is borrowed shared.
         unsafe { &self.0.as_ref().vma }
     }
 }
@@ -81,7 +81,7 @@ impl Deref for VmaBox {
 impl DerefMut for VmaBox {
     #[inline]
     fn deref_mut(&mut self) -> &mut Vma {
-        // SAFETY: the box owns a live node and is borrowed exclusively.
+        // SAFETY: T1: the box owns a live node and is borrowed exclusively.
         unsafe { &mut self.0.as_mut().vma }
     }
 }
@@ -101,14 +101,14 @@ impl VmaBox {
 /// The view that stands behind a node. Its memory is there as long as the node's.
 pub(super) fn view_of(at: Ptr) -> ViewPtr {
     let record = at.0.cast::<VmaRecord>();
-    // SAFETY: every node is the first part of a record (`VmaBox::new`), and its pointer stands for all of it; no reference
+    // SAFETY: T2: every node is the first part of a record (`VmaBox::new`), and its pointer stands for all of it; no reference
     // is made.
     crate::avl::Ptr(unsafe { NonNull::new_unchecked(&raw mut (*record.as_ptr()).view) })
 }
 
 /// The mapping of a list's node, and the node after it.
 pub(super) fn look(at: Ptr, _list: &VmaList) -> (&Vma, Option<Ptr>) {
-    // SAFETY: the list owns the node and is borrowed shared for as long as the reference lives.
+    // SAFETY: T1: the list owns the node and is borrowed shared for as long as the reference lives.
     let node = unsafe { &*at.0.as_ptr() };
     (&node.vma, node.links.right)
 }

@@ -22,7 +22,7 @@ use crate::vm::userfault::register::Registrations;
 /// How a fault is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AnswerMode {
-    /// Tasks that wait for a page of the range go on. Otherwise [`Mm::userfault_wake`] lets it (`*_MODE_DONTWAKE`).
+    /// Tasks that wait for a page of the range go on. Otherwise [`Mm::userfault_wake`](crate::vm::Mm::userfault_wake) lets it (`*_MODE_DONTWAKE`).
     pub wake: bool,
     /// The pages are write-protected for the handler at once (`*_MODE_WP`), where that is registered.
     pub write_protected: bool,

@@ -70,7 +70,7 @@ pub(super) unsafe fn fill_frames<P: Platform>(
 ) {
     for at in 0..frames.count {
         let bytes = platform.direct_map(frames.start.add(at).addr()).cast::<PageBytes>();
-        // SAFETY: the direct map gives the frame's 4096 bytes, which are the caller's alone.
+        // SAFETY: invariant 1: the direct map gives the frame's 4096 bytes, which are the caller's alone.
         fill(at * FRAME_SIZE, unsafe { &mut *bytes });
         if (at + 1) % u64::from(POPULATE_FAULTS) == 0 {
             platform.reschedule_point();

@@ -1,9 +1,9 @@
 //! Faults that a handler answers, as Linux's `userfaultfd`: what is missing in a range comes from elsewhere, page by page, and
 //! stores to it may be held back.
 //!
-//! A [`Userfault`] is a handler; [`Mm::userfault_register`](crate::vm::space::address_space::AddressSpace::userfault_register) makes it that of a range. A fault there is put into one of the
+//! A [`Userfault`] is a handler; [`Mm::userfault_register`](crate::vm::Mm::userfault_register) makes it that of a range. A fault there is put into one of the
 //! handler's places, and the thread sleeps ([`fault`]). Handler threads read what there is ([`handle`]) and answer with
-//! the verbs of [`Mm`](crate::vm::space::address_space::AddressSpace) ([`copy`], [`zeropage`], [`resume`], [`poison`], [`write_protect`], [`wake`]), which put something where
+//! the verbs of [`Mm`](crate::vm::Mm) ([`copy`], [`zeropage`], [`resume`], [`poison`], [`write_protect`], [`wake`]), which put something where
 //! nothing is and then wake. Verbs that change an address space tell its handlers ([`changes`]).
 //!
 //! Nothing is made up: while a handler is gone, what only it knows stays missing, and accesses get an error. (Linux lets them

@@ -37,7 +37,7 @@ pub enum Advice {
     HugePage,
     /// `MADV_NOHUGEPAGE`: use single frames.
     NoHugePage,
-    /// `MADV_COLLAPSE`: make folios of 2 MiB of what is there now ([`Mm::collapse`]).
+    /// `MADV_COLLAPSE`: make folios of 2 MiB of what is there now ([`Mm::collapse`](crate::vm::Mm::collapse)).
     Collapse,
     /// `MADV_POPULATE_READ`: bring the pages in as reads would.
     PopulateRead,

@@ -99,8 +99,8 @@ pub struct Meminfo {
 }
 
 impl Meminfo {
-    /// The lines of `/proc/meminfo` that apply, in its order: name and KiB. `MemTotal` is without the manager's own
-    /// tables, as with Linux; what per-CPU lists keep counts as free.
+    /// The lines of `/proc/meminfo` that apply, in its order: name and KiB. `MemTotal` is without the
+    /// manager's own tables, as with Linux; what per-CPU lists keep counts as free.
     pub fn lines(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let free = self.frames.free + self.frames.cached;
         [
@@ -121,8 +121,8 @@ impl Meminfo {
 }
 
 impl<'p, P: Platform> MemoryManager<'p, P> {
-    /// Takes over the memory in `ranges`, in ascending order. Ready in well under a millisecond where ranges are zeroed:
-    /// records of untouched blocks are not written.
+    /// Takes over the memory in `ranges`, in ascending order. Ready in well under a millisecond where ranges
+    /// are zeroed: records of untouched blocks are not written.
     ///
     /// # Errors
     /// [`InitError`].
@@ -165,8 +165,8 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         HugeFs::new(&self.memory, size, limits)
     }
 
-    /// A new file of huge pages that is of no file system, `bytes` long, rounded up to them (Linux: `memfd_create` with
-    /// `MFD_HUGETLB`).
+    /// A new file of huge pages that is of no file system, `bytes` long, rounded up to them (Linux:
+    /// `memfd_create` with `MFD_HUGETLB`).
     ///
     /// # Errors
     /// [`MmError::NoMemory`], [`MmError::Overflow`].
@@ -174,8 +174,8 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         File::huge(&self.memory, size, 0, bytes)
     }
 
-    /// A handler of faults, which reads these changes to address spaces beside the faults of the ranges that will be registered
-    /// with it (Linux: `userfaultfd`).
+    /// A handler of faults, which reads these changes to address spaces beside the faults of the ranges that
+    /// will be registered with it (Linux: `userfaultfd`).
     ///
     /// # Errors
     /// [`TooManyHandlers`].
@@ -203,34 +203,34 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         self.memory.huge()
     }
 
-    /// Clears one piece of a gigantic folio that a task waits for or may touch later; whether there was one. For CPUs that
-    /// have nothing else to do, which call it until it says no. The caller holds no lock.
+    /// Clears one piece of a gigantic folio that a task waits for or may touch later; whether there was one.
+    /// For CPUs that have nothing else to do, which call it until it says no. The caller holds no lock.
     pub fn clear_ahead(&self) -> bool {
         GiganticClearing::of(&self.memory).clear_ahead()
     }
 
-    /// Scans some address spaces on from where the last call left off, and makes folios of 2 MiB of smaller ones where
-    /// [`Collapser`] says. For a CPU that has nothing else to do, or a task of its own, which calls again after as many
-    /// milliseconds as the answer says. The caller holds no lock.
+    /// Scans some address spaces on from where the last call left off, and makes folios of 2 MiB of smaller
+    /// ones where [`Collapser`] says. For a CPU that has nothing else to do, or a task of its own, which
+    /// calls again after as many milliseconds as the answer says. The caller holds no lock.
     pub fn collapse_ahead(&self, collapser: &mut Collapser) -> Scanned {
         Collapse::of(&self.memory).collapse_ahead(collapser)
     }
 
-    /// Looks at up to `folios` folios of 2 MiB from where the last call left off, splits those most of which is zero, and frees
-    /// the zeroes. For a task that finds memory short. The caller holds no lock.
+    /// Looks at up to `folios` folios of 2 MiB from where the last call left off, splits those most of which
+    /// is zero, and frees the zeroes. For a task that finds memory short. The caller holds no lock.
     pub fn split_underused(&self, splitter: &mut Splitter, folios: u64) -> Underused {
         UnderusedFolios::of(&self.memory).split_underused(splitter, folios)
     }
 
-    /// Has [`Self::reclaim`], and every task that finds memory out, split folios of 2 MiB with more pages of zeroes than this, after
-    /// everything else was given up. At first 511, Linux's default: none are.
+    /// Has [`Self::reclaim`], and every task that finds memory out, split folios of 2 MiB with more pages of
+    /// zeroes than this, after everything else was given up. At first 511, Linux's default: none are.
     pub fn set_underused_limit(&self, max_ptes_none: usize) {
         UnderusedFolios::of(&self.memory).set_underused_limit(max_ptes_none);
     }
 
-    /// Clears some free memory ahead of its use, as much as [`Zeroes`](crate::page_alloc::Zeroes) asks for; whether there was
-    /// anything to do. For CPUs that have nothing else to do, after [`Self::clear_ahead`], for which a task may wait. The
-    /// caller holds no lock.
+    /// Clears some free memory ahead of its use, as much as [`Zeroes`](crate::page_alloc::Zeroes) asks for;
+    /// whether there was anything to do. For CPUs that have nothing else to do, after [`Self::clear_ahead`],
+    /// for which a task may wait. The caller holds no lock.
     pub fn zero_ahead(&self) -> bool {
         self.memory.pages().zero_ahead()
     }
@@ -254,8 +254,8 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         }
     }
 
-    /// The lines of `/proc/meminfo` about huge pages: name and number; four count those of the default size, 2 MiB, and the
-    /// last says how much memory all pools have, in KiB.
+    /// The lines of `/proc/meminfo` about huge pages: name and number; four count those of the default size,
+    /// 2 MiB, and the last says how much memory all pools have, in KiB.
     pub fn huge_lines(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let pool = |size| self.memory.huge().info(self.memory.pages(), size);
         let PoolInfo { total, free, reserved, surplus } = pool(HugeSize::Size2M);
@@ -284,40 +284,42 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         amounts.into_iter().chain(Stat::ALL.iter().map(|&stat| (stat.name(), self.stat(stat))))
     }
 
-    /// Gives up some of what can be had again, the cheapest first: page cache that is not mapped, frames of large folios that
-    /// are not mapped, page cache that is mapped. How many frames became free. The caller holds no lock.
+    /// Gives up some of what can be had again, the cheapest first: page cache that is not mapped, frames of
+    /// large folios that are not mapped, page cache that is mapped. How many frames became free. The caller
+    /// holds no lock.
     pub fn reclaim(&self) -> u64 {
         Reclaim::of(&self.memory).reclaim_all()
     }
 
-    /// Shows where an anonymous frame is mapped: the roots of address spaces, and addresses. The caller holds no lock.
+    /// Shows where an anonymous frame is mapped: the roots of address spaces, and addresses. The caller holds
+    /// no lock.
     pub fn mappings(&self, frame: Frame, show: impl FnMut(Frame, VirtAddr)) {
         ReverseMap::of(&self.memory).mappings(frame, show);
     }
 
-    /// Shows how many address spaces map each of these frames, in ascending order, runs of frames with the same number
-    /// together: what `/proc/kpagecount` says, and exact while none of them is mapped or unmapped. Frames that are no memory
-    /// count as zero. The caller holds no lock.
+    /// Shows how many address spaces map each of these frames, in ascending order, runs of frames with the
+    /// same number together: what `/proc/kpagecount` says, and exact while none of them is mapped or
+    /// unmapped. Frames that are no memory count as zero. The caller holds no lock.
     pub fn kpagecount(&self, frames: FrameRange, show: impl FnMut(FrameRange, u64)) {
         PageSurvey::of(&self.memory).page_counts(frames, show);
     }
 
-    /// Shows what each of these frames is used for, in ascending order, runs with the same word together: what `/proc/kpageflags` says
-    /// ([`PageFlags`]). The caller holds no lock.
+    /// Shows what each of these frames is used for, in ascending order, runs with the same word together:
+    /// what `/proc/kpageflags` says ([`PageFlags`]). The caller holds no lock.
     pub fn kpageflags(&self, frames: FrameRange, show: impl FnMut(FrameRange, PageFlags)) {
         PageSurvey::of(&self.memory).page_flags(frames, show);
     }
 
-    /// How many address spaces map the folio in use around a frame, or any part of it; `None` where there is none. How many leaves do, and
-    /// whether they map all of it, [`PageAllocator::folio_maps`] says; whether a certain address space alone does,
-    /// [`Mm::maps_exclusively`](crate::vm::Mm::maps_exclusively). Visits others; the
-    /// caller holds no lock.
+    /// How many address spaces map the folio in use around a frame, or any part of it; `None` where there is
+    /// none. How many leaves do, and whether they map all of it, [`PageAllocator::folio_maps`] says; whether
+    /// a certain address space alone does, [`Mm::maps_exclusively`](crate::vm::Mm::maps_exclusively). Visits
+    /// others; the caller holds no lock.
     pub fn folio_spaces(&self, frame: Frame) -> Option<u64> {
         PageSurvey::of(&self.memory).folio_spaces(frame)
     }
 
-    /// Splits the mapped anonymous folio that starts at `frame` into folios of order `to`; large leaves that map it become
-    /// small ones first. How many frames became free. The caller holds no lock.
+    /// Splits the mapped anonymous folio that starts at `frame` into folios of order `to`; large leaves that
+    /// map it become small ones first. How many frames became free. The caller holds no lock.
     ///
     /// # Errors
     /// [`SplitError`]; the folio is as before then, though leaves may have been split.
@@ -325,8 +327,9 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         ReverseMap::of(&self.memory).split_folio(frame, to)
     }
 
-    /// Moves the anonymous folio that starts at `frame`, of order 9 at most, or the page of a file that the frame holds, to
-    /// other frames, wherever it is mapped. How many frames became free. The caller holds no lock.
+    /// Moves the anonymous folio that starts at `frame`, of order 9 at most, or the page of a file that the
+    /// frame holds, to other frames, wherever it is mapped. How many frames became free. The caller holds no
+    /// lock.
     ///
     /// # Errors
     /// [`MigrateError`].
@@ -335,8 +338,8 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     }
 
     /// A frame went bad: what it held is lost, it is used no more, and everything around it goes on
-    /// ([`MemoryFailure`]). Of a page of a pool, [`HugePools::memory_failure`] says what became. The caller holds
-    /// no lock. May block in the pager.
+    /// ([`MemoryFailure`]). Of a page of a pool, [`HugePools::memory_failure`] says what became. The caller
+    /// holds no lock. May block in the pager.
     ///
     /// # Errors
     /// [`MemoryFailureError`]; nothing has changed then.
@@ -347,14 +350,14 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         })
     }
 
-    /// Moves what it can out of these frames: anonymous folios that start there, and pages of files. How many frames became
-    /// free; they may be in use again since. The caller holds no lock.
+    /// Moves what it can out of these frames: anonymous folios that start there, and pages of files. How many
+    /// frames became free; they may be in use again since. The caller holds no lock.
     pub fn move_out(&self, range: FrameRange) -> u64 {
         Migration::of(&self.memory).move_out(range)
     }
 
-    /// Takes `blocks` blocks of 2 MiB in a row as [`PageAllocator::alloc_contig`] does, and moves what is in the way elsewhere if
-    /// need be. The caller holds no lock.
+    /// Takes `blocks` blocks of 2 MiB in a row as [`PageAllocator::alloc_contig`] does, and moves what is in
+    /// the way elsewhere if need be. The caller holds no lock.
     ///
     /// # Errors
     /// As [`PageAllocator::alloc_contig_moving`].
@@ -365,8 +368,8 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
         self.pages().alloc_contig_moving(gfp, blocks, align_blocks, move_out)
     }
 
-    /// Resizes a pool as [`HugePools::resize`] does. When memory is out in such pieces, what is in the way moves elsewhere, a
-    /// page at a time, until that fails too. The caller holds no lock.
+    /// Resizes a pool as [`HugePools::resize`] does. When memory is out in such pieces, what is in the way
+    /// moves elsewhere, a page at a time, until that fails too. The caller holds no lock.
     pub fn resize_huge(&self, size: HugeSize, nodes: NodeSet, wanted: u64) -> Resized {
         let (pages, pools) = (self.pages(), self.huge_pools());
         let mut done = pools.resize(pages, size, nodes, wanted);

@@ -1,12 +1,14 @@
 //! Brings 2 MiB of a file into one block, in order, so that one leaf may map them.
 //!
-//! The pages stay what they are: frames with a hold and marks each, of a block in small pieces. So truncation, reclaim, writing
-//! back and memory that goes bad take them one by one, as ever.
+//! The pages stay what they are: frames with a hold and marks each, of a block in small pieces. So
+//! truncation, reclaim, writing back and memory that goes bad take them one by one, as ever.
 //!
-//! The block is a [`Room`] until then: its frames are held one by one as they become pages, and what goes bad before becomes none.
+//! The block is a [`Room`] until then: its frames are held one by one as they become pages, and what goes bad
+//! before becomes none.
 //!
-//! One task at a time does it ([`FileCollapse`]). Some pages at a time are made busy, under the closed file, and unmapped;
-//! then the file is open again while they are copied, and a task that wants one of them waits for these few.
+//! One task at a time does it ([`FileCollapse`]). Some pages at a time are made busy, under the closed file,
+//! and unmapped; then the file is open again while they are copied, and a task that wants one of them waits
+//! for these few.
 
 use core::ops::Range;
 
@@ -29,7 +31,8 @@ pub struct BlockSurvey {
     pub lost: usize,
     /// The frame of the first one that is in memory.
     pub first: Option<Frame>,
-    /// The first frame of the block in which all of them stand in order, none busy, lost or cut off: so none is behind the end.
+    /// The first frame of the block in which all of them stand in order, none busy, lost or cut off: so none
+    /// is behind the end.
     pub in_order: Option<Frame>,
 }
 
@@ -103,8 +106,9 @@ impl FileTable {
         survey
     }
 
-    /// The first frame of the block in which the 512 pages from a multiple of 512 on stand in order, none of them busy, lost or
-    /// cut off, if they do. `index` is one of them, in `frame`: mostly that says already that they do not.
+    /// The first frame of the block in which the 512 pages from a multiple of 512 on stand in order, none of
+    /// them busy, lost or cut off, if they do. `index` is one of them, in `frame`: mostly that says already
+    /// that they do not.
     pub fn block_of<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -119,8 +123,8 @@ impl FileTable {
         self.survey_block(pages.platform(), file.node(), first).in_order
     }
 
-    /// Makes pages busy that are to go to the block, save those that are there; [`COLLAPSE_FILE_PAGES`] at most. Ends with
-    /// [`Self::end_gathering`].
+    /// Makes pages busy that are to go to the block, save those that are there; [`COLLAPSE_FILE_PAGES`] at
+    /// most. Ends with [`Self::end_gathering`].
     ///
     /// # Errors
     /// [`NotMoved`]; none is busy then.
@@ -152,8 +156,9 @@ impl FileTable {
         Ok(moving)
     }
 
-    /// Puts the pages into their new frames, into which the caller has copied them, and opens them to all; whether it did.
-    /// Without a room, or if one of these frames went bad, they stay where they are. The frames that they leave are free.
+    /// Puts the pages into their new frames, into which the caller has copied them, and opens them to all;
+    /// whether it did. Without a room, or if one of these frames went bad, they stay where they are. The
+    /// frames that they leave are free.
     pub fn end_gathering<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,

@@ -64,7 +64,8 @@ pub struct FileNode {
 /// One counted reference to a [`FileNode`]: a handle's, or that of one VMA.
 ///
 /// It is plain data and has no `Drop`: giving the last one back may write pages, which needs the machine
-/// ([`FileTable::close`](super::FileTable::close)). A reference that is forgotten keeps its file in memory for ever.
+/// ([`FileTable::close`](super::FileTable::close)). A reference that is forgotten keeps its file in memory
+/// for ever.
 #[must_use = "a forgotten reference keeps its file in memory"]
 #[derive(PartialEq, Eq, Debug)]
 #[repr(transparent)]
@@ -77,7 +78,8 @@ pub struct FileUse<'a>(&'a FileNode);
 #[must_use = "the file is open again at once"]
 pub struct FileClosed<'a>(&'a FileNode);
 
-/// The right to bring pages of a file together in a block, for as long as it lives. Reclaim drops none meanwhile.
+/// The right to bring pages of a file together in a block, for as long as it lives. Reclaim drops none
+/// meanwhile.
 #[must_use = "it is given up at once"]
 pub struct FileCollapse<'a>(&'a FileNode);
 
@@ -205,8 +207,8 @@ impl FileNode {
         self.collapsing.load(Ordering::Acquire)
     }
 
-    /// Becomes a user of the file's pages. `None` while a task has it closed: a caller that holds a lock which that task may want gives
-    /// it back and tries again.
+    /// Becomes a user of the file's pages. `None` while a task has it closed: a caller that holds a lock
+    /// which that task may want gives it back and tries again.
     #[inline]
     pub fn enter(&self) -> Option<FileUse<'_>> {
         if self.users.fetch_add(1, Ordering::AcqRel) & CLOSED == 0 {
@@ -223,7 +225,8 @@ impl FileNode {
         closed.is_ok().then(|| FileClosed(self))
     }
 
-    /// Closes the file, once no other task has it closed and the tasks that use a page now have ceased to. The caller holds no lock.
+    /// Closes the file, once no other task has it closed and the tasks that use a page now have ceased to.
+    /// The caller holds no lock.
     pub fn close<P: Platform>(&self, platform: &P) -> FileClosed<'_> {
         while self.users.fetch_or(CLOSED, Ordering::AcqRel) & CLOSED != 0 {
             platform.relax();
@@ -274,8 +277,8 @@ impl<'a> FileResize<'a> {
         self.0.bytes.store(bytes, Ordering::Release);
     }
 
-    /// Says that from this page on no task may use any, and waits until none does. The pages that are in memory may then be
-    /// unmapped and dropped.
+    /// Says that from this page on no task may use any, and waits until none does. The pages that are in
+    /// memory may then be unmapped and dropped.
     pub fn cut_off<P: Platform>(&self, platform: &P, end: u64) {
         self.0.end.store(end, Ordering::Release);
         drop(self.0.close(platform));
@@ -314,8 +317,8 @@ impl FileRef {
     /// The reference that a node was made with, or one that was counted by hand.
     ///
     /// # Safety
-    /// `node` is live, its count already has the share of this reference, and it stays where it is until the count
-    /// falls to zero.
+    /// `node` is live, its count already has the share of this reference, and it stays where it is until the
+    /// count falls to zero.
     pub(crate) const unsafe fn from_raw(node: NonNull<FileNode>) -> Self {
         Self(node)
     }
@@ -342,7 +345,8 @@ impl FileRef {
         Err(self)
     }
 
-    /// Gives the reference back. Returns the node when this was the last one: it then belongs to the caller alone.
+    /// Gives the reference back. Returns the node when this was the last one: it then belongs to the caller
+    /// alone.
     pub fn give_back(self) -> Option<NonNull<FileNode>> {
         let before = self.node().references.fetch_sub(1, Ordering::AcqRel);
         debug_assert!(before > 0, "more references given back than taken");

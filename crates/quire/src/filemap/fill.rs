@@ -25,7 +25,8 @@ impl FileTable {
     /// May block in the pager: called with no lock but an address space's, for reading.
     ///
     /// # Errors
-    /// [`FaultError::BeyondEnd`], [`FaultError::Io`], [`FaultError::Poisoned`], [`FaultError::OutOfMemory`]; the cache is as before then.
+    /// [`FaultError::BeyondEnd`], [`FaultError::Io`], [`FaultError::Poisoned`], [`FaultError::OutOfMemory`];
+    /// the cache is as before then.
     pub fn page<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -131,8 +132,8 @@ fn read_page<P: Platform>(
     let platform = pages.platform();
     // A shmem file's page was taken as zeroes.
     let FileKind::Paged(file) = kind else { return Ok(()) };
-    // SAFETY: invariant 1: the direct map gives the frame's 4096 bytes; the busy mark makes them this task's alone (protocol in the
-    // module's head), and nothing maps them yet.
+    // SAFETY: invariant 1: the direct map gives the frame's 4096 bytes; the busy mark makes them this task's
+    // alone (protocol in the module's head), and nothing maps them yet.
     let bytes = unsafe { &mut *platform.direct_map(frame.addr()).cast::<[u8; FRAME_SIZE as usize]>() };
     platform.pager().read(file, index, bytes).map_err(|error| match error {
         PagerError::Io => FaultError::Io,

@@ -1,5 +1,5 @@
-//! Files of huge pages: which of their pages there are, and which are only reserved. By index of a huge page. The pages are
-//! taken from a pool, and go back to it, by the callers of these (`hugetlb`).
+//! Files of huge pages: which of their pages there are, and which are only reserved. By index of a huge page.
+//! The pages are taken from a pool, and go back to it, by the callers of these (`hugetlb`).
 #![forbid(unsafe_code)]
 
 use core::ops::Range;
@@ -81,8 +81,9 @@ impl FileTable {
         indices.end - indices.start - each_entry(platform, file, indices.clone()).count() as u64
     }
 
-    /// Notes that a page is reserved for which `group` pays, unless it is there or reserved already; whether it was not. It
-    /// can be taken back until [`Self::keep_reservations`]. The caller keeps all other tasks from filling the page in.
+    /// Notes that a page is reserved for which `group` pays, unless it is there or reserved already; whether
+    /// it was not. It can be taken back until [`Self::keep_reservations`]. The caller keeps all other tasks
+    /// from filling the page in.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`].
@@ -119,8 +120,8 @@ impl FileTable {
         all.filter(|(_, page)| page.is_fresh()).map(|(index, _)| index)
     }
 
-    /// Takes a reservation back that was made last, unless it was redeemed; whether it was not. The caller keeps all other tasks
-    /// from filling the page in.
+    /// Takes a reservation back that was made last, unless it was redeemed; whether it was not. The caller
+    /// keeps all other tasks from filling the page in.
     pub fn drop_reservation<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -156,7 +157,8 @@ impl FileTable {
         self.enter(pages, file, &mut cached, (index, page))
     }
 
-    /// Takes the first of these pages out that is there or reserved. No task uses it or will, and no leaf maps it.
+    /// Takes the first of these pages out that is there or reserved. No task uses it or will, and no leaf
+    /// maps it.
     pub fn take_huge_page<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,

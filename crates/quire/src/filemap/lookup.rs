@@ -7,8 +7,8 @@ use crate::addr::{Frame, FrameRange};
 use crate::platform::Platform;
 
 impl FileTable {
-    /// The frames of the pages from index `from` that are in memory and not busy, in the places of `out` that stand for
-    /// them; the others become `None`. One hold of the file's lock.
+    /// The frames of the pages from index `from` that are in memory and not busy, in the places of `out` that
+    /// stand for them; the others become `None`. One hold of the file's lock.
     pub fn around<P: Platform>(
         &self,
         platform: &P,

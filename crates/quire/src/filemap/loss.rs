@@ -67,7 +67,8 @@ impl FileTable {
     /// Finds out what is lost with a page that the caller has made busy.
     ///
     /// # Errors
-    /// [`AllocError`], when there is no frame for the place of a page of shared anonymous memory; the page is not busy any more.
+    /// [`AllocError`], when there is no frame for the place of a page of shared anonymous memory; the page is
+    /// not busy any more.
     pub fn prepare_loss<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,

@@ -8,8 +8,9 @@ use crate::limits::FRAME_SHIFT;
 /// Where the number of a group begins: frames have 40 bits.
 const GROUP_SHIFT: u32 = 52;
 
-/// A page of the cache: a frame and its marks, in one word that is never zero. Or, of a file of huge pages, a page that is
-/// reserved; in either case with the number of the group that pays for the reservation in the uppermost bits.
+/// A page of the cache: a frame and its marks, in one word that is never zero. Or, of a file of huge pages, a
+/// page that is reserved; in either case with the number of the group that pays for the reservation in the
+/// uppermost bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct CachedPage(u64);
 

@@ -11,8 +11,8 @@ use crate::page_alloc::{PageAllocator, Room};
 use crate::platform::Platform;
 
 impl FileTable {
-    /// Makes a frame that the caller has just been handed, and has filled, this page of a shmem file; `false` when there is one
-    /// already, and the frame is the caller's still.
+    /// Makes a frame that the caller has just been handed, and has filled, this page of a shmem file; `false`
+    /// when there is one already, and the frame is the caller's still.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`]; the frame is the caller's still.
@@ -34,7 +34,8 @@ impl FileTable {
         Ok(true)
     }
 
-    /// Makes the frame for it in the room, which the caller has cleared, this page of a shmem file, if there is none.
+    /// Makes the frame for it in the room, which the caller has cleared, this page of a shmem file, if there
+    /// is none.
     ///
     /// # Errors
     /// [`NotMoved`].
@@ -62,7 +63,8 @@ impl FileTable {
         }
         let entered = self.enter(pages, node, &mut cached, (index, CachedPage::filled(frame, None)));
         if entered.is_err() {
-            // SAFETY: invariant 1: the frame was held when it left its room, and has not entered the page cache.
+            // SAFETY: invariant 1: the frame was held when it left its room, and has not entered the page
+            // cache.
             unsafe { pages.release(FrameRange::folio(frame, Order::FRAME)) };
         }
         entered.map_err(|_| NotMoved::OutOfMemory)

@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //!
-//! R1. Every node reachable from the root is live and owned by this tree: it came from the caller's `allocate` and goes
-//!     back through the caller's `free`. Pointers to nodes do not leave this file.
-//! R2. The tree has `height` levels; slots of nodes at the lowest hold words, those above hold pointers or nothing.
-//!     Hence which member of a [`Slot`] is valid follows from the level at which it was reached.
+//! R1. Every node reachable from the root is live and owned by this tree: it came from the caller's
+//!     `allocate` and goes back through the caller's `free`. Pointers to nodes do not leave this file.
+//! R2. The tree has `height` levels; slots of nodes at the lowest hold words, those above hold pointers or
+//!     nothing. Hence which member of a [`Slot`] is valid follows from the level at which it was reached.
 //! R3. The tree is borrowed exclusively while a node is changed and shared while one is read.
 //! R4. No node is empty, save for those on the way to an index during [`RadixTree::insert`].
 
@@ -75,7 +75,8 @@ impl RadixTree {
     #[inline]
     pub(super) fn get(&self, index: u64) -> u64 {
         match self.lowest(index) {
-            // SAFETY: R1, R3: a live node that is only read; R2: it is at the lowest level, so the slot holds a word.
+            // SAFETY: R1, R3: a live node that is only read; R2: it is at the lowest level, so the slot holds
+            // a word.
             Some(node) => unsafe { node.as_ref().slots[slot_of(index, 0)].word },
             None => 0,
         }
@@ -86,7 +87,8 @@ impl RadixTree {
     pub(super) fn set(&mut self, index: u64, word: u64) -> bool {
         debug_assert!(word != 0);
         let Some(mut node) = self.lowest(index) else { return false };
-        // SAFETY: R1, R3: a live node, and the tree is borrowed exclusively; R2: it is at the lowest level, so the slot holds a word.
+        // SAFETY: R1, R3: a live node, and the tree is borrowed exclusively; R2: it is at the lowest level,
+        // so the slot holds a word.
         let slot = unsafe { &mut node.as_mut().slots[slot_of(index, 0)].word };
         let there = *slot != 0;
         if there {
@@ -95,8 +97,8 @@ impl RadixTree {
         there
     }
 
-    /// Puts a word (not zero) at `index`, which is below [`INDEX_END`] and has none. `false`, with nothing changed, when
-    /// `allocate` gives no memory.
+    /// Puts a word (not zero) at `index`, which is below [`INDEX_END`] and has none. `false`, with nothing
+    /// changed, when `allocate` gives no memory.
     pub(super) fn insert(
         &mut self,
         index: u64,
@@ -121,7 +123,8 @@ impl RadixTree {
         }
         let Some(mut node) = self.root else { return false };
         for level in (1..self.height).rev() {
-            // SAFETY: R1, R3: a live node, the tree is borrowed exclusively; R2: above the lowest level, so a pointer.
+            // SAFETY: R1, R3: a live node, the tree is borrowed exclusively; R2: above the lowest level, so a
+            // pointer.
             let child = unsafe { &mut node.as_mut().slots[slot_of(index, level)].child };
             node = match *child {
                 Some(child) => child,
@@ -134,7 +137,8 @@ impl RadixTree {
                 },
             };
         }
-        // SAFETY: R1, R3: a live node, and the tree is borrowed exclusively; R2: the loop has come to the lowest level.
+        // SAFETY: R1, R3: a live node, and the tree is borrowed exclusively; R2: the loop has come to the
+        // lowest level.
         unsafe { node.as_mut() }.slots[slot_of(index, 0)] = Slot { word };
         true
     }
@@ -188,7 +192,8 @@ impl RadixTree {
         Some(node)
     }
 
-    /// Frees the empty nodes on the way to `index`, from the lowest up, then levels that only the first slot needs.
+    /// Frees the empty nodes on the way to `index`, from the lowest up, then levels that only the first slot
+    /// needs.
     fn prune(&mut self, index: u64, free: &mut impl FnMut(NodeMemory)) {
         let mut path = [None; LEVELS];
         let (mut node, mut level) = (self.root, self.height);
@@ -222,7 +227,8 @@ impl RadixTree {
     fn shrink(&mut self, free: &mut impl FnMut(NodeMemory)) {
         while self.height > 1 {
             let Some(top) = self.root else { return };
-            // SAFETY: R1, R3: a live node that is only read; R2: the height is above one, so slots hold pointers.
+            // SAFETY: R1, R3: a live node that is only read; R2: the height is above one, so slots hold
+            // pointers.
             let (first, others) = unsafe {
                 let slots = &top.as_ref().slots;
                 (slots[0].child, slots[1..].iter().any(|slot| slot.child.is_some()))
@@ -244,8 +250,8 @@ impl Default for RadixTree {
 
 fn empty_node(memory: NodeMemory) -> NonNull<RadixNode> {
     let node = memory.cast::<RadixNode>();
-    // SAFETY: R1: the caller's `allocate` gave the memory to this tree alone. All zero is a word of zero and, by the null
-    // pointer niche, no child, so every slot may be read either way.
+    // SAFETY: R1: the caller's `allocate` gave the memory to this tree alone. All zero is a word of zero and,
+    // by the null pointer niche, no child, so every slot may be read either way.
     unsafe { node.write_bytes(0, 1) };
     node
 }

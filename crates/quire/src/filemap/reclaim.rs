@@ -35,7 +35,8 @@ impl FileTable {
         freed
     }
 
-    /// Looks at as many pages as one hold of a lock may take, from an index on. Where to go on, and how many were freed.
+    /// Looks at as many pages as one hold of a lock may take, from an index on. Where to go on, and how many
+    /// were freed.
     fn reclaim_some<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,

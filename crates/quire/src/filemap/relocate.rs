@@ -1,7 +1,7 @@
 //! Puts pages of a file into other frames.
 //!
-//! The caller has the file closed, makes the pages busy, and unmaps them: then no task reads or writes them, and what is copied
-//! is what there is.
+//! The caller has the file closed, makes the pages busy, and unmaps them: then no task reads or writes them,
+//! and what is copied is what there is.
 
 use super::FileTable;
 use super::file::FileClosed;
@@ -24,8 +24,8 @@ pub enum MovedPage {
 }
 
 impl FileTable {
-    /// Makes some pages of a file busy that are in these frames, from index `from` on; where to look for more. Each ends with
-    /// [`Self::move_page`].
+    /// Makes some pages of a file busy that are in these frames, from index `from` on; where to look for
+    /// more. Each ends with [`Self::move_page`].
     pub fn begin_moving<P: Platform>(
         &self,
         platform: &P,
@@ -48,8 +48,8 @@ impl FileTable {
         (runs, Some(at))
     }
 
-    /// Puts a page that the caller made busy, and has unmapped, into another frame, and makes it not busy. Where there is no
-    /// frame and the page can be had again, it is dropped.
+    /// Puts a page that the caller made busy, and has unmapped, into another frame, and makes it not busy.
+    /// Where there is no frame and the page can be had again, it is dropped.
     pub fn move_page<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -86,8 +86,8 @@ impl FileTable {
         MovedPage::Gone
     }
 
-    /// The frame of a page that is in memory, not busy, and not on its way out: a task that cuts a file short has it open again before
-    /// they drop what is behind the end.
+    /// The frame of a page that is in memory, not busy, and not on its way out: a task that cuts a file short
+    /// has it open again before they drop what is behind the end.
     pub fn frame_of<P: Platform>(&self, platform: &P, file: &FileClosed<'_>, index: u64) -> Option<Frame> {
         let page = file.node().pages.lock(platform).get(index)?;
         (!page.is_busy() && !file.node().is_cut_off(index)).then_some(page.frame())

@@ -21,8 +21,8 @@ const NAMELESS: usize = BUCKETS;
 ///
 /// # Invariants
 ///
-/// A bucket's list holds live nodes only (F2), linked through `next` under the table's lock. There is one more for files
-/// without a name.
+/// A bucket's list holds live nodes only (F2), linked through `next` under the table's lock. There is one
+/// more for files without a name.
 pub struct FileTable {
     buckets: SpinLock<[AtomicPtr<FileNode>; BUCKETS + 1]>,
     nodes: Cache<FileNode>,
@@ -105,8 +105,8 @@ impl FileTable {
         Ok(fresh)
     }
 
-    /// A file of huge pages of this order, `bytes` long, of a file system or of none. The holder of the last reference
-    /// has taken its pages out before ([`Self::take_huge_page`]).
+    /// A file of huge pages of this order, `bytes` long, of a file system or of none. The holder of the last
+    /// reference has taken its pages out before ([`Self::take_huge_page`]).
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`].
@@ -123,8 +123,8 @@ impl FileTable {
     /// Gives a reference back. The last one writes dirty pages back and drops all pages.
     ///
     /// # Errors
-    /// [`MmError::Io`] when a dirty page could not be written; its contents are lost. The reference is given back in
-    /// every case.
+    /// [`MmError::Io`] when a dirty page could not be written; its contents are lost. The reference is given
+    /// back in every case.
     pub fn close<P: Platform>(&self, pages: &PageAllocator<'_, P>, file: FileRef) -> Result<(), MmError> {
         let Err(file) = file.give_back_unless_last() else { return Ok(()) };
         let FileKind::Paged(name) = file.node().kind() else {
@@ -169,8 +169,8 @@ impl FileTable {
         }
     }
 
-    /// A reference to the file with a pager at or behind a place of the table, and the place behind it. Files that come or go
-    /// between two calls may be passed over.
+    /// A reference to the file with a pager at or behind a place of the table, and the place behind it. Files
+    /// that come or go between two calls may be passed over.
     pub fn next_file<P: Platform>(
         &self,
         platform: &P,
@@ -200,7 +200,8 @@ impl FileTable {
             let mut at = buckets[bucket].load(Ordering::Relaxed);
             let mut number = 0;
             while let Some(node) = NonNull::new(at) {
-                // SAFETY: F2: the node is on its bucket's list and the table is locked, so it is live and may be counted once more.
+                // SAFETY: F2: the node is on its bucket's list and the table is locked, so it is live and may
+                // be counted once more.
                 let file = unsafe { core::mem::ManuallyDrop::new(FileRef::from_raw(node)) };
                 if number == skip {
                     return Some((file.again(), (bucket, number + 1)));
@@ -219,7 +220,8 @@ impl FileTable {
 
     fn make<P: Platform>(&self, pages: &PageAllocator<'_, P>, kind: FileKind) -> Result<FileRef, AllocError> {
         let node = self.nodes.alloc(pages)?.cast::<FileNode>();
-        // SAFETY: S2: fresh memory of the cache's, sized and aligned for a node; its count of one is this reference's.
+        // SAFETY: S2: fresh memory of the cache's, sized and aligned for a node; its count of one is this
+        // reference's.
         unsafe {
             node.write(FileNode::new(kind));
             Ok(FileRef::from_raw(node))
@@ -295,7 +297,8 @@ fn unlink(head: &AtomicPtr<FileNode>, node: *mut FileNode) {
     loop {
         let at = link.load(Ordering::Relaxed);
         let Some(here) = NonNull::new(at) else { return };
-        // SAFETY: F2: the node is on its bucket's list and the table is locked; the reference does not outlive the hold of the table's lock.
+        // SAFETY: F2: the node is on its bucket's list and the table is locked; the reference does not
+        // outlive the hold of the table's lock.
         let here = unsafe { here.as_ref() };
         if at == node {
             link.store(here.next.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -12,8 +12,8 @@ use crate::platform::Platform;
 use crate::tlb::words::words;
 
 impl FileTable {
-    /// Drops every page from index `end` on, dirty or not. They are cut off and unmapped; one that is just being written
-    /// is waited for.
+    /// Drops every page from index `end` on, dirty or not. They are cut off and unmapped; one that is just
+    /// being written is waited for.
     pub fn drop_from<P: Platform>(&self, pages: &PageAllocator<'_, P>, resize: &FileResize<'_>, end: u64) {
         let (node, platform) = (resize.node(), pages.platform());
         debug_assert!(node.is_cut_off(end));
@@ -77,8 +77,8 @@ impl FileTable {
 }
 
 impl FileTable {
-    /// Gives 4 KiB of a huge page, the frame `to`, what the frame `from` holds, which no other code knows. Programs that map it may
-    /// store to it at the same time.
+    /// Gives 4 KiB of a huge page, the frame `to`, what the frame `from` holds, which no other code knows.
+    /// Programs that map it may store to it at the same time.
     pub fn copy_to_huge_page<P: Platform>(&self, platform: &P, from: Frame, to: Frame) {
         for (from, to) in words(platform, from).iter().zip(words(platform, to)) {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -1,13 +1,15 @@
 //! Which mappings a file has: the reverse map of its pages.
 //!
-//! Every mapping of a file has a [`View`] in its record: which pages it shows, at which address of which address space. The
-//! views of a file stand in one tree, under a lock of the file's own, ordered by address space and first page; each
-//! subtree knows the last page that it shows. So the address spaces that map given pages are found one after the other,
-//! in ascending order of their numbers, in `log n` steps each, and the lock need not be held from one to the next.
+//! Every mapping of a file has a [`View`] in its record: which pages it shows, at which address of which
+//! address space. The views of a file stand in one tree, under a lock of the file's own, ordered by address
+//! space and first page; each subtree knows the last page that it shows. So the address spaces that map given
+//! pages are found one after the other, in ascending order of their numbers, in `log n` steps each, and the
+//! lock need not be held from one to the next.
 //!
-//! An address space changes its views while it holds its own lock for writing: a task that has found it here waits for that
-//! lock and then looks here again at it alone sees exactly its mappings. Views of mappings that are gone may stay for a
-//! moment; so what a view says is looked up among the mappings before it is believed.
+//! An address space changes its views while it holds its own lock for writing: a task that has found it here
+//! waits for that lock and then looks here again at it alone sees exactly its mappings. Views of mappings
+//! that are gone may stay for a moment; so what a view says is looked up among the mappings before it is
+//! believed.
 
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -48,23 +50,24 @@ struct Shown {
 /// Address space, first page, address: the order of the views.
 type Key = (u64, u64, u64);
 
-// SAFETY: V1: a view is reached under its file's lock, and the mapper that it names outlives it; both wherever the holder
-// runs.
+// SAFETY: V1: a view is reached under its file's lock, and the mapper that it names outlives it; both
+// wherever the holder runs.
 unsafe impl Send for View {}
 
 /// The views of one file.
 ///
 /// # Invariants
 ///
-/// V1. A view in the tree is live, and so is the mapper that it names: a mapping's memory is given back, and an address
-///     space taken apart, only after its views were hidden.
+/// V1. A view in the tree is live, and so is the mapper that it names: a mapping's memory is given back, and
+///     an address space taken apart, only after its views were hidden.
 #[derive(Debug)]
 pub struct FileViews {
     avl: Avl<View>,
 }
 
 impl Mapper {
-    /// The address space with this number; numbers are not used twice, and a child's is larger than its parent's.
+    /// The address space with this number; numbers are not used twice, and a child's is larger than its
+    /// parent's.
     pub const fn new(number: u64) -> Self {
         Self { number, pins: AtomicU32::new(0) }
     }
@@ -144,7 +147,8 @@ impl FileViews {
         self.avl.root.is_none()
     }
 
-    /// Says that the mapping of this view shows `pages` at `addr`, whatever it showed before. The caller owns the mapping.
+    /// Says that the mapping of this view shows `pages` at `addr`, whatever it showed before. The caller owns
+    /// the mapping.
     pub fn show(
         &mut self,
         view: ViewPtr,
@@ -193,7 +197,8 @@ impl FileViews {
         Some(shown.mapper)
     }
 
-    /// The first mapping of one of `pages` by the address space with this number, behind `after`: first page and address.
+    /// The first mapping of one of `pages` by the address space with this number, behind `after`: first page
+    /// and address.
     pub fn next_in(
         &self,
         number: u64,
@@ -205,7 +210,8 @@ impl FileViews {
         (shown.number == number).then_some((shown.pages.0, shown.addr))
     }
 
-    /// The first view behind `after` that shows one of `pages`. It takes `log n` steps for each address space that is passed.
+    /// The first view behind `after` that shows one of `pages`. It takes `log n` steps for each address space
+    /// that is passed.
     fn next_shown(&self, mut after: Key, pages: &Range<u64>) -> Option<Shown> {
         loop {
             let at = self.next_ending_behind(after, pages.start)?;

@@ -9,12 +9,14 @@ use crate::page_alloc::PageAllocator;
 use crate::platform::{FileId, Pager, Platform};
 
 impl FileTable {
-    /// Writes every dirty page of the file to its pager and marks it clean; `protect` takes from all mappings of the pages
-    /// that it is shown the right to store to them, so that the next store marks its page again. Pages that others are
-    /// just writing are left to them; those that are busy for another reason, and dirty still, are waited for. May block in the pager; the caller holds no lock.
+    /// Writes every dirty page of the file to its pager and marks it clean; `protect` takes from all mappings
+    /// of the pages that it is shown the right to store to them, so that the next store marks its page again.
+    /// Pages that others are just writing are left to them; those that are busy for another reason, and dirty
+    /// still, are waited for. May block in the pager; the caller holds no lock.
     ///
     /// # Errors
-    /// [`MmError::Io`] when a page could not be written; it stays dirty, and the others are written all the same.
+    /// [`MmError::Io`] when a page could not be written; it stays dirty, and the others are written all the
+    /// same.
     pub fn write_back<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -38,8 +40,8 @@ impl FileTable {
     }
 }
 
-/// Makes some dirty pages from index `from` on busy, and clean; where to look for more. No task is about to map one of them
-/// for storing, since the file is closed.
+/// Makes some dirty pages from index `from` on busy, and clean; where to look for more. No task is about to
+/// map one of them for storing, since the file is closed.
 fn begin_writing<P: Platform>(platform: &P, file: &FileClosed<'_>, from: u64) -> (PageRuns, Option<u64>) {
     let mut cached = file.node().pages.lock(platform);
     let (mut runs, mut at) = (PageRuns::default(), from);
@@ -71,8 +73,8 @@ fn write_runs<P: Platform>(
     let mut outcome = Ok(());
     for index in runs.indices() {
         let Some(page) = node.pages.lock(platform).get(index) else { continue };
-        // SAFETY: invariant 1: the direct map gives the frame's 4096 bytes, and the busy mark keeps the frame in the cache and other
-        // tasks from using it (protocol in the module's head).
+        // SAFETY: invariant 1: the direct map gives the frame's 4096 bytes, and the busy mark keeps the frame
+        // in the cache and other tasks from using it (protocol in the module's head).
         let bytes = unsafe { &*platform.direct_map(page.frame().addr()).cast::<[u8; FRAME_SIZE as usize]>() };
         let written = platform.pager().write(file, index, bytes);
         // What was cut off meanwhile need not be written.

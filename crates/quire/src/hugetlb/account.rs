@@ -1,8 +1,10 @@
-//! What is charged for pages: the group of the process, and the file system of the file, beside the pool itself.
+//! What is charged for pages: the group of the process, and the file system of the file, beside the pool
+//! itself.
 //!
-//! What is reserved is charged to the group as a reservation and counts in the file system, whether it is used yet or not;
-//! a page that is used without a reservation counts in the file system alone. Every page in use is charged to the group of the process
-//! that touched it first. A page knows what it owes ([`Owed`]), so that any task that sees it go can settle it.
+//! What is reserved is charged to the group as a reservation and counts in the file system, whether it is
+//! used yet or not; a page that is used without a reservation counts in the file system alone. Every page in
+//! use is charged to the group of the process that touched it first. A page knows what it owes ([`Owed`]), so
+//! that any task that sees it go can settle it.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
@@ -64,8 +66,9 @@ impl HugePools {
         reserved.inspect_err(|_| self.uncharge(account.group, size, Charge::Reservation, count))
     }
 
-    /// `count` pages are no longer reserved, of which `unused` were not redeemed; the others are about to go back to the pool.
-    /// How many of those the pool must keep for the file system: they are to be given back as reserved.
+    /// `count` pages are no longer reserved, of which `unused` were not redeemed; the others are about to go
+    /// back to the pool. How many of those the pool must keep for the file system: they are to be given back
+    /// as reserved.
     #[must_use = "the file system counts on what is kept for it"]
     pub(crate) fn uncharge_reservations<P: Platform>(
         &self,
@@ -113,7 +116,8 @@ impl HugePools {
         }
     }
 
-    /// Gives a page back that no leaf maps, and settles what it owes. `reserved`: the reservation that it redeemed holds again.
+    /// Gives a page back that no leaf maps, and settles what it owes. `reserved`: the reservation that it
+    /// redeemed holds again.
     pub(crate) fn give_from<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -127,8 +131,8 @@ impl HugePools {
         self.give(pages, size, frame, reserved || kept);
     }
 
-    /// Takes in the pages that were lent to leaves, the last of which is gone. All that were gone before the call are in
-    /// their pool when it returns, whichever task took them in: what they were reserved counts.
+    /// Takes in the pages that were lent to leaves, the last of which is gone. All that were gone before the
+    /// call are in their pool when it returns, whichever task took them in: what they were reserved counts.
     pub(crate) fn take_returned<P: Platform>(&self, pages: &PageAllocator<'_, P>) {
         let _right = Claim::wait(&self.returning, pages.platform());
         if pages.has_returned_huge() {

@@ -27,8 +27,8 @@ impl HugePools {
         Err(TooManyGroups)
     }
 
-    /// Removes a group without processes. What is charged to it stays charged to those that it is part of until it is given
-    /// back.
+    /// Removes a group without processes. What is charged to it stays charged to those that it is part of
+    /// until it is given back.
     pub fn remove_group(&self, group: HugeGroup) {
         if let Some(slot) = self.groups.slot(group) {
             slot.state.store(REMOVED, Ordering::Release);

@@ -1,4 +1,5 @@
-//! The files by which Linux shows and changes pools, as paths and text, so that a kernel can export them unchanged.
+//! The files by which Linux shows and changes pools, as paths and text, so that a kernel can export them
+//! unchanged.
 //!
 //! | path | read | write |
 //! |---|---|---|
@@ -11,8 +12,8 @@
 //! | `.../promote` | | pages to put together again; ours |
 //! | `vm/hugetlb_optimize_vmemmap` | 1: descriptors of pages that join a pool are saved | switches that, if the policy leaves the choice |
 //!
-//! With `node0/` in front, `nr_hugepages`, `free_hugepages`, `surplus_hugepages`, `demote` and `promote` are those of one
-//! node. (Linux: `/sys/kernel/mm/hugepages` and `/sys/devices/system/node/node0/hugepages`, and
+//! With `node0/` in front, `nr_hugepages`, `free_hugepages`, `surplus_hugepages`, `demote` and `promote` are
+//! those of one node. (Linux: `/sys/kernel/mm/hugepages` and `/sys/devices/system/node/node0/hugepages`, and
 //! `/proc/sys/vm`.)
 #![forbid(unsafe_code)]
 
@@ -129,7 +130,8 @@ impl HugePools {
         writeln!(out, "{number}").map_err(|_| ControlError::NoRoom)
     }
 
-    /// Writes a number to a control file. `nodes` are those of the writer's memory policy, for `nr_hugepages_mempolicy`.
+    /// Writes a number to a control file. `nodes` are those of the writer's memory policy, for
+    /// `nr_hugepages_mempolicy`.
     ///
     /// # Errors
     /// [`ControlError`].

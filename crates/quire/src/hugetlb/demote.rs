@@ -22,8 +22,9 @@ pub struct Demoted {
 }
 
 impl HugePools {
-    /// Moves `count` free pages of 1 GiB that are not reserved to the pool of 2 MiB, 512 for each (`demote`). Neither
-    /// allocates nor frees anything, save for descriptors in a window. Comes by a reschedule point after each page.
+    /// Moves `count` free pages of 1 GiB that are not reserved to the pool of 2 MiB, 512 for each (`demote`).
+    /// Neither allocates nor frees anything, save for descriptors in a window. Comes by a reschedule point
+    /// after each page.
     pub fn demote<P: Platform>(&self, pages: &PageAllocator<'_, P>, nodes: NodeSet, count: u64) -> Demoted {
         self.each_gigantic(pages, count, || {
             let mut from = self.lock(pages, HugeSize::Size1G);
@@ -45,10 +46,11 @@ impl HugePools {
         })
     }
 
-    /// Moves 512 free pages of 2 MiB in a row that are not reserved to the pool of 1 GiB, as one page, `count` times, in
-    /// order of address: the way back from [`Self::demote`], which Linux has not. Neither allocates nor frees anything, save for
-    /// descriptors in a window. Looks at each 1 GiB of the machine once, however the pool's pages are linked: what becomes free
-    /// behind it is left to another request. Comes by a reschedule point after each 1 GiB that has a page of the pool in front.
+    /// Moves 512 free pages of 2 MiB in a row that are not reserved to the pool of 1 GiB, as one page,
+    /// `count` times, in order of address: the way back from [`Self::demote`], which Linux has not. Neither
+    /// allocates nor frees anything, save for descriptors in a window. Looks at each 1 GiB of the machine
+    /// once, however the pool's pages are linked: what becomes free behind it is left to another request.
+    /// Comes by a reschedule point after each 1 GiB that has a page of the pool in front.
     pub fn promote<P: Platform>(&self, pages: &PageAllocator<'_, P>, nodes: NodeSet, count: u64) -> Demoted {
         let mut starts = pages.memmap().whole_sections().map(BlockNumber::first_frame);
         self.each_gigantic(pages, count, || {
@@ -78,7 +80,8 @@ impl HugePools {
         })
     }
 
-    /// Calls `one` until it has changed as many pages as are wanted: it says whether it changed one, or why there are no more.
+    /// Calls `one` until it has changed as many pages as are wanted: it says whether it changed one, or why
+    /// there are no more.
     fn each_gigantic<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,

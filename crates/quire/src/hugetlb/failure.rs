@@ -1,11 +1,12 @@
 //! Frames of huge pages that went bad.
 //!
-//! The page allocator marks such a frame in its block's record before the pool is asked, and a pool looks for marks whenever a
-//! page comes to it, under its lock: so of a page that is just on its way to or from a pool, or becoming larger or
-//! smaller, one of the two sees the mark. A free page with a mark leaves the pool, which has a persistent page less (as in
-//! Linux), and the page allocator takes it back in small pieces but for the bad frames. While every free page is
-//! reserved, a surplus page takes its place first, whatever the limit of surplus pages; and where none can be had,
-//! the page stays, free and not handed out, until a reservation ends. The task that uses the last reservation then is refused
+//! The page allocator marks such a frame in its block's record before the pool is asked, and a pool looks for
+//! marks whenever a page comes to it, under its lock: so of a page that is just on its way to or from a pool,
+//! or becoming larger or smaller, one of the two sees the mark. A free page with a mark leaves the pool,
+//! which has a persistent page less (as in Linux), and the page allocator takes it back in small pieces but
+//! for the bad frames. While every free page is reserved, a surplus page takes its place first, whatever the
+//! limit of surplus pages; and where none can be had, the page stays, free and not handed out, until a
+//! reservation ends. The task that uses the last reservation then is refused
 //! ([`AllocError::OutOfMemory`](crate::error::AllocError::OutOfMemory)), as at any time.
 #![forbid(unsafe_code)]
 

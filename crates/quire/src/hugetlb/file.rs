@@ -2,11 +2,12 @@
 //!
 //! # Protocol
 //!
-//! A task that maps a file reserves pages of it, and one that changes its size takes some out, under one right
-//! ([`FileResize`]), so that no two do either at once. Faults fill pages in beside them. A task that changes what a file, or a
-//! private mapping, has of one page *claims* that page first, so that no two take a page for the same place, and that a reservation
-//! neither comes nor goes while its page is filled in. A fault does not wait for a claim: it gives its locks back and
-//! tries again. (In Linux: `hugetlb_fault_mutex_table`.)
+//! A task that maps a file reserves pages of it, and one that changes its size takes some out, under one
+//! right ([`FileResize`]), so that no two do either at once. Faults fill pages in beside them. A task that
+//! changes what a file, or a private mapping, has of one page *claims* that page first, so that no two take a
+//! page for the same place, and that a reservation neither comes nor goes while its page is filled in. A
+//! fault does not wait for a claim: it gives its locks back and tries again. (In Linux:
+//! `hugetlb_fault_mutex_table`.)
 #![forbid(unsafe_code)]
 
 use core::ops::Range;
@@ -151,8 +152,8 @@ impl HugePools {
         debug_assert_eq!(more, 0, "what was not used can be kept");
     }
 
-    /// Takes these pages of a file out of it, and back into the pool, reservations too. No task maps them, uses them, or can; who counts
-    /// leaves of them down still is waited for.
+    /// Takes these pages of a file out of it, and back into the pool, reservations too. No task maps them,
+    /// uses them, or can; who counts leaves of them down still is waited for.
     pub(crate) fn drop_pages<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,

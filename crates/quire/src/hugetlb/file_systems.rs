@@ -66,7 +66,8 @@ impl HugePools {
         HugeFsInfo { used: fs.used, kept: fs.kept, max: fs.limits.max }
     }
 
-    /// Counts pages as used by a file system (0: none); how many of them the pool has not reserved to it before.
+    /// Counts pages as used by a file system (0: none); how many of them the pool has not reserved to it
+    /// before.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`]: its files may not have so many; nothing was counted then.
@@ -87,7 +88,8 @@ impl HugePools {
         Ok(pages - kept)
     }
 
-    /// Counts pages as not used any more by a file system; how many of them the pool shall keep for it from now on.
+    /// Counts pages as not used any more by a file system; how many of them the pool shall keep for it from
+    /// now on.
     pub(super) fn leave_fs<P: Platform>(&self, platform: &P, number: u8, pages: u64) -> u64 {
         if number == 0 {
             return 0;

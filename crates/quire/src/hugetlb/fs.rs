@@ -6,7 +6,8 @@ use super::HugeSize;
 /// Limits of a file system, in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HugeFsLimits {
-    /// Pages that its files may have or be reserved together, those of private mappings of them counted (`size=`).
+    /// Pages that its files may have or be reserved together, those of private mappings of them counted
+    /// (`size=`).
     pub max: u64,
     /// Pages that the pool keeps for it from the start (`min_size=`).
     pub min: u64,

@@ -1,8 +1,8 @@
 //! Limits for groups of processes (Linux: the `hugetlb` controller of control groups).
 //!
-//! A group is part of another one, or of none; what is charged to it counts in all of them, or in none. The number of a
-//! group is noted with each page and each reservation that it pays for. So a group that is removed stays until the last of
-//! them is given back, which its parents have counted all along.
+//! A group is part of another one, or of none; what is charged to it counts in all of them, or in none. The
+//! number of a group is noted with each page and each reservation that it pays for. So a group that is
+//! removed stays until the last of them is given back, which its parents have counted all along.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -38,7 +38,8 @@ pub struct HugeGroup(u8);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LimitReached;
 
-/// There are [`MAX_HUGE_GROUPS`] already, those counted that were removed and of whose pages some are in use still.
+/// There are [`MAX_HUGE_GROUPS`] already, those counted that were removed and of whose pages some are in use
+/// still.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TooManyGroups;
 

@@ -32,8 +32,8 @@ impl HugePools {
         self.lock(pages, size).node(node)
     }
 
-    /// Calls `show` with every free page of a pool, under its lock. While nothing is under way, to look at pages: a task that wants
-    /// one takes it.
+    /// Calls `show` with every free page of a pool, under its lock. While nothing is under way, to look at
+    /// pages: a task that wants one takes it.
     pub fn each_free<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,

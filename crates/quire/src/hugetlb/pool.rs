@@ -52,7 +52,8 @@ pub(super) struct Pool {
     pub(super) overcommit: u64,
     /// Pages that CPUs are about to add.
     pub(super) claimed: u64,
-    /// Free pages with frames that went bad. They are reserved, and leave when they can be spared; they are not handed out.
+    /// Free pages with frames that went bad. They are reserved, and leave when they can be spared; they are
+    /// not handed out.
     pub(super) bad: u64,
 }
 
@@ -191,8 +192,9 @@ impl Pool {
     }
 }
 
-/// Where a free page has the page before it in its list, from 1 on, or [`FIRST`]; zero in any other. In the folio's descriptor: the
-/// word of the record that links use elsewhere counts the tables that map a page in use.
+/// Where a free page has the page before it in its list, from 1 on, or [`FIRST`]; zero in any other. In the
+/// folio's descriptor: the word of the record that links use elsewhere counts the tables that map a page in
+/// use.
 fn back_link(block: &Block) -> &AtomicU64 {
     &block.folio().previous
 }

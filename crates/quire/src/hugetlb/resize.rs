@@ -1,7 +1,8 @@
 //! The verb: makes a pool larger or smaller.
 //!
-//! The order of steps is Linux's (`set_max_huge_pages`): surplus pages become persistent before others are allocated; a
-//! pool shrinks by its free pages that are not reserved, and what is in use beyond that becomes surplus.
+//! The order of steps is Linux's (`set_max_huge_pages`): surplus pages become persistent before others are
+//! allocated; a pool shrinks by its free pages that are not reserved, and what is in use beyond that becomes
+//! surplus.
 
 use super::descriptors::Gathered;
 use super::failure::join;
@@ -32,23 +33,26 @@ pub struct Resized {
 pub enum Stopped {
     /// No more memory in such pieces on the nodes that are allowed.
     OutOfMemory,
-    /// So many pages are in use or reserved beyond what was asked for: they are surplus now, and leave the pool when they
-    /// become free.
+    /// So many pages are in use or reserved beyond what was asked for: they are surplus now, and leave the
+    /// pool when they become free.
     InUse(u64),
-    /// There was no memory for the descriptors of so many pages, so they could not leave (with the feature `published`, `DescriptorPolicy` says when it takes
-    /// some). When a pool was to shrink they are surplus now, and asking for the same size again tries again; pages that were to
-    /// be demoted or promoted are as they were.
+    /// There was no memory for the descriptors of so many pages, so they could not leave (with the feature
+    /// `published`, `DescriptorPolicy` says when it takes some). When a pool was to shrink they are surplus
+    /// now, and asking for the same size again tries again; pages that were to be demoted or promoted are as
+    /// they were.
     NoDescriptors(u64),
     /// The task is being killed; what was done stays.
     Interrupted,
 }
 
 impl HugePools {
-    /// Makes a pool have `wanted` persistent pages, from and to these nodes, evenly (`nr_hugepages`; of one node: its own
-    /// `nr_hugepages`, counted over all nodes as everywhere here). Several CPUs may do so at once with the same goal: they
-    /// share the work. Comes by a reschedule point after each [`HUGE_BATCH`] pages, and ends there when the task is dying.
+    /// Makes a pool have `wanted` persistent pages, from and to these nodes, evenly (`nr_hugepages`; of one
+    /// node: its own `nr_hugepages`, counted over all nodes as everywhere here). Several CPUs may do so at
+    /// once with the same goal: they share the work. Comes by a reschedule point after each [`HUGE_BATCH`]
+    /// pages, and ends there when the task is dying.
     ///
-    /// Growing takes pages that are free and in one piece already, without moving anything; shrinking needs no memory.
+    /// Growing takes pages that are free and in one piece already, without moving anything; shrinking needs
+    /// no memory.
     pub fn resize<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -144,7 +148,8 @@ impl HugePools {
         Step::More
     }
 
-    /// Takes pages that the caller has claimed, a batch at most, from a node, and keeps them for later; how many there were.
+    /// Takes pages that the caller has claimed, a batch at most, from a node, and keeps them for later; how
+    /// many there were.
     fn gather_claimed<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,

@@ -40,7 +40,8 @@ impl HugePools {
         }
     }
 
-    /// Takes back reservations; surplus pages that are no longer reserved leave the pool (Linux: `return_unused_surplus_pages`).
+    /// Takes back reservations; surplus pages that are no longer reserved leave the pool (Linux:
+    /// `return_unused_surplus_pages`).
     ///
     /// # Panics
     /// In debug builds when more is taken back than was reserved.
@@ -50,9 +51,9 @@ impl HugePools {
         self.drop_surplus(pages, size, count);
     }
 
-    /// Takes a page from these nodes, the one nearest to the running CPU first: one that was `reserved` to the caller, whose
-    /// reservation it redeems, or one that is not reserved, if need be a new surplus one. The page is the caller's until
-    /// [`Self::give`]; its contents are undefined.
+    /// Takes a page from these nodes, the one nearest to the running CPU first: one that was `reserved` to
+    /// the caller, whose reservation it redeems, or one that is not reserved, if need be a new surplus one.
+    /// The page is the caller's until [`Self::give`]; its contents are undefined.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`].
@@ -80,8 +81,8 @@ impl HugePools {
         }
     }
 
-    /// Gives a page back that no leaf maps. `reserved`: the reservation that it redeemed holds again. A surplus page leaves the
-    /// pool, another is free.
+    /// Gives a page back that no leaf maps. `reserved`: the reservation that it redeemed holds again. A
+    /// surplus page leaves the pool, another is free.
     pub fn give<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,

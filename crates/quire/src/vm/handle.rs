@@ -1,5 +1,5 @@
-//! Values with one duty each: a copyable reference to an address space, or to what all of a machine share, whose type says
-//! what is done with it.
+//! Values with one duty each: a copyable reference to an address space, or to what all of a machine share,
+//! whose type says what is done with it.
 
 /// Declares such a value and the way to it.
 macro_rules! handle {

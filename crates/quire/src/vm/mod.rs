@@ -1,7 +1,7 @@
 //! Address spaces: which mappings there are, and one file for each verb that changes them.
 //!
-//! [`Mm`] is an address space; [`MmShared`] is what all of a machine share. The set of mappings is a [`tree`] of [`vma`]s
-//! that [`edit`] keeps minimal and [`layout`] finds room in.
+//! [`Mm`] is an address space; [`MmShared`] is what all of a machine share. The set of mappings is a [`tree`]
+//! of [`vma`]s that [`edit`] keeps minimal and [`layout`] finds room in.
 
 mod collapse;
 mod fault;

@@ -15,7 +15,8 @@ impl HugePools {
         true
     }
 
-    /// Chooses whether descriptors of pages that join a pool are saved. Returns whether there is a choice: there is none.
+    /// Chooses whether descriptors of pages that join a pool are saved. Returns whether there is a choice:
+    /// there is none.
     pub fn set_saving(&self, _saving: bool) -> bool {
         false
     }
@@ -52,7 +53,8 @@ impl HugePools {
         0
     }
 
-    /// Gives pages that have left their pool, a batch at most, back to the page allocator; how many could not be given back.
+    /// Gives pages that have left their pool, a batch at most, back to the page allocator; how many could not
+    /// be given back.
     pub(in crate::hugetlb) fn release<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,

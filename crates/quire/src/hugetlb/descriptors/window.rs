@@ -13,7 +13,8 @@ use crate::platform::Platform;
 use crate::vmemmap::{PageChain, Window};
 
 impl HugePools {
-    /// Empty pools under a policy. All but `InBlock` map a window of descriptors for all memory, which takes 1/64 of it.
+    /// Empty pools under a policy. All but `InBlock` map a window of descriptors for all memory, which takes
+    /// 1/64 of it.
     ///
     /// # Errors
     /// [`InitError::TooSmall`]: the window does not fit. What was taken for it is lost then.
@@ -40,8 +41,8 @@ impl HugePools {
         self.descriptors.window.as_ref().is_none_or(Window::is_saving)
     }
 
-    /// Chooses whether descriptors of pages that join a pool from now on are saved; those that are in one stay as they are.
-    /// Whether the policy leaves the choice: `PerPage` and `Batched` do.
+    /// Chooses whether descriptors of pages that join a pool from now on are saved; those that are in one
+    /// stay as they are. Whether the policy leaves the choice: `PerPage` and `Batched` do.
     pub fn set_saving(&self, saving: bool) -> bool {
         self.descriptors.window.as_ref().is_some_and(|window| window.set_saving(saving))
     }
@@ -95,8 +96,8 @@ impl HugePools {
         self.shed_bad(pages, size);
     }
 
-    /// Gives pages that have left their pool, a batch at most, back to the page allocator. Those for whose descriptors there is
-    /// no memory go back to the pool as surplus pages; how many.
+    /// Gives pages that have left their pool, a batch at most, back to the page allocator. Those for whose
+    /// descriptors there is no memory go back to the pool as surplus pages; how many.
     pub(in crate::hugetlb) fn release<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -112,9 +113,9 @@ impl HugePools {
         }
     }
 
-    /// The same for any number of pages under a policy with a window: restores as many as it can, frees these, which gives
-    /// memory for the next ones, and goes on. When not even one can be restored first, each is tried by itself, the first
-    /// that can be is freed, and those before it are surplus.
+    /// The same for any number of pages under a policy with a window: restores as many as it can, frees
+    /// these, which gives memory for the next ones, and goes on. When not even one can be restored first,
+    /// each is tried by itself, the first that can be is freed, and those before it are surplus.
     pub(in crate::hugetlb) fn release_all<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -161,7 +162,8 @@ impl HugePools {
         self.window().is_none_or(|window| window.describes(pages, frame, size.order()))
     }
 
-    /// Free surplus pages, which an earlier request may have left over for want of memory for their descriptors.
+    /// Free surplus pages, which an earlier request may have left over for want of memory for their
+    /// descriptors.
     pub(in crate::hugetlb) fn leftover(&self, info: PoolInfo) -> u64 {
         if self.window().is_some() { info.surplus.min(info.free - info.reserved) } else { 0 }
     }
@@ -173,8 +175,8 @@ impl HugePools {
         pool.change_surplus(node, 1);
     }
 
-    /// Brings back all descriptors of pages that are about to become pages of the other size, a batch of 512 at most, and makes
-    /// them say nothing.
+    /// Brings back all descriptors of pages that are about to become pages of the other size, a batch of 512
+    /// at most, and makes them say nothing.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`]: all pages are described still, though some may be optimised no longer.

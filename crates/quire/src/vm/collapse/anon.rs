@@ -2,24 +2,27 @@
 //!
 //! # Protocol
 //!
-//! The new folio is allocated first, holding no lock. Then rounds, at most [`COLLAPSE_ROUNDS`]. In each the address space's lock
-//! is taken for *writing*: mapping and leaves are judged anew, tables that `fork` shared become this address space's own, and
-//! where more than [`COLLAPSE_RECOPIED`] pages are still to be brought over, dirty bits are taken from the leaves, with a flush.
-//! The lock is given back, and taken for *reading*: the pages are copied while programs load, store and fault as before. When
-//! few are left, the table is taken out, with a flush, those few are copied, and the large leaf comes (the steps stand in
+//! The new folio is allocated first, holding no lock. Then rounds, at most [`COLLAPSE_ROUNDS`]. In each the
+//! address space's lock is taken for *writing*: mapping and leaves are judged anew, tables that `fork` shared
+//! become this address space's own, and where more than [`COLLAPSE_RECOPIED`] pages are still to be brought
+//! over, dirty bits are taken from the leaves, with a flush. The lock is given back, and taken for *reading*:
+//! the pages are copied while programs load, store and fault as before. When few are left, the table is taken
+//! out, with a flush, those few are copied, and the large leaf comes (the steps stand in
 //! `pgtable/collapse_copy.rs`).
 //!
-//! So no task is kept out for longer than it takes to look at 512 entries twice, to flush, and to copy what was stored to
-//! since. The last round copies with the lock held for writing, in case a program stores faster than that: tasks that only
-//! touch memory that is mapped do not notice it even then.
+//! So no task is kept out for longer than it takes to look at 512 entries twice, to flush, and to copy what
+//! was stored to since. The last round copies with the lock held for writing, in case a program stores faster
+//! than that: tasks that only touch memory that is mapped do not notice it even then.
 //!
-//! What was copied is good as long as no other task took the lock for writing in between, which its number of writers
-//! tells; and one that was stored to since its dirty bit was taken is copied again. A store needs no lock, so this is all
-//! that keeps it: what maps the memory elsewhere (a secondary MMU) drops its copies at each flush, and comes through
-//! [`Mm::fault`](crate::vm::Mm::fault) before it stores, which sets the dirty bit.
+//! What was copied is good as long as no other task took the lock for writing in between, which its number of
+//! writers tells; and one that was stored to since its dirty bit was taken is copied again. A store needs no
+//! lock, so this is all that keeps it: what maps the memory elsewhere (a secondary MMU) drops its copies at
+//! each flush, and comes through [`Mm::fault`](crate::vm::Mm::fault) before it stores, which sets the dirty
+//! bit.
 //!
-//! Pages that other address spaces map as well are copied for this one alone: no task can store to them, and one that gains the
-//! right to does so with the dirty bit. Frames with another owner are refused: a device stores to them without asking.
+//! Pages that other address spaces map as well are copied for this one alone: no task can store to them, and
+//! one that gains the right to does so with the dirty bit. Frames with another owner are refused: a device
+//! stores to them without asking.
 
 use super::limits::Terms;
 use super::report::{Done, Refusal};
@@ -85,7 +88,8 @@ impl<P: Platform> Collapse<'_, '_, P> {
         self.collapse_by_copy(body, extent, terms, &survey)
     }
 
-    /// What maps an aligned range of 2 MiB, if that is not one leaf. The lock is held; for reading, the answer may be old.
+    /// What maps an aligned range of 2 MiB, if that is not one leaf. The lock is held; for reading, the
+    /// answer may be old.
     pub(super) fn survey_extent(
         self,
         body: &MmBody,
@@ -141,8 +145,8 @@ impl<P: Platform> Collapse<'_, '_, P> {
         Ok(Done::Copied)
     }
 
-    /// A folio for the copies, on the node on which the first of the pages is; if need be what is in the way of one moves
-    /// elsewhere.
+    /// A folio for the copies, on the node on which the first of the pages is; if need be what is in the way
+    /// of one moves elsewhere.
     pub(super) fn collapse_target(
         self,
         first: Option<Frame>,
@@ -207,7 +211,8 @@ impl<P: Platform> Collapse<'_, '_, P> {
         }
     }
 
-    /// Judges anew what is to be collapsed, once its table is this address space's own. The lock is held for writing.
+    /// Judges anew what is to be collapsed, once its table is this address space's own. The lock is held for
+    /// writing.
     fn prepare_round(self, job: &Job<'_, P>, space: &Space) -> Result<TableSurvey, Refusal> {
         let vma = job.terms.mapping(space, job.extent, self.policy())?;
         let tables = PageTables::new(self.pages(), &job.body.context);

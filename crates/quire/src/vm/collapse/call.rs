@@ -56,7 +56,8 @@ impl<P: Platform> CollapseCall<'_, '_, P> {
         covered.map(|()| report)
     }
 
-    /// The first multiple of 2 MiB in a range whose 2 MiB begin in, or before, a mapping. The range begins at one.
+    /// The first multiple of 2 MiB in a range whose 2 MiB begin in, or before, a mapping. The range begins at
+    /// one.
     fn first_mapped(self, range: VirtRange) -> Option<VirtAddr> {
         let space = self.space.read(self.memory.platform());
         space.tree.first_in(range).map(|vma| vma.range.start.align_down(BLOCK_SIZE).max(range.start))

@@ -1,22 +1,26 @@
-//! Collapse of pages of files: shared anonymous memory, and files with a backing store through mappings that cannot store to them.
+//! Collapse of pages of files: shared anonymous memory, and files with a backing store through mappings that
+//! cannot store to them.
 //!
 //! # Protocol
 //!
-//! The pages of 2 MiB go to one block, in order, [`COLLAPSE_FILE_PAGES`] at a time ([`crate::filemap`]): these are made busy and
-//! unmapped everywhere, then copied while no lock is held and the file is open. So a task that touches one of them waits until so
-//! many are copied, and no other waits at all. The right to store is gone with the leaf, so a copy is what there is.
+//! The pages of 2 MiB go to one block, in order, [`COLLAPSE_FILE_PAGES`] at a time ([`crate::filemap`]):
+//! these are made busy and unmapped everywhere, then copied while no lock is held and the file is open. So a
+//! task that touches one of them waits until so many are copied, and no other waits at all. The right to
+//! store is gone with the leaf, so a copy is what there is.
 //!
-//! Then, under the lock of the caller's address space for writing, the table goes and one leaf comes: both map the same frames,
-//! so this is a flush and no copy. Other address spaces that map the file lose their tables of the 2 MiB, one address space after the other,
-//! and get the large leaf at the next fault; where memory is locked they get it at once.
+//! Then, under the lock of the caller's address space for writing, the table goes and one leaf comes: both
+//! map the same frames, so this is a flush and no copy. Other address spaces that map the file lose their
+//! tables of the 2 MiB, one address space after the other, and get the large leaf at the next fault; where
+//! memory is locked they get it at once.
 //!
-//! Nothing that a program could see is undone after a refusal: pages that were moved have the same contents in another place.
+//! Nothing that a program could see is undone after a refusal: pages that were moved have the same contents
+//! in another place.
 //!
-//! Such a leaf counts as 512 small ones ([`crate::page_alloc`]). A verb that takes one page of it splits the leaf, or takes it away
-//! as a whole, which needs no memory: pages of files come back by faults.
+//! Such a leaf counts as 512 small ones ([`crate::page_alloc`]). A verb that takes one page of it splits the
+//! leaf, or takes it away as a whole, which needs no memory: pages of files come back by faults.
 //!
-//! (Linux: `collapse_file()` in `mm/khugepaged.c`. Its folio takes the place of the pages in the cache, which all tasks that want one
-//! wait for, and it refuses pages that are dirty.)
+//! (Linux: `collapse_file()` in `mm/khugepaged.c`. Its folio takes the place of the pages in the cache, which
+//! all tasks that want one wait for, and it refuses pages that are dirty.)
 
 use core::ops::Range;
 
@@ -117,9 +121,10 @@ impl<P: Platform> Collapse<'_, '_, P> {
         Ok(if in_order { Done::Reshaped } else { Done::Copied })
     }
 
-    /// Refuses pages of which one is marked for a handler, before any moves: else the others would at each attempt. And,
-    /// where `zeroes` are to come, those whose missing pages a handler fills in, in whichever mapping: it would never
-    /// hear of them. Handlers that come later are noted by the file ([`FileNode::note_watched`]).
+    /// Refuses pages of which one is marked for a handler, before any moves: else the others would at each
+    /// attempt. And, where `zeroes` are to come, those whose missing pages a handler fills in, in whichever
+    /// mapping: it would never hear of them. Handlers that come later are noted by the file
+    /// ([`FileNode::note_watched`]).
     fn check_mappers(self, job: &Job<'_>, zeroes: bool) -> Result<(), Refusal> {
         let (mut marked, mut watched) = (false, false);
         ReverseMap::of(self.0).each_mapper(job.collapse.node(), &job.pages(), |found| {
@@ -152,7 +157,8 @@ impl<P: Platform> Collapse<'_, '_, P> {
         done
     }
 
-    /// Brings in what is missing of the pages, with a reschedule point after some: no lock is held, and nothing is busy.
+    /// Brings in what is missing of the pages, with a reschedule point after some: no lock is held, and
+    /// nothing is busy.
     fn bring_missing(self, job: &Job<'_>, room: &mut Room, contents: Contents) -> Result<(), Refusal> {
         for index in job.pages() {
             // Whether what is there was lost is seen later.
@@ -175,7 +181,8 @@ impl<P: Platform> Collapse<'_, '_, P> {
         Ok(())
     }
 
-    /// Brings a page in that was not there: from the backing store, to wherever it comes; zeroes to their place.
+    /// Brings a page in that was not there: from the backing store, to wherever it comes; zeroes to their
+    /// place.
     fn bring_in(self, job: &Job<'_>, index: u64, room: &mut Room, contents: Contents) -> Result<(), Refusal> {
         let file = self.use_of(job.collapse.node())?;
         if matches!(file.node().kind(), FileKind::Paged(_)) {
@@ -189,7 +196,8 @@ impl<P: Platform> Collapse<'_, '_, P> {
         }
         if contents == Contents::Unknown {
             let frame = FrameRange::folio(room.frame(index), Order::FRAME);
-            // SAFETY: invariant 1: the room is this collapse's, and `fill_hole` takes the frame out of it afterwards.
+            // SAFETY: invariant 1: the room is this collapse's, and `fill_hole` takes the frame out of it
+            // afterwards.
             unsafe { self.pages().clear_frames(frame, TouchHint::Later) };
         }
         Ok(self.files().fill_hole(self.pages(), &file, index, room)?)
@@ -240,7 +248,8 @@ impl<P: Platform> Collapse<'_, '_, P> {
             self.copy_pages(&moving, copier);
         }
         let moved = files.end_gathering(self.pages(), &job.collapse, &moving, ours.then_some(room));
-        // Whether a larger leaf comes or not. Where a task waits for a pager meanwhile, they come with the next fault.
+        // Whether a larger leaf comes or not. Where a task waits for a pager meanwhile, they come with the
+        // next fault.
         if locked && let Ok(closed) = self.close_soon(node) {
             Migration::of(self.0).map_locked(&closed, &runs);
         }
@@ -248,7 +257,8 @@ impl<P: Platform> Collapse<'_, '_, P> {
             (_, true) => Ok(()),
             // Some of the block went bad.
             (true, false) => Err(Refusal::Busy),
-            // Where stores are watched the leaf stays, and where memory is locked and there is none for a split.
+            // Where stores are watched the leaf stays, and where memory is locked and there is none for a
+            // split.
             (false, false) => Err(Refusal::Held),
         }
     }
@@ -283,7 +293,8 @@ impl<P: Platform> Collapse<'_, '_, P> {
         Err(Refusal::Busy)
     }
 
-    /// Puts a leaf onto the block of the pages from `first` on in the place of what maps them. The lock is held for writing.
+    /// Puts a leaf onto the block of the pages from `first` on in the place of what maps them. The lock is
+    /// held for writing.
     fn map_block(
         self,
         body: &MmBody,
@@ -314,7 +325,8 @@ impl<P: Platform> Collapse<'_, '_, P> {
         mapped.map_err(|_| Refusal::Busy)
     }
 
-    /// Whether one leaf maps 2 MiB of a file already; refused where what does is not to give way to one. The lock is held.
+    /// Whether one leaf maps 2 MiB of a file already; refused where what does is not to give way to one. The
+    /// lock is held.
     fn is_large_file(self, body: &MmBody, extent: VirtRange) -> Result<bool, Refusal> {
         let Some(survey) = self.survey_extent(body, extent)? else { return Ok(true) };
         check_leaves(&survey).map(|()| false)
@@ -349,7 +361,8 @@ impl<P: Platform> Collapse<'_, '_, P> {
     }
 }
 
-/// Whether all that a table maps are pages of a file, and nothing is to be kept that a larger leaf has no room for.
+/// Whether all that a table maps are pages of a file, and nothing is to be kept that a larger leaf has no
+/// room for.
 fn check_leaves(survey: &TableSurvey) -> Result<(), Refusal> {
     let refused = |refused: bool, why| if refused { Err(why) } else { Ok(()) };
     refused(survey.lost > 0, Refusal::Lost)?;

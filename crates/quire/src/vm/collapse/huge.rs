@@ -1,15 +1,19 @@
-//! Collapse of huge pages that are mapped in parts (`MADV_COLLAPSE`): same frames, same rights, so no task is kept from them.
+//! Collapse of huge pages that are mapped in parts (`MADV_COLLAPSE`): same frames, same rights, so no task is
+//! kept from them.
 //!
-//! A page of 1 GiB is collapsed in *stages*: it is looked at first, 128 MiB under each hold of the lock for reading; then as many
-//! tables at a time become leaves of 2 MiB under the lock for writing; then these one leaf. Between two steps others get the
-//! lock. What is found in the way at first refuses the page, and nothing has changed; what comes in the way meanwhile ends
-//! the call, and the next one goes on where this one ended. A task that touches the page waits for one flush at most. Secondary MMUs
-//! are told at the end that a larger leaf is possible, and never stopped.
+//! A page of 1 GiB is collapsed in *stages*: it is looked at first, 128 MiB under each hold of the lock for
+//! reading; then as many tables at a time become leaves of 2 MiB under the lock for writing; then these one
+//! leaf. Between two steps others get the lock. What is found in the way at first refuses the page, and
+//! nothing has changed; what comes in the way meanwhile ends the call, and the next one goes on where this
+//! one ended. A task that touches the page waits for one flush at most. Secondary MMUs are told at the end
+//! that a larger leaf is possible, and never stopped.
 //!
-//! [`CollapseSteps::Direct`] puts the leaf of 1 GiB there in one step, with the lock held while all entries are compared.
+//! [`CollapseSteps::Direct`] puts the leaf of 1 GiB there in one step, with the lock held while all entries
+//! are compared.
 //!
-//! Linux's (Houghton, v2, 2023) zapped the range, which filled holes and lost write-protect marks, between start and end of a
-//! notifier bracket for all of it, so that no virtual CPU could touch it for 10 ms to a second.
+//! Linux's (Houghton, v2, 2023) zapped the range, which filled holes and lost write-protect marks, between
+//! start and end of a notifier bracket for all of it, so that no virtual CPU could touch it for 10 ms to a
+//! second.
 #![forbid(unsafe_code)]
 
 use super::report::{Done, Refusal};
@@ -50,8 +54,8 @@ impl From<Obstacle> for Refusal {
 }
 
 impl<P: Platform> CollapseCall<'_, '_, P> {
-    /// The size of the leaf that an extent from `at` on, up to `end` at most, may become in a mapping of huge pages; `None` in
-    /// others.
+    /// The size of the leaf that an extent from `at` on, up to `end` at most, may become in a mapping of huge
+    /// pages; `None` in others.
     pub(super) fn huge_extent(self, at: VirtAddr, end: VirtAddr) -> Option<PageSize> {
         let space = self.space.read(self.memory.platform());
         let vma = space.tree.find(at)?;
@@ -86,8 +90,8 @@ impl<P: Platform> CollapseCall<'_, '_, P> {
         Ok(leaf.is_some_and(|leaf| leaf >= size))
     }
 
-    /// Makes leaves of 2 MiB of all tables in the extent, after a look at all of them, and one of these. As long as no other task
-    /// holds the lock for writing, what was seen then is not read again.
+    /// Makes leaves of 2 MiB of all tables in the extent, after a look at all of them, and one of these. As
+    /// long as no other task holds the lock for writing, what was seen then is not read again.
     fn collapse_staged(self, extent: VirtRange) -> Result<(), Refusal> {
         let (mut seen, mut alone) = (None, true);
         for part in steps(extent) {
@@ -101,8 +105,8 @@ impl<P: Platform> CollapseCall<'_, '_, P> {
         done.inspect_err(|_| self.tell_of_large(extent))
     }
 
-    /// Makes leaves of 2 MiB of all tables in the extent. `writes`: how often the lock was held for writing if no task has held
-    /// it since they were looked at.
+    /// Makes leaves of 2 MiB of all tables in the extent. `writes`: how often the lock was held for writing
+    /// if no task has held it since they were looked at.
     fn collapse_tables(self, extent: VirtRange, writes: Option<u32>) -> Result<(), Refusal> {
         for (step, part) in steps(extent).enumerate() {
             let expected = writes.map(|writes| writes.wrapping_add(1 + step as u32));
@@ -138,8 +142,8 @@ impl<P: Platform> CollapseCall<'_, '_, P> {
         Ok(space.writes())
     }
 
-    /// One step: all tables in the part, or all of a gigantic page. `writes`: how often the lock was held for writing if no task
-    /// has held it since the part was looked at.
+    /// One step: all tables in the part, or all of a gigantic page. `writes`: how often the lock was held for
+    /// writing if no task has held it since the part was looked at.
     fn collapse_step(self, part: VirtRange, size: PageSize, writes: Option<u32>) -> Result<(), Refusal> {
         let space = self.lock();
         check_split(&space, part)?;

@@ -11,18 +11,19 @@ use crate::vm::mapping::vma::{Backing, Vma};
 use crate::vm::space::state::Space;
 use crate::vm::userfault::UserfaultModes;
 
-/// How much of 2 MiB may be what, for the background to collapse them. Names and defaults are Linux's, as files of
-/// `/sys/kernel/mm/transparent_hugepage/khugepaged/`.
+/// How much of 2 MiB may be what, for the background to collapse them. Names and defaults are Linux's, as
+/// files of `/sys/kernel/mm/transparent_hugepage/khugepaged/`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CollapseLimits {
-    /// Pages that are missing, or are zeroes that were never stored to: each takes a frame afterwards. Up to 511. Of shared anonymous memory:
-    /// pages that were never touched. Also how many
-    /// pages of zeroes a folio may have before [`Splitter`](super::Splitter) takes it apart.
+    /// Pages that are missing, or are zeroes that were never stored to: each takes a frame afterwards. Up to
+    /// 511. Of shared anonymous memory: pages that were never touched. Also how many pages of zeroes a folio
+    /// may have before [`Splitter`](super::Splitter) takes it apart.
     pub max_ptes_none: usize,
-    /// Pages that must be read: those of a file that are on its backing store alone. Up to 511. (There is no swap.)
+    /// Pages that must be read: those of a file that are on its backing store alone. Up to 511. (There is no
+    /// swap.)
     pub max_ptes_swap: usize,
-    /// Anonymous pages that other address spaces map as well: each takes a frame more afterwards. Up to 511. Pages of files
-    /// are moved for all that map them, so it does not limit these.
+    /// Anonymous pages that other address spaces map as well: each takes a frame more afterwards. Up to 511.
+    /// Pages of files are moved for all that map them, so it does not limit these.
     pub max_ptes_shared: usize,
 }
 
@@ -55,7 +56,8 @@ impl Terms {
             .is_some_and(|vma| !vma.attributes.is_anonymous() && vma.attributes.huge_size().is_none())
     }
 
-    /// Whether the mapping of a file around an aligned range of 2 MiB suits; the file, and its page at the start.
+    /// Whether the mapping of a file around an aligned range of 2 MiB suits; the file, and its page at the
+    /// start.
     pub(super) fn file<'s>(
         &self,
         space: &'s Space,

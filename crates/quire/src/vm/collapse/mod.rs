@@ -1,11 +1,12 @@
 //! Collapse: 2 MiB of small pages become one folio, mapped by one leaf.
 //!
-//! Where the pages stand in one block in order already, only the shape of the page table changes. Else they are copied to a new
-//! folio ([`anon`]), or moved to a block of their own if they are pages of a file ([`mod@file`]), by call ([`Mm::collapse`](crate::vm::Mm::collapse)) or in the background ([`scan`]). The way back is [`underused`]: a folio of which
-//! most is zero is split, and the zeroes are given up.
+//! Where the pages stand in one block in order already, only the shape of the page table changes. Else they
+//! are copied to a new folio ([`anon`]), or moved to a block of their own if they are pages of a file
+//! ([`mod@file`]), by call ([`Mm::collapse`](crate::vm::Mm::collapse)) or in the background ([`scan`]). The
+//! way back is [`underused`]: a folio of which most is zero is split, and the zeroes are given up.
 //!
-//! (Linux: `mm/khugepaged.c`; Documentation/admin-guide/mm/transhuge.rst. It clears the entry above the table, copies with
-//! all tasks kept out, and holds the address space's lock for writing meanwhile.)
+//! (Linux: `mm/khugepaged.c`; Documentation/admin-guide/mm/transhuge.rst. It clears the entry above the
+//! table, copies with all tasks kept out, and holds the address space's lock for writing meanwhile.)
 
 pub(super) mod anon;
 pub(super) mod call;

@@ -43,7 +43,8 @@ macro_rules! refusals {
 refusals! {
     /// The memory is neither private and anonymous, nor of a file.
     NotAnonymous => Invalid, "neither private anonymous memory nor pages of a file: only these are collapsed";
-    /// The mapping is shared, and can store to a file with a backing store: which pages are newer is known of each page.
+    /// The mapping is shared, and can store to a file with a backing store: which pages are newer is known of
+    /// each page.
     SharedStores => Invalid, "a shared mapping can store to the file: map it for reading alone, or privately";
     /// The mapping shows the file off its alignment.
     Offset => Invalid, "the mapping begins at another multiple of 4 KiB than the file's pages: map it at its alignment";

@@ -12,13 +12,14 @@ use crate::vm::collapse::Collapse;
 use crate::vm::collapse::next_space::next_space;
 use crate::vm::space::body::MmBody;
 
-/// What a background collapser does at what rate, how far it came, and what it did. The names and defaults of what can be
-/// chosen are Linux's, as files of `/sys/kernel/mm/transparent_hugepage/khugepaged/`.
+/// What a background collapser does at what rate, how far it came, and what it did. The names and defaults of
+/// what can be chosen are Linux's, as files of `/sys/kernel/mm/transparent_hugepage/khugepaged/`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Collapser {
     /// What is collapsed.
     pub limits: CollapseLimits,
-    /// Pages that one call scans. 2 MiB that are large, or empty, count as one page, and so does a mapping that is passed over.
+    /// Pages that one call scans. 2 MiB that are large, or empty, count as one page, and so does a mapping
+    /// that is passed over.
     pub pages_to_scan: u64,
     /// Milliseconds from one call to the next.
     pub scan_sleep_millisecs: u64,

@@ -2,14 +2,16 @@
 //!
 //! # Protocol
 //!
-//! *Looking* takes as long as reading 2 MiB, so no task is kept out meanwhile. Under the address space's lock for *writing* the
-//! large leaf loses its dirty bit, with a flush. The pages are read while no lock is held. Under the lock for
-//! *writing* again, if no other task has had it in between, the leaf becomes 512 small ones, each of which has what hardware
-//! recorded since; those of pages that were zero lose the right to store, with a flush; and now a leaf that is clean maps what
-//! was read, and of one that is not the page is read again. Then the zero frame comes in the place of pages that are zero, as
-//! after a load of untouched memory.
+//! *Looking* takes as long as reading 2 MiB, so no task is kept out meanwhile. Under the address space's lock
+//! for *writing* the large leaf loses its dirty bit, with a flush. The pages are read while no lock is held.
+//! Under the lock for *writing* again, if no other task has had it in between, the leaf becomes 512 small
+//! ones, each of which has what hardware recorded since; those of pages that were zero lose the right to
+//! store, with a flush; and now a leaf that is clean maps what was read, and of one that is not the page is
+//! read again. Then the zero frame comes in the place of pages that are zero, as after a load of untouched
+//! memory.
 //!
-//! Memory that several address spaces map is left alone, and so is what is locked or held, or has a handler of faults.
+//! Memory that several address spaces map is left alone, and so is what is locked or held, or has a handler
+//! of faults.
 //!
 //! (Linux, since 6.12: `split_underused_thp`, with `max_ptes_none` as the limit.)
 
@@ -42,7 +44,8 @@ pub struct Underused {
     pub split: u64,
     /// Frames that became free.
     pub freed: u64,
-    /// Folios that were underused and could not be split: there was no memory for page tables, or mappings changed meanwhile.
+    /// Folios that were underused and could not be split: there was no memory for page tables, or mappings
+    /// changed meanwhile.
     pub missed: u64,
     /// Whether it came to the end of all address spaces; the next call starts anew.
     pub full_scan: bool,
@@ -67,8 +70,8 @@ impl<P: Platform> UnderusedFolios<'_, '_, P> {
         self.when_short().0.lock(self.platform()).max_ptes_none = max_ptes_none;
     }
 
-    /// Splits underused folios until some frame is free, or none was found anywhere. How many became free. The caller holds
-    /// no lock.
+    /// Splits underused folios until some frame is free, or none was found anywhere. How many became free.
+    /// The caller holds no lock.
     pub(in crate::vm) fn reclaim_underused(self) -> u64 {
         let mut splitter = *self.when_short().0.lock(self.platform());
         if splitter.max_ptes_none >= TABLE_ENTRIES - 1 {
@@ -85,8 +88,8 @@ impl<P: Platform> UnderusedFolios<'_, '_, P> {
         freed
     }
 
-    /// Looks at up to `folios` folios of 2 MiB from where the last call left off, splits those that are underused, and frees
-    /// what of them is zero. The caller holds no lock.
+    /// Looks at up to `folios` folios of 2 MiB from where the last call left off, splits those that are
+    /// underused, and frees what of them is zero. The caller holds no lock.
     pub(crate) fn split_underused(self, splitter: &mut Splitter, folios: u64) -> Underused {
         let mut done = Underused::default();
         while done.folios < folios && !self.platform().is_dying() {
@@ -197,16 +200,17 @@ impl<P: Platform> UnderusedFolios<'_, '_, P> {
             // Nothing maps it any more: it is free, and may have another owner.
             return Some(dropped);
         }
-        // The leaves that are left keep what they map in use as long as the lock is held, but not its start, which may be among what
-        // went: if it was split since, the part has another owner. Where memory is so short that even this fails, it waits to
-        // be split.
-        // SAFETY: invariant 1: leaves alone owned the folio, so nothing names a frame of it that none maps.
+        // The leaves that are left keep what they map in use as long as the lock is held, but not its start,
+        // which may be among what went: if it was split since, the part has another owner. Where memory is so
+        // short that even this fails, it waits to be split. SAFETY: invariant 1: leaves alone owned the
+        // folio, so nothing names a frame of it that none maps.
         let freed = unsafe { self.pages().split_mapped(frame, Order::FRAME) }.unwrap_or(0);
         drop(space);
         Some(freed)
     }
 
-    /// The pages of a folio that are zero. What it says of memory that has another owner by now is not relied upon.
+    /// The pages of a folio that are zero. What it says of memory that has another owner by now is not relied
+    /// upon.
     fn zero_pages(self, frame: Frame) -> FrameMask {
         let zero = |at: &usize| self.pages().is_zero(frame.add(*at as u64));
         (0..BLOCK_FRAMES).filter(zero).fold(FrameMask::EMPTY, |all, at| all.union(FrameMask::run(at, 1)))

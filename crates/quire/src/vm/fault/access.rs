@@ -15,7 +15,8 @@ pub enum Access {
 }
 
 impl Access {
-    /// Whether a mapping allows the access. Hardware knows no memory that can be written or executed and not read.
+    /// Whether a mapping allows the access. Hardware knows no memory that can be written or executed and not
+    /// read.
     pub(in crate::vm) fn is_allowed(self, protection: Protection) -> bool {
         match self {
             Self::Read => protection != Protection::NONE,

@@ -1,4 +1,5 @@
-//! Stores to pages that are mapped without the right to store: copy-on-write, and the first store to a shared page.
+//! Stores to pages that are mapped without the right to store: copy-on-write, and the first store to a shared
+//! page.
 
 use super::file::is_shared_writable;
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr};
@@ -35,8 +36,8 @@ impl<P: Platform> Faults<'_, '_, P> {
         if vma.attributes.huge_size().is_some() {
             return self.fault_protected_huge(vma, addr, found);
         }
-        // A page of a file must neither be marked clean between this mark and the leaf, nor be dropped and come back at the
-        // same place while it is copied.
+        // A page of a file must neither be marked clean between this mark and the leaf, nor be dropped and
+        // come back at the same place while it is copied.
         let used = match &vma.attributes.backing {
             Backing::Anonymous => None,
             Backing::File { file, .. } => match file.node().enter() {
@@ -67,8 +68,8 @@ impl<P: Platform> Faults<'_, '_, P> {
         self.copy_page(vma, addr, leaf)
     }
 
-    /// Whether no other leaf maps any frame of the leaf at `frame`. Exact: the lock for reading keeps `fork` out, which
-    /// alone could add a leaf to a page that only this address space maps.
+    /// Whether no other leaf maps any frame of the leaf at `frame`. Exact: the lock for reading keeps `fork`
+    /// out, which alone could add a leaf to a page that only this address space maps.
     fn is_exclusive(self, frame: Frame, size: PageSize) -> bool {
         let pages = self.memory.pages();
         match size {
@@ -78,13 +79,14 @@ impl<P: Platform> Faults<'_, '_, P> {
         }
     }
 
-    /// Whether each page of the mapping is marked by itself when it is stored to: a large leaf that came while no task could is
-    /// split then.
+    /// Whether each page of the mapping is marked by itself when it is stored to: a large leaf that came
+    /// while no task could is split then.
     fn note_stores_by_page(self, vma: &Vma) -> bool {
         matches!(&vma.attributes.backing, Backing::File { file, .. } if matches!(file.node().kind(), FileKind::Paged(_)))
     }
 
-    /// Page cache that is stored to is newer than its file from now on. The leaf that is there keeps the page in memory.
+    /// Page cache that is stored to is newer than its file from now on. The leaf that is there keeps the page
+    /// in memory.
     fn note_store(self, vma: &Vma, addr: VirtAddr) {
         if let (Backing::File { file, .. }, Some(index)) = (&vma.attributes.backing, vma.file_page(addr))
             && matches!(file.node().kind(), FileKind::Paged(_))
@@ -108,9 +110,9 @@ impl<P: Platform> Faults<'_, '_, P> {
 
     /// Puts a copy in the place of a page.
     ///
-    /// The copy is made before the leaf is exchanged. Should another CPU copy the same page at the same time and the
-    /// original be freed under our eyes, then its leaf is no longer the one that was seen, and what was copied is thrown
-    /// away: only verbs that take the lock for writing could bring that leaf back.
+    /// The copy is made before the leaf is exchanged. Should another CPU copy the same page at the same time
+    /// and the original be freed under our eyes, then its leaf is no longer the one that was seen, and what
+    /// was copied is thrown away: only verbs that take the lock for writing could bring that leaf back.
     fn copy_page(self, vma: &Vma, addr: VirtAddr, leaf: Entry) -> Result<Step, FaultError> {
         let pages = self.memory.pages();
         let copy = if leaf.has(EntryFlags::SPECIAL) {

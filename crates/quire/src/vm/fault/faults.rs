@@ -99,8 +99,8 @@ impl<P: Platform> Faults<'_, '_, P> {
             && caller == Caller::Access
             && !found.entry.has(EntryFlags::DIRTY)
         {
-            // Hardware would set it with the store. A caller that asks for others (a secondary MMU) lets them store
-            // without.
+            // Hardware would set it with the store. A caller that asks for others (a secondary MMU) lets them
+            // store without.
             if !self.tables().upgrade(addr, size, found.entry, EntryFlags::DIRTY | EntryFlags::ACCESSED) {
                 return Ok(Step::Again);
             }

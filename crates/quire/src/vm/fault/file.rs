@@ -83,8 +83,8 @@ impl<P: Platform> Faults<'_, '_, P> {
         Ok(Step::done(Order::FRAME, FaultKind::Cow))
     }
 
-    /// Maps the 2 MiB around a page by one leaf, where they stand in one block in order and the mapping allows it. What cannot
-    /// be mapped so is mapped otherwise.
+    /// Maps the 2 MiB around a page by one leaf, where they stand in one block in order and the mapping
+    /// allows it. What cannot be mapped so is mapped otherwise.
     fn map_file_block(
         self,
         vma: &Vma,
@@ -121,8 +121,8 @@ impl<P: Platform> Faults<'_, '_, P> {
         Ok(Step::done(Order::FRAME, kind))
     }
 
-    /// Maps the neighbours of a page that are in memory, inside the aligned 64 KiB and the mapping. What cannot be
-    /// mapped is left to a fault of its own.
+    /// Maps the neighbours of a page that are in memory, inside the aligned 64 KiB and the mapping. What
+    /// cannot be mapped is left to a fault of its own.
     fn map_around(self, vma: &Vma, addr: VirtAddr, file: &FileUse<'_>, writable: bool) {
         let window = FAULT_AROUND_PAGES * FRAME_SIZE;
         let start = addr.align_down(window).max(vma.range.start);

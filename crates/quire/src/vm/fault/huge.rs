@@ -118,9 +118,9 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         Ok(Step::done(size.order(), FaultKind::Cow))
     }
 
-    /// Takes a page that was reserved to this address space, and that its children have since it forked, from all of them:
-    /// who was reserved a page can store to it, whatever others do. A child that touches it later is told that it is lost.
-    /// The caller holds no lock. (Linux: `unmap_ref_private`.)
+    /// Takes a page that was reserved to this address space, and that its children have since it forked, from
+    /// all of them: who was reserved a page can store to it, whatever others do. A child that touches it
+    /// later is told that it is lost. The caller holds no lock. (Linux: `unmap_ref_private`.)
     pub(in crate::vm) fn take_back(self, frame: Frame) -> Result<(), FaultError> {
         let own = self.mapper.number();
         match MemoryLoss::of(self.memory).take_huge_from(frame, |number| number != own) {
@@ -224,7 +224,8 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
             (place.size, place.index),
             (account, reserved),
             |frame| {
-                // SAFETY: invariant 1: the pool has just given the page for this place, and the file does not name it yet.
+                // SAFETY: invariant 1: the pool has just given the page for this place, and the file does not
+                // name it yet.
                 unsafe { pages.clear_frames_in_stretches(&extent(frame)) }
             },
         )
@@ -250,7 +251,8 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         if !vma.attributes.flags.contains(VmaFlags::SPLIT) {
             return self.map_huge(place, frame, flags, kind);
         }
-        // Where the walk ended above all leaves, as in an address space without tables, all of the page is missing.
+        // Where the walk ended above all leaves, as in an address space without tables, all of the page is
+        // missing.
         let size = self.tables().lookup(addr).level.leaf_size().unwrap_or(PageSize::Size1G);
         // Around memory that went bad nothing larger comes.
         let bad = self.memory.pages().has_bad(frame);

@@ -12,8 +12,8 @@ use crate::vm::space::state::Space;
 use crate::vm::tree::VmaList;
 
 impl<P: Platform> Faults<'_, '_, P> {
-    /// Extends the mapping above `addr` down to it, if it grows down and the guard gap allows it. The caller holds no
-    /// lock; another CPU may have been faster, which is fine.
+    /// Extends the mapping above `addr` down to it, if it grows down and the guard gap allows it. The caller
+    /// holds no lock; another CPU may have been faster, which is fine.
     pub(super) fn grow_down(self, addr: VirtAddr) -> Result<(), FaultError> {
         let mut space = self.lock();
         if space.tree.find(addr).is_some() {

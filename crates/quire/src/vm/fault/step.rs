@@ -51,17 +51,20 @@ pub(in crate::vm) enum Step {
     Done(FaultOutcome),
     /// Something changed meanwhile: look again.
     Again,
-    /// The last piece of a gigantic folio is done: call [`GiganticClearing::end_clear`](crate::vm::GiganticClearing), holding no lock, and look again.
+    /// The last piece of a gigantic folio is done: call
+    /// [`GiganticClearing::end_clear`](crate::vm::GiganticClearing), holding no lock, and look again.
     Cleared(Cleared),
-    /// Some of the folio's memory went bad before it was mapped: call [`MemoryLoss::lose_marked`](crate::vm::MemoryLoss), holding no
-    /// lock, and look again.
+    /// Some of the folio's memory went bad before it was mapped: call
+    /// [`MemoryLoss::lose_marked`](crate::vm::MemoryLoss), holding no lock, and look again.
     Marked(FrameRange),
-    /// The table is shared with another address space: call [`Faults::unshare_at`](crate::vm::fault::faults::Faults), holding no lock, and look again.
+    /// The table is shared with another address space: call
+    /// [`Faults::unshare_at`](crate::vm::fault::faults::Faults), holding no lock, and look again.
     Shared,
-    /// The pool has no page for a copy of this one, which was reserved to the caller: call [`Faults::take_back`](crate::vm::fault::faults::Faults), holding no lock,
-    /// and look again.
+    /// The pool has no page for a copy of this one, which was reserved to the caller: call
+    /// [`Faults::take_back`](crate::vm::fault::faults::Faults), holding no lock, and look again.
     TakeBack(Frame),
-    /// A handler was told: call [`Contexts::wait`](crate::vm::userfault::Contexts::wait), holding no lock, and look again.
+    /// A handler was told: call [`Contexts::wait`](crate::vm::userfault::Contexts::wait), holding no lock,
+    /// and look again.
     Handler(Waiting),
 }
 

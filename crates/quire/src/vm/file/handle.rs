@@ -12,8 +12,8 @@ use crate::vm::file::write_back::WriteBack;
 use crate::vm::rmap::reverse::ReverseMap;
 use crate::vm::space::shared::MmShared;
 
-/// A counted handle on a file's page cache. As long as one is there, or a mapping, pages stay cached; when the last goes,
-/// dirty pages are written back and all are dropped.
+/// A counted handle on a file's page cache. As long as one is there, or a mapping, pages stay cached; when
+/// the last goes, dirty pages are written back and all are dropped.
 pub struct File<'m, P: Platform> {
     memory: &'m MmShared<'m, P>,
     file: ManuallyDrop<FileRef>,
@@ -47,7 +47,8 @@ impl<'m, P: Platform> File<'m, P> {
         self.memory
     }
 
-    /// Writes dirty pages back now. Mappings lose the right to store to them until the next store. The caller holds no lock.
+    /// Writes dirty pages back now. Mappings lose the right to store to them until the next store. The caller
+    /// holds no lock.
     ///
     /// # Errors
     /// [`MmError::Io`]; the pages that could not be written stay dirty.
@@ -55,8 +56,8 @@ impl<'m, P: Platform> File<'m, P> {
         WriteBack::of(self.memory).sync(self.node())
     }
 
-    /// Shows where a page of the file is mapped, private copies of it left out: the roots of address spaces, and addresses.
-    /// The caller holds no lock.
+    /// Shows where a page of the file is mapped, private copies of it left out: the roots of address spaces,
+    /// and addresses. The caller holds no lock.
     pub fn mappings(&self, page: u64, mut show: impl FnMut(Frame, VirtAddr)) {
         let pages = page..page + 1;
         ReverseMap::of(self.memory).each_mapper(self.node(), &pages, |found| {
@@ -89,7 +90,8 @@ impl<P: Platform> Deref for File<'_, P> {
 
 impl<P: Platform> Drop for File<'_, P> {
     fn drop(&mut self) {
-        // SAFETY: F1: the handle accounts for this reference and is being dropped, so no code uses it after this.
+        // SAFETY: F1: the handle accounts for this reference and is being dropped, so no code uses it after
+        // this.
         let file = unsafe { ManuallyDrop::take(&mut self.file) };
         self.memory.close(file);
     }

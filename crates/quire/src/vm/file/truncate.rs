@@ -17,15 +17,16 @@ use crate::vm::space::shared::MmShared;
 use crate::vm::userfault::changes::FileNotices;
 
 impl<P: Platform> File<'_, P> {
-    /// Gives the file another size. Pages wholly behind a nearer end are unmapped in every address space, private copies
-    /// included, and leave memory without being written; what a page that stays holds behind the end becomes zeroes.
-    /// Once it returns, accesses behind the end are [`BeyondEnd`](crate::error::FaultError::BeyondEnd). A farther end
-    /// adds zeroes, save what mappings have stored behind the old end in its last page (as Linux's tmpfs). The caller holds
-    /// no lock; may block in the pager.
+    /// Gives the file another size. Pages wholly behind a nearer end are unmapped in every address space,
+    /// private copies included, and leave memory without being written; what a page that stays holds behind
+    /// the end becomes zeroes. Once it returns, accesses behind the end are
+    /// [`BeyondEnd`](crate::error::FaultError::BeyondEnd). A farther end adds zeroes, save what mappings have
+    /// stored behind the old end in its last page (as Linux's tmpfs). The caller holds no lock; may block in
+    /// the pager.
     ///
     /// # Errors
-    /// [`MmError::Io`] when the pager cannot, [`MmError::Invalid`] when the file has huge pages and the size is no multiple of
-    /// theirs; nothing has changed then.
+    /// [`MmError::Io`] when the pager cannot, [`MmError::Invalid`] when the file has huge pages and the size
+    /// is no multiple of theirs; nothing has changed then.
     pub fn truncate(&self, bytes: u64) -> Result<(), MmError> {
         Truncation::of(self.memory()).resize(self.node(), bytes)
     }
@@ -67,7 +68,8 @@ impl<P: Platform> Truncation<'_, '_, P> {
         Ok(())
     }
 
-    /// Unmaps these pages of a file, and private copies of them, in every address space: one flush for each that maps some.
+    /// Unmaps these pages of a file, and private copies of them, in every address space: one flush for each
+    /// that maps some.
     fn unmap_pages(self, file: &FileNode, pages: &Range<u64>) {
         ReverseMap::of(self.0).each_mapper(file, pages, |found| {
             let mut gather = MmuGather::new(self.pages(), &found.body.context);

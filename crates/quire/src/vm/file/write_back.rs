@@ -22,9 +22,9 @@ impl<P: Platform> WriteBack<'_, '_, P> {
         self.files().write_back(self.pages(), file, |runs| self.protect_pages(file, runs))
     }
 
-    /// Takes the right to store to these pages from every mapping: one flush for each address space. The file is closed, so
-    /// no fault gives it back meanwhile; and where a leaf was just taken out, its taker holds the address space until
-    /// it is flushed.
+    /// Takes the right to store to these pages from every mapping: one flush for each address space. The file
+    /// is closed, so no fault gives it back meanwhile; and where a leaf was just taken out, its taker holds
+    /// the address space until it is flushed.
     fn protect_pages(self, file: &FileNode, runs: &PageRuns) {
         ReverseMap::of(self.0).each_mapper(file, &runs.hull(), |found| {
             let mut owed = FlushBatch::new();

@@ -28,7 +28,8 @@ impl<P: Platform> Cancellation<'_, '_, P> {
         }
     }
 
-    /// Memory is short: what of the folios no program has touched yet goes to others. How many frames became free.
+    /// Memory is short: what of the folios no program has touched yet goes to others. How many frames became
+    /// free.
     pub(in crate::vm) fn cancel_all(self) -> u64 {
         if !self.gigantic_clears().any() {
             return 0;
@@ -37,7 +38,8 @@ impl<P: Platform> Cancellation<'_, '_, P> {
         if freed == 0 { self.pages().split_deferred(RECLAIM_FRAMES) } else { freed }
     }
 
-    /// Cancels pieces of each folio, and lets go of those that are done with. How many frames became free by that alone.
+    /// Cancels pieces of each folio, and lets go of those that are done with. How many frames became free by
+    /// that alone.
     fn cancel_pieces(self, chosen: impl Fn(&Folio) -> Pieces) -> u64 {
         let mut folios = self.gigantic_clears().lock(self.platform());
         let cleared: [Option<Cleared>; GIGANTIC_CLEARS] = core::array::from_fn(|slot| {

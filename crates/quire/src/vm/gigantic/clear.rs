@@ -1,18 +1,20 @@
-//! Folios of 1 GiB that are cleared piece by piece: a task that touches one waits for its own piece of 2 MiB, and idle CPUs
-//! clear the rest.
+//! Folios of 1 GiB that are cleared piece by piece: a task that touches one waits for its own piece of 2 MiB,
+//! and idle CPUs clear the rest.
 //!
-//! The folio is held, and its pieces are mapped as they are ready, by leaves of 2 MiB. A piece is *claimed* by one CPU at a
-//! time, by a bit, and no other clears or maps it. When all are done the hold ends, and where all of the folio is
-//! mapped one leaf takes the place of the 512.
+//! The folio is held, and its pieces are mapped as they are ready, by leaves of 2 MiB. A piece is *claimed*
+//! by one CPU at a time, by a bit, and no other clears or maps it. When all are done the hold ends, and where
+//! all of the folio is mapped one leaf takes the place of the 512.
 //!
-//! A piece is as good as any fresh zeroed memory, so it goes where there is private anonymous memory and nothing mapped, and
-//! nowhere else. What finds no place is free when the folio is split. Pieces whose place a program gives up, or its address space
-//! with it, are *cancelled*: no CPU begins with them any more, so that no memory comes back by itself that was given up. Where
-//! memory is short, or goes bad, all that is left of a folio is.
+//! A piece is as good as any fresh zeroed memory, so it goes where there is private anonymous memory and
+//! nothing mapped, and nowhere else. What finds no place is free when the folio is split. Pieces whose place
+//! a program gives up, or its address space with it, are *cancelled*: no CPU begins with them any more, so
+//! that no memory comes back by itself that was given up. Where memory is short, or goes bad, all that is
+//! left of a folio is.
 //!
-//! One lock keeps all of it. It is taken inside an address space's, for some words at a time, and those of blocks inside it.
-//! A CPU that clears a piece holds a claim and no lock, or that of the address space for reading; one that waits for a claim looks again
-//! and calls [`Platform::relax`](crate::platform::FramePlatform::relax) in between.
+//! One lock keeps all of it. It is taken inside an address space's, for some words at a time, and those of
+//! blocks inside it. A CPU that clears a piece holds a claim and no lock, or that of the address space for
+//! reading; one that waits for a claim looks again and calls
+//! [`Platform::relax`](crate::platform::FramePlatform::relax) in between.
 
 use core::sync::atomic::Ordering;
 
@@ -41,8 +43,9 @@ handle! {
 }
 
 impl<P: Platform> GiganticClearing<'_, '_, P> {
-    /// Clears one piece of a folio of 1 GiB that a task waits for, or may touch later: for a CPU that has nothing else to
-    /// do. Whether there was one, and the running task is not to be killed. The caller holds no lock.
+    /// Clears one piece of a folio of 1 GiB that a task waits for, or may touch later: for a CPU that has
+    /// nothing else to do. Whether there was one, and the running task is not to be killed. The caller holds
+    /// no lock.
     pub(crate) fn clear_ahead(self) -> bool {
         if !self.gigantic_clears().any() {
             return false;
@@ -92,8 +95,8 @@ impl<P: Platform> GiganticClearing<'_, '_, P> {
         unsafe { self.pages().clear_frames_in_stretches(&extent) }
     }
 
-    /// Maps a piece that was cleared, if there is nothing where it goes and the mapping is what it was made for; whether it
-    /// did. The address space's lock is held for reading.
+    /// Maps a piece that was cleared, if there is nothing where it goes and the mapping is what it was made
+    /// for; whether it did. The address space's lock is held for reading.
     fn map_piece(self, body: &MmBody, vma: &Vma, piece: &Piece, caller: Caller) -> bool {
         let (addr, frames) = (piece.addr(), piece.frames());
         let fits = vma.attributes.is_anonymous()
@@ -124,8 +127,8 @@ impl<P: Platform> GiganticClearing<'_, '_, P> {
         self.gigantic_clears().take_cleared(place)
     }
 
-    /// No CPU clears the folio any more: from here on it is its leaves' alone, and one leaf if all of it is mapped. The
-    /// caller holds no lock.
+    /// No CPU clears the folio any more: from here on it is its leaves' alone, and one leaf if all of it is
+    /// mapped. The caller holds no lock.
     pub(in crate::vm) fn end_clear(self, cleared: &Cleared) {
         // SAFETY: invariant 1: `begin_clear` held the folio, whose slot is empty by now.
         unsafe { self.pages().release(FrameRange::folio(cleared.frame, Order::FRAME)) };
@@ -168,7 +171,8 @@ impl<P: Platform> PieceFaults<'_, '_, P> {
         Found::Nothing
     }
 
-    /// Begins to clear a folio of 1 GiB that was just allocated and goes around an address: the piece there is the caller's.
+    /// Begins to clear a folio of 1 GiB that was just allocated and goes around an address: the piece there
+    /// is the caller's.
     ///
     /// # Errors
     /// [`NotBegun`].
@@ -193,7 +197,8 @@ impl<P: Platform> PieceFaults<'_, '_, P> {
         let frame = fresh.into_raw();
         let first = FrameRange::folio(frame, Order::FRAME);
         pages.hold(first);
-        // Until the folio was held, a frame of it that went bad was marked for its mappers; from here on its failure says busy.
+        // Until the folio was held, a frame of it that went bad was marked for its mappers; from here on its
+        // failure says busy.
         if pages.has_bad(frame) {
             drop(folios);
             // SAFETY: invariant 1: this task has just allocated and held the folio.
@@ -209,8 +214,8 @@ impl<P: Platform> PieceFaults<'_, '_, P> {
         Ok(piece)
     }
 
-    /// Clears and maps a piece, for an access to an address or to populate it; whether it could be mapped, and the folio if it was
-    /// the last. The lock is held for reading.
+    /// Clears and maps a piece, for an access to an address or to populate it; whether it could be mapped,
+    /// and the folio if it was the last. The lock is held for reading.
     ///
     /// # Errors
     /// [`Cancelled`]: another task may claim it.

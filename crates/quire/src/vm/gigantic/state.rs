@@ -109,9 +109,9 @@ impl Pieces {
 }
 
 impl Folio {
-    /// The piece that an idle CPU had better clear: half of the folio away from the one that was touched last. A task that touches
-    /// one piece after another, in either direction, would wait for the neighbour that is just being cleared, and gains
-    /// nothing.
+    /// The piece that an idle CPU had better clear: half of the folio away from the one that was touched
+    /// last. A task that touches one piece after another, in either direction, would wait for the neighbour
+    /// that is just being cleared, and gains nothing.
     pub(super) fn next_ahead(&self) -> Option<usize> {
         self.claimed.first_missing_from((self.touched + TABLE_ENTRIES / 2) % TABLE_ENTRIES)
     }
@@ -130,7 +130,8 @@ impl Folio {
         inside
     }
 
-    /// These are not begun any more. A piece that is claimed is finished by its claimant, which may find that it was the last.
+    /// These are not begun any more. A piece that is claimed is finished by its claimant, which may find that
+    /// it was the last.
     pub(super) fn cancel(&mut self, pieces: Pieces) {
         self.cancelled.insert_all(pieces);
         let more = pieces.without(self.claimed);

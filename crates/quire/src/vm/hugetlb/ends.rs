@@ -38,8 +38,9 @@ pub(in crate::vm) fn cuts(space: &Space, at: VirtAddr) -> Option<HugeSize> {
 }
 
 impl Space {
-    /// What `MADV_DONTNEED` means by a range: whole huge pages, those that end in it, unless parts of them may be mapped by
-    /// themselves. Where it starts must be such a page's start. (Linux rounds in the same way, so that a caller that knows nothing of huge pages loses nothing.)
+    /// What `MADV_DONTNEED` means by a range: whole huge pages, those that end in it, unless parts of them
+    /// may be mapped by themselves. Where it starts must be such a page's start. (Linux rounds in the same
+    /// way, so that a caller that knows nothing of huge pages loses nothing.)
     pub(in crate::vm) fn whole_pages(&self, range: VirtRange) -> Result<VirtRange, MmError> {
         if cuts_whole(self, range.start).is_some() {
             return Err(MmError::Invalid);

@@ -20,8 +20,8 @@ use crate::vm::space::rss::Counted;
 use crate::vm::space::shared::MmShared;
 use crate::vm::userfault::changes::FileNotices;
 
-/// A file system of huge pages of one size (Linux: a mount of `hugetlbfs`). When the handle is dropped, its files stay as
-/// long as they are open or mapped, within its limits.
+/// A file system of huge pages of one size (Linux: a mount of `hugetlbfs`). When the handle is dropped, its
+/// files stay as long as they are open or mapped, within its limits.
 pub struct HugeFs<'m, P: Platform> {
     memory: &'m MmShared<'m, P>,
     size: HugeSize,
@@ -80,9 +80,9 @@ impl<P: Platform> File<'_, P> {
         self.memory().files().count_huge_pages(self.memory().platform(), self.node())
     }
 
-    /// Gives the file's pages in a range of bytes back (Linux: `fallocate` with `FALLOC_FL_PUNCH_HOLE`), reservations too: those
-    /// that lie in it whole. Of those that do not, what lies in it becomes zeroes. They are unmapped wherever they are, private copies
-    /// included. The caller holds no lock.
+    /// Gives the file's pages in a range of bytes back (Linux: `fallocate` with `FALLOC_FL_PUNCH_HOLE`),
+    /// reservations too: those that lie in it whole. Of those that do not, what lies in it becomes zeroes.
+    /// They are unmapped wherever they are, private copies included. The caller holds no lock.
     ///
     /// # Errors
     /// [`MmError::Invalid`] for a file that is not of huge pages, and for an empty range.
@@ -90,12 +90,12 @@ impl<P: Platform> File<'_, P> {
         HugeFiles::of(self.memory()).punch_hole(self.node(), bytes)
     }
 
-    /// Brings the file's pages in a range of bytes in, and makes the file longer if it ends before (Linux: `fallocate`).
-    /// The caller holds no lock.
+    /// Brings the file's pages in a range of bytes in, and makes the file longer if it ends before (Linux:
+    /// `fallocate`). The caller holds no lock.
     ///
     /// # Errors
-    /// [`MmError::Invalid`] for a file that is not of huge pages, and for an empty range; [`MmError::NoMemory`] when there are no more pages: those
-    /// before stay.
+    /// [`MmError::Invalid`] for a file that is not of huge pages, and for an empty range;
+    /// [`MmError::NoMemory`] when there are no more pages: those before stay.
     pub fn allocate(&self, bytes: Range<u64>) -> Result<(), MmError> {
         HugeFiles::of(self.memory()).allocate_huge(self.node(), bytes)
     }
@@ -167,7 +167,8 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
         Ok(())
     }
 
-    /// Clears a range of bytes inside one huge page, if it is there. Programs that map it may store to it at the same time.
+    /// Clears a range of bytes inside one huge page, if it is there. Programs that map it may store to it at
+    /// the same time.
     fn clear_in_page(self, file: &FileNode, size: HugeSize, bytes: Range<u64>) {
         let page = self.files().huge_page(self.platform(), file, bytes.start / size.bytes());
         if let Some(HugePage::Present { frame, .. }) = page.filter(|_| bytes.start < bytes.end) {
@@ -200,7 +201,8 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
             let filled = self.fill_huge(file, (size, index), (account, there.is_some()), |frame| {
                 let extent = Extent::new(FrameRange::folio(frame, size.order()), TouchHint::Unknown);
                 let extent = extent.part_of(bytes.end - bytes.start);
-                // SAFETY: invariant 1: the pool has just given the page for this place, and the file does not name it.
+                // SAFETY: invariant 1: the pool has just given the page for this place, and the file does not
+                // name it.
                 unsafe { self.pages().clear_frames_in_stretches(&extent) }
             });
             filled.map_err(|_| MmError::NoMemory)?;
@@ -229,8 +231,9 @@ impl<P: Platform> HugeFiles<'_, '_, P> {
         Ok(frame)
     }
 
-    /// Unmaps these pages (of 4 KiB) of a file on which no task can fault, private ones too, in every address space. First where
-    /// nothing was reserved for them: then those that are left go back at once, and their reservations hold again.
+    /// Unmaps these pages (of 4 KiB) of a file on which no task can fault, private ones too, in every address
+    /// space. First where nothing was reserved for them: then those that are left go back at once, and their
+    /// reservations hold again.
     fn unmap_huge_pages(self, file: &FileNode, pages: &Range<u64>) {
         for reserved in [false, true] {
             ReverseMap::of(self.0)

@@ -1,4 +1,5 @@
-//! Mappings of huge pages of pools, the files behind them, and parts of such pages that are mapped by themselves.
+//! Mappings of huge pages of pools, the files behind them, and parts of such pages that are mapped by
+//! themselves.
 
 pub(super) mod ends;
 pub(super) mod file;

@@ -3,15 +3,17 @@
 //! `MADV_SPLIT` says for whole huge pages of a shared mapping that parts of them may come and go by themselves
 //! ([`VmaFlags::SPLIT`](crate::vm::vma::VmaFlags::SPLIT)). It splits nothing, and is for good. From then on
 //!
-//! - a fault maps what the walk ended at: all of a page of which nothing is mapped, else the 2 MiB or 4 KiB that is missing;
+//! - a fault maps what the walk ended at: all of a page of which nothing is mapped, else the 2 MiB or 4 KiB
+//!   that is missing;
 //! - `MADV_DONTNEED`, write-protect marks and the answers of a userfaultfd handler take any multiple of 4 KiB;
 //! - memory that goes bad costs 4 KiB, not the page: a marker there, and the rest stays mapped;
 //! - `MADV_COLLAPSE` makes large leaves of what is mapped whole again ([`crate::vm::collapse`]).
 //!
 //! Ends of mappings still lie at ends of huge pages: `munmap`, `mprotect` and `mremap` refuse others.
 //!
-//! Source: Houghton, "hugetlb: introduce HugeTLB high-granularity mapping" v2 (2023). Where that loses something, this does not:
-//! a collapse that meets a hole or a mark refuses, and counts of frames stay exact with every descriptor policy.
+//! Source: Houghton, "hugetlb: introduce HugeTLB high-granularity mapping" v2 (2023). Where that loses
+//! something, this does not: a collapse that meets a hole or a mark refuses, and counts of frames stay exact
+//! with every descriptor policy.
 #![forbid(unsafe_code)]
 
 use crate::addr::{FrameRange, PageSize, VirtAddr, VirtRange};
@@ -61,12 +63,12 @@ handle! {
 }
 
 impl<P: Platform> HugeParts<'_, '_, P> {
-    /// Maps a part of a huge page, in which nothing is mapped, by the largest leaves that fit; memory that went bad is left
-    /// out. The lock is held for reading.
+    /// Maps a part of a huge page, in which nothing is mapped, by the largest leaves that fit; memory that
+    /// went bad is left out. The lock is held for reading.
     ///
     /// # Errors
-    /// [`MapError::Occupied`] when something is mapped there already, [`MapError::OutOfMemory`]; with how many bytes from the
-    /// start were mapped before.
+    /// [`MapError::Occupied`] when something is mapped there already, [`MapError::OutOfMemory`]; with how
+    /// many bytes from the start were mapped before.
     pub(in crate::vm) fn map_huge_part(
         self,
         part: HugePart,
@@ -98,7 +100,8 @@ impl<P: Platform> HugeParts<'_, '_, P> {
         Ok(())
     }
 
-    /// Maps by 4 KiB leaves up to the end of a table, or past a frame that went bad, which is left out; how many frames.
+    /// Maps by 4 KiB leaves up to the end of a table, or past a frame that went bad, which is left out; how
+    /// many frames.
     fn map_small_part(self, part: HugePart, flags: EntryFlags) -> Result<(u64, u64), MapError> {
         let pages = self.memory.pages();
         let table = PageSize::Size2M.frames() - (part.addr.0 >> FRAME_SHIFT) % PageSize::Size2M.frames();

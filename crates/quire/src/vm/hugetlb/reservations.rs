@@ -1,9 +1,10 @@
 //! Mappings of huge pages: what they were reserved, and what becomes of it when they go.
 //!
-//! A private mapping that reserves is *reserved* a page for each of its places for which the address space has no page of its
-//! own ([`VmaFlags::RESERVED`]). So nothing needs to be noted for a place: unmapping looks which pages are there. A page
-//! of its own that goes while the mapping stays makes its reservation hold again. A child has no reservations: its parent's have
-//! been redeemed for both. (Linux: the reservation map of a private mapping; `HPAGE_RESV_OWNER`.)
+//! A private mapping that reserves is *reserved* a page for each of its places for which the address space
+//! has no page of its own ([`VmaFlags::RESERVED`]). So nothing needs to be noted for a place: unmapping looks
+//! which pages are there. A page of its own that goes while the mapping stays makes its reservation hold
+//! again. A child has no reservations: its parent's have been redeemed for both. (Linux: the reservation map
+//! of a private mapping; `HPAGE_RESV_OWNER`.)
 //!
 //! Reservations of shared mappings belong to the file, and go with its pages, not with the mapping.
 #![forbid(unsafe_code)]
@@ -30,8 +31,8 @@ impl<P: Platform> Reservations<'_, '_, P> {
         Account { group: self.group(), fs: fs_of(vma) }
     }
 
-    /// A mapping, or a part of one, is about to be unmapped for good: what it was reserved and has not used goes back, and
-    /// what it has used will.
+    /// A mapping, or a part of one, is about to be unmapped for good: what it was reserved and has not used
+    /// goes back, and what it has used will.
     pub(in crate::vm) fn break_reservations(self, vma: &Vma) {
         let Some(size) = vma.attributes.huge_size() else { return };
         if !vma.attributes.flags.contains(VmaFlags::RESERVED) {
@@ -46,7 +47,8 @@ impl<P: Platform> Reservations<'_, '_, P> {
         let account = Account { group: vma.attributes.group, fs: fs_of(&vma.attributes) };
         let mut kept =
             memory.huge().uncharge_reservations(memory.pages(), size, account, (count, count - own));
-        // What the file system is to keep comes with the pages that are about to go, if no other leaf maps them.
+        // What the file system is to keep comes with the pages that are about to go, if no other leaf maps
+        // them.
         self.each_own_page(vma.range, |frame| {
             if kept > 0 && memory.pages().mapcount(frame) == 1 {
                 memory.pages().renew_huge(frame);
@@ -58,11 +60,12 @@ impl<P: Platform> Reservations<'_, '_, P> {
         }
     }
 
-    /// The pages of a range are about to be unmapped, while the mappings stay: their reservations will hold again.
+    /// The pages of a range are about to be unmapped, while the mappings stay: their reservations will hold
+    /// again.
     ///
     /// # Errors
-    /// [`MmError::NoMemory`] when a child maps some of them still, so that they do not go back, and the pool has no others to
-    /// reservation. Nothing has changed then.
+    /// [`MmError::NoMemory`] when a child maps some of them still, so that they do not go back, and the pool
+    /// has no others to reservation. Nothing has changed then.
     pub(in crate::vm) fn renew_reservations(self, space: &Space, range: VirtRange) -> Result<(), MmError> {
         if !space.huge {
             return Ok(());

@@ -5,9 +5,9 @@ use crate::addr::VirtAddr;
 use crate::limits::FRAME_SHIFT;
 use crate::page_alloc::Origin;
 
-/// By how many pages upwards `mremap` has moved a mapping's private pages; modulo 2^64, so that downwards is upwards. Or not
-/// by one number: mappings that were moved by different distances have merged. No property of its own: mappings that
-/// differ in nothing else merge.
+/// By how many pages upwards `mremap` has moved a mapping's private pages; modulo 2^64, so that downwards is
+/// upwards. Or not by one number: mappings that were moved by different distances have merged. No property of
+/// its own: mappings that differ in nothing else merge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Moved(u64);
 

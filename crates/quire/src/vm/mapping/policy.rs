@@ -1,7 +1,8 @@
 //! Which folio sizes anonymous memory may use: per order, globally and for each mapping.
 //!
-//! The choices are those of Linux's `/sys/kernel/mm/transparent_hugepage/hugepages-<size>kB/enabled` (Documentation/
-//! admin-guide/mm/transhuge.rst): each order stands alone, and the largest one that is allowed and fits is tried first.
+//! The choices are those of Linux's `/sys/kernel/mm/transparent_hugepage/hugepages-<size>kB/enabled`
+//! (Documentation/ admin-guide/mm/transhuge.rst): each order stands alone, and the largest one that is
+//! allowed and fits is tried first.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 
 use core::fmt;
@@ -35,10 +36,11 @@ pub enum OrderPolicy {
 pub struct FolioPolicy {
     always: OrderSet,
     madvise: OrderSet,
-    /// Folios of order 9 are mapped by one 2 MiB leaf where the address allows it, rather than by 512 leaves of 4 KiB. Those
-    /// of order 18 are mapped by one leaf, or not used.
+    /// Folios of order 9 are mapped by one 2 MiB leaf where the address allows it, rather than by 512 leaves
+    /// of 4 KiB. Those of order 18 are mapped by one leaf, or not used.
     pub pmd_mapped: bool,
-    /// Folios of order 18 are cleared piece by piece, the one that is touched first, and mapped as the pieces are ready.
+    /// Folios of order 18 are cleared piece by piece, the one that is touched first, and mapped as the pieces
+    /// are ready.
     pub on_demand: bool,
 }
 
@@ -107,8 +109,8 @@ impl FolioPolicy {
         }
     }
 
-    /// The policy with another choice for one order. Orders between 9 and 18 are ignored; order 0 is always allowed, as
-    /// the last resort.
+    /// The policy with another choice for one order. Orders between 9 and 18 are ignored; order 0 is always
+    /// allowed, as the last resort.
     #[must_use]
     pub const fn with(self, order: Order, policy: OrderPolicy) -> Self {
         let always = self.always.with(order, matches!(policy, OrderPolicy::Always));

@@ -28,7 +28,8 @@ impl VmaFlags {
     pub const LOCK_ON_FAULT: Self = Self(1 << 3);
     /// `MAP_NORESERVE`.
     pub const NO_RESERVE: Self = Self(1 << 4);
-    /// Private huge pages: each of them that this address space has no page of its own for is reserved by the pool.
+    /// Private huge pages: each of them that this address space has no page of its own for is reserved by the
+    /// pool.
     pub const RESERVED: Self = Self(1 << 5);
     /// Shared huge pages: parts of a page may be mapped by themselves (`MADV_SPLIT`).
     pub const SPLIT: Self = Self(1 << 6);
@@ -81,8 +82,8 @@ pub struct Vma {
 }
 
 impl Backing {
-    /// The same object, `pages` further on; takes one more count on a file. Page offsets wrap, so that a mapping may be
-    /// moved back and forth in steps that no file offset could express.
+    /// The same object, `pages` further on; takes one more count on a file. Page offsets wrap, so that a
+    /// mapping may be moved back and forth in steps that no file offset could express.
     #[must_use]
     pub fn again(&self, pages: u64) -> Self {
         match self {
@@ -127,8 +128,8 @@ impl VmaAttributes {
         Self { backing: self.backing.again(pages), ..*self }
     }
 
-    /// Whether a mapping with the attributes `next` that starts where one of `pages` pages with `self` ends can be one
-    /// mapping with it: everything agrees, and a file goes on at the right offset.
+    /// Whether a mapping with the attributes `next` that starts where one of `pages` pages with `self` ends
+    /// can be one mapping with it: everything agrees, and a file goes on at the right offset.
     pub fn merges_with(&self, next: &Self, pages: u64) -> bool {
         self.protection == next.protection
             && self.may == next.may

@@ -11,9 +11,9 @@
 //! | part of a huge page of a file | the same happens when the file gives the page up; until then it stays, and where parts of it may be mapped by themselves all but the one that went bad can be used |
 //! | a page table, a small object, a descriptor | nothing can be done |
 //!
-//! The order is that of a move ([`crate::vm::migrate::relocate`]): the frame is set aside, and so not freed; its leaves go, one address space
-//! after the other; when none is left it is lost. A reader that holds a copy half made throws it away, or keeps what it
-//! read before hardware complained.
+//! The order is that of a move ([`crate::vm::migrate::relocate`]): the frame is set aside, and so not freed;
+//! its leaves go, one address space after the other; when none is left it is lost. A reader that holds a copy
+//! half made throws it away, or keeps what it read before hardware complained.
 //!
 //! (Linux: `memory_failure()`; the marker is its hwpoison entry.)
 
@@ -43,7 +43,8 @@ const ROUNDS: usize = 16;
 pub enum MemoryFailure {
     /// It was free, or kept for a page of a file that was to move there, and is lost.
     Free,
-    /// It belongs to a folio of whole blocks that is allocated and not mapped: it is lost when the folio is freed.
+    /// It belongs to a folio of whole blocks that is allocated and not mapped: it is lost when the folio is
+    /// freed.
     Marked,
     /// It was anonymous memory: its mappings have a marker now.
     Anonymous,
@@ -92,8 +93,8 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
         Err(MemoryFailureError::Busy)
     }
 
-    /// What was marked in a folio of whole blocks before it was mapped is lost now. What memory does not suffice for stays
-    /// as it is until the folio is freed. The caller holds no lock.
+    /// What was marked in a folio of whole blocks before it was mapped is lost now. What memory does not
+    /// suffice for stays as it is until the folio is freed. The caller holds no lock.
     pub(in crate::vm) fn lose_marked(self, folio: FrameRange) {
         for piece in folio.by_block() {
             // All of a block's at once: it comes apart with the first of them.
@@ -164,9 +165,10 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
         Ok(())
     }
 
-    /// Sees to a huge page in use, of which a frame was marked. A private one is taken from all that map it, by markers, and
-    /// goes back to its pool. One that belongs to a file is unmapped, and stays with the file until that gives it up:
-    /// a task that faults on it is told, as the file has nothing else for that place. (Linux keeps it likewise, since 6.2.)
+    /// Sees to a huge page in use, of which a frame was marked. A private one is taken from all that map it,
+    /// by markers, and goes back to its pool. One that belongs to a file is unmapped, and stays with the file
+    /// until that gives it up: a task that faults on it is told, as the file has nothing else for that place.
+    /// (Linux keeps it likewise, since 6.2.)
     fn lose_huge(self, frame: Frame) {
         let Some(head) = self.pages().folio_start(frame) else { return };
         if self.pages().is_lent(head) {
@@ -176,9 +178,9 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
         }
     }
 
-    /// Unmaps the huge page of a file in which this frame is, or that frame alone where parts of pages may be mapped by
-    /// themselves. Nothing leads from a page to its file, so this looks at each leaf of each mapping of huge pages: it does
-    /// not happen often. The caller holds no lock.
+    /// Unmaps the huge page of a file in which this frame is, or that frame alone where parts of pages may be
+    /// mapped by themselves. Nothing leads from a page to its file, so this looks at each leaf of each
+    /// mapping of huge pages: it does not happen often. The caller holds no lock.
     fn unmap_huge_everywhere(self, head: Frame, bad: Frame) {
         let mut after = (0, 0);
         while let Some((body, next)) = FoundBody::next_of_all(self.0, after) {
@@ -206,8 +208,8 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
         }
     }
 
-    /// Puts markers in the place of the leaves of a private huge page, in the address spaces that are `chosen`; how many. The
-    /// caller holds no lock.
+    /// Puts markers in the place of the leaves of a private huge page, in the address spaces that are
+    /// `chosen`; how many. The caller holds no lock.
     pub(in crate::vm) fn take_huge_from(self, head: Frame, chosen: impl Fn(u64) -> bool) -> usize {
         let pages = self.pages();
         let Some(origin) = pages.origin(head) else { return 0 };
@@ -231,7 +233,8 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
         taken
     }
 
-    /// Drops the page of a file that a frame holds. `None`: no file has one there now, or the file is in use at the moment.
+    /// Drops the page of a file that a frame holds. `None`: no file has one there now, or the file is in use
+    /// at the moment.
     fn lose_cached(self, frame: Frame) -> Result<Option<MemoryFailure>, MemoryFailureError> {
         if !self.pages().is_of_file(frame) {
             return Ok(None);
@@ -307,8 +310,8 @@ impl<P: Platform> MemoryLoss<'_, '_, P> {
     }
 }
 
-/// Puts a marker in the place of the 4 KiB at `addr`, if they are mapped; whether they are not any more. Not for want of
-/// memory, when what maps them must be split.
+/// Puts a marker in the place of the 4 KiB at `addr`, if they are mapped; whether they are not any more. Not
+/// for want of memory, when what maps them must be split.
 fn poison_part<P: Platform>(
     tables: &PageTables<'_, '_, P>,
     addr: VirtAddr,

@@ -2,25 +2,28 @@
 //!
 //! # Protocol
 //!
-//! *Anonymous folios.* The folio is set aside first: it is held. So it is not freed, and from then on no leaf of it gains the
-//! right to store, for that is given only to a page that is not held and that one leaf maps. A leaf that has the right is
-//! therefore the page's only one; where a page has several, no task can store to it. Each address space of the family is visited
-//! once, in ascending order, under its lock for *writing*: no fault, no walk of a page table and no other visit is on the
-//! way in it. Tables that it shares become its own. Its leaves of the folio are made busy, flushed, copied and filled, up to
-//! [`MOVE_LEAVES`] at a time, with a reschedule point after each stretch of copies: a task that wants the memory meanwhile waits for
-//! the lock, and none for a busy leaf. So a page is copied when the first of its leaves is busy: either it is the only
-//! one, then no task can store any more, or none could in the first place. What was copied once is what later leaves map.
-//! In between, some address spaces map the old frames and others the new ones, with the same bytes in both, and a store to
-//! either is a copy as after any fork.
+//! *Anonymous folios.* The folio is set aside first: it is held. So it is not freed, and from then on no leaf
+//! of it gains the right to store, for that is given only to a page that is not held and that one leaf maps.
+//! A leaf that has the right is therefore the page's only one; where a page has several, no task can store to
+//! it. Each address space of the family is visited once, in ascending order, under its lock for *writing*: no
+//! fault, no walk of a page table and no other visit is on the way in it. Tables that it shares become its
+//! own. Its leaves of the folio are made busy, flushed, copied and filled, up to [`MOVE_LEAVES`] at a time,
+//! with a reschedule point after each stretch of copies: a task that wants the memory meanwhile waits for the
+//! lock, and none for a busy leaf. So a page is copied when the first of its leaves is busy: either it is the
+//! only one, then no task can store any more, or none could in the first place. What was copied once is what
+//! later leaves map. In between, some address spaces map the old frames and others the new ones, with the
+//! same bytes in both, and a store to either is a copy as after any fork.
 //!
-//! Nothing is missed, by the argument of [`crate::vm::rmap::reverse`]: a fork holds its parent's lock, and the child's number is larger. A
-//! leaf that a fault was just about to make is missed when the fault has counted it and not yet put it in: then the old
-//! frame keeps its count and stays, which is reported as busy. A task that reads a page to copy it holds its
-//! address space's lock, and its own leaf keeps the old frame as long.
+//! Nothing is missed, by the argument of [`crate::vm::rmap::reverse`]: a fork holds its parent's lock, and
+//! the child's number is larger. A leaf that a fault was just about to make is missed when the fault has
+//! counted it and not yet put it in: then the old frame keeps its count and stays, which is reported as busy.
+//! A task that reads a page to copy it holds its address space's lock, and its own leaf keeps the old frame
+//! as long.
 //!
-//! *Pages of files.* The file is closed, so that no fault maps any of its pages and no task uses one. The pages become
-//! busy, all their leaves go, and when no leaf maps one it is copied and its frame exchanged in the cache. Leaves come back by
-//! faults; where memory is locked they are put back at once. The caller holds no lock, as for all of this.
+//! *Pages of files.* The file is closed, so that no fault maps any of its pages and no task uses one. The
+//! pages become busy, all their leaves go, and when no leaf maps one it is copied and its frame exchanged in
+//! the cache. Leaves come back by faults; where memory is locked they are put back at once. The caller holds
+//! no lock, as for all of this.
 //!
 //! (Linux: `mm/migrate.c`, whose markers for faults to wait at are the address space's lock here.)
 
@@ -70,12 +73,13 @@ handle! {
 }
 
 impl<P: Platform> Migration<'_, '_, P> {
-    /// Moves the anonymous folio that starts at `frame`, of order 9 at most, or the page of a file that the frame holds, to
-    /// other frames on the same node if there are some. How many frames became free. The caller holds no lock.
+    /// Moves the anonymous folio that starts at `frame`, of order 9 at most, or the page of a file that the
+    /// frame holds, to other frames on the same node if there are some. How many frames became free. The
+    /// caller holds no lock.
     ///
     /// # Errors
-    /// [`MigrateError`]. Programs that map the memory see no difference; leaves to pages of a file may be gone until the next
-    /// access.
+    /// [`MigrateError`]. Programs that map the memory see no difference; leaves to pages of a file may be
+    /// gone until the next access.
     pub(crate) fn migrate(self, frame: Frame) -> Result<u64, MigrateError> {
         let one = FrameRange::folio(frame, Order::FRAME);
         let number = frame.block();
@@ -88,7 +92,8 @@ impl<P: Platform> Migration<'_, '_, P> {
         self.move_cached(one)
     }
 
-    /// Moves what it can out of these frames, with a reschedule point after each folio; how many frames became free.
+    /// Moves what it can out of these frames, with a reschedule point after each folio; how many frames
+    /// became free.
     pub(crate) fn move_out(self, range: FrameRange) -> u64 {
         let mut moved = 0;
         for piece in range.by_block() {
@@ -139,8 +144,8 @@ impl<P: Platform> Migration<'_, '_, P> {
         let copier = pages.clearer().copier(self.platform(), order.bytes(), TouchHint::Unknown);
         let mut job = Job { source, target, origin, copier, copied: FrameMask::EMPTY, since: 0 };
         let done = self.move_everywhere(&mut job);
-        // What was not needed is free again, and so is what no leaf maps any more.
-        // SAFETY: invariant 1: this task held both folios, the old one by `set_aside`; leaves own what is mapped of them.
+        // What was not needed is free again, and so is what no leaf maps any more. SAFETY: invariant 1: this
+        // task held both folios, the old one by `set_aside`; leaves own what is mapped of them.
         let freed = unsafe {
             pages.release(room);
             pages.release(source)
@@ -244,8 +249,8 @@ impl<P: Platform> Migration<'_, '_, P> {
         done.map(|_| ()).map_err(|_| MigrateError::OutOfMemory)
     }
 
-    /// Copies what a leaf to the new frames from `to` on maps, save what was copied before. The address space's lock is held for
-    /// writing, so no task waits for the busy leaf, and others may run.
+    /// Copies what a leaf to the new frames from `to` on maps, save what was copied before. The address
+    /// space's lock is held for writing, so no task waits for the busy leaf, and others may run.
     fn copy_once(self, job: &mut Job<'_, P>, to: Frame, size: PageSize) {
         let first = (to.0 - job.target.0) as usize;
         let wanted = FrameMask::run(first, size.frames() as usize).without(job.copied);

@@ -1,4 +1,5 @@
-//! What a kernel does with an address space as a whole: it runs on CPUs, and has limits, a number and a page table.
+//! What a kernel does with an address space as a whole: it runs on CPUs, and has limits, a number and a page
+//! table.
 #![forbid(unsafe_code)]
 
 use crate::addr::Frame;
@@ -33,8 +34,9 @@ impl<P: Platform> Mm<'_, P> {
         self.space.set_stack_limit(bytes)
     }
 
-    /// Says how many mappings it may have (`vm.max_map_count`); [`MAX_MAPPINGS`](crate::limits::MAX_MAPPINGS) at first, and in a child of `fork` what
-    /// the parent has. As in Linux up to 6.18 a new mapping may be one more, and what cuts mappings may not.
+    /// Says how many mappings it may have (`vm.max_map_count`); [`MAX_MAPPINGS`](crate::limits::MAX_MAPPINGS)
+    /// at first, and in a child of `fork` what the parent has. As in Linux up to 6.18 a new mapping may be
+    /// one more, and what cuts mappings may not.
     pub fn set_mapping_limit(&self, count: usize) {
         self.space.set_mapping_limit(count)
     }

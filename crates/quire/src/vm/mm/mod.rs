@@ -1,6 +1,7 @@
 //! The address space as callers hold it.
 //!
-//! [`Mm`](crate::vm::Mm) does nothing itself: each of its calls goes to the value with that duty in another room.
+//! [`Mm`](crate::vm::Mm) does nothing itself: each of its calls goes to the value with that duty in another
+//! room.
 
 mod basics;
 pub(super) mod facade;

@@ -6,8 +6,8 @@ use core::mem::ManuallyDrop;
 use crate::platform::Platform;
 use crate::vm::mm::facade::Mm;
 
-/// The registration of a secondary MMU, until dropped. Before that, the secondary MMU has dropped its copies and makes no
-/// new ones: it is not told any more when they go bad.
+/// The registration of a secondary MMU, until dropped. Before that, the secondary MMU has dropped its copies
+/// and makes no new ones: it is not told any more when they go bad.
 #[must_use = "a secondary MMU is registered as long as this lives"]
 pub struct Secondary<'a, 'm, P: Platform> {
     pub(super) mm: &'a Mm<'m, P>,
@@ -19,8 +19,8 @@ impl<'a, 'm, P: Platform> Secondary<'a, 'm, P> {
         self.mm
     }
 
-    /// Leaves the secondary MMU registered for as long as the address space lives, whose end is told by one last bracket
-    /// around all of the user half.
+    /// Leaves the secondary MMU registered for as long as the address space lives, whose end is told by one
+    /// last bracket around all of the user half.
     pub fn keep(self) {
         let _kept = ManuallyDrop::new(self);
     }

@@ -2,17 +2,18 @@
 //!
 //! # How an address space knows that no other maps a folio
 //!
-//! The folio's map count is the number of leaves that map any of it, in whatever way leaves are counted. The address space knows where it
-//! can map the folio: a page of a file wherever it has mapped that part of the file, an anonymous page where it was first
-//! mapped, or as far from there as the mapping was moved. So it counts its own leaves there, and compares. It holds its lock
-//! for writing, so its own leaves stay as they are; and any other address space that maps the folio counts before the leaf is there, and counts down
-//! after the leaf was flushed. Hence one leaf elsewhere, at the moment at which the map count is read, makes the count
-//! larger than ours. A leaf in a table that `fork` shared is one leaf of several address spaces: if one of ours is in
-//! such a table, others map the folio. Nothing is remembered from one mapper to the next, so it does not matter how many there were,
-//! and in which order they left.
+//! The folio's map count is the number of leaves that map any of it, in whatever way leaves are counted. The
+//! address space knows where it can map the folio: a page of a file wherever it has mapped that part of the
+//! file, an anonymous page where it was first mapped, or as far from there as the mapping was moved. So it
+//! counts its own leaves there, and compares. It holds its lock for writing, so its own leaves stay as they
+//! are; and any other address space that maps the folio counts before the leaf is there, and counts down
+//! after the leaf was flushed. Hence one leaf elsewhere, at the moment at which the map count is read, makes
+//! the count larger than ours. A leaf in a table that `fork` shared is one leaf of several address spaces: if
+//! one of ours is in such a table, others map the folio. Nothing is remembered from one mapper to the next,
+//! so it does not matter how many there were, and in which order they left.
 //!
-//! (Linux has two places for a number and a count in each large folio, which is exact as long as no third address space ever
-//! mapped it beside them: Hildenbrand, "mm: MM owner tracking for large folios" (2025).)
+//! (Linux has two places for a number and a count in each large folio, which is exact as long as no third
+//! address space ever mapped it beside them: Hildenbrand, "mm: MM owner tracking for large folios" (2025).)
 #![forbid(unsafe_code)]
 
 use crate::addr::{Frame, FrameRange, VirtAddr, VirtRange};
@@ -125,11 +126,13 @@ fn anonymous<P: Platform>(
 }
 
 impl<P: Platform> PageSurvey<'_, '_, P> {
-    /// How many address spaces map the folio in use around a frame, or any part of it; `None` where there is none. Exact while
-    /// none of it is mapped, unmapped or moved; otherwise each address space as it was when it was visited. The caller holds no lock.
+    /// How many address spaces map the folio in use around a frame, or any part of it; `None` where there is
+    /// none. Exact while none of it is mapped, unmapped or moved; otherwise each address space as it was when
+    /// it was visited. The caller holds no lock.
     ///
-    /// A visit of each address space of the family for anonymous memory. Nothing leads from a page to its file: of a page that more than one
-    /// leaf maps, each leaf of a file is looked at, in every address space. [`Mm::maps_exclusively`](crate::vm::Mm::maps_exclusively) is what to ask often.
+    /// A visit of each address space of the family for anonymous memory. Nothing leads from a page to its
+    /// file: of a page that more than one leaf maps, each leaf of a file is looked at, in every address
+    /// space. [`Mm::maps_exclusively`](crate::vm::Mm::maps_exclusively) is what to ask often.
     pub(crate) fn folio_spaces(self, frame: Frame) -> Option<u64> {
         let pages = self.pages();
         let maps = pages.folio_maps(frame)?;

@@ -1,4 +1,5 @@
-//! What can be seen of an address space from outside: its mappings, its resident memory, and whether it is in order.
+//! What can be seen of an address space from outside: its mappings, its resident memory, and whether it is in
+//! order.
 #![forbid(unsafe_code)]
 
 use core::fmt;
@@ -151,7 +152,8 @@ impl<P: Platform> Observation<'_, '_, P> {
 }
 
 impl<P: Platform> Observation<'_, '_, P> {
-    /// Whether leaves map frames that the reverse map finds there: pages of the mapping's file, or anonymous ones.
+    /// Whether leaves map frames that the reverse map finds there: pages of the mapping's file, or anonymous
+    /// ones.
     fn maps_what_is_found(self, vma: &Vma, run: &LeafRun) -> bool {
         if run.first.has(EntryFlags::SPECIAL) {
             return true;
@@ -168,8 +170,8 @@ impl<P: Platform> Observation<'_, '_, P> {
         self.memory.files().holds(self.memory.platform(), file.node(), index, frames)
     }
 
-    /// Whether the reverse map finds anonymous frames where they are: the mapping leads there from where they come from,
-    /// or it does not know.
+    /// Whether the reverse map finds anonymous frames where they are: the mapping leads there from where they
+    /// come from, or it does not know.
     fn is_from_here(self, vma: &Vma, run: &LeafRun) -> bool {
         let unlike = vma.attributes.moved == Moved::UNLIKE;
         (0..run.count * run.size.frames()).all(|at| {
@@ -195,7 +197,8 @@ pub enum MmFault {
     Table(TableViolation),
     /// Two neighbours that agree in everything were not merged; the first of them.
     NotMerged(VirtRange),
-    /// Something is mapped in the page table where no mapping is, or with rights that the mapping does not give.
+    /// Something is mapped in the page table where no mapping is, or with rights that the mapping does not
+    /// give.
     Leaf(VirtRange),
     /// The reverse map of the file does not know the mapping as it is.
     View(VirtRange),

@@ -1,19 +1,22 @@
-//! What an address space maps, and how many address spaces map it: the base of [`crate::vm::observe::smaps`] and [`crate::vm::observe::pagemap`].
+//! What an address space maps, and how many address spaces map it: the base of [`crate::vm::observe::smaps`]
+//! and [`crate::vm::observe::pagemap`].
 //!
 //! # How a frame's number of address spaces is found
 //!
-//! A map count is the number of leaves that map a frame, exact for each (invariant 5). Mostly that is the number of address
-//! spaces: none maps a frame twice, save pages of files that it has mapped twice, each of which counts, as with Linux. A leaf in a table that
-//! `fork` shared ([`crate::pgtable`]) counts once, and belongs to as many as reach the table. So:
+//! A map count is the number of leaves that map a frame, exact for each (invariant 5). Mostly that is the
+//! number of address spaces: none maps a frame twice, save pages of files that it has mapped twice, each of
+//! which counts, as with Linux. A leaf in a table that `fork` shared ([`crate::pgtable`]) counts once, and
+//! belongs to as many as reach the table. So:
 //!
 //! - tables are never shared ([`ForkStrategy::Copy`]), or no leaf of 4 KiB maps the frame: the count says it;
-//! - the only leaf of 4 KiB that maps it is the one that we look at: the number of those that reach its table, and the larger
-//!   leaves;
-//! - other leaves of 4 KiB map it, whose tables may be shared by others again: the reverse map is asked, one visit of
-//!   each address space of the family for up to [`BATCH`] frames.
+//! - the only leaf of 4 KiB that maps it is the one that we look at: the number of those that reach its
+//!   table, and the larger leaves;
+//! - other leaves of 4 KiB map it, whose tables may be shared by others again: the reverse map is asked, one
+//!   visit of each address space of the family for up to [`BATCH`] frames.
 //!
-//! Leaves are read with the address-space lock held for reading, [`BATCH`] runs of pages at a time, and counted with one hold
-//! of a block's lock for 64 frames or a block. They are shown, and the reverse map is asked, holding nothing.
+//! Leaves are read with the address-space lock held for reading, [`BATCH`] runs of pages at a time, and
+//! counted with one hold of a block's lock for 64 frames or a block. They are shown, and the reverse map is
+//! asked, holding nothing.
 #![forbid(unsafe_code)]
 
 use crate::addr::{Frame, FrameRange, PageSize, VirtAddr, VirtRange};
@@ -30,8 +33,8 @@ use crate::vm::space::shared::{ForkStrategy, MmShared};
 /// Runs of pages that are looked at between two moments at which others may change mappings.
 const BATCH: usize = 64;
 
-/// Pages of 4 KiB that are mapped alike: at consecutive addresses, to consecutive frames, by leaves of one size with the same
-/// bits, in as many address spaces.
+/// Pages of 4 KiB that are mapped alike: at consecutive addresses, to consecutive frames, by leaves of one
+/// size with the same bits, in as many address spaces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mapped {
     /// The first address.
@@ -40,10 +43,11 @@ pub struct Mapped {
     pub frames: FrameRange,
     /// The first leaf's bits, its frame left out.
     pub flags: EntryFlags,
-    /// The size of the leaves. Pages of one large leaf may be mapped differently elsewhere, and are shown apart then.
+    /// The size of the leaves. Pages of one large leaf may be mapped differently elsewhere, and are shown
+    /// apart then.
     pub size: PageSize,
-    /// How many times each frame is mapped: once for each address space, and for each place at which one maps it; 0 for the
-    /// zero frame, which is not counted.
+    /// How many times each frame is mapped: once for each address space, and for each place at which one maps
+    /// it; 0 for the zero frame, which is not counted.
     pub spaces: u64,
 }
 
@@ -117,8 +121,8 @@ impl<P: Platform> Counts<'_, '_, P> {
         self.group.as_ref()
     }
 
-    /// How many frames from the first of these on are mapped as often as it, as often as is known, and whether more must be
-    /// asked.
+    /// How many frames from the first of these on are mapped as often as it, as often as is known, and
+    /// whether more must be asked.
     fn of(&mut self, leaf: &Leaf, frames: FrameRange) -> (u64, u64, bool) {
         if leaf.entry.has(EntryFlags::SPECIAL) {
             return (frames.count, 0, false);
@@ -201,8 +205,8 @@ impl<P: Platform> Observation<'_, '_, P> {
 }
 
 impl<P: Platform> PageSurvey<'_, '_, P> {
-    /// Adds to each of `found` how many address spaces of a family map that anonymous frame: one visit for each, under its
-    /// lock for reading. The caller holds no lock.
+    /// Adds to each of `found` how many address spaces of a family map that anonymous frame: one visit for
+    /// each, under its lock for reading. The caller holds no lock.
     pub(in crate::vm) fn count_spaces(self, family: u64, frames: &[Option<Frame>], found: &mut [u64]) {
         let mut after = 0;
         while let Some(body) = FoundBody::next_of_family(self.0, family, after) {

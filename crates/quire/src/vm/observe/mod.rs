@@ -1,4 +1,5 @@
-//! What callers see of address spaces: mappings, leaves, shares, flags, counts, translations, and stores since a moment.
+//! What callers see of address spaces: mappings, leaves, shares, flags, counts, translations, and stores
+//! since a moment.
 
 pub(super) mod folio_sharers;
 pub(super) mod info;

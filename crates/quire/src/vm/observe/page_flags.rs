@@ -1,6 +1,7 @@
 //! What each frame is used for: what `/proc/kpageflags` says.
 //!
-//! Source: Linux, `Documentation/admin-guide/mm/pagemap.rst` ("Short descriptions to the page flags"), whose names and numbers these are.
+//! Source: Linux, `Documentation/admin-guide/mm/pagemap.rst` ("Short descriptions to the page flags"), whose
+//! names and numbers these are.
 #![forbid(unsafe_code)]
 
 use core::fmt;
@@ -12,8 +13,9 @@ use crate::page_alloc::{CountGroup, FolioMaps, FrameInfo};
 use crate::platform::Platform;
 use crate::vm::observe::view::PageSurvey;
 
-/// The word of a frame. Bits that Linux has and this library has no thing for are never set: there is no swap, no list of recently used
-/// pages, and what of a page of a file is dirty or being written stands with the file.
+/// The word of a frame. Bits that Linux has and this library has no thing for are never set: there is no
+/// swap, no list of recently used pages, and what of a page of a file is dirty or being written stands with
+/// the file.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct PageFlags(pub u64);
 
@@ -42,7 +44,8 @@ impl PageFlags {
     pub const SLAB: u64 = 1 << 7;
     /// It is free: in the store, or on a per-CPU list. (Linux: in the store alone.)
     pub const BUDDY: u64 = 1 << 10;
-    /// Some leaf maps it; where one number counts all of a folio (`CountScheme::HeadOnly`, with the feature `published`), some leaf maps the folio.
+    /// Some leaf maps it; where one number counts all of a folio (`CountScheme::HeadOnly`, with the feature
+    /// `published`), some leaf maps the folio.
     pub const MMAP: u64 = 1 << 11;
     /// It belongs to anonymous memory that is mapped.
     pub const ANON: u64 = 1 << 12;
@@ -77,12 +80,14 @@ struct Looked {
 }
 
 impl<P: Platform> PageSurvey<'_, '_, P> {
-    /// Shows what each of these frames is used for, in ascending order, runs of frames with the same word together. Each frame as it was at
-    /// some moment of the call, so exact for those that are not allocated, mapped or freed meanwhile. The caller holds no lock.
+    /// Shows what each of these frames is used for, in ascending order, runs of frames with the same word
+    /// together. Each frame as it was at some moment of the call, so exact for those that are not allocated,
+    /// mapped or freed meanwhile. The caller holds no lock.
     ///
-    /// Whether a frame that is in use, and neither mapped nor held, is a page table or holds small objects is said by its descriptor, which
-    /// the library keeps for its own. A kernel that takes frames for itself ([`PageAllocator::alloc`](crate::page_alloc::PageAllocator::alloc)) and wants them shown right
-    /// does likewise, or resets the descriptor ([`Descriptor::reset`](crate::memmap::Descriptor::reset)).
+    /// Whether a frame that is in use, and neither mapped nor held, is a page table or holds small objects is
+    /// said by its descriptor, which the library keeps for its own. A kernel that takes frames for itself
+    /// ([`PageAllocator::alloc`](crate::page_alloc::PageAllocator::alloc)) and wants them shown right does
+    /// likewise, or resets the descriptor ([`Descriptor::reset`](crate::memmap::Descriptor::reset)).
     pub(crate) fn page_flags(self, frames: FrameRange, mut show: impl FnMut(FrameRange, PageFlags)) {
         let mut open: Option<(FrameRange, PageFlags)> = None;
         let mut looked = Looked::default();

@@ -10,8 +10,8 @@ use crate::platform::Platform;
 use crate::vm::observe::mapped::Mapped;
 use crate::vm::observe::view::Observation;
 
-/// What is said of one page. A page that is not in memory has a word of zero: nothing is swapped out here (bit 62), and a
-/// marker of lost memory is no page.
+/// What is said of one page. A page that is not in memory has a word of zero: nothing is swapped out here
+/// (bit 62), and a marker of lost memory is no page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PageWord(pub u64);
 

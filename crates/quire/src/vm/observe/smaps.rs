@@ -15,13 +15,14 @@ use crate::vm::observe::info::VmaInfo;
 use crate::vm::observe::mapped::Mapped;
 use crate::vm::observe::view::Observation;
 
-/// How much is mapped, in bytes unless it is said otherwise. Huge pages of pools count in the rows that say so and nowhere else, as
-/// with Linux; the zero frame counts nowhere.
+/// How much is mapped, in bytes unless it is said otherwise. Huge pages of pools count in the rows that say
+/// so and nowhere else, as with Linux; the zero frame counts nowhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
     /// All (`Rss`).
     pub rss: u64,
-    /// Each page divided by the number of times that it is mapped (`Pss`), in 1/4096 of a byte, rounded down for each page.
+    /// Each page divided by the number of times that it is mapped (`Pss`), in 1/4096 of a byte, rounded down
+    /// for each page.
     pub pss: u64,
     /// Mapped more than once, and not stored through this mapping's leaf (`Shared_Clean`).
     pub shared_clean: u64,

@@ -16,7 +16,8 @@ pub struct Translated {
     pub frame: Frame,
     /// Its size.
     pub size: PageSize,
-    /// Whether stores may go through the copy. They leave no trace in the leaf, so it counts as stored through already.
+    /// Whether stores may go through the copy. They leave no trace in the leaf, so it counts as stored
+    /// through already.
     pub writable: bool,
 }
 

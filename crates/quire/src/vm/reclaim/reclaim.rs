@@ -29,8 +29,10 @@ handle! {
 }
 
 impl<P: Platform> Reclaim<'_, '_, P> {
-    /// Gives up what can be had again, the cheapest first: page cache that is not mapped, frames of large folios that are
-    /// not mapped, pieces of folios of 1 GiB that were not touched yet, page cache that is mapped, and zeroes in underused folios, if such are to be split. How many frames became free. The caller holds no lock.
+    /// Gives up what can be had again, the cheapest first: page cache that is not mapped, frames of large
+    /// folios that are not mapped, pieces of folios of 1 GiB that were not touched yet, page cache that is
+    /// mapped, and zeroes in underused folios, if such are to be split. How many frames became free. The
+    /// caller holds no lock.
     pub(crate) fn reclaim_all(self) -> u64 {
         let mut freed = self.reclaim();
         if freed == 0 {
@@ -80,8 +82,8 @@ impl<P: Platform> Reclaim<'_, '_, P> {
         freed
     }
 
-    /// Unmaps pages of a file that is closed, save where they are locked: one flush for each address space. Private copies
-    /// stay; while the file is closed, no page becomes one.
+    /// Unmaps pages of a file that is closed, save where they are locked: one flush for each address space.
+    /// Private copies stay; while the file is closed, no page becomes one.
     fn unmap_clean(self, file: &FileNode, runs: &PageRuns) {
         ReverseMap::of(self.0).each_mapper(file, &runs.hull(), |found| {
             let mut gather = MmuGather::new(self.pages(), &found.body.context);
@@ -105,8 +107,8 @@ handle! {
 }
 
 impl<P: Platform> SpaceReclaim<'_, '_, P> {
-    /// Gives up what can be had again. How many frames became free; zero when there is nothing left to give up. The
-    /// caller holds no lock.
+    /// Gives up what can be had again. How many frames became free; zero when there is nothing left to give
+    /// up. The caller holds no lock.
     pub(in crate::vm) fn make_room(self) -> u64 {
         let first = Reclaim::of(self.memory).reclaim_all();
         if first > 0 { first } else { self.drop_lazily_freed() }

@@ -1,8 +1,9 @@
 //! Splits 2 MiB mappings of files when one page must go.
 //!
-//! A table in the place of such a leaf needs memory. Where there is none, or the leaf would not be missed, it goes as a whole: the
-//! pages stay in the cache, and come back by faults. So nothing that takes pages away can fail. Private copies and marks of
-//! handlers are never lost with it: a large leaf of a file is no copy, and is split before it is marked.
+//! A table in the place of such a leaf needs memory. Where there is none, or the leaf would not be missed, it
+//! goes as a whole: the pages stay in the cache, and come back by faults. So nothing that takes pages away
+//! can fail. Private copies and marks of handlers are never lost with it: a large leaf of a file is no copy,
+//! and is split before it is marked.
 #![forbid(unsafe_code)]
 
 use crate::addr::{PageSize, VirtAddr, VirtRange};
@@ -20,9 +21,10 @@ use crate::vm::space::address_space::AddressSpace;
 use crate::vm::space::state::Space;
 
 impl Vma {
-    /// Whether one leaf may map this range, which is 2 MiB at a multiple of that, onto pages of the mapping's file; and if so,
-    /// whether it may allow stores. Pages of a file with a backing store are marked by themselves when they are stored to, so
-    /// where stores are allowed they are mapped by themselves; and a handler hears of each.
+    /// Whether one leaf may map this range, which is 2 MiB at a multiple of that, onto pages of the mapping's
+    /// file; and if so, whether it may allow stores. Pages of a file with a backing store are marked by
+    /// themselves when they are stored to, so where stores are allowed they are mapped by themselves; and a
+    /// handler hears of each.
     pub(in crate::vm) fn may_map_block(&self, range: VirtRange) -> Option<bool> {
         let Backing::File { file, .. } = &self.attributes.backing else { return None };
         let fits =
@@ -45,8 +47,9 @@ impl Vma {
 }
 
 impl<P: Platform> FoundSpace<'_, '_, P> {
-    /// Sees to it that no large leaf reaches over an end of the range, part of this mapping of a file. Where memory is locked it is
-    /// split; else, or without memory for that, it goes to the gather. No fault maps the pages at the ends meanwhile.
+    /// Sees to it that no large leaf reaches over an end of the range, part of this mapping of a file. Where
+    /// memory is locked it is split; else, or without memory for that, it goes to the gather. No fault maps
+    /// the pages at the ends meanwhile.
     pub(in crate::vm) fn part_large(&self, vma: &Vma, range: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
         for at in [range.start, range.end] {
             gather.finish_busy();
@@ -62,8 +65,8 @@ impl<P: Platform> FoundSpace<'_, '_, P> {
         self.unmap_where(range, gather, is_cached);
     }
 
-    /// Unmaps the leaves of a range that are neither private copies nor marked for a handler; where memory is locked, not those for
-    /// which a leaf would have to be split and there is no memory. The file is closed.
+    /// Unmaps the leaves of a range that are neither private copies nor marked for a handler; where memory is
+    /// locked, not those for which a leaf would have to be split and there is no memory. The file is closed.
     pub(in crate::vm) fn unmap_plain(&self, vma: &Vma, range: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
         gather.finish_busy();
         if is_locked(vma) && self.tables().split_ends(range).is_err() {
@@ -73,7 +76,8 @@ impl<P: Platform> FoundSpace<'_, '_, P> {
         self.unmap_where(range, gather, |leaf| is_cached(leaf) && !leaf.has(EntryFlags::UFFD_WP));
     }
 
-    /// Whether [`Self::unmap_plain`] would leave a leaf of a range where it is, since it is marked for a handler.
+    /// Whether [`Self::unmap_plain`] would leave a leaf of a range where it is, since it is marked for a
+    /// handler.
     pub(in crate::vm) fn has_marked(&self, range: VirtRange) -> bool {
         let mut marked = false;
         self.tables().runs(range, |run| marked |= is_cached(run.first) && run.first.has(EntryFlags::UFFD_WP));
@@ -130,8 +134,8 @@ impl<P: Platform> ReverseMap<'_, '_, P> {
     }
 }
 
-/// Splits the large leaves onto pages of files in a range, before they are marked: marks are kept when pages go, and what is
-/// split then may not need memory. The lock is held for writing.
+/// Splits the large leaves onto pages of files in a range, before they are marked: marks are kept when pages
+/// go, and what is split then may not need memory. The lock is held for writing.
 pub(in crate::vm) fn split_to_mark<P: Platform>(
     mm: &AddressSpace<'_, P>,
     space: &Space,

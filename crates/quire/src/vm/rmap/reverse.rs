@@ -1,13 +1,15 @@
-//! The reverse map: from pages of a file, and from anonymous frames, to the address spaces and addresses that map them.
+//! The reverse map: from pages of a file, and from anonymous frames, to the address spaces and addresses that
+//! map them.
 //!
-//! A file knows its mappings. An anonymous frame knows the address at which it was first mapped and the family of the
-//! address space; an address space that maps it is of that family and maps it there, unless the mapping was moved, which is marked in
-//! the mappings (decision 21).
+//! A file knows its mappings. An anonymous frame knows the address at which it was first mapped and the
+//! family of the address space; an address space that maps it is of that family and maps it there, unless the
+//! mapping was moved, which is marked in the mappings (decision 21).
 //!
-//! Address spaces are visited in ascending order of their numbers, each once, under its own lock for reading, and all its
-//! mappings of the pages in that one visit. Nothing is held from one to the next, and nothing is missed: a leaf comes to
-//! an address space by a fault, which the caller has excluded, from another address of the same one, or from a parent,
-//! whose number is smaller and whose lock `fork` holds until the child's mappings are known (decision 20).
+//! Address spaces are visited in ascending order of their numbers, each once, under its own lock for reading,
+//! and all its mappings of the pages in that one visit. Nothing is held from one to the next, and nothing is
+//! missed: a leaf comes to an address space by a fault, which the caller has excluded, from another address
+//! of the same one, or from a parent, whose number is smaller and whose lock `fork` holds until the child's
+//! mappings are known (decision 20).
 
 use core::ops::Range;
 
@@ -40,8 +42,9 @@ handle! {
 }
 
 impl<'p, P: Platform> ReverseMap<'_, 'p, P> {
-    /// Visits every address space that maps one of these pages of the file. The caller holds no lock, and sees to it that no
-    /// fault maps one of them meanwhile. `log n` steps for each address space that maps the file, beside the visits.
+    /// Visits every address space that maps one of these pages of the file. The caller holds no lock, and
+    /// sees to it that no fault maps one of them meanwhile. `log n` steps for each address space that maps
+    /// the file, beside the visits.
     pub(in crate::vm) fn each_mapper(
         self,
         file: &FileNode,
@@ -58,9 +61,10 @@ impl<'p, P: Platform> ReverseMap<'_, 'p, P> {
 }
 
 impl<P: Platform> ReverseMap<'_, '_, P> {
-    /// Visits every address space that maps this anonymous frame, with the address at which it does, under its lock for
-    /// reading. The caller holds no lock. It takes `log n` steps for each address space of the family, and in those that
-    /// moved memory a look for each moved mapping, or for each leaf of one whose parts were moved by different distances.
+    /// Visits every address space that maps this anonymous frame, with the address at which it does, under
+    /// its lock for reading. The caller holds no lock. It takes `log n` steps for each address space of the
+    /// family, and in those that moved memory a look for each moved mapping, or for each leaf of one whose
+    /// parts were moved by different distances.
     pub(in crate::vm) fn each_anon_mapping(self, frame: Frame, mut visit: impl FnMut(&MmBody, VirtAddr)) {
         let Some(origin) = self.pages().origin(frame) else { return };
         let mut after = 0;
@@ -74,17 +78,19 @@ impl<P: Platform> ReverseMap<'_, '_, P> {
         }
     }
 
-    /// Shows where this anonymous frame is mapped: the roots of address spaces, and addresses. The caller holds no lock.
+    /// Shows where this anonymous frame is mapped: the roots of address spaces, and addresses. The caller
+    /// holds no lock.
     pub(crate) fn mappings(self, frame: Frame, mut show: impl FnMut(Frame, VirtAddr)) {
         self.each_anon_mapping(frame, |body, addr| show(body.context.root(), addr));
     }
 
-    /// Splits the mapped folio that starts at `frame` into folios of order `to`. Large leaves that map it become small ones
-    /// first. How many frames became free, since no leaf mapped them any more. The caller holds no lock, so it may be unmapped at
-    /// any time.
+    /// Splits the mapped folio that starts at `frame` into folios of order `to`. Large leaves that map it
+    /// become small ones first. How many frames became free, since no leaf mapped them any more. The caller
+    /// holds no lock, so it may be unmapped at any time.
     ///
     /// # Errors
-    /// As [`PageAllocator::split_mapped`](crate::page_alloc::PageAllocator::split_mapped); [`SplitError::InUse`] for a page of a pool.
+    /// As [`PageAllocator::split_mapped`](crate::page_alloc::PageAllocator::split_mapped);
+    /// [`SplitError::InUse`] for a page of a pool.
     pub(crate) fn split_folio(self, frame: Frame, to: Order) -> Result<u64, SplitError> {
         if [Order::BLOCK, Order::GIGANTIC].into_iter().any(|order| self.pages().is_huge(frame, order)) {
             // It is the pool's.
@@ -98,7 +104,8 @@ impl<P: Platform> ReverseMap<'_, '_, P> {
             let blocks = (0..frames).step_by(BLOCK_FRAMES);
             blocks.map(|at| frame.add(at)).try_for_each(|part| self.split_leaves(part, PageSize::Size2M))?;
         }
-        // SAFETY: invariant 1: leaves own the folio, or what holds it keeps it in use; nothing else names a frame of it.
+        // SAFETY: invariant 1: leaves own the folio, or what holds it keeps it in use; nothing else names a
+        // frame of it.
         unsafe { self.pages().split_mapped(frame, to) }
     }
 
@@ -198,7 +205,8 @@ fn find_moved<P: Platform>(
     })
 }
 
-/// Where in the range these frames, anonymous or not, are mapped, or some of them: the place of the first. A look at each leaf.
+/// Where in the range these frames, anonymous or not, are mapped, or some of them: the place of the first. A
+/// look at each leaf.
 pub(in crate::vm) fn find_leaf<P: Platform>(
     tables: &PageTables<'_, '_, P>,
     range: VirtRange,

@@ -2,10 +2,11 @@
 //!
 //! # Locks
 //!
-//! `space` (rank `AddressSpace`) guards the mappings and the existence of page-table pages. Faults and populating take
-//! it for reading, so any number run at once; each then takes the lock of the one leaf table that it changes, and looks
-//! again under it. Everything that changes mappings, or takes leaves away over a range, takes it for writing. A fault
-//! that needs more (to grow a stack, to make room) gives the lock back first and starts over.
+//! `space` (rank `AddressSpace`) guards the mappings and the existence of page-table pages. Faults and
+//! populating take it for reading, so any number run at once; each then takes the lock of the one leaf table
+//! that it changes, and looks again under it. Everything that changes mappings, or takes leaves away over a
+//! range, takes it for writing. A fault that needs more (to grow a stack, to make room) gives the lock back
+//! first and starts over.
 #![forbid(unsafe_code)]
 
 use core::mem::ManuallyDrop;
@@ -52,8 +53,8 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
         Ok(made)
     }
 
-    /// An empty address space that is in its family already by name, but is not found there yet: of its own if none is
-    /// named.
+    /// An empty address space that is in its family already by name, but is not found there yet: of its own
+    /// if none is named.
     pub(in crate::vm) fn new_unpublished(
         memory: &'m MmShared<'m, P>,
         mode: PagingMode,
@@ -93,7 +94,8 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
         self.memory.families().join(self.body().as_ptr(), self.family, self.mapper.number());
     }
 
-    /// Takes the address space out of its family's and every file's sight, and waits for the tasks that have found it before.
+    /// Takes the address space out of its family's and every file's sight, and waits for the tasks that have
+    /// found it before.
     pub(in crate::vm) fn leave_files(&self) {
         let platform = self.memory.platform();
         let space = self.space.write(platform);
@@ -187,7 +189,8 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
         self.memory.pages().change(Stat::NrMapped, pages);
     }
 
-    /// Applies what a gather found. The page table does not know one kind of file from another; the caller does.
+    /// Applies what a gather found. The page table does not know one kind of file from another; the caller
+    /// does.
     pub(in crate::vm) fn add_rss(&self, change: RssChange, counted: Counted) {
         self.body.add_rss(self.memory.pages(), change, counted);
     }

@@ -37,8 +37,8 @@ pub(crate) struct MmBody {
 ///
 /// # Invariants
 ///
-/// V2. A body is live until no file has a view of it, nothing has it pinned, and its owner gives it up; only then is it
-///     borrowed exclusively.
+/// V2. A body is live until no file has a view of it, nothing has it pinned, and its owner gives it up; only
+///     then is it borrowed exclusively.
 pub(in crate::vm) struct BodyBox(NonNull<MmBody>);
 
 // SAFETY: V2: a box is the owner's way to a body whose parts may be used and sent by any thread.
@@ -63,7 +63,8 @@ impl MmBody {
         pages.change(Stat::NrAnonPages, count);
     }
 
-    /// Applies what a gather found. The page table does not know one kind of file from another; the caller does.
+    /// Applies what a gather found. The page table does not know one kind of file from another; the caller
+    /// does.
     pub(in crate::vm) fn add_rss<P: Platform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -127,7 +128,8 @@ impl Deref for BodyBox {
 
 impl DerefMut for BodyBox {
     fn deref_mut(&mut self) -> &mut MmBody {
-        // SAFETY: V2: the owner borrows exclusively only before any file was told, or after all were told to forget.
+        // SAFETY: V2: the owner borrows exclusively only before any file was told, or after all were told to
+        // forget.
         unsafe { self.0.as_mut() }
     }
 }

@@ -1,5 +1,5 @@
-//! Families of address spaces: those that `fork` made of one another. What one of them had before a fork, all that came of
-//! it may map.
+//! Families of address spaces: those that `fork` made of one another. What one of them had before a fork, all
+//! that came of it may map.
 
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
@@ -31,9 +31,11 @@ pub(in crate::vm) struct Families {
     avl: Avl<Member>,
 }
 
-// SAFETY: V3: a member is reached under the lock of the families, wherever the holder runs, and a body may be shared.
+// SAFETY: V3: a member is reached under the lock of the families, wherever the holder runs, and a body may be
+// shared.
 unsafe impl Send for Member {}
-// SAFETY: V3: a shared cell gives out nothing but the member's place; the member is reached under the lock of the families.
+// SAFETY: V3: a shared cell gives out nothing but the member's place; the member is reached under the lock of
+// the families.
 unsafe impl Sync for MemberCell {}
 
 impl MemberCell {
@@ -65,7 +67,8 @@ impl Families {
     }
 
     fn member(body: NonNull<MmBody>) -> Ptr<Member> {
-        // SAFETY: V3: the body is live; only its member cell is named, whose contents may be reached through a shared body.
+        // SAFETY: V3: the body is live; only its member cell is named, whose contents may be reached through
+        // a shared body.
         let cell = unsafe { &raw const (*body.as_ptr()).member };
         // SAFETY: V3: the cell is a field of a live body, and the address of a field is never null.
         Ptr(unsafe { NonNull::new_unchecked(UnsafeCell::raw_get(cell.cast())) })

@@ -38,7 +38,8 @@ impl<P: Platform> MmShared<'_, P> {
     /// # Safety
     /// `body` came from [`Self::body`], and no code uses it any more.
     pub(in crate::vm) unsafe fn give_back_body(&self, body: NonNull<MmBody>) {
-        // SAFETY: V2: by this function's contract no code uses the body any more; what the body held was taken out or needs no drop.
+        // SAFETY: V2: by this function's contract no code uses the body any more; what the body held was
+        // taken out or needs no drop.
         unsafe { self.bodies.free(&self.pages, body.cast()) };
     }
 
@@ -72,8 +73,8 @@ impl<P: Platform> MmShared<'_, P> {
         Ok(spares)
     }
 
-    /// Frees a node and gives back its reference to a file. May block in the pager: not under the lock of an address
-    /// space taken for writing.
+    /// Frees a node and gives back its reference to a file. May block in the pager: not under the lock of an
+    /// address space taken for writing.
     pub(in crate::vm) fn discard(&self, node: VmaBox) {
         if let Backing::File { file, .. } = &node.attributes.backing {
             file.node().views(self.platform()).hide(node.view());
@@ -100,8 +101,8 @@ impl<P: Platform> MmShared<'_, P> {
         }
     }
 
-    /// Gives a reference to a file back. What could not be written is lost, as with Linux when the last mapping of a
-    /// file goes: only `msync` and `fsync` report it.
+    /// Gives a reference to a file back. What could not be written is lost, as with Linux when the last
+    /// mapping of a file goes: only `msync` and `fsync` report it.
     pub(in crate::vm) fn close(&self, file: FileRef) {
         if file.node().huge_order().is_some() {
             return self.close_huge(file);

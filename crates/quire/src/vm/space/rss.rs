@@ -12,8 +12,8 @@ use crate::vm::mapping::vma::{Backing, Vma};
 /// Slots; CPUs beyond share them, which costs speed only.
 const SLOTS: usize = 16;
 
-/// One CPU's share of the counts. A page may be counted on one CPU and taken off on another, so each alone may be below
-/// zero; their sum is exact.
+/// One CPU's share of the counts. A page may be counted on one CPU and taken off on another, so each alone
+/// may be below zero; their sum is exact.
 #[derive(Default)]
 #[repr(align(64))]
 struct Slot {

@@ -29,7 +29,8 @@ pub enum ForkStrategy {
     /// Every leaf is copied.
     #[default]
     Copy,
-    /// Tables of anonymous memory are shared until either side changes something in them; other leaves are copied.
+    /// Tables of anonymous memory are shared until either side changes something in them; other leaves are
+    /// copied.
     Share,
 }
 
@@ -159,8 +160,8 @@ impl<'p, P: Platform> MmShared<'p, P> {
         self.policy.store(policy.to_bits(), Ordering::Relaxed);
     }
 
-    /// Drops page cache that can be had again and is not mapped. How many frames became free. Whatever locks of address
-    /// spaces the caller holds.
+    /// Drops page cache that can be had again and is not mapped. How many frames became free. Whatever locks
+    /// of address spaces the caller holds.
     pub fn reclaim(&self) -> u64 {
         let freed = self.files.reclaim(&self.pages, RECLAIM_FRAMES);
         self.pages.count(Stat::PgstealFile, freed);

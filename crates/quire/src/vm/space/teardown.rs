@@ -14,9 +14,8 @@ use crate::vm::space::rss::{Counted, counted};
 use crate::vm::space::state::Space;
 
 impl<'m, P: Platform> AddressSpace<'m, P> {
-    /// Splits large leaves that reach over an end of the range, and unshares tables that do, so that unmapping it needs no
-    /// memory. A page cache
-    /// that can be dropped is, before memory counts as out.
+    /// Splits large leaves that reach over an end of the range, and unshares tables that do, so that
+    /// unmapping it needs no memory. A page cache that can be dropped is, before memory counts as out.
     pub(in crate::vm) fn cut(&self, range: VirtRange) -> Result<(), MmError> {
         for at in [range.start, range.end] {
             self.cut_at(at)?;
@@ -51,8 +50,9 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
         done.map_err(|_| MmError::NoMemory)
     }
 
-    /// Takes out what `vmas`, in ascending order, map inside `within`. Nothing else is mapped in `limits`, which covers
-    /// it: tables there go whole. The ends of `within` were [`Self::cut`]. The lock is held for writing.
+    /// Takes out what `vmas`, in ascending order, map inside `within`. Nothing else is mapped in `limits`,
+    /// which covers it: tables there go whole. The ends of `within` were [`Self::cut`]. The lock is held for
+    /// writing.
     pub(in crate::vm) fn zap<'v>(
         &self,
         vmas: impl Iterator<Item = &'v Vma>,
@@ -90,8 +90,8 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
         }
     }
 
-    /// As [`Self::zap`], of a range with nothing but private anonymous memory, into the caller's gather. The caller flushes
-    /// it before it gives the lock back, and then finishes it.
+    /// As [`Self::zap`], of a range with nothing but private anonymous memory, into the caller's gather. The
+    /// caller flushes it before it gives the lock back, and then finishes it.
     pub(in crate::vm) fn zap_anonymous(
         &self,
         range: VirtRange,

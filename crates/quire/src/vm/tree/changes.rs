@@ -8,8 +8,8 @@ use crate::filemap::ViewPtr;
 use crate::vm::mapping::vma::Vma;
 
 impl VmaTree {
-    /// Remembers that a mapping came or changed its range. Two places are remembered, which is what a move takes; more
-    /// become one that covers them.
+    /// Remembers that a mapping came or changed its range. Two places are remembered, which is what a move
+    /// takes; more become one that covers them.
     pub(super) fn note_change(&mut self, at: Ptr) {
         let vma = &self.avl.node(at).vma;
         if vma.attributes.is_anonymous() {

@@ -1,8 +1,9 @@
 //! Changes to the set of mappings that keep it minimal: split, carve out, put in, change and merge again.
 //!
-//! *Preallocate, then commit*: the caller of these has asked [`splits`] how many nodes the range's ends will take and
-//! has put them into a [`Spares`]. From there on nothing can fail, so a verb that runs out of memory has changed
-//! nothing (invariant 6). Nodes that fall out go to a [`VmaList`]; each holds its own count on a file.
+//! *Preallocate, then commit*: the caller of these has asked [`splits`] how many nodes the range's ends will
+//! take and has put them into a [`Spares`]. From there on nothing can fail, so a verb that runs out of memory
+//! has changed nothing (invariant 6). Nodes that fall out go to a [`VmaList`]; each holds its own count on a
+//! file.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 
 use crate::addr::{VirtAddr, VirtRange};
@@ -46,7 +47,8 @@ impl Spares {
     }
 }
 
-/// How many of the range's two ends lie strictly inside a mapping: the spare nodes that [`carve`] and [`change`] take.
+/// How many of the range's two ends lie strictly inside a mapping: the spare nodes that [`carve`] and
+/// [`change`] take.
 pub fn splits(tree: &VmaTree, range: VirtRange) -> usize {
     let ends = [range.start, range.end].into_iter().filter(|&at| is_inside(tree, at)).count();
     if range.is_empty() { 0 } else { ends }
@@ -56,8 +58,8 @@ fn is_inside(tree: &VmaTree, at: VirtAddr) -> bool {
     tree.find(at).is_some_and(|vma| vma.range.start < at)
 }
 
-/// Makes `at` a border between mappings, if it lies inside one. Returns whether it is one now: `false` only when a node
-/// was needed and there was none.
+/// Makes `at` a border between mappings, if it lies inside one. Returns whether it is one now: `false` only
+/// when a node was needed and there was none.
 pub fn split(tree: &mut VmaTree, at: VirtAddr, spares: &mut Spares) -> bool {
     let Some(vma) = tree.find(at).filter(|vma| vma.range.start < at) else { return true };
     let Some(mut upper) = spares.take() else { return false };
@@ -70,7 +72,8 @@ pub fn split(tree: &mut VmaTree, at: VirtAddr, spares: &mut Spares) -> bool {
     true
 }
 
-/// Makes both ends of a range borders, if it is not empty. `false`, with nothing changed, when a spare was missing.
+/// Makes both ends of a range borders, if it is not empty. `false`, with nothing changed, when a spare was
+/// missing.
 pub fn split_ends(tree: &mut VmaTree, range: VirtRange, spares: &mut Spares) -> bool {
     range.is_empty()
         || spares.len() >= splits(tree, range)
@@ -78,8 +81,8 @@ pub fn split_ends(tree: &mut VmaTree, range: VirtRange, spares: &mut Spares) -> 
             && split(tree, range.end, spares)
 }
 
-/// Takes everything in `range` out of the tree, splitting mappings that its ends cut, and returns it in ascending order.
-/// `None`, with nothing taken out, when a spare was missing.
+/// Takes everything in `range` out of the tree, splitting mappings that its ends cut, and returns it in
+/// ascending order. `None`, with nothing taken out, when a spare was missing.
 pub fn carve(tree: &mut VmaTree, range: VirtRange, spares: &mut Spares) -> Option<VmaList> {
     if spares.len() < splits(tree, range)
         || !split(tree, range.start, spares)
@@ -102,8 +105,8 @@ pub fn insert(tree: &mut VmaTree, node: VmaBox, out: &mut VmaList) -> Result<(),
     Ok(())
 }
 
-/// Changes the attributes of all mappings in `range` and of no other address, then merges what agrees. Returns whether
-/// it did: `false`, with nothing changed, when a spare was missing.
+/// Changes the attributes of all mappings in `range` and of no other address, then merges what agrees.
+/// Returns whether it did: `false`, with nothing changed, when a spare was missing.
 pub fn change(
     tree: &mut VmaTree,
     range: VirtRange,

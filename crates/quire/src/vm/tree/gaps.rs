@@ -15,8 +15,9 @@ impl VmaTree {
         self.avl.sum(at).unwrap_or(0)
     }
 
-    /// The highest place for `len` bytes inside `window`, aligned to `align` (a power of two, at least 4096), clear of
-    /// every mapping and of the guard gap below those that grow down. Both are multiples of 4096 and not zero.
+    /// The highest place for `len` bytes inside `window`, aligned to `align` (a power of two, at least 4096),
+    /// clear of every mapping and of the guard gap below those that grow down. Both are multiples of 4096 and
+    /// not zero.
     ///
     /// One descent of the tree: only a gap that surely has an aligned place is looked at, one of at least
     /// `len + align - 4096` bytes. The same holds for Linux's search.
@@ -37,7 +38,8 @@ impl VmaTree {
         if let Some(found) = place(floor, ceiling) {
             return Some(found);
         }
-        // Every gap below is whole but the one that the window's start cuts, and that is the last that could serve.
+        // Every gap below is whole but the one that the window's start cuts, and that is the last that could
+        // serve.
         let at = self.last_with_gap(window.end, room)?;
         let ceiling = self.avl.node(at).vma.guarded_start().0;
         place(ceiling - self.avl.node(at).gap, ceiling)

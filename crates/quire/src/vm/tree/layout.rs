@@ -1,8 +1,8 @@
 //! Where in an address space a new mapping goes.
 //!
-//! The rules are those of Linux on x86-64 (`mmap(2)`; mappings are placed top down from below the stack): a hint is
-//! taken if the place is free, everything else goes to the highest gap, and anonymous memory whose length is a multiple
-//! of 2 MiB goes to an address that large folios can use.
+//! The rules are those of Linux on x86-64 (`mmap(2)`; mappings are placed top down from below the stack): a
+//! hint is taken if the place is free, everything else goes to the highest gap, and anonymous memory whose
+//! length is a multiple of 2 MiB goes to an address that large folios can use.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 
 use crate::addr::{PageSize, VirtAddr, VirtRange};
@@ -88,8 +88,8 @@ impl Layout {
         }
     }
 
-    /// The range of an existing mapping that a caller names: `addr` must be aligned, `len` is rounded up; `None` when
-    /// it leaves the user half.
+    /// The range of an existing mapping that a caller names: `addr` must be aligned, `len` is rounded up;
+    /// `None` when it leaves the user half.
     pub fn range(&self, addr: VirtAddr, len: u64) -> Option<VirtRange> {
         let len = VirtAddr(len).align_up(FRAME_SIZE)?.0;
         let end = addr.0.checked_add(len)?;
@@ -99,9 +99,9 @@ impl Layout {
     /// Finds the place of `len` bytes (from [`Self::length`]).
     ///
     /// # Errors
-    /// [`MmError::NoMemory`] when there is no room or a fixed range leaves the user half, [`MmError::Invalid`] for an
-    /// unaligned fixed address, [`MmError::NotPermitted`] for one below the lowest, [`MmError::Exists`] when something
-    /// is where nothing may be replaced.
+    /// [`MmError::NoMemory`] when there is no room or a fixed range leaves the user half,
+    /// [`MmError::Invalid`] for an unaligned fixed address, [`MmError::NotPermitted`] for one below the
+    /// lowest, [`MmError::Exists`] when something is where nothing may be replaced.
     pub fn place(
         &self,
         tree: &VmaTree,

@@ -1,22 +1,23 @@
 //! The ordered tree of an address space's mappings.
 //!
-//! An AVL tree ([`crate::avl`]) keyed by start address. Each node's subtree carries the largest gap in front of one of its
-//! nodes, so that the highest free place is found in one descent (file `gaps.rs`). Nodes are memory of the caller's
-//! ([`VmaBox`]); the tree never allocates.
+//! An AVL tree ([`crate::avl`]) keyed by start address. Each node's subtree carries the largest gap in front
+//! of one of its nodes, so that the highest free place is found in one descent (file `gaps.rs`). Nodes are
+//! memory of the caller's ([`VmaBox`]); the tree never allocates.
 //!
 //! # Invariants
 //!
-//! T1. Every node reachable from `root` is live and owned by this tree: it came in through one [`VmaBox`], and it
-//!     leaves only by being unlinked and given back as one. Outside the tree no pointer to it exists meanwhile.
-//! T2. Every `Ptr` that code of this module holds names a node of the tree it is used with: it was read from `root`
-//!     or a link since the node was last known to be linked. No `Ptr` leaves the module.
-//! T3. References to nodes are made by `node` and `node_mut` only and borrow the tree, shared or exclusively, so no
-//!     two that conflict exist at once.
+//! T1. Every node reachable from `root` is live and owned by this tree: it came in through one [`VmaBox`],
+//!     and it leaves only by being unlinked and given back as one. Outside the tree no pointer to it exists
+//!     meanwhile.
+//! T2. Every `Ptr` that code of this module holds names a node of the tree it is used with: it was read from
+//!     `root` or a link since the node was last known to be linked. No `Ptr` leaves the module.
+//! T3. References to nodes are made by `node` and `node_mut` only and borrow the tree, shared or exclusively,
+//!     so no two that conflict exist at once.
 //! T4. Mappings are in ascending order, not empty, and do not overlap.
 //! T5. A child's `parent` names the node whose child it is; the root's is empty; there are `count` nodes.
 //! T6. `height` is one more than the larger of the children's, and the children's differ by at most one.
-//! T7. `gap` is the room between the predecessor's end (0 for the first) and the node's guarded start, and `max_gap`
-//!     the largest of the subtree's.
+//! T7. `gap` is the room between the predecessor's end (0 for the first) and the node's guarded start, and
+//!     `max_gap` the largest of the subtree's.
 
 mod changes;
 pub mod edit;
@@ -157,8 +158,8 @@ impl VmaTree {
         if let Some(lowest) = lowest {
             self.avl.repair_upwards(lowest);
         }
-        // The successor is where the node was, or above it, unless it was the right child's leftmost: then `unlink` has
-        // moved it up or started at it. Either way the walk above has passed it.
+        // The successor is where the node was, or above it, unless it was the right child's leftmost: then
+        // `unlink` has moved it up or started at it. Either way the walk above has passed it.
         Some(VmaBox::from_ptr(at))
     }
 
@@ -168,8 +169,8 @@ impl VmaTree {
         self.remove(self.avl.node(first).vma.range.start)
     }
 
-    /// Gives the mapping that starts at `start` another range, which must lie between its neighbours. Returns whether
-    /// it did.
+    /// Gives the mapping that starts at `start` another range, which must lie between its neighbours. Returns
+    /// whether it did.
     pub fn resize(&mut self, start: VirtAddr, range: VirtRange) -> bool {
         let Some(at) = self.ptr_at(start) else { return false };
         let (before, after) = (self.avl.predecessor(at), self.avl.successor(at));

@@ -18,15 +18,17 @@ pub struct VmaNode {
     pub(super) max_gap: u64,
 }
 
-/// The memory of one mapping; the caller allocates it, from a cache of small objects or from any heap. The tree of the
-/// address space owns the first part, the file that is mapped the second, each under its own lock.
+/// The memory of one mapping; the caller allocates it, from a cache of small objects or from any heap. The
+/// tree of the address space owns the first part, the file that is mapped the second, each under its own
+/// lock.
 #[repr(C)]
 pub struct VmaRecord {
     node: VmaNode,
     view: View,
 }
 
-/// Sole ownership of a node that is in no tree. It has no `Drop`: give the memory back with [`VmaBox::into_raw`].
+/// Sole ownership of a node that is in no tree. It has no `Drop`: give the memory back with
+/// [`VmaBox::into_raw`].
 #[must_use = "a forgotten node leaks its memory and its count on a file"]
 #[derive(Debug)]
 pub struct VmaBox(NonNull<VmaNode>);
@@ -38,7 +40,8 @@ impl VmaBox {
     /// Puts a mapping into a piece of memory.
     ///
     /// # Safety
-    /// `memory` is valid for reads and writes, aligned, and the caller's alone until [`Self::into_raw`] gives it back.
+    /// `memory` is valid for reads and writes, aligned, and the caller's alone until [`Self::into_raw`] gives
+    /// it back.
     pub unsafe fn new(memory: NonNull<MaybeUninit<VmaRecord>>, vma: Vma) -> Self {
         let node = VmaNode { vma, links: Links::leaf(None), gap: 0, max_gap: 0 };
         // SAFETY: T1: by this function's contract the memory is valid, aligned and this box's alone.
@@ -48,7 +51,8 @@ impl VmaBox {
 
     /// Takes the mapping out; the memory is the caller's again. No file knows its view any more.
     pub fn into_raw(self) -> (NonNull<MaybeUninit<VmaRecord>>, Vma) {
-        // SAFETY: T1: the box owns an initialised node (contract of `new`), which is given up here and never read again.
+        // SAFETY: T1: the box owns an initialised node (contract of `new`), which is given up here and never
+        // read again.
         let node = unsafe { self.0.read() };
         (self.0.cast(), node.vma)
     }
@@ -101,8 +105,8 @@ impl VmaBox {
 /// The view that stands behind a node. Its memory is there as long as the node's.
 pub(super) fn view_of(at: Ptr) -> ViewPtr {
     let record = at.0.cast::<VmaRecord>();
-    // SAFETY: T2: every node is the first part of a record (`VmaBox::new`), and its pointer stands for all of it; no reference
-    // is made.
+    // SAFETY: T2: every node is the first part of a record (`VmaBox::new`), and its pointer stands for all of
+    // it; no reference is made.
     crate::avl::Ptr(unsafe { NonNull::new_unchecked(&raw mut (*record.as_ptr()).view) })
 }
 

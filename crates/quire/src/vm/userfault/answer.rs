@@ -1,4 +1,5 @@
-//! What answers have in common: a page at a time, up to the first that cannot be answered; then the waiting tasks are woken.
+//! What answers have in common: a page at a time, up to the first that cannot be answered; then the waiting
+//! tasks are woken.
 #![forbid(unsafe_code)]
 
 use super::changes::Handlers;
@@ -22,7 +23,8 @@ use crate::vm::userfault::register::Registrations;
 /// How a fault is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AnswerMode {
-    /// Tasks that wait for a page of the range go on. Otherwise [`Mm::userfault_wake`](crate::vm::Mm::userfault_wake) lets it (`*_MODE_DONTWAKE`).
+    /// Tasks that wait for a page of the range go on. Otherwise
+    /// [`Mm::userfault_wake`](crate::vm::Mm::userfault_wake) lets it (`*_MODE_DONTWAKE`).
     pub wake: bool,
     /// The pages are write-protected for the handler at once (`*_MODE_WP`), where that is registered.
     pub write_protected: bool,
@@ -107,8 +109,9 @@ handle! {
 }
 
 impl<P: Platform> Answers<'_, '_, P> {
-    /// Answers a range by `one`, which answers the page that begins at an address, with so many bytes left of the range, and says
-    /// how long it is (0: it is to be called again), and wakes. The caller holds no lock; nor is one held when `one` is called.
+    /// Answers a range by `one`, which answers the page that begins at an address, with so many bytes left of
+    /// the range, and says how long it is (0: it is to be called again), and wakes. The caller holds no lock;
+    /// nor is one held when `one` is called.
     pub(super) fn answer_range(
         self,
         addr: VirtAddr,
@@ -159,7 +162,8 @@ impl<P: Platform> Answers<'_, '_, P> {
         None
     }
 
-    /// The mapping around an address, of which so much is to be answered, if it has a handler, and no change is to be read first. The lock is held for reading.
+    /// The mapping around an address, of which so much is to be answered, if it has a handler, and no change
+    /// is to be read first. The lock is held for reading.
     pub(super) fn answerable<'s>(
         self,
         space: &'s Space,
@@ -191,7 +195,8 @@ impl<P: Platform> Answers<'_, '_, P> {
     }
 }
 
-/// The bits of a leaf that an answer puts in: it may be stored through if `writable`, unless it is to be protected.
+/// The bits of a leaf that an answer puts in: it may be stored through if `writable`, unless it is to be
+/// protected.
 pub(super) fn answer_flags(vma: &Vma, writable: bool, mode: AnswerMode) -> EntryFlags {
     if mode.write_protected {
         leaf_flags(&vma.attributes, false).union(EntryFlags::UFFD_WP)

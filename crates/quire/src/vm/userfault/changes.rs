@@ -1,12 +1,13 @@
 //! Changes to address spaces that a handler has asked to read: the verb that made one waits until it was read.
 //!
-//! A change under the lock for writing (`fork`, `munmap`, `mremap`) is *announced* there, put in once the verb has given its
-//! locks back, and read. From the first to the last no answer is given in the handler's address spaces
-//! ([`UserfaultError::Again`](crate::error::UserfaultError::Again)): a handler about to copy a page does not know yet that it is in another place, or in two. Nor
-//! is a fault read between the first and the second, so that a handler reads of the change before it reads what came of it.
+//! A change under the lock for writing (`fork`, `munmap`, `mremap`) is *announced* there, put in once the
+//! verb has given its locks back, and read. From the first to the last no answer is given in the handler's
+//! address spaces ([`UserfaultError::Again`](crate::error::UserfaultError::Again)): a handler about to copy a
+//! page does not know yet that it is in another place, or in two. Nor is a fault read between the first and
+//! the second, so that a handler reads of the change before it reads what came of it.
 //!
-//! What takes pages away, and leaves the range registered (`MADV_DONTNEED`, a file that is cut short or punched), is read before it
-//! is done: nothing is known then that would have to be remembered meanwhile.
+//! What takes pages away, and leaves the range registered (`MADV_DONTNEED`, a file that is cut short or
+//! punched), is read before it is done: nothing is known then that would have to be remembered meanwhile.
 //!
 //! A task that waits for a page of the range goes on, faults anew, and finds what is there now.
 #![forbid(unsafe_code)]
@@ -65,8 +66,8 @@ impl UserfaultEvent {
 }
 
 impl Contexts {
-    /// Says that a change is under way, if the handler is there and wants to read such. Under the lock of an address space for
-    /// writing; [`Self::tell`] follows.
+    /// Says that a change is under way, if the handler is there and wants to read such. Under the lock of an
+    /// address space for writing; [`Self::tell`] follows.
     fn announce<P: Platform>(&self, platform: &P, registration: Registration, kind: UserfaultChanges) {
         let context = self.of(registration);
         if let Some(mut state) = context.lock_open(platform, registration)
@@ -76,8 +77,8 @@ impl Contexts {
         }
     }
 
-    /// Puts a change in and waits until it was read, the handler is gone, or the task is about to be killed. The caller holds
-    /// no lock.
+    /// Puts a change in and waits until it was read, the handler is gone, or the task is about to be killed.
+    /// The caller holds no lock.
     fn tell<P: Platform>(
         &self,
         platform: &P,
@@ -189,8 +190,8 @@ impl<P: Platform> Notices<'_, '_, P> {
         }
     }
 
-    /// Discards mappings that were unmapped, of which those that have handlers were announced. Nodes that were left over when
-    /// mappings became one have none. The caller holds no lock.
+    /// Discards mappings that were unmapped, of which those that have handlers were announced. Nodes that
+    /// were left over when mappings became one have none. The caller holds no lock.
     pub(in crate::vm) fn discard_unmapped(self, gone: VmaList) {
         self.tell_all(&gone, |space, range| UserfaultEvent::Unmap { space, range });
         self.memory.discard_list(gone);
@@ -255,8 +256,8 @@ impl<P: Platform> FileNotices<'_, '_, P> {
         });
     }
 
-    /// Shows where some of these pages are mapped with a handler, and by which address space. Nothing is held then, nor is the
-    /// address space kept.
+    /// Shows where some of these pages are mapped with a handler, and by which address space. Nothing is held
+    /// then, nor is the address space kept.
     fn each_handled(
         self,
         file: &FileNode,

@@ -1,12 +1,12 @@
 //! The contexts of all handlers: which tasks wait for them, and what they have not read yet.
 //!
-//! A context is a bounded number of places under one lock. A thread that faults takes a place and sleeps on the place's word
-//! until the word changes; an answer gives the place up, changes the word and wakes. So a place may have its next user
-//! before the last one has woken, which only sees that the word is another. A change to an address space takes a place of its
-//! own kind until it is read.
+//! A context is a bounded number of places under one lock. A thread that faults takes a place and sleeps on
+//! the place's word until the word changes; an answer gives the place up, changes the word and wakes. So a
+//! place may have its next user before the last one has woken, which only sees that the word is another. A
+//! change to an address space takes a place of its own kind until it is read.
 //!
-//! Every store to a word is made under the lock, and tasks are woken after it was given back: a task that sleeps for a word has seen
-//! it under the lock, so no change is missed.
+//! Every store to a word is made under the lock, and tasks are woken after it was given back: a task that
+//! sleeps for a word has seen it under the lock, so no change is missed.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -147,8 +147,8 @@ impl Contexts {
         self.of(registration).lock_open(platform, registration).is_some()
     }
 
-    /// Whether a change to an address space is under way that the handler has asked to read and has not read. Under the lock of
-    /// an address space that it concerns.
+    /// Whether a change to an address space is under way that the handler has asked to read and has not read.
+    /// Under the lock of an address space that it concerns.
     pub(super) fn is_changing(&self, registration: Registration) -> bool {
         self.of(registration).changing.load(Ordering::Relaxed) != 0
     }
@@ -186,8 +186,8 @@ impl Contexts {
         context.settle(platform, &owed);
     }
 
-    /// Waits until the place was given up, or there is room; gives it up if there is nothing to wait for. The caller holds no
-    /// lock.
+    /// Waits until the place was given up, or there is room; gives it up if there is nothing to wait for. The
+    /// caller holds no lock.
     ///
     /// # Errors
     /// [`FaultError::Dying`].
@@ -211,7 +211,8 @@ impl Contexts {
         Ok(())
     }
 
-    /// Lets every thread go on that waits for a page of this range of an address space. The caller holds no lock.
+    /// Lets every thread go on that waits for a page of this range of an address space. The caller holds no
+    /// lock.
     pub(super) fn answer<P: Platform>(
         &self,
         platform: &P,

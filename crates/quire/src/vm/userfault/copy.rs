@@ -56,7 +56,8 @@ impl<P: Platform> Answers<'_, '_, P> {
         answer
     }
 
-    /// Whether a page may be put in at an address: there is none, and the mapping can have one that its file does not know.
+    /// Whether a page may be put in at an address: there is none, and the mapping can have one that its file
+    /// does not know.
     pub(super) fn check_vacant(self, vma: &Vma, at: VirtAddr) -> Result<(), Stop> {
         let found = self.tables().lookup(at);
         if !found.entry.is_empty() {
@@ -77,8 +78,8 @@ impl<P: Platform> Answers<'_, '_, P> {
         }
     }
 
-    /// Puts a frame in whose contents are those of a page: into the file if the mapping is shared, and into the page table. The
-    /// lock is held for reading; the frame comes back if that cannot be.
+    /// Puts a frame in whose contents are those of a page: into the file if the mapping is shared, and into
+    /// the page table. The lock is held for reading; the frame comes back if that cannot be.
     pub(super) fn put_own<'a, 'p>(
         self,
         vma: &Vma,

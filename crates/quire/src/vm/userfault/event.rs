@@ -16,8 +16,8 @@ pub enum UserfaultKind {
     WriteProtected,
 }
 
-/// Which of the waiting threads one is: its place among those that wait for the handler, and how often the place was given up
-/// before.
+/// Which of the waiting threads one is: its place among those that wait for the handler, and how often the
+/// place was given up before.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Ticket {
     pub(super) slot: u32,
@@ -25,7 +25,8 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// The thread's place: below [`USERFAULT_SLOTS`](crate::limits::USERFAULT_SLOTS), and no other waiting thread's.
+    /// The thread's place: below [`USERFAULT_SLOTS`](crate::limits::USERFAULT_SLOTS), and no other waiting
+    /// thread's.
     pub const fn place(self) -> u32 {
         self.slot
     }
@@ -36,7 +37,8 @@ impl Ticket {
 pub struct UserfaultFault {
     /// The number of its address space ([`Mm::number`](crate::vm::Mm::number)).
     pub space: u64,
-    /// The page that it accessed, rounded down to 4 KiB; to the size of a huge page where these are mapped whole.
+    /// The page that it accessed, rounded down to 4 KiB; to the size of a huge page where these are mapped
+    /// whole.
     pub addr: VirtAddr,
     /// Why it waits.
     pub kind: UserfaultKind,
@@ -69,7 +71,8 @@ pub enum UserfaultEvent {
         /// Bytes.
         len: u64,
     },
-    /// The pages of a registered range are about to go: from now on they are zeroes, or behind the end of their file.
+    /// The pages of a registered range are about to go: from now on they are zeroes, or behind the end of
+    /// their file.
     Remove {
         /// The address space.
         space: u64,
@@ -85,8 +88,8 @@ pub enum UserfaultEvent {
     },
 }
 
-/// Which changes to address spaces a handler wants to read, as a set. Of the others it hears nothing, and no verb waits until it
-/// has.
+/// Which changes to address spaces a handler wants to read, as a set. Of the others it hears nothing, and no
+/// verb waits until it has.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct UserfaultChanges(u8);
 

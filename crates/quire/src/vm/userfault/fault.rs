@@ -1,9 +1,10 @@
 //! A fault that a handler is to be told of.
 //!
-//! The fault puts in that it waits while it holds the address-space lock for reading, *and then looks again*. An answer
-//! maps something first, and looks for waiting tasks afterwards: so either the fault sees what was mapped, or the answer sees
-//! that a task waits. A verb that takes something away under the lock for writing, or cuts a file short, looks for waiting tasks
-//! after it did so, and is seen, or sees them, in the same way. Then the fault gives the lock back, sleeps, and starts over.
+//! The fault puts in that it waits while it holds the address-space lock for reading, *and then looks again*.
+//! An answer maps something first, and looks for waiting tasks afterwards: so either the fault sees what was
+//! mapped, or the answer sees that a task waits. A verb that takes something away under the lock for writing,
+//! or cuts a file short, looks for waiting tasks after it did so, and is seen, or sees them, in the same way.
+//! Then the fault gives the lock back, sleeps, and starts over.
 #![forbid(unsafe_code)]
 
 use super::context::{Posted, Waiting};
@@ -33,8 +34,8 @@ pub(super) enum Page {
 }
 
 impl<P: Platform> Notices<'_, '_, P> {
-    /// Tells the handler of a mapping, if what was found at the address concerns it; what to do then. The lock is held for
-    /// reading.
+    /// Tells the handler of a mapping, if what was found at the address concerns it; what to do then. The
+    /// lock is held for reading.
     pub(in crate::vm) fn tell_handler(
         self,
         vma: &Vma,
@@ -92,7 +93,8 @@ impl<P: Platform> Notices<'_, '_, P> {
 }
 
 impl<P: Platform> FileNotices<'_, '_, P> {
-    /// What the file behind a mapping has for an address at which nothing is mapped. Anonymous memory never has anything.
+    /// What the file behind a mapping has for an address at which nothing is mapped. Anonymous memory never
+    /// has anything.
     pub(super) fn page_behind(self, vma: &Vma, addr: VirtAddr) -> Page {
         let (Backing::File { file, .. }, Some(index)) = (&vma.attributes.backing, vma.file_page(addr)) else {
             return Page::Absent;

@@ -11,16 +11,18 @@ use crate::error::TooManyHandlers;
 use crate::platform::Platform;
 use crate::vm::space::shared::MmShared;
 
-/// A handler of faults (Linux: a `userfaultfd`). Any number of threads may read its events at once. When it is closed or dropped,
-/// the tasks that wait for it go on, and get [`FaultError::NoHandler`](crate::error::FaultError::NoHandler), until their ranges are
-/// unregistered or adopted.
+/// A handler of faults (Linux: a `userfaultfd`). Any number of threads may read its events at once. When it
+/// is closed or dropped, the tasks that wait for it go on, and get
+/// [`FaultError::NoHandler`](crate::error::FaultError::NoHandler), until their ranges are unregistered or
+/// adopted.
 pub struct Userfault<'m, P: Platform> {
     memory: &'m MmShared<'m, P>,
     registration: Registration,
 }
 
-/// An event that one handler thread has read. Should the thread end without having answered, what waits can be had again: a
-/// fault goes back when this is dropped, unless it was answered by then. A change is read for good.
+/// An event that one handler thread has read. Should the thread end without having answered, what waits can
+/// be had again: a fault goes back when this is dropped, unless it was answered by then. A change is read for
+/// good.
 pub struct TakenEvent<'u, 'm, P: Platform> {
     handler: &'u Userfault<'m, P>,
     event: UserfaultEvent,
@@ -40,8 +42,8 @@ impl<'m, P: Platform> Userfault<'m, P> {
         self.registration
     }
 
-    /// What is to be read next, if anything is: changes before faults, in the order in which they came. The caller holds no
-    /// lock.
+    /// What is to be read next, if anything is: changes before faults, in the order in which they came. The
+    /// caller holds no lock.
     pub fn next_event(&self) -> Option<TakenEvent<'_, 'm, P>> {
         let context = self.memory.userfaults().of(self.registration);
         match context.next(self.memory.platform(), self.registration, false) {
@@ -50,8 +52,8 @@ impl<'m, P: Platform> Userfault<'m, P> {
         }
     }
 
-    /// The same, after waiting for something to read. `None` when the handler is closed, or the task is about to be killed. The
-    /// caller holds no lock.
+    /// The same, after waiting for something to read. `None` when the handler is closed, or the task is about
+    /// to be killed. The caller holds no lock.
     pub fn wait_event(&self) -> Option<TakenEvent<'_, 'm, P>> {
         let (platform, context) = (self.memory.platform(), self.memory.userfaults().of(self.registration));
         while !platform.is_dying() {
@@ -64,13 +66,15 @@ impl<'m, P: Platform> Userfault<'m, P> {
         None
     }
 
-    /// Puts a fault back that was read and not answered, so that it is read again; whether it was one. The caller holds no lock.
+    /// Puts a fault back that was read and not answered, so that it is read again; whether it was one. The
+    /// caller holds no lock.
     pub fn requeue(&self, fault: &UserfaultFault) -> bool {
         let context = self.memory.userfaults().of(self.registration);
         context.requeue(self.memory.platform(), self.registration, Some(fault.ticket)) > 0
     }
 
-    /// The same with all of them, when it is not known what the threads that read them have done. How many there were.
+    /// The same with all of them, when it is not known what the threads that read them have done. How many
+    /// there were.
     pub fn requeue_all(&self) -> usize {
         let context = self.memory.userfaults().of(self.registration);
         context.requeue(self.memory.platform(), self.registration, None)

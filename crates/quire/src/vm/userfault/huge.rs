@@ -1,8 +1,9 @@
 //! Answers for huge pages: whole ones, and parts of 4 KiB and more where parts may be mapped by themselves.
 //!
-//! Of a page that is mapped in parts the file has all or nothing, so it does not know which parts have come. Their contents are
-//! written into the file's page and then mapped; what a handler has not mapped is not known to be good, whatever the file
-//! holds there. So `copy` and `zeropage` go by what is mapped, not by what the file has.
+//! Of a page that is mapped in parts the file has all or nothing, so it does not know which parts have come.
+//! Their contents are written into the file's page and then mapped; what a handler has not mapped is not
+//! known to be good, whatever the file holds there. So `copy` and `zeropage` go by what is mapped, not by
+//! what the file has.
 
 use super::answer::{AnswerMode, Stop, answer_flags};
 use super::bytes::{OwnFrame, PageBytes, fill_frames};
@@ -101,8 +102,8 @@ impl<P: Platform> Answers<'_, '_, P> {
         self.map_answer(part_of(&place, page, at, rest), answer_flags(vma, true, mode))
     }
 
-    /// Whether something may come where nothing is mapped: what the file has is in the way of a page that is mapped whole, and
-    /// else comes back.
+    /// Whether something may come where nothing is mapped: what the file has is in the way of a page that is
+    /// mapped whole, and else comes back.
     fn check_huge(self, vma: &Vma, place: &Place<'_>, at: VirtAddr) -> Result<Option<Frame>, Stop> {
         let splits = vma.attributes.flags.contains(VmaFlags::SPLIT);
         let found = self.tables().lookup(at);
@@ -173,7 +174,8 @@ impl<P: Platform> Answers<'_, '_, P> {
     fn clear_whole(self, place: &Place<'_>, frame: Frame) -> Result<(), Cancelled> {
         let frames = FrameRange::folio(frame, place.size.order());
         let extent = Extent::new(frames, TouchHint::Unknown).part_of(place.size.bytes());
-        // SAFETY: invariant 1: the pool has just given the page for this place, and the file does not name it yet.
+        // SAFETY: invariant 1: the pool has just given the page for this place, and the file does not name it
+        // yet.
         unsafe { self.memory.pages().clear_frames_in_stretches(&extent) }
     }
 

@@ -28,8 +28,8 @@ pub struct UserfaultInfo {
 }
 
 impl Context {
-    /// Takes what is to be read next out: changes first, since faults may have come of them; while some are under way that
-    /// cannot be read yet, nothing. `sleeps`: the caller waits if there is nothing.
+    /// Takes what is to be read next out: changes first, since faults may have come of them; while some are
+    /// under way that cannot be read yet, nothing. `sleeps`: the caller waits if there is nothing.
     pub(super) fn next<P: Platform>(&self, platform: &P, registration: Registration, sleeps: bool) -> Next {
         let Some(mut state) = self.lock_open(platform, registration) else { return Next::Closed };
         let mut owed = Owed::default();
@@ -61,7 +61,8 @@ impl Context {
         }
     }
 
-    /// Sleeps until something arrives, as one of those that [`Self::next`] has counted. The caller holds no lock.
+    /// Sleeps until something arrives, as one of those that [`Self::next`] has counted. The caller holds no
+    /// lock.
     pub(super) fn sleep<P: Platform>(&self, platform: &P, registration: Registration, seen: u32) {
         platform.wait(&self.arrivals, seen);
         // The next user of the context finds no thread asleep.
@@ -70,7 +71,8 @@ impl Context {
         }
     }
 
-    /// Puts faults back that were read and not answered: those of this ticket, or all. How many. The caller holds no lock.
+    /// Puts faults back that were read and not answered: those of this ticket, or all. How many. The caller
+    /// holds no lock.
     pub(super) fn requeue<P: Platform>(
         &self,
         platform: &P,

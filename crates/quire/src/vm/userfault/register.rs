@@ -118,8 +118,8 @@ impl<P: Platform> Registrations<'_, '_, P> {
         Ok(())
     }
 
-    /// Says to the files that are mapped in a range with a handler of missing pages that there is one. The lock is
-    /// held for writing.
+    /// Says to the files that are mapped in a range with a handler of missing pages that there is one. The
+    /// lock is held for writing.
     pub(in crate::vm) fn tell_files(self, space: &Space, range: VirtRange) {
         let watched = |vma: &&Vma| vma.attributes.handler.catches(UserfaultModes::MISSING);
         for vma in space.tree.overlapping(range).filter(watched) {

@@ -20,8 +20,9 @@ impl UserfaultModes {
     pub const WRITE_PROTECT: Self = Self(1 << 2);
 }
 
-/// The handler of a mapping's faults, if it has one: a context by its number and the count of contexts that had it before. A
-/// context that was closed leaves its mappings as they are; they name one that is not there any more.
+/// The handler of a mapping's faults, if it has one: a context by its number and the count of contexts that
+/// had it before. A context that was closed leaves its mappings as they are; they name one that is not there
+/// any more.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Registration {
     pub(super) generation: u32,

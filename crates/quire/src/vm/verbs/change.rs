@@ -16,7 +16,8 @@ handle! {
 }
 
 impl<P: Platform> AttributeChange<'_, '_, P> {
-    /// Changes attributes of the mappings in a range. Large leaves are cut at its ends. On an error nothing has changed.
+    /// Changes attributes of the mappings in a range. Large leaves are cut at its ends. On an error nothing
+    /// has changed.
     pub(in crate::vm) fn change_range(
         self,
         space: &mut Space,

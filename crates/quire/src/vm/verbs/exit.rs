@@ -23,7 +23,8 @@ impl<P: Platform> Drop for AddressSpace<'_, P> {
         // From here on the address space is not found any more.
         self.leave_files();
         Cancellation::of(memory).cancel(self.mapper.number(), self.space.get_mut().layout.user);
-        // SAFETY: V2: the address space is being dropped and was left by all that found it, so no code uses the context after this.
+        // SAFETY: V2: the address space is being dropped and was left by all that found it, so no code uses
+        // the context after this.
         let context = unsafe { ManuallyDrop::take(&mut self.context) };
         // Leaves first: the frames of a file may go only once no leaf maps them.
         let change = PageTables::destroy(memory.pages(), context);
@@ -32,7 +33,8 @@ impl<P: Platform> Drop for AddressSpace<'_, P> {
         while let Some(node) = self.space.get_mut().tree.pop_first() {
             memory.discard(node);
         }
-        // SAFETY: V2: the address space is being dropped, and `leave_files` waited until nothing that found it has it pinned.
+        // SAFETY: V2: the address space is being dropped, and `leave_files` waited until nothing that found
+        // it has it pinned.
         unsafe { memory.give_back_body(self.body().as_ptr()) };
     }
 }

@@ -54,7 +54,8 @@ impl<'m, P: Platform> Fork<'_, 'm, P> {
             .copy_mappings(&space, &mut fresh, &mut gone)
             .and_then(|()| self.copy_pages(&space, &child, &mut owed));
         owed.flush(self.memory.pages(), self.context());
-        // The child can be found before the parent can be found again: what the parent had is in one of the two.
+        // The child can be found before the parent can be found again: what the parent had is in one of the
+        // two.
         drop(fresh);
         child.join_family();
         drop(space);
@@ -65,7 +66,8 @@ impl<'m, P: Platform> Fork<'_, 'm, P> {
         copied.map(|()| child)
     }
 
-    /// Gives the child every mapping of the parent, unlocked, merged where that was all that kept neighbours apart.
+    /// Gives the child every mapping of the parent, unlocked, merged where that was all that kept neighbours
+    /// apart.
     fn copy_mappings(self, parent: &Space, child: &mut Space, gone: &mut VmaList) -> Result<(), MmError> {
         (child.layout, child.brk) = (parent.layout, parent.brk);
         (child.stack_limit, child.mapping_limit) = (parent.stack_limit, parent.mapping_limit);
@@ -123,14 +125,14 @@ impl<'m, P: Platform> Fork<'_, 'm, P> {
     }
 }
 
-/// Whether tables that hold nothing but this mapping may be shared. Pages of files come to be unmapped by others, when the
-/// file is truncated, and that may not need memory.
+/// Whether tables that hold nothing but this mapping may be shared. Pages of files come to be unmapped by
+/// others, when the file is truncated, and that may not need memory.
 fn is_shareable(vma: &Vma) -> bool {
     vma.attributes.is_anonymous() && vma.attributes.is_private()
 }
 
-/// The addresses around a mapping in which nothing is that may not be shared: no further than the tables in which the
-/// mapping begins and ends.
+/// The addresses around a mapping in which nothing is that may not be shared: no further than the tables in
+/// which the mapping begins and ends.
 fn shareable_around(tree: &VmaTree, vma: &Vma) -> VirtRange {
     let start = vma.range.start.align_down(BLOCK_SIZE);
     let end = vma.range.end.align_up(BLOCK_SIZE).unwrap_or(vma.range.end);

@@ -166,7 +166,8 @@ impl<P: Platform> Madvise<'_, '_, P> {
         outcome.and(covered)
     }
 
-    /// `MADV_SPLIT`: parts of the huge pages may be mapped by themselves from now on. Of all mappings in the range or of none.
+    /// `MADV_SPLIT`: parts of the huge pages may be mapped by themselves from now on. Of all mappings in the
+    /// range or of none.
     fn split_pages(self, range: VirtRange) -> Result<(), MmError> {
         let mut space = self.lock();
         covers(&space, range)?;
@@ -189,7 +190,8 @@ impl<P: Platform> Madvise<'_, '_, P> {
         changed
     }
 
-    /// Reads the file pages of a range into the page cache. What cannot be read comes, or fails, on its first access.
+    /// Reads the file pages of a range into the page cache. What cannot be read comes, or fails, on its first
+    /// access.
     fn will_need(self, range: VirtRange) -> Result<(), MmError> {
         let (memory, mut at) = (self.memory, range.start);
         let mut covered = Ok(());

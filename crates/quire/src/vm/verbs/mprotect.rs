@@ -63,7 +63,8 @@ impl<P: Platform> Mprotect<'_, '_, P> {
         self.memory.discard_list(gone);
         changed?;
         for range in due.into_iter().filter(|range| !range.is_empty()) {
-            // As Linux: a locked private mapping that becomes writable gets its pages now, so that no store waits.
+            // As Linux: a locked private mapping that becomes writable gets its pages now, so that no store
+            // waits.
             let _stopped = Populate::of(self.0).populate(range);
         }
         Ok((end, if end == stop { outcome } else { Ok(()) }))
@@ -101,8 +102,8 @@ fn allowed_up_to(tree: &VmaTree, range: VirtRange, prot: Protection) -> (VirtAdd
 /// Mappings that become writable, and whose pages are copied ahead of the first store, in one part of a call.
 const COPIES: usize = 16;
 
-/// The parts of the range that are locked private mappings and become writable (Linux: `mprotect_fixup`), and the end
-/// of the part of the range that has only these.
+/// The parts of the range that are locked private mappings and become writable (Linux: `mprotect_fixup`), and
+/// the end of the part of the range that has only these.
 fn copies_due(tree: &VmaTree, range: VirtRange, prot: Protection) -> ([VirtRange; COPIES], VirtAddr) {
     let mut due = tree.overlapping(range).filter(|vma| {
         let vma = &vma.attributes;

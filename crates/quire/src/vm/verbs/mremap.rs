@@ -28,8 +28,8 @@ pub enum Remap {
     MayMove,
     /// It moves there; what is there goes (`MREMAP_MAYMOVE | MREMAP_FIXED`).
     Fixed(VirtAddr),
-    /// It moves, there if nothing is there, and an empty mapping stays behind (`MREMAP_MAYMOVE | MREMAP_DONTUNMAP`). Address 0
-    /// is no wish; another one must be valid all the same.
+    /// It moves, there if nothing is there, and an empty mapping stays behind (`MREMAP_MAYMOVE |
+    /// MREMAP_DONTUNMAP`). Address 0 is no wish; another one must be valid all the same.
     DontUnmap(VirtAddr),
     /// It moves there, what is there goes, and an empty mapping stays behind.
     FixedDontUnmap(VirtAddr),
@@ -156,8 +156,8 @@ impl<P: Platform> Mremap<'_, '_, P> {
         Ok(())
     }
 
-    /// Moves what is mapped in the old range, a mapping at a time; a single one may grow on the way. What the old range
-    /// loses goes first.
+    /// Moves what is mapped in the old range, a mapping at a time; a single one may grow on the way. What the
+    /// old range loses goes first.
     fn move_mapping(self, space: &mut Space, request: Move, done: &mut Done) -> Result<(), MmError> {
         let Move { from, old, new, to } = request;
         done.at = match to.target() {
@@ -193,7 +193,8 @@ impl<P: Platform> Mremap<'_, '_, P> {
         Ok(())
     }
 
-    /// Moves the part of one mapping, and unmaps what is at its target. On an error the target may have been unmapped.
+    /// Moves the part of one mapping, and unmaps what is at its target. On an error the target may have been
+    /// unmapped.
     fn move_part(self, space: &mut Space, part: Part, to: Remap, done: &mut Done) -> Result<(), MmError> {
         let target = VirtRange::from_len(part.dest, part.len);
         // At most: both ends of the source, the middle of the target, and the part itself.
@@ -258,8 +259,8 @@ impl<P: Platform> Mremap<'_, '_, P> {
         Ok(note)
     }
 
-    /// Makes both ends of the source borders between mappings and the target free. On an error the target may have been
-    /// unmapped.
+    /// Makes both ends of the source borders between mappings and the target free. On an error the target may
+    /// have been unmapped.
     fn clear_target(
         self,
         space: &mut Space,
@@ -319,8 +320,8 @@ fn check_huge(space: &Space, request: Move) -> Result<Move, MmError> {
     Ok(Move { from, old, new, to })
 }
 
-/// Where `len` bytes of the mapping at `from` may go, at `hint` if it is free. Unlike that of `mmap`, the hint is not raised to
-/// the lowest address.
+/// Where `len` bytes of the mapping at `from` may go, at `hint` if it is free. Unlike that of `mmap`, the
+/// hint is not raised to the lowest address.
 fn find_place(space: &Space, from: VirtAddr, len: u64, hint: VirtAddr) -> Result<VirtAddr, MmError> {
     let vma = space.tree.find(from);
     let fit = match vma.and_then(|vma| vma.attributes.huge_size()) {

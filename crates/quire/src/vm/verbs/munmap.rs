@@ -37,8 +37,8 @@ impl<'m, P: Platform> Munmap<'_, 'm, P> {
         Ok(())
     }
 
-    /// Takes the mappings of a range out of the tree and everything they map out of the page table. The caller discards
-    /// the list once it has given the lock back. On an error nothing has changed.
+    /// Takes the mappings of a range out of the tree and everything they map out of the page table. The
+    /// caller discards the list once it has given the lock back. On an error nothing has changed.
     pub(in crate::vm) fn unmap_range(self, space: &mut Space, range: VirtRange) -> Result<VmaList, MmError> {
         let mut gather = self.gather();
         let gone = self.unmap_into(space, range, &mut gather)?;
@@ -46,8 +46,8 @@ impl<'m, P: Platform> Munmap<'_, 'm, P> {
         Ok(gone)
     }
 
-    /// As [`Self::unmap_range`]. Where all of the range is private anonymous memory, what it mapped is left in the gather;
-    /// what others find by its file, or in a pool, is counted down at once.
+    /// As [`Self::unmap_range`]. Where all of the range is private anonymous memory, what it mapped is left
+    /// in the gather; what others find by its file, or in a pool, is counted down at once.
     fn unmap_into(
         self,
         space: &mut Space,

@@ -33,8 +33,8 @@ handle! {
 }
 
 impl<P: Platform> Populate<'_, '_, P> {
-    /// Brings every page of the range in, up to the first that cannot be: private writable ones as stores would, others
-    /// as loads; those that are locked on fault not at all.
+    /// Brings every page of the range in, up to the first that cannot be: private writable ones as stores
+    /// would, others as loads; those that are locked on fault not at all.
     pub(in crate::vm) fn populate(self, range: VirtRange) -> Result<(), FaultError> {
         self.populate_as(range, |vma| {
             let writable = vma.protection.contains(Protection::WRITE);
@@ -85,7 +85,8 @@ impl<P: Platform> Populate<'_, '_, P> {
             How::As(access) => access,
         };
         let (mut faults, mut frames, mut held) = (0, 0, 0);
-        // Turns are bounded besides: a piece that another task clears may wait for a lock that waits for this one.
+        // Turns are bounded besides: a piece that another task clears may wait for a lock that waits for this
+        // one.
         for _ in 0..LOCK_HOLD_FRAMES {
             if at >= end || held >= LOCK_HOLD_FRAMES as u64 {
                 break;
@@ -95,8 +96,8 @@ impl<P: Platform> Populate<'_, '_, P> {
                     at = at.align_down(outcome.order.bytes()).add(outcome.order.bytes());
                     (faults, frames) = (faults + 1, frames + outcome.order.frames());
                     held += outcome.order.frames();
-                    // Folios that are shorter than a stretch have no reschedule point of their own, and the last stretch of
-                    // a longer one none behind it.
+                    // Folios that are shorter than a stretch have no reschedule point of their own, and the
+                    // last stretch of a longer one none behind it.
                     if faults >= POPULATE_FAULTS || frames >= CLEAR_STRETCH_BYTES / FRAME_SIZE {
                         self.memory.platform().reschedule_point();
                         (faults, frames) = (0, 0);

@@ -55,7 +55,7 @@ pub struct MapRequest<'a> {
     pub locked: bool,
     /// Reserve nothing (`MAP_NORESERVE`).
     pub noreserve: bool,
-    /// Anonymous memory of huge pages of this size (`MAP_HUGETLB`, `MAP_HUGE_2MB`, `MAP_HUGE_1GB`). Files know it of
-    /// themselves.
+    /// Anonymous memory of huge pages of this size (`MAP_HUGETLB`, `MAP_HUGE_2MB`, `MAP_HUGE_1GB`). Files
+    /// know it of themselves.
     pub huge: Option<HugeSize>,
 }

@@ -12,11 +12,17 @@
 //!
 //! No feature is on by default, and each brings in one crate, which has its name.
 //!
-//! A kernel that is started by Limine begins like this (`examples/limine.rs` is all of it):
+//! A kernel that Limine starts begins like this. `examples/limine.rs` is all of it.
 //!
-//! ```ignore
-//! let map = quire_interop::limine::memory_map(MEMORY_MAP.get_response()?.entries());
-//! let manager = MemoryManager::new(&PLATFORM, map.ranges(), &Config::default())?;
+//! ```
+//! use limine::request::MemoryMapRequest;
+//! use quire::manager::{Config, MemoryManager};
+//! use quire::platform::Platform;
+//!
+//! fn take_over<'p, P: Platform>(platform: &'p P, request: &MemoryMapRequest) -> Option<MemoryManager<'p, P>> {
+//!     let map = quire_interop::limine::memory_map(request.get_response()?.entries());
+//!     MemoryManager::new(platform, map.ranges(), &Config::default()).ok()
+//! }
 //! ```
 #![no_std]
 #![deny(unsafe_code)]

@@ -8,13 +8,8 @@ use quire::platform::Event;
 /// The target of the records.
 pub const TARGET: &str = "quire";
 
-/// Logs an event. A kernel calls it in its [`FramePlatform::event`](quire::platform::FramePlatform::event):
-///
-/// ```ignore
-/// fn event(&self, event: Event) {
-///     quire_interop::log::report(event);
-/// }
-/// ```
+/// Logs an event. A kernel calls it in its [`FramePlatform::event`](quire::platform::FramePlatform::event), as
+/// `examples/log.rs` does.
 ///
 /// The logger is called in any context, perhaps with locks held, and must not allocate from Quire.
 pub fn report(event: Event) {

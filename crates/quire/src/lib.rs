@@ -68,11 +68,12 @@ mod examples {
         ($($name:ident)*) => {$(
             #[doc = concat!(
                 "```\nmod example {\n", include_str!(concat!("../examples/", stringify!($name), ".rs")),
-                "pub fn run() { main().unwrap() }\n}\nfn main() { example::run() }\n```"
+                "pub fn run() -> impl std::process::Termination { main() }\n}\n",
+                "fn main() -> impl std::process::Termination { example::run() }\n```"
             )]
             mod $name {}
         )*};
     }
 
-    run!(address_space huge_page_pool post_copy smallest_machine);
+    run!(address_space frames_only huge_page_pool post_copy smallest_machine);
 }

@@ -21,11 +21,19 @@ const FRAME: usize = FRAME_SIZE as usize;
 /// Up to 2016 bytes come from slabs, with alignments of up to 64 bytes. All else comes as a folio: a power of two of frames.
 /// Out of memory is a null pointer. So is every request before [`init`](Self::init).
 ///
-/// ```ignore
+/// ```no_run
+/// # use quire::error::AllocError;
+/// # use quire::page_alloc::PageAllocator;
+/// # use hosted::Hosted as Machine;
+/// use quire_interop::Heap;
+///
 /// #[global_allocator]
-/// static HEAP: quire_interop::Heap<Machine> = quire_interop::Heap::new();
-/// // In the kernel's entry, once the page allocator stands at an address that is valid for ever:
-/// HEAP.init(pages)?;
+/// static HEAP: Heap<Machine> = Heap::new();
+///
+/// /// Called in the kernel's entry. The page allocator must stay where it is.
+/// fn init(pages: &'static PageAllocator<'static, Machine>) -> Result<(), AllocError> {
+///     HEAP.init(pages)
+/// }
 /// ```
 ///
 /// # Contexts

@@ -67,41 +67,65 @@ impl Block {
     }
 }
 
+/// Steps of one task.
+const STEPS: u32 = if cfg!(miri) { 300 } else { 20_000 };
+
+/// Allocates, resizes and frees at random, and frees everything at the end. Every fourth step is an interrupt's.
+fn exercise(machine: &Hosted, heap: &TestHeap, seed: u64) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut live: Vec<Block> = Vec::new();
+    for step in 0..STEPS {
+        let size = if rng.u8(..8) == 0 { rng.usize(1..60_000) } else { rng.usize(1..3000) };
+        let mut one = || match rng.u8(..5) {
+            0 | 1 if live.len() < 200 => {
+                let layout = Layout::from_size_align(size, 1 << rng.u8(..13)).unwrap();
+                live.push(Block::alloc(heap, layout, step as u8, rng.bool()));
+            }
+            2 if !live.is_empty() => {
+                let index = rng.usize(..live.len());
+                live[index].realloc(heap, size);
+            }
+            _ if !live.is_empty() => live.swap_remove(rng.usize(..live.len())).free(heap),
+            _ => {}
+        };
+        if step % 4 == 0 { machine.interrupt(Context::HardInterrupt, one) } else { one() }
+    }
+    live.into_iter().for_each(|block| block.free(heap));
+    // What interrupts freed goes back when a task uses the class.
+    for size in [16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 672, 1008, 1344, 2016] {
+        let layout = Layout::from_size_align(size, 1).unwrap();
+        Block::alloc(heap, layout, 0, false).free(heap);
+    }
+}
+
 /// Invariants E1 and E2.
 #[test]
 fn blocks_of_all_sizes_and_alignments_keep_their_contents() {
-    with_pages(|_, pages| {
+    with_pages(1, |machine, pages| {
         let heap = TestHeap::new();
         let early = Layout::new::<u64>();
         // SAFETY: E1: the layout has a size.
         assert!(unsafe { heap.alloc(early) }.is_null(), "no memory yet");
         heap.init(pages).unwrap();
         heap.init(pages).unwrap();
-        let mut rng = fastrand::Rng::with_seed(5);
-        let mut live: Vec<Block> = Vec::new();
-        for step in 0..20_000_u32 {
-            let size = if rng.u8(..8) == 0 { rng.usize(1..60_000) } else { rng.usize(1..3000) };
-            match rng.u8(..5) {
-                0 | 1 if live.len() < 300 => {
-                    let layout = Layout::from_size_align(size, 1 << rng.u8(..13)).unwrap();
-                    live.push(Block::alloc(&heap, layout, step as u8, rng.bool()));
-                }
-                2 if !live.is_empty() => {
-                    let index = rng.usize(..live.len());
-                    live[index].realloc(&heap, size);
-                }
-                _ if !live.is_empty() => live.swap_remove(rng.usize(..live.len())).free(&heap),
-                _ => {}
-            }
-        }
-        live.into_iter().for_each(|block| block.free(&heap));
+        exercise(machine, &heap, 5);
+    });
+}
+
+/// Invariants E1 and E3.
+#[test]
+fn several_cpus_share_a_heap() {
+    with_pages(4, |machine, pages| {
+        let heap = TestHeap::new();
+        heap.init(pages).unwrap();
+        machine.spawn_cpus(4, |cpu| exercise(machine, &heap, cpu.0.into()));
     });
 }
 
 /// Invariant E3.
 #[test]
 fn interrupts_allocate_and_free_too() {
-    with_pages(|machine, pages| {
+    with_pages(1, |machine, pages| {
         let heap = TestHeap::new();
         heap.init(pages).unwrap();
         let layout = Layout::from_size_align(40, 8).unwrap();
@@ -127,7 +151,7 @@ fn interrupts_allocate_and_free_too() {
 
 #[test]
 fn without_memory_a_pointer_is_null() {
-    with_pages(|machine, pages| {
+    with_pages(1, |machine, pages| {
         let heap = TestHeap::new();
         machine.set_failures(FailurePlan::Nth(0));
         assert!(heap.init(pages).is_err());

@@ -14,8 +14,9 @@ const BYTES: u64 = 32 << 20;
 
 /// Does something on a machine with a page allocator for all of its memory, both of which live for ever, as a kernel's do.
 /// Afterwards all memory must be back.
-fn with_pages(work: impl FnOnce(&'static Hosted, &'static PageAllocator<'static, Hosted>)) {
-    let machine: &'static Hosted = Box::leak(Box::new(HostedConfig::new(BYTES).build().unwrap()));
+fn with_pages(cpus: usize, work: impl FnOnce(&'static Hosted, &'static PageAllocator<'static, Hosted>)) {
+    let machine: &'static Hosted =
+        Box::leak(Box::new(HostedConfig::new(BYTES).with_cpus(cpus).build().unwrap()));
     machine.run_on(CpuId(0), || {
         let memory = MemoryRange { frames: FrameRange::new(Frame(0), BYTES / 4096), node: 0, zeroed: true };
         let pages = PageAllocator::new(machine, &[memory], AllocatorConfig::default()).unwrap();

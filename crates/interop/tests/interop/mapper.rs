@@ -15,7 +15,7 @@ use crate::with_pages;
 
 #[test]
 fn a_mapper_takes_tables_and_pages_from_the_allocator() {
-    with_pages(|machine, pages| {
+    with_pages(1, |machine, pages| {
         let mut frames = Frames::new(pages, Gfp::KERNEL);
         let offset = VirtAddr::from_ptr(machine.direct_map(Frame(0).addr()));
         let root: PhysFrame<Size4KiB> = frames.allocate_frame().unwrap();
@@ -67,7 +67,7 @@ fn frames_of_the_two_crates_are_the_same() {
 
 #[test]
 fn out_of_memory_is_none() {
-    with_pages(|_, pages| {
+    with_pages(1, |_, pages| {
         let mut frames = Frames::new(pages, Gfp::KERNEL);
         let none: Option<PhysFrame<Size1GiB>> = frames.allocate_frame();
         assert!(none.is_none(), "the machine is smaller");

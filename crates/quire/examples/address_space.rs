@@ -36,6 +36,32 @@ fn load(machine: &Hosted, mm: &Mm<'_, Hosted>, at: VirtAddr, bytes: &mut [u8]) -
     handle(mm, Access::Read, || machine.read(at, bytes))
 }
 
+/// Memory that parent and child both map shared: each sees what the other stores. The parent runs when this is called, and the
+/// child afterwards.
+fn share(
+    machine: &Hosted,
+    manager: &MemoryManager<'_, Hosted>,
+    parent: &Mm<'_, Hosted>,
+    child: &Mm<'_, Hosted>,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let shared = manager.shmem(MIB)?;
+    let request = MapRequest {
+        len: MIB,
+        prot: Protection::READ | Protection::WRITE,
+        sharing: Sharing::Shared,
+        backing: Backing::File { file: &shared, page_offset: 0 },
+        ..MapRequest::default()
+    };
+    let (here, there) = (parent.mmap(&request)?, child.mmap(&request)?);
+    store(machine, parent, here, b"for both")?;
+    parent.switch_out();
+    child.switch_in();
+    let mut seen = [0; 8];
+    load(machine, child, there, &mut seen)?;
+    assert_eq!(&seen, b"for both");
+    Ok(())
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let machine = HostedConfig::new(BYTES).build()?;
     // The pager of this machine has files that consist of numbers. A kernel's reads them from a disk.
@@ -84,23 +110,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         load(&machine, &mm, heap, &mut seen)?;
         assert_eq!(&seen, b"parent");
 
-        // Shared memory is seen by those who map it, whoever they are.
-        let shared = manager.shmem(MIB)?;
-        let request = MapRequest {
-            len: MIB,
-            prot,
-            sharing: Sharing::Shared,
-            backing: Backing::File { file: &shared, page_offset: 0 },
-            ..MapRequest::default()
-        };
-        let (here, there) = (mm.mmap(&request)?, child.mmap(&request)?);
-        store(&machine, &mm, here, b"for both")?;
-        mm.switch_out();
-        child.switch_in();
-        let mut seen = [0; 8];
-        load(&machine, &child, there, &mut seen)?;
-        assert_eq!(&seen, b"for both");
-
+        share(&machine, &manager, &mm, &child)?;
         mm.munmap(heap, 4 * MIB)?;
         child.exit();
         mm.exit();

@@ -48,7 +48,7 @@ impl<P: Platform> Faults<'_, '_, P> {
                 Ok(Step::Cleared(cleared)) => GiganticClearing::of(self.memory).end_clear(&cleared),
                 Ok(Step::Marked(folio)) => MemoryLoss::of(self.memory).lose_marked(folio),
                 Err(FaultError::OutOfMemory)
-                    if rounds < RECLAIM_ROUNDS && SpaceReclaim::of(self.0).make_room() > 0 =>
+                    if rounds < RECLAIM_ROUNDS && SpaceReclaim::of(self.0).free_some() > 0 =>
                 {
                     rounds += 1
                 }
@@ -119,7 +119,7 @@ impl<P: Platform> Faults<'_, '_, P> {
             let done = self.tables().unshare(table);
             drop(space);
             match done {
-                Err(_) if rounds < RECLAIM_ROUNDS && SpaceReclaim::of(self.0).make_room() > 0 => rounds += 1,
+                Err(_) if rounds < RECLAIM_ROUNDS && SpaceReclaim::of(self.0).free_some() > 0 => rounds += 1,
                 done => return done.map_err(|_| FaultError::OutOfMemory),
             }
         }

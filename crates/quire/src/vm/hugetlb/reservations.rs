@@ -33,7 +33,7 @@ impl<P: Platform> Reservations<'_, '_, P> {
 
     /// A mapping, or a part of one, is about to be unmapped for good: what it was reserved and has not used
     /// goes back, and what it has used will.
-    pub(in crate::vm) fn break_reservations(self, vma: &Vma) {
+    pub(in crate::vm) fn end_reservations(self, vma: &Vma) {
         let Some(size) = vma.attributes.huge_size() else { return };
         if !vma.attributes.flags.contains(VmaFlags::RESERVED) {
             return;

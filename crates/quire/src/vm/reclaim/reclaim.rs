@@ -109,7 +109,7 @@ handle! {
 impl<P: Platform> SpaceReclaim<'_, '_, P> {
     /// Gives up what can be had again. How many frames became free; zero when there is nothing left to give
     /// up. The caller holds no lock.
-    pub(in crate::vm) fn make_room(self) -> u64 {
+    pub(in crate::vm) fn free_some(self) -> u64 {
         let first = Reclaim::of(self.memory).reclaim_all();
         if first > 0 { first } else { self.drop_lazily_freed() }
     }

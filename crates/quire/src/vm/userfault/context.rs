@@ -296,10 +296,10 @@ impl Context {
         state.faults[slot] = Slot::Free;
         self.changed(&self.faults[slot]);
         owed.faults |= 1 << slot;
-        self.make_room(state, owed);
+        self.admit_waiting(state, owed);
     }
 
-    pub(super) fn make_room(&self, state: &mut State, owed: &mut Owed) {
+    pub(super) fn admit_waiting(&self, state: &mut State, owed: &mut Owed) {
         if core::mem::take(&mut state.crowded) {
             self.changed(&self.room);
             owed.room = true;

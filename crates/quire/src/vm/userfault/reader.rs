@@ -38,7 +38,7 @@ impl Context {
                 let change = state.changes[slot].take();
                 self.changed(&self.changes[slot]);
                 owed.changes |= 1 << slot;
-                self.make_room(&mut state, &mut owed);
+                self.admit_waiting(&mut state, &mut owed);
                 if change.is_some_and(|change| change.announced) {
                     self.changing.fetch_sub(1, Ordering::Relaxed);
                 }

@@ -32,7 +32,7 @@ impl<'m, P: Platform> Fork<'_, 'm, P> {
     pub(in crate::vm) fn fork(self) -> Result<AddressSpace<'m, P>, MmError> {
         let mut forked = self.try_fork();
         for _ in 0..RECLAIM_ROUNDS {
-            if forked.is_ok() || SpaceReclaim::of(self.0).make_room() == 0 {
+            if forked.is_ok() || SpaceReclaim::of(self.0).free_some() == 0 {
                 break;
             }
             forked = self.try_fork();

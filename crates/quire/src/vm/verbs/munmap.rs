@@ -70,7 +70,7 @@ impl<'m, P: Platform> Munmap<'_, 'm, P> {
         self.memory.discard_spares(spares);
         let gone = gone?;
         if space.huge {
-            gone.iter().for_each(|vma| Reservations::of(self.0).break_reservations(vma));
+            gone.iter().for_each(|vma| Reservations::of(self.0).end_reservations(vma));
         }
         let limits = free_around(&space.tree, range, space.layout.user);
         if gone.iter().all(|vma| vma.attributes.is_anonymous()) {

@@ -57,7 +57,7 @@ impl<P: Platform> Populate<'_, '_, P> {
             match self.populate_some(VirtRange { start: at, end: range.end }, &choose, caller) {
                 Ok(next) => at = next,
                 Err((next, FaultError::OutOfMemory))
-                    if rounds < RECLAIM_ROUNDS && SpaceReclaim::of(self.0).make_room() > 0 =>
+                    if rounds < RECLAIM_ROUNDS && SpaceReclaim::of(self.0).free_some() > 0 =>
                 {
                     rounds = if next > at { 0 } else { rounds + 1 };
                     at = next;

@@ -29,7 +29,7 @@ static MEMORY: Memory = Memory(UnsafeCell::new([0; BYTES]));
 struct Machine;
 
 // SAFETY: one CPU runs one task to its end, so a pinned task stays where it is, and its own fence is every CPU's. The
-// direct map is a static, which is there for ever, and which nothing else uses (H1).
+// direct map is a static, which is there for ever, and which nothing but the allocator uses (invariant 1).
 unsafe impl FramePlatform for Machine {
     fn pin(&self) -> CpuId {
         CpuId(0)

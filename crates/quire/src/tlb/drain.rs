@@ -14,6 +14,8 @@ use super::{MmContext, RssChange};
 use crate::addr::{Frame, FrameRange, Order, PageSize, VirtAddr};
 use crate::arch::{Entry, EntryFlags, Level, expect_changes};
 use crate::limits::{BLOCK_FRAMES, TABLE_ENTRIES};
+#[cfg(feature = "published")]
+use crate::memmap::FrameMask;
 use crate::memmap::{Descriptor, DescriptorFlags};
 use crate::page_alloc::PageAllocator;
 use crate::platform::TablePlatform;
@@ -48,10 +50,29 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
     #[inline]
     pub(super) fn leaves(&mut self, leaves: Leaves) {
         self.release.leaves(&leaves);
-        if !self.context.zap().is_by_table() {
-            // A hold of the block's lock for each span, as the published ways have a reverse-map call for each.
-            self.release.unlock();
-        }
+        self.count_resident(&leaves);
+    }
+
+    /// Drops the counts of one span, under a hold of the block's lock of its own. Returns whether the span that begins with
+    /// the frame `follower` goes on with the folio: then nothing is freed, and `unmapped` knows what will be.
+    #[cfg(feature = "published")]
+    pub(super) fn span(
+        &mut self,
+        leaves: &Leaves,
+        follower: Option<Frame>,
+        unmapped: &mut FrameMask,
+    ) -> bool {
+        let end = leaves.frames.end();
+        let goes_on = leaves.size == PageSize::Size4K
+            && follower == Some(end)
+            && self.allocator.folio_rest(Frame(end.0 - 1)) > 1;
+        self.release.part_of_folio(leaves, !goes_on, unmapped);
+        self.count_resident(leaves);
+        goes_on
+    }
+
+    #[inline]
+    fn count_resident(&mut self, leaves: &Leaves) {
         let pages = leaves.frames.count as i64;
         if leaves.anon {
             self.rss.anon -= pages;

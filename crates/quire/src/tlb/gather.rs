@@ -289,8 +289,15 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
         self.flush();
         let begins = self.begins.take();
         let mut drain = Drain::new(self.allocator, self.context);
-        for at in 0..self.span_count {
+        let mut next = 0;
+        while next < self.span_count {
+            let at = next;
+            next += 1;
             match self.span(at).content() {
+                #[cfg(feature = "published")]
+                Content::Leaves(_) if !self.context.zap().is_by_table() => {
+                    next = self.drain_folio(&mut drain, at);
+                }
                 Content::Leaves(leaves) => drain.leaves(leaves),
                 Content::Table { frame, level } => {
                     let first =
@@ -368,5 +375,7 @@ fn level_from(number: u64) -> Level {
     }
 }
 
+#[cfg(feature = "published")]
+mod by_folio;
 #[cfg(test)]
 mod tests;

@@ -43,6 +43,21 @@ impl<'a, 'p, P: TablePlatform> Release<'a, 'p, P> {
         }
     }
 
+    /// Drops the counts of leaves onto a part of a folio, under a hold of the lock of its own. Before the `last` part nothing
+    /// is freed.
+    #[cfg(feature = "published")]
+    pub(super) fn part_of_folio(&mut self, leaves: &Leaves, last: bool, unmapped: &mut FrameMask) {
+        if last && unmapped.is_empty() {
+            self.leaves(leaves);
+        } else {
+            // SAFETY: invariants 2 and 5: the gather was given each leaf once, by the verb that cleared it, and has flushed
+            // since; before the last part another leaf is to come that maps the folio.
+            unsafe { self.counter.unmap_part(leaves.frames, last, unmapped) };
+            self.spend(1, leaves.frames.count);
+        }
+        self.unlock();
+    }
+
     /// Drops the count of one 4 KiB leaf of each of a block's frames, of which no more are to come.
     pub(super) fn each(&mut self, block: BlockNumber, frames: FrameMask) {
         if frames.count() <= FEW {

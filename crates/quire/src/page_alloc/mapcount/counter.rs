@@ -34,8 +34,8 @@ pub struct Counter<'a, 'p, P: FramePlatform> {
     pub(in crate::page_alloc) allocator: &'a PageAllocator<'p, P>,
     current: Option<(BlockNumber, &'a Block)>,
     /// Frames of the current block that nobody maps or holds any more.
-    freed: FrameMask,
-    any_freed: bool,
+    pub(in crate::page_alloc) freed: FrameMask,
+    pub(in crate::page_alloc) any_freed: bool,
     /// Where the current block's lanes stood, which count nothing any more.
     slot: Option<CountSlot>,
     /// Whether slots are promised no more, so that memory of theirs may go back.
@@ -279,7 +279,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
     /// As [`Self::count_folio`] with 4 KiB leaves. A page of a pool does not count those at its start: nothing becomes of it when they
     /// go.
     #[inline]
-    fn count_small(&self, frame: Frame, block: &Block, leaves: i64) -> bool {
+    pub(in crate::page_alloc) fn count_small(&self, frame: Frame, block: &Block, leaves: i64) -> bool {
         if block.state() == BlockState::FolioTail && self.allocator.counts_in_record(frame, block) {
             return true;
         }

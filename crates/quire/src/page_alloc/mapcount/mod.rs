@@ -1,5 +1,7 @@
 //! Map counts: how many leaves map each frame, and what they free.
 
+#[cfg(feature = "published")]
+mod by_span;
 pub(super) mod counter;
 pub(super) mod folio;
 pub(super) mod group;

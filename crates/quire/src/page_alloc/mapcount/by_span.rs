@@ -1,0 +1,57 @@
+//! Counting down as the published ways of taking apart do: a hold of the lock for each span, a free for each folio.
+
+use crate::addr::FrameRange;
+use crate::limits::BLOCK_FRAMES;
+use crate::memmap::{BlockState, FrameMask};
+use crate::page_alloc::mapcount::counter::Counter;
+use crate::page_alloc::mapcount::slot_frames::Promises;
+use crate::platform::FramePlatform;
+
+impl<P: FramePlatform> Counter<'_, '_, P> {
+    /// Counts one 4 KiB leaf less for each frame of a part of a folio. Frees nothing before the `last` part of it: notes in
+    /// `unmapped` which frames of a block in small pieces no leaf maps any more. Gives its lock back.
+    ///
+    /// # Panics
+    /// As [`Self::unmap`].
+    ///
+    /// # Safety
+    /// As for [`Self::unmap`]. Before the last part the caller has another leaf to count down that maps the folio.
+    pub(crate) unsafe fn unmap_part(&mut self, run: FrameRange, last: bool, unmapped: &mut FrameMask) {
+        if last {
+            self.enter(run.start.block());
+            self.freed = self.freed.union(*unmapped);
+            self.any_freed |= !unmapped.is_empty();
+            self.count_down_run(run);
+        } else if self.allocator.is_counted_as_published(run.start) {
+            self.count_down_run(run);
+        } else {
+            run.by_block().for_each(|piece| self.keep_part(piece, unmapped));
+        }
+        self.leave();
+    }
+
+    fn keep_part(&mut self, piece: FrameRange, unmapped: &mut FrameMask) {
+        let block = self.enter(piece.start.block());
+        let (start, count) = (piece.start.index_in_block(), piece.count as usize);
+        let (platform, promises) = (self.allocator.platform, Promises::new(self.allocator));
+        if count == BLOCK_FRAMES && block.remove_table(&promises) {
+            self.excess |= promises.excess.get();
+            return;
+        }
+        let mut zeroed = FrameMask::EMPTY;
+        let counted = match block.area_lanes() {
+            Some(lanes) => lanes.decrement(start, count, &mut zeroed),
+            None => block.remove_small(platform, &promises, start, count, &mut zeroed),
+        };
+        self.excess |= promises.excess.get();
+        if counted.is_err() {
+            self.leave();
+            panic!("{piece:?}: a frame was unmapped more often than mapped (invariant 5)");
+        }
+        if block.state() == BlockState::Small {
+            *unmapped = unmapped.union(zeroed.without(block.held.load()));
+        } else {
+            self.count_small(piece.start, block, -(count as i64));
+        }
+    }
+}

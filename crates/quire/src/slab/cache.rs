@@ -133,7 +133,7 @@ impl<T> Cache<T> {
         let memory = pages.platform().direct_map(frame.addr()).cast::<Header>();
         debug_assert_eq!(memory.addr() % FRAME_SIZE as usize, 0, "the direct map keeps alignment (S4)");
         let header = Header { free: Self::ALL_FREE, frame, next: None, previous: None };
-        // SAFETY: the frame was just handed out to us, and the direct map names its memory, which is never null.
+        // SAFETY: invariant 1: the frame was just allocated for this slab; the address of its memory is never null.
         unsafe {
             memory.write(header);
             Ok(NonNull::new_unchecked(memory))
@@ -204,7 +204,7 @@ impl Slabs {
             unsafe { next.as_mut() }.previous = previous;
         }
         match previous {
-            // SAFETY: S3: as above.
+            // SAFETY: S3: the slab before it on the list, another than `slab`.
             Some(mut previous) => unsafe { previous.as_mut() }.next = next,
             None => self.first = next,
         }

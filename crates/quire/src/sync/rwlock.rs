@@ -31,8 +31,8 @@ pub struct RwLock<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: `value` is reached shared by readers and exclusively by the one writer, never both at once (module
-// documentation); handing it between threads needs `Send`, sharing it between readers needs `Sync`.
+// SAFETY: L1: readers' guards give out shared references to `value`, for which `T: Sync` is needed, and the one
+// writer's guard an exclusive one, which hands it from thread to thread, for which `T: Send` is.
 unsafe impl<T: Send + Sync> Sync for RwLock<T> {}
 
 impl<T> RwLock<T> {
@@ -124,7 +124,7 @@ impl<T, P: FramePlatform> Deref for ReadGuard<'_, T, P> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: this guard's mark in `readers` keeps every writer out until it is dropped.
+        // SAFETY: L1: this guard's mark in `readers` keeps every writer out until it is dropped.
         unsafe { &*self.lock.value.get() }
     }
 }
@@ -148,7 +148,7 @@ impl<T, P: FramePlatform> Deref for WriteGuard<'_, T, P> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: the guard exists only while this task holds `writer` and after every reader's mark was seen gone.
+        // SAFETY: L1: the guard exists only while this task holds `writer`, and after every reader's mark was seen gone.
         unsafe { &*self.lock.value.get() }
     }
 }
@@ -156,7 +156,8 @@ impl<T, P: FramePlatform> Deref for WriteGuard<'_, T, P> {
 impl<T, P: FramePlatform> DerefMut for WriteGuard<'_, T, P> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as for `deref`; `&mut self` excludes a second borrow through this guard.
+        // SAFETY: L1: the guard exists only while this task holds `writer`, and after every reader's mark was seen gone;
+        // `&mut self` excludes a second borrow through this guard.
         unsafe { &mut *self.lock.value.get() }
     }
 }

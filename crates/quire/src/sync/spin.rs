@@ -96,7 +96,7 @@ pub struct SpinLock<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: `value` is reached only through a `SpinGuard`, of which `raw` allows one at a time (or through `&mut`), so
+// SAFETY: L1: `value` is reached through a `SpinGuard`, of which `raw` allows one at a time, or through `&mut`. So
 // sharing the lock hands the value from thread to thread, for which `T: Send` is what is needed.
 unsafe impl<T: Send> Sync for SpinLock<T> {}
 
@@ -136,7 +136,7 @@ impl<T, P: FramePlatform> Deref for SpinGuard<'_, T, P> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: the guard exists only while this task holds `raw`, which excludes every other guard.
+        // SAFETY: L1: the guard exists only while this task holds `raw`, which excludes every other guard.
         unsafe { &*self.lock.value.get() }
     }
 }
@@ -144,7 +144,7 @@ impl<T, P: FramePlatform> Deref for SpinGuard<'_, T, P> {
 impl<T, P: FramePlatform> DerefMut for SpinGuard<'_, T, P> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as for `deref`; `&mut self` excludes a second borrow through this guard.
+        // SAFETY: L1: the guard exists only while this task holds `raw`; `&mut self` excludes a second borrow through it.
         unsafe { &mut *self.lock.value.get() }
     }
 }

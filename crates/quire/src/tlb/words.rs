@@ -20,8 +20,8 @@ use crate::platform::TablePlatform;
 #[inline]
 pub(crate) fn words<P: TablePlatform>(platform: &P, frame: Frame) -> &[AtomicU64; TABLE_ENTRIES] {
     let pointer = platform.direct_map(frame.addr()).cast::<[AtomicU64; TABLE_ENTRIES]>();
-    // SAFETY: W1: the frame is memory, aligned to 4 KiB, and everybody reaches it by atomics until it is freed, which
-    // ends its use by whoever asked for the words.
+    // SAFETY: W1: the frame is memory, aligned to 4 KiB, and all its users reach it by atomics until it is freed. The
+    // caller keeps no reference to the words of a table that it frees.
     unsafe { &*pointer }
 }
 
@@ -31,7 +31,7 @@ pub(crate) fn words<P: TablePlatform>(platform: &P, frame: Frame) -> &[AtomicU64
 #[inline]
 pub(crate) fn clear_table<P: TablePlatform>(platform: &P, frame: Frame) {
     let pointer = platform.direct_map(frame.addr());
-    // SAFETY: W1: the frame is memory and was just allocated, so nobody else knows it.
+    // SAFETY: W1: the frame is memory and was just allocated, so nothing else names it.
     unsafe { pointer.write_bytes(0, FRAME_SIZE as usize) };
 }
 

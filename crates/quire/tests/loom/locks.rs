@@ -1,4 +1,4 @@
-//! Spin lock and reader-writer lock: the value behind them is never used by two at once unless both only read.
+//! Spin lock and reader-writer lock: the value behind them is never used by two at once unless both only read (L1).
 
 use loom::sync::Arc;
 use loom::thread;

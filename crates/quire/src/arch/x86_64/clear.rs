@@ -132,28 +132,28 @@ impl ReadyClear {
     }
 
     /// The same without a fence at its end: the caller makes a [`store_fence`] after the last of several runs, on the same CPU,
-    /// before he gives the memory to anybody, even back.
+    /// before the caller hands the memory on or frees it.
     #[inline]
     #[must_use]
     pub const fn unfenced(self) -> Self {
         Self { fenced: false, ..self }
     }
 
-    /// Fills `bytes` bytes from `start` on with zeroes, at any address and of any number. Whoever sees a store that the
-    /// caller makes afterwards, and after the fence, if it is [unfenced](Self::unfenced), sees the zeroes.
+    /// Fills `bytes` bytes from `start` on with zeroes, at any address and of any number. A CPU that sees a store which
+    /// the caller makes afterwards, and after the fence, if it is [unfenced](Self::unfenced), sees the zeroes.
     ///
     /// # Safety
-    /// The bytes are the caller's to write. Where the kernel [uses vectors](ClearKernel::uses_vectors), nobody's values
-    /// stand in vector registers but the compiler's.
+    /// The bytes are the caller's to write. Where the kernel [uses vectors](ClearKernel::uses_vectors), no task's values
+    /// stand in vector registers, only the compiler's.
     pub unsafe fn zero(self, start: *mut u8, bytes: usize) {
         if cfg!(miri) || self.kernel == ClearKernel::String {
-            // SAFETY: the caller's promise.
+            // SAFETY: K1: the bytes are the caller's to write, by this function's contract.
             return unsafe { string(start, bytes) };
         }
         let head = (start.addr().wrapping_neg() % LINE).min(bytes);
         let (lines, tail) = ((bytes - head) / LINE, (bytes - head) % LINE);
-        // SAFETY: head, lines and tail are the caller's bytes, one after the other; the feature is there, since nothing
-        // else makes a value of this type.
+        // SAFETY: K1: head, lines and tail follow one another and make up the caller's bytes. K2: the processor has the
+        // instructions, since `on` made this value.
         unsafe {
             if head > 0 {
                 string(start, head);
@@ -172,7 +172,7 @@ impl ReadyClear {
 
     /// `start` is a multiple of a line, `lines` not zero.
     unsafe fn zero_lines(self, start: *mut u8, lines: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: K1: the lines are the caller's, by this function's contract. K2: `on` made this value for the kernel.
         unsafe {
             match self.kernel {
                 ClearKernel::String => string(start, lines * LINE),
@@ -192,7 +192,7 @@ impl ReadyClear {
 #[inline]
 pub fn store_fence() {
     #[cfg(not(miri))]
-    // SAFETY: the instruction changes nothing.
+    // SAFETY: K1: the instruction writes no memory and no register; every x86-64 processor has it.
     unsafe {
         asm!("sfence", options(nostack, preserves_flags));
     }
@@ -202,12 +202,12 @@ pub fn store_fence() {
 #[inline]
 unsafe fn string(start: *mut u8, bytes: usize) {
     #[cfg(miri)]
-    // SAFETY: the caller's bytes.
+    // SAFETY: K1: the bytes are the caller's to write, by this function's contract.
     unsafe {
         start.write_bytes(0, bytes);
     }
     #[cfg(not(miri))]
-    // SAFETY: the caller's bytes; the direction flag is clear between any two functions.
+    // SAFETY: K1: the instruction writes the caller's bytes upwards, since the ABI keeps the direction flag clear.
     unsafe {
         asm!("rep stosb", inout("rdi") start => _, inout("rcx") bytes => _, in("al") 0_u8, options(nostack, preserves_flags));
     }
@@ -219,8 +219,8 @@ macro_rules! by_lines {
     ($(#[$doc:meta])* $name:ident, [$($first:literal),*], [$($line:literal),+], [$($last:literal),*]) => {
         $(#[$doc])*
         unsafe fn $name(start: *mut u8, lines: usize) {
-            // SAFETY: the caller's lines, of which there is at least one; that the processor has the instructions is the
-            // caller's promise too.
+            // SAFETY: K1: each turn writes one of the caller's lines, of which there is at least one. K2: `on` asked for
+            // the feature.
             unsafe {
                 asm!(
                     $($first,)*
@@ -285,7 +285,8 @@ static ZERO_LINE: ZeroLine = ZeroLine([0; LINE]);
 
 /// Stores of whole lines past the caches.
 unsafe fn movdir64b(start: *mut u8, lines: usize) {
-    // SAFETY: as for the others; the source is a line that is only read.
+    // SAFETY: K1: each turn writes one of the caller's lines, of which there is at least one, and reads a line that nothing
+    // writes. K2: `on` asked for the feature.
     unsafe {
         asm!(
             "2:",

@@ -116,22 +116,22 @@ impl ReadyCopy {
         self.kernel
     }
 
-    /// Copies `bytes` bytes, at any addresses and of any number. Whoever sees a store that the caller makes afterwards sees
-    /// the copy.
+    /// Copies `bytes` bytes, at any addresses and of any number. A CPU that sees a store which the caller makes afterwards
+    /// sees the copy.
     ///
     /// # Safety
     /// `to` is the caller's to write, `from` to read, and they do not overlap. Where the kernel
-    /// [uses vectors](CopyKernel::uses_vectors), nobody's values stand in vector registers but the compiler's.
+    /// [uses vectors](CopyKernel::uses_vectors), no task's values stand in vector registers, only the compiler's.
     pub unsafe fn copy(self, from: *const u8, to: *mut u8, bytes: usize) {
         if cfg!(miri) || self.kernel == CopyKernel::String {
-            // SAFETY: the caller's promise.
+            // SAFETY: K1: `to` is the caller's to write and `from` to read, by this function's contract.
             return unsafe { string(from, to, bytes) };
         }
         let head = (to.addr().wrapping_neg() % LINE).min(bytes);
         let (lines, tail) = ((bytes - head) / LINE, (bytes - head) % LINE);
         let done = head + lines * LINE;
-        // SAFETY: head, lines and tail are the caller's bytes, one after the other; the feature is there, since nothing
-        // else makes a value of this type.
+        // SAFETY: K1: head, lines and tail follow one another and make up the caller's bytes. K2: the processor has the
+        // instructions, since `on` made this value.
         unsafe {
             if head > 0 {
                 string(from, to, head);
@@ -150,7 +150,7 @@ impl ReadyCopy {
 
     /// `to` is a multiple of a line, `lines` not zero.
     unsafe fn copy_lines(self, from: *const u8, to: *mut u8, lines: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: K1: the lines are the caller's, by this function's contract. K2: `on` made this value for the kernel.
         unsafe {
             match self.kernel {
                 CopyKernel::String => string(from, to, lines * LINE),
@@ -168,12 +168,13 @@ impl ReadyCopy {
 #[inline]
 unsafe fn string(from: *const u8, to: *mut u8, bytes: usize) {
     #[cfg(miri)]
-    // SAFETY: the caller's bytes.
+    // SAFETY: K1: the bytes are the caller's to read and to write, by this function's contract.
     unsafe {
         to.copy_from_nonoverlapping(from, bytes);
     }
     #[cfg(not(miri))]
-    // SAFETY: the caller's bytes; the direction flag is clear between any two functions.
+    // SAFETY: K1: the instruction reads and writes the caller's bytes upwards, since the ABI keeps the direction flag
+    // clear.
     unsafe {
         asm!(
             "rep movsb",
@@ -190,8 +191,8 @@ macro_rules! by_lines {
     ($(#[$doc:meta])* $name:ident, [$($line:literal),+], [$($last:literal),*]) => {
         $(#[$doc])*
         unsafe fn $name(from: *const u8, to: *mut u8, lines: usize) {
-            // SAFETY: the caller's lines, of which there is at least one; that the processor has the instructions is the
-            // caller's promise too.
+            // SAFETY: K1: each turn reads and writes one of the caller's lines, of which there is at least one. K2: `on`
+            // asked for the feature.
             unsafe {
                 asm!(
                     "2:",

@@ -68,7 +68,7 @@ fn leaf(number: u32, part: u32) -> CpuidResult {
 
 /// The instruction `cpuid`, which every processor in 64-bit mode has.
 fn cpuid(number: u32, part: u32) -> CpuidResult {
-    // SAFETY: the instruction exists in 64-bit mode and changes registers only.
+    // SAFETY: K1: the instruction exists in 64-bit mode and changes registers only.
     #[allow(unused_unsafe, reason = "the oldest supported compiler declares the function unsafe")]
     unsafe {
         __cpuid_count(number, part)
@@ -86,7 +86,7 @@ fn enabled_state(basic: &CpuidResult) -> u64 {
         return 0;
     }
     let (low, high): (u32, u32);
-    // SAFETY: OSXSAVE says that the system has enabled the instruction; register 0 exists then.
+    // SAFETY: K2: OSXSAVE says that the system has enabled the instruction; register 0 exists then. It reads only.
     unsafe {
         core::arch::asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") high, options(nomem, nostack, preserves_flags));
     }

@@ -12,7 +12,7 @@ pub fn expect_reads(start: *const u8, bytes: usize) {
         #[cfg(miri)]
         let _ = line;
         #[cfg(not(miri))]
-        // SAFETY: the instruction (AMD64 manual, volume 3, PREFETCHlevel) changes nothing but caches, at any address.
+        // SAFETY: K1: the instruction (AMD64 manual, volume 3, PREFETCHlevel) changes nothing but caches, at any address.
         unsafe {
             core::arch::asm!("prefetcht0 [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
         }
@@ -28,7 +28,7 @@ pub fn expect_changes(start: *const u8, bytes: usize) {
         #[cfg(miri)]
         let _ = line;
         #[cfg(not(miri))]
-        // SAFETY: the instruction (AMD64 manual, volume 3, PREFETCHW) changes nothing but caches, at any address.
+        // SAFETY: K1: the instruction (AMD64 manual, volume 3, PREFETCHW) changes nothing but caches, at any address.
         unsafe {
             core::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
         }

@@ -1,4 +1,5 @@
-//! Each kernel does what it says to exactly the bytes that it is given, and none can be had that the processor lacks.
+//! Each kernel does what it says to exactly the bytes that it is given (K1), and none can be had that the processor lacks
+//! (K2).
 
 use quire::arch::{ClearKernel, CopyKernel, CpuFeatures, Feature, ReadyClear, ReadyCopy};
 use quire::error::KernelError;

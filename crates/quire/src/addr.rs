@@ -1,4 +1,5 @@
-//! Addresses, frame numbers, orders and ranges. Units are types: bytes, frames and blocks cannot be mixed by accident.
+//! Addresses, frame numbers, orders and ranges. Units are types: bytes, frames and blocks cannot be mixed by
+//! accident.
 
 use core::fmt;
 
@@ -9,7 +10,8 @@ use crate::limits::{BLOCK_FRAMES, BLOCK_ORDER, FRAME_SHIFT, FRAME_SIZE, MAX_ORDE
 #[repr(transparent)]
 pub struct PhysAddr(pub u64);
 
-/// A byte address in some address space. Canonicality depends on the paging mode and is checked where a range enters.
+/// A byte address in some address space. Canonicality depends on the paging mode and is checked where a range
+/// enters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(transparent)]
 pub struct VirtAddr(pub u64);
@@ -182,7 +184,8 @@ impl Order {
         FRAME_SIZE << self.0
     }
 
-    /// The largest order of which both `frame` is a start and `count` frames hold a whole folio; at most `max`.
+    /// The largest order of which both `frame` is a start and `count` frames hold a whole folio; at most
+    /// `max`.
     #[inline]
     pub fn largest_at(frame: Frame, count: u64, max: Self) -> Self {
         debug_assert!(count > 0);

@@ -1,16 +1,16 @@
-//! The links of an AVL tree inside nodes that somebody else owns.
+//! The links of an AVL tree inside nodes that the caller owns.
 //!
-//! Its height stays below `1.44 log2(n)`, which bounds every walk without a colour protocol. A node carries a sum over its
-//! subtree, of whatever kind its type chooses. The tree never allocates; who puts a node in, where, and in which order,
-//! is the business of the trees made of it.
+//! Its height stays below `1.44 log2(n)`, which bounds every walk without a colour protocol. A node carries a
+//! sum over its subtree, of whatever kind its type chooses. The tree never allocates. The trees made of it
+//! decide which nodes they put in, where, and in which order.
 //!
 //! # Invariants
 //!
 //! A1. Every node reachable from the root is live, and reached through this tree alone until it is unlinked.
-//! A2. Every [`Ptr`] that is used with a tree names a node of it: it was read from the root or a link since the node was
-//!     last known to be linked, or its owner knows that it is.
-//! A3. References to nodes are made by `node` and `node_mut` only and borrow the tree, shared or exclusively, so no two
-//!     that conflict exist at once.
+//! A2. Every [`Ptr`] that is used with a tree names a node of it: it was read from the root or a link since
+//!     the node was last known to be linked, or its owner knows that it is.
+//! A3. References to nodes are made by `node` and `node_mut` only and borrow the tree, shared or exclusively,
+//!     so no two that conflict exist at once.
 
 use core::fmt;
 use core::ptr::NonNull;
@@ -97,15 +97,16 @@ impl<N> Avl<N> {
 impl<N: Node> Avl<N> {
     #[inline]
     pub(crate) fn node(&self, at: Ptr<N>) -> &N {
-        // SAFETY: A2 says that `at` names a node of this tree, A1 that it is live, A3 that shared access to the tree
-        // excludes an exclusive reference to any node.
+        // SAFETY: A2 says that `at` names a node of this tree, A1 that it is live, A3 that shared access to
+        // the tree excludes an exclusive reference to any node.
         unsafe { at.0.as_ref() }
     }
 
     #[inline]
     pub(crate) fn node_mut(&mut self, at: Ptr<N>) -> &mut N {
         let mut raw = at.0;
-        // SAFETY: A2 and A1 as in `node`; A3: exclusive access to the tree excludes every other reference to a node.
+        // SAFETY: A2 and A1 as in `node`; A3: exclusive access to the tree excludes every other reference to
+        // a node.
         unsafe { raw.as_mut() }
     }
 
@@ -172,8 +173,8 @@ impl<N: Node> Avl<N> {
         at.map(|at| self.node(at).sum())
     }
 
-    /// Puts a node that is in no tree below `parent`, where nothing is: on the left or on the right. The caller repairs
-    /// upwards from it.
+    /// Puts a node that is in no tree below `parent`, where nothing is: on the left or on the right. The
+    /// caller repairs upwards from it.
     pub(crate) fn attach(&mut self, new: Ptr<N>, parent: Option<Ptr<N>>, left: bool) {
         *self.node_mut(new).links_mut() = Links::leaf(parent);
         match parent {
@@ -183,8 +184,8 @@ impl<N: Node> Avl<N> {
         }
     }
 
-    /// Takes a node's links out of the tree. Returns the lowest node whose subtree changed: the caller repairs upwards
-    /// from it.
+    /// Takes a node's links out of the tree. Returns the lowest node whose subtree changed: the caller
+    /// repairs upwards from it.
     pub(crate) fn unlink(&mut self, at: Ptr<N>) -> Option<Ptr<N>> {
         let (parent, left, right) = (self.parent(at), self.left(at), self.right(at));
         let (Some(left), Some(right)) = (left, right) else {
@@ -247,7 +248,8 @@ impl<N: Node> Avl<N> {
         node.note(below_left, below_right);
     }
 
-    /// Makes the children's heights differ by at most one; they differ by at most two. Returns the subtree's top.
+    /// Makes the children's heights differ by at most one; they differ by at most two. Returns the subtree's
+    /// top.
     fn rebalance(&mut self, at: Ptr<N>) -> Ptr<N> {
         let (left, right) = (self.left(at), self.right(at));
         match (left, right) {

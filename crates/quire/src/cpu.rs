@@ -86,8 +86,8 @@ impl AtomicCpuSet {
         Self([const { AtomicU64::new(0) }; WORDS])
     }
 
-    /// Adds a CPU. Sequentially consistent: pairs with [`Self::snapshot`] so that a CPU that joins after a page-table
-    /// change was made either sees the change or is in the snapshot.
+    /// Adds a CPU. Sequentially consistent: pairs with [`Self::snapshot`] so that a CPU that joins after a
+    /// page-table change was made either sees the change or is in the snapshot.
     #[inline]
     pub fn insert(&self, cpu: CpuId) {
         self.0[cpu.index() / 64].fetch_or(1 << (cpu.index() % 64), Ordering::SeqCst);

@@ -32,7 +32,8 @@ pub enum InitError {
 pub enum AllocError {
     /// No zone that the request may use has a fitting folio above its watermark.
     OutOfMemory,
-    /// The order is above what the call serves, or a range without blocks or with an odd alignment was asked for.
+    /// The order is above what the call serves, or a range without blocks or with an odd alignment was asked
+    /// for.
     BadOrder,
     /// A node does not exist on this machine, or no node of the set has memory.
     BadNode,
@@ -56,17 +57,18 @@ pub enum FreeError {
 /// Why a folio in use was not split.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SplitError {
-    /// No folio in use starts at the frame, or nobody maps it any more.
+    /// No folio in use starts at the frame, or no leaf maps it any more.
     NotAFolio,
-    /// A leaf larger than the parts maps it, or somebody besides leaves owns a folio below a block's size, or one in which memory
-    /// has just gone bad.
+    /// A leaf larger than the parts maps it, or something besides leaves owns a folio below a block's size,
+    /// or one in which memory has just gone bad.
     InUse,
     /// No room for the descriptors of the frames of a block.
     OutOfMemory,
 }
 
-/// Why a page table was not changed. As wide as a register: in the place of what a walk finds it then does not break that
-/// into pieces, which the processor would have to put together again at each step (15 ns of a fault's 66).
+/// Why a page table was not changed. As wide as a register: in the place of what a walk finds it then does
+/// not break that into pieces, which the processor would have to put together again at each step (15 ns of a
+/// fault's 66).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 pub enum MapError {
@@ -120,10 +122,11 @@ pub enum FaultError {
     Io,
     /// The page is marked for a handler, which must be told of the store.
     Marked,
-    /// `SIGBUS`: the address has a handler of faults ([`Userfault`](crate::vm::Userfault)), and the handler is gone. What the page
-    /// holds is known to nobody here, so it is not made up.
+    /// `SIGBUS`: the address has a handler of faults ([`Userfault`](crate::vm::Userfault)), and the handler
+    /// is gone. What the page holds is not known here, so it is not made up.
     NoHandler,
-    /// `SIGBUS`: no huge page is left that nobody else was promised, or a limit on them is reached.
+    /// `SIGBUS`: no huge page is left that is not reserved for another mapping, or a limit on them is
+    /// reached.
     NoHugePage,
     /// `SIGBUS`, `BUS_MCEERR_AR`: the memory went bad, and what it held is lost.
     Poisoned,
@@ -136,9 +139,10 @@ pub enum FaultError {
 /// Why an answer to a fault went no further. Each corresponds to one `errno` of Linux's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UserfaultError {
-    /// `EINVAL`: unaligned, empty, a part of a huge page that is mapped whole, or what such a mapping cannot have.
+    /// `EINVAL`: unaligned, empty, a part of a huge page that is mapped whole, or what such a mapping cannot
+    /// have.
     Invalid,
-    /// `ENOENT`: nothing is mapped at the address, or nobody is registered for it.
+    /// `ENOENT`: nothing is mapped at the address, or no handler is registered for it.
     NotRegistered,
     /// `EEXIST`: a page is there already, or its file has one.
     Exists,
@@ -150,7 +154,7 @@ pub enum UserfaultError {
     Again,
     /// `ENOMEM`.
     OutOfMemory,
-    /// `ENOSPC`: no huge page is left that nobody else was promised.
+    /// `ENOSPC`: no huge page is left that is not reserved for another mapping.
     NoHugePage,
     /// `EIO`: the pager failed.
     Io,
@@ -175,8 +179,8 @@ impl core::error::Error for TooManyHandlers {}
 /// Why a folio was not moved to other frames. What leaves map is as before then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MigrateError {
-    /// Nothing that could be moved is there: it is free, or belongs to the manager, a pool of huge pages, or a folio of more
-    /// than 2 MiB; or somebody else is moving it.
+    /// Nothing that could be moved is there: it is free, or belongs to the manager, a pool of huge pages, or
+    /// a folio of more than 2 MiB; or another task is moving it.
     NotMovable,
     /// A leaf of it was left, or came meanwhile.
     Busy,
@@ -193,19 +197,21 @@ pub enum MemoryFailureError {
     AlreadyPoisoned,
     /// The manager needs it: page tables, small objects, descriptors. The machine should be stopped.
     Unrecoverable,
-    /// It is on its way somewhere, its folio is pinned, or being cleared or moved, or its file is being used or closed.
+    /// It is on its way somewhere, its folio is pinned, or being cleared or moved, or its file is being used
+    /// or closed.
     Busy,
     /// No memory to take its folio apart, or for tables that address spaces share.
     OutOfMemory,
 }
 
-/// A clear was left before its end, since whoever asked for it does not need it any more. What the memory holds is not known.
+/// A clear was left before its end, since its caller does not need it any more. What the memory holds is not
+/// known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cancelled;
 
 impl fmt::Display for Cancelled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the clear was cancelled: the memory must be cleared anew before anybody sees it")
+        f.write_str("the clear was cancelled: the memory must be cleared anew before it is used")
     }
 }
 
@@ -327,8 +333,8 @@ say! {
     }
     UserfaultError {
         Invalid => "invalid argument",
-        NotRegistered => "nobody is registered for the address: register the range first",
-        Exists => "a page is there already: wake who waits for it",
+        NotRegistered => "no handler is registered for the address: register the range first",
+        Exists => "a page is there already: wake the tasks that wait for it",
         NotThere => "the file has no such page: copy it, or map zeroes",
         BeyondEnd => "the page lies behind the end of the file",
         Again => "a change to an address space was not read yet: read it first",

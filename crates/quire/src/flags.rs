@@ -3,8 +3,8 @@
 
 use core::fmt;
 
-/// Writes a set as the crate `bitflags` does: `Protection(READ | WRITE)`, with bits that have no name in hexadecimal at
-/// the end, and `Protection(0x0)` for the empty set.
+/// Writes a set as the crate `bitflags` does: `Protection(READ | WRITE)`, with bits that have no name in
+/// hexadecimal at the end, and `Protection(0x0)` for the empty set.
 pub(crate) fn write_names(
     f: &mut fmt::Formatter<'_>,
     set: &str,
@@ -23,7 +23,8 @@ pub(crate) fn write_names(
     f.write_str(")")
 }
 
-/// Gives a type around an unsigned integer, whose bits are properties, a `Debug` output that names these constants.
+/// Gives a type around an unsigned integer, whose bits are properties, a `Debug` output that names these
+/// constants.
 macro_rules! flag_names {
     ($set:ident: $($name:ident),* $(,)?) => {
         impl core::fmt::Debug for $set {

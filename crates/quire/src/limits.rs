@@ -23,19 +23,22 @@ pub const CONTIG_ROUNDS: usize = 8;
 /// Leaves that are moved to other frames with one flush, at most: as many as a flush names one by one.
 pub const MOVE_LEAVES: usize = 32;
 
-/// Times that a collapse by copy brings over what was stored to meanwhile before it does so with the lock held.
+/// Times that a collapse by copy brings over what was stored to meanwhile before it does so with the lock
+/// held.
 pub const COLLAPSE_ROUNDS: usize = 4;
-/// Pages that it copies while nobody can reach them, unless a program stores faster than the rounds before could copy: under
-/// 20 us at 10 GB/s.
+/// Pages that it copies while no CPU can reach them, unless a program stores faster than the rounds before
+/// could copy: under 20 us at 10 GB/s.
 pub const COLLAPSE_RECOPIED: usize = 32;
-/// Pages of a file that a collapse moves together: who wants one of them waits for so many at most, under 40 us at 10 GB/s.
+/// Pages of a file that a collapse moves together: a task that wants one of them waits for so many at most,
+/// under 40 us at 10 GB/s.
 pub const COLLAPSE_FILE_PAGES: usize = 64;
-/// Times that a collapse asks to use a file that somebody else has closed, or to close one that somebody uses.
+/// Times that a collapse asks to use a file that another task has closed, or to close one that is in use.
 pub const COLLAPSE_FILE_TRIES: usize = 1024;
 /// Pages that one call of the background collapser scans, as Linux's `khugepaged/pages_to_scan`.
 pub const COLLAPSE_SCAN_PAGES: u64 = 4096;
 
-/// Huge pages that a resize of their pool moves between two reschedule points, and under one hold of the pool's lock, at most.
+/// Huge pages that a resize of their pool moves between two reschedule points, and under one hold of the
+/// pool's lock, at most.
 pub const HUGE_BATCH: usize = 128;
 
 /// Page descriptors in a frame of the window.
@@ -48,8 +51,8 @@ pub const DESCRIPTOR_FRAMES: usize = 8;
 /// Bytes that describe one frame: a row and columns.
 pub const DESCRIPTOR_SIZE: usize = 64;
 
-/// A region is short of whole blocks when at most one in so many is whole and free. From then on a request takes from
-/// partly used blocks of other CPUs before it breaks another whole one.
+/// A region is short of whole blocks when at most one in so many is whole and free. From then on a request
+/// takes from partly used blocks of other CPUs before it breaks another whole one.
 pub const WHOLE_BLOCKS_SHORT: u32 = 32;
 
 /// Blocks in a section, the unit in which block records are looked up: 1 GiB.
@@ -67,8 +70,8 @@ pub const READER_SLOTS: usize = 16;
 
 /// Frames moved between a per-CPU list and the store under one hold of a lock, at most.
 pub const PCP_BATCH: usize = 128;
-/// Blocks that a request visits to fill a list or to make room on one, at most: in a memory full of holes each folio may
-/// be of another one, whose record is in no cache.
+/// Blocks that a request visits to fill a list or to make room on one, at most: in a memory full of holes
+/// each folio may be of another one, whose record is in no cache.
 pub const VISIT_BLOCKS: usize = 16;
 /// Folios of a magazine: as many as 4 KiB have room to name, the folio that the names stand in included.
 pub const MAGAZINE_FRAMES: usize = 256;
@@ -78,19 +81,21 @@ pub const PCP_CAPACITY: usize = MAGAZINE_FRAMES - 1;
 pub const NESTED_SLOTS: usize = 32;
 /// Frames that such a list fetches at once, at most.
 pub const NESTED_BATCH: usize = 16;
-/// Magazines of one list that [`age_lists`](crate::page_alloc::PageAllocator::age_lists) gives back in one call, at most.
+/// Magazines of one list that [`age_lists`](crate::page_alloc::PageAllocator::age_lists) gives back in one
+/// call, at most.
 pub const PCP_AGE_MAGAZINES: u32 = 4;
 /// Magazines that one call of [`drain_cpu`](crate::page_alloc::PageAllocator::drain_cpu) gives back, at most.
 pub const DRAIN_MAGAZINES: u32 = 64;
-/// Frames that a request which found none gives back from its CPU's lists before it tries again; a list of blocks gives
-/// back one.
+/// Frames that a request which found none gives back from its CPU's lists before it tries again; a list of
+/// blocks gives back one.
 pub const SCRAPE_FRAMES: u64 = 32;
 /// Blocks of a shard at which one search for an entirely free one looks, for each mobility group.
 pub const FREE_BLOCKS_LOOKED_AT: usize = 32;
-/// Frames of the pieces that are cleared ahead in blocks in small pieces: 64 KiB, as smaller ones are cleared within the caches
-/// of whoever uses them.
+/// Frames of the pieces that are cleared ahead in blocks in small pieces: 64 KiB, as smaller ones are cleared
+/// within the caches of their user.
 pub const ZERO_AHEAD_FRAMES: usize = 16;
-/// Words of 64 blocks in which a pool looks for a block that is known to be zero, or for one that is not, before it takes any.
+/// Words of 64 blocks in which a pool looks for a block that is known to be zero, or for one that is not,
+/// before it takes any.
 pub const POOL_WORDS_LOOKED_AT: usize = 16;
 /// Blocks by which folios are sorted on their way into the store before any of them is given back.
 pub const SORTER_BLOCKS: usize = 64;
@@ -103,39 +108,45 @@ pub const GATHER_TABLES: usize = 64;
 pub const GATHER_SPANS: usize = 32;
 /// Pages of 512 more spans that one gather takes before it flushes.
 pub const GATHER_PAGES: usize = 8;
-/// Runs of leaves, tables read and large leaves that one gather counts down between two reschedule points, at most.
+/// Runs of leaves, tables read and large leaves that one gather counts down between two reschedule points, at
+/// most.
 pub const DRAIN_RUNS: usize = TABLE_ENTRIES;
 /// Frames that it counts down between two, at most; a larger leaf has one to itself.
 pub const DRAIN_FRAMES: u64 = (GATHER_TABLES * BLOCK_FRAMES) as u64;
 /// Detached tables whose entries a drain sorts together, at most.
 pub const SCATTER_TABLES: usize = 127;
-/// Leaves of 2 MiB that are split with one flush, at most: the tables for them are filled between two reschedule points, and
-/// the flush names them one by one.
+/// Leaves of 2 MiB that are split with one flush, at most: the tables for them are filled between two
+/// reschedule points, and the flush names them one by one.
 pub const SPLIT_BATCH: usize = 32;
-/// Tables of 4 KiB leaves in the place of which one step of a collapse puts large leaves, with one flush: 128 MiB.
+/// Tables of 4 KiB leaves in the place of which one step of a collapse puts large leaves, with one flush: 128
+/// MiB.
 pub const COLLAPSE_TABLES: usize = 64;
 /// Pages beyond which a range flush becomes a flush of the whole address space. Linux uses the same ceiling.
 pub const FLUSH_PAGES_CEILING: u64 = 33;
 
 /// Runs of file pages that reclaim unmaps together: one flush for each address space that maps some of them.
 pub const RECLAIM_RUNS: usize = 32;
-/// Folios of 1 GiB that are cleared piece by piece at a time, in all address spaces together; more are cleared as a whole.
+/// Folios of 1 GiB that are cleared piece by piece at a time, in all address spaces together; more are
+/// cleared as a whole.
 pub const GIGANTIC_CLEARS: usize = 8;
 /// Folios of order 9 that one call splits of those that wait for it, at most.
 pub const DEFERRED_SPLITS: usize = 32;
 
-/// Bytes that are cleared or copied between two reschedule points where nobody measured which stretch is worth it, and in calls
-/// that have no reschedule point at all: under 100 us at 5.5 GB/s, the slowest that the published systems saw. The
-/// table of kernels is measured with it, since string stores choose by the length of one instruction.
+/// Bytes that are cleared or copied between two reschedule points where the stretch was not measured, and in
+/// calls that have no reschedule point at all: under 100 us at 5.5 GB/s, the slowest that the published
+/// systems saw. The table of kernels is measured with it, since string stores choose by the length of one
+/// instruction.
 pub const CLEAR_STRETCH_BYTES: u64 = 512 << 10;
-/// Bytes between two reschedule points that a policy may name, at most; it may also name none: the published sweep goes to
-/// 32768 pages.
+/// Bytes between two reschedule points that a policy may name, at most; it may also name none: the published
+/// sweep goes to 32768 pages.
 pub const CLEAR_STRETCH_MOST: u64 = 128 << 20;
-/// Nanoseconds that nobody should wait longer for a reschedule point.
+/// Nanoseconds that a task should wait for a reschedule point, at most.
 pub const CLEAR_POINT_NS: u64 = 100_000;
-/// A stretch may take one in so many of them when it is measured undisturbed: others share the memory at other times.
+/// A stretch may take one in so many of them when it is measured undisturbed: others share the memory at
+/// other times.
 pub const CLEAR_POINT_SHARE: u64 = 3;
-/// Pages that populating brings in between two reschedule points, at most, and [`CLEAR_STRETCH_BYTES`] of larger folios.
+/// Pages that populating brings in between two reschedule points, at most, and [`CLEAR_STRETCH_BYTES`] of
+/// larger folios.
 pub const POPULATE_FAULTS: u32 = 64;
 /// Bytes around a faulting address that are cleared last and stay cached, at most.
 pub const CLEAR_NEAR_BYTES: u64 = 64 << 10;
@@ -143,16 +154,19 @@ pub const CLEAR_NEAR_BYTES: u64 = 64 << 10;
 pub const CLEAR_NEAR_SHARE: u64 = 128;
 /// Extents up to this stay cached, whatever the caller says: they are what one core's own caches hold easily.
 pub const CLEAR_CACHED_BYTES: u64 = 64 << 10;
-/// An extent that may be used soon stays cached up to one in so many of the last cache's bytes, which others use as well.
+/// An extent that may be used soon stays cached up to one in so many of the last cache's bytes, which others
+/// use as well.
 pub const CLEAR_CACHED_SHARE: u64 = 8;
-/// Above [`CLEAR_CACHED_BYTES`] a kernel that goes through the caches must cost less by one in so many to be chosen over one
-/// that goes past them, use included: what it drives out of the caches costs others, and itself where they are not all its own,
-/// as on a machine with other guests (measured: a tenth at 1 and 2 MiB that calibration does not see).
+/// Above [`CLEAR_CACHED_BYTES`] a kernel that goes through the caches must cost less by one in so many to be
+/// chosen over one that goes past them, use included: what it drives out of the caches costs others, and
+/// itself where they are not all its own, as on a machine with other guests (measured: a tenth at 1 and 2 MiB
+/// that calibration does not see).
 pub const CLEAR_CACHED_GAIN: u64 = 8;
-/// Up to [`CLEAR_OWN_BYTES`] of what is used soon it is the other way round, by one in so many: what goes past the caches is not
-/// there when it is used.
+/// Up to [`CLEAR_OWN_BYTES`] of what is used soon it is the other way round, by one in so many: what goes
+/// past the caches is not there when it is used.
 pub const CLEAR_OWN_GAIN: u64 = 16;
-/// An extent of up to this that is used soon waits in the caches of the core that cleared it, beside what else is there.
+/// An extent of up to this that is used soon waits in the caches of the core that cleared it, beside what
+/// else is there.
 pub const CLEAR_OWN_BYTES: u64 = 256 << 10;
 /// From this many bytes on it is counted how many CPUs clear at once.
 pub const CLEAR_COUNTED_BYTES: u64 = 256 << 10;
@@ -160,10 +174,11 @@ pub const CLEAR_COUNTED_BYTES: u64 = 256 << 10;
 /// Pages that one file fault may map around the faulting one: 64 KiB, as Linux's `fault_around_bytes`.
 pub const FAULT_AROUND_PAGES: u64 = 16;
 
-/// Bytes below a mapping that grows down in which nothing else is placed: 256 pages, as Linux's `stack_guard_gap`.
+/// Bytes below a mapping that grows down in which nothing else is placed: 256 pages, as Linux's
+/// `stack_guard_gap`.
 pub const STACK_GUARD_BYTES: u64 = 256 * FRAME_SIZE;
-/// Times that one access is tried again after memory was given up for it, before memory counts as out: what is given up
-/// may be what the access needs.
+/// Times that one access is tried again after memory was given up for it, before memory counts as out: what
+/// is given up may be what the access needs.
 pub const RECLAIM_ROUNDS: usize = 4;
 /// Mappings that one address space may have if nothing else is said, as Linux's `vm.max_map_count`.
 pub const MAX_MAPPINGS: usize = 65_530;

@@ -12,7 +12,7 @@ pub enum Rank {
     FileTable,
     /// One file's page cache.
     File,
-    /// Who maps one file.
+    /// The mappings of one file.
     FileViews,
     /// One gigantic folio that is being cleared.
     GiganticClears,
@@ -28,7 +28,7 @@ pub enum Rank {
     HugeFs,
     /// The pool of huge pages of one size.
     HugePool,
-    /// The right to wait for those who are in a section.
+    /// The right to wait for the readers in a section.
     Sections,
     /// A cache of small objects.
     Slab,

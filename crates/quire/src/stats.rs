@@ -1,7 +1,7 @@
 //! Counters of events and amounts under the names that `/proc/vmstat` uses, one set per CPU.
 //!
-//! A CPU changes its own set by plain load and store while it is pinned, so an event costs no locked operation. Events
-//! that interrupt context would count are counted by the task that finishes its work.
+//! A CPU changes its own set by plain load and store while it is pinned, so an event costs no locked
+//! operation. Events that interrupt context would count are counted by the task that finishes its work.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -33,20 +33,21 @@ stats! {
     PgallocMovable = "pgalloc_movable",
     /// Frames taken back.
     Pgfree = "pgfree",
-    /// Frames handed out from the node that the request's policy names first. The `numa_` counters are in frames (in
-    /// Linux: in calls, whatever their order).
+    /// Frames handed out from the node that the request's policy names first. The `numa_` counters are in
+    /// frames (in Linux: in calls, whatever their order).
     NumaHit = "numa_hit",
     /// Frames handed out from another node than the policy names first.
     NumaMiss = "numa_miss",
     /// The same frames, as the node that was meant sees them: summed over all nodes it is the same number.
     NumaForeign = "numa_foreign",
-    /// Frames handed out from the node whose turn it was under [`NodePolicy::Interleave`](crate::page_alloc::NodePolicy).
+    /// Frames handed out from the node whose turn it was under
+    /// [`NodePolicy::Interleave`](crate::page_alloc::NodePolicy).
     InterleaveHit = "numa_interleave",
     /// Frames handed out from the running CPU's nearest node that has memory of a kind that will do.
     NumaLocal = "numa_local",
     /// Frames handed out from another one.
     NumaOther = "numa_other",
-    /// Frames handed out as known to be zero to those who would have cleared them.
+    /// Frames handed out as known to be zero to callers that would have cleared them.
     PgzeroKnown = "pgzero_known",
     /// Frames cleared ahead by idle CPUs.
     PgzeroAhead = "pgzero_ahead",
@@ -76,16 +77,18 @@ stats! {
     VmemmapFlush = "vmemmap_flush",
     /// Grace periods that were let pass before frames of the window were taken from under walkers.
     VmemmapGrace = "vmemmap_grace",
-    /// Entries of the window's page tables that were changed: leaves made tables, and leaves that lead elsewhere or lost or got
-    /// the right to store.
+    /// Entries of the window's page tables that were changed: leaves made tables, and leaves that lead
+    /// elsewhere or lost or got the right to store.
     VmemmapEntry = "vmemmap_entry",
     /// Leaves of 2 MiB of the window that became tables.
     VmemmapSplit = "vmemmap_split",
     /// Frames of the window that were freed.
     VmemmapFree = "vmemmap_free",
-    /// Frames that were taken for the window after start-up: tables, fresh copies of retained frames, and frames that come back.
+    /// Frames that were taken for the window after start-up: tables, fresh copies of retained frames, and
+    /// frames that come back.
     VmemmapAlloc = "vmemmap_alloc",
-    /// Page descriptors of the window that were written, 64 bytes each: one by one, or copied with the frame that they stand in.
+    /// Page descriptors of the window that were written, 64 bytes each: one by one, or copied with the frame
+    /// that they stand in.
     VmemmapWrite = "vmemmap_write",
     /// Page faults.
     Pgfault = "pgfault",
@@ -109,10 +112,11 @@ stats! {
     ThpCollapseShape = "thp_collapse_shape",
     /// Pages that were copied, or cleared in the place of holes, while others went on using the range.
     ThpCollapsePages = "thp_collapse_pages",
-    /// Pages of them that were copied again while nobody could reach the range, since they had been stored to.
+    /// Pages of them that were copied again while no CPU could reach the range, since they had been stored
+    /// to.
     ThpCollapseRecopied = "thp_collapse_recopied",
-    /// Holds of address-space locks for writing for all of these ranges: two each, one at the beginning and one at the end, unless
-    /// much was stored meanwhile or mappings changed.
+    /// Holds of address-space locks for writing for all of these ranges: two each, one at the beginning and
+    /// one at the end, unless much was stored meanwhile or mappings changed.
     ThpCollapseRounds = "thp_collapse_rounds",
     /// 2 MiB folios that were split since most of their frames were zero.
     ThpUnderusedSplitPage = "thp_underused_split_page",
@@ -152,14 +156,15 @@ stats! {
     ZapTable = "zap_table",
     /// Page tables that a fork shared between parent and child.
     TableShare = "table_share",
-    /// Shared page tables that were copied, or taken over by the last who had them.
+    /// Shared page tables that were copied, or taken over by the last address space that had them.
     TableUnshare = "table_unshare",
     /// Anonymous pages that address spaces map now, each counted where it is mapped.
     NrAnonPages = "nr_anon_pages",
-    /// Pages of files and shared anonymous memory that address spaces map now, each counted where it is mapped.
+    /// Pages of files and shared anonymous memory that address spaces map now, each counted where it is
+    /// mapped.
     NrMapped = "nr_mapped",
-    /// Pages of them that leaves of 2 MiB map, of files and of shared anonymous memory (Linux counts these apart, as
-    /// `nr_shmem_pmdmapped`).
+    /// Pages of them that leaves of 2 MiB map, of files and of shared anonymous memory (Linux counts these
+    /// apart, as `nr_shmem_pmdmapped`).
     NrFilePmdMapped = "nr_file_pmdmapped",
     /// Frames that hold page tables now.
     NrPageTablePages = "nr_page_table_pages",
@@ -204,8 +209,8 @@ impl StatCells {
         cell.store(cell.load(Ordering::Relaxed) + count, Ordering::Relaxed);
     }
 
-    /// Changes an amount. What goes up on one CPU may come down on another, so one CPU's share means nothing alone: it
-    /// wraps, and the sum over all is right. Only the CPU that owns the set, pinned.
+    /// Changes an amount. What goes up on one CPU may come down on another, so one CPU's share means nothing
+    /// alone: it wraps, and the sum over all is right. Only the CPU that owns the set, pinned.
     #[inline]
     pub fn change(&self, stat: Stat, by: i64) {
         let cell = &self.0[stat as usize];

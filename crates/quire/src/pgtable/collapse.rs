@@ -1,23 +1,25 @@
-//! Collapse: one large leaf in the place of a table all of whose leaves map one folio, in order and with the same rights.
+//! Collapse: one large leaf in the place of a table all of whose leaves map one folio, in order and with the
+//! same rights.
 //!
-//! Only the shape of the page table changes. Frames and rights are the same before and after, so everybody reads and stores on,
-//! and a secondary MMU keeps its copies: it is told afterwards that a larger one is possible. (Insight of the discussion of
-//! hugetlb high-granularity mapping, February 2023; not so for a collapse that moves contents.)
+//! Only the shape of the page table changes. Frames and rights are the same before and after, so all CPUs
+//! read and store on, and a secondary MMU keeps its copies: it is told afterwards that a larger one is
+//! possible. (Insight of the discussion of hugetlb high-granularity mapping, February 2023; not so for a
+//! collapse that moves contents.)
 //!
 //! # Order
 //!
-//! 1. Each entry of the tables is compared with what it must be. Whatever else is found refuses the whole call, which has
-//!    changed nothing then. A table that was compared before ([`PageTables::check_collapse`]) and of which nobody has changed
-//!    an entry since is not read again: its grain says so.
-//! 2. The large leaf is counted, in the place of the table's where that is 2 MiB; the pointer to the table is exchanged for
-//!    [`Entry::BUSY`]; all CPUs are flushed, paging-structure caches included. From here on nobody reaches the table, and
-//!    hardware records nothing in it any more.
-//! 3. The leaf comes, with what hardware had recorded when the table was compared. That is all that anybody waits for: whoever
-//!    touches the range between 2 and 3 faults, and finds the leaf.
-//! 4. What hardware recorded between 1 and 2 is read from the table and added to the leaf, unless nothing could be added. Nobody
-//!    decides from those bits meanwhile: whoever does holds the address-space lock.
-//! 5. The table goes to a gather, which counts down what is still counted, by the table, and frees it: after the lock was given
-//!    back.
+//! 1. Each entry of the tables is compared with what it must be. Whatever else is found refuses the whole
+//!    call, which has changed nothing then. A table that was compared before ([`PageTables::check_collapse`])
+//!    and none of whose entries has changed since is not read again: its grain says so.
+//! 2. The large leaf is counted, in the place of the table's where that is 2 MiB; the pointer to the table is
+//!    exchanged for [`Entry::BUSY`]; all CPUs are flushed, paging-structure caches included. From here on no
+//!    CPU reaches the table, and hardware records nothing in it any more.
+//! 3. The leaf comes, with what hardware had recorded when the table was compared. Only a CPU that touches
+//!    the range between 2 and 3 waits: it faults, and finds the leaf.
+//! 4. What hardware recorded between 1 and 2 is read from the table and added to the leaf, unless nothing
+//!    could be added. No verb decides from those bits meanwhile: it would hold the address-space lock.
+//! 5. The table goes to a gather, which counts down what is still counted, by the table, and frees it: after
+//!    the lock was given back.
 //!
 //! The address-space lock is held *exclusive* from 1 to 4.
 
@@ -74,8 +76,9 @@ struct Piece<'a> {
 }
 
 impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
-    /// What keeps a part of the extent of one leaf of `size` at `addr` from being part of such a leaf. Shared; the answer may be
-    /// old. Reads every entry of the part, whose ends lie at multiples of 2 MiB, and notes which tables need not be read again.
+    /// What keeps a part of the extent of one leaf of `size` at `addr` from being part of such a leaf.
+    /// Shared; the answer may be old. Reads every entry of the part, whose ends lie at multiples of 2 MiB,
+    /// and notes which tables need not be read again.
     ///
     /// # Errors
     /// The first [`Obstacle`].
@@ -102,10 +105,11 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         Ok(())
     }
 
-    /// Puts leaves of 2 MiB in the place of the tables in a range of whole ones, of which one table holds the entries; how many.
-    /// At most [`COLLAPSE_TABLES`] of them, with one flush; leaves that are large stay. The tables go to the gather, which may be
-    /// finished without the lock; what that says about resident memory means nothing here. `checked`: nobody has held the lock
-    /// exclusive since [`Self::check_collapse`], other than for this. The caller tells secondary MMUs. Exclusive.
+    /// Puts leaves of 2 MiB in the place of the tables in a range of whole ones, of which one table holds the
+    /// entries; how many. At most [`COLLAPSE_TABLES`] of them, with one flush; leaves that are large stay.
+    /// The tables go to the gather, which may be finished without the lock; what that says about resident
+    /// memory means nothing here. `checked`: no task has held the lock exclusive since
+    /// [`Self::check_collapse`], other than for this. The caller tells secondary MMUs. Exclusive.
     ///
     /// # Errors
     /// The first [`Obstacle`]; nothing has changed then, save where a folio came apart a moment ago.
@@ -119,8 +123,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         self.reshape(range, PageSize::Size2M, checked, gather)
     }
 
-    /// Puts a leaf of 1 GiB in the place of what maps its extent, whatever the sizes of that; whether it was not one leaf before.
-    /// As [`Self::collapse_tables`] otherwise.
+    /// Puts a leaf of 1 GiB in the place of what maps its extent, whatever the sizes of that; whether it was
+    /// not one leaf before. As [`Self::collapse_tables`] otherwise.
     ///
     /// # Errors
     /// As [`Self::collapse_tables`].
@@ -133,8 +137,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         self.reshape(extent, PageSize::Size1G, false, gather).map(|collapsed| collapsed == 1)
     }
 
-    /// Puts one 2 MiB leaf in the place of 512 leaves of 4 KiB that map a whole block in order with the same rights;
-    /// whether it could. Needs memory for a table that is shared only. Exclusive.
+    /// Puts one 2 MiB leaf in the place of 512 leaves of 4 KiB that map a whole block in order with the same
+    /// rights; whether it could. Needs memory for a table that is shared only. Exclusive.
     ///
     /// # Errors
     /// [`MapError::Unaligned`], [`MapError::BadAddress`], [`MapError::OutOfMemory`].
@@ -231,7 +235,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         Ok(Some(Piece { index, table, pointer, leaf: common.leaf(size), moved: false }))
     }
 
-    /// What was recorded in a table of the lowest level when it was compared, if nobody has changed it since.
+    /// What was recorded in a table of the lowest level when it was compared, if it has not changed since.
     fn seen_in(&self, table: Table<'p>) -> Option<EntryFlags> {
         let seen =
             self.allocator.descriptor(table.frame()).compared().filter(|_| table.level() == Level::PTE);
@@ -247,7 +251,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         Common::of(first, table.level())
     }
 
-    /// Counts the large leaves. Where a folio came apart since we looked, that piece and those behind it are left as they are.
+    /// Counts the large leaves. Where a folio came apart since we looked, that piece and those behind it are
+    /// left as they are.
     fn count_large(&self, pieces: &mut [Option<Piece<'p>>], size: PageSize) -> u64 {
         let mut counter = self.allocator.counter();
         let mut counted = 0;
@@ -292,7 +297,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         }
     }
 
-    /// What hardware recorded in a table that nobody reaches any more, and in those below it.
+    /// What hardware recorded in a table that no CPU reaches any more, and in those below it.
     fn recorded(&self, table: Table<'p>) -> EntryFlags {
         let recordable = EntryFlags::ACCESSED | EntryFlags::DIRTY;
         let mut all = EntryFlags::NONE;
@@ -306,7 +311,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         all
     }
 
-    /// Notes of tables of the lowest level that nobody reaches any more that each maps one run, so that the drain need not look.
+    /// Notes of tables of the lowest level that no CPU reaches any more that each maps one run, so that the
+    /// drain need not look.
     fn describe(&self, table: Table<'p>) {
         if table.level() == Level::PTE {
             return self.allocator.descriptor(table.frame()).set_grain(BLOCK_ORDER.into());
@@ -332,8 +338,8 @@ impl Common {
         Ok(Self { frame: entry.frame(), flags, history: EntryFlags::NONE, zeroed: 0 })
     }
 
-    /// The leaf in the place of all. What some of them map may have been stored to since it was zero, save where all are leaves of
-    /// 2 MiB that were: a store to one of them is recorded.
+    /// The leaf in the place of all. What some of them map may have been stored to since it was zero, save
+    /// where all are leaves of 2 MiB that were: a store to one of them is recorded.
     fn leaf(&self, size: PageSize) -> Entry {
         let all = size == PageSize::Size1G && self.zeroed == TABLE_ENTRIES;
         let zeroed = if all { EntryFlags::ZEROED } else { EntryFlags::NONE };

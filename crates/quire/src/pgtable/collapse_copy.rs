@@ -4,19 +4,21 @@
 //!
 //! Each step holds the address-space lock as it says; between two steps it may be given back.
 //!
-//! 1. *Exclusive*: [`PageTables::begin_copies`] takes the dirty bits from the leaves and flushes. From then on a leaf that is
-//!    dirty was stored through, or came, since.
-//! 2. *Shared*: [`PageTables::bring_pages`] shows the pages that are not yet [copied](Copied). Everybody goes on reading and
-//!    storing, faults included. What a fault puts in the place of a leaf, or of nothing, is dirty, or another kind of thing
-//!    than what was copied; a copy torn by a store is copied again, since the store sets the dirty bit.
-//! 3. *Exclusive*: [`PageTables::put_leaf`] takes the table out, flushes, and shows what must be copied again, at a time
-//!    when nobody reaches the table. Then the large leaf comes.
+//! 1. *Exclusive*: [`PageTables::begin_copies`] takes the dirty bits from the leaves and flushes. From then
+//!    on a leaf that is dirty was stored through, or came, since.
+//! 2. *Shared*: [`PageTables::bring_pages`] shows the pages that are not yet [copied](Copied). All CPUs go on
+//!    reading and storing, faults included. What a fault puts in the place of a leaf, or of nothing, is
+//!    dirty, or another kind of thing than what was copied; a copy torn by a store is copied again, since the
+//!    store sets the dirty bit.
+//! 3. *Exclusive*: [`PageTables::put_leaf`] takes the table out, flushes, and shows what must be copied
+//!    again, at a time when no CPU reaches the table. Then the large leaf comes.
 //!
-//! Whoever held the lock exclusively between two steps may have changed anything: the caller, who sees that by the lock's
-//! number of writers, forgets what was copied.
+//! A task that held the lock exclusively between two steps may have changed anything. The lock's number of
+//! writers tells the caller, which then forgets what was copied.
 //!
-//! A CPU that touches the range waits from the exchange in step 3 to its end: for a flush and for the pages that were stored
-//! to since step 1. Steps 1 and 2 may be repeated until these are few, as a live migration does.
+//! A CPU that touches the range waits from the exchange in step 3 to its end: for a flush and for the pages
+//! that were stored to since step 1. Steps 1 and 2 may be repeated until these are few, as a live migration
+//! does.
 #![forbid(unsafe_code)]
 
 use super::PageTables;
@@ -28,10 +30,12 @@ use crate::platform::TablePlatform;
 use crate::tlb::words::Table;
 use crate::tlb::{FlushBatch, MmuGather, Unmapped};
 
-/// What a leaf loses so that the next store is seen. Whoever clears the dirty bit clears what depends on it.
+/// What a leaf loses so that the next store is seen. What clears the dirty bit clears the marks that depend
+/// on it.
 const RECORDED: EntryFlags = EntryFlags::DIRTY.union(EntryFlags::ZEROED);
 
-/// Bytes of a page that are fetched while the one before it is copied: the processor fetches what follows by itself.
+/// Bytes of a page that are fetched while the one before it is copied: the processor fetches what follows by
+/// itself.
 const EXPECTED: usize = 1024;
 
 /// What stands around an address that is a multiple of 2 MiB.
@@ -58,7 +62,7 @@ pub struct TableSurvey {
     pub zero: usize,
     /// Leaves of frames that others map as well; all of them in a table that others reach.
     pub shared: usize,
-    /// Leaves that hardware has used since somebody looked last.
+    /// Leaves that hardware has used since the last scan.
     pub young: usize,
     /// Leaves of which the contents may be dropped.
     pub lazy: usize,
@@ -66,9 +70,9 @@ pub struct TableSurvey {
     pub marked: usize,
     /// Markers in the place of leaves whose memory is lost.
     pub lost: usize,
-    /// Entries that somebody is replacing.
+    /// Entries that another task is replacing.
     pub busy: usize,
-    /// Leaves of frames that somebody besides leaves owns.
+    /// Leaves of frames that something besides leaves owns.
     pub held: usize,
     /// Leaves that are not anonymous memory.
     pub file: usize,
@@ -87,8 +91,8 @@ impl TableSurvey {
     }
 }
 
-/// Which pages of a new folio have the contents of the leaves in whose place it comes, unless these were stored through
-/// since.
+/// Which pages of a new folio have the contents of the leaves in whose place it comes, unless these were
+/// stored through since.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Copied {
     /// Copies of frames.
@@ -150,7 +154,8 @@ impl Run {
 }
 
 impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
-    /// What stands at `addr`, a multiple of 2 MiB, and what of it is not yet `copied`. Shared; the answer may be old.
+    /// What stands at `addr`, a multiple of 2 MiB, and what of it is not yet `copied`. Shared; the answer may
+    /// be old.
     pub fn survey(&self, addr: VirtAddr, copied: &Copied) -> Stands {
         let mut table = self.root();
         let mut shared = false;
@@ -173,7 +178,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
 
     fn survey_table(&self, table: Table<'p>, shared: bool, copied: &Copied) -> TableSurvey {
         let mut survey = TableSurvey { in_order: true, ..TableSurvey::default() };
-        // Which frames of the 64 around the last one that was asked about one leaf maps and nobody holds.
+        // Which frames of the 64 around the last one that was asked about one leaf maps and nothing holds.
         let mut sole = (u64::MAX, 0);
         for index in 0..TABLE_ENTRIES {
             let entry = table.load(index);
@@ -195,7 +200,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
             let first = *survey.first.get_or_insert(frame);
             survey.in_order &=
                 frame.0 == first.0 + index as u64 && first.is_aligned(PageSize::Size2M.order());
-            // Who has the right to store has the page alone.
+            // A leaf with the right to store maps its page alone.
             if shared {
                 survey.shared += 1;
             } else if !entry.has(EntryFlags::WRITE) {
@@ -213,8 +218,9 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         self.step(VirtRange::from_len(addr, PageSize::Size4K.bytes())).shared
     }
 
-    /// Takes the dirty bits from the leaves at `addr`, and says that their contents are wanted; those that had one, or came,
-    /// are no longer copied. Flushes. Exclusive, and the table is nobody else's.
+    /// Takes the dirty bits from the leaves at `addr`, and says that their contents are wanted; those that
+    /// had one, or came, are no longer copied. Flushes. Exclusive, and no other address space reaches the
+    /// table.
     pub fn begin_copies(&self, addr: VirtAddr, copied: &mut Copied) {
         let Some(table) = self.find(addr, Level::PTE) else { return };
         let mut owed = FlushBatch::new();
@@ -249,18 +255,19 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         show_missing(clean, copied, |next| self.expect(next), show)
     }
 
-    /// Has the start of the run that comes next at hand: where frames lie all over memory, the processor does not foresee
-    /// it.
+    /// Has the start of the run that comes next at hand: where frames lie all over memory, the processor does
+    /// not foresee it.
     fn expect(&self, next: Option<Run>) {
         if let Some(from) = next.and_then(|run| run.from) {
             expect_reads(self.platform().direct_map(from.addr()), EXPECTED);
         }
     }
 
-    /// Takes the table at `addr` out, flushes, shows the pages that are not copied as they are now, and puts one leaf of 2 MiB on
-    /// the folio `to` in the table's place; how many pages were shown. The leaf has `flags`, and the right to store if one of
-    /// those in whose place it comes counts as stored to; else the first store is noticed. The table goes to the gather.
-    /// Exclusive, and the table is nobody else's.
+    /// Takes the table at `addr` out, flushes, shows the pages that are not copied as they are now, and puts
+    /// one leaf of 2 MiB on the folio `to` in the table's place; how many pages were shown. The leaf has
+    /// `flags`, and the right to store if one of those in whose place it comes counts as stored to; else the
+    /// first store is noticed. The table goes to the gather. Exclusive, and no other address space reaches
+    /// the table.
     ///
     /// # Errors
     /// `None`, and nothing has changed: there is no such table.
@@ -301,7 +308,7 @@ fn with_history(flags: EntryFlags, entries: impl Iterator<Item = Entry>) -> Entr
         .fold(EntryFlags::NONE, |all, entry| all.union(entry.flags()))
         .intersection(EntryFlags::ACCESSED | EntryFlags::SOFT_DIRTY);
     let flags = flags.without(EntryFlags::ACCESSED | EntryFlags::SOFT_DIRTY).union(history);
-    // Whoever may store without a fault counts as having stored.
+    // A leaf that allows stores counts as stored through: a store would not fault.
     let flags =
         if history.contains(EntryFlags::SOFT_DIRTY) { flags } else { flags.without(EntryFlags::WRITE) };
     // What was copied is nowhere else, and zeroes among it are not known to be such.

@@ -48,9 +48,10 @@ struct Copied<'c> {
 }
 
 impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
-    /// Gives `child`, in which nothing is mapped in the range, every leaf that `self` has there, at the same addresses.
-    /// Exclusive on both sides. For private mappings a flush of `self` is owed, also after an error; `rss` grows by what
-    /// the child got. Large leaves are copied whole, so the range covers each entirely or not at all.
+    /// Gives `child`, in which nothing is mapped in the range, every leaf that `self` has there, at the same
+    /// addresses. Exclusive on both sides. For private mappings a flush of `self` is owed, also after an
+    /// error; `rss` grows by what the child got. Large leaves are copied whole, so the range covers each
+    /// entirely or not at all.
     ///
     /// # Errors
     /// [`MapError::OutOfMemory`]: the child has the leaves of a part of the range.
@@ -118,8 +119,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         outcome
     }
 
-    /// Copies runs, each counted in one go, as far as counts are prepared. One block's lock is held over neighbouring
-    /// runs.
+    /// Copies runs, each counted in one go, as far as counts are prepared. One block's lock is held over
+    /// neighbouring runs.
     fn copy_runs(
         &self,
         from: &LockedTable<'_, P>,
@@ -155,7 +156,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         Ok(())
     }
 
-    /// Gives a new table, which nobody else knows, all leaves of a shared one.
+    /// Gives a new table, which nothing else names, all leaves of a shared one.
     pub(super) fn copy_table(
         &self,
         shared: Table<'p>,
@@ -196,8 +197,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     }
 }
 
-/// Copies a run of leaves that are counted already; whether they lost the right to store. The copy of a shared leaf has not
-/// been stored through.
+/// Copies a run of leaves that are counted already; whether they lost the right to store. The copy of a
+/// shared leaf has not been stored through.
 #[inline]
 fn copy_run<P: TablePlatform>(
     from: &LockedTable<'_, P>,
@@ -217,7 +218,8 @@ fn copy_run<P: TablePlatform>(
             }
         });
     } else if mode.is_private() {
-        // A mark is for the handler of the address space that it was set in, unless the child has the same one.
+        // A mark is for the handler of the address space that it was set in, unless the child has the same
+        // one.
         source.copy_to(target, entries, mode.lost());
     } else {
         entries.for_each(|index| target.store(index, from.load(index).without(mode.lost())));

@@ -1,4 +1,5 @@
-//! Leaves of pages that are all zero, in whose place the zero frame comes. The protocol stands in `vm/collapse/underused.rs`.
+//! Leaves of pages that are all zero, in whose place the zero frame comes. The protocol stands in
+//! `vm/collapse/underused.rs`.
 #![forbid(unsafe_code)]
 
 use super::PageTables;
@@ -11,8 +12,8 @@ use crate::platform::TablePlatform;
 use crate::tlb::{FlushBatch, MmuGather, Unmapped};
 
 impl<P: TablePlatform> PageTables<'_, '_, P> {
-    /// Clears the dirty bit of every leaf in the range, and what depends on it. Until the flush that is owed, a store may go
-    /// unnoticed. Shared.
+    /// Clears the dirty bit of every leaf in the range, and what depends on it. Until the flush that is owed,
+    /// a store may go unnoticed. Shared.
     ///
     /// # Errors
     /// [`MapError::BadAddress`], [`MapError::OutOfMemory`]; nothing has changed then.
@@ -26,17 +27,19 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
         )
     }
 
-    /// Where what is not mapped at `addr`, a multiple of 2 MiB, ends; `None` if something is. Shared; the answer may be old.
+    /// Where what is not mapped at `addr`, a multiple of 2 MiB, ends; `None` if something is. Shared; the
+    /// answer may be old.
     pub fn end_of_nothing(&self, addr: VirtAddr) -> Option<VirtAddr> {
         let step = self.step(VirtRange::from_len(addr, BLOCK_SIZE));
         let nothing = !step.is_lowest() && step.table.load(step.table.index(addr)).is_empty();
         nothing.then(|| step.table.extent(addr).end)
     }
 
-    /// Puts the zero frame, as a leaf with these flags, in the place of those among the `candidates` of the 512 leaves at `addr`
-    /// that map anonymous pages of zeroes. A candidate that is clean was seen to be zero after its dirty bit was
-    /// cleared; of any other the page is read, when nobody can store to it any more. How many were replaced; their leaves
-    /// go to the gather. Exclusive until the gather has flushed, and no table is shared.
+    /// Puts the zero frame, as a leaf with these flags, in the place of those among the `candidates` of the
+    /// 512 leaves at `addr` that map anonymous pages of zeroes. A candidate that is clean was seen to be zero
+    /// after its dirty bit was cleared; of any other the page is read, when no leaf allows stores to it any
+    /// more. How many were replaced; their leaves go to the gather. Exclusive until the gather has flushed,
+    /// and no table is shared.
     pub fn drop_zeroes(
         &self,
         addr: VirtAddr,
@@ -94,8 +97,8 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
         dropped
     }
 
-    /// Takes the right to store from leaves, and flushes; which of them had it. Nobody gives it back: the address-space lock is
-    /// held exclusive.
+    /// Takes the right to store from leaves, and flushes; which of them had it. No task gives it back: the
+    /// address-space lock is held exclusive.
     fn stop_stores(&self, addr: VirtAddr, candidates: FrameMask) -> FrameMask {
         let mut could_store = FrameMask::EMPTY;
         let Some(table) = self.find(addr, Level::PTE) else { return could_store };

@@ -13,7 +13,7 @@ use crate::stats::Stat;
 use crate::tlb::words::{Table, clear_table};
 use crate::tlb::{MmContext, Unmapped};
 
-/// An empty table that nobody else knows. Dropping it gives its frame back.
+/// An empty table that nothing else names. Dropping it gives its frame back.
 pub(super) struct FreshTable<'a, 'p, P: TablePlatform> {
     allocator: &'a PageAllocator<'p, P>,
     frame: Frame,

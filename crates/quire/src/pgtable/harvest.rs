@@ -11,10 +11,10 @@ use crate::tlb::FlushBatch;
 const RECORDED: EntryFlags = EntryFlags::ACCESSED.union(EntryFlags::DIRTY).union(EntryFlags::ZEROED);
 
 impl<P: TablePlatform> PageTables<'_, '_, P> {
-    /// Marks every anonymous leaf in the range [`EntryFlags::LAZY_FREE`] and clears its accessed and dirty bits: unless
-    /// one is stored through later, its contents may be dropped. Large leaves that reach over an end of the range are
-    /// split first. How many 4 KiB pages were marked that were not before. A flush is owed for those whose bits were set;
-    /// until it is made a store may go unnoticed. Shared.
+    /// Marks every anonymous leaf in the range [`EntryFlags::LAZY_FREE`] and clears its accessed and dirty
+    /// bits: unless one is stored through later, its contents may be dropped. Large leaves that reach over an
+    /// end of the range are split first. How many 4 KiB pages were marked that were not before. A flush is
+    /// owed for those whose bits were set; until it is made a store may go unnoticed. Shared.
     ///
     /// # Errors
     /// [`MapError::BadAddress`], [`MapError::OutOfMemory`]; nothing was marked then.

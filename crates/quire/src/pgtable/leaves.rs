@@ -20,9 +20,9 @@ pub struct Leaf {
 }
 
 impl<P: TablePlatform> PageTables<'_, '_, P> {
-    /// Shows every leaf that maps something in the range, in ascending order, as long as `show` says that it wants more. Where
-    /// [`Self::runs`] shows leaves together that differ in what hardware recorded, this shows each. Shared; no lock, so each
-    /// leaf is as it was at some moment of the walk.
+    /// Shows every leaf that maps something in the range, in ascending order, as long as `show` says that it
+    /// wants more. Where [`Self::runs`] shows leaves together that differ in what hardware recorded, this
+    /// shows each. Shared; no lock, so each leaf is as it was at some moment of the walk.
     pub fn leaves(&self, range: VirtRange, mut show: impl FnMut(Leaf) -> bool) {
         let mut rest = range;
         while !rest.is_empty() {

@@ -66,7 +66,8 @@ impl<'a, P: TablePlatform> LockedTable<'a, P> {
         self.grow(usize::from(before.is_empty()) as i32);
     }
 
-    /// Puts a run of 4 KiB leaves where nothing is; `first` is the first, the others name the frames that follow.
+    /// Puts a run of 4 KiB leaves where nothing is; `first` is the first, the others name the frames that
+    /// follow.
     #[inline]
     pub(super) fn fill_run(&self, index: usize, first: Entry, count: usize) {
         self.note_kind(first);
@@ -142,8 +143,8 @@ impl<'a, P: TablePlatform> LockedTable<'a, P> {
         self.exchange(index, Entry::POISON)
     }
 
-    /// Changes a present leaf's bits by `change`, which is asked again should hardware set more bits meanwhile. Returns
-    /// what stood there just before.
+    /// Changes a present leaf's bits by `change`, which is asked again should hardware set more bits
+    /// meanwhile. Returns what stood there just before.
     #[inline]
     pub(super) fn update(&self, index: usize, seen: Entry, change: impl Fn(Entry) -> Entry) -> Entry {
         self.descriptor.set_grain(self.descriptor.grain());
@@ -169,8 +170,8 @@ impl<'a, P: TablePlatform> LockedTable<'a, P> {
         self.descriptor.population.load(Ordering::Relaxed)
     }
 
-    /// Corrects the number of non-empty entries, of which some map other frames than before: nothing is known of the
-    /// table's grain any more.
+    /// Corrects the number of non-empty entries, of which some map other frames than before: nothing is known
+    /// of the table's grain any more.
     #[inline]
     pub(super) fn grow(&self, by: i32) {
         self.descriptor.set_grain(0);

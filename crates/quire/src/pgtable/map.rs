@@ -9,15 +9,15 @@ use crate::page_alloc::CountError;
 use crate::platform::TablePlatform;
 
 impl<P: TablePlatform> PageTables<'_, '_, P> {
-    /// Maps a run of frames to consecutive addresses from `addr` on, by 4 KiB leaves with `flags`, in one hold of the
-    /// table's lock. The run lies in one block, its addresses in one lowest-level table (any folio up to 2 MiB that is
-    /// mapped at its own alignment does). Shared. All or nothing: after an error no leaf was added, though tables may
-    /// have been.
+    /// Maps a run of frames to consecutive addresses from `addr` on, by 4 KiB leaves with `flags`, in one
+    /// hold of the table's lock. The run lies in one block, its addresses in one lowest-level table (any
+    /// folio up to 2 MiB that is mapped at its own alignment does). Shared. All or nothing: after an error no
+    /// leaf was added, though tables may have been.
     ///
     /// # Errors
-    /// [`MapError::Occupied`] when an entry is not empty or a larger leaf is in the way: look again and decide anew;
-    /// [`MapError::Unaligned`] when the run crosses a block or a table, or is empty; [`MapError::BadAddress`];
-    /// [`MapError::OutOfMemory`].
+    /// [`MapError::Occupied`] when an entry is not empty or a larger leaf is in the way: look again and
+    /// decide anew; [`MapError::Unaligned`] when the run crosses a block or a table, or is empty;
+    /// [`MapError::BadAddress`]; [`MapError::OutOfMemory`].
     #[inline]
     pub fn map(&self, addr: VirtAddr, run: FrameRange, flags: EntryFlags) -> Result<(), MapError> {
         let (first, count) = self.check_run(addr, run)?;
@@ -47,7 +47,8 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
         Err(error)
     }
 
-    /// Maps those frames of the run whose entries are empty, as [`Self::map`] does otherwise; how many. Shared.
+    /// Maps those frames of the run whose entries are empty, as [`Self::map`] does otherwise; how many.
+    /// Shared.
     ///
     /// # Errors
     /// As [`Self::map`], less [`MapError::Occupied`] for single entries; nothing was mapped then.
@@ -84,7 +85,8 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
             if let Some(frame) = full {
                 match self.allocator.prepare_counts(frame) {
                     Ok(()) => {}
-                    // What was mapped stays: the caller is told how much, and asks for the rest when it is touched.
+                    // What was mapped stays: the caller is told how much, and asks for the rest when it is
+                    // touched.
                     Err(_) if mapped > 0 => break,
                     Err(error) => return Err(error.into()),
                 }
@@ -93,8 +95,8 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
         Ok(mapped)
     }
 
-    /// Maps a folio, or an aligned part of a larger one, by one leaf of 2 MiB or 1 GiB; or a block in small pieces by one of 2 MiB.
-    /// Shared.
+    /// Maps a folio, or an aligned part of a larger one, by one leaf of 2 MiB or 1 GiB; or a block in small
+    /// pieces by one of 2 MiB. Shared.
     ///
     /// # Errors
     /// [`MapError::Occupied`] when the entry is not empty (a table without leaves is in the way as well);

@@ -2,22 +2,24 @@
 //!
 //! # Protocol
 //!
-//! Page-table pages are frames of order 0 with a [`Descriptor`](crate::memmap::Descriptor) that holds their lock, level,
-//! number of non-empty entries (`population`), and where their parent's entry is (`word`). They are *added* under their
-//! parent's lock by anybody who holds the address-space lock at least for reading, and *removed* only by who holds it for
-//! writing. So whoever holds it for reading walks the upper levels without a lock, and changes leaves under the lock of
-//! the table that they stand in (a second one, in `copy` and `move`, has a rank of its own).
+//! Page-table pages are frames of order 0 with a [`Descriptor`](crate::memmap::Descriptor) that holds their
+//! lock, level, number of non-empty entries (`population`), and where their parent's entry is (`word`). A
+//! task *adds* one under its parent's lock while it holds the address-space lock at least for reading, and
+//! *removes* one only while it holds that lock for writing. So a reader walks the upper levels without a
+//! lock, and changes leaves under the lock of the table that they stand in (a second one, in `copy` and
+//! `move`, has a rank of its own).
 //!
-//! Under such a lock nothing is allocated, cleared or flushed: preallocate, lock, recheck, commit, unlock. Map counts
-//! change under it, before the leaf appears; they are dropped by the gather, after the flush.
+//! Under such a lock nothing is allocated, cleared or flushed: preallocate, lock, recheck, commit, unlock.
+//! Map counts change under it, before the leaf appears; they are dropped by the gather, after the flush.
 //!
-//! A leaf in the place of which something of another size, or another frame, shall come is first replaced by
-//! [`Entry::BUSY`](crate::arch::Entry::BUSY), then flushed, then filled: no two CPUs ever use different frames or sizes for an address. Nobody
-//! waits for a busy entry while holding one of their own.
+//! A leaf that something of another size, or another frame, shall replace is first replaced by
+//! [`Entry::BUSY`](crate::arch::Entry::BUSY), then flushed, then filled: no two CPUs ever use different
+//! frames or sizes for an address. A task that has a busy entry of its own waits for no other.
 //!
-//! Leaves that hardware has nothing left to set in ([`Entry::is_settled`](crate::arch::Entry::is_settled)) are changed by plain stores, all others by
-//! atomic exchange (invariant 3). Callers that set the accessed bit of what they map, and the dirty bit of what they map
-//! writable, save a locked operation per entry later on.
+//! Leaves that hardware has nothing left to set in ([`Entry::is_settled`](crate::arch::Entry::is_settled))
+//! are changed by plain stores, all others by atomic exchange (invariant 3). Callers that set the accessed
+//! bit of what they map, and the dirty bit of what they map writable, save a locked operation per entry later
+//! on.
 //!
 //! Verbs say which hold of the address-space lock they need: *shared* or *exclusive*.
 

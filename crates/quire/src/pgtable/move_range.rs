@@ -21,13 +21,14 @@ pub struct MoveError {
 }
 
 impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
-    /// Moves every leaf in `from` to the same place in the range of that length at `to`, in which nothing is mapped. The
-    /// ranges do not overlap. Whole tables and large leaves move by one entry where both sides are aligned and the target's
-    /// entry is empty. Counts do not change. Exclusive, until the flush that is owed, also after an error.
+    /// Moves every leaf in `from` to the same place in the range of that length at `to`, in which nothing is
+    /// mapped. The ranges do not overlap. Whole tables and large leaves move by one entry where both sides
+    /// are aligned and the target's entry is empty. Counts do not change. Exclusive, until the flush that is
+    /// owed, also after an error.
     ///
     /// # Errors
-    /// [`MoveError`] with [`MapError::OutOfMemory`] or [`MapError::BadAddress`]. What was moved can be moved back, which
-    /// needs no memory.
+    /// [`MoveError`] with [`MapError::OutOfMemory`] or [`MapError::BadAddress`]. What was moved can be moved
+    /// back, which needs no memory.
     pub fn move_range(&self, from: VirtRange, to: VirtAddr, owed: &mut FlushBatch) -> Result<(), MoveError> {
         let target = VirtRange { start: to, end: VirtAddr(to.0.saturating_add(from.len())) };
         let failed = |moved| move |error| MoveError { moved, error };
@@ -43,7 +44,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         Ok(())
     }
 
-    /// Moves what one entry or one lowest-level table holds of the start of `rest`; how many bytes that settles.
+    /// Moves what one entry or one lowest-level table holds of the start of `rest`; how many bytes that
+    /// settles.
     fn move_step(&self, rest: VirtRange, to: VirtAddr, owed: &mut FlushBatch) -> Result<u64, MapError> {
         let mut table = self.root();
         loop {
@@ -64,7 +66,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
                 return Ok(extent.end.min(rest.end).0 - rest.start.0);
             }
             if !entry.is_table(table.level()) {
-                // In smaller leaves it can go anywhere. Where its alignment is in the way, those behind it come next.
+                // In smaller leaves it can go anywhere. Where its alignment is in the way, those behind it
+                // come next.
                 let alone = to.is_aligned(extent.len());
                 let end = if alone { extent.end } else { rest.end.min(table_end(table, extent)) };
                 self.split_leaves(VirtRange::new(extent.start, end), table.level(), Gfp::KERNEL)?;

@@ -1,8 +1,9 @@
 //! Markers in the places of leaves whose memory is lost, or will never come.
 //!
-//! A marker ([`Entry::POISON`]) is not present and not empty: an access faults, nothing is mapped over it, and it stays
-//! until its address is unmapped. `fork` gives it to the child, of a shared mapping as well, `mremap` moves it. It counts as an entry of its table, and
-//! as nothing else. Large leaves that belong together, those of huge pages, get large markers; others are split first.
+//! A marker ([`Entry::POISON`]) is not present and not empty: an access faults, nothing is mapped over it,
+//! and it stays until its address is unmapped. `fork` gives it to the child, of a shared mapping as well,
+//! `mremap` moves it. It counts as an entry of its table, and as nothing else. Large leaves that belong
+//! together, those of huge pages, get large markers; others are split first.
 #![forbid(unsafe_code)]
 
 use super::PageTables;
@@ -14,9 +15,9 @@ use crate::platform::TablePlatform;
 use crate::tlb::{MmuGather, Unmapped};
 
 impl<P: TablePlatform> PageTables<'_, '_, P> {
-    /// Puts a marker in the place of the leaf of `size` at `addr`, if it is still `expected` (bits that only record history
-    /// apart); whether it was. The leaf goes to the gather. Shared, and nobody else reaches the table; for a large leaf
-    /// exclusive.
+    /// Puts a marker in the place of the leaf of `size` at `addr`, if it is still `expected` (bits that only
+    /// record history apart); whether it was. The leaf goes to the gather. Shared, and no other address space
+    /// reaches the table; for a large leaf exclusive.
     pub fn poison(
         &self,
         addr: VirtAddr,
@@ -59,8 +60,8 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
         Ok(())
     }
 
-    /// Gives `child`, in which nothing is mapped in the range, every marker that `self` has there, and nothing else. Exclusive on both
-    /// sides.
+    /// Gives `child`, in which nothing is mapped in the range, every marker that `self` has there, and
+    /// nothing else. Exclusive on both sides.
     ///
     /// # Errors
     /// [`MapError::OutOfMemory`]: the child has the markers of a part of the range.

@@ -8,12 +8,13 @@ use crate::error::MapError;
 use crate::platform::TablePlatform;
 
 impl<P: TablePlatform> PageTables<'_, '_, P> {
-    /// Sees to it that there is a table for a leaf of `size` at `addr`, which nobody else reaches: mapping there fails for no lack
-    /// of memory for tables from now on, until the address-space lock is given back. Shared.
+    /// Ensures that there is a table for a leaf of `size` at `addr`, which no other address space reaches:
+    /// mapping there fails for no lack of memory for tables from now on, until the address-space lock is
+    /// given back. Shared.
     ///
     /// # Errors
-    /// [`MapError::Occupied`] when a larger leaf is in the way, [`MapError::Shared`], [`MapError::BadAddress`],
-    /// [`MapError::OutOfMemory`].
+    /// [`MapError::Occupied`] when a larger leaf is in the way, [`MapError::Shared`],
+    /// [`MapError::BadAddress`], [`MapError::OutOfMemory`].
     pub fn prepare(&self, addr: VirtAddr, size: PageSize) -> Result<(), MapError> {
         self.check(VirtRange { start: addr, end: addr.add(size.bytes()) })?;
         self.ensure(addr, Level::of_leaf(size)).map(drop)

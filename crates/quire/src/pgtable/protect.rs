@@ -13,9 +13,11 @@ use crate::tlb::FlushBatch;
 /// Which leaves get the right to store when the new protection has it and they do not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GrantWrite {
-    /// None: the first store faults, and the fault decides. So it is with every leaf that is marked, or is not soft-dirty.
+    /// None: the first store faults, and the fault decides. So it is with every leaf that is marked, or is
+    /// not soft-dirty.
     Never,
-    /// Anonymous leaves, up to 2 MiB, of which nobody else maps or holds any frame: private mappings.
+    /// Anonymous leaves, up to 2 MiB, no frame of which another leaf maps or something holds: private
+    /// mappings.
     Exclusive,
     /// All: shared mappings whose stores need no notice.
     Always,
@@ -27,9 +29,9 @@ const EASY: EntryFlags = EntryFlags::ANON.union(EntryFlags::SOFT_DIRTY);
 const RIGHTS: EntryFlags = EntryFlags::RIGHTS;
 
 impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
-    /// Gives every leaf in the range the rights of `protection`, the right to store only as `grant` says. Large leaves
-    /// that reach over an end of the range are split first; after that nothing can fail. A flush is owed for the leaves
-    /// that lost a right. Exclusive, until the flush.
+    /// Gives every leaf in the range the rights of `protection`, the right to store only as `grant` says.
+    /// Large leaves that reach over an end of the range are split first; after that nothing can fail. A flush
+    /// is owed for the leaves that lost a right. Exclusive, until the flush.
     ///
     /// # Errors
     /// [`MapError::BadAddress`], [`MapError::OutOfMemory`]; no right has changed then.
@@ -85,7 +87,8 @@ struct Change<'a, 'p, P: TablePlatform> {
     /// Of each leaf.
     size: PageSize,
     grant: GrantWrite,
-    /// The 64 frames, at a multiple of 64, of which `sole` has a bit for each that one leaf maps and nothing else owns.
+    /// The 64 frames, at a multiple of 64, of which `sole` has a bit for each that one leaf maps and nothing
+    /// else owns.
     group: Option<u64>,
     sole: u64,
 }
@@ -103,8 +106,8 @@ impl<P: TablePlatform> Change<'_, '_, P> {
         before.flags().loses(rights)
     }
 
-    /// Changes eight leaves with the same rights in which hardware has nothing left to set, where the new rights are the
-    /// same for all; whether they lost a right. `None` for others: nothing has changed.
+    /// Changes eight leaves with the same rights in which hardware has nothing left to set, where the new
+    /// rights are the same for all; whether they lost a right. `None` for others: nothing has changed.
     #[inline]
     fn eight(&mut self, locked: &LockedTable<'_, P>, index: usize) -> Option<bool> {
         let leaves: [Entry; 8] = core::array::from_fn(|at| locked.load(index + at));
@@ -124,7 +127,8 @@ impl<P: TablePlatform> Change<'_, '_, P> {
         Some(before.loses(self.rights))
     }
 
-    /// Whether each of eight leaves with the same rights, `any` their bits together, may have the new right to store.
+    /// Whether each of eight leaves with the same rights, `any` their bits together, may have the new right
+    /// to store.
     #[inline]
     fn may_store_to_all(&mut self, leaves: &[Entry; 8], any: Entry) -> bool {
         if !self.rights.contains(EntryFlags::WRITE) || any.has(EntryFlags::WRITE) {
@@ -162,8 +166,8 @@ impl<P: TablePlatform> Change<'_, '_, P> {
         }
     }
 
-    /// Whether one leaf maps the frames and nothing else owns them. Nobody else adds a leaf: that takes our address-space
-    /// lock. So what is known of their neighbours is good for them as well.
+    /// Whether one leaf maps the frames and nothing else owns them. No other task adds a leaf: that takes our
+    /// address-space lock. So what is known of their neighbours is good for them as well.
     #[inline]
     fn is_sole(&mut self, frame: Frame) -> bool {
         if self.size != PageSize::Size4K {

@@ -30,13 +30,15 @@ impl Relocation {
 }
 
 impl<P: TablePlatform> PageTables<'_, '_, P> {
-    /// Gives leaves of one size other frames: they are made busy, every CPU is flushed, `copy` is called with those that were
-    /// taken out, at a time when nothing is stored through them, and new leaves come in their places with the same bits. A leaf
-    /// that is no longer the one that was seen (bits that only record history apart) stays as it is, and is not
-    /// copied. How many were relocated; the old ones go to the gather. Exclusive, and no table among them is shared.
+    /// Gives leaves of one size other frames: they are made busy, every CPU is flushed, `copy` is called with
+    /// those that were taken out, at a time when nothing is stored through them, and new leaves come in their
+    /// places with the same bits. A leaf that is no longer the one that was seen (bits that only record
+    /// history apart) stays as it is, and is not copied. How many were relocated; the old ones go to the
+    /// gather. Exclusive, and no table among them is shared.
     ///
     /// # Errors
-    /// [`MapError::OutOfMemory`], for map counts; the leaves before the one that lacks some have been relocated.
+    /// [`MapError::OutOfMemory`], for map counts; the leaves before the one that lacks some have been
+    /// relocated.
     pub fn relocate(
         &self,
         leaves: &mut [Option<Relocation>],

@@ -2,33 +2,37 @@
 //!
 //! # Protocol
 //!
-//! A table of 4 KiB leaves may be reached by several address spaces. Each of their parent's entries lacks the right to
-//! store ([`Entry::shared_table`]), and hardware allows what every level allows, so nothing is stored through the table and
-//! no dirty bit is set in it; accessed bits are. `sharers` in its descriptor says how many reach it beside one; `owner` and
-//! `word` name nobody.
+//! A table of 4 KiB leaves may be reached by several address spaces. Each of their parent's entries lacks the
+//! right to store ([`Entry::shared_table`]), and hardware allows what every level allows, so nothing is
+//! stored through the table and no dirty bit is set in it; accessed bits are. `sharers` in its descriptor
+//! says how many reach it beside one; `owner` and `word` name no address space.
 //!
-//! *Joining.* `fork` holds the parent's address-space lock exclusive. It takes the right to store out of the parent's entry,
-//! flushes before it gives the lock back, and adds one to `sharers`. No leaf and no map count is touched: a leaf counts once,
-//! however many address spaces reach its table (invariant 5).
+//! *Joining.* `fork` holds the parent's address-space lock exclusive. It takes the right to store out of the
+//! parent's entry, flushes before it gives the lock back, and adds one to `sharers`. No leaf and no map count
+//! is touched: a leaf counts once, however many address spaces reach its table (invariant 5).
 //!
-//! *While shared* a table is never changed, save that leaves may lose the right to store, under the table's lock: nobody
-//! could use it. Whoever wants to change a leaf, or fill an empty entry, makes the table its own first. Whether a frame is
-//! mapped once is asked about leaves in unshared tables only; a count of one says nothing about a leaf in a shared table.
+//! *While shared* a table is never changed, save that leaves may lose the right to store, under the table's
+//! lock: no address space could use that right. A task that wants to change a leaf, or fill an empty entry,
+//! makes the table its address space's own first. Whether a frame is mapped once is asked about leaves in
+//! unshared tables only; a count of one says nothing about a leaf in a shared table.
 //!
-//! *Unsharing* ([`PageTables::unshare`]) holds its own address space's lock exclusive, so no walker of that address space
-//! is inside the table; those of others are, and have their share, which keeps it. When `sharers` is zero nobody else is
-//! left, nor can come: the entry gets its right back. Else the leaves are copied to a new table, under the lock of the old
-//! one, as `fork` without sharing copies them: each frame counts one leaf more, and neither side may store to it. One
-//! exchange of the parent's entry installs the copy. An accessed bit that hardware sets in the old table between the copy
-//! and the flush is known to the others alone; dirty bits cannot be set in it.
+//! *Unsharing* ([`PageTables::unshare`]) holds its own address space's lock exclusive, so no walker of that
+//! address space is inside the table. Walkers of others are, and each has a share, which keeps the table.
+//! When `sharers` is zero no other address space is left, nor can one come: the entry gets its right back.
+//! Else the leaves are copied to a new table, under the lock of the old one, as `fork` without sharing copies
+//! them: each frame counts one leaf more, and neither side may store to it. One exchange of the parent's
+//! entry installs the copy. An accessed bit that hardware sets in the old table between the copy and the
+//! flush is known to the others alone; dirty bits cannot be set in it.
 //!
-//! *Leaving* is what becomes of the old table then, of one that is unmapped whole, and at exit: the entry is taken out, the
-//! CPUs that run the address space are flushed, paging-structure caches included, and only then one is taken from `sharers`.
-//! Whoever finds it zero already is the last: nobody else reaches the table, and it is taken apart like any other.
+//! *Leaving* is what becomes of the old table then, of one that is unmapped whole, and at exit: the entry is
+//! taken out, the CPUs that run the address space are flushed, paging-structure caches included, and only
+//! then one is taken from `sharers`. An address space that finds it zero already is the last: no other
+//! reaches the table, and it is taken apart like any other.
 //!
-//! `sharers` is changed by atomic read-modify-write (`tlb/sharers.rs`) and needs no lock: it grows only while whoever makes
-//! it grow has a share, and after taking one from it nobody looks at the table again. A share is an entry; entries change
-//! under an exclusive hold alone. So zero, seen by one who has a share, stays zero.
+//! `sharers` is changed by atomic read-modify-write (`tlb/sharers.rs`) and needs no lock. Only a task whose
+//! address space has a share adds one, and after it takes one away it reads the table no more. A share is an
+//! entry; entries change under an exclusive hold alone. So zero, seen by an address space that has a share,
+//! stays zero.
 
 use core::sync::atomic::Ordering;
 
@@ -70,9 +74,9 @@ impl Shared<'_> {
 }
 
 impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
-    /// As [`Self::copy`] with a private mode, save that tables of 4 KiB leaves which lie wholly inside `limits` are
-    /// shared in place of being copied, with all that they map, unless a leaf is marked for a handler. The limits cover the
-    /// range, and nothing is mapped in them that the child may not have.
+    /// As [`Self::copy`] with a private mode, save that tables of 4 KiB leaves which lie wholly inside
+    /// `limits` are shared in place of being copied, with all that they map, unless a leaf is marked for a
+    /// handler. The limits cover the range, and nothing is mapped in them that the child may not have.
     ///
     /// # Errors
     /// [`MapError::OutOfMemory`]: the child has the leaves of a part of the range.
@@ -195,8 +199,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         self.unshare_where(range, |shared| shared.maps(shared.part))
     }
 
-    /// The same, save for tables of which all that they map lies inside the range, or nothing: what is left of them can be
-    /// taken away by [`Self::detach_shared`] without needing memory.
+    /// The same, save for tables of which all that they map lies inside the range, or nothing: what is left
+    /// of them can be taken away by [`Self::detach_shared`] without needing memory.
     ///
     /// # Errors
     /// As [`Self::unshare`].
@@ -232,9 +236,9 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         done
     }
 
-    /// Takes shared tables out of this address space that hold something in a range which is to be unmapped, and nothing
-    /// outside `doomed`, all of which is; the gather gets them. Leaves those that the limits let [`Self::unmap`] detach.
-    /// Exclusive.
+    /// Takes shared tables out of this address space that hold something in a range which is to be unmapped,
+    /// and nothing outside `doomed`, all of which is; the gather gets them. Leaves those that the limits let
+    /// [`Self::unmap`] detach. Exclusive.
     pub fn detach_shared(&self, zap: &Zap, doomed: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
         let mut rest = zap.range;
         while let Some(shared) = self.next_shared(&mut rest) {
@@ -271,7 +275,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         None
     }
 
-    /// Makes a shared table this address space's own: by taking it over if nobody else is left, or by copying it.
+    /// Makes a shared table this address space's own: by taking it over if no other is left, or by copying
+    /// it.
     fn make_own(&self, shared: &Shared<'p>, gather: &mut MmuGather<'_, '_, P>) -> Result<(), MapError> {
         let Shared { parent, index, table, .. } = *shared;
         self.allocator.count(Stat::TableUnshare, 1);

@@ -38,11 +38,12 @@ impl<P: TablePlatform> Piece<'_, '_, P> {
 }
 
 impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
-    /// Splits large leaves until none reaches across `addr`: a 1 GiB leaf into 2 MiB leaves, one of these into 4 KiB
-    /// leaves. Counts move with the leaves, exactly. Flushes. Shared.
+    /// Splits large leaves until none reaches across `addr`: a 1 GiB leaf into 2 MiB leaves, one of these
+    /// into 4 KiB leaves. Counts move with the leaves, exactly. Flushes. Shared.
     ///
     /// # Errors
-    /// [`MapError::OutOfMemory`]; the leaves translate as before then, though one may have been split already.
+    /// [`MapError::OutOfMemory`]; the leaves translate as before then, though one may have been split
+    /// already.
     pub fn split_at(&self, addr: VirtAddr) -> Result<(), MapError> {
         self.split_at_by(addr, Gfp::KERNEL)
     }
@@ -64,12 +65,13 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         }
     }
 
-    /// Splits the first [`SPLIT_BATCH`] large leaves in the range, which one table of `level` covers, with one flush for
-    /// all of them; a leaf of 1 GiB has a flush to itself. Somebody else may do it at the same time: the caller looks again.
-    /// Shared.
+    /// Splits the first [`SPLIT_BATCH`] large leaves in the range, which one table of `level` covers, with
+    /// one flush for all of them; a leaf of 1 GiB has a flush to itself. Another task may do it at the same
+    /// time: the caller looks again. Shared.
     ///
     /// # Errors
-    /// [`MapError::OutOfMemory`]; all leaves translate as before then, though some may have been split already.
+    /// [`MapError::OutOfMemory`]; all leaves translate as before then, though some may have been split
+    /// already.
     pub(super) fn split_leaves(&self, range: VirtRange, level: Level, gfp: Gfp) -> Result<(), MapError> {
         let (Some(table), Some(size)) = (self.find(range.start, level), level.leaf_size()) else {
             return Ok(());
@@ -123,8 +125,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         done
     }
 
-    /// The same, if nothing must be prepared first; else nothing has changed. A hold of the table's lock for each leaf: no
-    /// more frames are counted under one.
+    /// The same, if nothing must be prepared first; else nothing has changed. A hold of the table's lock for
+    /// each leaf: no more frames are counted under one.
     fn take_out(
         &self,
         table: Table<'p>,
@@ -138,8 +140,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
             if !seen.has(EntryFlags::SPECIAL) {
                 self.move_counts(seen.frame(), size)?;
             }
-            // What hardware records until now goes into every small leaf (invariant 3); a CPU that still has the large leaf
-            // cached and wants to record more finds the entry gone.
+            // What hardware records until now goes into every small leaf (invariant 3); a CPU that still has
+            // the large leaf cached and wants to record more finds the entry gone.
             piece.leaf = locked.exchange(index, Entry::BUSY);
         }
         Ok(())
@@ -156,7 +158,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         if split == 0 {
             return;
         }
-        // The entries are busy, and ours: nobody changes them until we do.
+        // The entries are busy, and this task's: no other changes them.
         owed.flush(self.allocator, self.context);
         let locked = self.lock(table);
         for piece in pieces.iter_mut().filter_map(|piece| piece.take_if(|piece| piece.is_taken())) {
@@ -179,7 +181,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
                 counter.map_large(frame.add(part * PageSize::Size2M.frames()), PageSize::Size2M);
             }
         }
-        // SAFETY: invariant 5: the leaf of this size that is being split was counted, and its parts are by now.
+        // SAFETY: invariant 5: the leaf of this size that is being split was counted, and its parts are by
+        // now.
         unsafe { counter.unmap_large(frame, size, Contents::Unknown) };
         Ok(())
     }

@@ -16,21 +16,22 @@ use crate::tlb::{MmuGather, Unmapped, ZapStrategy};
 pub struct Zap {
     /// The addresses whose leaves go.
     pub range: VirtRange,
-    /// The addresses around them in which nothing but the range is mapped: the end of the mapping before and the start of
-    /// the one after. Covers the range.
+    /// The addresses around them in which nothing but the range is mapped: the end of the mapping before and
+    /// the start of the one after. Covers the range.
     pub limits: VirtRange,
-    /// Tables of which the limits cover all are detached whole. Needs the address-space lock *exclusive*; without it the
-    /// lock may be *shared*, and tables stay.
+    /// Tables of which the limits cover all are detached whole. Needs the address-space lock *exclusive*;
+    /// without it the lock may be *shared*, and tables stay.
     pub detach: bool,
 }
 
 impl Zap {
-    /// Unmaps leaves and leaves every table where it is: for whoever holds the address-space lock shared.
+    /// Unmaps leaves and leaves every table where it is: for a caller that holds the address-space lock
+    /// shared.
     pub const fn leaves(range: VirtRange) -> Self {
         Self { range, limits: range, detach: false }
     }
 
-    /// Unmaps and detaches what the limits allow: for whoever holds the address-space lock exclusive.
+    /// Unmaps and detaches what the limits allow: for a caller that holds the address-space lock exclusive.
     pub const fn tables(range: VirtRange, limits: VirtRange) -> Self {
         Self { range, limits, detach: true }
     }
@@ -50,13 +51,13 @@ enum Stop {
     Done,
     /// The gather has no room.
     Full,
-    /// Somebody replaces the leaf of the next entry.
+    /// Another task replaces the leaf of the next entry.
     Busy,
 }
 
 impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
-    /// Takes out every leaf in the range and gives them to the gather. Large leaves that reach over an end of the range
-    /// are split first, which may need memory; after that nothing can fail.
+    /// Takes out every leaf in the range and gives them to the gather. Large leaves that reach over an end of
+    /// the range are split first, which may need memory; after that nothing can fail.
     ///
     /// # Errors
     /// [`MapError::BadAddress`], [`MapError::OutOfMemory`]; nothing was unmapped then.
@@ -75,9 +76,9 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         Ok(())
     }
 
-    /// Takes out every leaf in the range, and tables, after the ends were cut: no large leaf reaches over an end of the
-    /// range, and no shared table maps something both in the range and outside `doomed`, all of which is to be unmapped.
-    /// Needs no memory. Exclusive.
+    /// Takes out every leaf in the range, and tables, after the ends were cut: no large leaf reaches over an
+    /// end of the range, and no shared table maps something both in the range and outside `doomed`, all of
+    /// which is to be unmapped. Needs no memory. Exclusive.
     pub fn unmap_cut(&self, zap: &Zap, doomed: VirtRange, gather: &mut MmuGather<'_, '_, P>) {
         debug_assert!(zap.detach && zap.limits.covers(zap.range) && doomed.covers(zap.range));
         debug_assert!(!self.is_crossed(zap.range.start) && !self.is_crossed(zap.range.end));
@@ -146,8 +147,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         }
     }
 
-    /// Takes the table below the entry for `extent` out by one exchange; it maps nothing before `first`. The lock is for
-    /// those who count entries; walkers are kept out by the address-space lock.
+    /// Takes the table below the entry for `extent` out by one exchange; it maps nothing before `first`. The
+    /// lock is for what counts entries; walkers are kept out by the address-space lock.
     fn detach(
         &self,
         parent: Table<'p>,
@@ -219,8 +220,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         step.range.end
     }
 
-    /// Takes the leaf of 2 MiB out that maps `addr`, if one does that is no anonymous memory: all of it, so that nothing need be
-    /// split. Shared.
+    /// Takes the leaf of 2 MiB out that maps `addr`, if one does that is no anonymous memory: all of it, so
+    /// that nothing need be split. Shared.
     pub fn unmap_around(&self, addr: VirtAddr, gather: &mut MmuGather<'_, '_, P>) {
         loop {
             gather.finish_busy();
@@ -235,8 +236,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         }
     }
 
-    /// Waits until an entry is no longer busy. The gather's own busy entries are released first, so that two who wait
-    /// for each other both go on.
+    /// Waits until an entry is no longer busy. The gather's own busy entries are released first, so that two
+    /// that wait for each other both go on.
     #[cold]
     fn wait_while_busy(&self, table: Table<'p>, index: usize, gather: &mut MmuGather<'_, '_, P>) {
         gather.flush();
@@ -254,7 +255,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         self.split_at(range.end)
     }
 
-    /// Takes leaves out of a table until the gather is full; where it stopped, how many there were, and why it stopped.
+    /// Takes leaves out of a table until the gather is full; where it stopped, how many there were, and why
+    /// it stopped.
     fn take_leaves(
         &self,
         locked: &LockedTable<'_, P>,

@@ -8,9 +8,9 @@ use crate::platform::TablePlatform;
 use crate::tlb::FlushBatch;
 
 impl<P: TablePlatform> PageTables<'_, '_, P> {
-    /// Changes every leaf in the range by `change`, which is asked again where hardware sets more bits meanwhile, and shows
-    /// `changed` what stood there before and the leaf's size; a flush is owed where that says so. Large leaves that reach
-    /// over an end of the range are split first. Shared.
+    /// Changes every leaf in the range by `change`, which is asked again where hardware sets more bits
+    /// meanwhile, and shows `changed` what stood there before and the leaf's size; a flush is owed where that
+    /// says so. Large leaves that reach over an end of the range are split first. Shared.
     ///
     /// # Errors
     /// [`MapError::BadAddress`], [`MapError::OutOfMemory`]; nothing was changed then.

@@ -16,10 +16,11 @@ use crate::tlb::{RssChange, resident};
 pub enum TableViolation {
     /// The frame is not marked as a table of this address space and level.
     NotATable(Frame),
-    /// The table is reached by an entry that is not its place: it is reachable twice, or was moved without a note.
+    /// The table is reached by an entry that is not its place: it is reachable twice, or was moved without a
+    /// note.
     Place(Frame),
-    /// An entry through which stores go points to a shared table, or a shared table names an owner or miscounts what it
-    /// maps.
+    /// An entry through which stores go points to a shared table, or a shared table names an owner or
+    /// miscounts what it maps.
     Shared(Frame),
     /// The table counts another number of non-empty entries than it has.
     Population {
@@ -32,7 +33,8 @@ pub enum TableViolation {
     },
     /// The entries are not as the table's grain says.
     Grain(Frame),
-    /// The entry is neither empty nor present, nor a marker where one may be, or it is marked for a handler and allows stores.
+    /// The entry is neither empty nor present, nor a marker where one may be, or it is marked for a handler
+    /// and allows stores.
     Strange {
         /// The address that it translates.
         addr: VirtAddr,
@@ -98,7 +100,8 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         self.validate_table(table, base, census)
     }
 
-    /// A table that others may reach. It has no place; nothing but anonymous memory may be counted without being read.
+    /// A table that others may reach. It has no place; nothing but anonymous memory may be counted without
+    /// being read.
     fn validate_shared(
         &self,
         table: Table<'p>,

@@ -14,8 +14,8 @@ pub struct Lookup {
     pub level: Level,
     /// The entry; empty where nothing is mapped.
     pub entry: Entry,
-    /// Whether it stands in a table that other address spaces may reach: nothing can be stored through it, and who wants
-    /// to change it calls [`PageTables::unshare`] first.
+    /// Whether it stands in a table that other address spaces may reach: nothing can be stored through it,
+    /// and a task that wants to change it calls [`PageTables::unshare`] first.
     pub shared: bool,
 }
 
@@ -30,7 +30,8 @@ impl Lookup {
 /// Leaves of one size that map consecutive addresses to consecutive frames with the same bits, history apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LeafRun {
-    /// The address of the first leaf; for a large leaf of which the range covers a part, the leaf's own start.
+    /// The address of the first leaf; for a large leaf of which the range covers a part, the leaf's own
+    /// start.
     pub addr: VirtAddr,
     /// The first leaf.
     pub first: Entry,
@@ -42,7 +43,8 @@ pub struct LeafRun {
     pub shared: bool,
 }
 
-/// What a walk found for the start of a range: the lowest table there, and how much of the range it speaks for.
+/// What a walk found for the start of a range: the lowest table there, and how much of the range it speaks
+/// for.
 pub(super) struct Step<'a> {
     pub(super) table: Table<'a>,
     /// In a table of the lowest level all that the table covers of the range; above, what one entry covers.
@@ -67,8 +69,8 @@ impl Step<'_> {
 }
 
 impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
-    /// The entry that decides about `addr` now. Waits where a leaf is being replaced. Shared; no lock, so the answer may
-    /// be old and is rechecked by the verbs that change something.
+    /// The entry that decides about `addr` now. Waits where a leaf is being replaced. Shared; no lock, so the
+    /// answer may be old and is rechecked by the verbs that change something.
     #[inline]
     pub fn lookup(&self, addr: VirtAddr) -> Lookup {
         loop {
@@ -89,8 +91,8 @@ impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
         }
     }
 
-    /// Whether nothing is mapped in the range, which lies in what one lowest-level table covers. Shared; the answer may
-    /// be old.
+    /// Whether nothing is mapped in the range, which lies in what one lowest-level table covers. Shared; the
+    /// answer may be old.
     #[inline]
     pub fn is_empty(&self, range: VirtRange) -> bool {
         let step = self.step(range);
@@ -101,8 +103,8 @@ impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
         }
     }
 
-    /// Shows every leaf in the range as runs, in ascending order; a run never spans two tables. Shared; no lock, so each
-    /// run is as it was at some moment of the walk.
+    /// Shows every leaf in the range as runs, in ascending order; a run never spans two tables. Shared; no
+    /// lock, so each run is as it was at some moment of the walk.
     pub fn runs(&self, range: VirtRange, mut show: impl FnMut(LeafRun)) {
         let mut rest = range;
         while !rest.is_empty() {
@@ -127,7 +129,8 @@ impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
         }
     }
 
-    /// The lowest table for the start of a range, which is not empty, and how much of the range it speaks for.
+    /// The lowest table for the start of a range, which is not empty, and how much of the range it speaks
+    /// for.
     #[inline]
     pub(super) fn step(&self, range: VirtRange) -> Step<'p> {
         let mut table = self.root();
@@ -152,8 +155,8 @@ impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
     /// The table of `level` for `addr`, with all above it, added where missing.
     ///
     /// # Errors
-    /// [`MapError::Occupied`] when a leaf, or a busy entry, is in the way, [`MapError::Shared`] when others reach the
-    /// table, [`MapError::OutOfMemory`].
+    /// [`MapError::Occupied`] when a leaf, or a busy entry, is in the way, [`MapError::Shared`] when others
+    /// reach the table, [`MapError::OutOfMemory`].
     #[inline]
     pub(super) fn ensure(&self, addr: VirtAddr, level: Level) -> Result<Table<'p>, MapError> {
         self.find(addr, level).map_or_else(|| self.ensure_slow(addr, level), Ok)
@@ -178,7 +181,7 @@ impl<'a, 'p, P: TablePlatform> PageTables<'a, 'p, P> {
         Ok(table)
     }
 
-    /// The table for `addr` of `level`, if there is one and nobody else reaches it.
+    /// The table for `addr` of `level`, if there is one and no other address space reaches it.
     #[inline]
     pub(super) fn find(&self, addr: VirtAddr, level: Level) -> Option<Table<'p>> {
         let mut table = self.root();

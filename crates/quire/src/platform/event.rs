@@ -8,8 +8,8 @@ use crate::addr::{Frame, Order};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// An allocation failed: no zone that the request allows has a folio of this order. Callers fall back to smaller folios
-    /// where they can, so one of order 0 says more than one of order 9.
+    /// An allocation failed: no zone that the request allows has a folio of this order. Callers fall back to
+    /// smaller folios where they can, so one of order 0 says more than one of order 9.
     OutOfMemory {
         /// What was asked for.
         order: Order,

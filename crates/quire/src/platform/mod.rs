@@ -6,12 +6,12 @@
 //! | [`TablePlatform`] | [`pgtable`](crate::pgtable), [`tlb`](crate::tlb) | 4 more |
 //! | [`Platform`] | [`vm`](crate::vm), [`filemap`](crate::filemap), [`hugetlb`](crate::hugetlb), [`manager`](crate::manager) | the pager |
 //!
-//! A program that only allocates frames implements the first trait, and a kernel all three. Every other method has a
-//! default, and its documentation says what the default costs.
+//! A program that only allocates frames implements the first trait, and a kernel all three. Every other
+//! method has a default, and its documentation says what the default costs.
 //!
-//! A kernel implements them on a zero-sized type, so that `&self` costs nothing; hosted and simulated machines are
-//! ordinary values, many per process. Page-table entries are atomics in the direct map and not platform calls: an MMU,
-//! real or modelled, reads the same memory independently.
+//! A kernel implements them on a zero-sized type, so that `&self` costs nothing; hosted and simulated
+//! machines are ordinary values, many per process. Page-table entries are atomics in the direct map and not
+//! platform calls: an MMU, real or modelled, reads the same memory independently.
 //!
 //! "May block" in a contract means: may wait for something other than another CPU's short critical section.
 

@@ -20,12 +20,14 @@ pub unsafe trait Platform: TablePlatform {
     /// The source of file pages.
     fn pager(&self) -> &Self::Pager;
 
-    /// Waits until `word` is no longer `seen`, or a task calls [`Self::wake`] on it. May return at any other time: the
-    /// caller looks again. A kernel puts the task to sleep in a queue found by the word's address, as Linux's `futex`
-    /// does, and wakes it when the task is to be killed ([`is_dying`](super::FramePlatform::is_dying)).
+    /// Waits until `word` is no longer `seen`, or a task calls [`Self::wake`] on it. May return at any other
+    /// time: the caller looks again. A kernel puts the task to sleep in a queue found by the word's address,
+    /// as Linux's `futex` does, and wakes it when the task is to be killed
+    /// ([`is_dying`](super::FramePlatform::is_dying)).
     ///
-    /// Precondition: a task, interrupts on, not pinned by the library, which holds no lock. Postcondition: a store to
-    /// the word that came before a `wake`, or before the call, does not leave the caller asleep. Blocks.
+    /// Precondition: a task, interrupts on, not pinned by the library, which holds no lock. Postcondition: a
+    /// store to the word that came before a `wake`, or before the call, does not leave the caller asleep.
+    /// Blocks.
     ///
     /// Default: one turn of a spin loop. A task that waits for a handler of faults then keeps its CPU busy.
     fn wait(&self, word: &AtomicU32, seen: u32) {
@@ -34,9 +36,9 @@ pub unsafe trait Platform: TablePlatform {
         }
     }
 
-    /// Wakes every task that waits for `word`, which the caller has changed before. The memory that held the word may
-    /// have been reused: a task that waits for another purpose at this address wakes early at worst. Does not block.
-    /// The caller holds no lock.
+    /// Wakes every task that waits for `word`, which the caller has changed before. The memory that held the
+    /// word may have been reused: a task that waits for another purpose at this address wakes early at worst.
+    /// Does not block. The caller holds no lock.
     ///
     /// Default: nothing, which fits the default of [`Self::wait`].
     #[inline]
@@ -58,13 +60,14 @@ pub enum PagerError {
 
 /// Where the contents of file pages come from and go to.
 ///
-/// Calls may block. They are made without any lock of the library held except the address space's own lock, for
-/// reading, and the busy mark of the pages concerned.
+/// Calls may block. They are made without any lock of the library held except the address space's own lock,
+/// for reading, and the busy mark of the pages concerned.
 pub trait Pager: Sync {
     /// The file's size in bytes now.
     fn size(&self, file: FileId) -> u64;
 
-    /// Fills `bytes` (one frame) with the file's contents from `page * 4096`; what lies behind the end is zeroed.
+    /// Fills `bytes` (one frame) with the file's contents from `page * 4096`; what lies behind the end is
+    /// zeroed.
     ///
     /// # Errors
     /// [`PagerError::BeyondEnd`] when the page holds no byte of the file, [`PagerError::Io`] otherwise.
@@ -76,9 +79,9 @@ pub trait Pager: Sync {
     /// [`PagerError::Io`]; the page then stays dirty.
     fn write(&self, file: FileId, page: u64, bytes: &[u8; FRAME_SIZE as usize]) -> Result<(), PagerError>;
 
-    /// Gives the file another size in bytes. What lay behind a new end that is nearer is gone: should the file grow again, it
-    /// reads as zeroes there. Called without any lock held. A page may be written or read at the same time; behind the
-    /// end both fail.
+    /// Gives the file another size in bytes. What lay behind a new end that is nearer is gone: should the
+    /// file grow again, it reads as zeroes there. Called without any lock held. A page may be written or read
+    /// at the same time; behind the end both fail.
     ///
     /// # Errors
     /// [`PagerError::Io`]; the file is as before then.

@@ -45,8 +45,8 @@ struct Slabs {
 // SAFETY: S1: the pointers name memory of the cache's own, reached under its lock, wherever the holder runs.
 unsafe impl Send for Slabs {}
 
-/// Serves objects of type `T`. Const-constructible, so that caches can stand in any structure; frames come from the
-/// allocator that each call names, which must always be the same.
+/// Serves objects of type `T`. Const-constructible, so that caches can stand in any structure; frames come
+/// from the allocator that each call names, which must always be the same.
 pub struct Cache<T> {
     slabs: SpinLock<Slabs>,
     of: PhantomData<fn() -> T>,
@@ -98,8 +98,8 @@ impl<T> Cache<T> {
     /// Takes memory back.
     ///
     /// # Safety
-    /// `object` came from [`Self::alloc`] of this cache with the same allocator, what it held was taken out or needs no
-    /// drop, and nobody uses it any more.
+    /// `object` came from [`Self::alloc`] of this cache with the same allocator, what it held was taken out
+    /// or needs no drop, and is not used any more.
     ///
     /// # Panics
     /// When the object is free already.
@@ -110,7 +110,8 @@ impl<T> Cache<T> {
     ) {
         let at = object.cast::<u8>();
         let offset = at.addr().get() % FRAME_SIZE as usize;
-        // SAFETY: S4 and this function's contract: the object lies in a slab, whose header is at its frame's start.
+        // SAFETY: S4 and this function's contract: the object lies in a slab, whose header is at its frame's
+        // start.
         let slab = unsafe { at.sub(offset) }.cast::<Header>();
         let index = (offset - HEADER) / size_of::<T>();
         debug_assert_eq!((offset - HEADER) % size_of::<T>(), 0, "not where an object starts");
@@ -125,7 +126,7 @@ impl<T> Cache<T> {
         }
     }
 
-    /// A slab that nobody knows yet, all of it free.
+    /// A slab that nothing else names yet, all of it free.
     fn make_slab<P: FramePlatform>(pages: &PageAllocator<'_, P>) -> Result<NonNull<Header>, AllocError> {
         let frame = pages.alloc(Gfp::KERNEL, Order::FRAME)?.into_raw();
         pages.change(Stat::NrSlab, 1);
@@ -133,7 +134,8 @@ impl<T> Cache<T> {
         let memory = pages.platform().direct_map(frame.addr()).cast::<Header>();
         debug_assert_eq!(memory.addr() % FRAME_SIZE as usize, 0, "the direct map keeps alignment (S4)");
         let header = Header { free: Self::ALL_FREE, frame, next: None, previous: None };
-        // SAFETY: invariant 1: the frame was just allocated for this slab; the address of its memory is never null.
+        // SAFETY: invariant 1: the frame was just allocated for this slab; the address of its memory is never
+        // null.
         unsafe {
             memory.write(header);
             Ok(NonNull::new_unchecked(memory))
@@ -141,7 +143,7 @@ impl<T> Cache<T> {
     }
 
     fn free_slab<P: FramePlatform>(pages: &PageAllocator<'_, P>, slab: NonNull<Header>) {
-        // SAFETY: S1: the slab has left the list and has no object in use, so nobody else reaches it.
+        // SAFETY: S1: the slab has left the list and has no object in use, so nothing else reaches it.
         let frame = unsafe { slab.as_ref() }.frame;
         pages.change(Stat::NrSlab, -1);
         pages.descriptor(frame).clear_flags();

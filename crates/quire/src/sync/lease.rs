@@ -2,16 +2,17 @@
 //!
 //! # The protocol
 //!
-//! The owner, pinned, *enters* before it touches the data and *leaves* afterwards: two plain stores and two plain loads,
-//! no locked operation. Code that interrupts the owner in between finds the lease taken, and must do without the data;
-//! nobody on that CPU ever waits for it.
+//! The owner, pinned, *enters* before it touches the data and *leaves* afterwards: two plain stores and two
+//! plain loads, no locked operation. Code that interrupts the owner in between finds the lease taken, and
+//! must do without the data; code on that CPU never waits for it.
 //!
-//! Another CPU *revokes*: it raises a flag, makes the owner's CPU execute a barrier ([`FramePlatform::fence_cpus`]), and waits
-//! until the owner is not inside. The owner stores "taken" and then loads the flag; the revoker stores the flag and then,
-//! after the barrier, loads "taken". Without a barrier on the owner's side both could load the old value (the store
-//! waits in the store buffer); the barrier that the revoker forces onto the owner's CPU comes either before the owner's
-//! store, and then the owner's load sees the flag, or after it, and then the revoker sees the store. This is Dekker's
-//! algorithm with an asymmetric fence (Dice, Huang, Yang: "Asymmetric Dekker synchronization", 2001; Linux:
+//! Another CPU *revokes*: it raises a flag, makes the owner's CPU execute a barrier
+//! ([`FramePlatform::fence_cpus`]), and waits until the owner is not inside. The owner stores "taken" and
+//! then loads the flag; the revoker stores the flag and then, after the barrier, loads "taken". Without a
+//! barrier on the owner's side both could load the old value (the store waits in the store buffer); the
+//! barrier that the revoker forces onto the owner's CPU comes either before the owner's store, and then the
+//! owner's load sees the flag, or after it, and then the revoker sees the store. This is Dekker's algorithm
+//! with an asymmetric fence (Dice, Huang, Yang: "Asymmetric Dekker synchronization", 2001; Linux:
 //! `membarrier`). Until the lease is given back the owner finds it revoked and does without.
 //!
 //! At most one CPU revokes at a time; a lock of the caller's sees to that.
@@ -31,7 +32,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// A lease that nobody uses. With `guarded` only [`Self::enter_guarded`] enters.
+    /// A lease that is not in use. With `guarded` only [`Self::enter_guarded`] enters.
     pub fn new(guarded: bool) -> Self {
         Self { taken: AtomicBool::new(false), gate: AtomicU32::new(if guarded { GUARDED } else { 0 }) }
     }
@@ -48,9 +49,10 @@ impl Lease {
         self.enter_unless(REVOKED)
     }
 
-    /// Takes the lease up unless it is taken. Not enough by itself: before it touches anything the caller reads, with
-    /// acquire order, a flag of the data's own that says that the lease is neither guarded nor revoked, which whoever
-    /// revokes it writes as well, in sequentially consistent order; and leaves at once if it is not so.
+    /// Takes the lease up unless it is taken. Not enough by itself: before it touches anything the caller
+    /// reads, with acquire order, a flag of the data's own that says that the lease is neither guarded nor
+    /// revoked, which a revoker writes as well, in sequentially consistent order; and leaves at once
+    /// if it is not so.
     #[inline(always)]
     pub fn enter_open(&self) -> bool {
         if self.taken.load(Ordering::Relaxed) {
@@ -79,14 +81,14 @@ impl Lease {
         self.taken.store(false, Ordering::Release);
     }
 
-    /// Whether somebody on the owner's CPU is inside.
+    /// Whether code on the owner's CPU is inside.
     #[inline]
     pub fn is_taken(&self) -> bool {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// Tells the owner to stay out from its next attempt on. The revoker then forces a barrier onto the owner's CPU and
-    /// calls [`Self::wait_left`].
+    /// Tells the owner to stay out from its next attempt on. The revoker then forces a barrier onto the
+    /// owner's CPU and calls [`Self::wait_left`].
     pub fn revoke(&self) {
         self.gate.fetch_add(REVOKED, Ordering::SeqCst);
     }
@@ -104,8 +106,8 @@ impl Lease {
     }
 }
 
-/// The owner's side of the asymmetric fence: nothing is executed, the compiler keeps the order. A checker that knows no
-/// such fence executes a whole one.
+/// The owner's side of the asymmetric fence: nothing is executed, the compiler keeps the order. A checker
+/// that knows no such fence executes a whole one.
 #[inline(always)]
 fn owner_fence() {
     if cfg!(any(miri, loom)) {

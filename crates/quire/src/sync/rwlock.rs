@@ -1,14 +1,14 @@
 //! A reader-writer lock whose readers do not share a cache line.
 //!
-//! Page faults take it for reading on every CPU at once, so the count of readers is split: a reader marks the slot of
-//! the CPU that it happens to run on, and remembers which. A writer announces itself, which keeps new readers out, and
-//! waits until every slot is empty. Writers are served one at a time and never starve; a reader that meets a writer
-//! withdraws and waits.
+//! Page faults take it for reading on every CPU at once, so the count of readers is split: a reader marks the
+//! slot of the CPU that it happens to run on, and remembers which. A writer announces itself, which keeps new
+//! readers out, and waits until every slot is empty. Writers are served one at a time and never starve; a
+//! reader that meets a writer withdraws and waits.
 //!
-//! The store of a reader's mark and its load of the writer's flag, and the writer's store of the flag and its loads of
-//! the marks, are sequentially consistent: one of the two sees the other.
-//! So are the stores that take both back, which the argument does not need: checkers that let a sequentially consistent
-//! load return an older store of another order would see a race. It costs an exchange for each writer.
+//! The store of a reader's mark and its load of the writer's flag, and the writer's store of the flag and its
+//! loads of the marks, are sequentially consistent: one of the two sees the other. So are the stores that
+//! take both back, which the argument does not need: checkers that let a sequentially consistent load return
+//! an older store of another order would see a race. It costs an exchange for each writer.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -31,8 +31,8 @@ pub struct RwLock<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: L1: readers' guards give out shared references to `value`, for which `T: Sync` is needed, and the one
-// writer's guard an exclusive one, which hands it from thread to thread, for which `T: Send` is.
+// SAFETY: L1: readers' guards give out shared references to `value`, for which `T: Sync` is needed, and the
+// one writer's guard an exclusive one, which hands it from thread to thread, for which `T: Send` is.
 unsafe impl<T: Send + Sync> Sync for RwLock<T> {}
 
 impl<T> RwLock<T> {
@@ -76,21 +76,21 @@ impl<T> RwLock<T> {
         WriteGuard { lock: self, platform, ranked: true }
     }
 
-    /// Takes the lock, which nobody else knows yet, for writing. Whatever the caller holds, nobody waits for anybody: so
-    /// it has no rank.
+    /// Takes the lock, which nothing else names yet, for writing. Whatever the caller holds, no task waits
+    /// for another: so it has no rank.
     pub fn write_unknown<'a, P: FramePlatform>(&'a self, platform: &'a P) -> WriteGuard<'a, T, P> {
         let taken = self.writer.try_lock_seq();
-        debug_assert!(taken, "somebody knows the lock");
+        debug_assert!(taken, "the lock is in use");
         self.note_write();
         WriteGuard { lock: self, platform, ranked: false }
     }
 
-    /// The lock was taken for writing. Nobody else changes the number meanwhile.
+    /// The lock was taken for writing. No other task changes the number meanwhile.
     fn note_write(&self) {
         self.writes.store(self.writes.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// The value, without locking: the exclusive borrow is the proof that nobody else has it.
+    /// The value, without locking: the exclusive borrow proves that no guard exists.
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }
@@ -104,8 +104,8 @@ pub struct ReadGuard<'a, T, P: FramePlatform> {
 }
 
 impl<T, P: FramePlatform> ReadGuard<'_, T, P> {
-    /// How often the lock was taken for writing, modulo 2^32: who finds the same number later knows that nobody changed the
-    /// value in between.
+    /// How often the lock was taken for writing, modulo 2^32: a task that finds the same number later knows
+    /// that no other changed the value in between.
     #[inline]
     pub fn writes(&self) -> u32 {
         self.lock.writes.load(Ordering::Relaxed)
@@ -148,7 +148,8 @@ impl<T, P: FramePlatform> Deref for WriteGuard<'_, T, P> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: L1: the guard exists only while this task holds `writer`, and after every reader's mark was seen gone.
+        // SAFETY: L1: the guard exists only while this task holds `writer`, and after every reader's mark was
+        // seen gone.
         unsafe { &*self.lock.value.get() }
     }
 }
@@ -156,8 +157,8 @@ impl<T, P: FramePlatform> Deref for WriteGuard<'_, T, P> {
 impl<T, P: FramePlatform> DerefMut for WriteGuard<'_, T, P> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: L1: the guard exists only while this task holds `writer`, and after every reader's mark was seen gone;
-        // `&mut self` excludes a second borrow through this guard.
+        // SAFETY: L1: the guard exists only while this task holds `writer`, and after every reader's mark was
+        // seen gone; `&mut self` excludes a second borrow through this guard.
         unsafe { &mut *self.lock.value.get() }
     }
 }

@@ -1,17 +1,19 @@
-//! Sections: stretches of code that somebody else can wait for, without keeping anybody out of the next one.
+//! Sections: stretches of code that a task can wait for, without keeping others out of the next one.
 //!
-//! Who looks at something that may change under its eyes marks a section around it: one addition to the slot of the CPU that
-//! it happens to run on, and one back. Who is about to change it lets a *grace period* pass first, after which nobody is in a
-//! section any more that was entered before; those who enter later see what was stored before it.
+//! A reader of something that may change meanwhile marks a section around it: one addition to the slot of the
+//! CPU that it happens to run on, and one back. A writer lets a *grace period* pass first, after which no
+//! reader is in a section any more that it entered before; readers that enter later see what was stored
+//! before it.
 //!
-//! Each slot has two counts. New sections are counted in the one that is *current*; a grace period makes the other one current,
-//! so that the first runs empty however many sections are entered meanwhile. A section whose owner read which is current
-//! before that, and counts itself after, is one that a later grace period finds in the count that is not current: that is why
-//! it waits for both, one after the other. (As SRCU does: McKenney, "Sleepable Read-Copy Update", 2006. Here a section gives
-//! back the very count that it took, so each slot can be judged alone.)
+//! Each slot has two counts. New sections are counted in the one that is *current*; a grace period makes the
+//! other one current, so that the first runs empty however many sections are entered meanwhile. A section
+//! whose owner read which is current before that, and counts itself after, is one that a later grace period
+//! finds in the count that is not current: that is why it waits for both, one after the other. (As SRCU does:
+//! McKenney, "Sleepable Read-Copy Update", 2006. Here a section gives back the very count that it took, so
+//! each slot can be judged alone.)
 //!
-//! All of it is sequentially consistent: the addition comes before every load of the section, and a grace period that does not
-//! see it comes before the addition.
+//! All of it is sequentially consistent: the addition comes before every load of the section, and a grace
+//! period that does not see it comes before the addition.
 
 use super::{Pinned, Rank, RawLock};
 use crate::atomic::{AtomicU32, Ordering};
@@ -23,7 +25,7 @@ struct Slot([AtomicU32; 2]);
 
 /// Sections of one kind, and grace periods that wait for them.
 pub struct Sections {
-    /// Taken by whoever lets a grace period pass: one at a time.
+    /// Taken by the writer that lets a grace period pass: one at a time.
     waiting: RawLock,
     current: AtomicU32,
     slots: [Slot; READER_SLOTS],
@@ -36,7 +38,7 @@ impl Default for Sections {
 }
 
 impl Sections {
-    /// Nobody is in a section.
+    /// No reader is in a section.
     pub const fn new() -> Self {
         Self {
             waiting: RawLock::new(),
@@ -45,8 +47,8 @@ impl Sections {
         }
     }
 
-    /// Enters a section, which lasts until the guard is dropped. Any context. Who is in one waits for no grace period, and
-    /// waits for nobody who does.
+    /// Enters a section, which lasts until the guard is dropped. Any context. A reader in a section waits for
+    /// no grace period, and for no task that does.
     #[inline]
     pub fn enter<P: FramePlatform>(&self, platform: &P) -> Section<'_> {
         let slot = Pinned::new(platform).cpu().index() % READER_SLOTS;

@@ -1,5 +1,5 @@
-//! Test-and-test-and-set spin locks. Hold times are bounded by the named limits, so a queue would not pay, and a queue
-//! lock stops dead when a hosted machine has more threads than processors.
+//! Test-and-test-and-set spin locks. Hold times are bounded by the named limits, so a queue would not pay,
+//! and a queue lock stops dead when a hosted machine has more threads than processors.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -8,7 +8,8 @@ use super::Rank;
 use crate::atomic::{AtomicBool, Ordering};
 use crate::platform::FramePlatform;
 
-/// A lock without data, for records whose fields are atomics laid out by hand. Zeroed memory is an unlocked lock.
+/// A lock without data, for records whose fields are atomics laid out by hand. Zeroed memory is an unlocked
+/// lock.
 #[derive(Default)]
 #[repr(transparent)]
 pub struct RawLock(AtomicBool);
@@ -19,7 +20,7 @@ impl RawLock {
         Self(AtomicBool::new(false))
     }
 
-    /// Makes whatever stood here an unlocked lock. Nobody else knows the lock yet.
+    /// Makes whatever stood here an unlocked lock. Nothing else names the lock yet.
     pub fn reset(&self) {
         self.0.store(false, Ordering::Release);
     }
@@ -35,7 +36,7 @@ impl RawLock {
         }
     }
 
-    /// Takes the lock if nobody holds it.
+    /// Takes the lock if it is free.
     #[inline]
     pub fn try_lock<P: FramePlatform>(&self, platform: &P, rank: Rank) -> bool {
         let taken = !self.0.load(Ordering::Relaxed)
@@ -46,7 +47,8 @@ impl RawLock {
         taken
     }
 
-    /// Takes the lock as [`Self::lock`] does, ordered before every later load that is sequentially consistent.
+    /// Takes the lock as [`Self::lock`] does, ordered before every later load that is sequentially
+    /// consistent.
     pub(super) fn lock_seq<P: FramePlatform>(&self, platform: &P, rank: Rank) {
         platform.lock_taken(rank);
         while self.0.compare_exchange_weak(false, true, Ordering::SeqCst, Ordering::Relaxed).is_err() {
@@ -56,7 +58,7 @@ impl RawLock {
         }
     }
 
-    /// Whether somebody holds the lock, ordered after every earlier store that is sequentially consistent.
+    /// Whether the lock is held, ordered after every earlier store that is sequentially consistent.
     #[inline]
     pub(super) fn is_locked_seq(&self) -> bool {
         self.0.load(Ordering::SeqCst)
@@ -70,19 +72,19 @@ impl RawLock {
         platform.lock_dropped(rank);
     }
 
-    /// Takes the lock if nobody holds it, ordered as [`Self::lock_seq`] does. The caller sees to the rank.
+    /// Takes the lock if it is free, ordered as [`Self::lock_seq`] does. The caller sees to the rank.
     pub(super) fn try_lock_seq(&self) -> bool {
         self.0.compare_exchange(false, true, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
-    /// Gives the lock back as [`Self::unlock`] does, in the one order of all accesses that are sequentially consistent.
-    /// The caller sees to the rank.
+    /// Gives the lock back as [`Self::unlock`] does, in the one order of all accesses that are sequentially
+    /// consistent. The caller sees to the rank.
     pub(super) fn unlock_seq(&self) {
         debug_assert!(self.is_locked());
         self.0.store(false, Ordering::SeqCst);
     }
 
-    /// Whether somebody holds the lock; for assertions.
+    /// Whether the lock is held; for assertions.
     #[inline]
     pub fn is_locked(&self) -> bool {
         self.0.load(Ordering::Relaxed)
@@ -96,8 +98,8 @@ pub struct SpinLock<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: L1: `value` is reached through a `SpinGuard`, of which `raw` allows one at a time, or through `&mut`. So
-// sharing the lock hands the value from thread to thread, for which `T: Send` is what is needed.
+// SAFETY: L1: `value` is reached through a `SpinGuard`, of which `raw` allows one at a time, or through
+// `&mut`. So sharing the lock hands the value from thread to thread, for which `T: Send` is what is needed.
 unsafe impl<T: Send> Sync for SpinLock<T> {}
 
 impl<T> SpinLock<T> {
@@ -113,14 +115,14 @@ impl<T> SpinLock<T> {
         SpinGuard { lock: self, platform }
     }
 
-    /// Takes the lock if nobody holds it.
+    /// Takes the lock if it is free.
     #[inline]
     pub fn try_lock<'a, P: FramePlatform>(&'a self, platform: &'a P) -> Option<SpinGuard<'a, T, P>> {
-        // Not `then_some`: a guard that is made and dropped again would give back the lock of whoever has it.
+        // Not `then_some`: a guard that is made and dropped again would release the lock of its holder.
         self.raw.try_lock(platform, self.rank).then(|| SpinGuard { lock: self, platform })
     }
 
-    /// The value, without locking: the exclusive borrow is the proof that nobody else has it.
+    /// The value, without locking: the exclusive borrow proves that no guard exists.
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }
@@ -144,7 +146,8 @@ impl<T, P: FramePlatform> Deref for SpinGuard<'_, T, P> {
 impl<T, P: FramePlatform> DerefMut for SpinGuard<'_, T, P> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: L1: the guard exists only while this task holds `raw`; `&mut self` excludes a second borrow through it.
+        // SAFETY: L1: the guard exists only while this task holds `raw`; `&mut self` excludes a second borrow
+        // through it.
         unsafe { &mut *self.lock.value.get() }
     }
 }

@@ -1,8 +1,8 @@
-//! A stack of numbers that anybody pushes to, from an interrupt too, and that is taken as a whole.
+//! A stack of numbers. Any context pushes, interrupts included; a pop takes the whole stack.
 //!
-//! It has no memory of its own: each number's link stands where the caller says (Treiber: "Systems Programming: Coping with
-//! Parallelism", IBM RJ 5118, 1986). As nothing is ever taken alone, a number that leaves and comes again meanwhile does no
-//! harm.
+//! It has no memory of its own: each number's link stands where the caller says (Treiber: "Systems
+//! Programming: Coping with Parallelism", IBM RJ 5118, 1986). As nothing is ever taken alone, a number that
+//! leaves and comes again meanwhile does no harm.
 
 use crate::atomic::{AtomicU64, Ordering};
 
@@ -24,8 +24,8 @@ impl Stack {
         self.top.load(Ordering::Relaxed) == 0
     }
 
-    /// Pushes a number, below `u64::MAX`. Its link, and whatever else belongs to it, is the caller's before, and its taker's
-    /// afterwards, who sees what the caller wrote.
+    /// Pushes a number, below `u64::MAX`. Its link, and whatever else belongs to it, is the caller's before,
+    /// and its taker's afterwards, which sees what the caller wrote.
     pub fn push(&self, number: u64, link: &AtomicU64) {
         let mut top = self.top.load(Ordering::Relaxed);
         loop {

@@ -9,12 +9,12 @@ use crate::platform::{FlushExtent, FlushRequest, TablePlatform};
 use crate::stats::Stat;
 use crate::sync::Pinned;
 
-/// A flush that is owed: the addresses whose translations changed, the smallest leaf among them, and whether tables
-/// went away. In debug builds dropping one that was not flushed panics.
+/// A flush that is owed: the addresses whose translations changed, the smallest leaf among them, and whether
+/// tables went away. In debug builds dropping one that was not flushed panics.
 ///
-/// A secondary MMU has copies of leaves, and is told where these changed. Where only their shape did, because leaves were
-/// split or put together, frames and rights are as before and its copies stay good: [`Self::add_split`] and
-/// [`Self::add_reshaped`] owe a flush of the CPUs alone.
+/// A secondary MMU has copies of leaves, and is told where these changed. Where only their shape did, because
+/// leaves were split or put together, frames and rights are as before and its copies stay good:
+/// [`Self::add_split`] and [`Self::add_reshaped`] owe a flush of the CPUs alone.
 #[must_use = "a flush that is owed must be made"]
 #[derive(Debug)]
 pub struct FlushBatch {
@@ -46,8 +46,8 @@ impl FlushBatch {
         self.copies |= !range.is_empty();
     }
 
-    /// Owes a flush of leaves of `stride` in `range` which are split: smaller ones come in their places, onto the same frames
-    /// with the same rights.
+    /// Owes a flush of leaves of `stride` in `range` which are split: smaller ones come in their places, onto
+    /// the same frames with the same rights.
     #[inline]
     pub fn add_split(&mut self, range: VirtRange, stride: PageSize) {
         if self.range.is_empty() {
@@ -59,24 +59,25 @@ impl FlushBatch {
         self.stride = self.stride.min(stride);
     }
 
-    /// Owes a flush of everything in `range`, paging-structure caches included: tables were detached or moved.
+    /// Owes a flush of everything in `range`, paging-structure caches included: tables were detached or
+    /// moved.
     #[inline]
     pub fn add_tables(&mut self, range: VirtRange) {
         self.add(range, PageSize::Size4K);
         self.tables = true;
     }
 
-    /// Owes a flush of everything in `range`, paging-structure caches included: tables went whose leaves are now part of larger
-    /// ones, onto the same frames with the same rights.
+    /// Owes a flush of everything in `range`, paging-structure caches included: tables went whose leaves are
+    /// now part of larger ones, onto the same frames with the same rights.
     #[inline]
     pub fn add_reshaped(&mut self, range: VirtRange) {
         self.add_split(range, PageSize::Size4K);
         self.tables = true;
     }
 
-    /// Makes the flush that is owed, if any: afterwards no CPU uses a translation that was cached before the entries
-    /// changed, and no secondary MMU a copy of one. Waits for other CPUs and the secondary MMU, so no lock may be held but that
-    /// of an address space.
+    /// Makes the flush that is owed, if any: afterwards no CPU uses a translation that was cached before the
+    /// entries changed, and no secondary MMU a copy of one. Waits for other CPUs and the secondary MMU, so no
+    /// lock may be held but that of an address space.
     pub fn flush<P: TablePlatform>(&mut self, allocator: &PageAllocator<'_, P>, context: &MmContext) {
         if self.is_empty() {
             return;
@@ -92,7 +93,7 @@ impl FlushBatch {
         }
     }
 
-    /// Owes nothing any more: nobody can have cached what changed, and no secondary MMU can have a copy.
+    /// Owes nothing any more: no CPU can have cached what changed, and no secondary MMU can have a copy.
     pub(crate) fn forgive(&mut self) {
         (self.range, self.stride, self.tables) = (VirtRange::default(), PageSize::Size1G, false);
         self.copies = false;

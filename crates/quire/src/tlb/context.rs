@@ -31,7 +31,7 @@ pub struct MmContext {
 }
 
 impl MmContext {
-    /// The context of a root table that is empty and known to nobody else.
+    /// The context of a root table that is empty and that nothing else names.
     pub(crate) fn new(root: Frame, mode: PagingMode) -> Self {
         Self {
             root,
@@ -75,15 +75,15 @@ impl MmContext {
         self.zap
     }
 
-    /// Page-table pages that the address space has, the root included; those that are detached count until they are
-    /// freed. One that is shared counts in every address space that reaches it.
+    /// Page-table pages that the address space has, the root included; those that are detached count until
+    /// they are freed. One that is shared counts in every address space that reaches it.
     #[inline]
     pub fn tables(&self) -> u64 {
         self.tables.load(Ordering::Relaxed)
     }
 
-    /// The running CPU starts to run the address space: from here on it is flushed. Sequentially consistent with the
-    /// flushes: one that does not see the CPU changed the tables before the CPU could read them.
+    /// The running CPU starts to run the address space: from here on it is flushed. Sequentially consistent
+    /// with the flushes: one that does not see the CPU changed the tables before the CPU could read them.
     pub fn switch_in<P: TablePlatform>(&self, platform: &P) {
         let pinned = Pinned::new(platform);
         self.cpus.insert(pinned.cpu());
@@ -140,7 +140,8 @@ impl MmContext {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// There may be markers from now on. The address-space lock is held: who asks holds it exclusive.
+    /// There may be markers from now on. The address-space lock is held; a caller of [`Self::has_lost`] holds
+    /// it exclusive.
     #[inline]
     pub(crate) fn note_lost(&self) {
         self.lost.store(true, Ordering::Relaxed);

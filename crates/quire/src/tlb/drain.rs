@@ -1,7 +1,8 @@
 //! Taking apart what is flushed: counts first, then the tables themselves.
 //!
-//! A detached subtree is read here plainly: its parent's entry is gone, every CPU was flushed, and whoever detached it
-//! held the address-space lock for writing, so that no walker was inside (invariants 3 and 4).
+//! A detached subtree is read here plainly: its parent's entry is gone, every CPU was flushed, and the task
+//! that detached it held the address-space lock for writing, so that no walker was inside (invariants 3 and
+//! 4).
 
 use core::ops::Range;
 use core::sync::atomic::Ordering;
@@ -53,8 +54,9 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
         self.count_resident(&leaves);
     }
 
-    /// Drops the counts of one span, under a hold of the block's lock of its own. Returns whether the span that begins with
-    /// the frame `follower` goes on with the folio: then nothing is freed, and `unmapped` knows what will be.
+    /// Drops the counts of one span, under a hold of the block's lock of its own. Returns whether the span
+    /// that begins with the frame `follower` goes on with the folio: then nothing is freed, and `unmapped`
+    /// knows what will be.
     #[cfg(feature = "published")]
     pub(super) fn span(
         &mut self,
@@ -81,8 +83,8 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
         }
     }
 
-    /// Reads a detached table, which maps nothing before `first`, and all below it, drops the counts of its leaves, and
-    /// frees the tables. As deep as there are levels.
+    /// Reads a detached table, which maps nothing before `first`, and all below it, drops the counts of its
+    /// leaves, and frees the tables. As deep as there are levels.
     pub(super) fn subtree(&mut self, frame: Frame, level: Level, first: VirtAddr) {
         let table = Table::at(self.allocator.platform(), frame, level);
         let descriptor = self.allocator.descriptor(frame);
@@ -130,8 +132,8 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
         self.give_up(frame);
     }
 
-    /// Sees to it that the children behind `index` are at hand when their turn comes: of the second the table itself and
-    /// its descriptor, of the first what its leaves are counted in.
+    /// Sees to it that the children behind `index` are at hand when their turn comes: of the second the table
+    /// itself and its descriptor, of the first what its leaves are counted in.
     #[inline]
     fn look_ahead(&self, table: Table<'_>, index: usize) {
         let platform = self.allocator.platform();
@@ -150,8 +152,8 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
         }
     }
 
-    /// Fetches what the run at `index` of a table of the lowest level, of some `count` leaves, is counted in; the record
-    /// alone if there are none.
+    /// Fetches what the run at `index` of a table of the lowest level, of some `count` leaves, is counted in;
+    /// the record alone if there are none.
     #[inline]
     fn expect_run(&self, table: Table<'_>, index: usize, count: usize) {
         if index < TABLE_ENTRIES {
@@ -164,7 +166,8 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
         }
     }
 
-    /// Notes the leaves of a table of the lowest level, to be counted down block by block with those of others.
+    /// Notes the leaves of a table of the lowest level, to be counted down block by block with those of
+    /// others.
     fn scatter(&mut self, table: Table<'_>) {
         let scattered = self.scattered.get_or_insert_with(Scattered::new);
         scattered.add_table(self.allocator.platform(), table.frame());
@@ -250,8 +253,8 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
         self.leaves(Leaves { frames, ..Leaves::one(first, size) });
     }
 
-    /// Marks what was stored to through these leaves. Neighbours in memory may be of different folios, so each leaf is asked for
-    /// its own, and those of a block that is all one folio together.
+    /// Marks what was stored to through these leaves. Neighbours in memory may be of different folios, so
+    /// each leaf is asked for its own, and those of a block that is all one folio together.
     fn mark_stored(&self, table: Table<'_>, leaves: Range<usize>, size: PageSize) {
         let mut marked = None;
         for leaf in leaves.map(|at| table.load_private(at)).filter(|leaf| leaf.has(EntryFlags::DIRTY)) {
@@ -264,11 +267,13 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
         }
     }
 
-    /// Frees the tables that were read. The counter gives its lock back first: the store takes locks of that rank.
+    /// Frees the tables that were read. The counter gives its lock back first: the store takes locks of that
+    /// rank.
     fn free_tables(&mut self) {
         self.release.unlock();
         let frames = &self.read[..core::mem::take(&mut self.read_count)];
-        // SAFETY: invariants 1 and 4: the tables are detached and flushed, so nothing reaches their frames any more.
+        // SAFETY: invariants 1 and 4: the tables are detached and flushed, so nothing reaches their frames
+        // any more.
         let mut folios = unsafe { self.allocator.folios_from_raw(Order::FRAME, frames) };
         let freed = if frames.len() <= FEW {
             folios.all(|folio| self.allocator.free(folio).is_ok())
@@ -293,9 +298,9 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
     }
 }
 
-/// Marks page-cache frames as newer than their file. They are still counted as mapped, so nobody can have given them
-/// up. A folio of whole blocks has one mark. Pages of a block in small pieces that a large leaf maps have none: only memory that
-/// is never written back is mapped so with the right to store.
+/// Marks page-cache frames as newer than their file. They are still counted as mapped, so they cannot have
+/// been freed. A folio of whole blocks has one mark. Pages of a block in small pieces that a large leaf maps
+/// have none: only memory that is never written back is mapped so with the right to store.
 pub(super) fn mark_dirty<P: TablePlatform>(
     allocator: &PageAllocator<'_, P>,
     frames: FrameRange,

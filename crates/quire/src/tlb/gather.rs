@@ -13,13 +13,14 @@ use crate::page_alloc::{Contents, Gfp, PageAllocator};
 use crate::platform::TablePlatform;
 use crate::rank::Rank;
 
-/// Collects what was unmapped from one address space, flushes the CPUs that run it, and then drops map counts and frees
-/// what nobody maps any more. Bounded: [`GATHER_TABLES`] detached tables; [`GATHER_SPANS`] runs of leaves inline and 512
-/// more on each of up to [`GATHER_PAGES`] pages, taken as needed and done without when memory is out.
+/// Collects what was unmapped from one address space, flushes the CPUs that run it, and then drops map counts
+/// and frees what no leaf maps any more. Bounded: [`GATHER_TABLES`] detached tables; [`GATHER_SPANS`] runs of
+/// leaves inline and 512 more on each of up to [`GATHER_PAGES`] pages, taken as needed and done without when
+/// memory is out.
 ///
-/// Whoever holds the address-space lock for writing flushes before giving it back; [`Self::finish`] may follow without
-/// the lock, since what is detached and flushed can be reached by nobody. In debug builds dropping a gather that is not
-/// finished panics.
+/// A task that holds the address-space lock for writing flushes before it releases the lock; [`Self::finish`]
+/// may follow without the lock, since no CPU and no walker reaches what is detached and flushed. In debug
+/// builds dropping a gather that is not finished panics.
 ///
 /// Source: the shape of Linux's `mmu_gather` (`mm/mmu_gather.c`), with detached tables in place of entries.
 #[must_use = "a gather must be finished"]
@@ -35,14 +36,15 @@ pub struct MmuGather<'a, 'p, P: TablePlatform> {
     busy_count: usize,
     pages: [Frame; GATHER_PAGES],
     page_count: usize,
-    /// The first address that a detached table can map anything at, of the first whose own is later: what was before had
-    /// been unmapped already, or never mapped.
+    /// The first address that a detached table can map anything at, of the first whose own is later: what was
+    /// before had been unmapped already, or never mapped.
     begins: Option<(Frame, VirtAddr)>,
 }
 
-/// A run of leaves, a detached table or a busy entry, in one word: the frame in bits 0 to 39; the number of leaves, the
-/// level or the index of the entry in bits 40 to 59; the leaf size in 60 to 61, or 3; in 62 whether the leaves are
-/// anonymous memory, or without a size whether it is a table; in 63 whether what they map is known to be zero.
+/// A run of leaves, a detached table or a busy entry, in one word: the frame in bits 0 to 39; the number of
+/// leaves, the level or the index of the entry in bits 40 to 59; the leaf size in 60 to 61, or 3; in 62
+/// whether the leaves are anonymous memory, or without a size whether it is a table; in 63 whether what they
+/// map is known to be zero.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Span(u64);
 
@@ -151,8 +153,8 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
         GATHER_SPANS + self.page_count * TABLE_ENTRIES - self.span_count
     }
 
-    /// Makes room for at least two runs, or one of them a table: by a page for more, or by flushing. No page-table lock may
-    /// be held.
+    /// Makes room for at least two runs, or one of them a table: by a page for more, or by flushing. No
+    /// page-table lock may be held.
     #[inline]
     pub(crate) fn make_room(&mut self) {
         if self.span_room() < 2 || self.table_count == GATHER_TABLES {
@@ -174,8 +176,8 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
         self.flush_and_drain();
     }
 
-    /// Flushes if entries are marked busy until then, and empties these: before the caller looks at entries that somebody may have
-    /// marked, since nobody waits who is waited for.
+    /// Flushes if entries are marked busy until then, and empties these: before the caller looks at entries
+    /// that another task may have marked, since a task that others wait on must not wait itself.
     #[inline]
     pub(crate) fn finish_busy(&mut self) {
         if self.busy_count > 0 {
@@ -183,8 +185,8 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
         }
     }
 
-    /// A place at which the caller lets others run, unless somebody may wait for a busy entry of this gather. No page-table
-    /// lock may be held.
+    /// A place at which the caller lets others run, unless a task may wait for a busy entry of this gather.
+    /// No page-table lock may be held.
     #[inline]
     pub(crate) fn reschedule(&self) {
         if self.busy_count == 0 {
@@ -192,8 +194,8 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
         }
     }
 
-    /// Takes what was unmapped. File frames that were stored through are marked dirty at once, while they are still
-    /// counted as mapped.
+    /// Takes what was unmapped. File frames that were stored through are marked dirty at once, while they are
+    /// still counted as mapped.
     ///
     /// # Panics
     /// When there is no room; the caller has asked before it changed the entry.
@@ -217,7 +219,8 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
         }
     }
 
-    /// Says that the detached table in `table` maps nothing before `first`, so that it need not be searched from its start.
+    /// Says that the detached table in `table` maps nothing before `first`, so that it need not be searched
+    /// from its start.
     #[inline]
     pub(crate) fn note_begin(&mut self, table: Frame, first: VirtAddr) {
         self.begins.get_or_insert((table, first));
@@ -275,8 +278,8 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
         }
     }
 
-    /// Flushes what was unmapped so far. Afterwards no CPU reaches it, and the address-space lock may be given back. No
-    /// page-table lock may be held.
+    /// Flushes what was unmapped so far. Afterwards no CPU reaches it, and the address-space lock may be
+    /// given back. No page-table lock may be held.
     pub fn flush(&mut self) {
         self.owed.flush(self.allocator, self.context);
         if self.busy_count > 0 {
@@ -284,7 +287,7 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
         }
     }
 
-    /// Flushes, then drops the counts of what was unmapped so far and frees what nobody maps any more.
+    /// Flushes, then drops the counts of what was unmapped so far and frees what no leaf maps any more.
     pub(crate) fn flush_and_drain(&mut self) {
         self.flush();
         let begins = self.begins.take();
@@ -333,8 +336,8 @@ impl<'a, 'p, P: TablePlatform> MmuGather<'a, 'p, P> {
         (self.span_count, self.busy_count) = (kept, 0);
     }
 
-    /// Flushes what is still owed, frees what nobody maps any more, and says by how much resident memory changed (never
-    /// upwards).
+    /// Flushes what is still owed, frees what no leaf maps any more, and says by how much resident memory
+    /// changed (never upwards).
     #[inline]
     pub fn finish(mut self) -> RssChange {
         self.flush_and_drain();

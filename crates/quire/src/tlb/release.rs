@@ -30,28 +30,28 @@ impl<'a, 'p, P: TablePlatform> Release<'a, 'p, P> {
     #[inline]
     pub(super) fn leaves(&mut self, &Leaves { frames, size, contents, .. }: &Leaves) {
         if size == PageSize::Size4K {
-            // SAFETY: invariants 2 and 5: the gather was given each leaf once, by the verb that cleared it, and has
-            // flushed since.
+            // SAFETY: invariants 2 and 5: the gather was given each leaf once, by the verb that cleared it,
+            // and has flushed since.
             unsafe { self.counter.unmap(frames) };
             return self.spend(1, frames.count);
         }
         for leaf in (0..frames.count).step_by(size.frames() as usize) {
-            // SAFETY: invariants 2 and 5: the gather was given each leaf once, by the verb that cleared it, and has
-            // flushed since.
+            // SAFETY: invariants 2 and 5: the gather was given each leaf once, by the verb that cleared it,
+            // and has flushed since.
             unsafe { self.counter.unmap_large(frames.start.add(leaf), size, contents) };
             self.spend(1, size.frames());
         }
     }
 
-    /// Drops the counts of leaves onto a part of a folio, under a hold of the lock of its own. Before the `last` part nothing
-    /// is freed.
+    /// Drops the counts of leaves onto a part of a folio, under a hold of the lock of its own. Before the
+    /// `last` part nothing is freed.
     #[cfg(feature = "published")]
     pub(super) fn part_of_folio(&mut self, leaves: &Leaves, last: bool, unmapped: &mut FrameMask) {
         if last && unmapped.is_empty() {
             self.leaves(leaves);
         } else {
-            // SAFETY: invariants 2 and 5: the gather was given each leaf once, by the verb that cleared it, and has flushed
-            // since; before the last part another leaf is to come that maps the folio.
+            // SAFETY: invariants 2 and 5: the gather was given each leaf once, by the verb that cleared it,
+            // and has flushed since; before the last part another leaf is to come that maps the folio.
             unsafe { self.counter.unmap_part(leaves.frames, last, unmapped) };
             self.spend(1, leaves.frames.count);
         }

@@ -5,8 +5,8 @@ use core::ops::AddAssign;
 use crate::addr::PageSize;
 use crate::arch::{Entry, EntryFlags};
 
-/// A change of an address space's resident memory, in 4 KiB pages. Entries that are [`EntryFlags::SPECIAL`] count
-/// nothing. Page-table pages are counted by [`super::MmContext::tables`].
+/// A change of an address space's resident memory, in 4 KiB pages. Entries that are [`EntryFlags::SPECIAL`]
+/// count nothing. Page-table pages are counted by [`super::MmContext::tables`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RssChange {
     /// Anonymous pages: leaves with [`EntryFlags::ANON`].

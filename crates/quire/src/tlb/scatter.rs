@@ -1,8 +1,8 @@
 //! Detached tables whose entries lead all over memory: counted down block by block instead of entry by entry.
 //!
-//! The tables are nobody's but the drain's after the flush, so they are the room in which their own entries are put in
-//! order: first packed to frame numbers, then sorted by block, in place. Each block's lock is then taken once for all
-//! that a batch of tables had of it.
+//! The tables are the drain's alone after the flush, so they are the room in which their own entries are put
+//! in order: first packed to frame numbers, then sorted by block, in place. Each block's lock is then taken
+//! once for all that a batch of tables had of it.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -35,8 +35,8 @@ pub(super) struct Scattered<'a> {
     frame_count: usize,
 }
 
-/// Whether a table of the lowest level that nobody else changes has many leaves, of which few stand in runs that
-/// are not short.
+/// Whether a table of the lowest level that only the caller changes has many leaves, of which few stand in
+/// runs that are not short.
 pub(super) fn is_scattered(table: Table<'_>, population: usize) -> bool {
     let goes_on = |at: &usize| {
         let first = table.load_private(*at);
@@ -89,8 +89,8 @@ impl<'a> Scattered<'a> {
         self.word(at).load(Ordering::Relaxed)
     }
 
-    /// Counts down all that was noted, block by block; a block comes more than once when a frame of it is there more than
-    /// once.
+    /// Counts down all that was noted, block by block; a block comes more than once when a frame of it is
+    /// there more than once.
     pub(super) fn release<P: TablePlatform>(&self, release: &mut Release<'_, '_, P>) {
         release.unlock();
         let (all, any) = (0..self.frame_count)
@@ -101,8 +101,8 @@ impl<'a> Scattered<'a> {
         self.sort(0..self.frame_count, bits, release);
     }
 
-    /// Sorts frames whose block numbers differ in the lowest `bits` bits alone, and counts them down. As deep as a block
-    /// number has digits.
+    /// Sorts frames whose block numbers differ in the lowest `bits` bits alone, and counts them down. As deep
+    /// as a block number has digits.
     fn sort<P: TablePlatform>(&self, part: Range<usize>, bits: u32, release: &mut Release<'_, '_, P>) {
         if bits <= FEW_BITS || part.len() <= 1 {
             return self.release_few(part, release);
@@ -110,7 +110,8 @@ impl<'a> Scattered<'a> {
         let width = bits.min(DIGIT);
         let shift = u32::from(BLOCK_ORDER) + bits - width;
         let digit = |frame: u64| (frame >> shift) as usize & ((1 << width) - 1);
-        // Up to where each digit's frames are in place, and where they end, counted from the start of the part.
+        // Up to where each digit's frames are in place, and where they end, counted from the start of the
+        // part.
         let (mut done, mut ends) = ([0u16; 1 << DIGIT], [0u16; 1 << DIGIT]);
         part.clone().for_each(|at| ends[digit(self.get(at))] += 1);
         release.spend(0, part.len() as u64);
@@ -133,8 +134,8 @@ impl<'a> Scattered<'a> {
         }
     }
 
-    /// Takes the next frame of a bucket out and puts it where it belongs, the one from there where that belongs, and so
-    /// on, until one comes up that belongs to the bucket; how many were moved.
+    /// Takes the next frame of a bucket out and puts it where it belongs, the one from there where that
+    /// belongs, and so on, until one comes up that belongs to the bucket; how many were moved.
     #[inline(always)]
     fn settle(&self, base: usize, bucket: usize, done: &mut [u16], digit: impl Fn(u64) -> usize) -> u64 {
         let hole = self.word(base + usize::from(done[bucket]));

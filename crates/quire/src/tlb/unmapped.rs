@@ -46,14 +46,15 @@ impl Leaves {
 
 /// Translations that were taken out of a page table while CPUs may still use them (invariant 2).
 ///
-/// It cannot be dropped, only given to an [`MmuGather`](super::MmuGather): in debug builds dropping one panics, in
-/// others its memory is never used again, which wastes it but is safe.
+/// It cannot be dropped, only given to an [`MmuGather`](super::MmuGather): in debug builds dropping one
+/// panics, in others its memory is never used again, which wastes it but is safe.
 #[must_use = "what was unmapped must be given to a gather"]
 #[derive(Debug)]
 pub struct Unmapped(Kind);
 
 impl Unmapped {
-    /// `leaves` leaves of one size onto consecutive frames, of which `first` was the first; counted entries only.
+    /// `leaves` leaves of one size onto consecutive frames, of which `first` was the first; counted entries
+    /// only.
     #[inline]
     pub(crate) fn leaves(first: Entry, size: PageSize, leaves: u64, dirty: bool) -> Self {
         debug_assert!(!first.has(EntryFlags::SPECIAL));

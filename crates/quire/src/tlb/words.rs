@@ -1,12 +1,13 @@
-//! The words of a frame that holds a page table or a page of a gather's batch: the one place where page-table memory
-//! is reached.
+//! The words of a frame that holds a page table or a page of a gather's batch: the one place where page-table
+//! memory is reached.
 //!
 //! # Invariants
 //!
-//! W1. A frame that is named here is memory that the page allocator gave to the page tables of one address space, to
-//!     one gather, or to the window of page descriptors. Until it is freed, everybody reaches it through the atomics below (hardware, or its model, included),
-//!     save for [`clear_table`], before anybody else knows the frame. It is freed only when neither a walker nor a CPU
-//!     can reach it any more (invariant 4).
+//! W1. A frame that is named here is memory that the page allocator gave to the page tables of one address
+//!     space, to one gather, or to the window of page descriptors. Until it is freed, all its users reach it
+//!     through the atomics below (hardware, or its model, included), save for [`clear_table`], before
+//!     anything else names the frame. It is freed only when neither a walker nor a CPU can reach it any more
+//!     (invariant 4).
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -20,8 +21,8 @@ use crate::platform::TablePlatform;
 #[inline]
 pub(crate) fn words<P: TablePlatform>(platform: &P, frame: Frame) -> &[AtomicU64; TABLE_ENTRIES] {
     let pointer = platform.direct_map(frame.addr()).cast::<[AtomicU64; TABLE_ENTRIES]>();
-    // SAFETY: W1: the frame is memory, aligned to 4 KiB, and all its users reach it by atomics until it is freed. The
-    // caller keeps no reference to the words of a table that it frees.
+    // SAFETY: W1: the frame is memory, aligned to 4 KiB, and all its users reach it by atomics until it is
+    // freed. The caller keeps no reference to the words of a table that it frees.
     unsafe { &*pointer }
 }
 
@@ -87,20 +88,22 @@ impl<'a> Table<'a> {
         Entry::from_bits(self.words[index].load(Ordering::Acquire))
     }
 
-    /// The entry of a table that nobody else changes: it is detached and flushed, or not yet installed.
+    /// The entry of a table that only the caller changes: it is detached and flushed, or not yet installed.
     #[inline]
     pub(crate) fn load_private(self, index: usize) -> Entry {
         Entry::from_bits(self.words[index].load(Ordering::Relaxed))
     }
 
-    /// Writes an entry that hardware cannot change at this moment: it is not present, or holds every bit that hardware
-    /// could set ([`Entry::is_settled`]). What was stored before is visible to whoever sees the entry.
+    /// Writes an entry that hardware cannot change at this moment: it is not present, or holds every bit that
+    /// hardware could set ([`Entry::is_settled`]). What was stored before is visible to a CPU that sees the
+    /// entry.
     #[inline]
     pub(crate) fn store(self, index: usize, entry: Entry) {
         self.words[index].store(entry.bits(), Ordering::Release);
     }
 
-    /// Puts an entry in the place of another, which is returned with all that hardware set until then (invariant 3).
+    /// Puts an entry in the place of another, which is returned with all that hardware set until then
+    /// (invariant 3).
     #[inline]
     pub(crate) fn swap(self, index: usize, entry: Entry) -> Entry {
         Entry::from_bits(self.words[index].swap(entry.bits(), Ordering::AcqRel))
@@ -115,8 +118,8 @@ impl<'a> Table<'a> {
             .map_err(Entry::from_bits)
     }
 
-    /// Copies entries, none of which hardware can change to matter, to the same places in a table that nobody else uses,
-    /// without some flags.
+    /// Copies entries, none of which hardware can change to matter, to the same places in a table that only
+    /// the caller uses, without some flags.
     #[inline]
     pub(crate) fn copy_to(self, target: Table<'_>, entries: Range<usize>, lost: EntryFlags) {
         for (from, to) in self.words[entries.clone()].iter().zip(&target.words[entries]) {
@@ -124,8 +127,8 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// The same with leaves, of which both sides lose the right to store; eight at a time where all of them are settled.
-    /// Calls `slowly` with those that are not.
+    /// The same with leaves, of which both sides lose the right to store; eight at a time where all of them
+    /// are settled. Calls `slowly` with those that are not.
     #[inline]
     pub(crate) fn copy_weakened(
         self,
@@ -152,8 +155,8 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// How many entries from `index` on belong to the run that `first` at `index` starts, in a table of this grain, which
-    /// nobody else changes: of each group of so many entries only the first is looked at.
+    /// How many entries from `index` on belong to the run that `first` at `index` starts, in a table of this
+    /// grain, which only the caller changes: of each group of so many entries only the first is looked at.
     #[inline]
     pub(crate) fn run_by_grain(self, index: usize, first: Entry, grain: usize) -> usize {
         // Below two cache lines nothing is saved.
@@ -165,8 +168,8 @@ impl<'a> Table<'a> {
         (1 + more.count()) * grain
     }
 
-    /// Whether all entries of a table of the lowest level are one run that `first` starts; what is recorded in any of them, or
-    /// the first that is not of the run.
+    /// Whether all entries of a table of the lowest level are one run that `first` starts; what is recorded
+    /// in any of them, or the first that is not of the run.
     pub(crate) fn whole_run(self, first: Entry) -> Result<EntryFlags, usize> {
         let plain = first.without(EntryFlags::HISTORY);
         let (mut expected, mut differ) = (plain, 0);
@@ -181,8 +184,9 @@ impl<'a> Table<'a> {
         Err(count_run(self.words, plain))
     }
 
-    /// How many entries from `index` on, at most up to `end`, continue the run that `first` at `index` starts. Eight at a
-    /// time without a branch between them: this is what a scan of a full table spends its time on.
+    /// How many entries from `index` on, at most up to `end`, continue the run that `first` at `index`
+    /// starts. Eight at a time without a branch between them: this is what a scan of a full table spends its
+    /// time on.
     #[inline]
     pub(crate) fn run_length(self, index: usize, end: usize, first: Entry) -> usize {
         let rest = &self.words[index + 1..end];

@@ -2,11 +2,12 @@
 //!
 //! # Joining
 //!
-//! A page's head and first tails are written. Then (`batched`) all leaves that the request's pages stand in are split, up to
-//! the first for which there is no memory; one flush; a grace period; all pages are optimised, those whose leaf was not split
-//! splitting it now, since frames have come back meanwhile; one flush; and what was gathered is freed. Where a page cannot be
-//! optimised and something has been gathered, that is flushed and freed, and the page is tried once more. A page that cannot
-//! be optimised at all gets the rest of its tails, and is as good as any.
+//! A page's head and first tails are written. Then (`batched`) all leaves that the request's pages stand in
+//! are split, up to the first for which there is no memory; one flush; a grace period; all pages are
+//! optimised, those whose leaf was not split splitting it now, since frames have come back meanwhile; one
+//! flush; and what was gathered is freed. Where a page cannot be optimised and something has been gathered,
+//! that is flushed and freed, and the page is tried once more. A page that cannot be optimised at all gets
+//! the rest of its tails, and is as good as any.
 //!
 //! # Leaving
 //!
@@ -33,7 +34,8 @@ impl Window {
         self.policy == DescriptorPolicy::Batched
     }
 
-    /// Describes pages that are to join a pool, and optimises them if that is wanted. Nobody else has them.
+    /// Describes pages that are to join a pool, and optimises them if that is wanted. Only the caller has
+    /// them.
     ///
     /// Precondition: a task that is in no section and holds no lock but that of an address space.
     pub fn join<P: TablePlatform>(&self, pages: &PageAllocator<'_, P>, chain: &PageChain, order: Order) {
@@ -57,8 +59,9 @@ impl Window {
         }
     }
 
-    /// Brings back the descriptors of pages that are to leave a pool, from the first on, and moves those that have all of
-    /// theirs from `chain` to `whole`. Nobody else has them, and they stay described until [`Self::forget`].
+    /// Brings back the descriptors of pages that are to leave a pool, from the first on, and moves those that
+    /// have all of theirs from `chain` to `whole`. Only the caller has them, and they stay described until
+    /// [`Self::forget`].
     ///
     /// Precondition: as for [`Self::join`].
     ///

@@ -1,5 +1,5 @@
-//! Lists of any length that need no memory of their own: frames linked through their descriptors, huge pages through their
-//! blocks' records.
+//! Lists of any length that need no memory of their own: frames linked through their descriptors, huge pages
+//! through their blocks' records.
 
 use core::sync::atomic::Ordering;
 
@@ -47,7 +47,7 @@ impl FrameChain {
     }
 }
 
-/// Huge pages that are in no pool and belong to whoever has the list, the one that was added first first.
+/// Huge pages that are in no pool and belong to the holder of the list, the one that was added first first.
 #[derive(Default)]
 pub struct PageChain {
     /// Block numbers plus one.

@@ -6,8 +6,8 @@
 //! | 1 | zero | twice the head's frame number, plus one |
 //! | 2 | references | zero |
 //!
-//! A frame that belongs to no huge page has zeroes there: the window says nothing of it. The other words belong to nobody and
-//! are never written.
+//! A frame that belongs to no huge page has zeroes there: the window says nothing of it. The other words
+//! belong to no page and are never written.
 #![forbid(unsafe_code)]
 
 use crate::addr::{Frame, Order, VirtAddr};
@@ -82,7 +82,8 @@ pub(super) const fn head_named(word: u64) -> Option<Frame> {
     if word & TAIL != 0 { Some(Frame(word >> 1)) } else { None }
 }
 
-/// Whether a descriptor is the first of a frame of the window: only there can a head's copy stand that is no head.
+/// Whether a descriptor is the first of a frame of the window: only there can a head's copy stand that is no
+/// head.
 pub(super) const fn is_first(frame: Frame) -> bool {
     frame.0.is_multiple_of(WINDOW_DESCRIPTORS)
 }

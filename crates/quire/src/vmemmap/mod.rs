@@ -1,31 +1,33 @@
 //! The window: a virtual array of page descriptors, one of 64 bytes for each 4 KiB frame, as Linux's vmemmap.
 //!
-//! This library needs none: what is one folio has no descriptors, and what is used in small pieces has them in its own block
-//! ([`crate::memmap`]). It is here so that the published ways to save descriptors of huge pages can be had and measured
-//! ([`DescriptorPolicy`]), and for kernels that have walkers by frame number. It speaks of the pages of pools of huge pages
-//! alone.
+//! This library needs none: what is one folio has no descriptors, and what is used in small pieces has them
+//! in its own block ([`crate::memmap`]). It is here so that the published ways to save descriptors of huge
+//! pages can be had and measured ([`DescriptorPolicy`]), and for kernels that have walkers by frame number.
+//! It speaks of the pages of pools of huge pages alone.
 //!
 //! # What it is made of
 //!
-//! Page tables of the library's, in the processor's format, in frames of the page allocator. A kernel links the window's root
-//! into its kernel half: two entries of a table of the fourth level ([`Window::root`]). The library writes descriptors by the
-//! direct map, in the frames that the tables name, and never uses the window's addresses; those who do are *walkers*
-//! ([`walker`]), and for their sake entries are changed in the order, and with the flushes, that a kernel owes them.
+//! Page tables of the library's, in the processor's format, in frames of the page allocator. A kernel links
+//! the window's root into its kernel half: two entries of a table of the fourth level ([`Window::root`]). The
+//! library writes descriptors by the direct map, in the frames that the tables name, and never uses the
+//! window's addresses; its users that do are *walkers* ([`walker`]), and for their sake entries are changed
+//! in the order, and with the flushes, that a kernel owes them.
 //!
-//! At first all of it is mapped by leaves of 2 MiB, each of which describes 64 huge pages of 2 MiB. To *optimise* a huge page is
-//! to let one frame stand for all of its descriptors, since all tails of a page say the same, and to free the others (7 of 8, or
-//! 4095 of 4096). To *restore* it is to bring them back, which takes as many frames.
+//! At first all of it is mapped by leaves of 2 MiB, each of which describes 64 huge pages of 2 MiB. To
+//! *optimise* a huge page is to let one frame stand for all of its descriptors, since all tails of a page say
+//! the same, and to free the others (7 of 8, or 4095 of 4096). To *restore* it is to bring them back, which
+//! takes as many frames.
 //!
 //! # What must hold
 //!
-//! - Nobody but its owner changes a page's descriptors or its entries: it is in no pool, and nobody uses it. Its references are
-//!   zero, and a grace period has passed since: no walker is about to store to it.
-//! - A frame is freed only after a flush that follows the last change of an entry that led to it. Until then old and new
-//!   frames say the same, since nobody writes either.
+//! - Only its owner changes a page's descriptors or its entries: it is in no pool, and no task uses it.
+//!   Its references are zero, and a grace period has passed since: no walker is about to store to it.
+//! - A frame is freed only after a flush that follows the last change of an entry that led to it. Until then
+//!   old and new frames say the same, since nothing writes either.
 //! - A leaf of 2 MiB becomes a table of the same translations once, and stays one.
 //!
-//! Source: `mm/hugetlb_vmemmap.c`; Kravetz, "Batch hugetlb vmemmap modification operations", version 8, October 2023; Yu Zhao,
-//! "mm/hugetlb_vmemmap: fix race with speculative PFN walkers", 2024.
+//! Source: `mm/hugetlb_vmemmap.c`; Kravetz, "Batch hugetlb vmemmap modification operations", version 8,
+//! October 2023; Yu Zhao, "mm/hugetlb_vmemmap: fix race with speculative PFN walkers", 2024.
 
 mod batch;
 mod chain;
@@ -54,7 +56,8 @@ pub enum DescriptorPolicy {
     InBlock,
     /// All of them are in the window, always: the saving is off.
     Full,
-    /// The window's frames are freed and brought back page by page, with flushes for each (Linux 5.14 to 6.6).
+    /// The window's frames are freed and brought back page by page, with flushes for each (Linux 5.14 to
+    /// 6.6).
     PerPage,
     /// The same for all pages of a request together, with two flushes (Linux from 6.7 on).
     Batched,
@@ -92,8 +95,8 @@ impl Window {
     /// Maps the window for all memory, or makes none where the policy needs none.
     ///
     /// # Errors
-    /// [`AllocError::OutOfMemory`]: it takes 1/64 of the memory. Nothing is given back then; there is nothing to do on such a
-    /// machine but to start again without it.
+    /// [`AllocError::OutOfMemory`]: it takes 1/64 of the memory. Nothing is given back then; there is nothing
+    /// to do on such a machine but to start again without it.
     pub fn new<P: TablePlatform>(
         pages: &PageAllocator<'_, P>,
         policy: DescriptorPolicy,
@@ -119,9 +122,9 @@ impl Window {
         self.policy
     }
 
-    /// The table of the fourth level by which the window is reached: its entries for [`WINDOW_BASE`](crate::arch::WINDOW_BASE)
-    /// and the 512 GiB behind it are those that a kernel copies. They never change; with five levels a kernel links the
-    /// table as a whole.
+    /// The table of the fourth level by which the window is reached: its entries for
+    /// [`WINDOW_BASE`](crate::arch::WINDOW_BASE) and the 512 GiB behind it are those that a kernel copies.
+    /// They never change; with five levels a kernel links the table as a whole.
     pub fn root(&self) -> Frame {
         self.root
     }
@@ -151,8 +154,8 @@ impl Window {
         self.saving.load(Ordering::Relaxed)
     }
 
-    /// Chooses whether pages that join a pool from now on are optimised; those in it stay as they are. Whether the policy leaves
-    /// the choice.
+    /// Chooses whether pages that join a pool from now on are optimised; those in it stay as they are.
+    /// Whether the policy leaves the choice.
     pub fn set_saving(&self, saving: bool) -> bool {
         let free = self.policy != DescriptorPolicy::Full;
         if free {

@@ -66,8 +66,8 @@ impl Window {
         Ok(())
     }
 
-    /// Lets one frame stand for all of a page's descriptors, of which those in the first one are written. The others wait in
-    /// `gather` to be freed.
+    /// Lets one frame stand for all of a page's descriptors, of which those in the first one are written. The
+    /// others wait in `gather` to be freed.
     ///
     /// # Errors
     /// [`AllocError::OutOfMemory`], for a leaf that was to be split; no translation has changed then.
@@ -90,8 +90,8 @@ impl Window {
         Ok(())
     }
 
-    /// Moves the frame that is kept to a fresh one, so that the folio that it is part of can be freed as a whole; where that
-    /// cannot be had, it stays. The frame that is kept.
+    /// Moves the frame that is kept to a fresh one, so that the folio that it is part of can be freed as a
+    /// whole; where that cannot be had, it stays. The frame that is kept.
     fn refresh<P: TablePlatform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -147,7 +147,8 @@ impl Window {
         Ok(())
     }
 
-    /// Calls `act` with the leaf of each frame of the window that a page's descriptors fill, apart from the first. They are split.
+    /// Calls `act` with the leaf of each frame of the window that a page's descriptors fill, apart from the
+    /// first. They are split.
     fn each_tail_slot<P: TablePlatform>(
         &self,
         platform: &P,

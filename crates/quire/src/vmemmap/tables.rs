@@ -1,4 +1,5 @@
-//! The window's page tables: mapped once, walked by whoever writes descriptors, and split where single frames are to go.
+//! The window's page tables: mapped once, walked where descriptors are written, and split where single frames
+//! are to go.
 
 use core::sync::atomic::Ordering;
 
@@ -21,7 +22,7 @@ const BLOCKS_PER_LEAF: u32 = (Order::BLOCK.bytes() / 64 / BLOCK_FRAMES as u64) a
 pub(super) const WRITABLE: EntryFlags = EntryFlags::KERNEL_DATA;
 /// A leaf that does not.
 pub(super) const READ_ONLY: EntryFlags = WRITABLE.without(EntryFlags::WRITE).without(EntryFlags::DIRTY);
-/// Ours, in a leaf of 2 MiB: somebody is making a table of it.
+/// Ours, in a leaf of 2 MiB: a task is making a table of it.
 const SPLITTING: EntryFlags = EntryFlags::SPECIAL;
 
 /// An entry of the window's tables that is a leaf.
@@ -114,11 +115,13 @@ impl Window {
         Ok(())
     }
 
-    /// Makes a table of the leaf of 2 MiB for an address, of the same translations, if there is one, and 512 frames of the folio
-    /// behind it, so that each can be freed by itself; whether this call did. Several may try at once.
+    /// Makes a table of the leaf of 2 MiB for an address, of the same translations, if there is one, and 512
+    /// frames of the folio behind it, so that each can be freed by itself; whether this call did. Several may
+    /// try at once.
     ///
     /// # Errors
-    /// [`AllocError::OutOfMemory`], for the table or for the descriptors of the folio's frames; the leaf is as before then.
+    /// [`AllocError::OutOfMemory`], for the table or for the descriptors of the folio's frames; the leaf is
+    /// as before then.
     pub(super) fn split<P: TablePlatform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -129,7 +132,8 @@ impl Window {
             if slot.table.level() == Level::PTE {
                 return Ok(false);
             }
-            // Marked before anything is done: whoever came second could find the folio's frames freed already.
+            // Marked before anything is done: a task that came second could find the folio's frames freed
+            // already.
             let leaf = slot.load();
             let marked = !leaf.has(SPLITTING) && leaf.is_leaf(Level::PMD);
             if marked && slot.table.compare_exchange(slot.index, leaf, leaf.with(SPLITTING)).is_ok() {

@@ -1,23 +1,25 @@
-//! Walkers by frame number: what the window tells somebody who owns nothing of what is asked for.
+//! Walkers by frame number: what the window tells a caller that owns nothing of what it asks for.
 //!
-//! A walker comes with a frame number and reads through the window, whatever is being done there at the same moment. All that
-//! it does stands in a section of [`Window::walkers`](super::Window::walkers), and each section sees the page as it was, as it
-//! will be, or not at all; no read faults.
+//! A walker comes with a frame number and reads through the window, whatever is being done there at the same
+//! moment. All that it does stands in a section of [`Window::walkers`](super::Window::walkers), and each
+//! section sees the page as it was, as it will be, or not at all; no read faults.
 //!
 //! # Heads that are none
 //!
-//! In an optimised page the one frame that is left stands behind all of the page's addresses in the window, so the head's
-//! descriptor shows at the start of each of them. Who finds a head there looks at the next descriptor, which is the first
-//! tail's in the frame that is left and in every other: if that is a tail, it says whose. (As Linux from 2021 to 2026: "fake
-//! heads". The work of 2025 has a mask of the order in every tail instead, and one frame of tails for each zone and order.
-//! These arms do what the published work of 2023 did.)
+//! In an optimised page the one frame that is left stands behind all of the page's addresses in the window,
+//! so the head's descriptor shows at the start of each of them. A walker that finds a head there looks at the
+//! next descriptor, which is the first tail's in the frame that is left and in every other: if that is a
+//! tail, it says whose. (As Linux from 2021 to 2026: "fake heads". The work of 2025 has a mask of the order
+//! in every tail instead, and one frame of tails for each zone and order. These arms do what the published
+//! work of 2023 did.)
 //!
 //! # References
 //!
-//! [`try_get`] adds a reference to a huge page unless it has none, which is what a page has while nobody uses it. It stores to
-//! heads alone: it asks first whether the descriptor is one, and whether the count is above zero; both hold until the section
-//! is left, since whoever is to take either away lets a grace period pass between taking the count to zero and changing the
-//! mapping. A reference ends with [`put`], in the section that it began in: the page's owner waits for it to give the page back.
+//! [`try_get`] adds a reference to a huge page unless it has none, which is what a page has while no task
+//! uses it. It stores to heads alone: it asks first whether the descriptor is one, and whether the count is
+//! above zero; both hold until the section is left, since a task that is to take either away lets a grace
+//! period pass between taking the count to zero and changing the mapping. A reference ends with [`put`], in
+//! the section that it began in: the page's owner waits for it to give the page back.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
@@ -65,8 +67,8 @@ pub fn references(window: &impl WindowAccess, head: Frame) -> u64 {
     window.load(word_addr(head, COUNT))
 }
 
-/// Adds a reference to the huge page that starts at a frame, unless there is none or nobody uses it; whether it did. In a
-/// section, which is not left before [`put`]. Never stores to a tail's descriptor.
+/// Adds a reference to the huge page that starts at a frame, unless there is none or no task uses it; whether
+/// it did. In a section, which is not left before [`put`]. Never stores to a tail's descriptor.
 pub fn try_get(window: &impl WindowAccess, frame: Frame) -> bool {
     if head_of(window, frame) != Some(frame) {
         return false;
@@ -110,7 +112,8 @@ impl<P: TablePlatform> WindowAccess for ByTables<'_, P> {
 }
 
 impl Window {
-    /// Whether every descriptor of a free page of a pool leads to its head, which says what it is. While nothing is under way.
+    /// Whether every descriptor of a free page of a pool leads to its head, which says what it is. While
+    /// nothing is under way.
     pub fn describes<P: TablePlatform>(
         &self,
         pages: &PageAllocator<'_, P>,

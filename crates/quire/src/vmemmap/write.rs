@@ -34,8 +34,8 @@ impl Window {
         Head { order, node, zone, optimised: false }
     }
 
-    /// Makes descriptors those of a huge page without references: tails of the given ones of its frames of the window, and the
-    /// head, if the first is among them, last.
+    /// Makes descriptors those of a huge page without references: tails of the given ones of its frames of
+    /// the window, and the head, if the first is among them, last.
     pub(super) fn compose<P: TablePlatform>(
         &self,
         pages: &PageAllocator<'_, P>,
@@ -72,7 +72,8 @@ impl Window {
         pages.count(Stat::VmemmapWrite, order.frames());
     }
 
-    /// Whether one frame stands for all of a page's descriptors. The page's owner asks, or nobody changes it.
+    /// Whether one frame stands for all of a page's descriptors. The page's owner asks, or no task changes
+    /// it.
     pub fn is_optimised<P: TablePlatform>(&self, pages: &PageAllocator<'_, P>, page: Frame) -> bool {
         let word = self.words_of(pages.platform(), page)[FLAGS].load(Ordering::Relaxed);
         Head::of(word).is_some_and(|head| head.optimised)
@@ -95,8 +96,8 @@ impl Window {
         self.words_of(pages.platform(), page)[COUNT].store(1, Ordering::Release);
     }
 
-    /// A page of a pool is given back: takes its one reference once walkers have taken theirs back, which they do before long;
-    /// they add none from then on.
+    /// A page of a pool is given back: takes its one reference once walkers have taken theirs back, which
+    /// they do before long; they add none from then on.
     pub fn freeze<P: TablePlatform>(&self, pages: &PageAllocator<'_, P>, page: Frame) {
         let count = &self.words_of(pages.platform(), page)[COUNT];
         while count.compare_exchange_weak(1, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {

@@ -1,9 +1,10 @@
 //! Ways to fill memory with zeroes, one machine instruction each.
 //!
-//! They differ in where the zeroes go: through the caches, or past them. Stores past the caches are ordered with no later
-//! store, so each such kernel ends with a store fence, and whoever sees a later store of this CPU sees zeroes (Intel SDM
-//! volume 1, section 10.4.6.2; AMD64 manual, volume 2, section 7.4.2; `clzero` and `movdir64b` under their names). A fence waits
-//! until everything has arrived, so that runs which belong together had better share [one](store_fence).
+//! They differ in where the zeroes go: through the caches, or past them. Stores past the caches are ordered
+//! with no later store, so each such kernel ends with a store fence, and a CPU that sees a later store of
+//! this one sees zeroes (Intel SDM volume 1, section 10.4.6.2; AMD64 manual, volume 2, section 7.4.2;
+//! `clzero` and `movdir64b` under their names). A fence waits until everything has arrived, so that runs
+//! which belong together had better share [one](store_fence).
 //!
 //! Which one is faster is a matter of the processor, the extent and what comes after: the policy chooses.
 
@@ -131,20 +132,21 @@ impl ReadyClear {
         self.kernel
     }
 
-    /// The same without a fence at its end: the caller makes a [`store_fence`] after the last of several runs, on the same CPU,
-    /// before the caller hands the memory on or frees it.
+    /// The same without a fence at its end: the caller makes a [`store_fence`] after the last of several
+    /// runs, on the same CPU, before the caller hands the memory on or frees it.
     #[inline]
     #[must_use]
     pub const fn unfenced(self) -> Self {
         Self { fenced: false, ..self }
     }
 
-    /// Fills `bytes` bytes from `start` on with zeroes, at any address and of any number. A CPU that sees a store which
-    /// the caller makes afterwards, and after the fence, if it is [unfenced](Self::unfenced), sees the zeroes.
+    /// Fills `bytes` bytes from `start` on with zeroes, at any address and of any number. A CPU that sees a
+    /// store which the caller makes afterwards, and after the fence, if it is [unfenced](Self::unfenced),
+    /// sees the zeroes.
     ///
     /// # Safety
-    /// The bytes are the caller's to write. Where the kernel [uses vectors](ClearKernel::uses_vectors), no task's values
-    /// stand in vector registers, only the compiler's.
+    /// The bytes are the caller's to write. Where the kernel [uses vectors](ClearKernel::uses_vectors), no
+    /// task's values stand in vector registers, only the compiler's.
     pub unsafe fn zero(self, start: *mut u8, bytes: usize) {
         if cfg!(miri) || self.kernel == ClearKernel::String {
             // SAFETY: K1: the bytes are the caller's to write, by this function's contract.
@@ -152,8 +154,8 @@ impl ReadyClear {
         }
         let head = (start.addr().wrapping_neg() % LINE).min(bytes);
         let (lines, tail) = ((bytes - head) / LINE, (bytes - head) % LINE);
-        // SAFETY: K1: head, lines and tail follow one another and make up the caller's bytes. K2: the processor has the
-        // instructions, since `on` made this value.
+        // SAFETY: K1: head, lines and tail follow one another and make up the caller's bytes. K2: the
+        // processor has the instructions, since `on` made this value.
         unsafe {
             if head > 0 {
                 string(start, head);
@@ -172,7 +174,8 @@ impl ReadyClear {
 
     /// `start` is a multiple of a line, `lines` not zero.
     unsafe fn zero_lines(self, start: *mut u8, lines: usize) {
-        // SAFETY: K1: the lines are the caller's, by this function's contract. K2: `on` made this value for the kernel.
+        // SAFETY: K1: the lines are the caller's, by this function's contract. K2: `on` made this value for
+        // the kernel.
         unsafe {
             match self.kernel {
                 ClearKernel::String => string(start, lines * LINE),
@@ -207,20 +210,22 @@ unsafe fn string(start: *mut u8, bytes: usize) {
         start.write_bytes(0, bytes);
     }
     #[cfg(not(miri))]
-    // SAFETY: K1: the instruction writes the caller's bytes upwards, since the ABI keeps the direction flag clear.
+    // SAFETY: K1: the instruction writes the caller's bytes upwards, since the ABI keeps the direction flag
+    // clear.
     unsafe {
         asm!("rep stosb", inout("rdi") start => _, inout("rcx") bytes => _, in("al") 0_u8, options(nostack, preserves_flags));
     }
 }
 
-/// A function that runs instructions for each line: `rdi` is its address, `rcx` counts. A target without vector registers has
-/// no names for them, and its compiler has no values in them; all others are told that they change.
+/// A function that runs instructions for each line: `rdi` is its address, `rcx` counts. A target without
+/// vector registers has no names for them, and its compiler has no values in them; all others are told that
+/// they change.
 macro_rules! by_lines {
     ($(#[$doc:meta])* $name:ident, [$($first:literal),*], [$($line:literal),+], [$($last:literal),*]) => {
         $(#[$doc])*
         unsafe fn $name(start: *mut u8, lines: usize) {
-            // SAFETY: K1: each turn writes one of the caller's lines, of which there is at least one. K2: `on` asked for
-            // the feature.
+            // SAFETY: K1: each turn writes one of the caller's lines, of which there is at least one. K2:
+            // `on` asked for the feature.
             unsafe {
                 asm!(
                     $($first,)*
@@ -285,8 +290,8 @@ static ZERO_LINE: ZeroLine = ZeroLine([0; LINE]);
 
 /// Stores of whole lines past the caches.
 unsafe fn movdir64b(start: *mut u8, lines: usize) {
-    // SAFETY: K1: each turn writes one of the caller's lines, of which there is at least one, and reads a line that nothing
-    // writes. K2: `on` asked for the feature.
+    // SAFETY: K1: each turn writes one of the caller's lines, of which there is at least one, and reads a
+    // line that nothing writes. K2: `on` asked for the feature.
     unsafe {
         asm!(
             "2:",

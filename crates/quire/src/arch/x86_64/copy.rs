@@ -116,12 +116,12 @@ impl ReadyCopy {
         self.kernel
     }
 
-    /// Copies `bytes` bytes, at any addresses and of any number. A CPU that sees a store which the caller makes afterwards
-    /// sees the copy.
+    /// Copies `bytes` bytes, at any addresses and of any number. A CPU that sees a store which the caller
+    /// makes afterwards sees the copy.
     ///
     /// # Safety
-    /// `to` is the caller's to write, `from` to read, and they do not overlap. Where the kernel
-    /// [uses vectors](CopyKernel::uses_vectors), no task's values stand in vector registers, only the compiler's.
+    /// `to` is the caller's to write, `from` to read, and they do not overlap. Where the kernel [uses
+    /// vectors](CopyKernel::uses_vectors), no task's values stand in vector registers, only the compiler's.
     pub unsafe fn copy(self, from: *const u8, to: *mut u8, bytes: usize) {
         if cfg!(miri) || self.kernel == CopyKernel::String {
             // SAFETY: K1: `to` is the caller's to write and `from` to read, by this function's contract.
@@ -130,8 +130,8 @@ impl ReadyCopy {
         let head = (to.addr().wrapping_neg() % LINE).min(bytes);
         let (lines, tail) = ((bytes - head) / LINE, (bytes - head) % LINE);
         let done = head + lines * LINE;
-        // SAFETY: K1: head, lines and tail follow one another and make up the caller's bytes. K2: the processor has the
-        // instructions, since `on` made this value.
+        // SAFETY: K1: head, lines and tail follow one another and make up the caller's bytes. K2: the
+        // processor has the instructions, since `on` made this value.
         unsafe {
             if head > 0 {
                 string(from, to, head);
@@ -150,7 +150,8 @@ impl ReadyCopy {
 
     /// `to` is a multiple of a line, `lines` not zero.
     unsafe fn copy_lines(self, from: *const u8, to: *mut u8, lines: usize) {
-        // SAFETY: K1: the lines are the caller's, by this function's contract. K2: `on` made this value for the kernel.
+        // SAFETY: K1: the lines are the caller's, by this function's contract. K2: `on` made this value for
+        // the kernel.
         unsafe {
             match self.kernel {
                 CopyKernel::String => string(from, to, lines * LINE),
@@ -173,8 +174,8 @@ unsafe fn string(from: *const u8, to: *mut u8, bytes: usize) {
         to.copy_from_nonoverlapping(from, bytes);
     }
     #[cfg(not(miri))]
-    // SAFETY: K1: the instruction reads and writes the caller's bytes upwards, since the ABI keeps the direction flag
-    // clear.
+    // SAFETY: K1: the instruction reads and writes the caller's bytes upwards, since the ABI keeps the
+    // direction flag clear.
     unsafe {
         asm!(
             "rep movsb",
@@ -191,8 +192,8 @@ macro_rules! by_lines {
     ($(#[$doc:meta])* $name:ident, [$($line:literal),+], [$($last:literal),*]) => {
         $(#[$doc])*
         unsafe fn $name(from: *const u8, to: *mut u8, lines: usize) {
-            // SAFETY: K1: each turn reads and writes one of the caller's lines, of which there is at least one. K2: `on`
-            // asked for the feature.
+            // SAFETY: K1: each turn reads and writes one of the caller's lines, of which there is at least
+            // one. K2: `on` asked for the feature.
             unsafe {
                 asm!(
                     "2:",

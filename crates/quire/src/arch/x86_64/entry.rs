@@ -1,7 +1,8 @@
 //! One entry of a page table: 64 bits, of which hardware writes two (accessed, dirty).
 //!
-//! Bits 9 to 11 and 52 to 58 are ignored by hardware in a present entry (SDM 3A, tables 4-14 to 4-20) and carry marks of
-//! the library's own. A clear present bit makes all others ours: zero means that nothing was ever there.
+//! Bits 9 to 11 and 52 to 58 are ignored by hardware in a present entry (SDM 3A, tables 4-14 to 4-20) and
+//! carry marks of the library's own. A clear present bit makes all others ours: zero means that nothing was
+//! ever there.
 
 use core::fmt;
 
@@ -42,14 +43,14 @@ impl EntryFlags {
     pub const SPECIAL: Self = Self(1 << 9);
     /// Ours: write-protected on behalf of a userfaultfd handler.
     pub const UFFD_WP: Self = Self(1 << 10);
-    /// Ours: written since somebody cleared the mark.
+    /// Ours: written since the mark was cleared.
     pub const SOFT_DIRTY: Self = Self(1 << 11);
     /// Ours: the frame is anonymous memory, not page cache.
     pub const ANON: Self = Self(1 << 52);
     /// Ours: the contents may be dropped as long as the dirty bit stays clear (`MADV_FREE`).
     pub const LAZY_FREE: Self = Self(1 << 53);
-    /// Ours: all that a large leaf of anonymous memory maps was zero when it was mapped, and is as long as the dirty bit stays
-    /// clear. Whoever clears that bit clears this one.
+    /// Ours: all that a large leaf of anonymous memory maps was zero when it was mapped, and is as long as
+    /// the dirty bit stays clear. What clears that bit clears this one.
     pub const ZEROED: Self = Self(1 << 54);
     /// Instruction fetches are refused.
     pub const NO_EXECUTE: Self = Self(1 << 63);
@@ -77,8 +78,8 @@ impl EntryFlags {
         before & !after != 0
     }
 
-    /// The bits of a present leaf with this protection. Without any access the leaf keeps its frame, but user mode is
-    /// kept out; a kernel that copies from user memory must ask for [`Self::USER`] as well.
+    /// The bits of a present leaf with this protection. Without any access the leaf keeps its frame, but user
+    /// mode is kept out; a kernel that copies from user memory must ask for [`Self::USER`] as well.
     #[inline]
     pub const fn leaf(protection: Protection) -> Self {
         let mut flags = Self::PRESENT;
@@ -98,8 +99,9 @@ impl EntryFlags {
 impl Entry {
     /// Nothing was ever here.
     pub const EMPTY: Self = Self(0);
-    /// Not present, and being worked on: a leaf was taken out and something else comes once the flush is done. Nobody may
-    /// fill it but who marked it; others wait, holding no page-table lock and no busy entry of their own.
+    /// Not present, and being worked on: a leaf was taken out and something else comes once the flush is
+    /// done. Only the task that marked it fills it; others wait, holding no page-table lock and no busy entry
+    /// of their own.
     pub const BUSY: Self = Self(EntryFlags::SPECIAL.0);
     /// Not present for ever, or until its address is unmapped: what was here is lost.
     pub const POISON: Self = Self(EntryFlags::SPECIAL.0 | 1 << 55);
@@ -134,7 +136,8 @@ impl Entry {
         Self(frame.addr().0 | EntryFlags::PRESENT.0 | EntryFlags::WRITE.0 | EntryFlags::USER.0)
     }
 
-    /// A pointer to a table that other address spaces reach as well, or did: nothing below can be stored to through it.
+    /// A pointer to a table that other address spaces reach as well, or did: nothing below can be stored to
+    /// through it.
     #[inline]
     pub const fn shared_table(frame: Frame) -> Self {
         Self::table(frame).without(EntryFlags::WRITE)
@@ -158,16 +161,18 @@ impl Entry {
         self.0 == Self::POISON.0
     }
 
-    /// Whether what a large leaf maps is known to be zero: it was when it was mapped, and nobody has stored through it.
+    /// Whether what a large leaf maps is known to be zero: it was when it was mapped, and no store has gone
+    /// through it.
     #[inline]
     pub const fn is_zeroed(self) -> bool {
         self.has(EntryFlags::ZEROED) && !self.has(EntryFlags::DIRTY)
     }
 
-    /// Whether this leaf holds every bit that hardware could set in it: it was accessed, and it was stored through or
-    /// does not allow stores. Hardware has no reason to write such an entry, so whoever holds its table's lock may
-    /// replace it by a plain store without losing anything (invariant 3). That holds once an earlier removal of the right
-    /// to store is flushed: some processors set the dirty bit in an entry whose right went away while they looked.
+    /// Whether this leaf holds every bit that hardware could set in it: it was accessed, and it was stored
+    /// through or does not allow stores. Hardware has no reason to write such an entry, so the holder of its
+    /// table's lock may replace it by a plain store without losing anything (invariant 3). That holds once an
+    /// earlier removal of the right to store is flushed: some processors set the dirty bit in an entry whose
+    /// right went away while they looked.
     #[inline]
     pub const fn is_settled(self) -> bool {
         self.has(EntryFlags::ACCESSED) && (self.has(EntryFlags::DIRTY) || !self.has(EntryFlags::WRITE))
@@ -229,8 +234,8 @@ impl Entry {
         Self(self.0 & !flags.0)
     }
 
-    /// Whether `self` is the leaf that follows `first` by `distance` 4 KiB leaves in one run: consecutive frames and the
-    /// same bits, save those that only record history.
+    /// Whether `self` is the leaf that follows `first` by `distance` 4 KiB leaves in one run: consecutive
+    /// frames and the same bits, save those that only record history.
     #[inline]
     pub const fn continues(self, first: Self, distance: u64) -> bool {
         let expected = Self(first.0 + (distance << 12));

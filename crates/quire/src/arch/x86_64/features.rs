@@ -1,5 +1,5 @@
-//! What the running processor has that clearing and copying can use, and how large its caches are: CPUID and XGETBV (Intel
-//! SDM volume 2A; AMD64 manual, volume 3, appendix E).
+//! What the running processor has that clearing and copying can use, and how large its caches are: CPUID and
+//! XGETBV (Intel SDM volume 2A; AMD64 manual, volume 3, appendix E).
 
 use core::arch::x86_64::{__cpuid_count, CpuidResult};
 use core::fmt;
@@ -43,12 +43,13 @@ impl Feature {
     }
 }
 
-/// Features that can be used. Only what the processor said comes into one without a promise, so that safe code cannot run
-/// an instruction that there is not.
+/// Features that can be used. Only what the processor said comes into one without a promise, so that safe
+/// code cannot run an instruction that there is not.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct CpuFeatures(u8);
 
-/// State of the extended registers that the system has enabled (XCR0): 16-byte, 32-byte and 64-byte registers.
+/// State of the extended registers that the system has enabled (XCR0): 16-byte, 32-byte and 64-byte
+/// registers.
 const SSE_STATE: u64 = 1 << 1;
 const AVX_STATE: u64 = SSE_STATE | 1 << 2;
 const AVX512_STATE: u64 = AVX_STATE | 0b111 << 5;
@@ -86,7 +87,8 @@ fn enabled_state(basic: &CpuidResult) -> u64 {
         return 0;
     }
     let (low, high): (u32, u32);
-    // SAFETY: K2: OSXSAVE says that the system has enabled the instruction; register 0 exists then. It reads only.
+    // SAFETY: K2: OSXSAVE says that the system has enabled the instruction; register 0 exists then. It reads
+    // only.
     unsafe {
         core::arch::asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") high, options(nomem, nostack, preserves_flags));
     }
@@ -97,9 +99,9 @@ impl CpuFeatures {
     /// None: only what every x86-64 processor has remains.
     pub const NONE: Self = Self(0);
 
-    /// What the running processor has and the system has enabled. Vector registers count only where XCR0 says that the
-    /// system saves their state, or where the compiler uses them already. Whether they may be used here and now is for
-    /// the platform to say.
+    /// What the running processor has and the system has enabled. Vector registers count only where XCR0 says
+    /// that the system saves their state, or where the compiler uses them already. Whether they may be used
+    /// here and now is for the platform to say.
     pub fn detect() -> Self {
         let (basic, more, amd) = (leaf(1, 0), leaf(7, 0), leaf(0x8000_0008, 0));
         let state = enabled_state(&basic);

@@ -31,13 +31,13 @@ impl PagingMode {
     }
 }
 
-/// Where the window of page descriptors begins: where Linux has its own with four levels. It is as long as the descriptors
-/// of [`MAX_PHYS_BYTES`](crate::limits::MAX_PHYS_BYTES) are, 1 TiB.
+/// Where the window of page descriptors begins: where Linux has its own with four levels. It is as long as
+/// the descriptors of [`MAX_PHYS_BYTES`](crate::limits::MAX_PHYS_BYTES) are, 1 TiB.
 #[cfg(feature = "published")]
 pub const WINDOW_BASE: u64 = 0xffff_ea00_0000_0000;
 
-/// A level of the page table, counted from the leaves: 0 holds 4 KiB leaves. As wide as a register, so that what names a
-/// table has no padding, which would be copied in overlapping pieces at each step of a walk.
+/// A level of the page table, counted from the leaves: 0 holds 4 KiB leaves. As wide as a register, so that
+/// what names a table has no padding, which would be copied in overlapping pieces at each step of a walk.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Level(u64);
 

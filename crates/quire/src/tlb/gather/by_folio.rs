@@ -7,9 +7,9 @@ use crate::platform::TablePlatform;
 use crate::tlb::drain::Drain;
 
 impl<P: TablePlatform> MmuGather<'_, '_, P> {
-    /// Drops the counts of the spans from `at` on that hold leaves onto one folio, in the published ways: each by itself,
-    /// as they have a call of the reverse map for each, and the folio is freed with the last, as they give up its
-    /// references. Returns the span that follows.
+    /// Drops the counts of the spans from `at` on that hold leaves onto one folio, in the published ways:
+    /// each by itself, as they have a call of the reverse map for each, and the folio is freed with the last,
+    /// as they give up its references. Returns the span that follows.
     #[inline(never)]
     pub(super) fn drain_folio(&self, drain: &mut Drain<'_, '_, P>, at: usize) -> usize {
         let leaves = |at: usize| match (at < self.span_count).then(|| self.span(at).content()) {

@@ -83,7 +83,8 @@ impl<P: FramePlatform> RawPages for PageAllocator<'_, P> {
 
     fn free_range_raw(&self, frames: FrameRange) -> Result<(), (usize, FreeError)> {
         // SAFETY: invariant 1: the test owns the machine's memory.
-        self.free_range(unsafe { self.run_from_raw(frames) })
+        let freed = self.free_range(unsafe { self.run_from_raw(frames) });
+        freed.map_err(|(rest, error)| ((frames.count - rest.into_raw().count) as usize, error))
     }
 
     fn free_contig_raw(&self, frame: Frame, blocks: u32) -> Result<(), FreeError> {

@@ -146,6 +146,12 @@ impl FrameModel {
         Ok(())
     }
 
+    /// A folio falls apart into frames.
+    pub fn split(&mut self, start: Frame) {
+        let Some(order) = self.live.remove(&start.0) else { return };
+        self.live.extend((0..order.frames()).map(|at| (start.0 + at, Order::FRAME)));
+    }
+
     /// What an allocator must answer to a free of this folio; the model changes as it does.
     ///
     /// # Errors

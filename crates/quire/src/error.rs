@@ -37,6 +37,28 @@ pub enum AllocError {
     BadOrder,
     /// A node does not exist on this machine, or no node of the set has memory.
     BadNode,
+    /// Some of the frames that were asked for by number are in use, or no memory of this machine.
+    NotFree,
+}
+
+/// Why memory was not added or removed. Nothing has changed then, save that some of what was to be removed may have
+/// moved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HotplugError {
+    /// The range is empty, or does not begin and end at multiples of 2 MiB.
+    Unaligned,
+    /// No record was made at start-up for some of the memory, or it is an edge of a range that is no whole block.
+    NotExpected,
+    /// Some of the memory to add is there already.
+    Present,
+    /// Some of the memory to remove is not there.
+    Absent,
+    /// The memory to remove lies in several ranges or zones: remove each by itself.
+    SeveralRanges,
+    /// The manager's own tables stand in some of the memory to remove.
+    HoldsTables,
+    /// Some of the memory to remove is in use and cannot be moved.
+    InUse,
 }
 
 /// Why frames were not taken back. Nothing has changed then.
@@ -52,6 +74,8 @@ pub enum FreeError {
     InUse,
     /// The folio belongs to another allocator. Found in debug builds.
     Foreign,
+    /// A folio that is freed in part must be split, and there is no memory for the descriptors of its frames.
+    OutOfMemory,
 }
 
 /// Why a folio in use was not split.
@@ -292,6 +316,16 @@ say! {
         OutOfMemory => "out of memory",
         BadOrder => "order too large for this call",
         BadNode => "no such memory node",
+        NotFree => "some of the frames are in use",
+    }
+    HotplugError {
+        Unaligned => "range not aligned to 2 MiB",
+        NotExpected => "memory that was not announced at start-up",
+        Present => "memory is there already",
+        Absent => "memory is not there",
+        SeveralRanges => "memory of several ranges: remove each by itself",
+        HoldsTables => "memory holds the manager's tables",
+        InUse => "memory is in use and cannot be moved",
     }
     FreeError {
         NotMemory => "frame outside the managed memory",
@@ -299,6 +333,7 @@ say! {
         WrongOrder => "frame does not start a folio of this order",
         InUse => "frame is mapped or holds metadata",
         Foreign => "folio of another allocator",
+        OutOfMemory => "out of memory to split a folio that is freed in part",
     }
     MapError {
         OutOfMemory => "out of memory for page tables",

@@ -4,7 +4,8 @@
 use crate::addr::{Frame, FrameRange, Order, VirtAddr};
 use crate::arch::PagingMode;
 use crate::error::{
-    AllocError, InitError, MemoryFailureError, MigrateError, MmError, SplitError, TooManyHandlers,
+    AllocError, HotplugError, InitError, MemoryFailureError, MigrateError, MmError, SplitError,
+    TooManyHandlers,
 };
 #[cfg(feature = "published")]
 use crate::hugetlb::DescriptorPolicy;
@@ -366,6 +367,26 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
             Migration::of(&self.memory).move_out(range);
         };
         self.pages().alloc_contig_moving(gfp, blocks, align_blocks, move_out)
+    }
+
+    /// Adds memory as [`PageAllocator::add_memory`] does.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn add_memory(&self, range: FrameRange, zeroed: bool) -> Result<(), HotplugError> {
+        self.pages().add_memory(range, zeroed)
+    }
+
+    /// Removes memory as [`PageAllocator::remove_memory`] does, and moves what is in use there elsewhere. The caller holds
+    /// no lock.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn remove_memory(&self, range: FrameRange) -> Result<(), HotplugError> {
+        let move_out = |range| {
+            self.memory.move_out(range);
+        };
+        self.pages().remove_memory(range, move_out)
     }
 
     /// Resizes a pool as [`HugePools::resize`] does. When memory is out in such pieces, what is in the way

@@ -44,7 +44,7 @@ pub struct PageAllocator<'p, P: FramePlatform> {
     /// For each CPU, one for each context, so that an interrupt does not disturb what it interrupted.
     pub(in crate::page_alloc) stats: BootSlice<StatCells>,
     /// Frames of the ranges that the machine was given.
-    pub(in crate::page_alloc) present: u64,
+    pub(in crate::page_alloc) present: AtomicU64,
     /// Frames that hold the manager's tables, or are too few at a range's edge to be used.
     pub(in crate::page_alloc) reserved: u64,
 }

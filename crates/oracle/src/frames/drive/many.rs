@@ -90,28 +90,50 @@ impl FrameLockstep<'_> {
         Ok(())
     }
 
-    /// Gives frames in a row back, from the folio's first one on, as far as none is mapped.
+    /// Frees frames in a row, from the folio's first one on: folios as far as none is mapped, the last one perhaps in part.
     pub(super) fn give_frames(&mut self, which: usize, count: u64) -> Outcome {
         let Some((start, _)) = self.named(which) else { return Ok(()) };
-        let unmapped = |&n: &u64| match self.model.holder(start.add(n)) {
-            Some((folio, order)) => !self.model.is_mapped(folio, order),
-            None => true,
-        };
-        let run = FrameRange::new(start, (0..count).take_while(unmapped).count() as u64);
-        let got = self.allocator.free_range_raw(run);
-        for n in 0..run.count {
-            let want = self.model.free(start.add(n), Order::FRAME);
+        // What is freed, and how much of it; a frame that is free already ends it, and is refused.
+        let (mut parts, mut len) = (Vec::new(), 0);
+        while len < count {
+            let at = start.add(len);
+            match self.model.holder(at) {
+                None => {
+                    parts.push((at, Order::FRAME, 1));
+                    len += 1;
+                    break;
+                }
+                Some((folio, order)) => {
+                    let frames = order.frames().min(count - len);
+                    // To cut a folio of blocks takes memory, which the model does not count.
+                    let cut = frames < order.frames();
+                    if self.model.is_mapped(folio, order) || cut && order >= Order::BLOCK {
+                        break;
+                    }
+                    parts.push((folio, order, frames));
+                    len += frames;
+                }
+            }
+        }
+        let got = self.allocator.free_range_raw(FrameRange::new(start, len));
+        for (folio, order, frames) in parts {
+            let want = if frames == order.frames() {
+                self.model.free(folio, order)
+            } else {
+                self.model.split(folio);
+                (0..frames).try_for_each(|at| self.model.free(folio.add(at), Order::FRAME))
+            };
             let library = match got {
-                Err((at, error)) if at as u64 == n => Err(error),
+                Err((at, error)) if at as u64 == folio.0 - start.0 => Err(error),
                 _ => Ok(()),
             };
             if !FrameModel::same_answer(library, want) {
-                return Err(format!("frame {n} of {run:?}: answer {library:?}, want {want:?}"));
+                return Err(format!("{folio:?} of {len} frames from {start:?}: {library:?}, want {want:?}"));
             }
             if want.is_err() {
                 break;
             }
-            self.last = Some((start.add(n), Order::FRAME));
+            self.last = Some((folio, if frames == order.frames() { order } else { Order::FRAME }));
         }
         self.live = self.model.folios().collect();
         Ok(())

@@ -24,11 +24,11 @@ use crate::sync::Pinned;
 
 /// What the range becomes.
 #[derive(Clone, Copy)]
-struct Shape {
-    blocks: u32,
-    align: u32,
+pub(in crate::page_alloc) struct Shape {
+    pub(in crate::page_alloc) blocks: u32,
+    pub(in crate::page_alloc) align: u32,
     /// Of each folio in it.
-    order: Order,
+    pub(in crate::page_alloc) order: Order,
 }
 
 /// Ranges to try, and how many frames would have to move, the cheapest first.
@@ -166,7 +166,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     }
 
     /// How many frames of a block would have to be moved, as its record says it; `None` when it holds what cannot be.
-    fn cost_of(&self, block: &Block) -> Option<u64> {
+    pub(in crate::page_alloc) fn cost_of(&self, block: &Block) -> Option<u64> {
         let movable = !self.group_by_mobility || block.mobility() == Mobility::Movable as u8;
         match block.state() {
             BlockState::Whole | BlockState::Listed => Some(0),
@@ -186,7 +186,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     }
 
     /// Sees to it that nobody is handed any of the range from now on, apart from what lists have.
-    fn isolate(&self, zone: &Zone, first: BlockNumber, blocks: u32) {
+    pub(in crate::page_alloc) fn isolate(&self, zone: &Zone, first: BlockNumber, blocks: u32) {
         zone.isolated.set(first, blocks);
         for shard in zone.shards.iter() {
             shard.0.lock(self.platform).isolated = first.0..first.0 + blocks;
@@ -213,7 +213,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     }
 
     /// Empties an isolated range, if what is in it can be moved.
-    fn empty(
+    pub(in crate::page_alloc) fn empty(
         &self,
         zone: &Zone,
         first: BlockNumber,
@@ -272,7 +272,13 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     }
 
     /// Gives the range back as it is, or takes all of it: then all of it was collected.
-    fn end_isolation(&self, zone: &Zone, first: BlockNumber, shape: Shape, take: bool) {
+    pub(in crate::page_alloc) fn end_isolation(
+        &self,
+        zone: &Zone,
+        first: BlockNumber,
+        shape: Shape,
+        take: bool,
+    ) {
         let blocks = || (first.0..first.0 + shape.blocks).map(BlockNumber);
         for pool in zone.pools.iter() {
             let mut pool = pool.lock(self.platform);

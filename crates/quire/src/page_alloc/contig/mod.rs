@@ -1,4 +1,5 @@
 //! Ranges of whole blocks in a row.
 
 pub(super) mod blocks;
+pub(super) mod exact;
 pub(super) mod isolate;

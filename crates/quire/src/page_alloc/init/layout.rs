@@ -19,6 +19,8 @@ const DMA32_END: Frame = Frame((4 << 30) / FRAME_SIZE);
 /// Where each node's zones begin and end.
 pub(in crate::page_alloc) struct Layout<'r> {
     pub(in crate::page_alloc) ranges: &'r [MemoryRange],
+    /// A bit for each range that is not there yet.
+    late: u64,
     pub(in crate::page_alloc) nodes: usize,
     /// Whether zeroes that were promised are remembered.
     pub(in crate::page_alloc) remember_zeroes: bool,
@@ -29,11 +31,13 @@ pub(in crate::page_alloc) struct Layout<'r> {
 impl<'r> Layout<'r> {
     pub(in crate::page_alloc) fn new(
         ranges: &'r [MemoryRange],
+        late: u64,
         nodes: usize,
         config: AllocatorConfig,
     ) -> Self {
         let mut layout = Self {
             ranges,
+            late,
             nodes,
             remember_zeroes: config.zeroes.remember,
             movable: [Frame(u64::MAX); MAX_NODES],
@@ -88,6 +92,15 @@ impl<'r> Layout<'r> {
         })
     }
 
+    /// Frames of a zone that are there at start-up.
+    pub(in crate::page_alloc) fn present_in(&self, zone: usize) -> u64 {
+        let late = |piece: &FrameRange| {
+            let at = self.ranges.iter().position(|range| range.frames.contains(piece.start));
+            at.is_some_and(|at| self.late >> at & 1 == 1)
+        };
+        self.pieces(zone).filter(|piece| !late(piece)).map(|piece| piece.count).sum()
+    }
+
     pub(in crate::page_alloc) fn frames_in(&self, zone: usize) -> u64 {
         self.pieces(zone).map(|piece| piece.count).sum()
     }
@@ -98,8 +111,8 @@ impl<'r> Layout<'r> {
         let (node, own) = (number / KINDS, number % KINDS);
         let share = if own == ZoneKind::Dma32 as usize { 256 } else { 32 };
         core::array::from_fn(|wanted| {
-            let above: u64 = (own + 1..=wanted).map(|kind| self.frames_in(node * KINDS + kind)).sum();
-            (above / share).min(self.frames_in(number) / 4)
+            let above: u64 = (own + 1..=wanted).map(|kind| self.present_in(node * KINDS + kind)).sum();
+            (above / share).min(self.present_in(number) / 4)
         })
     }
 

@@ -43,13 +43,34 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
     /// # Errors
     /// [`InitError`].
     pub fn new(platform: &'p P, ranges: &[MemoryRange], config: AllocatorConfig) -> Result<Self, InitError> {
+        Self::with_later(platform, ranges, &[], config)
+    }
+
+    /// The same where the memory in `later`, in ascending order, may come after start-up
+    /// ([`PageAllocator::add_memory`]). It is not touched before. Its records take 256 bytes for each 2 MiB.
+    ///
+    /// # Errors
+    /// [`InitError`].
+    pub fn with_later(
+        platform: &'p P,
+        ranges: &[MemoryRange],
+        later: &[MemoryRange],
+        config: AllocatorConfig,
+    ) -> Result<Self, InitError> {
+        if ranges.iter().all(|range| range.frames.count == 0) {
+            return Err(InitError::NoMemory);
+        }
+        let (all, count, late) = merge(ranges, later)?;
+        let ranges = &all[..count];
+        let is_late = |index: usize| late >> index & 1 == 1;
         let nodes = check(platform, ranges)?;
         let clearer = Clearer::new(platform, config.clear.as_ref()).map_err(InitError::BadKernel)?;
         let mut boot = BootMemory::new(platform);
-        for range in ranges {
-            boot.add(range.frames, range.node, range.zeroed)?;
+        for (index, range) in ranges.iter().enumerate() {
+            let usable = if is_late(index) { FrameRange::new(range.frames.start, 0) } else { range.frames };
+            boot.add(usable, range.node, range.zeroed)?;
         }
-        let layout = Layout::new(ranges, nodes, config);
+        let layout = Layout::new(ranges, late, nodes, config);
         let memmap = build_memmap(&mut boot, ranges)?;
         let zones =
             boot.table(0, layout.nodes * KINDS, |boot, zone| layout.build_zone(boot, platform, zone))?;
@@ -63,7 +84,8 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
             layout.build_cpu(boot, platform, CpuId(cpu as u32), placement.nearest, open)
         })?;
         let stats = boot.table(0, cpus * LEVELS, |_, _| Ok(StatCells::new()))?;
-        let present = ranges.iter().map(|range| range.frames.count).sum();
+        let there = ranges.iter().enumerate().filter(|&(index, _)| !is_late(index));
+        let present: u64 = there.map(|(_, range)| range.frames.count).sum();
         let mut allocator = Self {
             platform,
             memmap,
@@ -81,14 +103,33 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
             #[cfg(feature = "published")]
             guard: guarded::guard_of::<P>(config.lists),
             stats,
-            present,
+            present: AtomicU64::new(present),
             reserved: 0,
         };
         mark_holes(&allocator.memmap, ranges);
-        for (index, range) in ranges.iter().enumerate() {
+        for (_, range) in ranges.iter().enumerate().filter(|&(index, _)| is_late(index)) {
+            allocator.leave_out(&layout, range);
+        }
+        for (index, range) in ranges.iter().enumerate().filter(|&(index, _)| !is_late(index)) {
             allocator.adopt_range(&layout, range, boot.taken(index));
         }
         Ok(allocator)
+    }
+
+    /// Takes the blocks of a range that is not there yet out of their pools, and says so in their records.
+    fn leave_out(&self, layout: &Layout<'_>, range: &MemoryRange) {
+        let whole = whole_blocks(range.frames);
+        let zone_of = |number: BlockNumber| &self.zones[layout.zone_of(number.first_frame(), range.node)];
+        for number in (whole.0.0..whole.1.0).map(BlockNumber) {
+            let zone = zone_of(number);
+            if let Some(pool) = zone.pools.iter().find(|pool| pool.lock(self.platform).spans(number)) {
+                pool.lock(self.platform).reserve(number, 1);
+                zone.add_free(-(BLOCK_FRAMES as i64));
+                zone.managed.fetch_sub(BLOCK_FRAMES as u64, Ordering::Relaxed);
+            }
+        }
+        let blocks = range.frames.by_block().map(|piece| piece.start.block());
+        blocks.for_each(|number| self.memmap.block(number).set_state(BlockState::Absent));
     }
 
     /// Frees what the tables left of a range: whole blocks are in their pools already, those with tables are taken
@@ -199,13 +240,13 @@ impl Layout<'_> {
         let shards = if self.frames_in(number) == 0 { 0 } else { platform.cpu_count() };
         let shards = boot.table(node, shards, |_, _| Ok(Shard::new()))?;
         let managed = blocks * BLOCK_FRAMES as u64;
-        let total = self.ranges.iter().map(|range| range.frames.count).sum();
+        let total = (0..self.nodes * KINDS).map(|zone| self.present_in(zone)).sum();
         let zone = Zone {
             number: number as u8,
             node,
             kind,
             managed: AtomicU64::new(managed),
-            marks: Watermarks::for_zone(self.frames_in(number), total),
+            marks: Watermarks::for_zone(self.present_in(number), total),
             low_reserve: self.low_reserve(number),
             pools,
             shards,
@@ -264,6 +305,30 @@ fn whole_blocks(frames: FrameRange) -> (BlockNumber, BlockNumber) {
     let end = frames.end().block().0;
     (BlockNumber(first), BlockNumber(end.max(first)))
 }
+
+/// Ranges that are there and those that come later, in ascending order; a bit for each of the latter.
+fn merge(
+    ranges: &[MemoryRange],
+    later: &[MemoryRange],
+) -> Result<([MemoryRange; MAX_RANGES], usize, u64), InitError> {
+    let nothing = MemoryRange { frames: FrameRange::new(Frame(0), 0), node: 0, zeroed: false };
+    let (mut all, mut count, mut late) = ([nothing; MAX_RANGES], 0, 0);
+    let (mut here, mut there) = (ranges.iter().peekable(), later.iter().peekable());
+    loop {
+        let is_late = match (here.peek(), there.peek()) {
+            (Some(here), Some(there)) => there.frames.start < here.frames.start,
+            (None, Some(_)) => true,
+            (Some(_), None) => false,
+            (None, None) => return Ok((all, count, late)),
+        };
+        let Some(&range) = (if is_late { there.next() } else { here.next() }) else { continue };
+        *all.get_mut(count).ok_or(InitError::TooManyRanges)? = range;
+        late |= u64::from(is_late) << count;
+        count += 1;
+    }
+}
+
+const _: () = assert!(MAX_RANGES <= u64::BITS as usize);
 
 /// Refuses what no machine can be; how many nodes it has, those of CPUs without memory included.
 fn check<P: FramePlatform>(platform: &P, ranges: &[MemoryRange]) -> Result<usize, InitError> {

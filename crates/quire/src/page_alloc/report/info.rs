@@ -70,7 +70,11 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
 
     /// The machine as a whole.
     pub fn memory_info(&self) -> MemoryInfo {
-        let mut info = MemoryInfo { total: self.present, metadata: self.reserved, ..MemoryInfo::default() };
+        let mut info = MemoryInfo {
+            total: self.present.load(Ordering::Relaxed),
+            metadata: self.reserved,
+            ..MemoryInfo::default()
+        };
         let mut managed = 0;
         for zone in self.zone_info() {
             info.free += zone.free;

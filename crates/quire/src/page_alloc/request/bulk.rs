@@ -6,7 +6,7 @@ use crate::error::FreeError;
 use crate::limits::BLOCK_FRAMES;
 use crate::memmap::FrameState;
 use crate::page_alloc::allocator::PageAllocator;
-use crate::page_alloc::folio::owned::{Folio, Folios, FrameRun};
+use crate::page_alloc::folio::owned::{Folio, Folios};
 use crate::page_alloc::pcp::list_access::Turn;
 use crate::page_alloc::pcp::sorting::{SortEntry, Sorting, add_folio};
 use crate::page_alloc::request::gfp::{Contents, Gfp};
@@ -116,7 +116,11 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     }
 
     /// Frees folios by number.
-    fn free_frames(&self, order: Order, frames: &[Frame]) -> Result<(), (usize, FreeError)> {
+    pub(in crate::page_alloc) fn free_frames(
+        &self,
+        order: Order,
+        frames: &[Frame],
+    ) -> Result<(), (usize, FreeError)> {
         let pinned = Pinned::new(self.platform);
         let turn = self.begin(pinned.cpu());
         let freed = if order >= Order::BLOCK || !turn.wait || turn.level != Some(0) {
@@ -128,26 +132,6 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let count = freed.map_or_else(|(at, _)| at, |()| frames.len());
         self.count(Stat::Pgfree, (count as u64) << order.get());
         freed
-    }
-
-    /// Frees a run of folios of order 0.
-    ///
-    /// # Errors
-    /// As [`Self::free_bulk`], counted from the start of the run.
-    pub fn free_range(&self, run: FrameRun) -> Result<(), (usize, FreeError)> {
-        let run = self.take_back_run(run).map_err(|error| (0, error))?;
-        let mut done = 0;
-        while done < run.count {
-            let mut frames = [Frame(0); FILL_BATCH];
-            let count = (run.count - done).min(FILL_BATCH as u64) as usize;
-            for (at, frame) in frames[..count].iter_mut().enumerate() {
-                *frame = run.start.add(done + at as u64);
-            }
-            self.free_frames(Order::FRAME, &frames[..count])
-                .map_err(|(at, error)| (done as usize + at, error))?;
-            done += count as u64;
-        }
-        Ok(())
     }
 
     fn free_each(&self, turn: &Turn<'_>, order: Order, frames: &[Frame]) -> Result<(), (usize, FreeError)> {

@@ -8,6 +8,7 @@ mod metadata;
 mod numa;
 mod owned;
 mod pages;
+mod partial;
 mod slab;
 mod split;
 mod watermarks;

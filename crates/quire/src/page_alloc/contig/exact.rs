@@ -1,0 +1,225 @@
+//! Any number of frames in a row, frames by number, and the return of any part of them.
+
+use core::sync::atomic::Ordering;
+
+use crate::addr::{BlockNumber, Frame, FrameRange, Order};
+use crate::error::{AllocError, FreeError, SplitError};
+use crate::limits::BLOCK_FRAMES;
+use crate::memmap::{Block, BlockState, FrameMask, FrameState};
+use crate::page_alloc::allocator::PageAllocator;
+use crate::page_alloc::folio::owned::FrameRun;
+use crate::page_alloc::request::gfp::Gfp;
+use crate::page_alloc::store::zeroed;
+use crate::page_alloc::store::zone::Zone;
+use crate::platform::{Context, FramePlatform};
+use crate::sync::Pinned;
+
+/// Single frames that are freed at once.
+const FREE_BATCH: usize = 64;
+
+/// The largest request that one folio below a block's size serves.
+const SMALL: u64 = BLOCK_FRAMES as u64 / 2;
+
+impl<P: FramePlatform> PageAllocator<'_, P> {
+    /// Allocates exactly this many frames in a row (Linux: `alloc_pages_exact`). What the smallest fitting folio, or run
+    /// of blocks, has beyond them is free at once.
+    ///
+    /// # Errors
+    /// [`AllocError::BadOrder`] for no frames; otherwise as [`Self::alloc`] and [`Self::alloc_contig`].
+    pub fn alloc_exact(&self, gfp: Gfp, frames: u64) -> Result<FrameRun, AllocError> {
+        let order = Order::new(frames.next_power_of_two().trailing_zeros() as u8);
+        let run = match order {
+            _ if frames == 0 => return Err(AllocError::BadOrder),
+            Some(order) if frames <= SMALL => self.alloc(gfp, order)?.into_run(),
+            _ => {
+                let blocks = u32::try_from(frames.div_ceil(BLOCK_FRAMES as u64));
+                self.alloc_contig(gfp, blocks.map_err(|_| AllocError::OutOfMemory)?, 1)?
+            }
+        };
+        self.trim(run, 0, frames)
+    }
+
+    /// Allocates the frames of a range, all or none: what a device or a boot loader names by number. Per-CPU lists are
+    /// drained when some of the range seem to be in use.
+    ///
+    /// # Errors
+    /// [`AllocError::NotFree`] when some of the range are in use, or no memory; [`AllocError::OutOfMemory`] when a whole
+    /// block must be split and there is no memory for the descriptors of its frames.
+    pub fn alloc_at(&self, range: FrameRange) -> Result<FrameRun, AllocError> {
+        if range.count == 0 {
+            return Err(AllocError::BadOrder);
+        }
+        if self.platform.fail_allocation() {
+            return Err(AllocError::OutOfMemory);
+        }
+        let found = self.take_range(range);
+        if found != Err(AllocError::NotFree) || self.platform.context() != Context::Task {
+            return found;
+        }
+        self.drain_all();
+        self.in_store(|| self.zones.iter().for_each(|zone| _ = self.merge_spares(zone)));
+        self.take_range(range)
+    }
+
+    /// Frees any part of what was allocated: whole folios as they are, and those of which only a part is freed after they
+    /// were split. Not from an interrupt: it waits for locks.
+    ///
+    /// # Errors
+    /// [`FreeError`], with the frames that are not free yet: they are the caller's still.
+    pub fn free_range(&self, run: FrameRun) -> Result<(), (FrameRun, FreeError)> {
+        if let Err(error) = self.check_owner(run.owner) {
+            return Err((run, error));
+        }
+        let mut rest = run.into_raw();
+        while rest.count > 0 {
+            let freed = self.free_singles(rest).or_else(|error| match error {
+                FreeError::WrongOrder => self.free_folio_of(rest),
+                error => Err(error),
+            });
+            match freed {
+                Ok(freed) => rest = FrameRange::new(rest.start.add(freed), rest.count - freed),
+                Err(error) => return Err((self.run(rest), error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees folios of order 0 at the start of a run; how many there were, one at least.
+    fn free_singles(&self, run: FrameRange) -> Result<u64, FreeError> {
+        let count = run.count.min(FREE_BATCH as u64) as usize;
+        let frames: [Frame; FREE_BATCH] = core::array::from_fn(|at| run.start.add(at as u64));
+        match self.free_frames(Order::FRAME, &frames[..count]) {
+            Ok(()) => Ok(count as u64),
+            Err((0, error)) => Err(error),
+            Err((freed, _)) => Ok(freed as u64),
+        }
+    }
+
+    /// Frees the folio at the start of a run, or splits it if the run ends inside it or begins there; how many frames
+    /// became free.
+    fn free_folio_of(&self, run: FrameRange) -> Result<u64, FreeError> {
+        let start = self.folio_start(run.start).ok_or(FreeError::DoubleFree)?;
+        let frames = self.folio_rest(start);
+        if start == run.start && frames <= run.count {
+            let order = Order::new(frames.trailing_zeros() as u8).ok_or(FreeError::WrongOrder)?;
+            self.free(self.folio(start, order))?;
+            return Ok(frames);
+        }
+        let part = if frames > Order::BLOCK.frames() { Order::BLOCK } else { Order::FRAME };
+        match self.split_in_use(start, part) {
+            // It is looked at anew.
+            Ok(_) if frames > 1 => Ok(0),
+            Ok(_) | Err(SplitError::NotAFolio) => Err(FreeError::WrongOrder),
+            Err(SplitError::InUse) => Err(FreeError::InUse),
+            Err(SplitError::OutOfMemory) => Err(FreeError::OutOfMemory),
+        }
+    }
+
+    /// Keeps `count` frames of a run from place `from` on, and frees the others.
+    fn trim(&self, run: FrameRun, from: u64, count: u64) -> Result<FrameRun, AllocError> {
+        let all = run.frames();
+        let (before, rest) = run.split_at(from);
+        let (kept, after) = rest.split_at(count);
+        let freed = self.free_range(before).and_then(|()| self.free_range(after));
+        let Err((left, error)) = freed else { return Ok(kept) };
+        debug_assert_eq!(error, FreeError::OutOfMemory, "{left:?} was just allocated");
+        // The split of the one folio that is cut comes first, so nothing became free.
+        self.give_back_blocks(all);
+        Err(AllocError::OutOfMemory)
+    }
+
+    /// Frees what a failed request has taken, all of it folios that need no split.
+    fn give_back_blocks(&self, frames: FrameRange) {
+        let freed = self.free_range(self.run(frames));
+        debug_assert!(freed.is_ok(), "{freed:?}");
+    }
+
+    /// Takes the frames of a range block by block.
+    fn take_range(&self, range: FrameRange) -> Result<FrameRun, AllocError> {
+        let mut done = 0;
+        for piece in range.by_block() {
+            if let Err(error) = self.take_piece(piece) {
+                self.give_back_blocks(FrameRange::new(range.start, done));
+                return Err(error);
+            }
+            done += piece.count;
+        }
+        Ok(self.run(range))
+    }
+
+    /// Takes frames of one block.
+    fn take_piece(&self, piece: FrameRange) -> Result<(), AllocError> {
+        let number = piece.start.block();
+        let block = self.memmap.get(number).ok_or(AllocError::NotFree)?;
+        match block.state() {
+            BlockState::Whole => {
+                if !self.in_store(|| self.take_this_block(number)) {
+                    return Err(AllocError::NotFree);
+                }
+                let whole = self.run(FrameRange::folio(number.first_frame(), Order::BLOCK));
+                let kept = self.trim(whole, piece.start.index_in_block() as u64, piece.count)?;
+                // The whole range is handed out as one run at the end.
+                let _ = kept.into_raw();
+                Ok(())
+            }
+            BlockState::Small => self.in_store(|| self.take_frames_of(number, block, piece)),
+            _ => Err(AllocError::NotFree),
+        }
+    }
+
+    /// Takes a whole free block as a folio of order 9; whether it was one.
+    fn take_this_block(&self, number: BlockNumber) -> bool {
+        let Some(zone) = self.zones.iter().find(|zone| {
+            let mut pools = zone.pools.iter().map(|pool| pool.lock(self.platform));
+            pools.any(|mut pool| pool.spans(number) && pool.take_exactly(number))
+        }) else {
+            return false;
+        };
+        self.claim(zone, self.memmap.block(number), Order::BLOCK, BlockState::Folio, false);
+        self.count_taken_range(zone, BLOCK_FRAMES);
+        true
+    }
+
+    /// Takes free frames of a block in small pieces, all or none, as folios of order 0.
+    fn take_frames_of(
+        &self,
+        number: BlockNumber,
+        block: &Block,
+        piece: FrameRange,
+    ) -> Result<(), AllocError> {
+        let wanted = FrameMask::run(piece.start.index_in_block(), piece.count as usize);
+        block.lock(self.platform);
+        let used = block.used.load();
+        let small = block.state() == BlockState::Small;
+        if !small
+            || !used.intersection(wanted).is_empty()
+            || self.zones[block.zone()].isolated.contains(number)
+        {
+            block.unlock(self.platform);
+            return Err(AllocError::NotFree);
+        }
+        let zone = &self.zones[block.zone()];
+        let used = used.union(wanted);
+        block.used.store(used);
+        block.heads.store(block.heads.load().union(wanted));
+        let (start, count) = (piece.start.index_in_block(), piece.count as usize);
+        block.area().inspect(|area| area.set_states(start, count, FrameState::in_use(Order::FRAME)));
+        if block.has_zeroed() {
+            zeroed::change(zone, block, block.zeroed().without(wanted));
+        }
+        block.free.fetch_sub(count as u16, Ordering::Relaxed);
+        let largest = FrameMask::ALL.without(used).largest_group();
+        block.free_order.store(largest.min(Order::BLOCK.get()), Ordering::Relaxed);
+        block.unlock(self.platform);
+        self.count_taken_range(zone, count);
+        Ok(())
+    }
+
+    fn count_taken_range(&self, zone: &Zone, frames: usize) {
+        zone.add_free(-(frames as i64));
+        let pinned = Pinned::new(self.platform);
+        self.count_alloc(pinned.cpu(), zone.number.into(), frames as u64);
+    }
+}
+
+const _: () = assert!(SMALL.is_power_of_two());

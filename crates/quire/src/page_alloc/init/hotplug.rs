@@ -1,0 +1,134 @@
+//! Memory that comes after start-up, and memory that goes: hot-plugged modules, and what a boot loader gives up.
+//!
+//! Records and pools for all memory that may ever come are made at start-up ([`PageAllocator::with_later`]): 256 bytes
+//! for each 2 MiB. So adding memory needs none, and touches neither the new memory nor any table. Memory comes and goes
+//! in whole blocks of 2 MiB.
+//!
+//! A block that is not there is *absent* in its record, and taken in its pool. Memory that is removed is emptied first as
+//! a range that is allocated in a row ([`PageAllocator::alloc_contig_moving`]).
+
+use core::sync::atomic::Ordering;
+
+use crate::addr::{BlockNumber, FrameRange, Order};
+use crate::error::HotplugError;
+use crate::limits::BLOCK_FRAMES;
+use crate::memmap::BlockState;
+use crate::page_alloc::allocator::PageAllocator;
+use crate::page_alloc::contig::isolate::Shape;
+use crate::page_alloc::store::zone::Zone;
+use crate::platform::FramePlatform;
+
+impl<P: FramePlatform> PageAllocator<'_, P> {
+    /// Adds memory that was announced at start-up, or that was removed since. `zeroed` promises that it reads as zero.
+    ///
+    /// The marks of its zone stay as they were made at start-up.
+    ///
+    /// # Errors
+    /// [`HotplugError::Unaligned`], [`HotplugError::NotExpected`], [`HotplugError::Present`]; nothing has changed then.
+    pub fn add_memory(&self, range: FrameRange, zeroed: bool) -> Result<(), HotplugError> {
+        let (first, end) = blocks_of_range(range)?;
+        let blocks = || (first.0..end.0).map(BlockNumber);
+        for number in blocks() {
+            if self.memmap.get(number).is_none() || self.zone_around(number).is_none() {
+                return Err(HotplugError::NotExpected);
+            }
+        }
+        for number in blocks() {
+            if !self.turn(number, BlockState::Absent, BlockState::Whole) {
+                // Nothing else changes a block that is whole and in no pool.
+                (first.0..number.0).for_each(|number| {
+                    self.memmap.block(BlockNumber(number)).set_state(BlockState::Absent);
+                });
+                return Err(HotplugError::Present);
+            }
+        }
+        for number in blocks() {
+            let Some(zone) = self.zone_around(number) else { continue };
+            zone.managed.fetch_add(BLOCK_FRAMES as u64, Ordering::Relaxed);
+            let known = zeroed && self.zeroes.remember;
+            self.in_store(|| zone.put_blocks(self.platform, &self.memmap, number, 1, known));
+            zone.add_free(BLOCK_FRAMES as i64);
+        }
+        self.present.fetch_add(range.count, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Removes memory of one range of the machine. What is in use there is moved by `move_out`, as
+    /// [`Self::alloc_contig_moving`] has it moved. No frame of it is handed out from the call on; after it returned, the
+    /// allocator does not touch the memory any more. The caller holds no lock and is not pinned.
+    ///
+    /// # Errors
+    /// [`HotplugError`].
+    pub fn remove_memory(
+        &self,
+        range: FrameRange,
+        mut move_out: impl FnMut(FrameRange),
+    ) -> Result<(), HotplugError> {
+        let (first, end) = blocks_of_range(range)?;
+        let blocks = || (first.0..end.0).map(BlockNumber);
+        for number in blocks() {
+            let block = self.memmap.get(number).ok_or(HotplugError::Absent)?;
+            match block.state() {
+                BlockState::Absent => return Err(HotplugError::Absent),
+                BlockState::Metadata => return Err(HotplugError::HoldsTables),
+                _ if self.zone_around(number).is_none() => return Err(HotplugError::NotExpected),
+                _ if self.cost_of(block).is_none() => return Err(HotplugError::InUse),
+                _ => {}
+            }
+        }
+        let count = end.0 - first.0;
+        let zone = self.zone_around(first).ok_or(HotplugError::NotExpected)?;
+        if zone.region_from(self.platform, first) < count {
+            return Err(HotplugError::SeveralRanges);
+        }
+        while !zone.isolated.try_take() {
+            self.platform.reschedule_point();
+            self.platform.relax();
+        }
+        let shape = Shape { blocks: count, align: 1, order: Order::BLOCK };
+        self.in_store(|| self.isolate(zone, first, count));
+        let emptied = self.empty(zone, first, count, &mut move_out);
+        self.in_store(|| self.end_isolation(zone, first, shape, emptied));
+        zone.isolated.give_back();
+        if !emptied {
+            return Err(HotplugError::InUse);
+        }
+        for number in blocks() {
+            let block = self.memmap.block(number);
+            block.lock(self.platform);
+            block.reset();
+            block.set_state(BlockState::Absent);
+            block.unlock(self.platform);
+        }
+        zone.managed.fetch_sub(range.count, Ordering::Relaxed);
+        self.present.fetch_sub(range.count, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The zone one of whose regions has a block, whether that is there or not.
+    fn zone_around(&self, number: BlockNumber) -> Option<&Zone> {
+        let spans = |zone: &&Zone| zone.pools.iter().any(|pool| pool.lock(self.platform).spans(number));
+        self.zones.iter().find(spans)
+    }
+
+    /// Changes the state of a block, if it is the one that is expected; whether it was.
+    fn turn(&self, number: BlockNumber, from: BlockState, to: BlockState) -> bool {
+        let block = self.memmap.block(number);
+        block.lock(self.platform);
+        let turns = block.state() == from;
+        if turns {
+            block.set_state(to);
+        }
+        block.unlock(self.platform);
+        turns
+    }
+}
+
+/// The first block of a range, and the one after its last.
+fn blocks_of_range(range: FrameRange) -> Result<(BlockNumber, BlockNumber), HotplugError> {
+    let aligned = range.start.is_aligned(Order::BLOCK) && range.count % BLOCK_FRAMES as u64 == 0;
+    let end = range.start.0.checked_add(range.count).filter(|_| aligned && range.count > 0);
+    let end = end.ok_or(HotplugError::Unaligned)?;
+    let last = u32::try_from(end / BLOCK_FRAMES as u64).map_err(|_| HotplugError::NotExpected)?;
+    Ok((range.start.block(), BlockNumber(last)))
+}

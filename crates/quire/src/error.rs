@@ -55,7 +55,7 @@ pub enum HotplugError {
     Absent,
     /// The memory to remove lies in several ranges or zones: remove each by itself.
     SeveralRanges,
-    /// The manager's own tables stand in some of the memory to remove.
+    /// The manager's own tables stand in some of the memory to remove, or some of it went bad or is an edge of a range.
     HoldsTables,
     /// Some of the memory to remove is in use and cannot be moved.
     InUse,

@@ -384,7 +384,7 @@ impl<'p, P: Platform> MemoryManager<'p, P> {
     /// As there.
     pub fn remove_memory(&self, range: FrameRange) -> Result<(), HotplugError> {
         let move_out = |range| {
-            self.memory.move_out(range);
+            Migration::of(&self.memory).move_out(range);
         };
         self.pages().remove_memory(range, move_out)
     }

@@ -73,7 +73,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let mut rest = run.into_raw();
         while rest.count > 0 {
             let freed = self.free_singles(rest).or_else(|error| match error {
-                FreeError::WrongOrder => self.free_folio_of(rest),
+                // A frame inside a folio has whatever state was left there.
+                FreeError::WrongOrder | FreeError::DoubleFree => self.free_folio_of(rest),
                 error => Err(error),
             });
             match freed {
@@ -99,6 +100,9 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// became free.
     fn free_folio_of(&self, run: FrameRange) -> Result<u64, FreeError> {
         let start = self.folio_start(run.start).ok_or(FreeError::DoubleFree)?;
+        if self.is_marked_free(start) {
+            return Err(FreeError::DoubleFree);
+        }
         let frames = self.folio_rest(start);
         if start == run.start && frames <= run.count {
             let order = Order::new(frames.trailing_zeros() as u8).ok_or(FreeError::WrongOrder)?;

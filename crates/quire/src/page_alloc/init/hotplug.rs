@@ -15,6 +15,7 @@ use crate::limits::BLOCK_FRAMES;
 use crate::memmap::BlockState;
 use crate::page_alloc::allocator::PageAllocator;
 use crate::page_alloc::contig::isolate::Shape;
+use crate::page_alloc::store::capacity::is_complete;
 use crate::page_alloc::store::zone::Zone;
 use crate::platform::FramePlatform;
 
@@ -72,6 +73,9 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
                 BlockState::Absent => return Err(HotplugError::Absent),
                 BlockState::Metadata => return Err(HotplugError::HoldsTables),
                 _ if self.zone_around(number).is_none() => return Err(HotplugError::NotExpected),
+                BlockState::Small if !is_complete(block, block.capacity.load(Ordering::Relaxed)) => {
+                    return Err(HotplugError::HoldsTables);
+                }
                 _ if self.cost_of(block).is_none() => return Err(HotplugError::InUse),
                 _ => {}
             }

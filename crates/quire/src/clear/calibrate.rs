@@ -1,24 +1,12 @@
 //! What each kernel costs on the machine that this runs on, and the policy that follows from it.
 
-#![allow(unsafe_code)]
+#![forbid(unsafe_code)]
 
-use super::Clearer;
 use super::policy::{CLASSES, ClearPolicy, THREADS, Table, bytes_of, cache_bytes, stays_cached};
 use super::stretch::{MeasuredStretches, STRETCHES, Stretch, best_stretch};
-use crate::addr::{Frame, FrameRange};
 use crate::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures};
-use crate::error::KernelError;
-use crate::limits::{CLEAR_CACHED_BYTES, CLEAR_CACHED_GAIN, CLEAR_OWN_BYTES, CLEAR_OWN_GAIN, FRAME_SIZE};
+use crate::limits::{CLEAR_CACHED_BYTES, CLEAR_CACHED_GAIN, CLEAR_OWN_BYTES, CLEAR_OWN_GAIN};
 use crate::platform::{FramePlatform, TouchHint};
-
-/// Bytes that one reading of the clock stands for, at least: smaller extents are measured several at a time.
-const BATCH_BYTES: u64 = 64 << 10;
-/// Rounds, at most.
-const ROUNDS: usize = 101;
-/// Rounds that are run whatever they take.
-const FEWEST_ROUNDS: usize = 3;
-/// Bytes of a cache line.
-const LINE: usize = 64;
 
 /// What a kernel costs for one extent. Zero: not measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -192,115 +180,4 @@ fn cheapest(costs: impl Iterator<Item = (usize, u64)> + Clone, before: Option<us
     let mut costs = costs;
     let kept = costs.find(|(kernel, cost)| Some(*kernel) == before && *cost <= least + least / 32);
     Some(kept.map_or(kernel, |(kernel, _)| kernel))
-}
-
-/// What it takes to clear extents of a class by one kernel, in the stretches of the clearer's policy, and to read them once. Places
-/// rotate through `scratch`, whose contents are lost, so that what is cleared is in no cache if that is several times as large.
-/// Runs for about `budget_ns`, and for three rounds at least.
-///
-/// Several CPUs may do so at once, each with frames of its own.
-///
-/// Precondition: as for [`FramePlatform::reschedule_point`].
-///
-/// # Errors
-/// [`KernelError::Missing`].
-///
-/// # Safety
-/// The caller owns the frames of `scratch` (invariant 1), which lie in one range of memory.
-pub unsafe fn measure_clear<P: FramePlatform>(
-    platform: &P,
-    clearer: &Clearer,
-    kernel: ClearKernel,
-    class: usize,
-    scratch: FrameRange,
-    budget_ns: u64,
-) -> Result<Cost, KernelError> {
-    kernel.on(clearer.features())?;
-    // SAFETY: invariant 1, by this function's contract: the frames are a part of `scratch`.
-    let clear = |frames| unsafe { clearer.clear_all_by(platform, frames, kernel) };
-    Ok(measure(platform, class, scratch, budget_ns, clear))
-}
-
-/// The same for copies, from one half of `scratch` to the other.
-///
-/// # Errors
-/// [`KernelError::Missing`].
-///
-/// # Safety
-/// As for [`measure_clear`].
-pub unsafe fn measure_copy<P: FramePlatform>(
-    platform: &P,
-    clearer: &Clearer,
-    kernel: CopyKernel,
-    class: usize,
-    scratch: FrameRange,
-    budget_ns: u64,
-) -> Result<Cost, KernelError> {
-    kernel.on(clearer.features())?;
-    let half = FrameRange::new(scratch.start, scratch.count / 2);
-    let source = |frames: FrameRange| FrameRange::new(frames.start.add(half.count), frames.count);
-    Ok(measure(platform, class, half, budget_ns, |frames| {
-        // SAFETY: invariant 1, by this function's contract: the frames are a part of the first half of `scratch`.
-        unsafe { clearer.copy_all_by(platform, source(frames), frames.start, kernel) };
-    }))
-}
-
-/// Rounds of filling and reading, and their lower quartiles.
-fn measure<P: FramePlatform>(
-    platform: &P,
-    class: usize,
-    scratch: FrameRange,
-    budget_ns: u64,
-    fill: impl Fn(FrameRange),
-) -> Cost {
-    let frames = (bytes_of(class) / FRAME_SIZE).min(scratch.count);
-    let together = (BATCH_BYTES / FRAME_SIZE).div_ceil(frames).min(scratch.count / frames.max(1));
-    if frames == 0 || together == 0 {
-        return Cost::default();
-    }
-    let (mut fills, mut reads) = ([0; ROUNDS], [0; ROUNDS]);
-    let begun = platform.now_ns();
-    // Places of this size, how far apart two rounds stand, and where the first one stands.
-    let places = scratch.count / (frames * together);
-    let apart = places.div_ceil(ROUNDS as u64);
-    let (mut at, mut round) = (begun % places, 0);
-    // What stays in a cache is written to memory when something else comes, by whoever brings that. So the caches are filled
-    // first with what is measured: only then does each extent pay for another one.
-    let bytes = frames * together * FRAME_SIZE;
-    for _ in 0..platform.caches().last.div_ceil(bytes).min(places) {
-        (0..together).map(|step| scratch.start.add((at * together + step) * frames)).for_each(|first| {
-            fill(FrameRange::new(first, frames));
-        });
-        at = (at + 1) % places;
-    }
-    while round < ROUNDS && (round < FEWEST_ROUNDS || platform.now_ns() - begun < budget_ns) {
-        let first = scratch.start.add(at * frames * together);
-        let each = || (0..together).map(|step| FrameRange::new(first.add(step * frames), frames));
-        let start = platform.now_ns();
-        each().for_each(&fill);
-        let filled = platform.now_ns();
-        each().for_each(|extent| read_once(platform, extent));
-        fills[round] = filled - start;
-        reads[round] = platform.now_ns() - filled;
-        at = (at + apart.max(1)) % places;
-        round += 1;
-    }
-    Cost { fill: per_mib(&mut fills[..round], bytes).max(1), read: per_mib(&mut reads[..round], bytes) }
-}
-
-/// The lower quartile, in nanoseconds for each MiB: what disturbs a round only makes it longer.
-fn per_mib(times: &mut [u64], bytes: u64) -> u32 {
-    times.sort_unstable();
-    let per_mib = (times[times.len() / 4] << 20) / bytes;
-    u32::try_from(per_mib).unwrap_or(u32::MAX)
-}
-
-/// Loads a word of each line, in order.
-fn read_once<P: FramePlatform>(platform: &P, frames: FrameRange) {
-    let start: Frame = frames.start;
-    let base = platform.direct_map(start.addr());
-    for line in (0..(frames.count * FRAME_SIZE) as usize).step_by(LINE) {
-        // SAFETY: the frames are the caller's, and the direct map reaches to their end.
-        unsafe { base.add(line).cast::<u64>().read_volatile() };
-    }
 }

@@ -13,12 +13,14 @@ mod calibrate;
 mod cells;
 mod copy;
 mod extent;
+mod measure;
 mod policy;
 mod stretch;
 
-pub use calibrate::{Calibration, Cost, Measured, measure_clear, measure_copy};
+pub use calibrate::{Calibration, Cost, Measured};
 pub use copy::Copier;
 pub use extent::Extent;
+pub use measure::{measure_clear, measure_copy};
 pub use policy::{CLASSES, ClearPolicy, THREADS, Table, bytes_of, class_of, cpus_of, threads_class};
 pub use stretch::{MeasuredStretches, STRETCHES, Stretch};
 

@@ -20,7 +20,6 @@ pub(crate) const KNOWN: &[(&str, usize)] = &[
     ("crates/lab/src/bench/arms/page_alloc", 13),
     ("crates/lab/src/bench/arms/pool", 6),
     ("crates/lab/src/bench/arms/postcopy", 5),
-    ("crates/quire/src/clear", 5),
 ];
 
 /// The files that each file takes names from, with the names.

@@ -6,13 +6,15 @@
 //! watches, and nothing else. No other code has a use for these traits.
 #![allow(unsafe_code)]
 
-use quire::addr::{BlockNumber, Frame, FrameRange, Order, PageSize};
-use quire::arch::{ClearKernel, CopyKernel, ReadyClear, ReadyCopy};
+use quire::addr::{BlockNumber, Frame, FrameRange, Order, PageSize, VirtAddr};
+use quire::arch::{ClearKernel, CopyKernel, Entry, EntryFlags, ReadyClear, ReadyCopy};
 use quire::clear::{Clearer, Copier, Cost, Extent};
-use quire::error::{AllocError, Cancelled, FreeError, KernelError, SplitError};
+use quire::error::{AllocError, Cancelled, FreeError, KernelError, MapError, SplitError};
 use quire::memmap::FrameMask;
 use quire::page_alloc::{Contents, Counter, Folio, Gfp, PageAllocator};
-use quire::platform::{FramePlatform, TouchHint};
+use quire::pgtable::{Copied, PageTables, Relocation, Run};
+use quire::platform::{FramePlatform, TablePlatform, TouchHint};
+use quire::tlb::MmuGather;
 
 /// A page allocator whose folios are numbers.
 #[allow(missing_docs, clippy::missing_errors_doc)]
@@ -154,6 +156,138 @@ impl<P: FramePlatform> RawCounts for Counter<'_, '_, P> {
     fn unmap_large_raw(&mut self, frame: Frame, size: PageSize, contents: Contents) -> u64 {
         // SAFETY: invariant 5: a count that was not counted up panics, and the test owns the machine's memory.
         unsafe { self.unmap_large(frame, size, contents) }
+    }
+}
+
+/// Page tables that map whatever frames the test names.
+#[allow(missing_docs, clippy::missing_errors_doc)]
+pub trait RawTables<'p, P: TablePlatform> {
+    fn map_raw(&self, addr: VirtAddr, run: FrameRange, flags: EntryFlags) -> Result<(), MapError>;
+    fn map_where_empty_raw(
+        &self,
+        addr: VirtAddr,
+        run: FrameRange,
+        flags: EntryFlags,
+    ) -> Result<u64, MapError>;
+    fn map_large_raw(
+        &self,
+        addr: VirtAddr,
+        frame: Frame,
+        size: PageSize,
+        flags: EntryFlags,
+    ) -> Result<(), MapError>;
+    fn map_special_raw(&self, addr: VirtAddr, frame: Frame, flags: EntryFlags) -> Result<(), MapError>;
+    fn replace_raw(
+        &self,
+        addr: VirtAddr,
+        size: PageSize,
+        expected: Entry,
+        new: Entry,
+        gather: &mut MmuGather<'_, 'p, P>,
+    ) -> Result<bool, MapError>;
+    fn relocate_raw(
+        &self,
+        leaves: &mut [Option<Relocation>],
+        size: PageSize,
+        gather: &mut MmuGather<'_, 'p, P>,
+        copy: impl FnMut(&Relocation),
+    ) -> Result<usize, MapError>;
+    fn drop_zeroes_raw(
+        &self,
+        addr: VirtAddr,
+        candidates: FrameMask,
+        zero: (Frame, EntryFlags),
+        gather: &mut MmuGather<'_, 'p, P>,
+    ) -> u64;
+    fn put_leaf_raw(
+        &self,
+        addr: VirtAddr,
+        to: Frame,
+        flags: EntryFlags,
+        copied: &mut Copied,
+        gather: &mut MmuGather<'_, 'p, P>,
+        show: impl FnMut(Run),
+    ) -> Option<u64>;
+}
+
+impl<'p, P: TablePlatform> RawTables<'p, P> for PageTables<'_, 'p, P> {
+    #[inline(always)]
+    fn map_raw(&self, addr: VirtAddr, run: FrameRange, flags: EntryFlags) -> Result<(), MapError> {
+        // SAFETY: invariant 1: the test owns the machine's memory.
+        unsafe { self.map(addr, run, flags) }
+    }
+
+    fn map_where_empty_raw(
+        &self,
+        addr: VirtAddr,
+        run: FrameRange,
+        flags: EntryFlags,
+    ) -> Result<u64, MapError> {
+        // SAFETY: invariant 1: the test owns the machine's memory.
+        unsafe { self.map_where_empty(addr, run, flags) }
+    }
+
+    fn map_large_raw(
+        &self,
+        addr: VirtAddr,
+        frame: Frame,
+        size: PageSize,
+        flags: EntryFlags,
+    ) -> Result<(), MapError> {
+        // SAFETY: invariant 1: the test owns the machine's memory.
+        unsafe { self.map_large(addr, frame, size, flags) }
+    }
+
+    fn map_special_raw(&self, addr: VirtAddr, frame: Frame, flags: EntryFlags) -> Result<(), MapError> {
+        // SAFETY: invariant 1: the test owns the machine's memory.
+        unsafe { self.map_special(addr, frame, flags) }
+    }
+
+    fn replace_raw(
+        &self,
+        addr: VirtAddr,
+        size: PageSize,
+        expected: Entry,
+        new: Entry,
+        gather: &mut MmuGather<'_, 'p, P>,
+    ) -> Result<bool, MapError> {
+        // SAFETY: invariant 1: the test owns the machine's memory.
+        unsafe { self.replace(addr, size, expected, new, gather) }
+    }
+
+    fn relocate_raw(
+        &self,
+        leaves: &mut [Option<Relocation>],
+        size: PageSize,
+        gather: &mut MmuGather<'_, 'p, P>,
+        copy: impl FnMut(&Relocation),
+    ) -> Result<usize, MapError> {
+        // SAFETY: invariant 1: the test owns the machine's memory.
+        unsafe { self.relocate(leaves, size, gather, copy) }
+    }
+
+    fn drop_zeroes_raw(
+        &self,
+        addr: VirtAddr,
+        candidates: FrameMask,
+        zero: (Frame, EntryFlags),
+        gather: &mut MmuGather<'_, 'p, P>,
+    ) -> u64 {
+        // SAFETY: invariant 1: the test owns the machine's memory.
+        unsafe { self.drop_zeroes(addr, candidates, zero, gather) }
+    }
+
+    fn put_leaf_raw(
+        &self,
+        addr: VirtAddr,
+        to: Frame,
+        flags: EntryFlags,
+        copied: &mut Copied,
+        gather: &mut MmuGather<'_, 'p, P>,
+        show: impl FnMut(Run),
+    ) -> Option<u64> {
+        // SAFETY: invariant 1: the test owns the machine's memory.
+        unsafe { self.put_leaf(addr, to, flags, copied, gather, show) }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Steps the library's page tables and the model together, on several CPUs that access what is mapped.
 
 use hosted::raw::RawPages;
+use hosted::raw::RawTables;
 use std::collections::{HashMap, VecDeque};
 
 use hosted::{FailurePlan, FaultCause, Hosted, HostedConfig, OnViolation, PageFault};
@@ -155,7 +156,7 @@ impl TableLockstep<'_, '_> {
     fn map(&mut self, page: i32, order: Order, prot: Prot) -> Outcome {
         let Ok(frame) = self.allocator.alloc_raw(Gfp::USER, order) else { return Ok(()) };
         let (addr, run) = (address(page), FrameRange::folio(frame, order));
-        let got = self.tables().map(addr, run, flags(prot));
+        let got = self.tables().map_raw(addr, run, flags(prot));
         let leaf = Leaf { frame, size: PageSize::Size4K, flags: rights(prot) };
         let crosses = addr.page() % 512 + run.count > 512;
         let want =
@@ -169,7 +170,7 @@ impl TableLockstep<'_, '_> {
     fn map_large(&mut self, page: i32, prot: Prot) -> Outcome {
         let Ok(frame) = self.allocator.alloc_raw(Gfp::USER, Order::BLOCK) else { return Ok(()) };
         let (addr, size) = (address(page), PageSize::Size2M);
-        let got = self.tables().map_large(addr, frame, size, flags(prot));
+        let got = self.tables().map_large_raw(addr, frame, size, flags(prot));
         if got.is_err() {
             self.allocator.free_raw(frame, Order::BLOCK).map_err(|error| error.to_string())?;
         }
@@ -182,7 +183,7 @@ impl TableLockstep<'_, '_> {
 
     fn share(&mut self, from: i32, to: i32, prot: Prot) -> Outcome {
         let Some((frame, _)) = self.model.translate(address(from).page()) else { return Ok(()) };
-        let got = self.tables().map(address(to), FrameRange::new(frame, 1), flags(prot));
+        let got = self.tables().map_raw(address(to), FrameRange::new(frame, 1), flags(prot));
         if got == Err(MapError::OutOfMemory) {
             return Ok(());
         }

@@ -6,7 +6,7 @@ use super::policy::{CLASSES, ClearPolicy, THREADS, Table, bytes_of, cache_bytes,
 use super::stretch::{MeasuredStretches, STRETCHES, Stretch, best_stretch};
 use crate::arch::{Caches, ClearKernel, CopyKernel, CpuFeatures};
 use crate::limits::{CLEAR_CACHED_BYTES, CLEAR_CACHED_GAIN, CLEAR_OWN_BYTES, CLEAR_OWN_GAIN};
-use crate::platform::{FramePlatform, TouchHint};
+use crate::platform::TouchHint;
 
 /// What a kernel costs for one extent. Zero: not measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

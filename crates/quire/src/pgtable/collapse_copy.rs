@@ -19,7 +19,6 @@
 //! A CPU that touches the range waits from the exchange in step 3 to its end: for a flush and for the pages
 //! that were stored to since step 1. Steps 1 and 2 may be repeated until these are few, as a live migration
 //! does.
-#![forbid(unsafe_code)]
 
 use super::PageTables;
 use crate::addr::{Frame, PageSize, VirtAddr, VirtRange};
@@ -271,7 +270,10 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
     ///
     /// # Errors
     /// `None`, and nothing has changed: there is no such table.
-    pub fn put_leaf(
+    ///
+    /// # Safety
+    /// As for [`Self::map`], for the folio.
+    pub unsafe fn put_leaf(
         &self,
         addr: VirtAddr,
         to: Frame,

@@ -1,6 +1,5 @@
 //! Leaves of pages that are all zero, in whose place the zero frame comes. The protocol stands in
 //! `vm/collapse/underused.rs`.
-#![forbid(unsafe_code)]
 
 use super::PageTables;
 use crate::addr::{Frame, PageSize, VirtAddr, VirtRange};
@@ -40,7 +39,10 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
     /// after its dirty bit was cleared; of any other the page is read, when no leaf allows stores to it any
     /// more. How many were replaced; their leaves go to the gather. Exclusive until the gather has flushed,
     /// and no table is shared.
-    pub fn drop_zeroes(
+    ///
+    /// # Safety
+    /// As for [`Self::map_special`], for the zero frame.
+    pub unsafe fn drop_zeroes(
         &self,
         addr: VirtAddr,
         candidates: FrameMask,

@@ -18,8 +18,12 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
     /// [`MapError::Occupied`] when an entry is not empty or a larger leaf is in the way: look again and
     /// decide anew; [`MapError::Unaligned`] when the run crosses a block or a table, or is empty;
     /// [`MapError::BadAddress`]; [`MapError::OutOfMemory`].
+    ///
+    /// # Safety
+    /// What owns the frames lets the page table have them (invariant 1): the caller gives up a folio's value
+    /// once it is mapped, or the frames are held, or leaves map them already.
     #[inline]
-    pub fn map(&self, addr: VirtAddr, run: FrameRange, flags: EntryFlags) -> Result<(), MapError> {
+    pub unsafe fn map(&self, addr: VirtAddr, run: FrameRange, flags: EntryFlags) -> Result<(), MapError> {
         let (first, count) = self.check_run(addr, run)?;
         let table = self.ensure(addr, Level::PTE)?;
         let entry = Entry::leaf(run.start, PageSize::Size4K, flags);
@@ -52,7 +56,10 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
     ///
     /// # Errors
     /// As [`Self::map`], less [`MapError::Occupied`] for single entries; nothing was mapped then.
-    pub fn map_where_empty(
+    ///
+    /// # Safety
+    /// As for [`Self::map`].
+    pub unsafe fn map_where_empty(
         &self,
         addr: VirtAddr,
         run: FrameRange,
@@ -101,7 +108,10 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
     /// # Errors
     /// [`MapError::Occupied`] when the entry is not empty (a table without leaves is in the way as well);
     /// [`MapError::Unaligned`], [`MapError::BadAddress`], [`MapError::OutOfMemory`].
-    pub fn map_large(
+    ///
+    /// # Safety
+    /// As for [`Self::map`].
+    pub unsafe fn map_large(
         &self,
         addr: VirtAddr,
         frame: Frame,
@@ -134,7 +144,15 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
     ///
     /// # Errors
     /// As [`Self::map`].
-    pub fn map_special(&self, addr: VirtAddr, frame: Frame, flags: EntryFlags) -> Result<(), MapError> {
+    ///
+    /// # Safety
+    /// The frame stays what it is as long as it is mapped, since no count keeps it in use (invariant 1).
+    pub unsafe fn map_special(
+        &self,
+        addr: VirtAddr,
+        frame: Frame,
+        flags: EntryFlags,
+    ) -> Result<(), MapError> {
         self.check_run(addr, FrameRange::new(frame, 1))?;
         let table = self.ensure(addr, Level::PTE)?;
         let index = table.index(addr);

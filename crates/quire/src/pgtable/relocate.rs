@@ -1,5 +1,4 @@
 //! Leaves that get other frames with the same contents, some with one flush.
-#![forbid(unsafe_code)]
 
 use super::PageTables;
 use super::lock::same_leaf;
@@ -39,7 +38,10 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
     /// # Errors
     /// [`MapError::OutOfMemory`], for map counts; the leaves before the one that lacks some have been
     /// relocated.
-    pub fn relocate(
+    ///
+    /// # Safety
+    /// As for [`Self::map`], for the frames that the leaves get.
+    pub unsafe fn relocate(
         &self,
         leaves: &mut [Option<Relocation>],
         size: PageSize,

@@ -16,7 +16,10 @@ impl<P: TablePlatform> PageTables<'_, '_, P> {
     ///
     /// # Errors
     /// [`MapError::OutOfMemory`]; nothing has changed then.
-    pub fn replace(
+    ///
+    /// # Safety
+    /// As for [`Self::map`], for the frames of the new leaf.
+    pub unsafe fn replace(
         &self,
         addr: VirtAddr,
         size: PageSize,

@@ -1,6 +1,7 @@
 //! What a collapse of tables that were looked at costs: nothing is read twice, and each table is counted once.
 
 use hosted::raw::RawPages;
+use hosted::raw::RawTables;
 use hosted::{HostedConfig, InterruptPlan};
 use quire::addr::{FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use quire::arch::{EntryFlags, PagingMode, Protection};
@@ -24,7 +25,7 @@ fn in_pieces(allocator: &Allocator<'_>, act: impl FnOnce(&MmContext)) {
     for table in 0..TABLES {
         let folio = FrameRange::folio(allocator.alloc_raw(Gfp::USER, Order::BLOCK).unwrap(), Order::BLOCK);
         let addr = AT.add(table * PageSize::Size2M.bytes());
-        PageTables::new(allocator, &context).map(addr, folio, flags).unwrap();
+        PageTables::new(allocator, &context).map_raw(addr, folio, flags).unwrap();
     }
     act(&context);
     PageTables::destroy(allocator, context);

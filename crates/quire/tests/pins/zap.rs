@@ -2,6 +2,7 @@
 //! going entry by entry does.
 
 use hosted::raw::RawPages;
+use hosted::raw::RawTables;
 use hosted::{HostedConfig, InterruptPlan};
 use quire::addr::{FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use quire::arch::{EntryFlags, PagingMode, Protection};
@@ -69,7 +70,7 @@ fn staged<R>(
     for page in scene.from..scene.from + scene.mapped {
         let frame = allocator.alloc_raw(Gfp::USER, Order::FRAME).unwrap();
         let flags = flags | EntryFlags::ACCESSED | EntryFlags::DIRTY;
-        tables.map(range(page, 1).start, FrameRange::new(frame, 1), flags).unwrap();
+        tables.map_raw(range(page, 1).start, FrameRange::new(frame, 1), flags).unwrap();
         spare.extend((0..scene.apart).map(|_| allocator.alloc_raw(Gfp::USER, Order::FRAME).unwrap()));
     }
     context.switch_in(counting);

@@ -260,11 +260,14 @@ impl<P: Platform> Collapse<'_, '_, P> {
         self.pages().set_origin(job.to, Origin::new(job.body.family, vma.attributes.origin_of(start)));
         let (to, copier) = (job.to, &job.copier);
         let tables = PageTables::new(self.pages(), &job.body.context);
-        let again = tables.put_leaf(start, to, flags, &mut job.copied, gather, |run| {
-            for at in (0..run.count).step_by(STRETCH) {
-                self.bring(copier, to, &run, at, STRETCH.min(run.count - at));
-            }
-        });
+        // SAFETY: invariant 1: the collapse owns the folio, and gives its value up once the leaf is there.
+        let again = unsafe {
+            tables.put_leaf(start, to, flags, &mut job.copied, gather, |run| {
+                for at in (0..run.count).step_by(STRETCH) {
+                    self.bring(copier, to, &run, at, STRETCH.min(run.count - at));
+                }
+            })
+        };
         self.pages().count(Stat::ThpCollapseRecopied, again.unwrap_or(0));
         again.map(|_| ()).ok_or(Refusal::Busy)
     }

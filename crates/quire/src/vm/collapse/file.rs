@@ -316,7 +316,8 @@ impl<P: Platform> Collapse<'_, '_, P> {
         debug_assert_eq!(done, Ok(()), "no leaf reaches over the ends");
         gather.flush();
         let flags = leaf_flags(&vma.attributes, writable);
-        let mapped = tables.map_large(extent.start, block, PageSize::Size2M, flags);
+        // SAFETY: invariant 1: the page cache holds the pages of the block.
+        let mapped = unsafe { tables.map_large(extent.start, block, PageSize::Size2M, flags) };
         let mut change = gather.finish();
         if mapped.is_ok() {
             change.file += BLOCK_FRAMES as i64;

@@ -194,7 +194,8 @@ impl<P: Platform> UnderusedFolios<'_, '_, P> {
         tables.split_at_by(extent.start.add(FRAME_SIZE), gfp).ok()?;
         let zero = (self.zero_frame(), leaf_flags(&vma.attributes, false));
         let mut gather = MmuGather::new(self.pages(), &body.context);
-        let dropped = tables.drop_zeroes(extent.start, zeroes, zero, &mut gather);
+        // SAFETY: invariant 1: the zero frame is held as long as the machine runs.
+        let dropped = unsafe { tables.drop_zeroes(extent.start, zeroes, zero, &mut gather) };
         body.add_rss(self.pages(), gather.finish(), Counted::File);
         if dropped == BLOCK_FRAMES as u64 {
             // Nothing maps it any more: it is free, and may have another owner.

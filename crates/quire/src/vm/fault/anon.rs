@@ -132,10 +132,12 @@ impl<P: Platform> Faults<'_, '_, P> {
         let mut done = Ok(false);
         if let Some(size) = PageSize::of_order(order).filter(|_| large && order >= Order::BLOCK) {
             let flags = fresh_flags(&vma.attributes, caller);
-            done = mapped(self.tables().map_large(start, frame, size, flags));
+            // SAFETY: invariant 1: the folio's value is given up once it is mapped.
+            done = mapped(unsafe { self.tables().map_large(start, frame, size, flags) });
         }
         if done == Ok(false) && order <= Order::BLOCK {
-            done = mapped(self.tables().map(start, frames, flags));
+            // SAFETY: invariant 1: the folio's value is given up once it is mapped.
+            done = mapped(unsafe { self.tables().map(start, frames, flags) });
         }
         if done != Ok(true) {
             self.memory.give_up_zeroed(folio);
@@ -172,7 +174,8 @@ impl<P: Platform> Faults<'_, '_, P> {
     fn map_zero(self, vma: &Vma, addr: VirtAddr) -> Result<Step, FaultError> {
         let page = addr.align_down(PageSize::Size4K.bytes());
         let flags = leaf_flags(&vma.attributes, false);
-        let done = mapped(self.tables().map_special(page, self.memory.zero_frame(), flags))?;
+        // SAFETY: invariant 1: the zero frame is held as long as the machine runs.
+        let done = mapped(unsafe { self.tables().map_special(page, self.memory.zero_frame(), flags) })?;
         Ok(if done { Step::done(Order::FRAME, FaultKind::AnonZero) } else { Step::Again })
     }
 }

@@ -126,7 +126,8 @@ impl<P: Platform> Faults<'_, '_, P> {
         let new = Entry::leaf(copy.frame(), PageSize::Size4K, flags);
         pages.set_origin(copy.frame(), Origin::new(self.family, vma.attributes.origin_of(addr)));
         let mut gather = MmuGather::new(pages, self.context());
-        let replaced = self.tables().replace(addr, PageSize::Size4K, leaf, new, &mut gather);
+        // SAFETY: invariant 1: the copy's value is given up once the leaf is there.
+        let replaced = unsafe { self.tables().replace(addr, PageSize::Size4K, leaf, new, &mut gather) };
         let change = gather.finish();
         match replaced {
             Ok(true) => {

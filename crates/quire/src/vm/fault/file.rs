@@ -71,7 +71,8 @@ impl<P: Platform> Faults<'_, '_, P> {
         pages.copy(FrameRange::folio(from, Order::FRAME), &mut copy, TouchHint::Soon);
         pages.set_origin(copy.frame(), Origin::new(self.family, vma.attributes.origin_of(addr)));
         let flags = leaf_flags(&vma.attributes, true).union(EntryFlags::ANON);
-        let done = mapped(self.tables().map(addr, copy.frames(), flags));
+        // SAFETY: invariant 1: the copy's value is given up once it is mapped.
+        let done = mapped(unsafe { self.tables().map(addr, copy.frames(), flags) });
         if done != Ok(true) {
             self.memory.give_up(copy);
             return done.map(|_| Step::Again);
@@ -98,7 +99,8 @@ impl<P: Platform> Faults<'_, '_, P> {
         let pages = self.memory.pages();
         let block = self.memory.files().block_of(pages, file, vma.file_page(addr)?, frame)?;
         let flags = leaf_flags(&vma.attributes, writable);
-        self.tables().map_large(range.start, block, PageSize::Size2M, flags).ok()?;
+        // SAFETY: invariant 1: the page cache holds the pages of the block.
+        unsafe { self.tables().map_large(range.start, block, PageSize::Size2M, flags) }.ok()?;
         self.add_file(file.node().kind(), BLOCK_FRAMES as i64);
         pages.count(Stat::ThpFileMapped, 1);
         Some(Step::done(Order::BLOCK, FaultKind::FileMinor))
@@ -114,7 +116,8 @@ impl<P: Platform> Faults<'_, '_, P> {
         kind: FaultKind,
     ) -> Result<Step, FaultError> {
         let flags = leaf_flags(&vma.attributes, writable);
-        if !mapped(self.tables().map(addr, FrameRange::folio(frame, Order::FRAME), flags))? {
+        // SAFETY: invariant 1: the page cache holds the page.
+        if !mapped(unsafe { self.tables().map(addr, FrameRange::folio(frame, Order::FRAME), flags) })? {
             return Ok(Step::Again);
         }
         self.add_file(file.node().kind(), 1);
@@ -140,7 +143,8 @@ impl<P: Platform> Faults<'_, '_, P> {
                 continue;
             };
             let addr = start.add(at as u64 * FRAME_SIZE);
-            mapped += self.tables().map_where_empty(addr, run, flags).unwrap_or(0);
+            // SAFETY: invariant 1: the page cache holds the pages.
+            mapped += unsafe { self.tables().map_where_empty(addr, run, flags) }.unwrap_or(0);
             at += run.count as usize;
         }
         self.add_file(file.node().kind(), mapped as i64);

@@ -106,7 +106,8 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         let new =
             Entry::leaf(copy.frame, size.leaf(), leaf_flags(&vma.attributes, true).union(EntryFlags::ANON));
         let mut gather = MmuGather::new(pages, self.context());
-        let replaced = self.tables().replace(place.start, size.leaf(), leaf, new, &mut gather);
+        // SAFETY: invariant 1: the pool has given the page for this place.
+        let replaced = unsafe { self.tables().replace(place.start, size.leaf(), leaf, new, &mut gather) };
         self.add_rss(gather.finish(), Counted::Huge);
         self.memory.huge().take_returned(pages);
         if replaced != Ok(true) {
@@ -270,7 +271,8 @@ impl<'a, P: Platform> Faults<'a, '_, P> {
         flags: EntryFlags,
         kind: FaultKind,
     ) -> Result<Step, FaultError> {
-        let done = mapped(self.tables().map_large(place.start, frame, place.size.leaf(), flags))?;
+        // SAFETY: invariant 1: the pool has given the page for this place.
+        let done = mapped(unsafe { self.tables().map_large(place.start, frame, place.size.leaf(), flags) })?;
         if !done {
             return Ok(Step::Again);
         }

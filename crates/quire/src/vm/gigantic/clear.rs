@@ -107,7 +107,8 @@ impl<P: Platform> GiganticClearing<'_, '_, P> {
                 == Some(vma.attributes.origin_of(addr));
         let flags = fresh_flags(&vma.attributes, caller);
         let tables = PageTables::new(self.pages(), &body.context);
-        let mapped = fits && tables.map_large(addr, frames.start, PageSize::Size2M, flags).is_ok();
+        // SAFETY: invariant 1: the folio is held while pieces of it are mapped.
+        let mapped = fits && unsafe { tables.map_large(addr, frames.start, PageSize::Size2M, flags) }.is_ok();
         if mapped {
             body.add_anon(self.pages(), frames.count as i64);
         }

@@ -14,7 +14,6 @@
 //! Source: Houghton, "hugetlb: introduce HugeTLB high-granularity mapping" v2 (2023). Where that loses
 //! something, this does not: a collapse that meets a hole or a mark refuses, and counts of frames stay exact
 //! with every descriptor policy.
-#![forbid(unsafe_code)]
 
 use crate::addr::{FrameRange, PageSize, VirtAddr, VirtRange};
 use crate::arch::EntryFlags;
@@ -80,7 +79,9 @@ impl<P: Platform> HugeParts<'_, '_, P> {
             let done = match size {
                 PageSize::Size4K => self.map_small_part(rest, flags),
                 _ => {
-                    let mapped = self.tables().map_large(rest.addr, rest.frames.start, size, flags);
+                    // SAFETY: invariant 1: the file's pool page stays while the place is claimed.
+                    let mapped =
+                        unsafe { self.tables().map_large(rest.addr, rest.frames.start, size, flags) };
                     mapped.map(|()| (size.frames(), size.frames()))
                 }
             };
@@ -109,7 +110,8 @@ impl<P: Platform> HugeParts<'_, '_, P> {
         let is_bad = |at: &u64| pages.bad_frames() > 0 && pages.is_bad(part.frames.start.add(*at));
         let good = (0..count).find(is_bad).unwrap_or(count);
         if good > 0 {
-            self.tables().map(part.addr, FrameRange::new(part.frames.start, good), flags)?;
+            // SAFETY: invariant 1: the file's pool page stays while the place is claimed.
+            unsafe { self.tables().map(part.addr, FrameRange::new(part.frames.start, good), flags) }?;
         }
         Ok((good, count.min(good + 1)))
     }

@@ -243,7 +243,9 @@ impl<P: Platform> Migration<'_, '_, P> {
         job: &mut Job<'_, P>,
     ) -> Result<(), MigrateError> {
         let mut gather = MmuGather::new(self.pages(), tables.context());
-        let done = tables.relocate(leaves, size, &mut gather, |leaf| self.copy_once(job, leaf.to, size));
+        // SAFETY: invariant 1: this task holds the new folio.
+        let done =
+            unsafe { tables.relocate(leaves, size, &mut gather, |leaf| self.copy_once(job, leaf.to, size)) };
         // As much is resident as was.
         gather.finish();
         done.map(|_| ()).map_err(|_| MigrateError::OutOfMemory)
@@ -365,7 +367,8 @@ impl<P: Platform> Migration<'_, '_, P> {
                             .and_then(|index| self.files().frame_of(self.platform(), file, index));
                         let Some(frame) = frame else { continue };
                         let frames = FrameRange::folio(frame, Order::FRAME);
-                        mapped += found.tables().map_where_empty(addr, frames, bits).unwrap_or(0);
+                        // SAFETY: invariant 1: the page cache holds the pages.
+                        mapped += unsafe { found.tables().map_where_empty(addr, frames, bits) }.unwrap_or(0);
                     }
                 });
             }

@@ -1,5 +1,4 @@
 //! Pages with contents for tasks that miss them.
-#![forbid(unsafe_code)]
 
 use super::answer::{Answer, AnswerMode, Stop, answer_flags};
 use super::bytes::{OwnFrame, PageBytes};
@@ -92,7 +91,8 @@ impl<P: Platform> Answers<'_, '_, P> {
         let flags = answer_flags(vma, true, mode);
         if vma.attributes.is_private() {
             pages.set_origin(own.frame(), Origin::new(self.family, vma.attributes.origin_of(at)));
-            if let Err(error) = self.tables().map(at, folio, flags.union(EntryFlags::ANON)) {
+            // SAFETY: invariant 1: `OwnFrame` gives the frame up once it is mapped.
+            if let Err(error) = unsafe { self.tables().map(at, folio, flags.union(EntryFlags::ANON)) } {
                 return Err((error.into(), own));
             }
             own.give();
@@ -116,7 +116,8 @@ impl<P: Platform> Answers<'_, '_, P> {
             Err(_) => return Err((UserfaultError::OutOfMemory.into(), own)),
         }
         // Where a marker has come meanwhile the page is the file's all the same, and the marker stays.
-        if self.tables().map(at, folio, flags).is_ok() {
+        // SAFETY: invariant 1: the page cache holds the page.
+        if unsafe { self.tables().map(at, folio, flags) }.is_ok() {
             self.add_file(file.node().kind(), 1);
         }
         Ok(())

@@ -1,5 +1,4 @@
 //! The file's own page for tasks that miss it.
-#![forbid(unsafe_code)]
 
 use super::answer::{Answer, AnswerMode, Stop, answer_flags};
 use super::fault::Page;
@@ -45,7 +44,8 @@ impl<P: Platform> Answers<'_, '_, P> {
         // Stores to shared anonymous memory need no fault; the first to a page of the pager's is one.
         let writable = !vma.attributes.is_private() && matches!(kind, FileKind::Shmem { .. });
         let flags = answer_flags(vma, writable, mode);
-        self.tables().map(at, FrameRange::folio(page.frame, Order::FRAME), flags)?;
+        // SAFETY: invariant 1: the page cache holds the page.
+        unsafe { self.tables().map(at, FrameRange::folio(page.frame, Order::FRAME), flags) }?;
         self.add_file(kind, 1);
         Ok(FRAME_SIZE)
     }

@@ -3,6 +3,7 @@
 use fastrand::Rng;
 use hosted::raw::RawMachine;
 use hosted::raw::RawPages;
+use hosted::raw::RawTables;
 use hosted::{FailurePlan, Hosted, HostedConfig, InterruptPlan, OnViolation, Violation};
 use quire::addr::{Frame, FrameRange, Order, PageSize, VirtAddr};
 use quire::arch::{EntryFlags, Protection, ReadyCopy};
@@ -104,7 +105,7 @@ fn a_store_at_any_moment_of_a_copy_is_in_the_folio() {
             }
             let missing = survey(&tables, &copied).missing as u64;
             let mut gather = MmuGather::new(allocator, context);
-            let shown = tables.put_leaf(AT, to, written(), &mut copied, &mut gather, |run| {
+            let shown = tables.put_leaf_raw(AT, to, written(), &mut copied, &mut gather, |run| {
                 // Nobody reaches the range now.
                 let before = model;
                 touch(&mut model);
@@ -139,14 +140,14 @@ fn leaves_that_come_meanwhile_are_copied() {
         let frame = crate::collapse::machine::folio(machine, allocator, Order::FRAME).expect("memory");
         let flags = written().without(EntryFlags::WRITE | EntryFlags::DIRTY);
         machine.copy_raw(FrameRange::new(to.add(7), 1), frame, ReadyCopy::PLAIN);
-        tables.map(AT.add(300 * PAGE), FrameRange::new(frame, 1), flags).expect("a hole");
+        tables.map_raw(AT.add(300 * PAGE), FrameRange::new(frame, 1), flags).expect("a hole");
         // The zero frame is no news.
         tables
-            .map_special(AT.add(301 * PAGE), frame, EntryFlags::leaf(quire::arch::Protection::READ))
+            .map_special_raw(AT.add(301 * PAGE), frame, EntryFlags::leaf(quire::arch::Protection::READ))
             .expect("a hole");
         assert_eq!(survey(&tables, &copied).missing, 1);
         let mut gather = MmuGather::new(allocator, context);
-        let shown = tables.put_leaf(AT, to, written(), &mut copied, &mut gather, |run| {
+        let shown = tables.put_leaf_raw(AT, to, written(), &mut copied, &mut gather, |run| {
             assert_eq!((run.index, run.count, run.from), (300, 1, Some(frame)));
             bring(machine, to, &run);
         });
@@ -180,7 +181,7 @@ fn a_lost_flush_loses_a_store() {
             let seen = machine.take_violations();
             assert!(matches!((lost, &seen[..]), (false, []) | (true, [Violation::UnrecordedStore { .. }])));
             let mut gather = MmuGather::new(allocator, context);
-            tables.put_leaf(AT, to, written(), &mut copied, &mut gather, |run| bring(machine, to, &run));
+            tables.put_leaf_raw(AT, to, written(), &mut copied, &mut gather, |run| bring(machine, to, &run));
             gather.finish();
             assert_eq!(load(machine, 5), if lost { 1 } else { 2 });
             crate::collapse::machine::unmap_all(allocator, context, range(AT.0, 2 * MIB));
@@ -207,7 +208,7 @@ fn a_lost_flush_of_the_table_is_noticed() {
             assert!(store(&machine, 5, 1));
             machine.lose_flushes(FailurePlan::From(0));
             let mut gather = MmuGather::new(&allocator, &context);
-            tables.put_leaf(AT, to, written(), &mut copied, &mut gather, |run| bring(&machine, to, &run));
+            tables.put_leaf_raw(AT, to, written(), &mut copied, &mut gather, |run| bring(&machine, to, &run));
             gather.finish();
             machine.lose_flushes(FailurePlan::Off);
             assert!(!machine.violations().is_empty(), "a freed frame was still reached");
@@ -221,7 +222,7 @@ fn what_stands_there_is_told_apart() {
         let tables = Tables::new(allocator, context);
         assert_eq!(tables.survey(AT, &Copied::NOTHING), Stands::Nothing(511 * GIB));
         let to = target(machine, allocator);
-        tables.map_large(AT, to, PageSize::Size2M, written()).unwrap();
+        tables.map_large_raw(AT, to, PageSize::Size2M, written()).unwrap();
         assert_eq!(tables.survey(AT, &Copied::NOTHING), Stands::Large);
         assert_eq!(tables.survey(AT.add(2 * MIB), &Copied::NOTHING), Stands::Nothing(2 * MIB));
         tables.split_at(AT.add(PAGE)).unwrap();

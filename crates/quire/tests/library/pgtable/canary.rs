@@ -1,6 +1,7 @@
 //! Each verb that owes a flush, with its flushes lost: the modelled TLBs must show it, or this suite could not tell a
 //! correct library from one that never flushes (invariant 2).
 
+use hosted::raw::RawTables;
 use hosted::{FailurePlan, Hosted, HostedConfig, OnViolation};
 use quire::addr::{Order, PageSize, VirtAddr};
 use quire::arch::{Entry, EntryFlags, Protection};
@@ -87,7 +88,7 @@ const VERBS: &[(&str, Verb)] = &[
         let mut gather = MmuGather::new(allocator, context);
         let leaf = Entry::leaf(new, PageSize::Size4K, written());
         let old = tables.lookup(AT).entry;
-        tables.replace(AT, PageSize::Size4K, old, leaf, &mut gather).unwrap();
+        tables.replace_raw(AT, PageSize::Size4K, old, leaf, &mut gather).unwrap();
         gather.finish();
         false
     }),

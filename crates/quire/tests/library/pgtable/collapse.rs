@@ -1,6 +1,7 @@
 //! Collapse in place (invariant 11): the shape changes and nothing else; what hardware records meanwhile is kept; what cannot be one leaf stays.
 
 use hosted::raw::RawPages;
+use hosted::raw::RawTables;
 use hosted::{Hosted, HostedConfig, InterruptPlan};
 use quire::addr::{Frame, FrameRange, Order, PageSize, VirtAddr};
 use quire::arch::EntryFlags;
@@ -31,7 +32,7 @@ fn map_small(
 ) {
     for at in 0..blocks {
         let run = FrameRange::folio(first.add(at * 512), Order::BLOCK);
-        Tables::new(allocator, context).map(addr.add(at * LARGE), run, flags).expect("nothing is there");
+        Tables::new(allocator, context).map_raw(addr.add(at * LARGE), run, flags).expect("nothing is there");
     }
 }
 
@@ -151,13 +152,13 @@ fn what_cannot_be_one_leaf_stays_as_it_is() {
         (Obstacle::Frames, |machine, allocator, context, at| {
             unmap_page(allocator, context, at);
             let other = folio(machine, allocator, Order::FRAME).unwrap();
-            Tables::new(allocator, context).map(at, FrameRange::new(other, 1), clean()).unwrap();
+            Tables::new(allocator, context).map_raw(at, FrameRange::new(other, 1), clean()).unwrap();
         }),
         (Obstacle::Frames, |_, allocator, context, at| {
             let tables = Tables::new(allocator, context);
             let same = tables.lookup(at).entry.frame();
             unmap_page(allocator, context, at);
-            tables.map_special(at, same, clean()).unwrap();
+            tables.map_special_raw(at, same, clean()).unwrap();
         }),
         (Obstacle::Lost, |_, allocator, context, at| {
             let tables = Tables::new(allocator, context);
@@ -222,7 +223,7 @@ fn a_gigantic_leaf_comes_in_the_place_of_whatever_maps_its_folio() {
         for block in 0..512 {
             let (addr, frame) = (at.add(block * LARGE), first.add(block * 512));
             if block % 3 == 1 {
-                tables.map_large(addr, frame, PageSize::Size2M, written()).unwrap();
+                tables.map_large_raw(addr, frame, PageSize::Size2M, written()).unwrap();
             } else {
                 map_small(allocator, context, addr, frame, 1, written());
             }
@@ -263,7 +264,9 @@ fn a_leaf_is_never_larger_than_its_folio() {
         let (at, tables) = (VirtAddr(4 * GIB), Tables::new(allocator, context));
         for block in 0..512 {
             let flags = written();
-            tables.map_large(at.add(block * LARGE), first.add(block * 512), PageSize::Size2M, flags).unwrap();
+            tables
+                .map_large_raw(at.add(block * LARGE), first.add(block * 512), PageSize::Size2M, flags)
+                .unwrap();
         }
         assert_eq!(tables.collapse_gigantic(at), Ok(false));
         assert_eq!(leaf_frames(machine, context, at.0), 512);
@@ -289,7 +292,7 @@ fn a_gigantic_leaf_is_known_to_be_zero_if_all_leaves_in_its_place_were() {
             for block in 0..512 {
                 let flags = if block < zeroes { clean() | EntryFlags::ZEROED } else { clean() };
                 let (addr, frame) = (at.add(block * LARGE), first.add(block * 512));
-                tables.map_large(addr, frame, PageSize::Size2M, flags).unwrap();
+                tables.map_large_raw(addr, frame, PageSize::Size2M, flags).unwrap();
             }
             assert_eq!(tables.collapse_gigantic(at), Ok(true));
             let before = known_zero();

@@ -2,6 +2,7 @@
 //! (invariant 11).
 
 use hosted::raw::RawPages;
+use hosted::raw::RawTables;
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use quire::page_alloc::Gfp;
@@ -61,9 +62,9 @@ fn move_one(machine: HostedConfig, size: PageSize, at: u64, leaf: PageSize) {
             let (addr, frame) = (BASE.add(block * LARGE), first.add(block * 512));
             let own = block == at / LARGE;
             if size == PageSize::Size1G && if own { leaf == PageSize::Size2M } else { block % 3 == 1 } {
-                tables.map_large(addr, frame, PageSize::Size2M, written()).unwrap();
+                tables.map_large_raw(addr, frame, PageSize::Size2M, written()).unwrap();
             } else {
-                tables.map(addr, FrameRange::folio(frame, Order::BLOCK), written()).unwrap();
+                tables.map_raw(addr, FrameRange::folio(frame, Order::BLOCK), written()).unwrap();
             }
         }
         let moving = BASE.add(at);
@@ -72,7 +73,7 @@ fn move_one(machine: HostedConfig, size: PageSize, at: u64, leaf: PageSize) {
             let seen = || seen(machine, allocator, context, folio);
             let mut one = [Some(Relocation::new(moving, tables.lookup(moving).entry, to))];
             let (mut gather, mut looked) = (MmuGather::new(allocator, context), 0);
-            let moved = tables.relocate(&mut one, leaf, &mut gather, |_| {
+            let moved = tables.relocate_raw(&mut one, leaf, &mut gather, |_| {
                 let before = seen();
                 in_the_way(allocator, context, moving, size);
                 assert!(before == seen(), "it refused, and something has changed");

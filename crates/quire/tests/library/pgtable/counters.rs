@@ -2,6 +2,7 @@
 
 use hosted::raw::RawCounts;
 use hosted::raw::RawPages;
+use hosted::raw::RawTables;
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{FrameRange, Order, VirtAddr};
 use quire::arch::{Entry, EntryFlags, Protection};
@@ -155,7 +156,7 @@ fn a_fork_counts_a_run_over_two_blocks_to_its_end() {
         let first = folio(machine, allocator, order(10)).expect("out of memory").add(256);
         let halves = [first, first.add(256)].map(|start| FrameRange::new(start, 256));
         for (at, half) in halves.into_iter().enumerate() {
-            tables.map(VirtAddr(GIB + at as u64 * MIB), half, written()).unwrap();
+            tables.map_raw(VirtAddr(GIB + at as u64 * MIB), half, written()).unwrap();
         }
         // As many more leaves as a byte can count.
         (1..255).for_each(|_| allocator.counter().map(halves[1]).unwrap());
@@ -310,7 +311,7 @@ fn points_for(
     let folios = (0..2 * count).map(|_| allocator.alloc_raw(Gfp::USER, size).unwrap()).collect::<Vec<_>>();
     for (at, pair) in folios.chunks(2).enumerate() {
         let addr = VirtAddr(GIB + at as u64 * size.bytes());
-        Tables::new(allocator, context).map(addr, FrameRange::folio(pair[0], size), written()).unwrap();
+        Tables::new(allocator, context).map_raw(addr, FrameRange::folio(pair[0], size), written()).unwrap();
     }
     machine.reset_counters();
     unmap_all(allocator, context, range(GIB, GIB));

@@ -3,6 +3,7 @@
 
 use hosted::FailurePlan;
 use hosted::raw::RawPages;
+use hosted::raw::RawTables;
 use quire::addr::{FrameRange, Order, PageSize, VirtAddr};
 use quire::arch::{Entry, Protection};
 use quire::error::MapError;
@@ -25,13 +26,13 @@ const VERBS: &[(&str, Verb)] = &[
     ("map", |allocator, context| {
         let frame = allocator.alloc_raw(Gfp::USER, order(2))?;
         let run = FrameRange::folio(frame, order(2));
-        let mapped = Tables::new(allocator, context).map(VirtAddr(600 * GIB), run, written());
+        let mapped = Tables::new(allocator, context).map_raw(VirtAddr(600 * GIB), run, written());
         mapped.inspect_err(|_| allocator.free_raw(frame, order(2)).unwrap())
     }),
     ("map a whole block by small leaves", |allocator, context| {
         let frame = allocator.alloc_raw(Gfp::USER, BLOCK)?;
         let run = FrameRange::folio(frame, BLOCK);
-        let mapped = Tables::new(allocator, context).map(VirtAddr(600 * GIB), run, written());
+        let mapped = Tables::new(allocator, context).map_raw(VirtAddr(600 * GIB), run, written());
         mapped.inspect_err(|_| allocator.free_raw(frame, BLOCK).unwrap())
     }),
     ("split", |allocator, context| Tables::new(allocator, context).split_at(VirtAddr(GIB + 5 * MIB))),
@@ -181,7 +182,9 @@ fn a_gather_without_memory_flushes_more_often() {
             let frames =
                 (0..1024).map(|_| folio(machine, allocator, Order::FRAME).unwrap()).collect::<Vec<_>>();
             for (at, pair) in frames.chunks(2).enumerate() {
-                tables.map(VirtAddr(GIB + at as u64 * 4096), FrameRange::new(pair[0], 1), written()).unwrap();
+                tables
+                    .map_raw(VirtAddr(GIB + at as u64 * 4096), FrameRange::new(pair[0], 1), written())
+                    .unwrap();
             }
             let mut runs = 0;
             tables.runs(all, |_| runs += 1);
@@ -212,7 +215,7 @@ fn a_replacement_makes_room_for_counts_or_leaves_the_old_leaf() {
         let replace = || {
             let mut gather = MmuGather::new(allocator, context);
             let leaf = Entry::leaf(new, PageSize::Size4K, written());
-            let replaced = tables.replace(addr, PageSize::Size4K, expected, leaf, &mut gather);
+            let replaced = tables.replace_raw(addr, PageSize::Size4K, expected, leaf, &mut gather);
             gather.finish();
             replaced
         };

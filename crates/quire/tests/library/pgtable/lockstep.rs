@@ -2,6 +2,7 @@
 //! compares what is mapped, and CPUs read and write through their modelled TLBs what the model says.
 
 use hosted::raw::RawPages;
+use hosted::raw::RawTables;
 use std::collections::HashMap;
 
 use fastrand::Rng;
@@ -110,10 +111,10 @@ impl World<'_, '_> {
         let Some(frame) = self.new_folio(size) else { return };
         let (run, flags) = (FrameRange::folio(frame, size), self.any_flags());
         let free = self.spaces[space].1.is_empty(range(addr.0, size.bytes()));
-        let mut outcome = self.tables(space).map(addr, run, flags);
+        let mut outcome = self.tables(space).map_raw(addr, run, flags);
         if outcome == Err(MapError::Shared) {
             self.own(space, range(addr.0, 4096));
-            outcome = self.tables(space).map(addr, run, flags);
+            outcome = self.tables(space).map_raw(addr, run, flags);
         }
         assert_eq!(outcome, if free { Ok(()) } else { Err(MapError::Occupied) });
         if free {
@@ -128,7 +129,7 @@ impl World<'_, '_> {
         let Some(frame) = self.new_folio(BLOCK) else { return };
         let flags = self.any_flags();
         let free = self.spaces[space].1.is_empty(range(addr.0, 2 * MIB));
-        match self.tables(space).map_large(addr, frame, PageSize::Size2M, flags) {
+        match self.tables(space).map_large_raw(addr, frame, PageSize::Size2M, flags) {
             Ok(()) => {
                 assert!(free);
                 self.note(space, addr, FrameRange::folio(frame, BLOCK), flags);
@@ -153,10 +154,10 @@ impl World<'_, '_> {
         let flags = self.any_flags().without(EntryFlags::ANON);
         let taken = self.spaces[space].1.within(range(addr.0, run.count * 4096)).count() as u64;
         let large = self.tables(space).lookup(addr).leaf_size() == Some(PageSize::Size2M);
-        let mut outcome = self.tables(space).map_where_empty(addr, run, flags);
+        let mut outcome = self.tables(space).map_where_empty_raw(addr, run, flags);
         if outcome == Err(MapError::Shared) {
             self.own(space, range(addr.0, 4096));
-            outcome = self.tables(space).map_where_empty(addr, run, flags);
+            outcome = self.tables(space).map_where_empty_raw(addr, run, flags);
         }
         if large {
             return assert_eq!(outcome, Err(MapError::Occupied));
@@ -281,7 +282,7 @@ impl World<'_, '_> {
         let flags = self.any_flags();
         let mut gather = MmuGather::new(self.allocator, &self.spaces[space].0);
         let new = Entry::leaf(frame, size, flags);
-        let replaced = self.tables(space).replace(addr, size, found.entry, new, &mut gather);
+        let replaced = self.tables(space).replace_raw(addr, size, found.entry, new, &mut gather);
         let change = gather.finish();
         assert_eq!(replaced, Ok(true));
         let pages = size.frames() as i64;

@@ -1,6 +1,7 @@
 //! When a private page that was read-only can be stored to again without a fault: one by one, and by a leaf of 2 MiB.
 
 use hosted::raw::RawPages;
+use hosted::raw::RawTables;
 use hosted::{Hosted, HostedConfig};
 use quire::addr::{Frame, FrameRange, PageSize, VirtAddr};
 use quire::arch::{EntryFlags, Protection};
@@ -111,9 +112,9 @@ fn outcome(case: &Case, large: bool, grant: GrantWrite) -> u64 {
         let frame = folio(machine, allocator, BLOCK).unwrap();
         let (tables, flags) = (Tables::new(allocator, context), written().without(lacking));
         if large {
-            tables.map_large(AT, frame, PageSize::Size2M, flags).unwrap();
+            tables.map_large_raw(AT, frame, PageSize::Size2M, flags).unwrap();
         } else {
-            tables.map(AT, FrameRange::folio(frame, BLOCK), flags).unwrap();
+            tables.map_raw(AT, FrameRange::folio(frame, BLOCK), flags).unwrap();
         }
         let child = Tables::create(allocator, context.mode()).unwrap();
         let scene = Scene { machine, allocator, context, child: &child, frame };
@@ -149,7 +150,7 @@ fn a_gigantic_leaf_waits_for_the_fault() {
     with_space(config, |machine, allocator, context| {
         let frame = folio(machine, allocator, quire::addr::Order::GIGANTIC).expect("no gigantic folio");
         let tables = Tables::new(allocator, context);
-        tables.map_large(AT, frame, PageSize::Size1G, written()).unwrap();
+        tables.map_large_raw(AT, frame, PageSize::Size1G, written()).unwrap();
         for (protection, writable) in [(BOTH, true), (Protection::READ, false), (BOTH, false)] {
             let mut owed = FlushBatch::new();
             tables.protect(range(AT.0, GIB), protection, GrantWrite::Exclusive, &mut owed).unwrap();

@@ -1,6 +1,7 @@
 //! Tables whose entries lead all over memory go through another path of the drain: sorted by block.
 
 use hosted::raw::RawPages;
+use hosted::raw::RawTables;
 use std::collections::HashMap;
 
 use fastrand::Rng;
@@ -52,7 +53,7 @@ fn frames_all_over_memory_are_counted_down_exactly() {
                     flags = flags | EntryFlags::DIRTY;
                     dirty.extend((which < files).then_some((page, frame)));
                 }
-                tables.map(VirtAddr(GIB + page * 4096), FrameRange::new(frame, 1), flags).unwrap();
+                tables.map_raw(VirtAddr(GIB + page * 4096), FrameRange::new(frame, 1), flags).unwrap();
                 mapped.insert(page, frame);
                 *counts.entry(frame).or_default() += 1;
             }
@@ -96,7 +97,7 @@ fn holds_for(allocator: &Allocator<'_>, context: &MmContext, leaves: u64) -> u64
     for page in 0..leaves {
         let frame = if page % 2 == 0 { here.pop() } else { there.pop() }.unwrap();
         let addr = VirtAddr(GIB + page * 4096);
-        Tables::new(allocator, context).map(addr, FrameRange::new(frame, 1), written()).unwrap();
+        Tables::new(allocator, context).map_raw(addr, FrameRange::new(frame, 1), written()).unwrap();
     }
     let [holds] = counted(allocator, [Stat::BlockLock], || {
         assert_eq!(unmap_all(allocator, context, range(GIB, 2 * MIB)).anon, -(leaves as i64));

@@ -2,6 +2,7 @@
 
 use hosted::HostedConfig;
 use hosted::raw::RawPages;
+use hosted::raw::RawTables;
 use quire::addr::{Frame, FrameRange, Order, PageSize, VirtAddr};
 use quire::arch::{Entry, EntryFlags, Level, PagingMode, Protection};
 use quire::cpu::CpuId;
@@ -23,14 +24,14 @@ fn what_is_mapped_is_found_and_nothing_else() {
         let addr = VirtAddr(5 * GIB + 3 * 4096);
         assert_eq!(tables.lookup(addr).entry, Entry::EMPTY);
         let frame = folio(machine, allocator, Order::FRAME).unwrap();
-        tables.map(addr, FrameRange::new(frame, 1), written()).unwrap();
+        tables.map_raw(addr, FrameRange::new(frame, 1), written()).unwrap();
         let found = tables.lookup(addr);
         assert_eq!(
             (found.level, found.entry.frame(), found.leaf_size()),
             (Level::PTE, frame, Some(PageSize::Size4K))
         );
         assert!(!tables.is_empty(range(addr.0, 4096)) && tables.is_empty(range(addr.0 + 4096, 4096)));
-        assert_eq!(tables.map(addr, FrameRange::new(frame, 1), written()), Err(MapError::Occupied));
+        assert_eq!(tables.map_raw(addr, FrameRange::new(frame, 1), written()), Err(MapError::Occupied));
         assert_eq!(allocator.mapcount(frame), 1);
         let leaves = machine.leaves(context.root());
         assert_eq!(leaves.iter().map(|leaf| (leaf.addr, leaf.frame)).collect::<Vec<_>>(), [(addr, frame)]);
@@ -41,15 +42,16 @@ fn what_is_mapped_is_found_and_nothing_else() {
 fn malformed_requests_are_refused_by_name() {
     with_space(small_machine(), |_, allocator, context| {
         let tables = Tables::new(allocator, context);
-        let map =
-            |addr, frame, count| tables.map(VirtAddr(addr), FrameRange::new(Frame(frame), count), written());
+        let map = |addr, frame, count| {
+            tables.map_raw(VirtAddr(addr), FrameRange::new(Frame(frame), count), written())
+        };
         assert_eq!(map(4096, 512, 0), Err(MapError::Unaligned));
         assert_eq!(map(4096, 1000, 100), Err(MapError::Unaligned), "the run crosses a block");
         assert_eq!(map(511 * 4096, 1024, 2), Err(MapError::Unaligned), "the addresses cross a table");
         assert_eq!(map(100, 1024, 1), Err(MapError::Unaligned));
         assert_eq!(map(0x7fff_ffff_f000, 1024, 1), Err(MapError::BadAddress));
         assert_eq!(map(u64::MAX - 4095, 1024, 1), Err(MapError::BadAddress));
-        let large = |addr, frame, size| tables.map_large(VirtAddr(addr), Frame(frame), size, written());
+        let large = |addr, frame, size| tables.map_large_raw(VirtAddr(addr), Frame(frame), size, written());
         assert_eq!(large(4096, 512, PageSize::Size2M), Err(MapError::Unaligned));
         assert_eq!(large(2 * MIB, 100, PageSize::Size2M), Err(MapError::Unaligned));
         assert_eq!(large(GIB, 512, PageSize::Size1G), Err(MapError::Unaligned));
@@ -78,7 +80,7 @@ fn mapping_around_a_fault_fills_the_gaps_only() {
         let frame = folio(machine, allocator, order(4)).unwrap();
         allocator.hold(FrameRange::folio(frame, order(4)));
         let flags = EntryFlags::leaf(Protection::READ);
-        let mapped = tables.map_where_empty(VirtAddr(GIB), FrameRange::folio(frame, order(4)), flags);
+        let mapped = tables.map_where_empty_raw(VirtAddr(GIB), FrameRange::folio(frame, order(4)), flags);
         assert_eq!(mapped, Ok(15));
         assert_eq!(allocator.mapcount(frame.add(3)), 0);
         assert_eq!(check(allocator, context).resident.file, 15);
@@ -98,7 +100,7 @@ fn stores_through_file_pages_mark_them_dirty() {
             let frames = FrameRange::folio(folio(machine, allocator, order(3)).unwrap(), order(3));
             allocator.hold(frames);
             let flags = EntryFlags::leaf(Protection::READ | Protection::WRITE);
-            tables.map(VirtAddr(GIB), frames, flags).unwrap();
+            tables.map_raw(VirtAddr(GIB), frames, flags).unwrap();
             running(machine, context, &[0], || machine.write(VirtAddr(GIB + 5 * 4096), &[1]).unwrap());
             let mut gather = MmuGather::new(allocator, context);
             let zap = Zap { detach, ..Zap::tables(range(GIB, 8 * 4096), context.mode().user_range()) };
@@ -127,7 +129,7 @@ fn a_store_marks_its_own_folio_in_a_run_over_two() {
                 allocator.hold(FrameRange::folio(folios[at], BLOCK));
                 allocator.prepare_counts(half).unwrap();
                 let flags = EntryFlags::leaf(Protection::READ | Protection::WRITE);
-                tables.map(VirtAddr(GIB + at as u64 * MIB), FrameRange::new(half, 256), flags).unwrap();
+                tables.map_raw(VirtAddr(GIB + at as u64 * MIB), FrameRange::new(half, 256), flags).unwrap();
             }
             running(machine, context, &[0], || {
                 machine.write(VirtAddr(GIB + stored as u64 * MIB + 5 * 4096), &[1]).unwrap();
@@ -157,7 +159,7 @@ fn dirty_file_pages_stay_counted_until_the_flush_is_over() {
             let frames = FrameRange::folio(folio(machine, allocator, order(3)).unwrap(), order(3));
             allocator.hold(frames);
             tables
-                .map(VirtAddr(GIB), frames, EntryFlags::leaf(Protection::READ | Protection::WRITE))
+                .map_raw(VirtAddr(GIB), frames, EntryFlags::leaf(Protection::READ | Protection::WRITE))
                 .unwrap();
             let state = || {
                 let dirty = (0..8)
@@ -195,7 +197,7 @@ fn the_zero_frame_is_mapped_without_being_counted() {
         let tables = Tables::new(allocator, context);
         let zero = folio(machine, allocator, Order::FRAME).unwrap();
         let flags = EntryFlags::leaf(Protection::READ);
-        tables.map_special(VirtAddr(GIB), zero, flags).unwrap();
+        tables.map_special_raw(VirtAddr(GIB), zero, flags).unwrap();
         assert_eq!((allocator.mapcount(zero), check(allocator, context).resident.file), (0, 0));
         let new = folio(machine, allocator, Order::FRAME).unwrap();
         let expected = tables.lookup(VirtAddr(GIB)).entry;
@@ -204,11 +206,11 @@ fn the_zero_frame_is_mapped_without_being_counted() {
             machine.run_on(CpuId(1), || machine.read(VirtAddr(GIB), &mut [0]).unwrap());
             let mut gather = MmuGather::new(allocator, context);
             assert_eq!(
-                tables.replace(VirtAddr(GIB), PageSize::Size4K, expected, leaf, &mut gather),
+                tables.replace_raw(VirtAddr(GIB), PageSize::Size4K, expected, leaf, &mut gather),
                 Ok(true)
             );
             assert_eq!(
-                tables.replace(VirtAddr(GIB), PageSize::Size4K, expected, leaf, &mut gather),
+                tables.replace_raw(VirtAddr(GIB), PageSize::Size4K, expected, leaf, &mut gather),
                 Ok(false)
             );
             assert_eq!(gather.finish().anon, 0);
@@ -247,7 +249,7 @@ fn gigantic_leaves_split_twice_and_go_in_any_state() {
         let tables = Tables::new(allocator, context);
         let map = || {
             let frame = folio(machine, allocator, Order::GIGANTIC).expect("no gigantic folio");
-            tables.map_large(VirtAddr(4 * GIB), frame, PageSize::Size1G, written()).unwrap();
+            tables.map_large_raw(VirtAddr(4 * GIB), frame, PageSize::Size1G, written()).unwrap();
             frame
         };
         map();
@@ -335,7 +337,7 @@ fn a_page_that_is_not_zero_can_still_be_stored_to_when_zeroes_are_dropped() {
             machine.write(kept, &[7]).unwrap();
             let mut gather = MmuGather::new(allocator, context);
             let zero_leaf = (zero, EntryFlags::leaf(Protection::READ));
-            let dropped = tables.drop_zeroes(all.start, FrameMask::run(0, 8), zero_leaf, &mut gather);
+            let dropped = tables.drop_zeroes_raw(all.start, FrameMask::run(0, 8), zero_leaf, &mut gather);
             assert_eq!((dropped, gather.finish().anon), (7, -7));
             assert!(machine.write(all.start, &[8]).is_err(), "the zero frame cannot be stored to");
             machine.write(kept.add(1), &[8]).expect("the right to store is back");
@@ -356,7 +358,7 @@ fn an_address_space_may_have_five_levels() {
         let tables = Tables::new(allocator, &context);
         let addr = VirtAddr(0x00ff_ffff_ffe0_0000 - 4096);
         let frame = allocator.alloc_raw(Gfp::USER, Order::FRAME).unwrap();
-        tables.map(addr, FrameRange::new(frame, 1), written()).unwrap();
+        tables.map_raw(addr, FrameRange::new(frame, 1), written()).unwrap();
         assert_eq!(context.tables(), 5);
         running(machine, &context, &[0], || machine.write(addr, &[1, 2, 3]).unwrap());
         assert_eq!(check(allocator, &context).leaves, 1);

@@ -1,6 +1,7 @@
 //! Large leaves that are split together, by a move to another alignment: what it costs, what it keeps, and what is left when
 //! memory runs out.
 
+use hosted::raw::RawTables;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use hosted::{Counters, FailurePlan, Hosted, HostedConfig, InterruptPlan};
@@ -129,7 +130,7 @@ fn a_gigantic_leaf_is_split_with_17_flushes() {
     with_space(config, |machine, allocator, context| {
         let frame = folio(machine, allocator, Order::GIGANTIC).expect("no gigantic folio");
         let tables = Tables::new(allocator, context);
-        tables.map_large(VirtAddr(4 * GIB), frame, PageSize::Size1G, written()).unwrap();
+        tables.map_large_raw(VirtAddr(4 * GIB), frame, PageSize::Size1G, written()).unwrap();
         running(machine, context, &[0], || {
             machine.reset_counters();
             move_to(allocator, context, range(4 * GIB, GIB), TO).unwrap();
@@ -158,7 +159,9 @@ fn a_store_at_any_moment_of_a_split_is_found_or_faults() {
                 for at in 0..2 {
                     let frame = folio(machine, allocator, BLOCK).unwrap();
                     let addr = all.start.add(at * LARGE);
-                    Tables::new(allocator, context).map_large(addr, frame, PageSize::Size2M, clean).unwrap();
+                    Tables::new(allocator, context)
+                        .map_large_raw(addr, frame, PageSize::Size2M, clean)
+                        .unwrap();
                 }
                 let place = |base: VirtAddr| base.add(LARGE + 77 * 4096);
                 let mut done = 0;
@@ -207,7 +210,7 @@ fn stores_while_leaves_are_split_are_not_lost() {
             for at in 0..LEAVES {
                 let frame = folio(machine, allocator, BLOCK).unwrap();
                 let addr = VirtAddr(GIB + at * LARGE);
-                Tables::new(allocator, context).map_large(addr, frame, PageSize::Size2M, clean).unwrap();
+                Tables::new(allocator, context).map_large_raw(addr, frame, PageSize::Size2M, clean).unwrap();
             }
             let (started, moved) = (AtomicBool::new(false), AtomicBool::new(false));
             let place =

@@ -1,6 +1,7 @@
 //! What the tests of page tables share.
 
 use hosted::raw::RawPages;
+use hosted::raw::RawTables;
 use hosted::{Hosted, HostedConfig, Translation};
 use quire::addr::{Frame, FrameRange, Order, PageSize, VirtAddr, VirtRange};
 use quire::arch::ReadyClear;
@@ -88,7 +89,7 @@ pub fn populate(
     addrs
         .map(|addr| {
             let frame = folio(machine, allocator, order).expect("out of memory");
-            tables.map(VirtAddr(addr), FrameRange::folio(frame, order), written()).expect("not mapped");
+            tables.map_raw(VirtAddr(addr), FrameRange::folio(frame, order), written()).expect("not mapped");
             frame
         })
         .collect()
@@ -102,7 +103,9 @@ pub fn populate_large(
     addr: VirtAddr,
 ) -> Frame {
     let frame = folio(machine, allocator, BLOCK).expect("out of memory");
-    Tables::new(allocator, context).map_large(addr, frame, PageSize::Size2M, written()).expect("not mapped");
+    Tables::new(allocator, context)
+        .map_large_raw(addr, frame, PageSize::Size2M, written())
+        .expect("not mapped");
     frame
 }
 

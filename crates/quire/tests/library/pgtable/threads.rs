@@ -1,6 +1,7 @@
 //! Real threads as CPUs of one address space: faults and `MADV_DONTNEED` under the shared lock, everything else between.
 
 use hosted::raw::RawPages;
+use hosted::raw::RawTables;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
@@ -49,9 +50,9 @@ impl Shared<'_, '_> {
                 let Some(frame) = folio(self.machine, self.allocator, size) else { return };
                 let start = addr.align_down(size.bytes());
                 let mapped = if size == BLOCK && rng.bool() {
-                    self.tables().map_large(start, frame, PageSize::Size2M, written())
+                    self.tables().map_large_raw(start, frame, PageSize::Size2M, written())
                 } else {
-                    self.tables().map(start, FrameRange::folio(frame, size), written())
+                    self.tables().map_raw(start, FrameRange::folio(frame, size), written())
                 };
                 if mapped.is_err() {
                     self.allocator.free_raw(frame, size).unwrap();
@@ -69,7 +70,7 @@ impl Shared<'_, '_> {
                 self.allocator.clear_raw(FrameRange::new(frame, 1), Default::default());
                 let new = Entry::leaf(frame, size, written());
                 let mut gather = MmuGather::new(self.allocator, self.context);
-                let replaced = self.tables().replace(addr, size, found.entry, new, &mut gather);
+                let replaced = self.tables().replace_raw(addr, size, found.entry, new, &mut gather);
                 gather.finish();
                 if replaced != Ok(true) {
                     self.allocator.free_raw(frame, Order::FRAME).unwrap();

@@ -1,6 +1,7 @@
 //! Page tables over one folio of 1 GiB.
 
 use hosted::raw::RawPages;
+use hosted::raw::RawTables;
 use std::time::Instant;
 
 use hosted::{Bare, Hosted, HostedConfig};
@@ -131,7 +132,7 @@ impl World<'_, '_> {
             | EntryFlags::SOFT_DIRTY;
         for at in (0..GIB).step_by(bytes as usize) {
             let run = FrameRange::new(self.first.add(at / PAGE), bytes / PAGE);
-            self.tables().map(START.add(at), run, flags)?;
+            self.tables().map_raw(START.add(at), run, flags)?;
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ pub struct Mapped {
 }
 
 impl Mapped {
-    /// Reads the tables under these roots. Frames that nobody counts (the zero frame) are left out.
+    /// Reads the tables under these roots. Frames without a count (the zero frame) are left out.
     pub fn read(machine: &Hosted, roots: &[Frame]) -> Self {
         let mut mapped = Self::default();
         // A leaf counts once, however many address spaces reach the table that it stands in.
@@ -80,7 +80,7 @@ impl Mapped {
     }
 }
 
-/// Frames by who owns them, as far as that can be told from outside the library.
+/// Frames by owner, as far as that can be told from outside the library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Owners {
     /// Frames in use, as the allocator counts them.

@@ -17,7 +17,7 @@ use quire::error::MmError;
 
 use crate::ops::{At, HEAP, MapOp, Op, Step, To, What};
 use crate::space::{Advice, Family, Kind, Map, PAGE, PROBE_OFFSETS, Place, Remap, Rules, SpaceId};
-use crate::subject::{Subject, Who};
+use crate::subject::{Actor, Subject};
 
 /// Live address spaces beyond which `fork` is not done.
 const MOST_SPACES: usize = 6;
@@ -106,12 +106,12 @@ impl<S: Subject> Lockstep<S> {
     }
 
     fn step_and_compare_all(&mut self, n: usize, step: &Step) -> Outcome {
-        let who = self.who(step);
-        self.step(who, &step.op)?;
+        let actor = self.actor(step);
+        self.step(actor, &step.op)?;
         self.unviolated()?;
-        if self.model.is_live(who.space) {
-            self.compare_space(who.space)?;
-            self.probe_some(who)?;
+        if self.model.is_live(actor.space) {
+            self.compare_space(actor.space)?;
+            self.probe_some(actor)?;
         }
         if n % 32 == 31 { self.subject.check(n % 128 == 127) } else { Ok(()) }
     }
@@ -125,7 +125,7 @@ impl<S: Subject> Lockstep<S> {
         self.subject.check(true)?;
         for space in self.model.live().collect::<Vec<_>>() {
             self.model.exit(space);
-            self.subject.exit(Who { cpu: space % self.cpus, space });
+            self.subject.exit(Actor { cpu: space % self.cpus, space });
         }
         self.unviolated().and_then(|()| self.subject.check(true))
     }
@@ -134,42 +134,42 @@ impl<S: Subject> Lockstep<S> {
         self.subject.violated().map_or(Ok(()), Err)
     }
 
-    fn who(&self, step: &Step) -> Who {
+    fn actor(&self, step: &Step) -> Actor {
         let nth = usize::from(step.space) % self.model.live().count();
         let space = self.model.live().nth(nth).expect("one address space is always left");
-        Who { cpu: usize::from(step.cpu) % self.cpus, space }
+        Actor { cpu: usize::from(step.cpu) % self.cpus, space }
     }
 
     fn at(&self, at: At) -> u64 {
         at.resolve(&self.returned)
     }
 
-    fn step(&mut self, who: Who, op: &Op) -> Outcome {
+    fn step(&mut self, actor: Actor, op: &Op) -> Outcome {
         self.answer = Answer::Done;
-        self.act(who, op)?;
+        self.act(actor, op)?;
         self.tally.note(op, self.answer);
         Ok(())
     }
 
-    fn act(&mut self, who: Who, op: &Op) -> Outcome {
-        let id = who.space;
+    fn act(&mut self, actor: Actor, op: &Op) -> Outcome {
+        let id = actor.space;
         match *op {
-            Op::Mmap(map) => self.mmap(who, &map),
-            Op::Mremap(at, old, new, to) => self.mremap(who, at, old, new, to),
+            Op::Mmap(map) => self.mmap(actor, &map),
+            Op::Mremap(at, old, new, to) => self.mremap(actor, at, old, new, to),
             Op::Munmap(at, len) => {
                 let addr = self.at(at);
-                self.verb(who, |m| m.munmap(id, addr, len), |s| s.munmap(who, addr, len))
+                self.verb(actor, |m| m.munmap(id, addr, len), |s| s.munmap(actor, addr, len))
             }
             Op::Mprotect(at, len, prot) => {
                 let addr = self.at(at);
                 let part = |m: &mut Family, end| m.mprotect(id, addr, end - addr, prot);
-                let got = self.subject.mprotect(who, addr, len, prot);
+                let got = self.subject.mprotect(actor, addr, len, prot);
                 self.in_parts(id, (addr, len), got, |m| m.mprotect(id, addr, len, prot), part)
             }
             Op::Madvise(at, len, advice) => {
                 let addr = self.at(at);
                 let part = |m: &mut Family, end| m.madvise(id, addr, end - addr, advice);
-                let got = self.subject.madvise(who, addr, len, advice);
+                let got = self.subject.madvise(actor, addr, len, advice);
                 if matches!(advice, Advice::PopulateRead | Advice::PopulateWrite) {
                     return self.in_advance(got, |m| m.madvise(id, addr, len, advice));
                 }
@@ -178,68 +178,69 @@ impl<S: Subject> Lockstep<S> {
             Op::Mlock(at, len, on_fault) => {
                 let addr = self.at(at);
                 let part = |m: &mut Family, end| m.mlock(id, addr, end - addr, on_fault);
-                let got = self.subject.mlock(who, addr, len, on_fault);
+                let got = self.subject.mlock(actor, addr, len, on_fault);
                 self.in_parts(id, (addr, len), got, |m| m.mlock(id, addr, len, on_fault), part)
             }
             Op::Munlock(at, len) => {
                 let addr = self.at(at);
                 let part = |m: &mut Family, end| m.munlock(id, addr, end - addr);
-                let got = self.subject.munlock(who, addr, len);
+                let got = self.subject.munlock(actor, addr, len);
                 self.in_parts(id, (addr, len), got, |m| m.munlock(id, addr, len), part)
             }
             Op::Mlockall(current, future, on_fault) => self.verb(
-                who,
+                actor,
                 |m| m.mlockall(id, current, future, on_fault),
-                |s| s.mlockall(who, current, future, on_fault),
+                |s| s.mlockall(actor, current, future, on_fault),
             ),
-            Op::Munlockall => self.munlockall(who),
-            Op::Brk(at) => self.brk(who, self.at(at)),
-            Op::Fork => self.fork(who),
-            Op::Exit => self.exit(who),
-            Op::Store(at, probe) => self.store(who, self.at(at), probe),
-            Op::Load(at, probe) => self.load(who, self.at(at), probe),
+            Op::Munlockall => self.munlockall(actor),
+            Op::Brk(at) => self.brk(actor, self.at(at)),
+            Op::Fork => self.fork(actor),
+            Op::Exit => self.exit(actor),
+            Op::Store(at, probe) => self.store(actor, self.at(at), probe),
+            Op::Load(at, probe) => self.load(actor, self.at(at), probe),
             Op::Touch(at, pages) => {
                 let addr = self.at(at);
-                (0..u64::from(pages)).try_for_each(|page| self.store(who, addr.wrapping_add(page * PAGE), 0))
+                (0..u64::from(pages))
+                    .try_for_each(|page| self.store(actor, addr.wrapping_add(page * PAGE), 0))
             }
-            Op::Access(at, kind) => self.access(who, self.at(at), kind),
-            Op::ClearAhead(pieces) => self.clear_ahead(who, pieces),
-            Op::Collapse(at, len, behind) => self.collapse(who, self.at(at), len, behind),
+            Op::Access(at, kind) => self.access(actor, self.at(at), kind),
+            Op::ClearAhead(pieces) => self.clear_ahead(actor, pieces),
+            Op::Collapse(at, len, behind) => self.collapse(actor, self.at(at), len, behind),
             Op::Truncate(file, bytes) => self.verb(
-                who,
+                actor,
                 |m| {
                     m.truncate(file, bytes);
                     Ok(())
                 },
-                |s| s.truncate(who, file, bytes),
+                |s| s.truncate(actor, file, bytes),
             ),
         }
     }
 
-    fn munlockall(&mut self, who: Who) -> Outcome {
+    fn munlockall(&mut self, actor: Actor) -> Outcome {
         let model = |m: &mut Family| {
-            m.munlockall(who.space);
+            m.munlockall(actor.space);
             Ok(())
         };
-        self.verb(who, model, |s| s.munlockall(who))
+        self.verb(actor, model, |s| s.munlockall(actor))
     }
 
-    /// What is done before anybody asks for it changes nothing that the model knows.
-    fn clear_ahead(&mut self, who: Who, pieces: u16) -> Outcome {
-        self.subject.clear_ahead(who, pieces);
+    /// Work ahead of need changes nothing that the model knows.
+    fn clear_ahead(&mut self, actor: Actor, pieces: u16) -> Outcome {
+        self.subject.clear_ahead(actor, pieces);
         Ok(())
     }
 
     /// What stands in which frames is not the model's business either.
-    fn collapse(&mut self, who: Who, addr: u64, len: u64, behind: bool) -> Outcome {
-        self.subject.collapse(who, addr, len, behind);
+    fn collapse(&mut self, actor: Actor, addr: u64, len: u64, behind: bool) -> Outcome {
+        self.subject.collapse(actor, addr, len, behind);
         Ok(())
     }
 
     /// A verb that is done wholly or not at all.
     fn verb(
         &mut self,
-        _who: Who,
+        _actor: Actor,
         model: impl FnOnce(&mut Family) -> Result<(), MmError>,
         subject: impl FnOnce(&mut S) -> Result<(), MmError>,
     ) -> Outcome {
@@ -257,7 +258,7 @@ impl<S: Subject> Lockstep<S> {
         matches!(got, Err(MmError::NoMemory | MmError::Again)) && self.subject.may_lack_memory()
     }
 
-    fn mmap(&mut self, who: Who, op: &MapOp) -> Outcome {
+    fn mmap(&mut self, actor: Actor, op: &MapOp) -> Outcome {
         let (file, shared) = match op.what {
             What::Anonymous => (None, false),
             What::SharedAnonymous => (None, true),
@@ -266,15 +267,15 @@ impl<S: Subject> Lockstep<S> {
         let MapOp { len, prot, placement, grows_down, populate, locked, .. } = *op;
         let addr = self.at(op.at);
         let map = Map { addr, len, prot, placement, shared, file, grows_down, populate, locked };
-        let want = self.model.place(who.space, &map);
-        let got = self.subject.mmap(who, &map);
-        self.placed(who.space, want, got, len)?.map_or(Ok(()), |addr| {
-            self.model.map_at(who.space, &map, addr);
+        let want = self.model.place(actor.space, &map);
+        let got = self.subject.mmap(actor, &map);
+        self.placed(actor.space, want, got, len)?.map_or(Ok(()), |addr| {
+            self.model.map_at(actor.space, &map, addr);
             Ok(())
         })
     }
 
-    fn mremap(&mut self, who: Who, at: At, old: u64, new: u64, to: To) -> Outcome {
+    fn mremap(&mut self, actor: Actor, at: At, old: u64, new: u64, to: To) -> Outcome {
         let addr = self.at(at);
         let to = match to {
             To::InPlace => Remap::InPlace,
@@ -287,17 +288,17 @@ impl<S: Subject> Lockstep<S> {
             // A second mapping on top of the first: Linux unmaps it, looks for it and fails. Not worth imitating.
             return Ok(());
         }
-        let want = self.model.place_remap(who.space, addr, old, new, to);
-        let got = self.subject.mremap(who, addr, old, new, to);
-        let edge = self.model.space(who.space).has_edge_inside(addr, addr.saturating_add(old));
+        let want = self.model.place_remap(actor.space, addr, old, new, to);
+        let got = self.subject.mremap(actor, addr, old, new, to);
+        let edge = self.model.space(actor.space).has_edge_inside(addr, addr.saturating_add(old));
         if got == Err(MmError::Fault) && edge {
             return Ok(());
         }
         if want.is_ok() && self.lacked_memory(got) {
-            return self.remap_in_parts(who.space, addr, old, new, to);
+            return self.remap_in_parts(actor.space, addr, old, new, to);
         }
-        self.placed(who.space, want, got, new)?.map_or(Ok(()), |dest| {
-            self.model.remap_at(who.space, addr, old, new, to, dest);
+        self.placed(actor.space, want, got, new)?.map_or(Ok(()), |dest| {
+            self.model.remap_at(actor.space, addr, old, new, to, dest);
             Ok(())
         })
     }
@@ -329,23 +330,23 @@ impl<S: Subject> Lockstep<S> {
         Ok(got.ok())
     }
 
-    fn brk(&mut self, who: Who, addr: u64) -> Outcome {
-        let got = self.subject.brk(who, addr);
-        if got == self.model.space(who.space).brk_end() && self.subject.may_lack_memory() {
+    fn brk(&mut self, actor: Actor, addr: u64) -> Outcome {
+        let got = self.subject.brk(actor, addr);
+        if got == self.model.space(actor.space).brk_end() && self.subject.may_lack_memory() {
             return Ok(());
         }
-        let want = self.model.brk(who.space, addr);
+        let want = self.model.brk(actor.space, addr);
         if got == want { Ok(()) } else { Err(format!("answer {got:#x}, want {want:#x}")) }
     }
 
-    fn fork(&mut self, who: Who) -> Outcome {
+    fn fork(&mut self, actor: Actor) -> Outcome {
         if self.model.live().count() >= MOST_SPACES {
             return Ok(());
         }
-        match self.subject.fork(who) {
+        match self.subject.fork(actor) {
             Ok(()) if !self.subject.keeps_children() => Ok(()),
             Ok(()) => {
-                let child = self.model.fork(who.space);
+                let child = self.model.fork(actor.space);
                 self.compare_space(child)
             }
             Err(error) if self.lacked_memory::<()>(Err(error)) => Ok(()),
@@ -353,38 +354,38 @@ impl<S: Subject> Lockstep<S> {
         }
     }
 
-    fn exit(&mut self, who: Who) -> Outcome {
+    fn exit(&mut self, actor: Actor) -> Outcome {
         if self.model.live().count() > 1 {
-            self.model.exit(who.space);
-            self.subject.exit(who);
+            self.model.exit(actor.space);
+            self.subject.exit(actor);
         }
         Ok(())
     }
 
-    fn store(&mut self, who: Who, addr: u64, probe: usize) -> Outcome {
+    fn store(&mut self, actor: Actor, addr: u64, probe: usize) -> Outcome {
         let at = (addr & !(PAGE - 1)).wrapping_add(PROBE_OFFSETS[probe]);
         self.word += 1;
         let word = self.word;
-        let got = self.subject.store(who, at, word);
-        if self.out_of_memory(who.space, addr, got) {
+        let got = self.subject.store(actor, at, word);
+        if self.out_of_memory(actor.space, addr, got) {
             return Ok(());
         }
-        let want = self.model.write(who.space, at, probe, word);
+        let want = self.model.write(actor.space, at, probe, word);
         self.same_fault(got, want).map_err(|what| format!("store to {at:#x}: {what}"))
     }
 
-    pub(crate) fn load(&mut self, who: Who, addr: u64, probe: usize) -> Outcome {
+    pub(crate) fn load(&mut self, actor: Actor, addr: u64, probe: usize) -> Outcome {
         let at = (addr & !(PAGE - 1)).wrapping_add(PROBE_OFFSETS[probe]);
-        let got = self.subject.load(who, at);
-        if self.out_of_memory(who.space, addr, got) {
+        let got = self.subject.load(actor, at);
+        if self.out_of_memory(actor.space, addr, got) {
             return Ok(());
         }
-        let want = self.model.read(who.space, at, probe);
+        let want = self.model.read(actor.space, at, probe);
         match (got, want) {
             (Ok(word), Ok(seen)) if seen.allows(word) => Ok(()),
             (Ok(word), Ok(seen)) => Err(format!(
                 "load on CPU {} from {at:#x} of space {}: {word:#x}, want {seen:x?}",
-                who.cpu, who.space
+                actor.cpu, actor.space
             )),
             _ => self
                 .same_fault(got.map(drop), want.map(drop))
@@ -392,12 +393,12 @@ impl<S: Subject> Lockstep<S> {
         }
     }
 
-    fn access(&mut self, who: Who, addr: u64, kind: Kind) -> Outcome {
-        let got = self.subject.fault(who, addr, kind);
-        if self.out_of_memory(who.space, addr, got) {
+    fn access(&mut self, actor: Actor, addr: u64, kind: Kind) -> Outcome {
+        let got = self.subject.fault(actor, addr, kind);
+        if self.out_of_memory(actor.space, addr, got) {
             return Ok(());
         }
-        let want = self.model.fault(who.space, addr, kind);
+        let want = self.model.fault(actor.space, addr, kind);
         self.same_fault(got, want).map_err(|what| format!("{kind:?} fault at {addr:#x}: {what}"))
     }
 }

@@ -20,7 +20,7 @@ use quire::vm::{self, Collapser, File, MapRequest, Mm, Sharing};
 use crate::counts::{Mapped, Owners};
 use crate::mappings::Mappings;
 use crate::space::{Advice, Kind, Map, PAGE, PROBE_OFFSETS, Prot, Remap, SpaceId, Vma};
-use crate::subject::{Present, Resident, Subject, Who};
+use crate::subject::{Actor, Present, Resident, Subject};
 
 /// Faults after which an access that still does not succeed is taken for one that never will.
 const FAULTS: usize = 64;
@@ -127,12 +127,12 @@ impl<'p> Quire<'p> {
     }
 
     /// Runs `action` on the CPU, with the address space loaded as a system call or a fault of its program finds it.
-    fn on<R>(&mut self, who: Who, action: impl FnOnce(&Mm<'p, Hosted>) -> R) -> R {
+    fn on<R>(&mut self, actor: Actor, action: impl FnOnce(&Mm<'p, Hosted>) -> R) -> R {
         let machine = self.machine;
         self.failed_before = self.failed();
-        machine.run_on(CpuId(who.cpu as u32), || {
-            self.load(who);
-            action(self.space(who.space))
+        machine.run_on(CpuId(actor.cpu as u32), || {
+            self.load(actor);
+            action(self.space(actor.space))
         })
     }
 
@@ -141,33 +141,33 @@ impl<'p> Quire<'p> {
         self.machine.allocations_failed() + self.manager.stat(Stat::AllocFailed)
     }
 
-    fn load(&mut self, who: Who) {
-        let before = self.running[who.cpu].replace(who.space);
-        if before == Some(who.space) {
+    fn load(&mut self, actor: Actor) {
+        let before = self.running[actor.cpu].replace(actor.space);
+        if before == Some(actor.space) {
             return;
         }
         if let Some(before) = before {
             self.space(before).switch_out();
         }
-        self.space(who.space).switch_in();
+        self.space(actor.space).switch_in();
     }
 
     /// Makes an access again and again, with a fault between, until it succeeds.
     fn access<R>(
         &mut self,
-        who: Who,
+        actor: Actor,
         kind: Kind,
         access: impl Fn(&Hosted) -> Result<R, hosted::PageFault>,
     ) -> Result<R, FaultError> {
         let machine = self.machine;
-        self.on(who, |mm| {
+        self.on(actor, |mm| {
             for _ in 0..FAULTS {
                 match access(machine) {
                     Ok(value) => return Ok(value),
                     Err(fault) => mm.fault(fault.addr, convert::access(kind)).map(drop)?,
                 }
             }
-            panic!("{kind:?} on CPU {} in space {}: {FAULTS} faults and no access", who.cpu, who.space);
+            panic!("{kind:?} on CPU {} in space {}: {FAULTS} faults and no access", actor.cpu, actor.space);
         })
     }
 
@@ -229,7 +229,7 @@ impl Drop for Quire<'_> {
 }
 
 impl Subject for Quire<'_> {
-    fn mmap(&mut self, who: Who, map: &Map) -> Result<u64, MmError> {
+    fn mmap(&mut self, actor: Actor, map: &Map) -> Result<u64, MmError> {
         // Held beside the table's, so that a panic of the library does not close it.
         let file = map.file.map(|(number, page)| (Rc::clone(&self.files[&number]), page));
         let backing = match &file {
@@ -249,62 +249,62 @@ impl Subject for Quire<'_> {
             noreserve: false,
             huge: None,
         };
-        self.on(who, |mm| mm.mmap(&request).map(|addr| addr.0))
+        self.on(actor, |mm| mm.mmap(&request).map(|addr| addr.0))
     }
 
-    fn munmap(&mut self, who: Who, addr: u64, len: u64) -> Result<(), MmError> {
-        self.on(who, |mm| mm.munmap(VirtAddr(addr), len))
+    fn munmap(&mut self, actor: Actor, addr: u64, len: u64) -> Result<(), MmError> {
+        self.on(actor, |mm| mm.munmap(VirtAddr(addr), len))
     }
 
-    fn mprotect(&mut self, who: Who, addr: u64, len: u64, prot: Prot) -> Result<(), MmError> {
-        self.on(who, |mm| mm.mprotect(VirtAddr(addr), len, convert::protection(prot)))
+    fn mprotect(&mut self, actor: Actor, addr: u64, len: u64, prot: Prot) -> Result<(), MmError> {
+        self.on(actor, |mm| mm.mprotect(VirtAddr(addr), len, convert::protection(prot)))
     }
 
-    fn mremap(&mut self, who: Who, addr: u64, old: u64, new: u64, to: Remap) -> Result<u64, MmError> {
-        self.on(who, |mm| mm.mremap(VirtAddr(addr), old, new, convert::remap(to)).map(|addr| addr.0))
+    fn mremap(&mut self, actor: Actor, addr: u64, old: u64, new: u64, to: Remap) -> Result<u64, MmError> {
+        self.on(actor, |mm| mm.mremap(VirtAddr(addr), old, new, convert::remap(to)).map(|addr| addr.0))
     }
 
-    fn madvise(&mut self, who: Who, addr: u64, len: u64, advice: Advice) -> Result<(), MmError> {
-        self.on(who, |mm| mm.madvise(VirtAddr(addr), len, convert::advice(advice)))
+    fn madvise(&mut self, actor: Actor, addr: u64, len: u64, advice: Advice) -> Result<(), MmError> {
+        self.on(actor, |mm| mm.madvise(VirtAddr(addr), len, convert::advice(advice)))
     }
 
-    fn brk(&mut self, who: Who, addr: u64) -> u64 {
-        self.on(who, |mm| mm.brk(VirtAddr(addr)).0)
+    fn brk(&mut self, actor: Actor, addr: u64) -> u64 {
+        self.on(actor, |mm| mm.brk(VirtAddr(addr)).0)
     }
 
-    fn mlock(&mut self, who: Who, addr: u64, len: u64, on_fault: bool) -> Result<(), MmError> {
-        self.on(who, |mm| mm.mlock(VirtAddr(addr), len, on_fault))
+    fn mlock(&mut self, actor: Actor, addr: u64, len: u64, on_fault: bool) -> Result<(), MmError> {
+        self.on(actor, |mm| mm.mlock(VirtAddr(addr), len, on_fault))
     }
 
-    fn munlock(&mut self, who: Who, addr: u64, len: u64) -> Result<(), MmError> {
-        self.on(who, |mm| mm.munlock(VirtAddr(addr), len))
+    fn munlock(&mut self, actor: Actor, addr: u64, len: u64) -> Result<(), MmError> {
+        self.on(actor, |mm| mm.munlock(VirtAddr(addr), len))
     }
 
-    fn mlockall(&mut self, who: Who, current: bool, future: bool, on_fault: bool) -> Result<(), MmError> {
-        self.on(who, |mm| mm.mlockall(current, future, on_fault))
+    fn mlockall(&mut self, actor: Actor, current: bool, future: bool, on_fault: bool) -> Result<(), MmError> {
+        self.on(actor, |mm| mm.mlockall(current, future, on_fault))
     }
 
-    fn munlockall(&mut self, who: Who) -> Result<(), MmError> {
-        self.on(who, Mm::munlockall)
+    fn munlockall(&mut self, actor: Actor) -> Result<(), MmError> {
+        self.on(actor, Mm::munlockall)
     }
 
-    fn clear_ahead(&mut self, who: Who, pieces: u16) {
+    fn clear_ahead(&mut self, actor: Actor, pieces: u16) {
         let (machine, manager) = (self.machine, self.manager);
-        self.gigantic += self.on(who, |mm| {
+        self.gigantic += self.on(actor, |mm| {
             let _cleared = (0..pieces).take_while(|_| manager.clear_ahead()).count();
             let leaves = machine.leaves(mm.root()).into_iter();
             leaves.filter(|leaf| leaf.frames == Order::GIGANTIC.frames()).count() as u64
         });
     }
 
-    fn collapse(&mut self, who: Who, addr: u64, len: u64, behind: bool) {
+    fn collapse(&mut self, actor: Actor, addr: u64, len: u64, behind: bool) {
         if self.single_pages {
             // That only what was touched is resident is all that is known then.
             return;
         }
         let manager = self.manager;
         let collapser = &mut Collapser::default();
-        self.collapsed += self.on(who, |mm| {
+        self.collapsed += self.on(actor, |mm| {
             if behind {
                 manager.collapse_ahead(collapser).collapsed.collapsed()
             } else {
@@ -317,44 +317,44 @@ impl Subject for Quire<'_> {
         });
     }
 
-    fn truncate(&mut self, who: Who, file: u64, bytes: u64) -> Result<(), MmError> {
+    fn truncate(&mut self, actor: Actor, file: u64, bytes: u64) -> Result<(), MmError> {
         let file = Rc::clone(&self.files[&file]);
-        self.on(who, |_| file.truncate(bytes))
+        self.on(actor, |_| file.truncate(bytes))
     }
 
-    fn fork(&mut self, who: Who) -> Result<(), MmError> {
-        let child = self.on(who, Mm::fork)?;
+    fn fork(&mut self, actor: Actor) -> Result<(), MmError> {
+        let child = self.on(actor, Mm::fork)?;
         self.spaces.push(Some(child));
         Ok(())
     }
 
-    fn exit(&mut self, who: Who) {
+    fn exit(&mut self, actor: Actor) {
         for cpu in 0..self.running.len() {
-            if self.running[cpu] == Some(who.space) {
-                self.machine.run_on(CpuId(cpu as u32), || self.space(who.space).switch_out());
+            if self.running[cpu] == Some(actor.space) {
+                self.machine.run_on(CpuId(cpu as u32), || self.space(actor.space).switch_out());
                 self.running[cpu] = None;
             }
         }
-        let mm = self.spaces[who.space].take();
-        self.machine.run_on(CpuId(who.cpu as u32), || drop(mm));
+        let mm = self.spaces[actor.space].take();
+        self.machine.run_on(CpuId(actor.cpu as u32), || drop(mm));
     }
 
-    fn store(&mut self, who: Who, addr: u64, word: u64) -> Result<(), FaultError> {
-        self.access(who, Kind::Write, |machine| machine.write(VirtAddr(addr), &word.to_le_bytes()))
+    fn store(&mut self, actor: Actor, addr: u64, word: u64) -> Result<(), FaultError> {
+        self.access(actor, Kind::Write, |machine| machine.write(VirtAddr(addr), &word.to_le_bytes()))
     }
 
-    fn load(&mut self, who: Who, addr: u64) -> Result<u64, FaultError> {
-        self.access(who, Kind::Read, |machine| {
+    fn load(&mut self, actor: Actor, addr: u64) -> Result<u64, FaultError> {
+        self.access(actor, Kind::Read, |machine| {
             let mut bytes = [0; 8];
             machine.read(VirtAddr(addr), &mut bytes).map(|()| u64::from_le_bytes(bytes))
         })
     }
 
-    fn fault(&mut self, who: Who, addr: u64, kind: Kind) -> Result<(), FaultError> {
+    fn fault(&mut self, actor: Actor, addr: u64, kind: Kind) -> Result<(), FaultError> {
         match kind {
-            Kind::Exec => self.access(who, kind, |machine| machine.fetch(VirtAddr(addr)).map(drop)),
+            Kind::Exec => self.access(actor, kind, |machine| machine.fetch(VirtAddr(addr)).map(drop)),
             Kind::Read | Kind::Write => {
-                self.on(who, |mm| mm.fault(VirtAddr(addr), convert::access(kind)).map(drop))
+                self.on(actor, |mm| mm.fault(VirtAddr(addr), convert::access(kind)).map(drop))
             }
         }
     }

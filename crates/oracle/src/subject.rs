@@ -4,9 +4,9 @@ use quire::error::{FaultError, MmError};
 
 use crate::space::{Advice, Kind, Map, Prot, Remap, SpaceId, Vma, Words};
 
-/// Who does an operation to whom.
+/// The CPU that does an operation, and the address space that it does it to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Who {
+pub struct Actor {
     /// The CPU.
     pub cpu: usize,
     /// The address space.
@@ -36,38 +36,38 @@ pub struct Present {
 /// Something with address spaces. Verbs are named and behave as Linux's.
 #[allow(missing_docs)]
 pub trait Subject {
-    fn mmap(&mut self, who: Who, map: &Map) -> Result<u64, MmError>;
-    fn munmap(&mut self, who: Who, addr: u64, len: u64) -> Result<(), MmError>;
-    fn mprotect(&mut self, who: Who, addr: u64, len: u64, prot: Prot) -> Result<(), MmError>;
-    fn mremap(&mut self, who: Who, addr: u64, old: u64, new: u64, to: Remap) -> Result<u64, MmError>;
-    fn madvise(&mut self, who: Who, addr: u64, len: u64, advice: Advice) -> Result<(), MmError>;
-    fn brk(&mut self, who: Who, addr: u64) -> u64;
-    fn mlock(&mut self, who: Who, addr: u64, len: u64, on_fault: bool) -> Result<(), MmError>;
-    fn munlock(&mut self, who: Who, addr: u64, len: u64) -> Result<(), MmError>;
-    fn mlockall(&mut self, who: Who, current: bool, future: bool, on_fault: bool) -> Result<(), MmError>;
-    fn munlockall(&mut self, who: Who) -> Result<(), MmError>;
+    fn mmap(&mut self, actor: Actor, map: &Map) -> Result<u64, MmError>;
+    fn munmap(&mut self, actor: Actor, addr: u64, len: u64) -> Result<(), MmError>;
+    fn mprotect(&mut self, actor: Actor, addr: u64, len: u64, prot: Prot) -> Result<(), MmError>;
+    fn mremap(&mut self, actor: Actor, addr: u64, old: u64, new: u64, to: Remap) -> Result<u64, MmError>;
+    fn madvise(&mut self, actor: Actor, addr: u64, len: u64, advice: Advice) -> Result<(), MmError>;
+    fn brk(&mut self, actor: Actor, addr: u64) -> u64;
+    fn mlock(&mut self, actor: Actor, addr: u64, len: u64, on_fault: bool) -> Result<(), MmError>;
+    fn munlock(&mut self, actor: Actor, addr: u64, len: u64) -> Result<(), MmError>;
+    fn mlockall(&mut self, actor: Actor, current: bool, future: bool, on_fault: bool) -> Result<(), MmError>;
+    fn munlockall(&mut self, actor: Actor) -> Result<(), MmError>;
 
-    /// The CPU has nothing else to do, and brings in so many pieces of memory that nobody has touched yet, where the subject does
+    /// The CPU has nothing else to do, and brings in so many pieces of memory that no access has touched yet, where the subject does
     /// such a thing. Nothing of it shows but in how much is resident.
-    fn clear_ahead(&mut self, _who: Who, _pieces: u16) {}
+    fn clear_ahead(&mut self, _actor: Actor, _pieces: u16) {}
 
     /// Small pages of a range become large ones, or in the background those of any address space, where the subject does such
     /// a thing. Nothing of it shows but in how much is resident.
-    fn collapse(&mut self, _who: Who, _addr: u64, _len: u64, _behind: bool) {}
+    fn collapse(&mut self, _actor: Actor, _addr: u64, _len: u64, _behind: bool) {}
 
     /// Gives a file another size.
-    fn truncate(&mut self, who: Who, file: u64, bytes: u64) -> Result<(), MmError>;
+    fn truncate(&mut self, actor: Actor, file: u64, bytes: u64) -> Result<(), MmError>;
 
     /// Forks; the child gets the next free number, if children are kept.
-    fn fork(&mut self, who: Who) -> Result<(), MmError>;
-    fn exit(&mut self, who: Who);
+    fn fork(&mut self, actor: Actor) -> Result<(), MmError>;
+    fn exit(&mut self, actor: Actor);
 
     /// Stores a word as a program would: with as many faults as it takes.
-    fn store(&mut self, who: Who, addr: u64, word: u64) -> Result<(), FaultError>;
+    fn store(&mut self, actor: Actor, addr: u64, word: u64) -> Result<(), FaultError>;
     /// Loads a word as a program would.
-    fn load(&mut self, who: Who, addr: u64) -> Result<u64, FaultError>;
+    fn load(&mut self, actor: Actor, addr: u64) -> Result<u64, FaultError>;
     /// Raises one fault, without an access.
-    fn fault(&mut self, who: Who, addr: u64, kind: Kind) -> Result<(), FaultError>;
+    fn fault(&mut self, actor: Actor, addr: u64, kind: Kind) -> Result<(), FaultError>;
 
     /// The mappings, sorted. Numbers of shared objects need not be the model's.
     fn vmas(&mut self, space: SpaceId) -> Vec<Vma>;

@@ -133,7 +133,7 @@ impl<'p> FrameLockstep<'p> {
 
     fn compare(&mut self, deep: bool) -> Outcome {
         let census = self.census();
-        // Frames that hold map counts are in use for the allocator, and nobody was handed them.
+        // Frames that hold map counts are in use for the allocator, and were handed to no caller.
         self.model.check(census).map_err(|fault| fault.to_string())?;
         if deep {
             self.allocator.validate().map_err(|violation| format!("{violation:?}"))?;
@@ -309,7 +309,7 @@ impl<'p> FrameLockstep<'p> {
         let Some((frame, order)) = self.named(which) else { return Ok(()) };
         let run = FrameRange::folio(frame, order);
         let mut rest = run;
-        // A folio of whole blocks needs a frame for its counts; that frame belongs to nobody here.
+        // A folio of whole blocks needs a frame for its counts; no caller here owns that frame.
         if order >= Order::BLOCK {
             return self.map_large(frame, order);
         }

@@ -1,5 +1,5 @@
-//! What a machine could hand out, found by emptying a second machine of the same make: so that nobody who is told that
-//! memory is out has to be believed.
+//! What a machine could hand out, found by emptying a second machine of the same make, so that an
+//! answer "out of memory" is checked and not believed.
 
 use hosted::raw::RawPages;
 use quire::addr::{BlockNumber, Frame, Order};

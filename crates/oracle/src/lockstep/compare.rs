@@ -4,7 +4,7 @@ use quire::error::FaultError;
 
 use super::{Answer, Lockstep, Outcome};
 use crate::space::{Backing, Locked, PAGE, PROBES, SpaceId, Vma, normalise};
-use crate::subject::{Subject, Who};
+use crate::subject::{Actor, Subject};
 
 /// Pages probed after each operation.
 const PROBED: usize = 2;
@@ -89,13 +89,13 @@ impl<S: Subject> Lockstep<S> {
     }
 
     /// Loads from a few pages that are known to hold something, on any CPU.
-    pub(super) fn probe_some(&mut self, who: Who) -> Outcome {
-        let touched = self.model.space(who.space).pages().count();
+    pub(super) fn probe_some(&mut self, actor: Actor) -> Outcome {
+        let touched = self.model.space(actor.space).pages().count();
         for _ in 0..PROBED.min(touched) {
             let nth = self.rng.usize(..touched);
-            let Some((number, _)) = self.model.space(who.space).pages().nth(nth) else { break };
+            let Some((number, _)) = self.model.space(actor.space).pages().nth(nth) else { break };
             let (cpu, probe) = (self.rng.usize(..self.cpus), self.rng.usize(..PROBES));
-            self.load(Who { cpu, ..who }, number * PAGE, probe)?;
+            self.load(Actor { cpu, ..actor }, number * PAGE, probe)?;
         }
         Ok(())
     }
@@ -107,7 +107,7 @@ impl<S: Subject> Lockstep<S> {
         let edges = space.vmas().iter().flat_map(|vma| [vma.start, vma.end - PAGE]);
         for addr in touched.chain(edges).collect::<Vec<_>>() {
             let cpu = self.rng.usize(..self.cpus);
-            (0..PROBES).try_for_each(|probe| self.load(Who { cpu, space: id }, addr, probe))?;
+            (0..PROBES).try_for_each(|probe| self.load(Actor { cpu, space: id }, addr, probe))?;
         }
         Ok(())
     }

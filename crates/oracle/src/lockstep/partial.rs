@@ -4,7 +4,7 @@ use quire::error::MmError;
 
 use super::{Lockstep, Outcome};
 use crate::space::{Family, PAGE, PROBE_OFFSETS, PROBES, Remap, SpaceId};
-use crate::subject::{Subject, Who};
+use crate::subject::{Actor, Subject};
 
 impl<S: Subject> Lockstep<S> {
     /// Compares the answer of a verb over `addr, len`. When the subject ran out of memory, it must have done nothing
@@ -99,7 +99,7 @@ impl<S: Subject> Lockstep<S> {
                 candidates.remove(1);
                 continue;
             };
-            let Ok(word) = self.subject.load(Who { cpu: 0, space: id }, addr + PROBE_OFFSETS[probe]) else {
+            let Ok(word) = self.subject.load(Actor { cpu: 0, space: id }, addr + PROBE_OFFSETS[probe]) else {
                 break;
             };
             let before = candidates.len();

@@ -3,7 +3,7 @@
 use super::{Lockstep, Outcome};
 use crate::ops::{Op, Step};
 use crate::space::{Backing, PAGE, PROBES, SpaceId};
-use crate::subject::{Subject, Who};
+use crate::subject::{Actor, Subject};
 
 /// Addresses from the first to the last, both on page boundaries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,9 +30,9 @@ impl Extent {
 impl<S: Subject> Lockstep<S> {
     /// Does one operation and compares what it worked on, and everything after each `all_every`-th.
     pub(super) fn step_and_compare_touched(&mut self, n: usize, step: &Step, all_every: usize) -> Outcome {
-        let who = self.who(step);
-        let (named, returned) = (self.named(who.space, &step.op), self.returned.len());
-        self.step(who, &step.op)?;
+        let actor = self.actor(step);
+        let (named, returned) = (self.named(actor.space, &step.op), self.returned.len());
+        self.step(actor, &step.op)?;
         self.unviolated()?;
         if n % all_every == all_every - 1 {
             return self.compare_everything();
@@ -40,17 +40,17 @@ impl<S: Subject> Lockstep<S> {
         if let Op::Truncate(file, _) = step.op {
             return self.compare_file(Backing::File(file));
         }
-        if !self.model.is_live(who.space) {
+        if !self.model.is_live(actor.space) {
             return Ok(());
         }
-        self.compare_mappings(who.space)?;
+        self.compare_mappings(actor.space)?;
         let (old, len) = named;
-        self.compare_touched(who, Extent::of(old, len))?;
+        self.compare_touched(actor, Extent::of(old, len))?;
         match (step.op, self.returned.get(returned)) {
             (Op::Mmap(map), Some(&addr)) if addr != old => {
-                self.compare_touched(who, Extent::of(addr, map.len))
+                self.compare_touched(actor, Extent::of(addr, map.len))
             }
-            (Op::Mremap(_, _, len, _), Some(&addr)) => self.compare_touched(who, Extent::of(addr, len)),
+            (Op::Mremap(_, _, len, _), Some(&addr)) => self.compare_touched(actor, Extent::of(addr, len)),
             _ => Ok(()),
         }
     }
@@ -81,13 +81,13 @@ impl<S: Subject> Lockstep<S> {
         }
     }
 
-    fn compare_touched(&mut self, who: Who, extent: Extent) -> Outcome {
-        self.compare_pages(who.space, extent)?;
+    fn compare_touched(&mut self, actor: Actor, extent: Extent) -> Outcome {
+        self.compare_pages(actor.space, extent)?;
         // By any CPU, which may have a translation from before.
-        let known = self.model.space(who.space).pages_in(extent.start, extent.end);
+        let known = self.model.space(actor.space).pages_in(extent.start, extent.end);
         let Some(number) = known.map(|(number, _)| number).next() else { return Ok(()) };
         let (cpu, probe) = (self.rng.usize(..self.cpus), self.rng.usize(..PROBES));
-        self.load(Who { cpu, ..who }, number * PAGE, probe)
+        self.load(Actor { cpu, ..actor }, number * PAGE, probe)
     }
 
     /// What every address space shows of a file.

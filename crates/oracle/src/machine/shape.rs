@@ -239,13 +239,13 @@ fn built(shape: &MachineShape) -> Result<Hosted, HostedError> {
     }
 }
 
-/// Stores to every probe of all memory, before somebody manages it: what is not cleared is seen.
+/// Stores to every probe of all memory, before a manager takes it over: memory that is not cleared is seen.
 fn soil(machine: &Hosted) {
     for range in machine.ranges() {
         for page in (range.start.0..range.end().0).step_by(PAGE as usize) {
             let start = machine.direct_map(PhysAddr(page));
             for offset in PROBE_OFFSETS {
-                // SAFETY: a word of a page of the machine's memory, which nobody manages yet and no reference points into.
+                // SAFETY: a word of a page of the machine's memory, which no manager has taken over and no reference points into.
                 unsafe { start.add(offset as usize).cast::<u64>().write_unaligned(u64::MAX) };
             }
         }

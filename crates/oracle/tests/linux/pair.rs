@@ -9,7 +9,7 @@ use oracle::ops::{At, HEAP, MapOp, Op, Step, To, What};
 use oracle::space::{
     Advice, Backing, Kind, Map, PAGE, PROBE_OFFSETS, Placement, Prot, Remap, SpaceId, Vma, normalise,
 };
-use oracle::subject::{Subject, Who};
+use oracle::subject::{Actor, Subject};
 use quire::error::{FaultError, MmError};
 
 use crate::known::{Before, LeftOut, left_out};
@@ -75,7 +75,7 @@ pub(crate) struct Pair<'p> {
 impl<'p> Pair<'p> {
     /// Both with one empty address space (number 0) and the same files.
     pub(crate) fn new(linux: Linux, mut quire: Quire<'p>, cpus: usize, seed: u64) -> Result<Self, MmError> {
-        let first = Who { cpu: 0, space: 0 };
+        let first = Actor { cpu: 0, space: 0 };
         let mut from = 0;
         for ours in linux.ranges().into_iter().chain(std::iter::once(USER_END..USER_END)) {
             if from > 0 {
@@ -120,11 +120,11 @@ impl<'p> Pair<'p> {
             _ => false,
         });
         for (n, step) in steps.iter().enumerate() {
-            let who = Who {
+            let actor = Actor {
                 cpu: usize::from(step.cpu) % self.cpus,
                 space: self.live[usize::from(step.space) % self.live.len()],
             };
-            self.step(who, &step.op)
+            self.step(actor, &step.op)
                 .map_err(|what| format!("after operation {n}, {:x?}: {what}", step.op))?;
             if n % 64 == 63 {
                 self.quire.check(false)?;
@@ -136,13 +136,13 @@ impl<'p> Pair<'p> {
     fn finish(&mut self) -> Outcome {
         for &space in &self.live.clone() {
             for page in self.stored.clone() {
-                self.probe(Who { cpu: 0, space }, page)?;
+                self.probe(Actor { cpu: 0, space }, page)?;
             }
         }
         self.quire.check(true)?;
         for &space in &self.live.clone() {
-            self.linux.exit(Who { cpu: 0, space });
-            self.quire.exit(Who { cpu: 0, space });
+            self.linux.exit(Actor { cpu: 0, space });
+            self.quire.exit(Actor { cpu: 0, space });
         }
         self.quire.violated().map_or(Ok(()), Err)
     }
@@ -152,32 +152,32 @@ impl<'p> Pair<'p> {
         self.quire
     }
 
-    fn step(&mut self, who: Who, op: &Op) -> Outcome {
+    fn step(&mut self, actor: Actor, op: &Op) -> Outcome {
         let op = self.resolved(*op);
         match op {
-            Op::Fork => self.fork(who),
-            Op::Exit => self.exit(who),
+            Op::Fork => self.fork(actor),
+            Op::Exit => self.exit(actor),
             Op::Touch(at, pages) => {
                 let start = at.resolve(&[]);
                 (0..u64::from(pages).min(64)).try_for_each(|page| {
-                    self.both(who, &Op::Store(At::Absolute(start.wrapping_add(page * PAGE)), 0))
+                    self.both(actor, &Op::Store(At::Absolute(start.wrapping_add(page * PAGE)), 0))
                 })?;
-                self.compare(who)
+                self.compare(actor)
             }
             _ => {
-                self.both(who, &op)?;
-                self.compare(who)
+                self.both(actor, &op)?;
+                self.compare(actor)
             }
         }
     }
 
     /// Makes a call to both.
-    fn both(&mut self, who: Who, op: &Op) -> Outcome {
+    fn both(&mut self, actor: Actor, op: &Op) -> Outcome {
         if let Op::Access(_, Kind::Exec) = op {
             return Ok(());
         }
         let before = Before {
-            vmas: &self.shown[who.space],
+            vmas: &self.shown[actor.space],
             ours: &self.linux.ranges(),
             memory: self.memory,
             locks: self.locks,
@@ -187,11 +187,11 @@ impl<'p> Pair<'p> {
             return Ok(());
         }
         self.word += 1;
-        let want = obey(&mut self.linux, who, op, self.word);
-        let got = if (self.lost)(op) { want } else { obey(&mut self.quire, who, op, self.word) };
+        let want = obey(&mut self.linux, actor, op, self.word);
+        let got = if (self.lost)(op) { want } else { obey(&mut self.quire, actor, op, self.word) };
         self.counts.made += 1;
         self.counts.refused += u64::from(want.is_err());
-        if got != want && !self.follows(who, op, want, got) && !self.is_lazy(op, want, got) {
+        if got != want && !self.follows(actor, op, want, got) && !self.is_lazy(op, want, got) {
             return Err(format!("the library answers {got:x?}, Linux {want:x?}"));
         }
         self.note(op, want);
@@ -199,37 +199,37 @@ impl<'p> Pair<'p> {
     }
 
     /// Whether Linux put a mapping elsewhere, as it may, and the library's could be moved there.
-    fn follows(&mut self, who: Who, op: &Op, want: Answer, got: Answer) -> bool {
+    fn follows(&mut self, actor: Actor, op: &Op, want: Answer, got: Answer) -> bool {
         let (Ok(there), Ok(here)) = (want, got) else { return false };
         let len = match *op {
             Op::Mmap(map) if map.placement == Placement::Hint => map.len,
             Op::Mremap(_, _, new, To::MayMove | To::DontUnmap(_)) => new,
             _ => return false,
         };
-        if !(self.is_object(who, here) || there < here && self.is_below_stack(who, here, len)) {
+        if !(self.is_object(actor, here) || there < here && self.is_below_stack(actor, here, len)) {
             return false;
         }
         self.counts.elsewhere += 1;
-        self.move_library(who, here, len, there).is_ok()
+        self.move_library(actor, here, len, there).is_ok()
     }
 
     /// Moves a mapping of the library's, by way of addresses that are not the tests', since the two places may overlap.
-    fn move_library(&mut self, who: Who, from: u64, len: u64, to: u64) -> Result<(), MmError> {
-        self.quire.mremap(who, from, len, len, Remap::Fixed(BETWEEN))?;
-        self.quire.mremap(who, BETWEEN, len, len, Remap::Fixed(to))?;
+    fn move_library(&mut self, actor: Actor, from: u64, len: u64, to: u64) -> Result<(), MmError> {
+        self.quire.mremap(actor, from, len, len, Remap::Fixed(BETWEEN))?;
+        self.quire.mremap(actor, BETWEEN, len, len, Remap::Fixed(to))?;
         let filler = Map::anonymous(BETWEEN, len, Prot::None);
-        self.quire.mmap(who, &filler).map(drop)
+        self.quire.mmap(actor, &filler).map(drop)
     }
 
     /// Whether the library shows a mapping of a file or of shared memory at an address.
-    fn is_object(&mut self, who: Who, addr: u64) -> bool {
-        let shown = self.quire.vmas(who.space);
+    fn is_object(&mut self, actor: Actor, addr: u64) -> bool {
+        let shown = self.quire.vmas(actor.space);
         shown.iter().any(|vma| (vma.start..vma.end).contains(&addr) && vma.backing != Backing::Anonymous)
     }
 
     /// Whether a range is so near to a stack that Linux may not have looked for room there.
-    fn is_below_stack(&self, who: Who, addr: u64, len: u64) -> bool {
-        let stacks = self.shown[who.space].iter().filter(|vma| vma.grows_down);
+    fn is_below_stack(&self, actor: Actor, addr: u64, len: u64) -> bool {
+        let stacks = self.shown[actor.space].iter().filter(|vma| vma.grows_down);
         let near =
             |vma: &Vma| addr < vma.start && addr.saturating_add(len) > vma.start.saturating_sub(STACK_GAP);
         stacks.into_iter().any(near)
@@ -263,11 +263,11 @@ impl<'p> Pair<'p> {
         }
     }
 
-    fn fork(&mut self, who: Who) -> Outcome {
+    fn fork(&mut self, actor: Actor) -> Outcome {
         if self.live.len() >= MOST_SPACES {
             return Ok(());
         }
-        let (want, got) = (self.linux.fork(who), self.quire.fork(who));
+        let (want, got) = (self.linux.fork(actor), self.quire.fork(actor));
         if got != want {
             return Err(format!("the library answers {got:?}, Linux {want:?}"));
         }
@@ -275,42 +275,42 @@ impl<'p> Pair<'p> {
         let child = self.shown.len();
         self.live.push(child);
         self.shown.push(Vec::new());
-        self.compare(Who { space: child, ..who })
+        self.compare(Actor { space: child, ..actor })
     }
 
-    fn exit(&mut self, who: Who) -> Outcome {
+    fn exit(&mut self, actor: Actor) -> Outcome {
         if self.live.len() > 1 {
-            self.live.retain(|&space| space != who.space);
-            self.linux.exit(who);
-            self.quire.exit(who);
+            self.live.retain(|&space| space != actor.space);
+            self.linux.exit(actor);
+            self.quire.exit(actor);
             self.counts.made += 1;
         }
         Ok(())
     }
 
     /// Compares the mappings, and what some pages hold.
-    fn compare(&mut self, who: Who) -> Outcome {
-        let shown = self.linux.vmas(who.space);
-        let (want, got) = (comparable(&shown), self.library_shows(who.space));
-        self.shown[who.space] = shown;
+    fn compare(&mut self, actor: Actor) -> Outcome {
+        let shown = self.linux.vmas(actor.space);
+        let (want, got) = (comparable(&shown), self.library_shows(actor.space));
+        self.shown[actor.space] = shown;
         if got != want {
-            return Err(format!("mappings of space {} differ:\n{}", who.space, differences(&got, &want)));
+            return Err(format!("mappings of space {} differ:\n{}", actor.space, differences(&got, &want)));
         }
         self.quire.violated().map_or(Ok(()), Err)?;
         for _ in 0..PROBED.min(self.stored.len()) {
             let (cpu, page) = (self.rng.usize(..self.cpus), self.stored[self.rng.usize(..self.stored.len())]);
-            self.probe(Who { cpu, ..who }, page)?;
+            self.probe(Actor { cpu, ..actor }, page)?;
         }
         Ok(())
     }
 
     /// Loads from a page that is mapped.
-    fn probe(&mut self, who: Who, page: u64) -> Outcome {
-        if !self.shown[who.space].iter().any(|vma| (vma.start..vma.end).contains(&page)) {
+    fn probe(&mut self, actor: Actor, page: u64) -> Outcome {
+        if !self.shown[actor.space].iter().any(|vma| (vma.start..vma.end).contains(&page)) {
             return Ok(());
         }
         let probe = self.rng.usize(..PROBE_OFFSETS.len());
-        self.both(who, &Op::Load(At::Absolute(page), probe))
+        self.both(actor, &Op::Load(At::Absolute(page), probe))
             .map_err(|what| format!("load from {:#x}: {what}", page + PROBE_OFFSETS[probe]))
     }
 
@@ -391,35 +391,35 @@ fn memory_bytes() -> u64 {
 }
 
 /// Does an operation, whose addresses are absolute, to one of the two.
-fn obey<S: Subject>(subject: &mut S, who: Who, op: &Op, word: u64) -> Answer {
+fn obey<S: Subject>(subject: &mut S, actor: Actor, op: &Op, word: u64) -> Answer {
     let at = |at: At| at.resolve(&[]);
     let done = |result: Result<(), MmError>| result.map(|()| 0).map_err(Refused::Verb);
     let place = |at: At, probe: usize| (at.resolve(&[]) & !(PAGE - 1)).wrapping_add(PROBE_OFFSETS[probe]);
     match *op {
-        Op::Mmap(map) => subject.mmap(who, &map_of(&map)).map_err(Refused::Verb),
-        Op::Munmap(addr, len) => done(subject.munmap(who, at(addr), len)),
-        Op::Mprotect(addr, len, prot) => done(subject.mprotect(who, at(addr), len, prot)),
+        Op::Mmap(map) => subject.mmap(actor, &map_of(&map)).map_err(Refused::Verb),
+        Op::Munmap(addr, len) => done(subject.munmap(actor, at(addr), len)),
+        Op::Mprotect(addr, len, prot) => done(subject.mprotect(actor, at(addr), len, prot)),
         Op::Mremap(addr, old, new, to) => {
-            subject.mremap(who, at(addr), old, new, remap_of(to)).map_err(Refused::Verb)
+            subject.mremap(actor, at(addr), old, new, remap_of(to)).map_err(Refused::Verb)
         }
-        Op::Madvise(addr, len, advice) => done(subject.madvise(who, at(addr), len, advice)),
-        Op::Brk(addr) => Ok(subject.brk(who, at(addr))),
-        Op::Mlock(addr, len, on_fault) => done(subject.mlock(who, at(addr), len, on_fault)),
-        Op::Munlock(addr, len) => done(subject.munlock(who, at(addr), len)),
-        Op::Mlockall(current, future, on_fault) => done(subject.mlockall(who, current, future, on_fault)),
-        Op::Munlockall => done(subject.munlockall(who)),
-        Op::Truncate(file, bytes) => done(subject.truncate(who, file, bytes)),
+        Op::Madvise(addr, len, advice) => done(subject.madvise(actor, at(addr), len, advice)),
+        Op::Brk(addr) => Ok(subject.brk(actor, at(addr))),
+        Op::Mlock(addr, len, on_fault) => done(subject.mlock(actor, at(addr), len, on_fault)),
+        Op::Munlock(addr, len) => done(subject.munlock(actor, at(addr), len)),
+        Op::Mlockall(current, future, on_fault) => done(subject.mlockall(actor, current, future, on_fault)),
+        Op::Munlockall => done(subject.munlockall(actor)),
+        Op::Truncate(file, bytes) => done(subject.truncate(actor, file, bytes)),
         Op::Store(addr, probe) => {
-            subject.store(who, place(addr, probe), word).map(|()| 0).map_err(Refused::Access)
+            subject.store(actor, place(addr, probe), word).map(|()| 0).map_err(Refused::Access)
         }
-        Op::Load(addr, probe) => subject.load(who, place(addr, probe)).map_err(Refused::Access),
-        Op::Access(addr, kind) => subject.fault(who, at(addr), kind).map(|()| 0).map_err(Refused::Access),
+        Op::Load(addr, probe) => subject.load(actor, place(addr, probe)).map_err(Refused::Access),
+        Op::Access(addr, kind) => subject.fault(actor, at(addr), kind).map(|()| 0).map_err(Refused::Access),
         Op::ClearAhead(pieces) => {
-            subject.clear_ahead(who, pieces);
+            subject.clear_ahead(actor, pieces);
             Ok(0)
         }
         Op::Collapse(addr, len, behind) => {
-            subject.collapse(who, at(addr), len, behind);
+            subject.collapse(actor, at(addr), len, behind);
             Ok(0)
         }
         Op::Fork | Op::Exit | Op::Touch(..) => unreachable!("made up of others"),

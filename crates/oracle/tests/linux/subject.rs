@@ -12,7 +12,7 @@ use oracle::ops::WINDOW;
 use oracle::space::{
     Advice, Kind, Map, PAGE, PROBE_OFFSETS, Placement, Prot, Remap, Rules, SpaceId, Vma, file_word,
 };
-use oracle::subject::{Resident, Subject, Who};
+use oracle::subject::{Actor, Resident, Subject};
 use quire::error::{FaultError, MmError};
 
 use crate::child::{Child, Order, SLOTS, memfd};
@@ -127,15 +127,15 @@ impl Linux {
         self.children[space].as_ref().expect("address space has exited")
     }
 
-    fn call(&self, who: Who, number: libc::c_long, args: &[u64]) -> Result<u64, MmError> {
+    fn call(&self, actor: Actor, number: libc::c_long, args: &[u64]) -> Result<u64, MmError> {
         let unnamed = |error| panic!("call {number} of {args:x?}: {error} has no name in the library");
-        let answer = self.child(who.space).call(number, args);
+        let answer = self.child(actor.space).call(number, args);
         answer.map_err(|error| verb_error(&error).unwrap_or_else(|| unnamed(error)))
     }
 
-    fn access(&self, who: Who, order: Order, addr: u64, word: u64) -> Result<u64, FaultError> {
+    fn access(&self, actor: Actor, order: Order, addr: u64, word: u64) -> Result<u64, FaultError> {
         let unnamed = |raised| panic!("{order:?} at {addr:#x}: signal {raised:?} has no name in the library");
-        let answer = self.child(who.space).access(order, addr, word);
+        let answer = self.child(actor.space).access(order, addr, word);
         answer.map_err(|raised| fault_error(raised).unwrap_or_else(|| unnamed(raised)))
     }
 }
@@ -186,87 +186,87 @@ pub(crate) fn locks_freely() -> bool {
 }
 
 impl Subject for Linux {
-    fn mmap(&mut self, who: Who, map: &Map) -> Result<u64, MmError> {
+    fn mmap(&mut self, actor: Actor, map: &Map) -> Result<u64, MmError> {
         let fd = map.file.map_or(u64::MAX, |(number, _)| self.files[&number].as_raw_fd() as u64);
         let offset = map.file.map_or(0, |(_, page)| page * PAGE);
         let args = [map.addr, map.len, prot_bits(map.prot), map_flags(map), fd, offset];
-        self.call(who, libc::SYS_mmap, &args)
+        self.call(actor, libc::SYS_mmap, &args)
     }
 
-    fn munmap(&mut self, who: Who, addr: u64, len: u64) -> Result<(), MmError> {
-        self.call(who, libc::SYS_munmap, &[addr, len]).map(drop)
+    fn munmap(&mut self, actor: Actor, addr: u64, len: u64) -> Result<(), MmError> {
+        self.call(actor, libc::SYS_munmap, &[addr, len]).map(drop)
     }
 
-    fn mprotect(&mut self, who: Who, addr: u64, len: u64, prot: Prot) -> Result<(), MmError> {
-        self.call(who, libc::SYS_mprotect, &[addr, len, prot_bits(prot)]).map(drop)
+    fn mprotect(&mut self, actor: Actor, addr: u64, len: u64, prot: Prot) -> Result<(), MmError> {
+        self.call(actor, libc::SYS_mprotect, &[addr, len, prot_bits(prot)]).map(drop)
     }
 
-    fn mremap(&mut self, who: Who, addr: u64, old: u64, new: u64, to: Remap) -> Result<u64, MmError> {
+    fn mremap(&mut self, actor: Actor, addr: u64, old: u64, new: u64, to: Remap) -> Result<u64, MmError> {
         let (flags, target) = remap_flags(to);
-        self.call(who, libc::SYS_mremap, &[addr, old, new, flags, target])
+        self.call(actor, libc::SYS_mremap, &[addr, old, new, flags, target])
     }
 
-    fn madvise(&mut self, who: Who, addr: u64, len: u64, advice: Advice) -> Result<(), MmError> {
-        self.call(who, libc::SYS_madvise, &[addr, len, advice_number(advice)]).map(drop)
+    fn madvise(&mut self, actor: Actor, addr: u64, len: u64, advice: Advice) -> Result<(), MmError> {
+        self.call(actor, libc::SYS_madvise, &[addr, len, advice_number(advice)]).map(drop)
     }
 
-    fn brk(&mut self, who: Who, addr: u64) -> u64 {
+    fn brk(&mut self, actor: Actor, addr: u64) -> u64 {
         // Below its start there is more of this program's heap, where the model and the library have none.
         let addr = if addr < self.heap { 0 } else { addr };
-        self.call(who, libc::SYS_brk, &[addr]).expect("never fails")
+        self.call(actor, libc::SYS_brk, &[addr]).expect("never fails")
     }
 
-    fn mlock(&mut self, who: Who, addr: u64, len: u64, on_fault: bool) -> Result<(), MmError> {
+    fn mlock(&mut self, actor: Actor, addr: u64, len: u64, on_fault: bool) -> Result<(), MmError> {
         if on_fault {
-            return self.call(who, libc::SYS_mlock2, &[addr, len, libc::MLOCK_ONFAULT as u64]).map(drop);
+            return self.call(actor, libc::SYS_mlock2, &[addr, len, libc::MLOCK_ONFAULT as u64]).map(drop);
         }
-        self.call(who, libc::SYS_mlock, &[addr, len]).map(drop)
+        self.call(actor, libc::SYS_mlock, &[addr, len]).map(drop)
     }
 
-    fn munlock(&mut self, who: Who, addr: u64, len: u64) -> Result<(), MmError> {
-        self.call(who, libc::SYS_munlock, &[addr, len]).map(drop)
+    fn munlock(&mut self, actor: Actor, addr: u64, len: u64) -> Result<(), MmError> {
+        self.call(actor, libc::SYS_munlock, &[addr, len]).map(drop)
     }
 
-    fn mlockall(&mut self, who: Who, current: bool, future: bool, on_fault: bool) -> Result<(), MmError> {
+    fn mlockall(&mut self, actor: Actor, current: bool, future: bool, on_fault: bool) -> Result<(), MmError> {
         let bit = |set: bool, bit: i32| if set { bit as u64 } else { 0 };
         let flags = bit(current, libc::MCL_CURRENT)
             | bit(future, libc::MCL_FUTURE)
             | bit(on_fault, libc::MCL_ONFAULT);
-        self.call(who, libc::SYS_mlockall, &[flags]).map(drop)
+        self.call(actor, libc::SYS_mlockall, &[flags]).map(drop)
     }
 
-    fn munlockall(&mut self, who: Who) -> Result<(), MmError> {
-        self.call(who, libc::SYS_munlockall, &[]).map(drop)
+    fn munlockall(&mut self, actor: Actor) -> Result<(), MmError> {
+        self.call(actor, libc::SYS_munlockall, &[]).map(drop)
     }
 
-    fn truncate(&mut self, _who: Who, file: u64, bytes: u64) -> Result<(), MmError> {
+    fn truncate(&mut self, _actor: Actor, file: u64, bytes: u64) -> Result<(), MmError> {
         self.files[&file].set_len(bytes).expect("memory for a file");
         Ok(())
     }
 
-    fn fork(&mut self, who: Who) -> Result<(), MmError> {
+    fn fork(&mut self, actor: Actor) -> Result<(), MmError> {
         let taken = |slot: &usize| self.children.iter().flatten().any(|child| child.slot() == *slot);
         let slot = (0..SLOTS).find(|slot| !taken(slot)).expect("fewer address spaces than slots");
-        let child = self.child(who.space).fork(slot).unwrap_or_else(|error| panic!("fork: {error}"));
+        let child = self.child(actor.space).fork(slot).unwrap_or_else(|error| panic!("fork: {error}"));
         self.children.push(Some(child));
         Ok(())
     }
 
-    fn exit(&mut self, who: Who) {
-        self.children[who.space] = None;
+    fn exit(&mut self, actor: Actor) {
+        self.children[actor.space] = None;
     }
 
-    fn store(&mut self, who: Who, addr: u64, word: u64) -> Result<(), FaultError> {
-        self.access(who, Order::Store, addr, word).map(drop)
+    fn store(&mut self, actor: Actor, addr: u64, word: u64) -> Result<(), FaultError> {
+        self.access(actor, Order::Store, addr, word).map(drop)
     }
 
-    fn load(&mut self, who: Who, addr: u64) -> Result<u64, FaultError> {
-        self.access(who, Order::Load, addr, 0)
+    fn load(&mut self, actor: Actor, addr: u64) -> Result<u64, FaultError> {
+        self.access(actor, Order::Load, addr, 0)
     }
 
-    fn fault(&mut self, who: Who, addr: u64, kind: Kind) -> Result<(), FaultError> {
+    fn fault(&mut self, actor: Actor, addr: u64, kind: Kind) -> Result<(), FaultError> {
         let order = if kind == Kind::Write { Order::Touch } else { Order::Load };
-        self.access(who, order, addr & !7, 0).map(drop)
+        self.access(actor, order, addr & !7, 0).map(drop)
     }
 
     fn vmas(&mut self, space: SpaceId) -> Vec<Vma> {

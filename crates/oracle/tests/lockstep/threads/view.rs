@@ -7,7 +7,7 @@ use hosted::Hosted;
 use oracle::machine::convert;
 use oracle::ops::{At, Op, Step, To, WINDOW, What};
 use oracle::space::{Advice, Backing, Kind, Map, PAGE, Placement, Prot, Remap, SpaceId, Vma};
-use oracle::subject::{Resident, Subject, Who};
+use oracle::subject::{Actor, Resident, Subject};
 use quire::addr::VirtAddr;
 use quire::cpu::CpuId;
 use quire::error::{FaultError, MmError};
@@ -100,7 +100,7 @@ impl<'a, 'm> View<'a, 'm> {
 }
 
 impl Subject for View<'_, '_> {
-    fn mmap(&mut self, _who: Who, map: &Map) -> Result<u64, MmError> {
+    fn mmap(&mut self, _actor: Actor, map: &Map) -> Result<u64, MmError> {
         let backing = match map.file {
             Some((number, page_offset)) => vm::Backing::File { file: &self.files[&number], page_offset },
             None => vm::Backing::Anonymous,
@@ -121,15 +121,15 @@ impl Subject for View<'_, '_> {
         self.mm.mmap(&request).map(|addr| addr.0 - self.shift)
     }
 
-    fn munmap(&mut self, _who: Who, addr: u64, len: u64) -> Result<(), MmError> {
+    fn munmap(&mut self, _actor: Actor, addr: u64, len: u64) -> Result<(), MmError> {
         self.mm.munmap(self.at(addr), len)
     }
 
-    fn mprotect(&mut self, _who: Who, addr: u64, len: u64, prot: Prot) -> Result<(), MmError> {
+    fn mprotect(&mut self, _actor: Actor, addr: u64, len: u64, prot: Prot) -> Result<(), MmError> {
         self.mm.mprotect(self.at(addr), len, convert::protection(prot))
     }
 
-    fn mremap(&mut self, _who: Who, addr: u64, old: u64, new: u64, to: Remap) -> Result<u64, MmError> {
+    fn mremap(&mut self, _actor: Actor, addr: u64, old: u64, new: u64, to: Remap) -> Result<u64, MmError> {
         let to = match to {
             Remap::Fixed(to) => Remap::Fixed(to.wrapping_add(self.shift)),
             Remap::FixedDontUnmap(to) => Remap::FixedDontUnmap(to.wrapping_add(self.shift)),
@@ -138,36 +138,36 @@ impl Subject for View<'_, '_> {
         self.mm.mremap(self.at(addr), old, new, convert::remap(to)).map(|addr| addr.0 - self.shift)
     }
 
-    fn madvise(&mut self, _who: Who, addr: u64, len: u64, advice: Advice) -> Result<(), MmError> {
+    fn madvise(&mut self, _actor: Actor, addr: u64, len: u64, advice: Advice) -> Result<(), MmError> {
         self.mm.madvise(self.at(addr), len, convert::advice(advice))
     }
 
-    fn brk(&mut self, _who: Who, _addr: u64) -> u64 {
+    fn brk(&mut self, _actor: Actor, _addr: u64) -> u64 {
         unreachable!("there is one heap for all; see `possible`")
     }
 
-    fn mlock(&mut self, _who: Who, addr: u64, len: u64, on_fault: bool) -> Result<(), MmError> {
+    fn mlock(&mut self, _actor: Actor, addr: u64, len: u64, on_fault: bool) -> Result<(), MmError> {
         self.mm.mlock(self.at(addr), len, on_fault)
     }
 
-    fn munlock(&mut self, _who: Who, addr: u64, len: u64) -> Result<(), MmError> {
+    fn munlock(&mut self, _actor: Actor, addr: u64, len: u64) -> Result<(), MmError> {
         self.mm.munlock(self.at(addr), len)
     }
 
-    fn mlockall(&mut self, _: Who, _: bool, _: bool, _: bool) -> Result<(), MmError> {
+    fn mlockall(&mut self, _: Actor, _: bool, _: bool, _: bool) -> Result<(), MmError> {
         unreachable!("would lock what the others map; see `possible`")
     }
 
-    fn munlockall(&mut self, _who: Who) -> Result<(), MmError> {
+    fn munlockall(&mut self, _actor: Actor) -> Result<(), MmError> {
         unreachable!("see `mlockall`")
     }
 
-    fn truncate(&mut self, _who: Who, file: u64, bytes: u64) -> Result<(), MmError> {
+    fn truncate(&mut self, _actor: Actor, file: u64, bytes: u64) -> Result<(), MmError> {
         self.files[&file].truncate(bytes)
     }
 
     /// Forks, and has the child exit: it would hold what the others map.
-    fn fork(&mut self, _who: Who) -> Result<(), MmError> {
+    fn fork(&mut self, _actor: Actor) -> Result<(), MmError> {
         self.mm.fork().map(drop)
     }
 
@@ -175,25 +175,25 @@ impl Subject for View<'_, '_> {
         false
     }
 
-    fn exit(&mut self, _who: Who) {
+    fn exit(&mut self, _actor: Actor) {
         let window = (self.at(WINDOW - BELOW), DISTANCE);
         let gone = self.mm.munmap(window.0, window.1);
         assert_eq!(gone, Ok(()), "unmapping needs no memory where there is plenty");
         self.files.clear();
     }
 
-    fn store(&mut self, _who: Who, addr: u64, word: u64) -> Result<(), FaultError> {
+    fn store(&mut self, _actor: Actor, addr: u64, word: u64) -> Result<(), FaultError> {
         self.access(Kind::Write, || self.machine.write(self.at(addr), &word.to_le_bytes()))
     }
 
-    fn load(&mut self, _who: Who, addr: u64) -> Result<u64, FaultError> {
+    fn load(&mut self, _actor: Actor, addr: u64) -> Result<u64, FaultError> {
         self.access(Kind::Read, || {
             let mut bytes = [0; 8];
             self.machine.read(self.at(addr), &mut bytes).map(|()| u64::from_le_bytes(bytes))
         })
     }
 
-    fn fault(&mut self, _who: Who, addr: u64, kind: Kind) -> Result<(), FaultError> {
+    fn fault(&mut self, _actor: Actor, addr: u64, kind: Kind) -> Result<(), FaultError> {
         self.mm.fault(self.at(addr), convert::access(kind)).map(drop)
     }
 

@@ -27,8 +27,8 @@ fn fragment(machine: &Hosted, mm: &Space<'_>, bytes: u64, kept: u64) {
     for page in 0..bytes / PAGE {
         store(machine, mm, BASE + page * PAGE, page).unwrap();
     }
-    for page in (0..bytes / PAGE).filter(|page| page % kept != 0) {
-        mm.madvise(VirtAddr(BASE + page * PAGE), PAGE, Advice::DontNeed).unwrap();
+    for page in (0..bytes / PAGE).step_by(kept as usize) {
+        mm.madvise(VirtAddr(BASE + (page + 1) * PAGE), (kept - 1) * PAGE, Advice::DontNeed).unwrap();
     }
 }
 

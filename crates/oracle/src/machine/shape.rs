@@ -245,7 +245,7 @@ fn soil(machine: &Hosted) {
         for page in (range.start.0..range.end().0).step_by(PAGE as usize) {
             let start = machine.direct_map(PhysAddr(page));
             for offset in PROBE_OFFSETS {
-                // SAFETY: a word of a page of the machine's memory, which no manager has taken over and no reference points into.
+                // SAFETY: H1: a word of a page of the machine's memory, which no manager has taken over and no reference points into.
                 unsafe { start.add(offset as usize).cast::<u64>().write_unaligned(u64::MAX) };
             }
         }

@@ -72,7 +72,7 @@ impl<'m> Watched<'m> {
     }
 }
 
-// SAFETY: every method is the hosted machine's, which keeps the contracts.
+// SAFETY: H1 and H3: every method is the hosted machine's, which keeps the contracts.
 unsafe impl FramePlatform for Watched<'_> {
     fn pin(&self) -> CpuId {
         self.machine.pin()
@@ -157,13 +157,13 @@ unsafe impl FramePlatform for Watched<'_> {
 
     unsafe fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
         self.note(Event::Clear(frames, kernel.kernel()));
-        // SAFETY: by this function's contract, which is the same.
+        // SAFETY: H1: the caller keeps this function's contract, which is the hosted machine's.
         unsafe { self.machine.clear(frames, kernel) };
     }
 
     unsafe fn copy(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {
         self.note(Event::Copy(from, to, kernel.kernel()));
-        // SAFETY: by this function's contract, which is the same.
+        // SAFETY: H1: the caller keeps this function's contract, which is the hosted machine's.
         unsafe { self.machine.copy(from, to, kernel) };
     }
 
@@ -195,7 +195,7 @@ unsafe impl TablePlatform for Watched<'_> {
     }
 }
 
-// SAFETY: every method is the hosted machine's.
+// SAFETY: H3: every method is the hosted machine's.
 unsafe impl Platform for Watched<'_> {
     type Pager = <Hosted as Platform>::Pager;
 

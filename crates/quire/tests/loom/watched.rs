@@ -7,7 +7,7 @@ pub(crate) struct Watched(UnsafeCell<u64>);
 
 // SAFETY: `loom` runs one thread of a model at a time; whether uses are ordered is what it is here to find out.
 unsafe impl Sync for Watched {}
-// SAFETY: as above.
+// SAFETY: `loom` runs one thread of a model at a time, so the value is moved between no two.
 unsafe impl Send for Watched {}
 
 impl Watched {
@@ -16,12 +16,12 @@ impl Watched {
     }
 
     pub(crate) fn get(&self) -> u64 {
-        // SAFETY: `loom` ends the model should somebody change it meanwhile.
+        // SAFETY: `loom` ends the model if another thread changes the value meanwhile.
         self.0.with(|value| unsafe { *value })
     }
 
     pub(crate) fn increment(&self) {
-        // SAFETY: `loom` ends the model should somebody use it meanwhile.
+        // SAFETY: `loom` ends the model if another thread uses the value meanwhile.
         self.0.with_mut(|value| unsafe { *value += 1 });
     }
 }

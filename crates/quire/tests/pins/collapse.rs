@@ -79,7 +79,7 @@ fn what_was_compared_is_not_read_again() {
             let mut steps = 0;
             in_pieces(&allocator, |context| {
                 steps = collapse(&allocator, context, checked, |work| {
-                    // SAFETY: the handler does nothing.
+                    // SAFETY: H7: the handler does nothing.
                     let counted = unsafe {
                         machine.interrupt_at_steps(InterruptPlan::Count, Context::HardInterrupt, || (), work)
                     };

@@ -14,13 +14,13 @@ const ROWS: usize = BLOCK_FRAMES * size_of::<Descriptor>();
 const PATTERN: u8 = 0xa5;
 
 fn poison<P: Platform>(platform: &P, block: BlockNumber) {
-    // SAFETY: the memory of a block in small pieces, all of it atomics of descriptors, to which no other thread refers.
+    // SAFETY: H1: memory of the machine: the area of a block in small pieces, all of it atomics, which no other thread uses.
     unsafe { platform.direct_map(block.first_frame().addr()).write_bytes(PATTERN, ROWS) };
 }
 
 fn is_untouched<P: Platform>(platform: &P, block: BlockNumber) -> bool {
     let at = platform.direct_map(block.first_frame().addr());
-    // SAFETY: as above; nobody changes them while they are looked at.
+    // SAFETY: H1: the same memory, which nothing changes while it is read.
     unsafe { std::slice::from_raw_parts(at, ROWS) }.iter().all(|&byte| byte == PATTERN)
 }
 

@@ -35,7 +35,7 @@ fn the_common_case_is_short() {
         let plain = Machine::new(&machine);
         let allocator = PageAllocator::new(&plain, &ranges_of(&machine), AllocatorConfig::default()).unwrap();
         let steps = |work: &mut dyn FnMut()| {
-            // SAFETY: the handler does nothing.
+            // SAFETY: H7: the handler does nothing.
             let counted = unsafe {
                 machine.interrupt_at_steps(InterruptPlan::Count, Context::HardInterrupt, || (), work)
             };

@@ -83,7 +83,7 @@ fn one(count: &AtomicU64) {
     count.fetch_add(1, Ordering::Relaxed);
 }
 
-// SAFETY: every method is the hosted machine's, which keeps the contracts; or it has one CPU, on which all that runs is
+// SAFETY: H1 and H3: every method is the hosted machine's, which keeps the contracts; or it has one CPU, on which all that runs is
 // pinned.
 unsafe impl<const WATCHES: bool> FramePlatform for Machine<'_, WATCHES> {
     #[inline(always)]
@@ -166,13 +166,13 @@ unsafe impl<const WATCHES: bool> FramePlatform for Machine<'_, WATCHES> {
 
     unsafe fn clear(&self, frames: FrameRange, kernel: ReadyClear) {
         one(&self.counts.clears);
-        // SAFETY: by this function's contract, which is the same.
+        // SAFETY: H1: the caller keeps this function's contract, which is the hosted machine's.
         unsafe { self.machine.clear(frames, kernel) };
     }
 
     unsafe fn copy(&self, from: FrameRange, to: Frame, kernel: ReadyCopy) {
         one(&self.counts.copies);
-        // SAFETY: by this function's contract, which is the same.
+        // SAFETY: H1: the caller keeps this function's contract, which is the hosted machine's.
         unsafe { self.machine.copy(from, to, kernel) };
     }
 
@@ -254,7 +254,7 @@ unsafe impl<const WATCHES: bool> TablePlatform for Machine<'_, WATCHES> {
     }
 }
 
-// SAFETY: every method is the hosted machine's.
+// SAFETY: H3: every method is the hosted machine's.
 unsafe impl<const WATCHES: bool> Platform for Machine<'_, WATCHES> {
     type Pager = <Hosted as Platform>::Pager;
 

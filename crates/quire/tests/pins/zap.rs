@@ -143,7 +143,7 @@ fn one_page_never_takes_more_instructions_than_entry_by_entry() {
                 let allocator = crate::allocator(&counting, &machine);
                 staged(&counting, &allocator, zap, scene, |context| {
                     let work = || unmap(&allocator, context, scene);
-                    // SAFETY: the handler does nothing.
+                    // SAFETY: H7: the handler does nothing.
                     let counted = unsafe {
                         machine.interrupt_at_steps(InterruptPlan::Count, Context::HardInterrupt, || (), work)
                     };

@@ -65,10 +65,10 @@ fn obey(slot: &Slot) -> Option<u64> {
 /// It changes nothing that this program uses.
 unsafe fn call(words: [u64; 7]) -> u64 {
     let [number, a, b, c, d, e, f] = words;
-    // SAFETY: the caller's part.
+    // SAFETY: the caller promises that the call concerns memory in which this program has nothing.
     let result = unsafe { libc::syscall(number as libc::c_long, a, b, c, d, e, f) };
     if result == -1 {
-        // SAFETY: this thread's own.
+        // SAFETY: `errno` is this thread's own variable.
         let errno = unsafe { *libc::__errno_location() };
         return i64::from(errno).wrapping_neg() as u64;
     }

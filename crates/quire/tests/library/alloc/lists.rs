@@ -43,7 +43,7 @@ fn magazines_keep_what_overflows_and_give_it_back() {
                 let frames = take(&allocator, 6000);
                 // Whoever owns a frame writes to it: a magazine's words must not outlive the magazine.
                 for &frame in &frames {
-                    // SAFETY: the frame was just handed out to this test alone.
+                    // SAFETY: H1: the frame was just handed out to this test alone.
                     unsafe { machine.direct_map(frame.addr()).write_bytes(0xff, 4096) };
                 }
                 let mut sorted = frames.clone();

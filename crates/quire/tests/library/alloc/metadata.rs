@@ -16,7 +16,7 @@ const ALL: Gfp = Gfp { urgency: Urgency::Reserve, ..Gfp::USER };
 
 /// Writes all over frames that are the caller's.
 fn scribble(machine: &Hosted, frames: FrameRange) {
-    // SAFETY: the frames are memory of the machine, and the test's own: nobody reads or writes them meanwhile.
+    // SAFETY: H1: the frames are memory of the machine, and the test's own: no other code uses them meanwhile.
     unsafe { machine.direct_map(frames.start.addr()).write_bytes(0xff, (frames.count * 4096) as usize) };
 }
 

@@ -19,7 +19,7 @@ fn exercise<T: Copy + PartialEq + std::fmt::Debug>(make: impl Fn(u64) -> T) {
             if rng.u32(..100) < if step / 2000 % 2 == 0 { 60 } else { 40 } {
                 let object = cache.alloc(pages).unwrap();
                 let value = make(step);
-                // SAFETY: memory for a `T`, ours until it is freed.
+                // SAFETY: the cache handed out memory for a `T`, which is this test's until it is freed.
                 unsafe { object.cast::<T>().write(value) };
                 live.push((object, value));
             } else if !live.is_empty() {
@@ -36,7 +36,7 @@ fn exercise<T: Copy + PartialEq + std::fmt::Debug>(make: impl Fn(u64) -> T) {
             assert!(usage.frames >= least);
         }
         for (object, _) in live {
-            // SAFETY: as above.
+            // SAFETY: each live object came from this cache and is freed once.
             unsafe { cache.free(pages, object) };
         }
         assert_eq!(cache.usage(machine), CacheUsage::default(), "an unused cache takes no memory");
@@ -114,14 +114,14 @@ fn several_cpus_share_a_cache() {
                 unsafe { object.cast::<[u64; 9]>().write(value) };
                 live.push((object, value));
             } else if let Some((object, value)) = live.pop() {
-                // SAFETY: as above; freed once.
+                // SAFETY: a live object that was written when it was handed out; freed once.
                 unsafe {
                     assert_eq!(object.cast::<[u64; 9]>().read(), value);
                     cache.free(&pages, object);
                 }
             }
         }
-        // SAFETY: as above.
+        // SAFETY: each live object came from this cache and is freed once.
         live.into_iter().for_each(|(object, _)| unsafe { cache.free(&pages, object) });
     });
     machine.run_on(quire::cpu::CpuId(0), || {

@@ -92,7 +92,7 @@ fn long_extents_are_cleared_and_copied_to_the_last_byte() {
 
 #[test]
 fn a_processor_without_the_feature_refuses_by_name() {
-    // SAFETY: nothing is run.
+    // SAFETY: no kernel of these features is run.
     let everything = unsafe { CpuFeatures::assume(&Feature::ALL) };
     let kernels =
         ClearKernel::ALL.map(|kernel| (kernel.name(), kernel.needs(), kernel.on(everything).is_ok()));
@@ -123,7 +123,7 @@ fn a_processor_without_the_feature_refuses_by_name() {
 /// What uses vector registers can be had nowhere where there are none.
 #[test]
 fn without_vectors_nothing_uses_them() {
-    // SAFETY: nothing is run.
+    // SAFETY: no kernel of these features is run.
     let plain = unsafe { CpuFeatures::assume(&Feature::ALL) }.without_vectors();
     for kernel in ClearKernel::ALL {
         assert_eq!(kernel.on(plain).is_ok(), !kernel.uses_vectors(), "{kernel:?}");

@@ -20,7 +20,7 @@ const MIB: u64 = 1 << 20;
 const CACHES: Caches = Caches { first: 32 << 10, second: MIB, last: 32 * MIB };
 
 fn features(with: &[Feature]) -> CpuFeatures {
-    // SAFETY: nothing is run.
+    // SAFETY: no kernel of these features is run.
     unsafe { CpuFeatures::assume(with) }
 }
 
@@ -316,7 +316,7 @@ fn measuring_gives_costs() {
     let machine = HostedConfig::new(8 * MIB).build().unwrap();
     machine.run_on(CpuId(0), || {
         let clearer = Clearer::new(&machine, None).unwrap();
-        // SAFETY: the machine's memory, which nobody else uses.
+        // SAFETY: H1: the machine's memory, which this test alone uses.
         unsafe { machine.direct_map(Frame(0).addr()).write_bytes(0xff, 8 * MIB as usize) };
         let scratch = FrameRange::new(Frame(10), 1000);
         for kernel in [ClearKernel::String, ClearKernel::Movnti] {
@@ -331,7 +331,7 @@ fn measuring_gives_costs() {
         }
         let cost = measure_copy(&machine, &clearer, CopyKernel::String, 9, scratch, 1_000_000).unwrap();
         assert!(cost.is_known());
-        // SAFETY: as above.
+        // SAFETY: H1: a byte of the machine's memory, which this test alone uses.
         let byte = |frame: u64| unsafe { *machine.direct_map(Frame(frame).addr()) };
         assert_eq!([9, 1010, 2047].map(byte), [0xff; 3]);
         assert_eq!([10, 509].map(byte), [0; 2]);

@@ -23,7 +23,7 @@ const _: () = assert!(NEAR * 4096 <= CLEAR_NEAR_BYTES);
 fn on_machine(test: impl FnOnce(&Hosted, &Watched<'_>)) {
     let machine = HostedConfig::new(16 * MIB).build().unwrap();
     machine.run_on(CpuId(0), || {
-        // SAFETY: the machine's memory, which nobody else uses.
+        // SAFETY: H1: the machine's memory, which this test alone uses.
         unsafe { machine.direct_map(Frame(0).addr()).write_bytes(0xff, (16 * MIB) as usize) };
         test(&machine, &Watched::new(&machine));
     });
@@ -32,7 +32,7 @@ fn on_machine(test: impl FnOnce(&Hosted, &Watched<'_>)) {
 /// Whether each frame of the machine is all zeroes (`Some(true)`), all ones, or a mixture.
 fn contents(machine: &Hosted) -> Vec<Option<bool>> {
     let look = |frame: u64| {
-        // SAFETY: as above; nobody writes meanwhile.
+        // SAFETY: H1: a frame of the machine, to which nothing is written meanwhile.
         let bytes = unsafe { std::slice::from_raw_parts(machine.direct_map(Frame(frame).addr()), 4096) };
         if bytes.iter().all(|&byte| byte == 0) {
             return Some(true);
@@ -63,7 +63,7 @@ fn odd_extents_are_cleared_exactly_in_bounded_stretches() {
         let clearer = Clearer::new(watched, None).unwrap();
         let mut random = fastrand::Rng::with_seed(seed(7));
         for round in 0..if cfg!(miri) { 1 } else { 40 } {
-            // SAFETY: as in `on_machine`.
+            // SAFETY: H1: the machine's memory, which this test alone uses.
             unsafe { machine.direct_map(Frame(0).addr()).write_bytes(0xff, (16 * MIB) as usize) };
             let start = random.u64(0..2000);
             let frames = FrameRange::new(Frame(start), random.u64(1..=4096 - start));
@@ -278,11 +278,11 @@ fn a_machine_that_only_counts_is_left_as_it_is() {
     let machine = HostedConfig { clearing: false, ..HostedConfig::new(4 * MIB) }.build().unwrap();
     machine.run_on(CpuId(0), || {
         let clearer = Clearer::new(&machine, None).unwrap();
-        // SAFETY: as in `on_machine`.
+        // SAFETY: H1: the machine's memory, which this test alone uses.
         unsafe { machine.direct_map(Frame(0).addr()).write_bytes(0xff, 4 * MIB as usize) };
         let extent = Extent::new(FrameRange::new(Frame(0), 1024), TouchHint::Later);
         clearer.clear_extent_raw(&machine, &extent, || false).unwrap();
-        // SAFETY: as above.
+        // SAFETY: H1: a byte of the machine's memory, which this test alone uses.
         assert_eq!(unsafe { *machine.direct_map(Frame(5).addr()) }, 0xff);
     });
     assert_eq!(machine.counters().bytes_cleared, 4 * MIB);

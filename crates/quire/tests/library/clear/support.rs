@@ -33,6 +33,7 @@ pub(crate) fn zero(kernel: ReadyClear, bytes: &mut [u8]) {
 /// Copies a slice onto one of the same length.
 pub(crate) fn copy(kernel: ReadyCopy, from: &[u8], to: &mut [u8]) {
     assert_eq!(from.len(), to.len());
-    // SAFETY: two slices, one of them exclusive, do not overlap; vectors as above.
+    // SAFETY: two slices, one of them exclusive, do not overlap, and a process's vector registers hold the compiler's
+    // values only.
     unsafe { kernel.copy(from.as_ptr(), to.as_mut_ptr(), from.len()) };
 }

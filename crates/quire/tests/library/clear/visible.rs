@@ -61,7 +61,7 @@ impl Bound {
 #[cfg(not(miri))]
 impl Drop for Bound {
     fn drop(&mut self) {
-        // SAFETY: as above. Should it fail, the thread of a test stays where it is.
+        // SAFETY: the set has the size that is said. If the call fails, the thread stays where it is.
         unsafe { libc::sched_setaffinity(0, size_of_val(&self.0), &raw const self.0) };
     }
 }
@@ -133,7 +133,7 @@ fn by_copy(kernel: ReadyCopy) {
         let (from, to) = (source.as_ptr().cast(), page.as_ptr().cast_mut().cast());
         hand_over(&kernel, &page, COPIED, ROUNDS, || {
             // SAFETY: the turn says that the page is this thread's, and its words may be changed through a shared reference;
-            // nobody writes to the source, which is another vector.
+            // no thread writes to the source, which is another vector.
             unsafe { kernel.copy(from, to, size_of_val(page.as_slice())) };
         });
     }
@@ -151,7 +151,7 @@ fn by_clearer(kernel: ClearKernel, frames: u64, clear: impl Fn(&Clearer, &hosted
         let policy = ClearPolicy::only(kernel, CopyKernel::String).with_stretch(Stretch::of(8192).unwrap());
         let clearer = Clearer::new(&machine, Some(&policy)).unwrap();
         let start = machine.direct_map(Frame(0).addr()).cast::<Line>();
-        // SAFETY: the machine's memory, which is zero at first, as aligned as a frame, and nobody else's.
+        // SAFETY: H1: the machine's memory, zero at first, aligned as a frame, which this test alone uses.
         let page = unsafe { std::slice::from_raw_parts(start, frames as usize * 64) };
         hand_over(&kernel, page, 0, EXTENTS, || clear(&clearer, &machine));
     });

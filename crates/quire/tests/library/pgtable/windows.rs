@@ -57,7 +57,7 @@ fn switched(name: &str, inside: bool, switch: Switch, number: u64) -> bool {
                 reads(machine);
                 machine.run_on(CPU2, || unmap_all(allocator, context, range(GIB, 4096)));
             };
-            // SAFETY: the switch uses neither the heap nor locks of the standard library outside of the machine's own
+            // SAFETY: H7: the switch uses neither the heap nor locks of the standard library outside of the machine's own
             // steps, which interrupts wait for.
             let ran = unsafe {
                 let plan = InterruptPlan::Nth(number);

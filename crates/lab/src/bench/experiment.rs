@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::goal::Goal;
 use super::row::Row;
 use super::runner::Runner;
 use crate::host::cycles::Span;
@@ -40,6 +41,14 @@ pub struct Experiment {
     pub per: &'static str,
     /// What the arms do not have in common; printed under the table.
     pub notes: &'static [&'static str],
+    /// The arms that are this library as it ships; the others are there to be compared with.
+    pub own: &'static [&'static str],
+    /// The arms that are compared with nothing: they do less than the work, or show another policy of ours.
+    pub apart: &'static [&'static str],
+    /// Figures to reach.
+    pub goals: &'static [Goal],
+    /// Folders (with `/` behind them) and files of the repository whose code is measured, in lists.
+    pub code: &'static [&'static [&'static str]],
     /// Builds cases and arms and measures them.
     pub run: fn(&Experiment, &Runner) -> anyhow::Result<Measured>,
     /// Text printed after the table (published figures beside the measured ones), if any.

@@ -2,10 +2,12 @@
 
 pub mod arms;
 pub mod beside;
+pub mod code;
 pub mod counts;
 pub mod experiment;
 pub mod experiments;
 pub mod folio;
+pub mod goal;
 pub mod link_args;
 pub mod linux;
 pub mod memory;

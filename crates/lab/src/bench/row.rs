@@ -33,6 +33,9 @@ pub struct Row {
     pub machine: Value,
     /// The commit that was measured, `-dirty` when the sources differed from it.
     pub commit: String,
+    /// The hash of the code that the experiment measures ([`super::code`]); empty when the sources were not at hand.
+    #[serde(default)]
+    pub code: String,
     /// Why there are no samples; `null` when there are.
     pub skipped: Option<String>,
 }

@@ -3,6 +3,7 @@
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
+use super::code;
 use super::experiment::{Arm, Case, Counters, Experiment, Measured, Metric, Prepared, Sample, Skip, TIME};
 use super::link_args::LinkArgs;
 use super::progress::Progress;
@@ -135,6 +136,7 @@ impl Runner {
             params: params.clone(),
             machine: self.machine.clone(),
             commit: machine::commit().to_owned(),
+            code: code::hash(experiment.code),
             skipped,
         };
         match &track.state {

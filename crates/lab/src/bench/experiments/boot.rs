@@ -4,7 +4,9 @@ use crate::output::Sheet;
 use serde_json::json;
 
 use crate::bench::arms::boot::{self, Boot};
+use crate::bench::code;
 use crate::bench::experiment::{Case, Experiment, Measured};
+use crate::bench::goal::{Bound::AtMost, Goal};
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
 
@@ -17,6 +19,14 @@ pub const EXPERIMENT: Experiment = Experiment {
     baseline: &["linux"],
     per: "call",
     notes: &["The memory is address space that was never touched; a machine of 64 TiB needs no 64 TiB here."],
+    own: &["quire"],
+    apart: &[],
+    goals: &[
+        Goal::new("an empty machine of 1 TiB is ready in under 1 ms", "quire", &["1TiB"], AtMost(1e6)),
+        Goal::new("metadata under 0.02 % of 1 TiB", "quire", &["1TiB"], AtMost(200.0))
+            .counter("metadata_ppm"),
+    ],
+    code: &[code::FRAMES, &["crates/lab/src/bench/arms/boot/"]],
     run,
     appendix: Some(metadata),
 };

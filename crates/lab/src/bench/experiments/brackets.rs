@@ -4,7 +4,9 @@ use crate::output::Sheet;
 use serde_json::json;
 
 use crate::bench::arms::brackets::{self, BRACKET, Brackets, EACH, HELD, LONGEST, P99, STALL, Verb};
+use crate::bench::code;
 use crate::bench::experiment::{Case, Experiment, Measured, Metric, TIME};
+use crate::bench::goal::{Bound::AtMost, Goal};
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
 
@@ -20,6 +22,16 @@ pub const EXPERIMENT: Experiment = Experiment {
         "A call takes 2 MiB in leaves of 4 KiB, all of which the second-stage tables have; `fork` all of the memory, `reclaim` up to 512 pages, `migrate` and `memory-failure` one page. A virtual CPU loads and stores all over the memory meanwhile (of `reclaim`, it loads).",
         "Linux has no arm: its brackets are inside the kernel and want a hypervisor. They are around the verb (mmu_notifier_invalidate_range_start before the first entry changes, _end after the last), so `time` is what they would hold here. Published (Houghton, v2, 2023): 10 to 30 ms for the start of one, about 1 s until the end of a collapse of 1 GiB.",
     ],
+    own: &["quire"],
+    apart: &[],
+    goals: &[Goal::new(
+        "no bracket when the parts of a page are put together in place",
+        "quire",
+        &["collapse-parts"],
+        AtMost(0.0),
+    )
+    .counter("brackets")],
+    code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/brackets/"]],
     run,
     appendix: Some(by_verb),
 };

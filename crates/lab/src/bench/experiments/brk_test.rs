@@ -4,6 +4,7 @@ use crate::output::Sheet;
 use serde_json::{Value, json};
 
 use crate::bench::arms::heap::{self, Heap};
+use crate::bench::code;
 use crate::bench::experiment::{Case, Experiment, Measured, RATE};
 use crate::bench::published;
 use crate::bench::row::Row;
@@ -18,6 +19,10 @@ pub const EXPERIMENT: Experiment = Experiment {
     baseline: &["linux"],
     per: "call",
     notes: &["The loop of AIM9's brk_test in our own words: the heap grows by steps and shrinks by steps."],
+    own: &["quire"],
+    apart: &[],
+    goals: &[],
+    code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/heap/"]],
     run,
     appendix: Some(appendix),
 };

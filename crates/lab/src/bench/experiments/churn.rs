@@ -4,8 +4,10 @@ use serde_json::{Value, json};
 
 use crate::bench::arms::churn::{self, Churn};
 use crate::bench::beside;
+use crate::bench::code;
 use crate::bench::counts;
 use crate::bench::experiment::{Case, Experiment, Measured};
+use crate::bench::goal::{Bound::AtMost, Goal, Over::BestOf};
 use crate::bench::runner::Runner;
 
 /// See the module.
@@ -19,6 +21,11 @@ pub const EXPERIMENT: Experiment = Experiment {
         "A piece is memory of its own each time, at an address that the kernel or the library chooses, in 4 KiB folios, cleared.",
         "`time` is the time of a piece on its thread.",
     ],
+    own: &["quire"],
+    apart: &[],
+    goals: &[Goal::new("one page: never slower than `per-page`", "quire", &["4KiB"], AtMost(1.0))
+        .over(BestOf(&["per-page"]))],
+    code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/churn/"]],
     run,
     appendix: Some(|rows| Ok(format!("{}\n{}", beside::per_page(rows), counts::per_gib(rows)))),
 };

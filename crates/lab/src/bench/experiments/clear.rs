@@ -3,9 +3,16 @@
 use crate::output::Sheet;
 use serde_json::json;
 
+use crate::bench::arms::clear::KERNELS;
 use crate::bench::arms::clear::{self, Fill, Populating, RATE, Setting};
 use crate::bench::beside;
+use crate::bench::code;
 use crate::bench::experiment::{Case, Experiment, Measured};
+use crate::bench::goal::{
+    Bound::{AtLeast, Times},
+    Goal,
+    Over::{self, BestOf},
+};
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
 use crate::bench::table;
@@ -28,6 +35,37 @@ pub const EXPERIMENT: Experiment = Experiment {
         "`populate/...` brings in a GiB a thread by one call a thread; the ratio there is against linux's huge pages, elsewhere against the string instruction. The kernels by themselves clear the same memory as `quire` there: the roof; the pages of `linux` are others.",
         "The policy was calibrated in this run, before the first case.",
     ],
+    own: &["quire"],
+    apart: &[],
+    goals: &[
+        Goal::new(
+            "extents of 1 GiB: 0.95 of the best kernel by itself",
+            "quire",
+            &["1GiB", "1GiB/2threads"],
+            AtLeast(0.95),
+        )
+        .metric("rate")
+        .over(BestOf(KERNELS)),
+        Goal::new(
+            "populating by large pages, one thread: 2.2 times as fast as `linux`",
+            "quire",
+            &["populate/2MiB", "populate/1GiB"],
+            Times(2.2),
+        )
+        .over(BestOf(&["linux"])),
+        Goal::new(
+            "populating by large pages, two threads: 4 times `linux` with one",
+            "quire",
+            &["populate/2MiB/2threads"],
+            AtLeast(4.0),
+        )
+        .metric("rate")
+        .over(Over::ArmInCase("linux", "populate/2MiB")),
+        Goal::new("the same by pages of 1 GiB", "quire", &["populate/1GiB/2threads"], AtLeast(4.0))
+            .metric("rate")
+            .over(Over::ArmInCase("linux", "populate/1GiB")),
+    ],
+    code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/clear/"]],
     run,
     appendix: Some(goals),
 };

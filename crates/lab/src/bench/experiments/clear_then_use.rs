@@ -4,9 +4,12 @@ use crate::output::Sheet;
 use serde_json::json;
 
 use super::clear::extent_name;
+use crate::bench::arms::clear::KERNELS;
 use crate::bench::arms::clear::{self, Setting, Use, Used};
 use crate::bench::beside;
+use crate::bench::code;
 use crate::bench::experiment::{Case, Experiment, Measured};
+use crate::bench::goal::{Bound::AtMost, Goal, Over::BestOf};
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
 use crate::bench::table;
@@ -25,6 +28,27 @@ pub const EXPERIMENT: Experiment = Experiment {
          in no cache, and those of the next repetition elsewhere.",
         "The arms `quire...` know what is waited for, and clear it last; `quire-soon` is what a fault says, `quire` what a populate says, `quire-later` that nobody uses it soon.",
     ],
+    own: &["quire-soon"],
+    apart: &["quire", "quire-later"],
+    goals: &[Goal::new(
+        "clearing an extent and using all of it: at most 1.05 of the best kernel",
+        "quire-soon",
+        &[
+            "64KiB/all",
+            "128KiB/all",
+            "256KiB/all",
+            "512KiB/all",
+            "1MiB/all",
+            "2MiB/all",
+            "4MiB/all",
+            "8MiB/all",
+            "16MiB/all",
+            "32MiB/all",
+        ],
+        AtMost(1.05),
+    )
+    .over(BestOf(KERNELS))],
+    code: &[code::CLEARING, &["crates/lab/src/bench/arms/clear/"]],
     run,
     appendix: Some(goals),
 };

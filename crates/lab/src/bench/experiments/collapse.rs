@@ -6,8 +6,14 @@ use serde_json::json;
 
 use crate::bench::arms::collapse_huge::{self, Collapse, To};
 use crate::bench::beside::{median, relative};
+use crate::bench::code;
 use crate::bench::counts;
 use crate::bench::experiment::{Case, Experiment, Measured};
+use crate::bench::goal::{
+    Bound::{AtMost, Times},
+    Goal,
+    Over::BestOf,
+};
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
 use crate::bench::table;
@@ -26,6 +32,26 @@ pub const EXPERIMENT: Experiment = Experiment {
         "`touched`: another CPU reads all over the page all the time, through the software MMU; `stall` is the longest read that met the collapse (0: none did). `guest`: a virtual CPU does, through second-stage tables.",
         "Published (Houghton, v2, January and February 2023): about 1 s with a map count for each frame, nearly all of it in atomic decrements, while no virtual CPU can touch the page; 10 to 30 ms for the start of the notifier bracket.",
     ],
+    own: &["quire"],
+    apart: &["quire-direct"],
+    goals: &[
+        Goal::new("leaves of 4 KiB become one of 1 GiB: under 0.5 ms", "quire", &["direct"], AtMost(5e5)),
+        Goal::new("the same: 8 times as fast as `per-frame`", "quire", &["direct"], Times(8.0))
+            .over(BestOf(&["per-frame"])),
+        Goal::new("in stages: at most 1.3 of one step", "quire", &["staged"], AtMost(1.3))
+            .over(BestOf(&["quire-direct"])),
+        Goal::new("in stages: no step over 100 us", "quire", &["staged"], AtMost(1e5)).metric("step"),
+        Goal::new(
+            "a CPU that touches the page waits at most 50 us",
+            "quire",
+            &["staged/touched", "direct/touched"],
+            AtMost(5e4),
+        )
+        .metric("stall"),
+        Goal::new("no notifier bracket", "quire", &["staged/guest", "direct/guest"], AtMost(0.0))
+            .counter("invalidate_brackets"),
+    ],
+    code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/collapse_huge/"]],
     run,
     appendix: Some(beside_each_other),
 };

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use crate::bench::arms::pool::{self, Demotion, Way};
 use crate::bench::beside::{median, relative};
+use crate::bench::code;
 use crate::bench::counts;
 use crate::bench::experiment::{Case, Experiment, Measured};
 use crate::bench::row::Row;
@@ -25,6 +26,10 @@ pub const EXPERIMENT: Experiment = Experiment {
         "A machine is taken over anew for each repetition of ours. Window and records stand in pages of 4 KiB of the host; what a demotion writes to them for the first time, the host brings in then.",
         "Published (the fix of the race with speculative walkers: Yu Zhao, July and August 2024, commit bd225530a4c7 and what followed): demoting 100 pages of 1 GiB took 513 grace periods a page and 8 min 58 s with one for each page that changed, and 0.90 s with one for each batch.",
     ],
+    own: &["in-block"],
+    apart: &[],
+    goals: &[],
+    code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/pool/"]],
     run,
     appendix: Some(beside_published),
 };

@@ -2,6 +2,7 @@
 
 use crate::bench::arms::dontneed;
 use crate::bench::beside;
+use crate::bench::code;
 use crate::bench::counts;
 use crate::bench::experiment::{Experiment, Measured};
 use crate::bench::memory::Memory;
@@ -19,6 +20,10 @@ pub const EXPERIMENT: Experiment = Experiment {
         "`/shuffled`: the pages were touched in random order, so that neighbours have frames far apart (verified).",
         "Linux keeps the page tables; quire gives those that were emptied back too, and the next fault takes a new one.",
     ],
+    own: &["quire"],
+    apart: &[],
+    goals: &[],
+    code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/dontneed/"]],
     run,
     appendix: Some(|rows| Ok(format!("{}\n{}", beside::per_page(rows), counts::per_gib(rows)))),
 };

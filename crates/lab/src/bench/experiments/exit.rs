@@ -2,8 +2,14 @@
 
 use crate::bench::arms::exit;
 use crate::bench::beside;
+use crate::bench::code;
 use crate::bench::counts;
 use crate::bench::experiment::{Experiment, Measured};
+use crate::bench::goal::{
+    Bound::{AtMost, Times},
+    Goal,
+    Over::BestOf,
+};
 use crate::bench::memory::Memory;
 use crate::bench::runner::Runner;
 
@@ -19,6 +25,15 @@ pub const EXPERIMENT: Experiment = Experiment {
         "`/shuffled`: the pages were touched in random order, so that neighbours have frames far apart (verified).",
         "What the arms do not share: for linux a whole process ends (threads, files, signals, a wake-up of its parent); `empty` says what that costs without the memory.",
     ],
+    own: &["quire"],
+    apart: &[],
+    goals: &[
+        Goal::new("folios of 4 KiB: 30 times as fast as `linux`", "quire", &["4KiB"], Times(30.0))
+            .over(BestOf(&["linux"])),
+        Goal::new("no flush", "quire", &["4KiB", "64KiB", "2MiB-pte", "2MiB-pmd"], AtMost(0.0))
+            .counter("nr_tlb_local_flush_all"),
+    ],
+    code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/exit/"]],
     run,
     appendix: Some(|rows| Ok(format!("{}\n{}", beside::per_page(rows), counts::per_gib(rows)))),
 };

@@ -5,7 +5,9 @@ use serde_json::json;
 
 use crate::bench::arms::clear::Setting;
 use crate::bench::arms::gigantic::{self, First, What};
+use crate::bench::code;
 use crate::bench::experiment::{Case, Experiment, Measured, TIME};
+use crate::bench::goal::{Bound::AtMost, Goal};
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
 use crate::bench::stats::Summary;
@@ -23,6 +25,15 @@ pub const EXPERIMENT: Experiment = Experiment {
         "linux-thp gets pages of 2 MiB and touches each of them where all is asked for; the others end as one page of 1 GiB.",
         "The policy was calibrated in this run, before the first case. All memory is dirty before.",
     ],
+    own: &["quire"],
+    apart: &["quire-helped", "quire-ahead"],
+    goals: &[Goal::new(
+        "the first byte of a fresh page of 1 GiB: under 200 us",
+        "quire",
+        &["byte"],
+        AtMost(2e5),
+    )],
+    code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/gigantic/"]],
     run,
     appendix: Some(goals),
 };

@@ -4,8 +4,14 @@ use serde_json::json;
 
 use crate::bench::arms::fork::{self, Fork};
 use crate::bench::beside;
+use crate::bench::code;
 use crate::bench::counts;
 use crate::bench::experiment::{Case, Experiment, Measured};
+use crate::bench::goal::{
+    Bound::{AtMost, Times},
+    Goal,
+    Over::BestOf,
+};
 use crate::bench::memory::Memory;
 use crate::bench::ours::verbs::{COPIED, FORKS};
 use crate::bench::row::Row;
@@ -23,6 +29,27 @@ pub const EXPERIMENT: Experiment = Experiment {
         "Every page of the parent was written once before.",
         "`/write1` and so on: the child then writes to every hundredth, every tenth, or every page; `time` is fork and writes together, so that what was put off is seen. Only the page written to is copied, whatever its folio.",
     ],
+    own: &["copied", "shared"],
+    apart: &[],
+    goals: &[
+        Goal::new(
+            "folios of 4 KiB, tables copied: 20 times as fast as `linux`",
+            "copied",
+            &["4KiB"],
+            Times(20.0),
+        )
+        .over(BestOf(&["linux"])),
+        Goal::new("folios of 4 KiB, tables shared: 100 times", "shared", &["4KiB"], Times(100.0))
+            .over(BestOf(&["linux"])),
+        Goal::new(
+            "shared, and all pages then written: at most 1.1 of copied",
+            "shared",
+            &["4KiB/write100", "64KiB/write100", "2MiB-pte/write100", "2MiB-pmd/write100"],
+            AtMost(1.1),
+        )
+        .over(BestOf(&["copied"])),
+    ],
+    code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/fork/"]],
     run,
     appendix: Some(appendix),
 };

@@ -4,6 +4,7 @@ use crate::output::Sheet;
 use serde_json::json;
 
 use crate::bench::arms::pool::beside::{self, Resizing, SMALL, Who};
+use crate::bench::code;
 use crate::bench::counts;
 use crate::bench::experiment::{Case, Experiment, Measured, Metric, TIME};
 use crate::bench::row::Row;
@@ -24,6 +25,10 @@ pub const EXPERIMENT: Experiment = Experiment {
         "Our workers take no trap, linux's do: compare what `churn` adds to `quiet`.",
         "`ipis` and `broadcasts` are of one repetition; `regions` of 2 MiB are what the workers got done, which depends on how long it takes; `ipis` are of their flushes, too.",
     ],
+    own: &["in-block"],
+    apart: &[],
+    goals: &[],
+    code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/pool/"]],
     run,
     appendix: Some(felt),
 };

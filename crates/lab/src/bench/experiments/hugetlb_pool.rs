@@ -4,8 +4,14 @@ use crate::output::Sheet;
 use serde_json::json;
 
 use crate::bench::arms::pool::{self, Pools};
+use crate::bench::code;
 use crate::bench::counts;
 use crate::bench::experiment::{Case, Experiment, Measured, TIME};
+use crate::bench::goal::{
+    Bound::{AtMost, Times},
+    Goal,
+    Over::BestOf,
+};
 use crate::bench::published;
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
@@ -25,6 +31,61 @@ pub const EXPERIMENT: Experiment = Experiment {
         "Window and records of ours stand in pages of 4 KiB of the host, where a kernel's direct map has larger ones: full, which writes 32 KiB a page, would gain most by them.",
         "Broadcasts of ours go through membarrier, which interrupts the processors that run a thread of this process: none but under `/busy`. The kernel's own flush interrupts all that are not idle.",
     ],
+    own: &["in-block"],
+    apart: &[],
+    goals: &[
+        Goal::new(
+            "fresh memory: at most 1.0 of `full`",
+            "in-block",
+            &[
+                "grow/1000/fresh",
+                "shrink/1000/fresh",
+                "grow/3000/fresh",
+                "shrink/3000/fresh",
+                "grow/9000/fresh",
+                "shrink/9000/fresh",
+            ],
+            AtMost(1.0),
+        )
+        .over(BestOf(&["full"])),
+        Goal::new(
+            "churned memory: at most 1.1 of `full`",
+            "in-block",
+            &[
+                "grow/1000/churned",
+                "shrink/1000/churned",
+                "grow/3000/churned",
+                "shrink/3000/churned",
+                "grow/9000/churned",
+                "shrink/9000/churned",
+            ],
+            AtMost(1.1),
+        )
+        .over(BestOf(&["full"])),
+        Goal::new(
+            "9000 pages: under 150 ns a page",
+            "in-block",
+            &["grow/9000/fresh", "shrink/9000/fresh"],
+            AtMost(150.0),
+        ),
+        Goal::new(
+            "9000 pages: 30 times as fast as `linux-saving`",
+            "in-block",
+            &["grow/9000/fresh", "shrink/9000/fresh"],
+            Times(30.0),
+        )
+        .over(BestOf(&["linux-saving"])),
+        Goal::new(
+            "500000 pages of 1 TiB: under 50 ms each way",
+            "in-block",
+            &["grow/500000/fresh", "shrink/500000/fresh"],
+            AtMost(5e7),
+        )
+        .metric("request"),
+        Goal::new("no broadcast", "in-block", &["grow/*", "shrink/*"], AtMost(0.0)).counter("broadcasts"),
+        Goal::new("no allocation to shrink", "in-block", &["shrink/*"], AtMost(0.0)).counter("frames_needed"),
+    ],
+    code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/pool/"]],
     run,
     appendix: Some(beside_published),
 };

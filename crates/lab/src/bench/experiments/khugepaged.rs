@@ -4,6 +4,7 @@ use crate::output::Sheet;
 use serde_json::{Map, json};
 
 use crate::bench::arms::khugepaged::{self, Life};
+use crate::bench::code;
 use crate::bench::experiment::{Case, Experiment, Measured};
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
@@ -23,6 +24,10 @@ pub const EXPERIMENT: Experiment = Experiment {
         "The background has its turns by events, 256 in all, and memory is looked at 32 times; time that passed without an event is none here.",
         "Linux has no arm: it cannot replay a recording, and its khugepaged works at its own pace.",
     ],
+    own: &["collapse"],
+    apart: &["frames", "collapse-split", "large", "large-split"],
+    goals: &[],
+    code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/khugepaged/"]],
     run,
     appendix: Some(appendix),
 };

@@ -5,8 +5,10 @@ use serde_json::json;
 
 use crate::bench::arms::mapcount::{self, Verb};
 use crate::bench::beside::{median, relative};
+use crate::bench::code;
 use crate::bench::counts;
 use crate::bench::experiment::{Case, Experiment, Measured};
+use crate::bench::goal::{Bound::AtMost, Goal, Over::BestOf};
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
 use crate::bench::table;
@@ -24,6 +26,16 @@ pub const EXPERIMENT: Experiment = Experiment {
         "`count_frames`: frames that hold counts after the verb (per-frame: 8 for each 2 MiB, for good; in Linux these are page descriptors, which then cannot be freed).",
         "Everything is done once before, so that the first use of memory is not part of it.",
     ],
+    own: &["quire"],
+    apart: &[],
+    goals: &[Goal::new(
+        "table by table: at most 1.15 of `head-only`",
+        "quire",
+        &["map", "unmap", "fork", "collapse"],
+        AtMost(1.15),
+    )
+    .over(BestOf(&["head-only"]))],
+    code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/mapcount/"]],
     run,
     appendix: Some(beside_each_other),
 };

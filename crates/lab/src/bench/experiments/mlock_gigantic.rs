@@ -9,7 +9,9 @@ use serde_json::json;
 use super::clear::extent_name;
 use crate::bench::arms::clear::Setting;
 use crate::bench::arms::gigantic::{self, DISTURBED, IDLE, LONGEST, Locking, PER_GIB, WAITED};
+use crate::bench::code;
 use crate::bench::experiment::{Case, Experiment, Measured};
+use crate::bench::goal::{Bound::AtMost, Goal};
 use crate::bench::published;
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
@@ -36,6 +38,16 @@ pub const EXPERIMENT: Experiment = Experiment {
         "Our reschedule points are real under `/loaded` (sched_yield, once the turn of 1 ms is over) and nothing but a test otherwise. Where nobody else runs on a processor but by its own will (`chrt -f`), they are all that lets others run.",
         "`longest-stretch` is the most that lies between two points each time: three more passes look at the clock at each point, and of the stretches that clear the same memory the middle one counts. `longest-disturbed` is the most of one pass as it was, and `longest-idle` the most between two looks at the clock of somebody who does nothing else for as long as a pass takes: what the machine takes away from anybody. `others-waited` is the longest that the busy thread did not run.",
     ],
+    own: &["quire"],
+    apart: &["quire-on-demand"],
+    goals: &[Goal::new(
+        "no stretch without a reschedule point over 100 us",
+        "quire",
+        &["1GiB", "2GiB", "4GiB", "1GiB/2threads"],
+        AtMost(1e5),
+    )
+    .metric("longest-stretch")],
+    code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/gigantic/"]],
     run,
     appendix: Some(beside_published),
 };

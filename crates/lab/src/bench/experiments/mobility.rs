@@ -4,6 +4,7 @@ use crate::output::Sheet;
 use serde_json::{Value, json};
 
 use crate::bench::arms::mobility::{self, Mobilities, WHOLE};
+use crate::bench::code;
 use crate::bench::experiment::{Case, Experiment, Measured};
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
@@ -21,6 +22,10 @@ pub const EXPERIMENT: Experiment = Experiment {
          quarters of it and go in a random order, unmovable and reclaimable frames that go after a while, and two in a \
          thousand unmovable ones that stay. At the end everything goes but those, and the lists are drained.",
     ],
+    own: &["quire"],
+    apart: &[],
+    goals: &[],
+    code: &[code::FRAMES, &["crates/lab/src/bench/arms/mobility/"]],
     run,
     appendix: Some(blocks),
 };

@@ -4,7 +4,13 @@ use crate::output::Sheet;
 use serde_json::{Value, json};
 
 use crate::bench::arms::page_alloc::{self, Back, Crowded, Half, Operation, PageAlloc, Timed};
-use crate::bench::experiment::{ALLOC, Case, Experiment, FREE, Measured, Metric, TIME};
+use crate::bench::code;
+use crate::bench::experiment::{ALLOC, CYCLES, Case, Experiment, FREE, Measured, Metric, TIME};
+use crate::bench::goal::{
+    Bound::{AtMost, Times},
+    Goal,
+    Over::{self, BestOf},
+};
 use crate::bench::ours::guards;
 use crate::bench::published;
 use crate::bench::row::Row;
@@ -33,6 +39,94 @@ pub const EXPERIMENT: Experiment = Experiment {
         "The peers take no account of who owns a frame, no watermark and no zone; none of them has a call for many \
          scattered frames, so bulk calls them one by one.",
     ],
+    own: &["quire"],
+    apart: &[],
+    goals: &[
+        Goal::new("a pair of order 0: 4 times as fast as the best peer", "quire", &["pair"], Times(4.0))
+            .over(BestOf(page_alloc::PEERS)),
+        Goal::new("a pair of order 0: under 12 cycles", "quire", &["pair"], AtMost(12.0)).metric(CYCLES.name),
+        Goal::new(
+            "a pair of order 0 by two threads: within 10 % of one",
+            "quire",
+            &["pair/2threads"],
+            AtMost(1.1),
+        )
+        .over(Over::Case("pair")),
+        Goal::new(
+            "a batch of 16384: allocated in under 2.5 ns a page",
+            "quire",
+            &["batch/16384", "batch/16384/2threads"],
+            AtMost(2.5),
+        )
+        .metric(ALLOC.name),
+        Goal::new(
+            "a batch of 16384: freed in under 2.5 ns a page",
+            "quire",
+            &["batch/16384", "batch/16384/2threads"],
+            AtMost(2.5),
+        )
+        .metric(FREE.name),
+        Goal::new(
+            "a batch of 16384 by two threads: within 15 % of one",
+            "quire",
+            &["batch/16384/2threads"],
+            AtMost(1.15),
+        )
+        .over(Over::Case("batch/16384")),
+        Goal::new(
+            "one CPU allocates, another frees: under 15 ns a page",
+            "quire",
+            &["cross-free/2threads"],
+            AtMost(15.0),
+        ),
+        Goal::new(
+            "bulk calls for 16384 frames: under 1.5 ns a frame",
+            "quire",
+            &["bulk-alloc/16384", "bulk-free/16384"],
+            AtMost(1.5),
+        ),
+        Goal::new(
+            "16384 frames freed in random order: under 5 ns a frame",
+            "quire",
+            &["random-free/16384", "random-free/16384/bulk"],
+            AtMost(5.0),
+        ),
+        Goal::new("every batch: at most 0.6 of `irq-off`", "quire", &["batch/*"], AtMost(0.6))
+            .over(BestOf(&["irq-off"])),
+        Goal::new("every batch: never slower than `task-only`", "quire", &["batch/*"], AtMost(1.0))
+            .over(BestOf(&["task-only"])),
+        Goal::new("90 % full: a pair within 1.5 of the empty machine", "quire", &["full90"], AtMost(1.5))
+            .over(Over::Metric("empty")),
+        Goal::new("90 % full: no call over 5 us", "quire", &["full90/mixed"], AtMost(5e3)).metric("longest"),
+        Goal::new(
+            "a pair of order 9: under 5 ns",
+            "quire",
+            &["pair-2MiB", "pair-2MiB/2threads"],
+            AtMost(5.0),
+        ),
+        Goal::new(
+            "a pair of order 9: faster than every peer",
+            "quire",
+            &["pair-2MiB", "pair-2MiB/2threads"],
+            Times(1.0),
+        )
+        .over(BestOf(page_alloc::PEERS)),
+        Goal::new(
+            "a pair of orders 1 to 3: under 15 ns",
+            "quire",
+            &["pair/order1", "pair/order2", "pair/order3"],
+            AtMost(15.0),
+        ),
+        Goal::new(
+            "a pair of orders 4 to 8: under 40 ns",
+            "quire",
+            &["pair/order4", "pair/order5", "pair/order6", "pair/order7", "pair/order8"],
+            AtMost(40.0),
+        ),
+        Goal::new("no request is refused while a frame is free", "quire", &["near-exhaustion"], AtMost(0.0))
+            .counter("left"),
+    ],
+    code: &[code::FRAMES, &["crates/lab/src/bench/arms/page_alloc/"]],
     run,
     appendix: Some(sweep_beside_published),
 };

@@ -1,6 +1,7 @@
 //! What does a program pay that grows its heap, uses it, and gives it back?
 
 use crate::bench::arms::heap::{self, Heap};
+use crate::bench::code;
 use crate::bench::experiment::{Experiment, Measured};
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
@@ -19,6 +20,10 @@ pub const EXPERIMENT: Experiment = Experiment {
         "The loop of AIM9's page_test in our own words: 1 MiB grown in steps, every page written to, one call back.",
         "`loop` is the time of one such loop; the calls to brk and the giving back are in every figure.",
     ],
+    own: &["quire"],
+    apart: &[],
+    goals: &[],
+    code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/heap/"]],
     run,
     appendix: Some(appendix),
 };

@@ -4,7 +4,9 @@ use crate::output::Sheet;
 use serde_json::{Value, json};
 
 use crate::bench::arms::interrupts::{self, Interrupts, Pattern, ROUND};
+use crate::bench::code;
 use crate::bench::experiment::{Case, Experiment, Measured, Metric, RATE, TIME};
+use crate::bench::goal::{Bound::AtMost, Goal, Over};
 use crate::bench::ours::guards;
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
@@ -25,6 +27,39 @@ pub const EXPERIMENT: Experiment = Experiment {
          allocations). `pairs`: each context gives back what it took.",
         "The interrupts arrive between two calls of the task; those that arrive inside one are tested, not timed.",
     ],
+    own: &["quire"],
+    apart: &[],
+    goals: &[
+        Goal::new(
+            "half of the requests from interrupts: within 1.3 of none",
+            "quire",
+            &["receive/1of2"],
+            AtMost(1.3),
+        )
+        .over(Over::Case("receive/0")),
+        Goal::new(
+            "half of the requests from interrupts: within 1.3 of none",
+            "quire",
+            &["pairs/1of2"],
+            AtMost(1.3),
+        )
+        .over(Over::Case("pairs/0")),
+        Goal::new(
+            "half of the requests from interrupts: within 1.3 of none",
+            "quire",
+            &["receive/2threads/1of2"],
+            AtMost(1.3),
+        )
+        .over(Over::Case("receive/2threads/0")),
+        Goal::new(
+            "half of the requests from interrupts: within 1.3 of none",
+            "quire",
+            &["pairs/2threads/1of2"],
+            AtMost(1.3),
+        )
+        .over(Over::Case("pairs/2threads/0")),
+    ],
+    code: &[code::FRAMES, &["crates/lab/src/bench/arms/interrupts/"]],
     run,
     appendix: Some(cliff),
 };

@@ -8,7 +8,9 @@ use serde_json::json;
 
 use crate::bench::arms::postcopy::link::Wire;
 use crate::bench::arms::postcopy::{self, IDLE, LARGE, LONGEST, Migration, P99, STALL, THERE};
+use crate::bench::code;
 use crate::bench::experiment::{Case, Experiment, Measured, Metric, TIME};
+use crate::bench::goal::{Bound::AtMost, Goal};
 use crate::bench::row::Row;
 use crate::bench::runner::Runner;
 
@@ -26,6 +28,15 @@ pub const EXPERIMENT: Experiment = Experiment {
         "`linux` has the same link, threads and accesses, and no second-stage tables: its virtual CPU is a thread that traps and sleeps at once. Its pages are single frames of a file in memory, and are copied into folios of 2 MiB at the end; the other arms' huge pages were never anything else.",
         "`large` is until Mm::collapse has put the largest leaves there, which pieces of 1 GiB are at once. `idle` is the time in which the wire carried nothing before all was there, the round trip of the last piece included.",
     ],
+    own: &["4KiB"],
+    apart: &["2MiB", "1GiB"],
+    goals: &[Goal::new(
+        "a fetch of 4 KiB: at most 1.2 of what the link itself takes (23.3 us)",
+        "4KiB",
+        &["1GiB/10Gbit"],
+        AtMost(1.2 * 23_277.0),
+    )],
+    code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/postcopy/"]],
     run,
     appendix: Some(over_the_link),
 };

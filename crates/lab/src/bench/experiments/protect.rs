@@ -1,8 +1,10 @@
 //! What does it cost to take the right to write from a range, and to give it back?
 
 use crate::bench::arms::protect;
+use crate::bench::code;
 use crate::bench::counts;
 use crate::bench::experiment::{Experiment, Measured};
+use crate::bench::goal::{Bound::Times, Goal, Over::BestOf};
 use crate::bench::memory::Memory;
 use crate::bench::runner::Runner;
 
@@ -17,6 +19,14 @@ pub const EXPERIMENT: Experiment = Experiment {
         "Every page was written once before. `time` is the sum of both calls.",
         "The counter `writable_without_a_fault` says how many pages could be written to afterwards without another fault.",
     ],
+    own: &["quire"],
+    apart: &[],
+    goals: &[
+        Goal::new("folios of 4 KiB: 20 times as fast as `linux`", "quire", &["4KiB"], Times(20.0))
+            .over(BestOf(&["linux"])),
+        Goal::new("folios of 64 KiB: 10 times", "quire", &["64KiB"], Times(10.0)).over(BestOf(&["linux"])),
+    ],
+    code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/protect/"]],
     run,
     appendix: Some(|rows| Ok(counts::per_gib(rows))),
 };

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use crate::bench::arms::remap::{self, Move};
+use crate::bench::code;
 use crate::bench::counts;
 use crate::bench::experiment::{Case, Experiment, Measured};
 use crate::bench::memory::Memory;
@@ -20,6 +21,10 @@ pub const EXPERIMENT: Experiment = Experiment {
         "At the target is a mapping without any access, which goes first.",
         "`2MiB-pmd/alike-4KiB` has to cut every leaf.",
     ],
+    own: &["quire"],
+    apart: &[],
+    goals: &[],
+    code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/remap/"]],
     run,
     appendix: Some(|rows| Ok(counts::per_gib(rows))),
 };

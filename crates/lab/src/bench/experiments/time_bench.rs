@@ -4,6 +4,7 @@ use crate::output::Sheet;
 use serde_json::json;
 
 use crate::bench::arms::primitives::{self, Primitive, What};
+use crate::bench::code;
 use crate::bench::experiment::{CYCLES, Case, Experiment, Measured, Metric, TIME};
 use crate::bench::published;
 use crate::bench::row::Row;
@@ -25,6 +26,10 @@ pub const EXPERIMENT: Experiment = Experiment {
          may, and otherwise keeps a flag; see its documentation. There is no arm `linux`, since a process reaches none of \
          a kernel's primitives.",
     ],
+    own: &["quire"],
+    apart: &[],
+    goals: &[],
+    code: &[code::FRAMES, &["crates/lab/src/bench/arms/primitives/"]],
     run,
     appendix: Some(beside_published),
 };

@@ -5,9 +5,15 @@ use serde_json::json;
 
 use crate::bench::arms::unmap::{self, RunBy, Unmap};
 use crate::bench::beside::{self, relative};
+use crate::bench::code;
 use crate::bench::counts;
 use crate::bench::experiment::{Case, Experiment, Measured};
 use crate::bench::folio::PAGE;
+use crate::bench::goal::{
+    Bound::{AtMost, Times},
+    Goal,
+    Over::{self, BestOf},
+};
 use crate::bench::memory::Memory;
 use crate::bench::published::{self, Published};
 use crate::bench::row::Row;
@@ -33,9 +39,58 @@ pub const EXPERIMENT: Experiment = Experiment {
          runs it, so that nothing has to be flushed.",
         "`/page-by-page`: one call for each page, in order of address; the time is that of all of them.",
     ],
+    own: &["quire"],
+    apart: &[],
+    goals: &[
+        Goal::new(
+            "folios of 4 KiB, frames in sequence: 30 times as fast as `linux`",
+            "quire",
+            &["4KiB"],
+            Times(30.0),
+        )
+        .over(LINUX),
+        Goal::new("folios of 4 KiB, frames shuffled: 12 times", "quire", &["4KiB/shuffled"], Times(12.0))
+            .over(LINUX),
+        Goal::new(
+            "folios of 16 KiB to 2 MiB mapped by PTEs: 20 times",
+            "quire",
+            &["16KiB", "32KiB", "64KiB", "128KiB", "256KiB", "512KiB", "1MiB", "2MiB-pte"],
+            Times(20.0),
+        )
+        .over(LINUX),
+        Goal::new("folios of 2 MiB mapped by PMDs: 50 times", "quire", &["2MiB-pmd"], Times(50.0))
+            .over(LINUX),
+        Goal::new(
+            "the published comparison: at most 0.1 of `per-page`",
+            "quire",
+            &["4KiB", "8KiB", "16KiB", "32KiB", "64KiB", "128KiB", "256KiB", "512KiB", "1MiB", "2MiB-pte"],
+            AtMost(0.1),
+        )
+        .over(BestOf(&["per-page"])),
+        Goal::new("one page: never slower than `per-page`", "quire", &["4KiB/page-by-page"], AtMost(1.0))
+            .over(BestOf(&["per-page"])),
+        Goal::new(
+            "one call: at most 8 local flushes",
+            "quire",
+            &["4KiB", "64KiB", "2MiB-pte", "2MiB-pmd"],
+            AtMost(8.0),
+        )
+        .counter("nr_tlb_local_flush_all"),
+        Goal::new(
+            "no interrupt of a CPU that does not run the address space",
+            "quire",
+            &["4KiB", "4KiB/idle", "64KiB/idle", "2MiB-pmd/idle"],
+            AtMost(0.0),
+        )
+        .counter("ipis"),
+    ],
+    code: &[code::LIBRARY_AND_MACHINE, &["crates/lab/src/bench/arms/unmap/"]],
     run,
     appendix: Some(appendix),
 };
+
+/// What a process of the running kernel takes.
+const LINUX: Over = BestOf(&["linux"]);
 
 /// The cases that are measured with cold caches too.
 const COLD: [&str; 4] = ["4KiB", "4KiB/shuffled", "64KiB", "2MiB-pte"];

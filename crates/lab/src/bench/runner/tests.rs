@@ -13,6 +13,10 @@ const QUESTION: Experiment = Experiment {
     baseline: &["first"],
     per: "call",
     notes: &[],
+    own: &["first"],
+    apart: &[],
+    goals: &[],
+    code: &[],
     run: |_, _| Ok(Measured { rows: Vec::new(), about: Vec::new() }),
     appendix: None,
 };

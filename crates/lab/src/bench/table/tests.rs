@@ -12,6 +12,10 @@ const QUESTION: Experiment = Experiment {
     baseline: &["slow", "slower"],
     per: "call",
     notes: &["A note."],
+    own: &["first"],
+    apart: &[],
+    goals: &[],
+    code: &[],
     run: |_, _| Ok(Measured { rows: Vec::new(), about: Vec::new() }),
     appendix: None,
 };
@@ -32,6 +36,7 @@ fn row(arm: &str, samples: &[f64], skipped: Option<&str>) -> Row {
         params,
         machine: json!({}),
         commit: String::new(),
+        code: String::new(),
         skipped: skipped.map(str::to_owned),
     }
 }

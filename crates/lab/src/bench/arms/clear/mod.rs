@@ -107,6 +107,9 @@ fn kernels() -> impl Iterator<Item = Way> {
     ClearKernel::ALL.into_iter().filter(runs).map(Way::Kernel)
 }
 
+/// Every kernel by itself that this machine or another has, and the C library's.
+pub const KERNELS: &[&str] = &["string", "cached", "movnti", "nt16", "nt64", "clzero", "movdir64b", "memset"];
+
 /// The names of the kernels' arms, and of the C library's.
 pub fn raw() -> Vec<&'static str> {
     kernels().chain([Way::Memset]).map(Way::name).collect()

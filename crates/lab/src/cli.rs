@@ -25,6 +25,8 @@ enum Command {
     Calibrate(crate::calibrate::Args),
     Record(crate::record::Args),
     Replay(crate::replay::Args),
+    #[cfg(feature = "bench")]
+    Report(crate::report::Args),
 }
 
 /// Parses the command line, runs the subcommand and turns an error into one line on standard error.
@@ -39,6 +41,8 @@ pub fn main() -> ExitCode {
         Command::Calibrate(args) => crate::calibrate::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Record(args) => crate::record::run(&args),
         Command::Replay(args) => crate::replay::run(&args),
+        #[cfg(feature = "bench")]
+        Command::Report(args) => crate::report::run(&args).map(|()| ExitCode::SUCCESS),
     };
     match outcome {
         Ok(code) => code,

@@ -10,4 +10,6 @@ pub mod record;
 // `bench` replays beside what it measures.
 #[cfg_attr(not(feature = "bench"), allow(dead_code, unused_imports))]
 pub mod replay;
+#[cfg(feature = "bench")]
+pub mod report;
 pub mod trace;

@@ -27,6 +27,7 @@ pub fn describe() -> Value {
         cpu.as_ref().and_then(|cpu| cpu.flags(0).map(|flags| flags.contains(&"hypervisor")));
     json!({
         "cpu": model,
+        "features": features(cpu.as_ref()),
         "cpus": threads::allowed_cpus().len(),
         "virtual": virtual_machine,
         "tsc_hertz": cycles::hertz().round(),
@@ -37,6 +38,15 @@ pub fn describe() -> Value {
         "load_at_start": load,
         "thp": transparent_huge_pages(),
     })
+}
+
+/// The features of the processor that decide how memory is cleared and copied.
+fn features(cpu: Option<&procfs::CpuInfo>) -> Vec<&'static str> {
+    let all = cpu.and_then(|cpu| cpu.flags(0)).unwrap_or_default();
+    ["avx2", "avx512f", "clzero", "erms", "fsrm", "movdir64b"]
+        .into_iter()
+        .filter(|name| all.contains(name))
+        .collect()
 }
 
 fn transparent_huge_pages() -> Value {

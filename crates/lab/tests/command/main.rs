@@ -20,6 +20,7 @@ mod recorder;
 mod remap_script;
 mod replay;
 mod replay_limits;
+mod report;
 mod rules;
 mod small_trace;
 mod terminal;

@@ -1,4 +1,4 @@
-use super::Summary;
+use super::{Spread, Summary};
 
 #[test]
 fn nothing_has_no_summary() {
@@ -26,4 +26,14 @@ fn an_outlier_moves_the_range_and_not_the_median() {
     let storm = Summary::of(&[1.0, 2.0, 3.0, 4.0, 5000.0]).unwrap();
     assert_eq!(calm.median, storm.median);
     assert_eq!(storm.max, 5000.0);
+}
+
+#[test]
+fn quarters_are_interpolated_and_kept_as_a_list() {
+    let spread = Spread::of(&[4.0, 1.0, 3.0, 2.0]).unwrap();
+    assert_eq!(spread, Spread { count: 4, min: 1.0, lower: 1.75, median: 2.5, upper: 3.25, max: 4.0 });
+    let text = serde_json::to_string(&Spread::of(&[1234.567]).unwrap().rounded()).unwrap();
+    assert_eq!(text, "[1.0,1235.0,1235.0,1235.0,1235.0,1235.0]");
+    assert_eq!(serde_json::from_str::<Spread>(&text).unwrap().median, 1235.0);
+    assert_eq!(Spread::of(&[]), None);
 }

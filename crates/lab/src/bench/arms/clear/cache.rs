@@ -7,8 +7,8 @@ use quire::addr::FrameRange;
 use quire::cpu::CpuId;
 use rustix::mm::Advice;
 
-use super::Way;
 use super::grounds::{Grounds, Shared};
+use super::way::Way;
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::linux::region::Region;
 

@@ -6,7 +6,7 @@ use std::time::Instant;
 use quire::addr::FrameRange;
 
 use super::grounds::{Grounds, Shared, mark, zeroes};
-use super::{RATE, Way};
+use super::way::{RATE, Way};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::host::threads::Meeting;
 

@@ -14,7 +14,7 @@ use quire::clear::{ClearPolicy, Clearer, Extent};
 use quire::cpu::CpuId;
 use quire::platform::{FramePlatform, TouchHint};
 
-use super::{Setting, Way};
+use super::way::{Setting, Way};
 use crate::bench::experiment::Skip;
 
 /// Bytes between two marks.

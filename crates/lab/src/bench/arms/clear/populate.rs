@@ -15,7 +15,7 @@ use super::fill::rate;
 use super::grounds::{mark, zero_pages};
 use super::huge::{Chooser, Pool};
 use super::raw::{Machines, Raw};
-use super::{RATE, Setting, kernels};
+use super::way::{RATE, Setting, kernels};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::folio::{Folio, PAGE};
 use crate::bench::linux::populate::verify;

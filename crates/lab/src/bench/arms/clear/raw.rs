@@ -10,9 +10,9 @@ use quire::addr::{Frame, FrameRange};
 use quire::arch::{CpuFeatures, ReadyClear};
 use quire::cpu::CpuId;
 
-use super::Way;
 use super::grounds::{MARKED, mark, zeroes};
 use super::populate::{Populating, length};
+use super::way::Way;
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::folio::PAGE;
 use crate::host::threads::Meeting;

@@ -6,8 +6,8 @@ use std::time::Instant;
 use quire::addr::FrameRange;
 use quire::cpu::CpuId;
 
-use super::Way;
 use super::grounds::{Grounds, Shared};
+use super::way::Way;
 use crate::bench::experiment::{Arm, Better, Metric, Prepared, Sample, Skip};
 
 /// Clear an extent and use it.

@@ -13,8 +13,7 @@ use quire::page_alloc::{AllocatorConfig, Zeroes};
 use quire::platform::FramePlatform;
 use quire::vm::{FolioPolicy, Mm};
 
-use super::GIB;
-use super::ground::{Shared, all_zero, mark, store, word, zeroes};
+use super::ground::{GIB, Shared, all_zero, mark, store, word, zeroes};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::folio::PAGE;
 use crate::bench::ours;

@@ -4,9 +4,8 @@ use std::cell::OnceCell;
 use std::rc::Rc;
 use std::time::Instant;
 
-use super::GIB;
 use super::first::{First, PIECE, What};
-use super::ground::zeroes;
+use super::ground::{GIB, zeroes};
 use crate::bench::arms::clear::huge::{Chooser, Pool};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::folio::{Folio, PAGE};

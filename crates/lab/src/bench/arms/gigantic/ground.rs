@@ -9,9 +9,11 @@ use quire::clear::ClearPolicy;
 use quire::platform::{FramePlatform, Platform};
 use quire::vm::{Access, Mm};
 
-use super::GIB;
 use crate::bench::arms::clear::Setting;
 use crate::bench::experiment::Skip;
+
+/// Bytes of a gigantic folio.
+pub(super) const GIB: usize = 1 << 30;
 
 /// Bytes between two marks: the last word before each multiple of them.
 const MARKED: usize = 256 << 10;

@@ -18,9 +18,6 @@ use locking_linux::HugeTlb;
 pub use first::{First, What};
 pub use locking::{DISTURBED, IDLE, LONGEST, Locking, PER_GIB, WAITED};
 
-/// Bytes of a gigantic folio.
-const GIB: usize = 1 << 30;
-
 /// Arms that touch fresh memory. The checksum is the number of marks that read as zero afterwards.
 pub fn firsts(setting: &Setting) -> Vec<Box<dyn Arm<First>>> {
     let shared = Rc::new(Shared::new(setting));

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bitmap_allocator::{BitAlloc, BitAlloc1M};
 use spin::mutex::SpinMutex;
 
+use super::case::{Frames, PageAlloc};
 use super::loops::prepare;
-use super::{Frames, PageAlloc};
 use crate::bench::experiment::{Arm, Prepared, Skip};
 
 pub(super) const NAME: &str = "bitmap-allocator";

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use buddy_slab_allocator::BuddyAllocator;
 use spin::mutex::SpinMutex;
 
+use super::case::{Frames, PageAlloc};
 use super::loops::prepare;
-use super::{Frames, PageAlloc};
 use crate::bench::experiment::{Arm, Prepared, Skip};
 use crate::bench::folio::PAGE;
 use crate::bench::linux::region::Region;

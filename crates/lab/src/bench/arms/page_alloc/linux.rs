@@ -2,8 +2,8 @@
 
 use rustix::mm::Advice;
 
+use super::case::{Frames, Half, Operation, PageAlloc};
 use super::loops::prepare;
-use super::{Frames, Half, Operation, PageAlloc};
 use crate::bench::experiment::{Arm, Prepared, Skip};
 use crate::bench::folio::{Folio, PAGE};
 use crate::bench::linux::populate::FolioChooser;

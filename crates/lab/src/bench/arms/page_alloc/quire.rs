@@ -10,8 +10,8 @@ use quire::addr::{Frame, Order};
 use quire::cpu::CpuId;
 use quire::page_alloc::{AllocatorConfig, Gfp, PageAllocator, Urgency};
 
+use super::case::{Crowded, Frames, Operation, PageAlloc};
 use super::loops::prepare;
-use super::{Crowded, Frames, Operation, PageAlloc};
 use crate::bench::experiment::{Arm, Prepared, Skip};
 use crate::bench::ours::guarding::{OnBare, with_guard};
 use crate::bench::ours::guards;

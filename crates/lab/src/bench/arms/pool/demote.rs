@@ -5,9 +5,9 @@ use quire::addr::{Frame, Order};
 use quire::hugetlb::{Demoted, DescriptorPolicy, HugePools, HugeSize};
 use quire::page_alloc::{NodeSet, PageAllocator};
 
+use super::case::{Demotion, PARTS, REQUEST, Way};
 use super::ground::{Ground, Promised};
 use super::quire::resize;
-use super::{Demotion, PARTS, REQUEST, Way};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 
 /// Decides the order of the pages in [`Way::PromoteScattered`], the same in every arm and repetition.

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use quire::hugetlb::HugeSize;
 
+use super::case::{Demotion, PARTS, REQUEST, Way};
 use super::kernel::{Kernel, check, resize, write};
-use super::{Demotion, PARTS, REQUEST, Way};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 
 /// Writes `demote`.

@@ -9,7 +9,7 @@ use quire::cpu::CpuId;
 use quire::hugetlb::{DescriptorPolicy, HugePools};
 use quire::page_alloc::{AllocatorConfig, PageAllocator};
 
-use super::PAGE_BYTES;
+use super::case::PAGE_BYTES;
 use super::counts::{Counted, Counts};
 use crate::bench::experiment::Skip;
 use crate::bench::ours;

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::rc::Rc;
 
 use quire::hugetlb::HugeSize;
 
@@ -139,4 +140,10 @@ pub(super) fn check(size: HugeSize, wanted: u64) -> Result<(), Skip> {
 fn field(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find(|line| line.starts_with(name))?;
     line.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// The running kernel, with the saving off and on.
+pub(super) fn kernels() -> impl Iterator<Item = Kernel> {
+    let chooser = Chooser::default();
+    [false, true].into_iter().map(move |saving| Kernel::new(Rc::clone(&chooser), saving))
 }

@@ -6,8 +6,8 @@ use quire::hugetlb::HugeSize;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::busy::Busy;
+use super::case::{PAGE_BYTES, Pools, REQUEST};
 use super::kernel::{Kernel, check, resize, write};
-use super::{PAGE_BYTES, Pools, REQUEST};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 
 const SIZE: HugeSize = HugeSize::Size2M;

@@ -8,8 +8,8 @@ use quire::page_alloc::{Gfp, NodeSet, PageAllocator};
 use hosted::Bare;
 
 use super::busy::Busy;
+use super::case::{PAGE_BYTES, Pools, REQUEST};
 use super::ground::{Ground, Promised};
-use super::{PAGE_BYTES, Pools, REQUEST};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::output::say;
 

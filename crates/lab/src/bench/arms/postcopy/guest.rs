@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use super::tag;
+use super::case::tag;
 use crate::bench::folio::PAGE;
 
 /// One in so many pages is hot.

@@ -9,11 +9,12 @@ use procfs::process::{MMPermissions, Process};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
+use super::case::{Migration, tag};
+use super::guest;
 use super::link::Link;
 use super::outcome::{self, Part};
 use super::receiver::{self, Answers};
 use super::uffd::Uffd;
-use super::{Migration, guest, tag};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::folio::PAGE;
 use crate::bench::linux::region::Region;

@@ -2,9 +2,9 @@
 
 use hdrhistogram::Histogram;
 
+use super::case::{IDLE, LARGE, LONGEST, P99, STALL, THERE};
 use super::guest::Felt;
 use super::receiver::Received;
-use super::{IDLE, LARGE, LONGEST, P99, STALL, THERE};
 use crate::bench::experiment::{Sample, Skip};
 use crate::bench::folio::PAGE;
 

@@ -17,10 +17,11 @@ use quire::vm::{
     UserfaultEvent, UserfaultModes,
 };
 
+use super::case::{Migration, tag};
+use super::guest;
 use super::link::Link;
 use super::outcome::{self, Part};
 use super::receiver::{self, Answers};
-use super::{Migration, guest, tag};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};
 use crate::bench::folio::PAGE;
 use crate::bench::ours::{self, START};

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rtrb::{Consumer, Producer, RingBuffer};
 
-use super::{RING, Stint, Worker, no_frame, per_page};
-use crate::bench::arms::page_alloc::{Frames, PageAlloc};
+use super::work::{RING, Stint, Worker, no_frame, per_page};
+use crate::bench::arms::page_alloc::case::{Frames, PageAlloc};
 use crate::bench::experiment::{Sample, Skip};
 use crate::host::cycles::{Moment, Span};
 use crate::host::threads::{Meeting, together};

@@ -1,13 +1,12 @@
 //! What a call costs in a memory that was filled before. Every repetition fills a memory of its own.
 
+use super::filled::{nine_tenths, take_all};
+use super::mixed;
 use super::pair::pairs_of;
-use super::{EMPTY, FILL, REFUSED, mixed};
-use crate::bench::arms::page_alloc::{Crowded, Frames, PageAlloc};
+use super::work::{EMPTY, FILL, REFUSED, no_frame};
+use crate::bench::arms::page_alloc::case::{Crowded, Frames, PageAlloc};
 use crate::bench::experiment::{Sample, Skip};
 use crate::host::cycles::{Moment, Span};
-
-/// Decides which frames go back; any number would do, as long as it stays.
-const HOLES_SEED: u64 = 0x401e5;
 
 /// Frames that are left free where frames are scarce.
 const LEFT_FREE: usize = 8;
@@ -69,30 +68,5 @@ fn timed_pairs<F: Frames>(source: &mut F, count: usize) -> Result<Span, Skip> {
     let start = Moment::now();
     let taken = pairs_of::<F, 0>(source, count);
     let span = start.until(Moment::now());
-    if taken < count as u64 { Err(super::no_frame(taken, count as u64)) } else { Ok(span) }
-}
-
-/// Takes every frame there is, one by one.
-fn take_all<F: Frames>(case: &PageAlloc, source: &mut F) -> Vec<F::Frame> {
-    // Written to once here, so that no fault of this list falls into a timed loop.
-    let mut frames = vec![F::Frame::default(); case.frames];
-    frames.clear();
-    while let Some(frame) = source.take::<0>() {
-        frames.push(frame);
-    }
-    frames
-}
-
-/// Takes every frame there is and gives a tenth of them back, chosen and ordered at random; the others.
-pub(super) fn nine_tenths<F: Frames>(case: &PageAlloc, source: &mut F) -> Vec<F::Frame> {
-    let mut frames = take_all(case, source);
-    let holes = frames.len() / 10;
-    let mut rng = fastrand::Rng::with_seed(HOLES_SEED);
-    for at in 0..holes {
-        let other = rng.usize(at..frames.len());
-        frames.swap(at, other);
-        source.give::<0>(frames[at]);
-    }
-    frames.drain(..holes);
-    frames
+    if taken < count as u64 { Err(no_frame(taken, count as u64)) } else { Ok(span) }
 }

@@ -2,8 +2,8 @@
 
 use std::hint::black_box;
 
-use super::{Worker, different, no_frame};
-use crate::bench::arms::page_alloc::{Back, Frames, Half, PageAlloc, Timed, give_each, take_each};
+use super::work::{Worker, different, no_frame};
+use crate::bench::arms::page_alloc::case::{Back, Frames, Half, PageAlloc, Timed, give_each, take_each};
 use crate::bench::experiment::{Sample, Skip};
 use crate::host::cycles::{Moment, Span};
 use crate::host::threads::{Meeting, together};

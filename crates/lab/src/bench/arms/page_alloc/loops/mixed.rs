@@ -4,9 +4,9 @@
 //! happens in some (a timer tick, an interrupt of the machine below) is not. So each call counts with the least of its
 //! replays, and the longest of those is the figure.
 
-use super::LONGEST;
-use super::crowded::nine_tenths;
-use crate::bench::arms::page_alloc::{Frames, PageAlloc};
+use super::filled::nine_tenths;
+use super::work::LONGEST;
+use crate::bench::arms::page_alloc::case::{Frames, PageAlloc};
 use crate::bench::experiment::{Sample, Skip};
 use crate::host::cycles::{self, Span};
 

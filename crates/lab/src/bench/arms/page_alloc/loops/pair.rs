@@ -2,8 +2,8 @@
 
 use std::hint::black_box;
 
-use super::{Stint, Worker, per_page};
-use crate::bench::arms::page_alloc::{Frames, PageAlloc};
+use super::work::{Stint, Worker, per_page};
+use crate::bench::arms::page_alloc::case::{Frames, PageAlloc};
 use crate::bench::experiment::{Sample, Skip};
 use crate::host::cycles::Moment;
 use crate::host::threads::{Meeting, together};

@@ -7,8 +7,8 @@
 
 use std::hint::black_box;
 
-use super::{ALLOC_CYCLES, FREE_CYCLES, Stint, Worker, different, no_frame, per_page};
-use crate::bench::arms::page_alloc::{Frames, PageAlloc, give_each, take_each};
+use super::work::{ALLOC_CYCLES, FREE_CYCLES, Stint, Worker, different, no_frame, per_page};
+use crate::bench::arms::page_alloc::case::{Frames, PageAlloc, give_each, take_each};
 use crate::bench::experiment::{ALLOC, FREE, Sample, Skip};
 use crate::host::cycles::{self, Moment, Span};
 use crate::host::threads::{Meeting, together};

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
 
-use super::{REQUEST, kernels};
+use super::case::REQUEST;
+use super::kernel::kernels;
 use crate::bench::experiment::{Arm, Better, Metric, Sample, Skip};
 use crate::bench::folio::PAGE;
 use crate::host::threads::{Meeting, together};

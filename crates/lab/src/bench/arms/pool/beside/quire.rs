@@ -12,7 +12,7 @@ use quire::vm::Mm;
 
 use super::{Memory, Resizing, WORKERS};
 use crate::bench::arms::churn::quire::piece;
-use crate::bench::arms::pool::PAGE_BYTES;
+use crate::bench::arms::pool::case::PAGE_BYTES;
 use crate::bench::arms::pool::counts::Counts;
 use crate::bench::arms::pool::ground::{LEFT_FREE, SLACK, available};
 use crate::bench::experiment::{Arm, Prepared, Sample, Skip};

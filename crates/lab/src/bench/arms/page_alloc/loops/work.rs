@@ -1,0 +1,62 @@
+//! What the loops have in common: a thread with its frames, the time it took, and the metrics beside it.
+
+use super::places::Places;
+use crate::bench::arms::page_alloc::case::{Frames, PageAlloc};
+use crate::bench::experiment::{Better, Metric, Skip};
+use crate::host::cycles::{Moment, Span};
+
+/// As [`ALLOC`](crate::bench::experiment::ALLOC) in cycles.
+pub(super) const ALLOC_CYCLES: Metric =
+    Metric { name: "alloc-cycles", unit: "cycles", better: Better::Lower };
+/// As [`FREE`](crate::bench::experiment::FREE) in cycles.
+pub(super) const FREE_CYCLES: Metric = Metric { name: "free-cycles", unit: "cycles", better: Better::Lower };
+/// Nanoseconds for each page that the ring between two threads takes without an allocator.
+pub(super) const RING: Metric = Metric { name: "ring", unit: "ns", better: Better::Lower };
+/// Nanoseconds of a pair in the same memory while it was empty.
+pub(super) const EMPTY: Metric = Metric { name: "empty", unit: "ns", better: Better::Lower };
+/// Nanoseconds of the longest call, each call counted with the least of its replays.
+pub(super) const LONGEST: Metric = Metric { name: "longest", unit: "ns", better: Better::Lower };
+/// Nanoseconds for each frame while the memory is filled.
+pub(super) const FILL: Metric = Metric { name: "fill", unit: "ns", better: Better::Lower };
+/// Nanoseconds of a request that is refused because nothing is left.
+pub(super) const REFUSED: Metric = Metric { name: "refused", unit: "ns", better: Better::Lower };
+
+/// A thread's source and the frames that it holds.
+pub(super) struct Worker<F: Frames> {
+    pub(super) source: F,
+    pub(super) frames: Places<F::Frame>,
+}
+
+/// What one thread did from when to when.
+pub(super) struct Stint {
+    pub(super) start: Moment,
+    pub(super) end: Moment,
+    pub(super) taken: u64,
+}
+
+/// What one CPU spent on one page: the time from the first start to the last end, times the CPUs that worked, over
+/// all pages. With no more threads than CPUs that is the time of a page as its thread sees it.
+pub(super) fn per_page(case: &PageAlloc, stints: &[Stint]) -> Result<(Span, u64), Skip> {
+    let expected = (case.count * case.repeats) as u64;
+    if let Some(short) = stints.iter().find(|stint| stint.taken < expected) {
+        return Err(no_frame(short.taken, expected));
+    }
+    let Some(first) = stints.first() else { return Err(Skip("no thread did anything".to_owned())) };
+    let start = stints.iter().fold(first.start, |moment, stint| moment.earlier(stint.start));
+    let end = stints.iter().fold(first.end, |moment, stint| moment.later(stint.end));
+    let taken: u64 = stints.iter().map(|stint| stint.taken).sum();
+    let busy = case.threads.min(case.cpus.len()) as f64;
+    Ok((start.until(end) * (busy / taken as f64), taken))
+}
+
+pub(super) fn no_frame(taken: u64, expected: u64) -> Skip {
+    Skip(format!("no frame after {taken} of {expected}: out of memory, or one was refused"))
+}
+
+/// How many of `frames` are different.
+pub(super) fn different<T: Ord>(frames: impl Iterator<Item = T>) -> u64 {
+    let mut frames: Vec<T> = frames.collect();
+    frames.sort_unstable();
+    frames.dedup();
+    frames.len() as u64
+}

@@ -1,0 +1,233 @@
+//! What the kept figures say: which goals were reached in how many launches, and where another arm was faster.
+
+use super::results::{Results, Series};
+use crate::bench::code;
+use crate::bench::experiment::{Better, Experiment, TIME};
+use crate::bench::experiments;
+use crate::bench::goal::{Bound, Figure, Goal, Over};
+
+/// Metrics that say nothing of an arm's speed: cycles beside times, and what loops and empty processes take.
+const NOT_COMPARED: [&str; 7] = ["cycles", "alloc-cycles", "free-cycles", "empty", "fill", "loop", "ring"];
+
+/// The figures of one experiment on one machine. Each case is from the newest run that has it.
+pub(super) struct Measured<'a> {
+    pub(super) experiment: &'static Experiment,
+    pub(super) cases: Vec<Case<'a>>,
+}
+
+/// A case, and the run that it is from.
+pub(super) struct Case<'a> {
+    pub(super) name: &'a str,
+    pub(super) run: Run<'a>,
+}
+
+/// The figures of an experiment on a machine at a commit, and their number on the page.
+#[derive(Clone, Copy)]
+pub(super) struct Run<'a> {
+    pub(super) number: usize,
+    pub(super) results: &'a Results,
+}
+
+/// How far one case is from a goal, launch by launch.
+pub(super) struct Verdict<'a> {
+    pub(super) case: &'a str,
+    pub(super) run: Run<'a>,
+    /// The value that the bound is about, and whether it is met, of each launch.
+    pub(super) launches: Vec<(f64, bool)>,
+    /// The unit of the value; none for a ratio or a count.
+    pub(super) unit: Option<&'a str>,
+}
+
+/// A figure in which another arm is faster.
+pub(super) struct Slower<'a> {
+    pub(super) case: &'a str,
+    pub(super) run: Run<'a>,
+    pub(super) own: &'a Series,
+    pub(super) fastest: &'a Series,
+    /// How many times the other figure.
+    pub(super) ratio: f64,
+    /// In how many launches, and of how many.
+    pub(super) launches: (usize, usize),
+}
+
+/// Orders `all` by experiment and machine, and takes each case from the newest run that has it.
+pub(super) fn newest(all: &[Results]) -> Vec<Measured<'_>> {
+    let mut ordered: Vec<&Results> = all.iter().collect();
+    ordered.sort_by_key(|results| results.header.taken.clone());
+    let mut measured = Vec::new();
+    let mut number = 0;
+    for experiment in experiments::ALL {
+        let runs: Vec<&Results> =
+            ordered.iter().copied().filter(|results| results.header.experiment == experiment.name).collect();
+        let mut machines: Vec<&str> = runs.iter().map(|results| processor(results)).collect();
+        machines.sort_unstable();
+        machines.dedup();
+        for machine in machines {
+            let mut cases: Vec<Case<'_>> = Vec::new();
+            for results in runs.iter().copied().filter(|results| processor(results) == machine) {
+                number += 1;
+                for series in &results.series {
+                    let case = Case { name: &series.case, run: Run { number, results } };
+                    match cases.iter_mut().find(|known| known.name == series.case) {
+                        Some(known) => *known = case,
+                        None => cases.push(case),
+                    }
+                }
+            }
+            measured.push(Measured { experiment, cases });
+        }
+    }
+    measured
+}
+
+/// The name of the processor.
+pub(super) fn processor(results: &Results) -> &str {
+    results.header.machine.get("cpu").and_then(serde_json::Value::as_str).unwrap_or("unknown")
+}
+
+/// Whether the measured code is that of today.
+pub(super) fn since(experiment: &Experiment, results: &Results) -> &'static str {
+    match (code::hash(experiment.code), &results.header.code) {
+        (now, then) if now.is_empty() || then.is_empty() => "unknown",
+        (now, then) if now == *then => "same",
+        _ => "changed",
+    }
+}
+
+impl<'a> Case<'a> {
+    /// The figures of this case.
+    pub(super) fn series(&self) -> impl Iterator<Item = &'a Series> + use<'a, '_> {
+        self.run.results.series.iter().filter(|series| series.case == self.name)
+    }
+}
+
+impl<'a> Run<'a> {
+    fn series(self, case: &str, arm: &str, metric: &str) -> Option<&'a Series> {
+        let wanted = |series: &&Series| {
+            (series.case.as_str(), series.arm.as_str(), series.metric.as_str()) == (case, arm, metric)
+        };
+        self.results.series.iter().find(wanted)
+    }
+
+    fn figure(self, figure: Figure, case: &str, arm: &str, launch: usize) -> Option<f64> {
+        match figure {
+            Figure::Metric(name) => self.series(case, arm, name)?.median_of(launch),
+            Figure::Counter(name) => {
+                let series = self.series(case, arm, TIME.name)?;
+                series.median_of(launch)?;
+                series.counters.get(name).map(|count| *count as f64)
+            }
+        }
+    }
+
+    /// The value that the bound of `goal` is about.
+    fn value(self, goal: &Goal, case: &str, launch: usize) -> Option<f64> {
+        let own = self.figure(goal.figure, case, goal.arm, launch)?;
+        let other = match goal.over {
+            Over::Nothing => return Some(own),
+            Over::Case(other) => self.figure(goal.figure, other, goal.arm, launch)?,
+            Over::ArmInCase(arm, other) => self.figure(goal.figure, other, arm, launch)?,
+            Over::Metric(name) => self.figure(Figure::Metric(name), case, goal.arm, launch)?,
+            Over::BestOf(arms) => {
+                let all = arms.iter().filter_map(|arm| self.figure(goal.figure, case, arm, launch));
+                if self.is_higher_better(goal, case) {
+                    all.max_by(f64::total_cmp)?
+                } else {
+                    all.min_by(f64::total_cmp)?
+                }
+            }
+        };
+        let (value, of) = if matches!(goal.bound, Bound::Times(_)) { (other, own) } else { (own, other) };
+        (of > 0.0).then(|| value / of)
+    }
+
+    fn is_higher_better(self, goal: &Goal, case: &str) -> bool {
+        let Figure::Metric(name) = goal.figure else { return false };
+        self.series(case, goal.arm, name).is_some_and(|series| series.better == Better::Higher)
+    }
+}
+
+/// What each case that must reach `goal` has, where it was measured.
+pub(super) fn verdicts<'a>(goal: &Goal, measured: &Measured<'a>) -> Vec<Verdict<'a>> {
+    let mut verdicts = Vec::new();
+    for case in measured.cases.iter().filter(|case| goal.is_for(case.name)) {
+        let launches = 0..case.run.results.header.launches.len();
+        let values = launches.filter_map(|launch| case.run.value(goal, case.name, launch));
+        let launches: Vec<(f64, bool)> = values.map(|value| (value, goal.bound.is_met_by(value))).collect();
+        let unit = match (goal.over, goal.figure) {
+            (Over::Nothing, Figure::Metric(name)) => {
+                case.run.series(case.name, goal.arm, name).map(|series| series.unit.as_str())
+            }
+            _ => None,
+        };
+        if !launches.is_empty() {
+            verdicts.push(Verdict { case: case.name, run: case.run, launches, unit });
+        }
+    }
+    verdicts
+}
+
+impl Verdict<'_> {
+    /// The launches that reached the goal.
+    pub(super) fn reached(&self) -> usize {
+        self.launches.iter().filter(|(_, met)| *met).count()
+    }
+
+    /// The middle value of the launches.
+    pub(super) fn median(&self) -> f64 {
+        let mut values: Vec<f64> = self.launches.iter().map(|(value, _)| *value).collect();
+        values.sort_by(f64::total_cmp);
+        values[values.len() / 2]
+    }
+}
+
+/// Every figure of an experiment in which an arm that is not ours is faster than ours: the fastest of them.
+pub(super) fn slower<'a>(measured: &Measured<'a>) -> Vec<Slower<'a>> {
+    let mut found = Vec::new();
+    for case in &measured.cases {
+        let ours = |series: &&Series| measured.experiment.own.contains(&series.arm.as_str());
+        for own in case.series().filter(ours).filter(|own| !NOT_COMPARED.contains(&own.metric.as_str())) {
+            let rival = |series: &&'a Series| {
+                series.metric == own.metric
+                    && !measured.experiment.own.contains(&series.arm.as_str())
+                    && !measured.experiment.apart.contains(&series.arm.as_str())
+            };
+            let ratios = case.series().filter(rival).filter_map(|other| Some((times(own, other)?, other)));
+            let Some((ratio, fastest)) = ratios.max_by(|one, other| one.0.total_cmp(&other.0)) else {
+                continue;
+            };
+            // As far as the page shows it.
+            if ratio >= 1.005 {
+                let launches = launches(own, fastest);
+                found.push(Slower { case: case.name, run: case.run, own, fastest, ratio, launches });
+            }
+        }
+    }
+    found
+}
+
+/// How many times as much as `other` our figure is, or as little where more is better.
+fn times(own: &Series, other: &Series) -> Option<f64> {
+    let (own_value, other_value) = (own.of_all()?.median, other.of_all()?.median);
+    let (value, of) = match own.better {
+        Better::Lower => (own_value, other_value),
+        Better::Higher => (other_value, own_value),
+    };
+    (of > 0.0).then(|| value / of)
+}
+
+/// In how many launches `own` is slower, and how many have both.
+fn launches(own: &Series, other: &Series) -> (usize, usize) {
+    let both =
+        own.launches.iter().filter_map(|(launch, spread)| Some((spread.median, other.median_of(*launch)?)));
+    let slower: Vec<bool> = both
+        .map(|(own_value, other_value)| match own.better {
+            Better::Lower => own_value > other_value,
+            Better::Higher => own_value < other_value,
+        })
+        .collect();
+    (slower.iter().filter(|slower| **slower).count(), slower.len())
+}
+
+#[cfg(test)]
+mod tests;

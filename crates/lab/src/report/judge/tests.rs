@@ -1,0 +1,56 @@
+use super::{newest, slower, verdicts};
+use crate::bench::goal::{Bound, Goal, Over};
+use crate::bench::row::Row;
+use crate::report::results::tests::{kept, row};
+
+/// Two launches of `unmap` in which `quire` takes 2 and 20, `linux` 10.
+fn two_launches() -> Vec<Vec<Row>> {
+    let launch = |time: f64| {
+        vec![row("unmap", "4KiB", "quire", "time", &[time]), row("unmap", "4KiB", "linux", "time", &[10.0])]
+    };
+    vec![launch(2.0), launch(20.0)]
+}
+
+#[test]
+fn a_goal_is_judged_launch_by_launch() {
+    let all = kept(&two_launches());
+    let measured = newest(&all);
+    let reached = |goal: Goal| -> Vec<(f64, bool)> {
+        verdicts(&goal, &measured[0]).iter().flat_map(|verdict| verdict.launches.clone()).collect()
+    };
+    let times = Goal::new("", "quire", &["4KiB"], Bound::Times(5.0)).over(Over::BestOf(&["linux", "absent"]));
+    assert_eq!(reached(times), [(5.0, true), (0.5, false)]);
+    let most = Goal::new("", "quire", &["4*"], Bound::AtMost(2.0));
+    assert_eq!(reached(most), [(2.0, true), (20.0, false)]);
+    let ratio = Goal::new("", "quire", &["4KiB"], Bound::AtMost(1.0)).over(Over::ArmInCase("linux", "4KiB"));
+    assert_eq!(reached(ratio), [(0.2, true), (2.0, false)]);
+    assert!(reached(Goal::new("", "quire", &["8KiB"], Bound::AtMost(2.0))).is_empty(), "not measured");
+}
+
+#[test]
+fn a_faster_arm_is_found_with_the_launches_in_which_it_is() {
+    let all = kept(&two_launches());
+    let found =
+        slower(&newest(&all)[0]).iter().map(|slower| (slower.ratio, slower.launches)).collect::<Vec<_>>();
+    assert_eq!(found, [(1.1, (1, 2))], "the median of 2 and 20 over 10");
+    let faster =
+        vec![row("unmap", "4KiB", "quire", "time", &[2.0]), row("unmap", "4KiB", "linux", "time", &[10.0])];
+    assert!(slower(&newest(&kept(&[faster]))[0]).is_empty());
+}
+
+#[test]
+fn a_case_is_taken_from_the_newest_run_that_has_it() {
+    let old =
+        vec![row("unmap", "4KiB", "quire", "time", &[1.0]), row("unmap", "8KiB", "quire", "time", &[1.0])];
+    let new = vec![Row { commit: "newer".to_owned(), ..row("unmap", "4KiB", "quire", "time", &[1.0]) }];
+    let mut all = kept(&[old, new]);
+    for results in &mut all {
+        let day = if results.header.commit == "newer" { "2026-02-01" } else { "2026-01-31" };
+        results.header.taken = day.to_owned();
+    }
+    let measured = newest(&all);
+    let from = |case: usize| {
+        (measured[0].cases[case].name, measured[0].cases[case].run.results.header.commit.as_str())
+    };
+    assert_eq!([from(0), from(1)], [("4KiB", "newer"), ("8KiB", "0123456789ab")]);
+}

@@ -1,0 +1,105 @@
+//! `quire report`: keeps what `quire bench --json` wrote, in short, and writes the page of measured figures from it.
+//!
+//! ```text
+//! results   one file for each experiment, machine and commit: medians and spread of each launch
+//! judge     which figures missed their goal, and where this library is slower than another arm
+//! page      the page, from the results, the goals beside the experiments and the notes
+//! ```
+
+mod judge;
+mod page;
+mod results;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::bench::row::Row;
+use crate::output::{self, Target, quoted};
+
+/// Keeps figures of `quire bench --json`, and writes the page of tables from all that were kept.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Keep the medians and the spread of one launch of `quire bench --json`.
+    ///
+    /// Launches of the same experiment on the same machine and commit go into one file.
+    Add {
+        /// Files that `quire bench --json` wrote, one for each launch.
+        #[arg(value_name = "FILE", required = true)]
+        files: Vec<PathBuf>,
+        /// The folder that keeps the results.
+        #[arg(long, value_name = "DIR", default_value = "results")]
+        results: PathBuf,
+        /// What a reader must know about this launch, such as other work on the machine.
+        #[arg(long, value_name = "TEXT")]
+        remark: Option<String>,
+    },
+    /// Write the page of tables from the results.
+    Tables {
+        /// The folder that keeps the results; notes to print are in its folder `notes`.
+        #[arg(long, value_name = "DIR", default_value = "results")]
+        results: PathBuf,
+        /// The page to write.
+        #[arg(long, value_name = "FILE", default_value = "docs/measured.md")]
+        page: PathBuf,
+        /// Write nothing: fail when the page differs from its data.
+        #[arg(long)]
+        check: bool,
+    },
+}
+
+/// Runs `quire report`.
+///
+/// # Errors
+/// A file that cannot be read or written, figures that may not be kept, or a page that differs from its data.
+pub fn run(args: &Args) -> Result<()> {
+    match &args.command {
+        Command::Add { files, results, remark } => add(files, results, remark.as_deref()),
+        Command::Tables { results, page, check } => tables(results, page, *check),
+    }
+}
+
+fn add(files: &[PathBuf], folder: &Path, remark: Option<&str>) -> Result<()> {
+    for file in files {
+        let text = read(file)?;
+        let rows: Result<Vec<Row>, _> = text.lines().map(serde_json::from_str).collect();
+        let rows = rows.with_context(|| format!("{} has a line that no bench wrote", quoted(file)))?;
+        for kept in results::keep(&rows, folder, remark)? {
+            output::show(&format!("{}\n", quoted(&kept)))?;
+        }
+    }
+    Ok(())
+}
+
+fn tables(folder: &Path, page: &Path, check: bool) -> Result<()> {
+    let text = page::text(&results::load(folder)?, &folder.join("notes"))?;
+    if !check {
+        return Target::named(page)?.write(text.as_bytes());
+    }
+    let present = read(page)?;
+    let Some(line) = first_difference(&present, &text) else { return Ok(()) };
+    bail!(
+        "{} differs from its data or from the code of today, from line {line} on: write it with `quire report tables`",
+        quoted(page)
+    )
+}
+
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", quoted(path)))
+}
+
+/// The number of the first line that differs.
+fn first_difference(one: &str, other: &str) -> Option<usize> {
+    if one == other {
+        return None;
+    }
+    let same = one.lines().zip(other.lines()).take_while(|(one, other)| one == other).count();
+    Some(same + 1)
+}

@@ -1,0 +1,69 @@
+use std::fs;
+
+use super::text;
+use crate::bench::row::Row;
+use crate::report::results::tests::{kept, row};
+
+/// The page of one launch of `unmap` in which `quire` takes `time` and `linux` 3 ms.
+fn page(time: f64) -> String {
+    let notes = tempfile::tempdir().unwrap();
+    fs::write(notes.path().join("head.md"), "The head.\n").unwrap();
+    fs::write(notes.path().join("unmap.md"), "A note.\n").unwrap();
+    let rows = vec![
+        row("unmap", "4KiB", "quire", "time", &[time]),
+        row("unmap", "4KiB", "linux", "time", &[3e6]),
+        row("unmap", "8KiB", "linux", "time", &[]),
+    ];
+    text(&kept(&[rows]), notes.path()).unwrap()
+}
+
+fn lines<'a>(page: &'a str, start: &str) -> Vec<&'a str> {
+    page.lines().filter(|line| line.starts_with(start)).collect()
+}
+
+#[test]
+fn a_missed_figure_and_a_faster_arm_stand_at_the_top() {
+    let page = page(6e6);
+    let (top, rest) = page.split_once("## What was measured where?").unwrap();
+    assert_eq!(lines(top, "| unmap | folios of 4 KiB, frames in sequence").len(), 1, "{top}");
+    assert!(top.contains("| `4KiB` | 30 times | 0.50 times | 0 of 1 |"), "{top}");
+    assert!(
+        top.contains("| unmap | `4KiB` | time | 6.00 ms (quire) | 3.00 ms (linux) | 2.00 | 1 of 1 |"),
+        "{top}"
+    );
+    assert!(top.contains("The head.") && rest.contains("A note."));
+    assert!(rest.contains("Skipped: `linux` at `8KiB`: a reason"), "{rest}");
+}
+
+#[test]
+fn what_is_reached_stands_in_the_list_of_goals_alone() {
+    let page = page(1e3);
+    let (top, rest) = page.split_once("## What was measured where?").unwrap();
+    assert!(
+        top.contains("Every figure was reached in every launch.") && top.contains("In no case."),
+        "{top}"
+    );
+    assert!(rest.contains("| 30 times | 3000 times (`4KiB`) | 1 of 1 | 1 | changed |"), "{rest}");
+    assert!(rest.contains("| not measured |"), "goals without data are named too");
+}
+
+#[test]
+fn each_row_says_whether_its_code_is_that_of_today() {
+    let experiment = crate::bench::experiments::unmap::EXPERIMENT;
+    let now = crate::bench::code::hash(experiment.code);
+    let of = |code: &str| {
+        let row = Row { code: code.to_owned(), ..row("unmap", "4KiB", "quire", "time", &[1e6]) };
+        let notes = tempfile::tempdir().unwrap();
+        lines(&text(&kept(&[vec![row]]), notes.path()).unwrap(), "| `4KiB` |").join("\n")
+    };
+    assert!(of(&now).ends_with("| 1 | same |"), "{}", of(&now));
+    assert!(of("other").ends_with("| 1 | changed |"));
+    assert!(of("").ends_with("| 1 | unknown |"));
+}
+
+#[test]
+fn prose_is_as_wide_as_other_pages() {
+    let page = page(1e3);
+    let long = page.lines().filter(|line| !line.starts_with('|') && line.chars().count() > 100);
+    assert_eq!(long.collect::<Vec<_>>(), [""; 0]);
+}

@@ -1,0 +1,238 @@
+//! The files that keep results: one for each experiment, machine and commit, as JSON lines.
+//!
+//! The first line is the [`Header`], each other one a [`Series`]: a metric of an arm in a case, with the spread of the
+//! samples of each launch.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::bench::experiment::{Better, Counters, TIME};
+use crate::bench::row::Row;
+use crate::bench::stats::Spread;
+use crate::output::{Target, quoted};
+
+/// What all lines of a file have in common.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Header {
+    pub(super) experiment: String,
+    pub(super) commit: String,
+    /// The hash of the measured code.
+    pub(super) code: String,
+    /// The day of the last launch.
+    pub(super) taken: String,
+    /// The machine, the kernel and the compiler.
+    pub(super) machine: Value,
+    pub(super) launches: Vec<Launch>,
+}
+
+/// What the lines of one launch have in common.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Launch {
+    /// The load average of one minute when it began.
+    pub(super) load: Option<f64>,
+    /// What a reader must know about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) remark: Option<String>,
+}
+
+/// A metric of an arm in a case.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Series {
+    pub(super) case: String,
+    pub(super) arm: String,
+    pub(super) metric: String,
+    pub(super) unit: String,
+    pub(super) better: Better,
+    /// The number of each launch that has it, from 0, and its samples in short.
+    pub(super) launches: Vec<(usize, Spread)>,
+    /// Exact counts of the last repetition of the last launch.
+    #[serde(default, skip_serializing_if = "Counters::is_empty")]
+    pub(super) counters: Counters,
+    /// Why there are no samples.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) skipped: Option<String>,
+}
+
+impl Series {
+    /// The median of launch number `launch`.
+    pub(super) fn median_of(&self, launch: usize) -> Option<f64> {
+        self.launches.iter().find(|(number, _)| *number == launch).map(|(_, spread)| spread.median)
+    }
+
+    /// The median of the launches' medians, with the smallest and the largest sample of all of them.
+    pub(super) fn of_all(&self) -> Option<Spread> {
+        let medians: Vec<f64> = self.launches.iter().map(|(_, spread)| spread.median).collect();
+        let each = || self.launches.iter().map(|(_, spread)| spread);
+        let of_medians = Spread::of(&medians)?;
+        Some(Spread {
+            count: each().map(|spread| spread.count).sum(),
+            min: each().map(|spread| spread.min).fold(f64::INFINITY, f64::min),
+            max: each().map(|spread| spread.max).fold(f64::NEG_INFINITY, f64::max),
+            ..of_medians
+        })
+    }
+}
+
+/// One file.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Results {
+    pub(super) header: Header,
+    pub(super) series: Vec<Series>,
+}
+
+/// Adds one launch to the files in `folder`; returns the files that were written.
+///
+/// # Errors
+/// Figures of a smoke run or of a build without optimisation, and files that cannot be read or written.
+pub(super) fn keep(rows: &[Row], folder: &Path, remark: Option<&str>) -> Result<Vec<PathBuf>> {
+    if rows.iter().any(|row| row.params.get("smoke").is_some_and(|smoke| smoke == true)) {
+        bail!("a smoke run says nothing about speed: run `quire bench` without --smoke");
+    }
+    if rows.iter().any(|row| row.machine.get("opt_level").is_none_or(|level| level != "3")) {
+        bail!("these figures are of a build without --release, and are not to be compared with others");
+    }
+    let mut written = Vec::new();
+    let mut rest = rows;
+    while let Some(first) = rest.first() {
+        let alike = |row: &Row| {
+            (&row.experiment, &row.commit, &row.machine) == (&first.experiment, &first.commit, &first.machine)
+        };
+        let end = rest.iter().position(|row| !alike(row)).unwrap_or(rest.len());
+        let (launch, others) = rest.split_at(end);
+        written.push(keep_one(first, launch, folder, remark)?);
+        rest = others;
+    }
+    Ok(written)
+}
+
+/// Adds the rows of one launch of one experiment; `first` is one of them.
+fn keep_one(first: &Row, rows: &[Row], folder: &Path, remark: Option<&str>) -> Result<PathBuf> {
+    let mut machine = first.machine.clone();
+    let load = machine.as_object_mut().and_then(|machine| machine.remove("load_at_start"));
+    let directory = folder.join(&first.experiment);
+    fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", quoted(&directory)))?;
+    let path = directory.join(format!("{}-{}.jsonl", slug(&machine), first.commit));
+    let mut results = if path.exists() {
+        read(&path)?
+    } else {
+        let header = Header {
+            experiment: first.experiment.clone(),
+            commit: first.commit.clone(),
+            code: first.code.clone(),
+            taken: String::new(),
+            machine: machine.clone(),
+            launches: Vec::new(),
+        };
+        Results { header, series: Vec::new() }
+    };
+    if results.header.code != first.code || results.header.machine != machine {
+        bail!(
+            "{} has figures of other code or of another state of the machine: remove it, or measure a clean commit",
+            quoted(&path)
+        );
+    }
+    results.header.taken = today();
+    let number = results.header.launches.len();
+    let remark = remark.map(str::to_owned);
+    results.header.launches.push(Launch { load: load.and_then(|load| load.as_f64()), remark });
+    rows.iter().for_each(|row| results.add(number, row));
+    Target::named(&path)?.write(&results.bytes()?)?;
+    Ok(path)
+}
+
+impl Results {
+    fn add(&mut self, launch: usize, row: &Row) {
+        // A value over time, of which a table has its own.
+        let counters =
+            row.counters.iter().filter(|(name, _)| row.metric == TIME.name && !name.contains("_at_"));
+        let counters = counters.map(|(name, count)| (name.clone(), *count)).collect();
+        let same = |series: &&mut Series| {
+            (&series.case, &series.arm, &series.metric) == (&row.case, &row.arm, &row.metric)
+        };
+        let series = match self.series.iter_mut().find(same) {
+            Some(series) => series,
+            None => {
+                self.series.push(Series {
+                    case: row.case.clone(),
+                    arm: row.arm.clone(),
+                    metric: row.metric.clone(),
+                    unit: row.unit.clone(),
+                    better: row.better,
+                    launches: Vec::new(),
+                    counters: Counters::new(),
+                    skipped: None,
+                });
+                let last = self.series.len() - 1;
+                &mut self.series[last]
+            }
+        };
+        series.counters = counters;
+        series.skipped.clone_from(&row.skipped);
+        series.launches.extend(Spread::of(&row.samples).map(|spread| (launch, spread.rounded())));
+    }
+
+    fn bytes(&self) -> Result<Vec<u8>> {
+        let mut bytes = serde_json::to_vec(&self.header)?;
+        bytes.push(b'\n');
+        for series in &self.series {
+            serde_json::to_writer(&mut bytes, series)?;
+            bytes.push(b'\n');
+        }
+        Ok(bytes)
+    }
+}
+
+/// A name for the machine in the name of a file: processor, number of CPUs, and a number for all the rest.
+fn slug(machine: &Value) -> String {
+    let model = machine.get("cpu").and_then(Value::as_str).unwrap_or("unknown");
+    let words = model.split(|letter: char| !letter.is_ascii_alphanumeric());
+    let noise = ["", "r", "tm", "cpu", "processor"];
+    let words: Vec<String> =
+        words.map(str::to_ascii_lowercase).filter(|word| !noise.contains(&word.as_str())).collect();
+    let cpus = machine.get("cpus").and_then(Value::as_u64).unwrap_or(0);
+    format!("{}-{cpus}cpus-{:04x}", words.join("-"), crc32fast::hash(machine.to_string().as_bytes()) & 0xffff)
+}
+
+/// As `2026-01-31`.
+fn today() -> String {
+    humantime::format_rfc3339_seconds(SystemTime::now()).to_string().chars().take(10).collect()
+}
+
+/// Every file of results below `folder`, in the order of their names.
+///
+/// # Errors
+/// A file that cannot be read, or that is not one of results.
+pub(super) fn load(folder: &Path) -> Result<Vec<Results>> {
+    let mut paths = Vec::new();
+    for directory in entries(folder)? {
+        if directory.is_dir() {
+            paths.extend(entries(&directory)?);
+        }
+    }
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "jsonl"));
+    paths.iter().map(|path| read(path)).collect()
+}
+
+fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
+    let read = fs::read_dir(folder).with_context(|| format!("cannot read {}", quoted(folder)))?;
+    let mut paths = read.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    paths.sort();
+    Ok(paths)
+}
+
+fn read(path: &Path) -> Result<Results> {
+    let text = super::read(path)?;
+    let wrong = || format!("{} is no file of results", quoted(path));
+    let mut lines = text.lines();
+    let header = serde_json::from_str(lines.next().unwrap_or_default()).with_context(wrong)?;
+    let series: Result<Vec<Series>, _> = lines.map(serde_json::from_str).collect();
+    Ok(Results { header, series: series.with_context(wrong)? })
+}
+
+#[cfg(test)]
+pub(super) mod tests;

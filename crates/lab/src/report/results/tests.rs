@@ -1,0 +1,73 @@
+use serde_json::{Map, json};
+
+use super::{Results, keep, load};
+use crate::bench::experiment::{Better, Counters};
+use crate::bench::row::Row;
+
+/// A row of a launch of `experiment`, of a release build at a commit.
+pub(in crate::report) fn row(experiment: &str, case: &str, arm: &str, metric: &str, samples: &[f64]) -> Row {
+    Row {
+        experiment: experiment.to_owned(),
+        case: case.to_owned(),
+        arm: arm.to_owned(),
+        metric: metric.to_owned(),
+        unit: "ns".to_owned(),
+        better: Better::Lower,
+        samples: samples.to_vec(),
+        median: None,
+        counters: Counters::new(),
+        params: Map::new(),
+        machine: json!({ "cpu": "A CPU", "cpus": 2, "opt_level": "3", "load_at_start": 0.5 }),
+        commit: "0123456789ab".to_owned(),
+        code: "code".to_owned(),
+        skipped: samples.is_empty().then(|| "a reason".to_owned()),
+    }
+}
+
+/// The results of `launches`.
+pub(in crate::report) fn kept(launches: &[Vec<Row>]) -> Vec<Results> {
+    let folder = tempfile::tempdir().unwrap();
+    for rows in launches {
+        keep(rows, folder.path(), None).unwrap();
+    }
+    load(folder.path()).unwrap()
+}
+
+#[test]
+fn launches_of_one_commit_are_kept_in_one_file_and_read_back() {
+    let first = vec![
+        row("unmap", "4KiB", "quire", "time", &[3.0, 1.0, 2.0]),
+        row("unmap", "4KiB", "linux", "time", &[]),
+    ];
+    let second = vec![row("unmap", "4KiB", "quire", "time", &[12345.6])];
+    let all = kept(&[first, second]);
+    let [results] = all.as_slice() else { panic!("one file") };
+    assert_eq!(results.header.launches.len(), 2);
+    assert_eq!(results.header.launches[0].load, Some(0.5));
+    let [quire, linux] = results.series.as_slice() else { panic!("two series") };
+    assert_eq!((quire.median_of(0), quire.median_of(1)), (Some(2.0), Some(12350.0)), "four digits");
+    let all = quire.of_all().unwrap();
+    assert_eq!((all.min, all.max, all.count), (1.0, 12350.0, 4));
+    assert_eq!((linux.launches.len(), linux.skipped.as_deref()), (0, Some("a reason")));
+}
+
+#[test]
+fn figures_that_say_nothing_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut smoke = row("unmap", "4KiB", "quire", "time", &[1.0]);
+    smoke.params.insert("smoke".to_owned(), json!(true));
+    let quick = Row { machine: json!({ "opt_level": "1" }), ..row("unmap", "4KiB", "quire", "time", &[1.0]) };
+    for row in [smoke, quick] {
+        assert!(keep(&[row], folder.path(), None).is_err());
+    }
+    keep(&[row("unmap", "4KiB", "quire", "time", &[1.0])], folder.path(), None).unwrap();
+    let other = Row { code: "other".to_owned(), ..row("unmap", "4KiB", "quire", "time", &[1.0]) };
+    assert!(keep(&[other], folder.path(), None).is_err(), "one commit has one code");
+}
+
+#[test]
+fn experiments_and_commits_have_files_of_their_own() {
+    let fault = row("fault", "4KiB", "quire", "time", &[1.0]);
+    let later = Row { commit: "ba9876543210".to_owned(), ..fault.clone() };
+    assert_eq!(kept(&[vec![row("unmap", "4KiB", "quire", "time", &[1.0]), fault], vec![later]]).len(), 3);
+}

@@ -1,0 +1,54 @@
+//! `quire report`: the page of measured figures is what its data say.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn report(arguments: &[&str]) -> Output {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    Command::new(env!("CARGO_BIN_EXE_quire"))
+        .arg("report")
+        .args(arguments)
+        .current_dir(root)
+        .output()
+        .unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Fails after measured code, a goal, a note or a result changed: `quire report tables` writes the page again.
+#[test]
+fn the_page_of_measured_figures_matches_its_data() {
+    let checked = report(&["tables", "--check"]);
+    assert!(checked.status.success(), "{}", said(&checked));
+}
+
+#[test]
+fn a_page_that_does_not_match_is_refused_and_can_be_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.md");
+    std::fs::write(&page, "# Measured\nby hand\n").unwrap();
+    let page = page.to_str().unwrap();
+    let checked = report(&["tables", "--check", "--page", page]);
+    assert_eq!(checked.status.code(), Some(1));
+    assert!(
+        said(&checked).contains("from line 2 on: write it with `quire report tables`"),
+        "{}",
+        said(&checked)
+    );
+    assert!(report(&["tables", "--page", page]).status.success());
+    assert!(report(&["tables", "--check", "--page", page]).status.success());
+}
+
+#[test]
+fn a_smoke_run_is_not_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let (rows, results) = (folder.path().join("rows.json"), folder.path().join("results"));
+    let (rows, results) = (rows.to_str().unwrap(), results.to_str().unwrap());
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_quire"));
+    assert!(bench.args(["bench", "boot", "--smoke", "--json", rows]).output().unwrap().status.success());
+    let added = report(&["add", rows, "--results", results]);
+    assert_eq!(added.status.code(), Some(1));
+    assert!(said(&added).contains("smoke"), "{}", said(&added));
+}

@@ -4,15 +4,29 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::error::ContextValue;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use signal_hook::consts::SIGPIPE;
 
 use crate::output::{line, say};
 use crate::record::RecordError;
 
+/// What the command ends with; `docs/exit-codes.md` has the same lines.
+const EXIT_CODES: &str = "\
+Exit codes:
+  0        the work is done
+  1        the work failed, or `replay --check` found a divergence
+  2        the command line is wrong
+  3        `replay --check` stopped at a gap in a trace and found no divergence
+  125      `record` could not record the program
+  126      `record` could not execute the program
+  127      `record` did not find the program
+  128 + N  signal N ended the program under `record`
+  other    the program under `record` ended with this code
+A closed pipe on standard output ends the command by SIGPIPE, without a message.";
+
 /// Record a program's memory life, replay it under other policies, measure it against this machine's Linux.
 #[derive(Parser)]
-#[command(name = "quire", version)]
+#[command(name = "quire", version, after_help = EXIT_CODES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -23,6 +37,8 @@ enum Command {
     #[cfg(feature = "bench")]
     Bench(crate::bench::BenchArgs),
     Calibrate(crate::calibrate::Args),
+    Completions(crate::manual::Completions),
+    Man(crate::manual::Man),
     Record(crate::record::Args),
     Replay(crate::replay::Args),
     #[cfg(feature = "bench")]
@@ -39,6 +55,8 @@ pub fn main() -> ExitCode {
         #[cfg(feature = "bench")]
         Command::Bench(args) => crate::bench::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Calibrate(args) => crate::calibrate::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Completions(args) => args.run(&mut Cli::command()).map(|()| ExitCode::SUCCESS),
+        Command::Man(args) => args.run(Cli::command()).map(|()| ExitCode::SUCCESS),
         Command::Record(args) => crate::record::run(&args),
         Command::Replay(args) => crate::replay::run(&args),
         #[cfg(feature = "bench")]

@@ -5,6 +5,7 @@ pub mod bench;
 pub mod calibrate;
 pub mod cli;
 pub mod host;
+pub mod manual;
 pub mod output;
 pub mod record;
 // `bench` replays beside what it measures.

@@ -65,19 +65,36 @@ pub(super) fn newest(all: &[Results]) -> Vec<Measured<'_>> {
         for machine in machines {
             let mut cases: Vec<Case<'_>> = Vec::new();
             for results in runs.iter().copied().filter(|results| processor(results) == machine) {
-                number += 1;
                 for series in &results.series {
-                    let case = Case { name: &series.case, run: Run { number, results } };
+                    let case = Case { name: &series.case, run: Run { number: 0, results } };
                     match cases.iter_mut().find(|known| known.name == series.case) {
                         Some(known) => *known = case,
                         None => cases.push(case),
                     }
                 }
             }
+            number = numbered(&mut cases, number);
             measured.push(Measured { experiment, cases });
         }
     }
     measured
+}
+
+/// Numbers the runs of `cases` in the order of their days, from behind `last`; returns the last number.
+fn numbered(cases: &mut [Case<'_>], last: usize) -> usize {
+    let mut runs: Vec<*const Results> = Vec::new();
+    let mut of_day: Vec<&Results> = cases.iter().map(|case| case.run.results).collect();
+    of_day.sort_by_key(|results| &results.header.taken);
+    for results in of_day {
+        if !runs.contains(&std::ptr::from_ref(results)) {
+            runs.push(results);
+        }
+    }
+    for case in cases {
+        let place = runs.iter().position(|run| std::ptr::eq(*run, case.run.results)).unwrap_or(0);
+        case.run.number = last + 1 + place;
+    }
+    last + runs.len()
 }
 
 /// The name of the processor.

@@ -23,9 +23,7 @@ const COLUMNS: usize = 100;
 /// Notes that cannot be read.
 pub(super) fn text(all: &[Results], notes: &Path) -> Result<String> {
     let measured = judge::newest(all);
-    let mut page = "# Measured\n\n<!-- Written by `quire report tables` from `results`: change results, goals or notes, \
-                    not this page. -->\n"
-        .to_owned();
+    let mut page = "# Measured\n\n<!-- Written by `quire report tables`: change results, goals or notes, not this page. -->\n".to_owned();
     page += &note(notes, "head")?;
     page += "\n## Where is Quire slower, or misses a figure to reach?\n";
     page += &missed(&measured);

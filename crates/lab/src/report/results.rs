@@ -35,6 +35,8 @@ pub(super) struct Header {
 pub(super) struct Launch {
     /// The load average of one minute when it began.
     pub(super) load: Option<f64>,
+    /// The rate of the time-stamp counter, which is measured anew for each launch.
+    pub(super) tsc_hertz: Option<f64>,
     /// What a reader must know about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) remark: Option<String>,
@@ -113,7 +115,8 @@ pub(super) fn keep(rows: &[Row], folder: &Path, remark: Option<&str>) -> Result<
 /// Adds the rows of one launch of one experiment; `first` is one of them.
 fn keep_one(first: &Row, rows: &[Row], folder: &Path, remark: Option<&str>) -> Result<PathBuf> {
     let mut machine = first.machine.clone();
-    let load = machine.as_object_mut().and_then(|machine| machine.remove("load_at_start"));
+    let mut apart = |name: &str| machine.as_object_mut()?.remove(name)?.as_f64();
+    let (load, tsc_hertz) = (apart("load_at_start"), apart("tsc_hertz"));
     let directory = folder.join(&first.experiment);
     fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", quoted(&directory)))?;
     let path = directory.join(format!("{}-{}.jsonl", slug(&machine), first.commit));
@@ -139,7 +142,11 @@ fn keep_one(first: &Row, rows: &[Row], folder: &Path, remark: Option<&str>) -> R
     results.header.taken = today();
     let number = results.header.launches.len();
     let remark = remark.map(str::to_owned);
-    results.header.launches.push(Launch { load: load.and_then(|load| load.as_f64()), remark });
+    results.header.launches.push(Launch {
+        load: load.map(|load| (load * 100.0).round() / 100.0),
+        tsc_hertz,
+        remark,
+    });
     rows.iter().for_each(|row| results.add(number, row));
     Target::named(&path)?.write(&results.bytes()?)?;
     Ok(path)

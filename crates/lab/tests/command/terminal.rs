@@ -254,3 +254,32 @@ fn the_exit_codes_are_those_of_shells() {
     let refused = output(&["record", "-o", "/no/such/directory/t.qtrace", "--", "true"]);
     assert_eq!(refused.status.code(), Some(125), "{}", text(&refused.stderr));
 }
+
+#[test]
+fn help_and_page_list_the_same_exit_codes() {
+    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/exit-codes.md"))
+        .expect("the page");
+    let (_, block) = page.split_once("```text\n").expect("a list");
+    let (block, _) = block.split_once("```").expect("the end of the list");
+    let help = text(&output(&["--help"]).stdout);
+    assert!(help.trim_end().ends_with(block.trim_end()), "{help}");
+    // Those that no other test shows.
+    assert_eq!(output(&["--help"]).status.code(), Some(0));
+    assert_eq!(output(&["bench", "no-such-experiment"]).status.code(), Some(1));
+    assert_eq!(output(&["no-such-command"]).status.code(), Some(2));
+}
+
+#[test]
+fn completions_and_man_pages_name_every_command() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let script = text(&output(&["completions", shell]).stdout);
+        assert!(script.contains("replay") && script.contains("folio"), "{shell}: {script}");
+    }
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let place = directory.path().to_str().expect("a name that is text");
+    assert!(output(&["man", place]).status.success());
+    let page = fs::read_to_string(directory.path().join("quire.1")).expect("the page of the command");
+    assert!(page.contains("128 + N") && page.contains("quire\\-record"), "{page}");
+    assert!(directory.path().join("quire-replay.1").exists());
+    assert_eq!(output(&["man", "/no/such/directory"]).status.code(), Some(1));
+}

@@ -36,11 +36,17 @@ pub const EXPERIMENT: Experiment = Experiment {
     apart: &["quire-direct"],
     goals: &[
         Goal::new("leaves of 4 KiB become one of 1 GiB: under 0.5 ms", "quire", &["direct"], AtMost(5e5)),
-        Goal::new("the same: 8 times as fast as `per-frame`", "quire", &["direct"], Times(8.0))
-            .over(BestOf(&["per-frame"])),
-        Goal::new("in stages: at most 1.3 of one step", "quire", &["staged"], AtMost(1.3))
+        Goal::new(
+            "leaves of 4 KiB become one of 1 GiB: 8 times as fast as `per-frame`",
+            "quire",
+            &["direct"],
+            Times(8.0),
+        )
+        .over(BestOf(&["per-frame"])),
+        Goal::new("the same in stages: at most 1.3 of one step", "quire", &["staged"], AtMost(1.3))
             .over(BestOf(&["quire-direct"])),
-        Goal::new("in stages: no step over 100 us", "quire", &["staged"], AtMost(1e5)).metric("step"),
+        Goal::new("the same in stages: no step over 100 us", "quire", &["staged"], AtMost(1e5))
+            .metric("step"),
         Goal::new(
             "a CPU that touches the page waits at most 50 us",
             "quire",

@@ -9,8 +9,8 @@ const COMPARED: Duration = Duration::from_millis(30);
 /// The counter now. Neither waits for earlier instructions nor holds later ones back.
 #[inline(always)]
 pub fn now() -> u64 {
-    // SAFETY: every x86-64 processor has the instruction, and user mode may execute it unless the system forbids that
-    // by a fault, which would stop the process here and break nothing.
+    // SAFETY: C5: every x86-64 processor has the instruction. A system that forbids it to user mode stops the
+    // process here by a fault.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 

@@ -188,7 +188,7 @@ impl Tracer<'_> {
             return ptrace::cont(tid, None);
         }
         let info = ptrace::syscall_info(tid)?;
-        // SAFETY: at a seccomp stop the kernel has filled in this member of the union.
+        // SAFETY: C3: at a seccomp stop the kernel has filled in this member of the union.
         let (number, args) = unsafe { (info.u.seccomp.nr, info.u.seccomp.args) };
         let abi = if info.arch == AUDIT_I386 { Abi::I386 } else { Abi::Native };
         let Some((call, args)) = abi.decode(number, args, |address| words_at(tid, address)) else {
@@ -214,7 +214,7 @@ impl Tracer<'_> {
         if let Some(number) = number
             && info.op == libc::PTRACE_SYSCALL_INFO_EXIT
         {
-            // SAFETY: at an exit stop the kernel has filled in this member of the union.
+            // SAFETY: C3: at an exit stop the kernel has filled in this member of the union.
             let result = unsafe { info.u.exit.sval };
             self.tell(tid, RawKind::Leave { number, result });
         }
@@ -274,7 +274,7 @@ fn takes_turns(call: Call, flags: u64) -> bool {
 
 /// Leaves a process that was stopped on purpose (by Ctrl-Z, say) in that state until it is continued.
 fn listen(tid: Pid) -> Result<(), Errno> {
-    // SAFETY: a request without data on a stopped thread that this one traces; no memory is passed.
+    // SAFETY: C3: the thread is stopped and traced by this one, and the request takes no memory.
     let outcome = unsafe { libc::ptrace(libc::PTRACE_LISTEN, tid.as_raw(), 0, 0) };
     Errno::result(outcome).map(drop)
 }

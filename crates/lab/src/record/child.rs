@@ -68,15 +68,15 @@ impl Prepared {
 
     /// Makes the process. With `filter`, system calls it matches are reported to its tracer.
     pub(super) fn fork(&self, filter: Option<&BpfProgram>, inherited: &Inherited) -> nix::Result<Pid> {
-        // SAFETY: the caller is a process of one thread, so that the child may do whatever a process may; it uses only
-        // what is prepared, and never returns.
+        // SAFETY: C2: the caller has one thread, so the child may do whatever a process may; it uses only what is
+        // prepared, and never returns.
         match unsafe { fork() }? {
             ForkResult::Parent { child } => Ok(child),
             ForkResult::Child => {
                 let error = self.become_program(filter, inherited).err();
                 let code = error.and_then(|error| error.raw_os_error()).unwrap_or(0);
                 let _ = write(&self.failure.1, &code.to_le_bytes());
-                // SAFETY: ends the process without running the exit handlers that belong to the parent.
+                // SAFETY: C2: the child ends without running the exit handlers of its parent.
                 unsafe { libc::_exit(127) }
             }
         }
@@ -86,7 +86,8 @@ impl Prepared {
     fn become_program(&self, filter: Option<&BpfProgram>, inherited: &Inherited) -> io::Result<()> {
         // The gate closes for good when the recorder ends, and only if no other process holds it open.
         close(self.gate.1.as_raw_fd())?;
-        // SAFETY: nothing in this process depends on the signal; Rust ignores it at start, and a program expects it not to be.
+        // SAFETY: C3: the default action installs no handler. (Rust ignores the signal at start; a program expects
+        // that it is not ignored.)
         unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) }?;
         // It stays through fork and exec.
         prctl::set_thp_disable(true)?;

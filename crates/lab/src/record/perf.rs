@@ -183,13 +183,14 @@ fn open_sized(
             let fd = open_one(&mut attr, pid, cpu).map_err(|source| refused(event.what, source))?;
             if let Config::Tracepoint { filter: Some(filter), .. } = &event.config {
                 control("filter", || {
-                    // SAFETY: the event is open, and the filter is a C string that outlives the call, which only reads it.
+                    // SAFETY: C3: the event is open, and the filter is a C string that outlives the call, which
+                    // only reads it.
                     unsafe { ioctls::SET_FILTER(fd.as_raw_fd(), filter.as_ptr().cast_mut()) }
                 })?;
             }
             let mut id = 0;
             control("event number", || {
-                // SAFETY: the event is open, and the kernel writes one u64 to `id`.
+                // SAFETY: C3: the event is open, and the kernel writes one u64 to `id`.
                 unsafe { ioctls::ID(fd.as_raw_fd(), &raw mut id) }
             })?;
             events.sources.insert(id, event.source);
@@ -202,7 +203,8 @@ fn open_sized(
 
 /// Opens an event; on a kernel before Linux 6.0 without its count of what it lost.
 fn open_one(attr: &mut perf_event_attr, pid: i32, cpu: i32) -> io::Result<OwnedFd> {
-    // SAFETY: `attr` is initialised and says its own size; the kernel reads it and writes at most its size field.
+    // SAFETY: C3: `attr` is initialised and says its own size; the kernel reads it and writes at most its size
+    // field.
     let fd = unsafe { perf_event_open(attr, pid, cpu, -1, PERF_FLAG_FD_CLOEXEC.into()) };
     if fd < 0 {
         let error = io::Error::last_os_error();
@@ -211,7 +213,7 @@ fn open_one(attr: &mut perf_event_attr, pid: i32, cpu: i32) -> io::Result<OwnedF
         }
         return Err(error);
     }
-    // SAFETY: the kernel has just given this descriptor to this process; nothing else owns it.
+    // SAFETY: C3: the kernel has just given this descriptor to this process; nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

@@ -37,8 +37,8 @@ impl Ring {
     /// Hands every record that is there to `each`, oldest first. Returns how many bytes there were.
     pub(super) fn drain(&mut self, mut each: impl FnMut(&[u8])) -> u64 {
         let control = self.map.as_mut_ptr().cast::<perf_event_mmap_page>();
-        // SAFETY: the mapping starts with this page, is page-aligned and lives as long as `self`; the kernel writes
-        // the head and reads the tail as whole words at any time, so both are accessed as atomics only.
+        // SAFETY: C4: the mapping starts with this page, is page-aligned and lives as long as `self`; the kernel
+        // writes the head and reads the tail as whole words at any time, so both are accessed as atomics only.
         let (head, tail) = unsafe {
             (
                 AtomicU64::from_ptr(addr_of_mut!((*control).data_head)),
@@ -91,8 +91,8 @@ impl Ring {
         if offset + count > size {
             return None;
         }
-        // SAFETY: data starts at the second page and has `size` bytes, and `offset + count` is within them; the kernel
-        // does not write between tail and head, and the tail is moved only after the slice is gone.
+        // SAFETY: C4: data starts at the second page and has `size` bytes, and `offset + count` is within them;
+        // the kernel does not write between tail and head, and the tail is moved only after the slice is gone.
         Some(unsafe { std::slice::from_raw_parts(map.as_ptr().add(PAGE + offset as usize), count as usize) })
     }
 }

@@ -44,7 +44,7 @@ pub(super) struct Inherited {
 impl Inherited {
     /// Puts them back, in this process.
     pub(super) fn restore(&self) -> nix::Result<()> {
-        // SAFETY: puts back a disposition that this process had: no handler of the recorder's is involved.
+        // SAFETY: C3: the disposition is one that this process had; no handler of the recorder is involved.
         unsafe { sigaction(Signal::SIGCHLD, &self.child) }?;
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&self.mask), None)
     }
@@ -72,7 +72,8 @@ impl Signals {
     pub(super) fn keep() -> Result<Signals, RecordError> {
         let failed = RecordError::system;
         let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-        // SAFETY: no handler is installed. Children of a process that ignores this signal leave no exit code behind.
+        // SAFETY: C3: the action is complete and installs no handler. (Children of a process that ignores this
+        // signal leave no exit code.)
         let child = unsafe { sigaction(Signal::SIGCHLD, &default) }.map_err(failed("keeping signals"))?;
         let mut kept = SigSet::empty();
         kept.extend(ENDING.into_iter().filter(|signal| !is_left_ignored(*signal)));

@@ -108,7 +108,7 @@ impl Sink {
     /// No event tells anything any more.
     pub(super) fn disable(&self) {
         for event in &self.events {
-            // SAFETY: the event is open; nothing is passed.
+            // SAFETY: C3: the event is open, and the request takes no memory.
             unsafe { ioctls::DISABLE(event.as_raw_fd(), 0) };
         }
     }
@@ -139,7 +139,7 @@ impl AsFd for Sink {
 }
 
 fn redirect(event: &OwnedFd, owner: &OwnedFd) -> Result<(), RecordError> {
-    // SAFETY: both events are open.
+    // SAFETY: C3: both events are open, and the request takes no memory.
     match unsafe { ioctls::SET_OUTPUT(event.as_raw_fd(), owner.as_raw_fd()) } {
         0 => Ok(()),
         _ => Err(RecordError::System { what: "sharing a ring", source: io::Error::last_os_error() }),

@@ -36,13 +36,13 @@ pub(super) fn start(
 ) -> Result<(Gated, Tracer), RecordError> {
     let prepared = Prepared::new(command)?;
     let (read, write) = pipe2(OFlag::O_CLOEXEC).map_err(RecordError::system("pipe"))?;
-    // SAFETY: the recorder has one thread at this point, so that the child may do whatever a process may; it never
+    // SAFETY: C2: the recorder has one thread at this point, so the child may do whatever a process may; it never
     // returns from here.
     match unsafe { fork() }.map_err(RecordError::system("fork"))? {
         ForkResult::Child => {
             drop(read);
             trace(prepared, filter, inherited, write);
-            // SAFETY: ends the process without running the exit handlers that belong to the recorder.
+            // SAFETY: C2: the child ends without running the exit handlers of the recorder.
             unsafe { libc::_exit(0) }
         }
         ForkResult::Parent { child } => {
@@ -112,7 +112,8 @@ fn withdraw(kept: i32) -> Result<(), Errno> {
     redirect_standard_streams()?;
     for (first, last) in [(3, kept as u32 - 1), (kept as u32 + 1, u32::MAX)] {
         if first <= last {
-            // SAFETY: this process uses no descriptor but the pipe from here on, and ends without running destructors.
+            // SAFETY: C3: this process uses no descriptor but the pipe from here on, and ends without running
+            // destructors.
             let outcome = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
             Errno::result(outcome)?;
         }

@@ -194,7 +194,7 @@ fn runs(measured: &[Measured<'_>]) -> String {
 fn of_run(run: Run<'_>) -> [String; 11] {
     let header = &run.results.header;
     let word = |name: &str| header.machine.get(name).and_then(Value::as_str).unwrap_or("unknown").to_owned();
-    let number = |name: &str| header.machine.get(name).and_then(Value::as_u64).unwrap_or(0);
+    let number = |name: &str| header.machine.get(name).and_then(Value::as_f64).unwrap_or(0.0);
     let features = header.machine.get("features").and_then(Value::as_array);
     let features: Vec<&str> = features.into_iter().flatten().filter_map(Value::as_str).collect();
     let processor =
@@ -210,7 +210,7 @@ fn of_run(run: Run<'_>) -> [String; 11] {
         run.number.to_string(),
         header.experiment.clone(),
         processor,
-        format!("{}, {} GiB", number("cpus"), (number("memory_bytes") as f64 / f64::from(1 << 30)).round()),
+        format!("{}, {} GiB", number("cpus"), number("memory_gib")),
         word("kernel"),
         header.commit.clone(),
         word("rustc"),

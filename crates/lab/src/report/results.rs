@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::bench::experiment::{Better, Counters, TIME};
 use crate::bench::row::Row;
@@ -117,6 +117,11 @@ fn keep_one(first: &Row, rows: &[Row], folder: &Path, remark: Option<&str>) -> R
     let mut machine = first.machine.clone();
     let mut apart = |name: &str| machine.as_object_mut()?.remove(name)?.as_f64();
     let (load, tsc_hertz) = (apart("load_at_start"), apart("tsc_hertz"));
+    // Each arm sets the folio sizes that it needs, and another bench may do so at the same time.
+    let _ = apart("thp");
+    // It grows by what a pool's descriptors save, for one.
+    let memory = apart("memory_bytes").map(|bytes| (bytes / f64::from(1 << 30)).round());
+    machine["memory_gib"] = json!(memory);
     let directory = folder.join(&first.experiment);
     fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", quoted(&directory)))?;
     let path = directory.join(format!("{}-{}.jsonl", slug(&machine), first.commit));

@@ -40,6 +40,7 @@ fn resolved(events: &[Event]) -> u64 {
     events.iter().filter(resolved).count() as u64
 }
 
+/// C3: what the kernel fills is read as it says.
 #[test]
 fn the_count_of_lost_records_is_the_kernels() {
     for tier in tiers() {
@@ -76,6 +77,7 @@ fn a_check_does_not_judge_behind_a_gap() {
 }
 
 /// Without `--ring` the rings become larger when they fill up: what comes after is not lost.
+/// C4: nothing is read that was overwritten.
 #[test]
 fn rings_grow_when_they_fill_up() {
     // The first round fills a ring of 32 MiB by more than half, the second by more than all.

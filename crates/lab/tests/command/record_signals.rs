@@ -10,6 +10,7 @@ use nix::sys::signal::Signal;
 /// A second request counts only when it is not the first one's echo.
 const LATER: Duration = Duration::from_millis(300);
 
+/// C2: the forked child is the program, whatever ends it.
 #[test]
 fn every_ending_signal_leaves_a_whole_trace() {
     let signals = [

@@ -45,12 +45,15 @@ fn only_arch_speaks_of_a_processor() {
 }
 
 #[test]
-fn unsafe_code_stands_where_the_architecture_says() {
+fn unsafe_code_stands_where_the_pages_say() {
     let sources = all();
-    let listed = unsafe_code::listed(&page(&sources, "docs/architecture.md"));
+    let pages = ["docs/architecture.md", "docs/unsafe-in-the-command.md"];
+    let listed: Vec<String> =
+        pages.iter().flat_map(|path| unsafe_code::listed(&page(&sources, path))).collect();
     let mut files = rust(&sources, "crates/quire/");
     files.extend(rust(&sources, "crates/hosted/"));
     files.extend(rust(&sources, "crates/interop/"));
+    files.extend(rust(&sources, "crates/lab/"));
     expect_none(&unsafe_code::check(&listed, &files));
 }
 
@@ -60,6 +63,11 @@ fn names_are_made_of_words_that_are_ordinary_or_explained() {
     let crates = ["crates/quire/", "crates/hosted/", "crates/oracle/", "crates/testkit/"];
     let files: Vec<Source> = crates.iter().flat_map(|below| rust(&sources, below)).collect();
     expect_none(&glossary::check(&page(&sources, "docs/glossary.md"), glossary::ORDINARY, &files));
+}
+
+#[test]
+fn safety_comments_of_the_command_name_an_invariant() {
+    expect_none(&unsafe_code::unargued(&rust(&all(), "crates/lab/src/")));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Unsafe code stands in the files that `docs/architecture.md` lists, and in no other.
+//! Unsafe code stands in the files that pages list, and in no other; SAFETY comments name invariants.
 
 use crate::source::Source;
 
@@ -25,6 +25,34 @@ pub(crate) fn check(listed: &[String], files: &[Source]) -> Vec<String> {
     let gone = listed.iter().filter(|path| !files.iter().any(|file| file.path == **path));
     complaints.extend(gone.map(|path| format!("{path}: listed, and does not exist")));
     complaints
+}
+
+/// SAFETY comments that name no invariant: neither `invariant 1` nor a letter and a number.
+pub(crate) fn unargued(files: &[Source]) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for file in files {
+        for (at, line) in file.text.lines().enumerate() {
+            let Some((before, said)) = line.split_once("// SAFETY:") else { continue };
+            if before.trim().is_empty() && !names_an_invariant(said) {
+                complaints.push(format!("{}:{}: a SAFETY comment names no invariant", file.path, at + 1));
+            }
+        }
+    }
+    complaints
+}
+
+fn names_an_invariant(said: &str) -> bool {
+    let named = |word: &str| {
+        let digits = word.trim_start_matches(|letter: char| letter.is_ascii_uppercase());
+        word.len() == digits.len() + 1 && digits.parse::<u8>().is_ok()
+    };
+    said.contains("invariant ") || said.split(|letter: char| !letter.is_alphanumeric()).any(named)
+}
+
+#[test]
+fn a_safety_comment_without_an_invariant_is_found() {
+    let text = "// SAFETY: C1: inside.\n// SAFETY: invariant 1, by contract.\n    // SAFETY: as above.\nlet a = \"// SAFETY: no\";";
+    assert_eq!(unargued(&[Source::new("a.rs", text)]), ["a.rs:3: a SAFETY comment names no invariant"]);
 }
 
 #[test]

@@ -50,7 +50,7 @@ impl Child {
         let pipe = || std::io::pipe().map_err(|error| Skip::because("cannot make a pipe to a child", error));
         let ((said, say), (heard, told)) = (pipe()?, pipe()?);
         let start = Instant::now();
-        // SAFETY: the child runs `work`, which keeps to what the caller promised, and then ends.
+        // SAFETY: C2: the child runs `work`, which keeps the caller's promise, and then ends.
         let forked = unsafe { fork() };
         let time = start.elapsed().as_nanos() as f64;
         match forked.map_err(|error| Skip::because("cannot fork", error))? {
@@ -124,7 +124,7 @@ struct End;
 
 impl End {
     fn with(self, status: i32) -> ! {
-        // SAFETY: ends the process at once; nothing that it shares with the parent is flushed or dropped.
+        // SAFETY: C2: the child ends at once; nothing that it shares with its parent is flushed or dropped.
         unsafe { libc::_exit(status) }
     }
 }

@@ -45,13 +45,13 @@ impl Region {
         assert!(align.is_multiple_of(ALIGN) && beyond.is_multiple_of(PAGE), "no such place");
         let bytes = bytes.next_multiple_of(PAGE);
         let reserved_bytes = bytes + beyond + 2 * align + ALIGN;
-        // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory that exists.
+        // SAFETY: C1: the kernel chooses an address at which nothing is mapped.
         let reserved =
             unsafe { mmap_anonymous(null_mut(), reserved_bytes, ProtFlags::empty(), MapFlags::PRIVATE)? }
                 as usize;
         let start = (reserved + 1).next_multiple_of(align) + beyond;
         let region = Self { reserved, reserved_bytes, start, bytes, mapped: true };
-        // SAFETY: the fixed range lies inside the reservation just made, which nothing else knows of.
+        // SAFETY: C1: the fixed range lies inside the reservation just made, which this function alone knows.
         unsafe {
             let rights = ProtFlags::READ | ProtFlags::WRITE;
             let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
@@ -69,7 +69,8 @@ impl Region {
         let file = memfd_create("quire-bench", MemfdFlags::CLOEXEC)?;
         ftruncate(&file, self.bytes as u64)?;
         let flags = MapFlags::SHARED | MapFlags::FIXED;
-        // SAFETY: the fixed range is owned by this value, which is borrowed exclusively, so no reference into it exists.
+        // SAFETY: C1: the fixed range is this value's, which is borrowed exclusively, so no reference into it
+        // exists.
         unsafe {
             mmap(self.start as *mut c_void, self.bytes, ProtFlags::READ | ProtFlags::WRITE, flags, &file, 0)?;
         }
@@ -106,8 +107,8 @@ impl Region {
     pub fn advise_pages(&self, first: usize, count: usize, advice: Advice) -> io::Result<()> {
         assert!(self.mapped && first + count <= self.pages(), "advice beyond the region");
         let start = (self.start + first * PAGE) as *mut c_void;
-        // SAFETY: the range lies in memory that this value owns, and no reference into it exists: contents are
-        // reached through the volatile accesses below alone, so that losing them (DONTNEED) breaks no promise.
+        // SAFETY: C1: the range is this value's, and no reference into it exists: contents are reached through the
+        // volatile accesses below alone, so that losing them (DONTNEED) breaks no promise.
         unsafe { madvise(start, count * PAGE, advice)? };
         Ok(())
     }
@@ -118,7 +119,7 @@ impl Region {
     /// Those of `madvise`.
     pub fn collapse(&self) -> io::Result<()> {
         assert!(self.mapped, "the region is gone");
-        // SAFETY: the range is owned by this value, and the advice leaves contents as they are.
+        // SAFETY: C1: the range is this value's, and the advice leaves contents as they are.
         let done = unsafe { libc::madvise(self.start as *mut c_void, self.bytes, libc::MADV_COLLAPSE) };
         if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
@@ -128,8 +129,8 @@ impl Region {
     pub fn touch(&self, page: usize) {
         assert!(self.mapped && page < self.pages(), "touch beyond the region");
         let byte = (self.start + page * PAGE) as *mut u8;
-        // SAFETY: inside the region (asserted), which is mapped writable and owned by this value; one byte written
-        // by concurrent callers would be the same byte, and callers keep to pages of their own.
+        // SAFETY: C1: the byte is inside the region (asserted), which is mapped writable; concurrent callers would
+        // write the same byte, and keep to pages of their own.
         unsafe { byte.write_volatile(mark(page)) };
     }
 
@@ -149,7 +150,7 @@ impl Region {
     pub fn is_marked(&self, page: usize) -> bool {
         assert!(self.mapped && page < self.pages(), "a look beyond the region");
         let byte = (self.start + page * PAGE) as *const u8;
-        // SAFETY: inside the region (asserted), which is mapped readable and owned by this value.
+        // SAFETY: C1: the byte is inside the region (asserted), which is mapped readable.
         unsafe { byte.read_volatile() == mark(page) }
     }
 
@@ -161,8 +162,9 @@ impl Region {
         assert!(self.mapped && fits, "folios that do not fill the region");
         for start in (self.start..self.start + self.bytes).step_by(folio) {
             for page in (start..start + folio).step_by(PAGE).rev() {
-                // SAFETY: writes one page inside the region (asserted: whole folios fill it, whole pages fill a
-                // folio), which is mapped writable and exclusively borrowed; the direction flag is clear by the ABI.
+                // SAFETY: C1: the page is inside the region (asserted: whole folios fill it, whole pages fill a
+                // folio), which is mapped writable and exclusively borrowed; the direction flag is clear by the
+                // ABI.
                 unsafe {
                     std::arch::asm!(
                         "rep stosb",
@@ -179,8 +181,8 @@ impl Region {
     /// The region as bytes, for an allocator that manages real memory. They read as zero until written.
     pub fn as_bytes(&mut self) -> &mut [u8] {
         assert!(self.mapped, "the region is gone");
-        // SAFETY: mapped readable and writable for `bytes` bytes, initialised (zero on demand), and the exclusive
-        // borrow of `self` lasts as long as the slice.
+        // SAFETY: C1: `bytes` bytes are mapped readable and writable and initialised (zero on demand), and the
+        // slice borrows `self` exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.start as *mut u8, self.bytes) }
     }
 
@@ -191,7 +193,7 @@ impl Region {
     pub fn protect(&self, rights: ProtFlags) -> io::Result<()> {
         assert!(self.mapped, "the region is gone");
         let rights = MprotectFlags::from_bits_retain(rights.bits());
-        // SAFETY: the range is owned by this value, and no reference into it exists.
+        // SAFETY: C1: the range is this value's, and no reference into it exists.
         unsafe { mprotect(self.start as *mut c_void, self.bytes, rights)? };
         Ok(())
     }
@@ -204,8 +206,8 @@ impl Region {
     pub fn move_to(&mut self, target: &mut Self) -> io::Result<()> {
         assert!(self.mapped && target.mapped && self.bytes == target.bytes, "no place to move to");
         let (from, to) = (self.start as *mut c_void, target.start as *mut c_void);
-        // SAFETY: both ranges are owned by these values, which are borrowed exclusively, so no reference into them is
-        // alive; this one accepts nothing any more once `mapped` is false.
+        // SAFETY: C1: both ranges belong to these values, which are borrowed exclusively, so no reference into
+        // them exists; this one accepts no access once `mapped` is false.
         unsafe { mremap_fixed(from, self.bytes, self.bytes, MremapFlags::MAYMOVE, to)? };
         self.mapped = false;
         Ok(())
@@ -230,8 +232,8 @@ impl Region {
         );
         self.mapped = false;
         for start in (self.start..self.start + self.bytes).step_by(bytes) {
-            // SAFETY: the range is owned by this value, no reference into it is alive (exclusive borrow), and no other
-            // method accepts it any more now that `mapped` is false.
+            // SAFETY: C1: the range is this value's, which is borrowed exclusively, and no method accepts an
+            // access once `mapped` is false.
             unsafe { munmap(start as *mut c_void, bytes)? };
         }
         Ok(())
@@ -250,8 +252,8 @@ impl Drop for Region {
         let after = (end, self.reserved + self.reserved_bytes - end);
         let own = if self.mapped { self.bytes } else { 0 };
         for (start, bytes) in [before, (self.start, own), after].into_iter().filter(|(_, bytes)| *bytes > 0) {
-            // SAFETY: these ranges were reserved by `map` and belong to this value alone; what `unmap` gave back is
-            // left out, since another mapping may stand there by now.
+            // SAFETY: C1: `map` reserved these ranges for this value alone; what `unmap` gave back is left out,
+            // since another mapping may be there by now.
             if let Err(error) = unsafe { munmap(start as *mut c_void, bytes) } {
                 say(format_args!("quire: cannot unmap {bytes} bytes: {error}"));
             }

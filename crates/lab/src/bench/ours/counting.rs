@@ -47,7 +47,7 @@ impl<'a> Counting<'a> {
     }
 }
 
-// SAFETY: every call that must keep a promise is passed on to a platform that keeps it.
+// SAFETY: C7: every call with a contract is passed on to `Bare`, which keeps it.
 unsafe impl FramePlatform for Counting<'_> {
     frames_passed_on!();
 
@@ -83,7 +83,7 @@ unsafe impl FramePlatform for Counting<'_> {
     }
 }
 
-// SAFETY: every flush is passed on to a platform whose flushes are complete (H5).
+// SAFETY: C7, H5: every flush is passed on to `Bare`, whose flushes are complete.
 unsafe impl TablePlatform for Counting<'_> {
     fn load_root(&self, root: Option<Frame>) {
         self.by_itself(|bare| bare.load_root(root));
@@ -118,7 +118,7 @@ unsafe impl TablePlatform for Counting<'_> {
     }
 }
 
-// SAFETY: every call is passed on to a platform that keeps the contract.
+// SAFETY: C7: every call with a contract is passed on to `Bare`, which keeps it.
 unsafe impl Platform for Counting<'_> {
     spaces_passed_on!();
 }

@@ -68,7 +68,7 @@ impl Guarded {
         let machine = machine.build().map_err(|error| Skip(error.to_string()))?;
         let machine = &*self.machine.insert(machine);
         let config = AllocatorConfig { lists: self.lists, ..AllocatorConfig::default() };
-        // SAFETY: the caller's promise.
+        // SAFETY: H3: by this function's contract.
         let allocator = unsafe { allocator(machine, config, zeroed) }?;
         Ok((machine, allocator))
     }
@@ -87,7 +87,7 @@ pub unsafe fn allocator<P: OnBare>(
     config: AllocatorConfig,
     zeroed: bool,
 ) -> Result<PageAllocator<'_, P>, Skip> {
-    // SAFETY: the caller's promise.
+    // SAFETY: H3: by this function's contract.
     let bare = unsafe { machine.bare() };
     PageAllocator::new(P::on(bare), &super::ranges(machine, zeroed), config)
         .map_err(|error| Skip(error.to_string()))

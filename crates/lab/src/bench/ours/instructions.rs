@@ -44,8 +44,8 @@ impl Instructions {
                 rows(map, &bytes, |row| bits[row / 64] |= 1 << (row % 64));
             }
         };
-        // SAFETY: the note is taken in memory that is there already, by plain reads of records that are all atomics; the
-        // map has no row beyond those that there is a bit for.
+        // SAFETY: H6: the note is taken in memory that exists already, by plain reads of records that are all
+        // atomics; the map has a bit for each of its rows.
         let steps = unsafe { machine.watch_steps(self.limit - self.executed(), note, verb) };
         let steps = steps.map_err(|error| Skip(error.to_string()))?;
         self.executed.fetch_add(steps.instructions, Ordering::Relaxed);

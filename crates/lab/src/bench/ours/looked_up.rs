@@ -59,8 +59,8 @@ impl LookedUp {
         machine: &Hosted,
         machines: &Machines,
     ) -> Result<Self, Skip> {
-        // SAFETY: `with_manager_of` makes, uses and drops the manager inside `run_on` of this machine; no verb knows
-        // another, and threads that take part in one are CPUs of this one meanwhile.
+        // SAFETY: H3: `with_manager_of` makes, uses and drops the manager inside `run_on` of this machine; no verb
+        // uses another machine, and threads that take part in one are CPUs of this machine meanwhile.
         let counting = Counting::locks_on(unsafe { machine.bare() });
         let (in_sequence, locks) = super::with_manager_of(machine, &counting, config, |manager| {
             let subject = Subject::populated::<V>(case, touches, manager, machine, Some(&counting))?;
@@ -135,7 +135,7 @@ impl Stepped {
     /// Looks at the verb on this memory; nothing, where it takes too many instructions.
     fn on<V: Verb>(case: &V::Case, config: &Config, machine: &Hosted) -> Result<Option<Self>, Skip> {
         let memory = V::memory(case);
-        // SAFETY: as above.
+        // SAFETY: H3: `with_manager_of` makes, uses and drops the manager inside `run_on` of this machine.
         let counting = Counting::instructions_on(unsafe { machine.bare() }, LIMIT);
         super::with_manager_of(machine, &counting, config, |manager| {
             let touches = memory.touches();

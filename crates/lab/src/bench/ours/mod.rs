@@ -79,7 +79,7 @@ pub unsafe fn with_bare_manager<R>(
     folio: Folio,
     work: impl FnOnce(&MemoryManager<'_, Bare>) -> Result<R, Skip>,
 ) -> Result<R, Skip> {
-    // SAFETY: the caller's promise.
+    // SAFETY: H3: by this function's contract.
     unsafe { with_bare_manager_as(machine, with_folios(Config::default(), folio)?, work) }
 }
 
@@ -92,7 +92,8 @@ pub unsafe fn with_bare_manager_as<R>(
     config: Config,
     work: impl FnOnce(&MemoryManager<'_, Bare>) -> Result<R, Skip>,
 ) -> Result<R, Skip> {
-    // SAFETY: `with_manager_of` makes, uses and drops the manager inside `run_on`; the rest is the caller's promise.
+    // SAFETY: H3: `with_manager_of` makes, uses and drops the manager inside `run_on`; the rest is this function's
+    // contract.
     with_manager_of(machine, unsafe { machine.bare() }, &config, work)
 }
 
@@ -164,8 +165,8 @@ pub fn unmap<P: Platform>(mm: &Mm<'_, P>, bytes: usize) -> Result<f64, Skip> {
 pub fn keep_from_children(machine: &Hosted) -> Result<(), Skip> {
     for range in machine.ranges() {
         let start = machine.arena().direct_map(range.start).cast();
-        // SAFETY: the range is the arena's own mapping for as long as the machine lives, and the advice leaves contents
-        // alone: only children lack it, and those that are forked here never reach for it.
+        // SAFETY: H1: the range is the arena's own mapping for as long as the machine lives, and the advice leaves
+        // contents alone: children lack it, and those that are forked here never reach for it.
         unsafe { madvise(start, range.bytes as usize, Advice::LinuxDontFork) }
             .map_err(|error| Skip::because("cannot keep the machine's memory out of children", error))?;
     }

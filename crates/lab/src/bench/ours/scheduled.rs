@@ -137,7 +137,7 @@ impl Clock {
     }
 }
 
-// SAFETY: every call that must keep a promise is passed on to a platform that keeps it; a point may block.
+// SAFETY: C7: every call with a contract is passed on to `Bare`, which keeps it; a reschedule point may block.
 unsafe impl FramePlatform for Scheduled<'_> {
     frames_passed_on!();
 
@@ -183,7 +183,7 @@ unsafe impl FramePlatform for Scheduled<'_> {
     }
 }
 
-// SAFETY: every flush is passed on to a platform whose flushes are complete (H5).
+// SAFETY: C7, H5: every flush is passed on to `Bare`, whose flushes are complete.
 unsafe impl TablePlatform for Scheduled<'_> {
     fn load_root(&self, root: Option<Frame>) {
         self.bare.load_root(root);
@@ -218,7 +218,7 @@ unsafe impl TablePlatform for Scheduled<'_> {
     }
 }
 
-// SAFETY: every call is passed on to a platform that keeps the contract.
+// SAFETY: C7: every call with a contract is passed on to `Bare`, which keeps it.
 unsafe impl Platform for Scheduled<'_> {
     spaces_passed_on!();
 }

@@ -251,7 +251,8 @@ impl<V: Verb> Prepared for Ready<'_, V> {
             self.other.fill_caches();
             V::work(&self.case, subject)
         };
-        // SAFETY: no verb knows another machine, and threads that take part in one are CPUs of this one meanwhile.
+        // SAFETY: H3: no verb uses another machine, and threads that take part in one are CPUs of this machine
+        // meanwhile.
         let sample = unsafe { super::with_bare_manager_as(self.machine, self.config, work) }?;
         Ok(self.looked_up.iter().fold(sample, |sample, found| found.add_to(sample)))
     }

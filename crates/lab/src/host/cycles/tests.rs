@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use super::{Moment, hertz, now, reading_cost, to_nanoseconds};
 
+/// C5: the instruction is there, and does what it is for.
 #[test]
 fn the_counter_goes_forward_at_the_measured_rate() {
     let start = Moment::now();

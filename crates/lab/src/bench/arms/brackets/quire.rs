@@ -49,7 +49,7 @@ struct Ready {
 impl Prepared for Ready {
     fn run(&mut self) -> Result<Sample, Skip> {
         let (case, machine) = (self.case, &self.machine);
-        // SAFETY: the manager lives inside `run_on` of this machine, as do the threads that use it.
+        // SAFETY: H3: the manager lives inside `run_on` of this machine, as do the threads that use it.
         let bare = unsafe { machine.bare() };
         machine.run_on(CpuId(0), || {
             let manager = MemoryManager::new(bare, &ranges(machine, false), &Config::default())

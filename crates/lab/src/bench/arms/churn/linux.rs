@@ -3,6 +3,7 @@
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
+use nix::sys::prctl;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use super::{Churn, Stint};
@@ -58,13 +59,14 @@ fn work(case: &Churn, meeting: &Meeting) -> Stint {
 /// One piece, if the kernel gave it.
 pub(in crate::bench::arms) fn piece(bytes: usize) -> Option<()> {
     let rights = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory that exists.
+    // SAFETY: C1: the kernel chooses an address at which nothing is mapped.
     let at = unsafe { mmap_anonymous(null_mut(), bytes, rights, MapFlags::PRIVATE) }.ok()?;
     for offset in (0..bytes).step_by(PAGE) {
-        // SAFETY: inside the mapping just made, which is writable and which nobody else knows.
+        // SAFETY: C1: the byte lies in the mapping just made, which is writable and which this function alone
+        // knows.
         unsafe { at.cast::<u8>().add(offset).write_volatile(1) };
     }
-    // SAFETY: as before, and no reference into it was ever made.
+    // SAFETY: C1: the mapping is this function's, and no reference into it was made.
     unsafe { munmap(at.cast::<c_void>(), bytes) }.ok()
 }
 
@@ -73,26 +75,13 @@ pub(in crate::bench::arms) struct SmallPages;
 
 impl SmallPages {
     pub(in crate::bench::arms) fn only() -> Self {
-        set_thp_disable(1);
+        let _ = prctl::set_thp_disable(true);
         Self
     }
 }
 
 impl Drop for SmallPages {
     fn drop(&mut self) {
-        set_thp_disable(0);
+        let _ = prctl::set_thp_disable(false);
     }
-}
-
-fn set_thp_disable(value: libc::c_ulong) {
-    // SAFETY: changes nothing but how this process's later faults are served. It cannot fail for these arguments.
-    unsafe {
-        libc::prctl(
-            libc::PR_SET_THP_DISABLE,
-            value,
-            0 as libc::c_ulong,
-            0 as libc::c_ulong,
-            0 as libc::c_ulong,
-        )
-    };
 }

@@ -62,7 +62,7 @@ struct Ready<'a> {
 impl Prepared for Ready<'_> {
     fn run(&mut self) -> Result<Sample, Skip> {
         let (machine, case) = (self.machine, &self.case);
-        // SAFETY: used by threads inside `run_on` of this machine alone, the manager too.
+        // SAFETY: H3: threads inside `run_on` of this machine alone use it, and so is the manager.
         let bare = unsafe { machine.bare() };
         let ranges = ours::ranges(machine, false);
         let manager = machine.run_on(CpuId(0), || MemoryManager::new(bare, &ranges, &self.config));

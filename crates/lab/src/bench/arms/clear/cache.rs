@@ -95,7 +95,7 @@ impl Set {
     /// Its lines as words.
     fn words(&mut self) -> &[[u64; LINE / 8]] {
         let lines = self.lines;
-        // SAFETY: any eight bytes are a word.
+        // SAFETY: C1: the slice borrows the mapping, and any eight bytes are a word.
         let (_, words, _) = unsafe { self.region.as_bytes()[..lines * LINE].align_to() };
         words
     }

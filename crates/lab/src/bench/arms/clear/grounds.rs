@@ -106,7 +106,7 @@ impl Grounds {
                 self.machine.clear_raw(frames, ready);
             }
             Way::Memset => {
-                // SAFETY: memory of the machine, which the arm that runs has to itself.
+                // SAFETY: C6, H1: the frames are memory of the machine, which the running arm has to itself.
                 unsafe { self.start(frames).write_bytes(0, (frames.count * 4096) as usize) };
             }
             Way::Policy(hint) => {
@@ -141,7 +141,7 @@ impl Grounds {
         let (start, kernel) = (self.start(frames), ClearKernel::Movnti.on(self.clearer.features()));
         let kernel = kernel.unwrap_or(ReadyClear::PLAIN).unfenced();
         for frame in 0..frames.count as usize {
-            // SAFETY: memory of the machine, which the arm that runs has to itself.
+            // SAFETY: C6, H1: each line lies in one of the frames, which the running arm has to itself.
             unsafe { kernel.zero(start.add(frame * 4096 + frame % (4096 / LINE) * LINE), LINE) };
         }
         store_fence();
@@ -151,7 +151,7 @@ impl Grounds {
     pub(super) fn read(&self, frames: FrameRange) -> u64 {
         let start = self.start(frames);
         let line = |at: usize| {
-            // SAFETY: as above; the line lies in the extent.
+            // SAFETY: C6, H1: the line lies in the extent, which the running arm has to itself.
             let word = unsafe { start.add(at).cast::<u64>().read_volatile() };
             u64::from(word == 0)
         };
@@ -167,14 +167,14 @@ impl Grounds {
 /// Puts a mark into every 256 KiB, or into the frames if they are fewer. They are the caller's alone.
 pub(super) fn mark(machine: &Hosted, frames: FrameRange) {
     marks(machine, frames).for_each(|at| {
-        // SAFETY: memory of the machine, which the arm that runs has to itself, each thread its part.
+        // SAFETY: C6, H1: the mark lies in the range, and each thread marks a range of its own.
         unsafe { at.write_volatile(u64::MAX) }
     });
 }
 
 /// How many of the marks are zero now.
 pub(super) fn zeroes(machine: &Hosted, frames: FrameRange) -> u64 {
-    // SAFETY: as above.
+    // SAFETY: C6, H1: the marks lie in the range, which this thread reads alone.
     marks(machine, frames).filter(|at| unsafe { at.read_volatile() } == 0).count() as u64
 }
 
@@ -183,7 +183,7 @@ pub(super) fn zero_pages(machine: &Hosted, frames: FrameRange) -> u64 {
     let start = machine.direct_map(frames.start.addr());
     let last = |frame: u64| start.wrapping_add((frame * 4096) as usize + 4096 - size_of::<u64>());
     let word = |frame: u64| {
-        // SAFETY: as above; the word is the last of one of the frames.
+        // SAFETY: C6, H1: the word is the last of one of the frames, which this thread reads alone.
         unsafe { last(frame).cast::<u64>().read_volatile() }
     };
     (0..frames.count).filter(|&frame| word(frame) == 0).count() as u64

@@ -70,7 +70,7 @@ impl Pool {
     pub(in crate::bench::arms) fn map(&self, bytes: usize) -> Result<Mapping, Skip> {
         let size = if self.page == 1 << 30 { MapFlags::HUGE_1GB } else { MapFlags::HUGE_2MB };
         let flags = MapFlags::PRIVATE | MapFlags::HUGETLB | size;
-        // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory that exists.
+        // SAFETY: C1: the kernel chooses an address at which nothing is mapped.
         let start = unsafe { mmap_anonymous(null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags) };
         let start = start.map_err(|error| Skip::because("the kernel maps no huge pages", error))?;
         Ok(Mapping { start: start as usize, bytes })
@@ -101,7 +101,7 @@ impl Mapping {
     pub(in crate::bench::arms) fn populate(&self, part: usize, parts: usize) -> Result<(), Skip> {
         let bytes = self.bytes / parts;
         let start = (self.start + part * bytes) as *mut std::ffi::c_void;
-        // SAFETY: the part lies in the mapping, which is this value's alone, and populating changes no contents.
+        // SAFETY: C1: the part lies in the mapping of this value, and populating changes no contents.
         unsafe { madvise(start, bytes, Advice::LinuxPopulateWrite) }
             .map_err(|error| Skip::because("MADV_POPULATE_WRITE (needs Linux 5.14 and free memory)", error))
     }
@@ -115,28 +115,28 @@ impl Mapping {
     pub(in crate::bench::arms) fn lock(&self, part: usize, parts: usize) -> Result<(), Skip> {
         let bytes = self.bytes / parts;
         let start = (self.start + part * bytes) as *mut std::ffi::c_void;
-        // SAFETY: the part lies in the mapping, which is this value's alone, and bringing pages in changes no contents.
+        // SAFETY: C1: the part lies in the mapping of this value, and bringing pages in changes no contents.
         unsafe { mlock(start, bytes) }.map_err(|error| Skip::because("mlock (see `ulimit -l`)", error))
     }
 
     /// Stores a byte.
     pub(in crate::bench::arms) fn store(&self, at: usize) {
         assert!(at < self.bytes, "a store beyond the mapping");
-        // SAFETY: inside the mapping (asserted), which is this value's alone, and into which no reference exists.
+        // SAFETY: C1: the byte lies in the mapping (asserted), into which no reference exists.
         unsafe { ((self.start + at) as *mut u8).write_volatile(1) };
     }
 
     /// The word at a multiple of eight.
     pub(in crate::bench::arms) fn word(&self, at: usize) -> u64 {
         assert!(at.is_multiple_of(8) && at + 8 <= self.bytes, "a look beyond the mapping");
-        // SAFETY: as above.
+        // SAFETY: C1: the word lies in the mapping and is aligned (asserted), and no reference into it exists.
         unsafe { ((self.start + at) as *const u64).read_volatile() }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's alone, and no reference into it exists.
+        // SAFETY: C1: the mapping is this value's, and no reference into it exists.
         if let Err(error) = unsafe { munmap(self.start as *mut std::ffi::c_void, self.bytes) } {
             say(format_args!("quire: cannot unmap {} bytes: {error}", self.bytes));
         }

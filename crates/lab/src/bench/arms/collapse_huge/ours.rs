@@ -128,7 +128,7 @@ impl Ready {
         if let Some(stepped) = self.stepped {
             return Ok(stepped);
         }
-        // SAFETY: the manager lives inside `run_on` of this machine, and no other machine runs in between.
+        // SAFETY: H3: the manager lives inside `run_on` of this machine, and no other machine runs in between.
         let bare = unsafe { self.machine.bare() };
         let stepped = self.with_world(bare, |world| {
             let mm = world.in_pieces(STEPPED)?;
@@ -300,7 +300,7 @@ impl Prepared for Ready {
             return self.with_world(&self.machine, |world| beside(world, &case, processor));
         }
         let (locked, descriptors) = self.step()?;
-        // SAFETY: the manager lives inside `run_on` of this machine, and no other machine runs in between.
+        // SAFETY: H3: the manager lives inside `run_on` of this machine, and no other machine runs in between.
         let bare = unsafe { self.machine.bare() };
         let scheduled = Scheduled::on(bare, Points::Watched);
         let sample = self.with_world(&scheduled, |world| alone(world, &case))?;

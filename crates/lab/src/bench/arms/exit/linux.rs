@@ -58,8 +58,8 @@ impl Ready<'_> {
         let region = self.population.region()?;
         let before = self.population.allocated();
         let population = &self.population;
-        // SAFETY: the child touches memory of its own, advises, reads and writes its pipes, reads the clock. It allocates
-        // only for the words of a failure, which end it.
+        // SAFETY: C2: the child touches memory of its own, advises, reads and writes its pipes and reads the
+        // clock. It allocates only for the words of a failure, which end it.
         let mut child = unsafe {
             Child::start(|line| {
                 if populate {

@@ -19,7 +19,7 @@ pub(super) static FORK: Verb<Fork> = Verb {
 
 fn work(case: &Fork, mut subject: Subject) -> Result<Sample, Skip> {
     let (case, region) = (*case, &subject.region);
-    // SAFETY: the child writes to memory of its own, reads the clock and writes to its pipe.
+    // SAFETY: C2: the child writes to memory of its own, reads the clock and writes to its pipe.
     let mut child = unsafe {
         Child::start(|line| {
             let start = Instant::now();
@@ -31,7 +31,7 @@ fn work(case: &Fork, mut subject: Subject) -> Result<Sample, Skip> {
     child.end()?;
     let forked = child.forked;
     subject.region.unmap().map_err(|error| Skip::because("munmap", error))?;
-    // SAFETY: the child does nothing.
+    // SAFETY: C2: the child does nothing.
     let mut nothing = unsafe { Child::start(|_| true) }?;
     nothing.end()?;
     let written = case.written().count() as u64;

@@ -54,7 +54,8 @@ pub(super) fn mark(machine: &Hosted) {
     for range in machine.ranges() {
         let start = machine.direct_map(range.start);
         for at in marks(0, range.bytes as usize) {
-            // SAFETY: a word of the machine's memory, which nobody manages now and no reference points into.
+            // SAFETY: C6, H1: a word of the machine's memory, which no manager has now and no reference points
+            // into.
             unsafe { start.add(at).cast::<u64>().write_volatile(u64::MAX) };
         }
     }

@@ -198,7 +198,7 @@ impl Ready<'_> {
         let said = |error: &dyn std::fmt::Display| Skip(error.to_string());
         mark(machine);
         machine.run_on(CpuId(0), || {
-            // SAFETY: the manager lives inside `run_on`, and the threads that it is handed to are CPUs of this machine.
+            // SAFETY: H3: the manager lives inside `run_on`, and the threads that get it are CPUs of this machine.
             let scheduled = Scheduled::on(unsafe { machine.bare() }, points);
             let manager = MemoryManager::new(&scheduled, &ours::ranges(machine, false), &self.config)
                 .map_err(|error| said(&error))?;

@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::time::Instant;
 
+use nix::sys::prctl;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
@@ -36,8 +37,8 @@ impl Prepared for Ready {
     fn run(&mut self) -> Result<Sample, Skip> {
         let (mut reader, mut writer) =
             std::io::pipe().map_err(|error| Skip::because("cannot make a pipe to the child", error))?;
-        // SAFETY: this process has other threads, so the child may only do what a signal handler may: `child` makes
-        // system calls, writes to pages of its own and to the pipe, allocates nothing, and never returns.
+        // SAFETY: C2: this process has other threads; `child` makes system calls, writes to pages of its own and
+        // to the pipe, allocates nothing, and never returns.
         match unsafe { fork() }.map_err(|error| Skip::because("cannot fork", error))? {
             ForkResult::Child => child(&self.case, &mut writer),
             ForkResult::Parent { child } => {
@@ -59,8 +60,7 @@ impl Prepared for Ready {
 
 /// Does the loops and reports nanoseconds and operations; every way out is `_exit`.
 fn child(case: &Heap, report: &mut impl Write) -> ! {
-    // SAFETY: changes nothing but how this process's later faults are served.
-    unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) };
+    let _ = prctl::set_thp_disable(true);
     let start = brk(0).next_multiple_of(PAGE);
     // Once before: page tables are then there, as in every later loop.
     let mut done = once(case, start).map(|_| 0);
@@ -72,7 +72,7 @@ fn child(case: &Heap, report: &mut impl Write) -> ! {
     let written = done.is_some_and(|done: u64| {
         report.write_all(&time.to_le_bytes()).and_then(|()| report.write_all(&done.to_le_bytes())).is_ok()
     });
-    // SAFETY: ends the process at once; nothing of the parent's that it shares is flushed or dropped.
+    // SAFETY: C2: the child ends at once; nothing that it shares with its parent is flushed or dropped.
     unsafe { libc::_exit(if written { 0 } else { 1 }) }
 }
 
@@ -87,8 +87,8 @@ fn once(case: &Heap, start: usize) -> Option<u64> {
         }
         for at in (end - case.step..end).step_by(PAGE) {
             let byte = (start + at) as *mut u8;
-            // SAFETY: below the end of the heap that was just moved, and above the old end, where nothing was before;
-            // nothing else in this process uses the heap any more.
+            // SAFETY: C1: the page is below the end of the heap that was just moved, and above the old end, where
+            // nothing was before; nothing else in this process uses the heap any more.
             unsafe { byte.write_volatile(1) };
             done += 1;
         }
@@ -110,7 +110,7 @@ fn move_end(end: usize) -> Option<()> {
 
 /// Asks for the heap to end at `end`; where it ends now.
 fn brk(end: usize) -> usize {
-    // SAFETY: the heap is only ever moved above the end that the parent's `malloc` knew, and back to it, so what that
-    // keeps below stays.
+    // SAFETY: C1: the heap is only moved above the end that the parent's `malloc` knew, and back to it, so what
+    // that keeps below stays.
     unsafe { libc::syscall(libc::SYS_brk, end) as usize }
 }

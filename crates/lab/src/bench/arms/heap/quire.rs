@@ -60,7 +60,7 @@ impl Prepared for Ready<'_> {
             mm.switch_out();
             Ok(case.sample(time, done))
         };
-        // SAFETY: `work` knows no other machine and starts no thread.
+        // SAFETY: H3: `work` uses no other machine and starts no thread.
         unsafe { ours::with_bare_manager(self.machine, Folio { order: 0, pmd: false }, work) }
     }
 }

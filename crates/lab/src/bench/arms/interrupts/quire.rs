@@ -35,7 +35,7 @@ impl Arm<Interrupts> for Quire {
         let bytes = BYTES * case.threads as u64;
         let machine = HostedConfig { prefault: false, real_ipis: false, ..HostedConfig::bench(bytes) };
         with_guard!(self.0.lists, P => {
-            // SAFETY: `Ready::run` uses it inside `run_on` of this machine, and so do the interrupts on top of that.
+            // SAFETY: H3: `Ready::run` uses the allocator inside `run_on` of this machine, and so do the interrupts on top of that.
             let (machine, allocator) = unsafe { self.0.build::<P>(machine.with_cpus(case.threads)) }?;
             Ok(Box::new(Ready { case: case.clone(), machine, allocator }))
         })

@@ -74,7 +74,8 @@ const ALL: VirtRange = VirtRange { start: START, end: VirtAddr(START.0 + GIB) };
 impl Prepared for Ready {
     fn run(&mut self) -> Result<Sample, Skip> {
         self.machine.run_on(CpuId(0), || {
-            // SAFETY: the allocator lives inside `run_on` of this machine, and no other machine runs in between.
+            // SAFETY: H3: the allocator lives inside `run_on` of this machine, and no other machine runs in
+            // between.
             let bare = unsafe { self.machine.bare() };
             let config = AllocatorConfig { counts: self.counts, ..AllocatorConfig::default() };
             let allocator = PageAllocator::new(bare, &ranges(&self.machine, false), config)

@@ -55,7 +55,7 @@ struct Ready<'a> {
 impl Prepared for Ready<'_> {
     fn run(&mut self) -> Result<Sample, Skip> {
         self.machine.run_on(CpuId(0), || {
-            // SAFETY: made, used and dropped inside `run_on` of this machine.
+            // SAFETY: H3: the allocator is made, used and dropped inside `run_on` of this machine.
             let pages = unsafe { guards::allocator::<hosted::Bare>(self.machine, self.config, false) }?;
             let whole = || pages.zone_info().map(|zone| zone.whole_blocks).sum::<u64>();
             let before = whole();

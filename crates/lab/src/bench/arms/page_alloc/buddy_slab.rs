@@ -49,8 +49,8 @@ impl Managed {
         let mut memory = Region::map(frames * PAGE)
             .map_err(|error| Skip::because("cannot map the memory that the allocator is to manage", error))?;
         let mut buddy = BuddyAllocator::<PAGE>::new();
-        // SAFETY: the memory is mapped, zero, 2 MiB aligned and reached by nothing else; `Managed` drops it after the
-        // allocator, and frames are named by address and never dereferenced by the loops.
+        // SAFETY: C1: the memory is mapped, zero, aligned to 2 MiB and reached by this value alone; `Managed`
+        // drops it after the allocator, and the loops name frames by address and never dereference them.
         unsafe { buddy.init(memory.as_bytes()) }
             .map_err(|error| Skip(format!("BuddyAllocator refuses the memory: {error:?}")))?;
         Ok(Self { buddy, _memory: memory })

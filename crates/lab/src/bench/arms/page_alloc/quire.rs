@@ -91,7 +91,7 @@ fn cpus<P: OnBare, const ALL: bool>(
     config: AllocatorConfig,
     threads: usize,
 ) -> Result<Vec<Cpu<'_, P, ALL>>, Skip> {
-    // SAFETY: the loops use it in `Cpu::as_cpu` alone, which runs them as a CPU of this machine.
+    // SAFETY: H3: the loops use the allocator in `Cpu::as_cpu` alone, which runs them as a CPU of this machine.
     let allocator = Arc::new(unsafe { guards::allocator(machine, config, false) }?);
     let cpu = |cpu| Cpu { machine, allocator: allocator.clone(), cpu: CpuId(cpu as u32) };
     Ok((0..threads).map(cpu).collect())

@@ -64,7 +64,8 @@ impl Ground {
     ) -> Result<R, Skip> {
         let said = |error: &dyn std::fmt::Display| Skip(error.to_string());
         self.machine.run_on(CpuId(0), || {
-            // SAFETY: the allocator and the pools live inside `run_on` of this machine, and no other machine runs in between.
+            // SAFETY: H3: the allocator and the pools live inside `run_on` of this machine, and no other machine
+            // runs in between.
             let bare = unsafe { self.machine.bare() };
             let ranges = ours::ranges(&self.machine, false);
             let pages = PageAllocator::new(bare, &ranges, AllocatorConfig::default());

@@ -68,16 +68,16 @@ impl Drop for Ready<'_> {
 /// Brings in this much memory in pages of 4 KiB, and gives it back.
 fn touch_small(bytes: usize) -> Result<(), Skip> {
     let flags = MapFlags::PRIVATE;
-    // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory that exists.
+    // SAFETY: C1: the kernel chooses an address at which nothing is mapped.
     let start =
         unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags) };
     let start = start.map_err(|error| Skip::because("memory to break up", error))?;
-    // SAFETY: the mapping is this function's alone, and nothing refers into it.
+    // SAFETY: C1: the mapping is this function's, and no reference points into it.
     let touched = unsafe {
         madvise(start, bytes, Advice::LinuxNoHugepage)
             .and_then(|()| madvise(start, bytes, Advice::LinuxPopulateWrite))
     };
-    // SAFETY: as above.
+    // SAFETY: C1: the mapping is this function's, and no reference points into it.
     let unmapped = unsafe { munmap(start, bytes) };
     touched.and(unmapped).map_err(|error| Skip::because("memory to break up", error))
 }

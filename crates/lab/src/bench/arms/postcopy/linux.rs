@@ -67,7 +67,7 @@ impl Memory {
         let [host, guest] = [Region::map(bytes)?, Region::map(bytes)?];
         for region in [&host, &guest] {
             let flags = MapFlags::SHARED | MapFlags::FIXED;
-            // SAFETY: the range is the region's own, into which no reference exists.
+            // SAFETY: C1: the range is the region's own, into which no reference exists.
             unsafe {
                 mmap(
                     region.start() as *mut c_void,
@@ -89,8 +89,9 @@ impl Memory {
     fn store(&self, at: u64, word: u64) {
         assert!(at < self.host.bytes() as u64, "a store beyond the memory");
         let place = (self.host.start() as u64 + at) as *mut u64;
-        // SAFETY: the first word of a page of the region (asserted), which is mapped writable; all accesses are volatile, and
-        // who reads the same word in the other mapping waits until it is mapped, after this.
+        // SAFETY: C1: the word is the first of a page of the region (asserted), which is mapped writable; all
+        // accesses are volatile, and a reader of the same word in the other mapping waits until it is mapped,
+        // after this.
         unsafe { place.write_volatile(word) };
     }
 
@@ -98,7 +99,7 @@ impl Memory {
     fn load(&self, at: u64) -> u64 {
         assert!(at < self.guest.bytes() as u64, "a load beyond the memory");
         let place = (self.guest.start() as u64 + at) as *const u64;
-        // SAFETY: as in `store`.
+        // SAFETY: C1: the word is the first of a page of the region (asserted), and all accesses are volatile.
         unsafe { place.read_volatile() }
     }
 

@@ -116,7 +116,7 @@ struct Scene<'a> {
 impl Prepared for Ready {
     fn run(&mut self) -> Result<Sample, Skip> {
         let machine = &*self.machine;
-        // SAFETY: used by threads inside `run_on` of this machine alone, the manager too.
+        // SAFETY: H3: threads inside `run_on` of this machine alone use it, and so is the manager.
         let bare = unsafe { machine.bare() };
         let ranges = ours::ranges(machine, false);
         machine.run_on(CpuId(0), || {

@@ -21,12 +21,12 @@ impl Uffd {
     /// Those of the calls; `EINVAL` before Linux 5.14.
     pub(super) fn new() -> io::Result<Self> {
         let user = UserfaultfdFlags::from_bits_retain(UFFD_USER_MODE_ONLY);
-        // SAFETY: what is registered with it is memory of the arm's own, which it reads by volatile accesses alone.
+        // SAFETY: C1: the arm registers memory of its own, which it reaches by volatile accesses alone.
         let uffd =
             Self(unsafe { userfaultfd(UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK | user)? });
         let features = u64::from(UFFD_FEATURE_MINOR_SHMEM);
         let mut api = uffdio_api { api: u64::from(UFFD_API), features, ioctls: 0 };
-        // SAFETY: the call of that number takes this structure.
+        // SAFETY: C3: the request takes this structure, which lives through the call.
         unsafe { ioctl(&uffd.0, Updater::<{ UFFDIO_API as Opcode }, _>::new(&mut api))? };
         Ok(uffd)
     }
@@ -35,7 +35,7 @@ impl Uffd {
     pub(super) fn register(&self, start: usize, bytes: usize) -> io::Result<()> {
         let mode = u64::from(UFFDIO_REGISTER_MODE_MINOR);
         let mut register = uffdio_register { range: range(start, bytes), mode, ioctls: 0 };
-        // SAFETY: as in `new`.
+        // SAFETY: C3: the request takes this structure, which lives through the call.
         unsafe { ioctl(&self.0, Updater::<{ UFFDIO_REGISTER as Opcode }, _>::new(&mut register))? };
         Ok(())
     }
@@ -43,7 +43,7 @@ impl Uffd {
     /// Hears of them no more; whoever waits goes on.
     pub(super) fn unregister(&self, start: usize, bytes: usize) -> io::Result<()> {
         let mut range = range(start, bytes);
-        // SAFETY: as in `new`.
+        // SAFETY: C3: the request takes this structure, which lives through the call.
         unsafe { ioctl(&self.0, Updater::<{ UFFDIO_UNREGISTER as Opcode }, _>::new(&mut range))? };
         Ok(())
     }
@@ -56,19 +56,19 @@ impl Uffd {
             Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(None),
             Err(error) => return Err(error.into()),
         }
-        // SAFETY: the kernel wrote all of a message, of whose parts each is valid for every bit pattern.
+        // SAFETY: C3: the kernel wrote a whole message, each part of which is valid for every bit pattern.
         let message = unsafe { message.as_ptr().cast::<uffd_msg>().read_unaligned() };
         if u32::from(message.event) != UFFD_EVENT_PAGEFAULT {
             return Ok(None);
         }
-        // SAFETY: the event says which part of the union it is.
+        // SAFETY: C3: the event says which member of the union the kernel filled in.
         Ok(Some(unsafe { message.arg.pagefault.address } as usize))
     }
 
     /// Maps these bytes of the file and wakes who waits for them.
     pub(super) fn resume(&self, start: usize, bytes: usize) -> io::Result<()> {
         let mut resume = uffdio_continue { range: range(start, bytes), mode: 0, mapped: 0 };
-        // SAFETY: as in `new`.
+        // SAFETY: C3: the request takes this structure, which lives through the call.
         match unsafe { ioctl(&self.0, Updater::<{ UFFDIO_CONTINUE as Opcode }, _>::new(&mut resume)) } {
             // Mapped before.
             Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),

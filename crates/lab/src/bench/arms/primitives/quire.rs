@@ -39,7 +39,7 @@ impl Arm<Primitive> for Quire {
         }
         let machine = HostedConfig { real_ipis: false, ..HostedConfig::bench(BYTES) };
         with_guard!(self.0.lists, P => {
-            // SAFETY: `Ready::run` uses it inside `run_on` of this machine.
+            // SAFETY: H3: `Ready::run` uses the allocator inside `run_on` of this machine.
             let (machine, allocator) = unsafe { self.0.build::<P>(machine) }?;
             Ok(Box::new(Ready { case: *case, machine, allocator }))
         })

@@ -24,6 +24,7 @@ fn clearing_clears_every_byte_at_every_folio_size() {
     }
 }
 
+/// C1: what stands there by then is not of this value.
 #[test]
 fn dropping_an_unmapped_region_leaves_its_place_alone() {
     let mut gone = Region::map(4 << 20).unwrap();

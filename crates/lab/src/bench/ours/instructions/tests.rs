@@ -23,7 +23,7 @@ fn seen(
     verb: impl FnOnce(&MemoryManager<'_, Counting<'_>>, &Mm<'_, Counting<'_>>, &[Frame]),
 ) -> (u64, u64) {
     let machine = HostedConfig { prefault: false, ..HostedConfig::bench(64 << 20) }.build().unwrap();
-    // SAFETY: used inside `run_on` of this machine alone.
+    // SAFETY: H3: used inside `run_on` of this machine alone.
     let counting = Counting::instructions_on(unsafe { machine.bare() }, u64::MAX);
     machine.run_on(CpuId(0), || {
         let policy = FolioPolicy::only(Order::new(folio.order).unwrap()).with_pmd_mapped(folio.pmd);
@@ -56,6 +56,7 @@ const PAGES: Folio = Folio { order: 0, pmd: false };
 /// Beside the tables of the lowest level: those of the three levels above, and the slab that the mapping's record goes back to.
 const ALWAYS: u64 = 4;
 
+/// C7: the platform that counts does the same work.
 #[test]
 fn an_unmap_touches_the_descriptors_of_page_tables_alone() {
     for tables in [1, 4] {

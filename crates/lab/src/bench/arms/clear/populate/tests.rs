@@ -19,6 +19,7 @@ fn populate_on(clearing: bool, rounds: usize) -> Vec<Sample> {
     (0..rounds).map(|_| ready.run().unwrap()).collect()
 }
 
+/// C6: no other arm has written to the memory.
 #[test]
 fn what_was_populated_is_zero_in_every_round() {
     for sample in populate_on(true, 2) {

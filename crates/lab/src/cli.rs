@@ -24,7 +24,7 @@ Exit codes:
   other    the program under `record` ended with this code
 A closed pipe on standard output ends the command by SIGPIPE, without a message.";
 
-/// Record a program's memory life, replay it under other policies, measure it against this machine's Linux.
+/// Record the memory calls and faults of a program, replay them under other policies, and measure Quire against this machine's Linux.
 #[derive(Parser)]
 #[command(name = "quire", version, after_help = EXIT_CODES)]
 struct Cli {
@@ -65,7 +65,7 @@ pub fn main() -> ExitCode {
     match outcome {
         Ok(code) => code,
         Err(error) if is_closed_pipe(&error) => {
-            // As for any program whose reader has seen enough: the signal's end, and not a word.
+            // As other programs do whose reader has gone: end by the signal, without a message.
             let _ = signal_hook::low_level::emulate_default_handler(SIGPIPE);
             ExitCode::FAILURE
         }
@@ -76,7 +76,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Help as it is; words that are no command with what they contain made harmless: they may be names of files.
+/// Shows help as it is. A refused word may be the name of a file, so its control characters are escaped.
 fn refuse(mut error: clap::Error) -> ExitCode {
     if !error.use_stderr() {
         error.exit();
@@ -97,19 +97,19 @@ fn refuse(mut error: clap::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// The fuzzer's way in: whether the words are a command.
+/// For the fuzzer: whether the words are a command.
 #[cfg(fuzzing)]
 pub fn parses(words: &[&str]) -> bool {
     Cli::try_parse_from(words).is_ok()
 }
 
-/// Whether output went to a pipe that is read no more.
+/// Whether the reader of an output pipe has closed it.
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
     let kinds = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>()).map(io::Error::kind);
     kinds.into_iter().any(|kind| kind == io::ErrorKind::BrokenPipe)
 }
 
-/// An error and what caused it, in one line; a cause that is told already is not told again.
+/// An error and its causes in one line; a cause that the line contains already is not repeated.
 fn one_line(error: &anyhow::Error) -> String {
     error.chain().map(ToString::to_string).fold(String::new(), |line, cause| {
         if line.is_empty() {

@@ -9,7 +9,7 @@ use clap_complete::Shell;
 
 use crate::output::{Target, quoted};
 
-/// Writes a script that completes this command's options to standard output.
+/// Write a script that completes the options of this command to standard output.
 ///
 /// bash: quire completions bash > ~/.local/share/bash-completion/completions/quire
 #[derive(Debug, clap::Args)]
@@ -18,7 +18,7 @@ pub struct Completions {
     shell: Shell,
 }
 
-/// Writes the man pages of this command and of its subcommands: quire.1, quire-replay.1 and so on.
+/// Write the man pages of this command and of its subcommands: quire.1, quire-replay.1 and so on.
 #[derive(Debug, clap::Args)]
 pub struct Man {
     /// An existing directory for the pages, such as ~/.local/share/man/man1.

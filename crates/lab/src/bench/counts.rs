@@ -39,7 +39,7 @@ pub fn per_gib(rows: &[Row]) -> String {
     }
 }
 
-/// What was counted one instruction at a time; `None` where nobody did.
+/// What was counted one instruction at a time; `None` where nothing was counted.
 fn by_instructions(rows: &[&Row]) -> Option<String> {
     let header = ["case".to_owned(), "arm".to_owned()];
     let header: Vec<String> = header.into_iter().chain(STEPPED.map(str::to_owned)).collect();

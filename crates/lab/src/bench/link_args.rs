@@ -1,4 +1,4 @@
-//! The options of the link over which `postcopy` migrates.
+//! The options of the link that the experiment `postcopy` migrates over.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use bytesize::ByteSize;
 
 use crate::output::line;
 
-/// What is not given is as the experiment has it.
+/// An option that is not given has the value of the experiment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::Args)]
 pub struct LinkArgs {
-    /// `postcopy`: bytes that the link carries in a second, as `1.25GB`, `500MiB` or `117MB/s` [default: 1.25GB, a quarter of it with
-    /// --smoke].
+    /// `postcopy`: bytes that the link carries in a second, as `1.25GB`, `500MiB` or `117MB/s` [default: 1.25GB, or a quarter of
+    /// it with --smoke].
     #[arg(long = "link-rate", value_name = "SIZE", value_parser = rate)]
     pub rate: Option<u64>,
-    /// `postcopy`: time from a request to the first byte of what was asked for over the free link, as `20us` or `1ms` [default: 20us].
+    /// `postcopy`: time from a request to the first byte of the answer when the link is free, as `20us` or `1ms` [default: 20us].
     #[arg(long = "link-latency", value_name = "TIME", value_parser = latency)]
     pub latency: Option<u64>,
 }

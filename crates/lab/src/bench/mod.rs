@@ -30,28 +30,28 @@ use runner::{Runner, Scale};
 
 use crate::output::{self, Target, say};
 
-/// Measures this library beside the running kernel and other crates, in one run on this machine.
+/// Measure this library beside the running kernel and other crates, in one run on this machine.
 #[derive(Debug, clap::Args)]
 pub struct BenchArgs {
-    /// Experiments to run; all of them when none is named.
+    /// Experiments to run [default: all of them].
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// Small parameters and few rounds: shows that everything works, the figures say little.
+    /// Use small parameters and few rounds. This shows that every arm works; the figures say little.
     #[arg(long)]
     smoke: bool,
-    /// Only the cases whose names contain TEXT.
+    /// Run only the cases whose names contain TEXT.
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
-    /// Write the results as JSON lines to FILE (`-`: to standard output, everything else to standard error).
+    /// Write the results as JSON lines to FILE. With `-` they go to standard output, and everything else to standard error.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// List the experiments and their questions.
     #[arg(long)]
     list: bool,
-    /// Decides the order in which the arms take turns.
+    /// Seed of the order in which the arms take turns.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Measured rounds of each arm; more of them tell arms apart that differ by little [default: 11, or 3 with --smoke].
+    /// Measured rounds of each arm. More rounds tell arms apart that differ by little [default: 11, or 3 with --smoke].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(3..))]
     rounds: Option<u16>,
     #[command(flatten)]
@@ -73,7 +73,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         return Ok(());
     }
     let chosen = choose(&args.names)?;
-    // Before anything is measured that could not be written.
+    // An output that cannot be written is refused before anything is measured.
     let json = args.json.as_deref().map(Target::named).transpose()?;
     if !args.smoke && crate::host::machine::is_quick_build() {
         say("quire: built without --release: these figures are not to be compared with anything");

@@ -9,7 +9,7 @@ const CSV: &str = include_str!("../../data/published.csv");
 pub struct Published {
     /// The system it belongs to (`zap`, `hvo`, `pcp` …).
     pub system: String,
-    /// Who published it, and when.
+    /// The author, and the date of publication.
     pub source: String,
     /// What it was measured on.
     pub machine: String,

@@ -66,7 +66,7 @@ fn kept_in(place: Option<&Path>) -> Chosen {
         ));
     };
     if !place.exists() {
-        return Chosen::suggested(format!("nobody has measured this machine: {CURE}"));
+        return Chosen::suggested(format!("this machine was never calibrated: {CURE}"));
     }
     match load(place) {
         Ok(calibration) => Chosen::measured(&calibration, place),

@@ -1,4 +1,4 @@
-//! `quire calibrate`: measures the ways to clear and copy memory on this machine, and shows which one is chosen for what.
+//! `quire calibrate`: measures the ways to clear and copy memory, and shows which of them the library chooses for what.
 
 #[cfg(fuzzing)]
 pub mod fuzzing;
@@ -20,21 +20,21 @@ pub use saved::{Saved, load, save};
 
 use crate::output::{self, Target, quoted, say};
 
-/// Measures the ways to clear and copy memory on this machine, and shows which one is chosen for what.
+/// Measure the ways to clear and copy memory on this machine, and show which of them the library chooses for what.
 ///
-/// What was measured is kept in $XDG_CACHE_HOME/quire/calibration.json, or in ~/.cache, where `quire replay` finds it.
+/// The measurement is kept in $XDG_CACHE_HOME/quire/calibration.json, or in ~/.cache, where `quire replay` finds it.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Few extents, little memory: shows that everything works, the figures say little, and are kept only where --save says.
+    /// Use few extents and little memory. This shows that everything works; the figures say little and are kept only by --save.
     #[arg(long)]
     smoke: bool,
-    /// Show what was saved in FILE instead of measuring.
+    /// Show the measurement saved in FILE instead of taking one.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["save", "smoke"])]
     load: Option<PathBuf>,
-    /// Save what was measured to FILE, and keep it nowhere else (`-`: standard output, everything else to standard error).
+    /// Save the measurement to FILE and nowhere else. With `-` it goes to standard output, and everything else to standard error.
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
-    /// Write what was measured as JSON to standard output, and everything else to standard error.
+    /// Write the measurement as JSON to standard output, and everything else to standard error.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -73,10 +73,10 @@ pub fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// Keeps what was measured, and says where. What was asked for is shown already, so it is no failure when it cannot be kept.
+/// Keeps the measurement and says where. Its table is shown already, so a failure to keep it is not an error.
 fn keep_here(calibration: &Calibration, place: Option<&Path>) {
     let Some(place) = place else {
-        return say("quire: not kept, since there is no home for it: use --save FILE");
+        return say("quire: not kept, since neither XDG_CACHE_HOME nor HOME is set: use --save FILE");
     };
     match kept::keep(calibration, place) {
         Ok(()) => say(format_args!("quire: kept in {}", quoted(place))),

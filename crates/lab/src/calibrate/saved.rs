@@ -89,7 +89,7 @@ impl Machine {
     fn check(&self, other: &Self) -> Result<()> {
         if self.cpu.is_empty() || other.cpu.is_empty() {
             bail!(
-                "the processor does not say its name, so nobody knows whether figures are its own: calibrate anew each time"
+                "the processor does not say its name, so saved figures cannot be matched with it: calibrate anew each time"
             );
         }
         if self.cpu != other.cpu {

@@ -60,7 +60,7 @@ impl Meeting {
         let mut spins = 0_u32;
         while self.arrived.load(Ordering::Acquire) < full {
             spins += 1;
-            // With more threads than CPUs, whoever is still missing may need this CPU.
+            // With more threads than CPUs, a thread that is still missing may need this CPU.
             if spins.is_multiple_of(1024) { std::thread::yield_now() } else { std::hint::spin_loop() }
         }
     }

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! target    what a name given by the user stands for, and one write of all bytes to it
-//! draft     a file to be filled bit by bit, which becomes the target when it is whole
-//! quote     names and lines that come from elsewhere, so that they cannot steer the terminal
+//! draft     a file that is written piece by piece and becomes the target when it is whole
+//! quote     names and lines from elsewhere, escaped so that they cannot steer the terminal
 //! number    figures in the unit that suits them, and sizes that were typed
 //! sheet     tables with as many columns as fit            width     how many there are, and prose that fits them
 //! ```
@@ -28,14 +28,14 @@ use std::io::{self, Write};
 /// Shows text of several lines, tables among them, on standard output.
 ///
 /// # Errors
-/// Those of standard output: a pipe that is read no more, a full disk.
+/// Those of standard output: a closed pipe, a full disk.
 pub fn show(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(Width::of_output().wrap(text).as_bytes())?;
     out.flush()
 }
 
-/// Tells the user something: `text` as one line on standard error. That nothing reads it is no reason to fail.
+/// Writes `text` as one line to standard error. A closed standard error is not a failure.
 pub fn say(text: impl Display) {
     let _ = writeln!(io::stderr(), "{}", line(&text.to_string()));
 }

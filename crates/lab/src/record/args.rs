@@ -12,39 +12,39 @@ use crate::trace::{Program, Tier};
 
 /// Record a program's memory life, with all its threads and children.
 ///
-/// Reports every memory system call and every page fault in one order. As root it records everything; an ordinary user
-/// gets no faults from kernel mode, no access kinds, no fault durations and no fault-around. Transparent huge pages
-/// are off for the program.
+/// The trace has every memory system call and every page fault, in one order. Root records everything; a recording by an
+/// ordinary user lacks faults from kernel mode, access kinds, fault durations and fault-around. Transparent huge pages are
+/// off for the program.
 ///
-/// Ends with the program's exit code, as a shell says it: 128 and its number for a signal, 127 if there is no such
-/// program, 126 if it cannot be executed. 125 if nothing could be recorded, or if the trace could not be kept of a
-/// program that ended with 0. If the disk is full the program goes on, and the trace has the events until then.
+/// The exit code is the program's, or 128 + N after signal N. It is 127 when the program was not found, 126 when it could
+/// not be executed, and 125 when nothing could be recorded, or when the program ended with 0 and its trace could not be
+/// kept. When the disk is full, the program goes on, and the trace has the events until then.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Where the trace goes (by custom NAME.qtrace). A file is replaced once the trace is whole; devices, FIFOs and
-    /// sockets are written to. `-` is standard output, unless that is a terminal: the program's own standard output is
-    /// standard error then.
+    /// File for the trace, by custom NAME.qtrace. A regular file is replaced when the trace is whole; devices, FIFOs and
+    /// sockets are written to. `-` is standard output, which must not be a terminal; the program's own standard output
+    /// then goes to standard error.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// What to ask of the kernel.
+    /// Kernel interfaces to use.
     #[arg(long, value_enum, default_value_t = TierChoice::Auto)]
     tier: TierChoice,
-    /// Ring per CPU, for example 64M; larger ones lose less.
+    /// Size of the ring of each CPU, for example 64M. A larger ring loses fewer records.
     #[arg(long, value_name = "BYTES", value_parser = parse_ring)]
     ring: Option<usize>,
-    /// Name of the program for the header (default: file name of the command).
+    /// Name of the program in the header [default: file name of the command].
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Version of the program for the header.
+    /// Version of the program in the header.
     #[arg(long, value_name = "VERSION", default_value = "")]
     program_version: String,
-    /// Keep the program's name alone in the trace, without its arguments, which may be secret.
+    /// Store the program's name in the trace without its arguments, which may be secret.
     #[arg(long)]
     no_arguments: bool,
-    /// How long to record.
+    /// When the recording ends.
     #[arg(long, value_enum, default_value_t)]
     wait: Wait,
-    /// No summary at the end.
+    /// Print no summary.
     #[arg(short, long)]
     quiet: bool,
     /// The program and its arguments.
@@ -54,18 +54,18 @@ pub struct Args {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum TierChoice {
-    /// The best that is permitted.
+    /// The best tier that the kernel permits.
     Auto,
-    /// Everything, or an error.
+    /// Everything; fails when the kernel refuses.
     Privileged,
-    /// What an ordinary user may see, even as root.
+    /// What an ordinary user may record, even as root.
     User,
 }
 
 /// Runs `quire record`.
 ///
 /// # Errors
-/// Whatever keeps the trace from being whole; see [`super::RecordError`].
+/// The trace is not whole; see [`super::RecordError`].
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let name = args.name.clone().unwrap_or_else(|| {
         let program = Path::new(args.command.first().map_or("".as_ref(), OsString::as_os_str));

@@ -34,8 +34,8 @@ pub enum RecordError {
         /// How the program ended, as a shell says it.
         program_exit_code: u8,
     },
-    /// A trace is no text.
-    #[error("a trace is not written to a terminal; give a file, or redirect standard output")]
+    /// Standard output is a terminal.
+    #[error("a trace is binary and is not written to a terminal; give a file, or redirect standard output")]
     Terminal,
     /// The kernel does not let this user see faults.
     #[error(
@@ -64,7 +64,7 @@ pub enum RecordError {
         /// Which.
         name: String,
     },
-    /// No room for the rings.
+    /// The rings cannot be locked in memory.
     #[error("cannot lock {bytes} bytes for a ring ({source}); give a smaller `--ring`, or raise `ulimit -l`")]
     Ring {
         /// How large the ring was to be.
@@ -72,7 +72,7 @@ pub enum RecordError {
         /// What the system said.
         source: io::Error,
     },
-    /// Something the system should have done.
+    /// A system call failed that should not.
     #[error("{what} failed: {source}; see `dmesg`, or record with `--tier user`")]
     System {
         /// What.

@@ -79,10 +79,10 @@ pub struct Options {
 /// How long a recording goes on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Wait {
-    /// Until the program and all that it started have ended.
+    /// When the program and all processes that it started have ended.
     #[default]
     All,
-    /// Until the program itself has ended; what it leaves behind runs on unrecorded.
+    /// When the program itself has ended; processes that it leaves behind run on unrecorded.
     Main,
 }
 

@@ -27,7 +27,7 @@ const MOMENTS: u64 = 32;
 /// Folios that are looked at in one turn.
 const FOLIOS: u64 = 32;
 
-/// Who changes what in the background.
+/// Which background work changes what.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Plan {
     /// Whether faults bring folios of 2 MiB, rather than single frames.

@@ -103,6 +103,6 @@ pub enum ReplayError {
         records: u64,
     },
     /// The file is not the one that was looked through a moment ago.
-    #[error("the trace changed while it was replayed; replay a file that nobody writes to")]
+    #[error("the trace changed while it was replayed; replay a file that no program writes to")]
     Changed,
 }

@@ -60,7 +60,7 @@ impl Replayer<'_> {
         Ok(())
     }
 
-    /// Takes a process's address space away; if nobody else has it, it ends, and that took so many nanoseconds.
+    /// Takes an address space from a process. The last process that has it ends it; the value is how many nanoseconds that took.
     fn drop_space(&mut self, pid: u32) -> Result<Option<u64>, ReplayError> {
         if self.processes.key(pid).is_none() {
             return Ok(None);

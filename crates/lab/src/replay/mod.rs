@@ -58,42 +58,43 @@ use report::{Context, Report};
 use run::{Outcome, World};
 use survey::Survey;
 
-/// Run recorded programs on Quire and say what their memory life costs there.
+/// Replay recorded programs on Quire, and show what their memory calls and faults cost there.
 ///
-/// Each process gets an address space; recorded faults and calls are done in recorded order, with real clearing and
-/// copying of pages, and timed beside what they took on Linux. docs/replay-figures.md says what each figure means.
+/// Each process gets an address space. Recorded faults and calls run in recorded order, with real clearing and copying of
+/// pages; their times stand beside the times on Linux. docs/replay-figures.md says what each figure means.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Traces that `quire record` wrote.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Folio size of private memory, 4K to 2M (4 KiB where it does not fit), or `sweep` for one line per size.
+    /// Folio size of private memory, 4K to 2M, or `sweep` for one line for each size. Where a folio does not fit, 4 KiB is used.
     #[arg(long, value_name = "SIZE", value_parser = parse_folio, default_value = "4K")]
     folio: FolioChoice,
-    /// Memory of the machine, for example 2G. Default: enough for the largest folio size that is replayed.
+    /// Memory of the replaying machine, for example 2G [default: enough for the largest folio size].
     #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
     memory: Option<u64>,
-    /// Refuse what takes more memory of this host than SIZE. Default: what is available, within the limits of control groups.
+    /// Refuse a replay that takes more than SIZE of the host's memory [default: what is available, within the limits of control
+    /// groups].
     #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
     memory_limit: Option<u64>,
-    /// Refuse a trace that asks for more than N pages to be brought in, copied or walked over, and 1024 more for each
-    /// event. Default: four times the memory that is allowed.
+    /// Refuse a trace that brings in, copies or walks more than N pages, and 1024 more for each event [default: four times
+    /// the allowed memory].
     #[arg(long, value_name = "N")]
     work_limit: Option<u64>,
-    /// CPUs of the machine. Default: as many as there were when the program was recorded.
+    /// CPUs of the replaying machine [default: as many as the recording machine had].
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=512))]
     cpus: Option<u32>,
-    /// Replay so many times and give the times of the fastest: other work on this machine only adds. Not with --check.
+    /// Replays of each trace; the fastest one is shown, since other work on the host only adds time. --check replays once.
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=1000), default_value_t = 3)]
     rounds: u32,
-    /// Step the naive model beside Quire, access pages through modelled TLBs, and stop at the first difference.
+    /// Compare each step with a naive model, access pages through modelled TLBs, and stop at the first difference.
     #[arg(long)]
     check: bool,
-    /// Clear and copy memory by the calibration that `quire calibrate --save` wrote to FILE. Default: by the one that `quire calibrate`
-    /// has kept of this machine, or, where there is none, by what the processor suggests.
+    /// Calibration for clearing and copying, as `quire calibrate --save FILE` wrote it [default: the one that `quire calibrate`
+    /// kept for this machine; without it, CPUID and the cache sizes decide].
     #[arg(long, value_name = "FILE")]
     calibration: Option<PathBuf>,
-    /// Write the figures as JSON lines to FILE (`-`: to standard output, everything else to standard error).
+    /// Write the figures as JSON lines to FILE. With `-` they go to standard output, and everything else to standard error.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     #[command(flatten)]
@@ -131,7 +132,7 @@ impl Args {
     }
 }
 
-/// The exit code when nothing diverged, but a trace with gaps could not be checked to its end.
+/// The exit code when no trace diverged, and a gap kept one from being checked to its end.
 const UNJUDGED: u8 = 3;
 
 /// Runs `quire replay`. The exit code is a failure when anything diverged or did not come back.

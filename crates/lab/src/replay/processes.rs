@@ -1,7 +1,7 @@
 //! Which process has which address space, and which CPU runs which.
 //!
 //! The trace does not say on which CPU a thread ran. Here each thread stays on one, taken in turn as threads appear, and
-//! a CPU goes on running an address space until a thread of another one comes: as on a machine where nobody migrates.
+//! a CPU goes on running an address space until a thread of another one comes: as on a machine without migration.
 //! That decides which flushes concern other CPUs.
 
 use std::collections::{BTreeMap, HashMap};
@@ -130,7 +130,7 @@ impl<'m> Processes<'m> {
         self.get_mut(key).users += 1;
     }
 
-    /// Ends everything that lives, as somebody who does not go on with the replay.
+    /// Ends every process that lives, when the replay does not go on.
     pub(super) fn release_all(&mut self) {
         for pid in self.pids() {
             drop(self.release(pid));

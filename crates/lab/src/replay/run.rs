@@ -70,7 +70,7 @@ impl World {
         let config = if check {
             HostedConfig { on_violation: OnViolation::Record, ..HostedConfig::sparse(bytes) }
         } else {
-            // All CPUs are this one thread, so an interrupt has nobody to interrupt: they are counted, not sent.
+            // All CPUs are this one thread, so interrupts are counted and not sent.
             HostedConfig { real_ipis: false, ..HostedConfig::bench(bytes) }
         };
         let machine = config.with_cpus(cpus).build()?;

@@ -31,7 +31,7 @@ pub(super) struct SurveyedFile {
     pub(super) warm: PageSet,
     /// Pages that were not.
     cold: PageSet,
-    /// Nameless shared memory: the mappings make it, nobody opens it.
+    /// Shared anonymous memory: a mapping makes it, and it is never opened.
     nameless: bool,
 }
 

@@ -18,7 +18,7 @@ use anyhow::{Context, Result, bail};
 use crate::bench::row::Row;
 use crate::output::{self, Target, quoted};
 
-/// Keeps figures of `quire bench --json`, and writes the page of tables from all that were kept.
+/// Keep figures of `quire bench --json`, and write the page of tables from them.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]

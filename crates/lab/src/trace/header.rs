@@ -85,7 +85,7 @@ pub struct Totals {
 pub struct Program {
     /// File name of the executable.
     pub name: String,
-    /// Version, if somebody told; else empty.
+    /// Version of the program, empty when it is unknown.
     pub version: String,
 }
 

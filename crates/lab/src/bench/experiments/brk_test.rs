@@ -53,14 +53,14 @@ fn appendix(rows: &[Row]) -> anyhow::Result<String> {
 
 /// Operations a second here, and the published ones of the loop called `wanted`.
 pub(super) fn beside(wanted: &str, rows: &[Row]) -> anyhow::Result<String> {
-    let mut text = Sheet::new(&["case", "who", "operations a second"].map(str::to_owned), 2);
+    let mut text = Sheet::new(&["case", "source", "operations a second"].map(str::to_owned), 2);
     for row in rows.iter().filter(|row| row.metric == RATE.name) {
         let shown = row.median.map(|median| format!("{median:.0}")).unwrap_or_default();
         text.add_row(vec![row.case.clone(), format!("{} here", row.arm), shown]);
     }
     for figure in published::figures("pcp")?.iter().filter(|figure| figure.case == wanted) {
-        let who = format!("{}, {}", figure.source, figure.variant);
-        text.add_row(vec![figure.case.clone(), who, figure.value.clone()]);
+        let source = format!("{}, {}", figure.source, figure.variant);
+        text.add_row(vec![figure.case.clone(), source, figure.value.clone()]);
     }
     Ok(text.to_string())
 }

@@ -1,4 +1,4 @@
-//! What does a clear leave of somebody's working set in the caches?
+//! What does a clear leave of a working set in the caches?
 
 use crate::output::Sheet;
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! What does it cost to put a page of 1 GiB together that is mapped in 4 KiB pieces, and who waits for it?
+//! What does it cost to collapse the 4 KiB leaves of a page of 1 GiB into one, and how long does another CPU wait for it?
 
 use crate::output::Sheet;
 use quire::vm::CollapseSteps;

@@ -23,8 +23,8 @@ pub const EXPERIMENT: Experiment = Experiment {
         "Every page was written once before. Only the call is timed; it includes having the new folios and giving the old ones back.",
         "`/shuffled`: the pages were touched in random order, so that neighbours have frames far apart (verified).",
         "`/file`: shared memory of a nameless file (Linux: a memfd). quire moves the pages, whose descriptors stand elsewhere afterwards; \
-         who wants one waits until 64 are moved.",
-        "Nobody touches the memory meanwhile. In quire whoever does goes on reading and storing while pages are copied; in Linux it \
+         an access to one waits until 64 are moved.",
+        "No thread touches the memory meanwhile. In quire a thread that does goes on reading and storing while pages are copied; in Linux it \
          waits until they are.",
         "The kernel finds its folios where they are: the first that it has may stand in memory that the host of a virtual machine has \
          yet to bring in, which shows as the largest samples.",

@@ -20,9 +20,9 @@ pub const EXPERIMENT: Experiment = Experiment {
     baseline: &["full"],
     per: "GiB",
     notes: &[
-        "All pages are free ones of a pool, and nobody touches them. `request` is the time of all pages of the case.",
+        "All pages are free ones of a pool, and no access touches them. `request` is the time of all pages of the case.",
         "`scattered`: the pool's free pages are linked in an order by chance, and a part of every second 1 GiB is in use, so that only half of them can be put together; the time is for each that was.",
-        "Linux has no way back from `demote`; ours is there so that what was taken apart for a while is not lost to whoever wants 1 GiB.",
+        "Linux has no way back from `demote`; ours is there so that what was taken apart for a while can serve a request for 1 GiB again.",
         "A machine is taken over anew for each repetition of ours. Window and records stand in pages of 4 KiB of the host; what a demotion writes to them for the first time, the host brings in then.",
         "Published (the fix of the race with speculative walkers: Yu Zhao, July and August 2024, commit bd225530a4c7 and what followed): demoting 100 pages of 1 GiB took 513 grace periods a page and 8 min 58 s with one for each page that changed, and 0.90 s with one for each batch.",
     ],

@@ -3,7 +3,7 @@
 use crate::output::Sheet;
 use serde_json::json;
 
-use crate::bench::arms::pool::beside::{self, Resizing, SMALL, Who};
+use crate::bench::arms::pool::beside::{self, Resizing, Running, SMALL};
 use crate::bench::code;
 use crate::bench::counts;
 use crate::bench::experiment::{Case, Experiment, Measured, Metric, TIME};
@@ -19,9 +19,9 @@ pub const EXPERIMENT: Experiment = Experiment {
     baseline: &["full"],
     per: "page",
     notes: &[
-        "`churn`: both; `alone`: nobody but the resizer; `quiet`: nobody but the workers, and `time` is that of a small page.",
+        "`churn`: both; `alone`: the resizer only; `quiet`: the workers only, and `time` is that of a small page.",
         "`time` is for each page of the pool in each request, `ran` what the resizer's thread ran of that. `small` is for each 4 KiB page of the workers: a share of its mmap and munmap, and its fault; `small-apart` that of the worker that has a processor to itself.",
-        "Two processors, three threads: oversubscribed. The resizer is on the first worker's processor and sleeps for 1 ms after each request: who has slept runs first, so that a request shorter than a turn of the scheduler is not cut. A longer one takes turns with the worker, which `time` has and `ran` has not; and a thread whose turn ends while it holds a lock keeps others waiting.",
+        "Two processors, three threads: oversubscribed. The resizer is on the first worker's processor and sleeps for 1 ms after each request: a thread that has slept runs first, so that a request shorter than a turn of the scheduler is not cut. A longer one takes turns with the worker, which `time` has and `ran` has not; and a thread whose turn ends while it holds a lock keeps others waiting.",
         "Our workers take no trap, linux's do: compare what `churn` adds to `quiet`.",
         "`ipis` and `broadcasts` are of one repetition; `regions` of 2 MiB are what the workers got done, which depends on how long it takes; `ipis` are of their flushes, too.",
     ],
@@ -37,23 +37,23 @@ fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
     let pages = runner.scale.pick(20, 1000);
     let cycles = runner.scale.pick(2, 40);
     let regions = runner.scale.pick(4, 200);
-    let cases = [Who::All, Who::Resizer, Who::Workers].map(|who| {
+    let cases = [Running::All, Running::Resizer, Running::Workers].map(|running| {
         let processors: Vec<usize> = runner.cpus.iter().copied().take(2).collect();
-        case(Resizing { pages, cycles, regions, who, processors })
+        case(Resizing { pages, cycles, regions, running, processors })
     });
     runner.measure(experiment, &cases, &mut beside::all())
 }
 
 fn case(spec: Resizing) -> Case<Resizing> {
-    let name = match spec.who {
-        Who::All => format!("churn/{}", spec.pages),
-        Who::Resizer => format!("alone/{}", spec.pages),
-        Who::Workers => "quiet".to_owned(),
+    let name = match spec.running {
+        Running::All => format!("churn/{}", spec.pages),
+        Running::Resizer => format!("alone/{}", spec.pages),
+        Running::Workers => "quiet".to_owned(),
     };
     let params = [
         ("huge_pages", json!(spec.pages)),
         ("cycles", json!(spec.cycles)),
-        ("oversubscribed", json!(spec.who == Who::All || spec.processors.len() < 2)),
+        ("oversubscribed", json!(spec.running == Running::All || spec.processors.len() < 2)),
     ];
     let params = params.map(|(name, value)| (name.to_owned(), value)).into_iter().collect();
     Case { name, params, spec }

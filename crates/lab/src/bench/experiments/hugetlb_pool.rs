@@ -26,7 +26,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     per: "page",
     notes: &[
         "`fresh`: no block has been in small pieces before; `churned`: every block has, and is whole again (linux: as much memory was touched in pages of 4 KiB before). `/busy`: a thread of this process runs on the other CPU.",
-        "Nobody clears pages that join: they are cleared when they are used. What linux has besides: the system call, statistics, compaction.",
+        "Pages that join a pool are not cleared until they are used. What linux has besides: the system call, statistics, compaction.",
         "A machine is taken over anew for each repetition of ours, so growing splits the window's leaves each time; linux splits its own once in its life, before the first repetition.",
         "Window and records of ours stand in pages of 4 KiB of the host, where a kernel's direct map has larger ones: full, which writes 32 KiB a page, would gain most by them.",
         "Broadcasts of ours go through membarrier, which interrupts the processors that run a thread of this process: none but under `/busy`. The kernel's own flush interrupts all that are not idle.",

@@ -17,7 +17,7 @@ use crate::bench::table;
 pub const EXPERIMENT: Experiment = Experiment {
     name: "mapcount",
     question: "How long do mapping, unmapping, copying and collapsing of 1 GiB in 4 KiB leaves take in each way of counting them?",
-    expectation: "quire within 1.15 of head-only, of which nobody can ask about a frame; per-frame many times as long wherever tables are changed as a whole; by leaf two to ten times.",
+    expectation: "quire within 1.15 of head-only, which cannot tell how often a frame is mapped; per-frame many times as long wherever tables are changed as a whole; by leaf two to ten times.",
     baseline: &["head-only"],
     per: "GiB",
     notes: &[

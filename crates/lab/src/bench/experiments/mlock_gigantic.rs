@@ -26,7 +26,7 @@ const SWEEP: [u64; 7] = [1, 16, 64, 512, 2048, 8192, 32768];
 /// See the module.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "mlock-gigantic",
-    question: "How long does mlock of fresh pages of 1 GiB take, with how many 4 KiB between two reschedule points, alone and beside somebody busy on the same processors?",
+    question: "How long does mlock of fresh pages of 1 GiB take, with how many 4 KiB between two reschedule points, alone and beside a busy thread on the same processors?",
     expectation: "A GiB in the time that clearing it takes, half to a quarter of linux. Points far apart gain nothing beyond some dozen pages; close together they cost the fence of each stretch. Beside somebody busy twice as long, \
                   and others wait as long as one turn and one stretch, with no points as long as the call.",
     baseline: &["linux", "string"],

@@ -36,7 +36,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         "`full90`: all frames taken that an ordinary request gets, a random tenth given back; `empty` is a pair in that memory before. Its `/mixed` is a \
          trace of orders 0 to 9, each call with the least of six replays. `near-exhaustion`: all frames but 8 are in use, by requests that may take everything.",
         "With several threads, time is that of one CPU: wall time, times the CPUs used, over all pages.",
-        "The peers take no account of who owns a frame, no watermark and no zone; none of them has a call for many \
+        "The peers keep no owner of a frame, no watermark and no zone; none of them has a call for many \
          scattered frames, so bulk calls them one by one.",
     ],
     own: &["quire"],

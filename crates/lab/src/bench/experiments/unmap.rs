@@ -109,7 +109,7 @@ fn run(experiment: &Experiment, runner: &Runner) -> anyhow::Result<Measured> {
     let other = runner.cpus[1 % runner.cpus.len()];
     for memory in memories.iter().filter(|memory| RUN_BY_OTHERS.contains(&memory.name().as_str())) {
         let by = |name, run_by| run_by_others(*memory, name, run_by, runner.cpus.len());
-        cases.extend([by("/2cpus", RunBy::Two(other)), by("/idle", RunBy::Nobody)]);
+        cases.extend([by("/2cpus", RunBy::Two(other)), by("/idle", RunBy::NoCpu)]);
     }
     runner.measure(experiment, &cases, &mut unmap::all())
 }

@@ -32,7 +32,7 @@ pub struct Counted<'a, 'p, P: Platform> {
 }
 
 impl<'a, 'p, P: Platform> Counted<'a, 'p, P> {
-    /// From now on. Locks and instructions where somebody counts them.
+    /// From now on. Locks and instructions where they are counted.
     pub fn start(
         manager: &'a MemoryManager<'p, P>,
         machine: &'a Hosted,
@@ -42,7 +42,7 @@ impl<'a, 'p, P: Platform> Counted<'a, 'p, P> {
         Self { manager, machine, counting, before }
     }
 
-    /// Does the verb, or one part of it, and gives the nanoseconds that it took. Where somebody looks at instructions, at
+    /// Does the verb, or one part of it, and gives the nanoseconds that it took. Where instructions are watched, at
     /// these.
     ///
     /// # Errors

@@ -36,7 +36,7 @@ impl<'a> Counting<'a> {
         self.locks.load(Ordering::Relaxed)
     }
 
-    /// Who looks at the verb instruction by instruction, if somebody does.
+    /// What watches the verb instruction by instruction, if it is watched.
     pub fn instructions(&self) -> Option<&Instructions> {
         self.instructions.as_ref()
     }

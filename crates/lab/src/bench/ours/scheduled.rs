@@ -21,11 +21,11 @@ pub const TURN_NS: f64 = 1e6;
 /// What a reschedule point does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Points {
-    /// Nothing: nobody waits for the processor.
+    /// Nothing: no thread waits for the processor.
     Idle,
     /// Notes how long ago the last one was.
     Watched,
-    /// Gives the processor to whoever waits for it, once the task has had its turn.
+    /// Yields the processor once the task has had its turn.
     Shared,
 }
 
@@ -77,18 +77,18 @@ impl<'a> Scheduled<'a> {
         }
     }
 
-    /// The most that lay between two points of one CPU, in nanoseconds; nothing where nobody watched.
+    /// The most that lay between two points of one CPU, in nanoseconds; `None` where points were not watched.
     pub fn longest(&self) -> Option<f64> {
         stretches::longest(&self.stretches())
     }
 
-    /// What lay between points of one CPU and the next, of each CPU; nothing where nobody watched.
+    /// What lay between points of one CPU and the next, of each CPU; empty where points were not watched.
     pub fn stretches(&self) -> Vec<Between> {
         let of = |clock: &Clock| clock.noted().iter().map(Between::timed).collect::<Vec<_>>();
         self.cpus.iter().flat_map(of).collect()
     }
 
-    /// Points that were passed while somebody watched.
+    /// Points that were passed while they were watched.
     pub fn passed(&self) -> u64 {
         self.cpus.iter().map(|clock| clock.passed.load(Ordering::Relaxed)).sum()
     }
@@ -157,7 +157,7 @@ unsafe impl FramePlatform for Scheduled<'_> {
         self.bare.fence_cpus(targets);
     }
 
-    /// Who waits for a lock lets others run, too.
+    /// A task that waits for a lock lets others run, too.
     fn relax(&self) {
         self.bare.relax();
         if self.points == Points::Watched {

@@ -33,7 +33,7 @@ pub trait Verb: 'static {
     /// The memory of a case.
     fn memory(case: &Self::Case) -> Memory;
 
-    /// The same case with less memory, to be looked at instruction by instruction; `None` where nobody does.
+    /// The same case with less memory, to be looked at instruction by instruction; `None` where they are not.
     fn with_memory(case: &Self::Case, memory: Memory) -> Option<Self::Case>;
 
     /// The CPUs that the machine of a case needs: 1 or 2.
@@ -52,13 +52,13 @@ pub trait Verb: 'static {
 pub struct Subject<'m, 'p, P: Platform> {
     /// The address space.
     pub mm: Mm<'m, P>,
-    /// Who manages its memory.
+    /// The manager of its memory.
     pub manager: &'m MemoryManager<'p, P>,
     /// The machine below.
     pub machine: &'m Hosted,
     /// Pages that are mapped.
     pub pages: u64,
-    /// Who counts locks or instructions, in the repetitions that do.
+    /// What counts locks or instructions, in the repetitions that do so.
     counting: Option<&'m Counting<'m>>,
 }
 
@@ -107,7 +107,7 @@ pub struct Way {
     pub choose: fn(Config) -> Config,
 }
 
-/// As the library does it when nobody asks for anything else.
+/// As the library does it by default.
 pub const DEFAULT: Way = Way { name: "quire", about: None, choose: |config| config };
 
 /// The ways to take entries.

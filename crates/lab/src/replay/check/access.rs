@@ -103,7 +103,7 @@ fn touch(machine: &Hosted, addr: u64, access: Access, probe: usize, word: u64) -
     }
 }
 
-/// The outcome of an access that took no fault. Which folio it met nobody asked.
+/// The outcome of an access that took no fault. The folio that it met was not looked up.
 const fn no_fault() -> FaultOutcome {
     FaultOutcome { order: quire::addr::Order::FRAME, kind: FaultKind::Spurious }
 }

@@ -20,7 +20,7 @@ use crate::host::threads::Pinned;
 const SLACK: u64 = 64 << 20;
 /// The name under which the brackets of the calls are kept.
 const TIMED: &str = "verb";
-/// Times that a call is made which somebody who uses the memory keeps from its work.
+/// How often a call is repeated when an access to the memory prevents its work.
 const TRIES: u64 = 1_000;
 
 pub(super) struct Quire;
@@ -136,7 +136,7 @@ fn measure(machine: &Hosted, ground: &Ground<'_>) -> Result<Sample, Skip> {
 struct Calls {
     /// Of each that did its work.
     each: Vec<f64>,
-    /// Of all, those too that somebody kept from it.
+    /// Of all calls, those that an access prevented included.
     whole: f64,
     /// How many there were.
     tries: u64,

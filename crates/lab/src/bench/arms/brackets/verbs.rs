@@ -103,7 +103,7 @@ impl<'m> Ground<'m> {
         self.populate(at, len)
     }
 
-    /// The verb; whether it did its work, which somebody who uses the memory at the moment may keep it from.
+    /// The verb; whether it did its work, which an access to the memory at the same moment may prevent.
     pub(super) fn act(&self, call: u64) -> Result<bool, Skip> {
         let (at, len) = self.part(call);
         let done = match self.case.verb {

@@ -1,4 +1,4 @@
-//! What a clear leaves of somebody's working set in the caches.
+//! What a clear leaves of a working set in the caches.
 
 use std::rc::Rc;
 use std::time::Instant;

@@ -98,7 +98,7 @@ impl Grounds {
         }
     }
 
-    /// Clears an extent; `near` is what somebody waits for.
+    /// Clears an extent; `near` is the part that an access waits for.
     pub(super) fn clear(&self, way: Way, frames: FrameRange, near: Option<Frame>) {
         match way {
             Way::Kernel(kernel) => {
@@ -112,7 +112,7 @@ impl Grounds {
             Way::Policy(hint) => {
                 let extent = Extent { near, ..Extent::new(frames, hint) };
                 let done = self.clearer.clear_extent_raw(&self.machine, &extent, || false);
-                debug_assert!(done.is_ok(), "nobody cancels it");
+                debug_assert!(done.is_ok(), "it is never cancelled");
             }
             Way::Nothing => {}
             Way::Wait => self.wait(frames, Instant::now()),

@@ -57,7 +57,7 @@ impl Pool {
         self.files.join("nr_hugepages")
     }
 
-    /// Pages of the pool that nobody has.
+    /// Free pages of the pool.
     pub(in crate::bench::arms) fn free(&self) -> u64 {
         let text = fs::read_to_string(self.files.join("free_hugepages")).ok();
         text.and_then(|text| text.trim().parse().ok()).unwrap_or(0)

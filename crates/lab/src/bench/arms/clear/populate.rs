@@ -129,7 +129,7 @@ impl Prepared for OursReady<'_> {
             mm.exit();
             Ok((sample, zeroes))
         })?;
-        // No figure at all is better than one of memory that nobody may be given.
+        // No figure is better than one of memory that must not be handed out.
         let pages = (case.total() / PAGE) as u64;
         assert_eq!(zeroes, pages, "pages of 4 KiB that are zero, of all that were populated");
         Ok(sample)

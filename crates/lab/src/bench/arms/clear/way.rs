@@ -18,7 +18,7 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// Calibrates, if nobody has in this process: before an experiment binds its thread to one CPU.
+    /// Calibrates, unless this process has done so: before an experiment binds its thread to one CPU.
     ///
     /// # Errors
     /// Too little memory to measure in.

@@ -47,7 +47,7 @@ impl Arm<Collapse> for Quire {
                 "the same with an atomic map count for each frame, 64 bytes from the next."
             }
             CountScheme::HeadOnly => {
-                "the same with one count for the page, changed once for each table; nobody can say how often a frame is mapped."
+                "the same with one count for the page, changed once for each table; how often a frame is mapped cannot be told."
             }
             CountScheme::HeadOnlyByLeaf => "the same, changed once for each leaf.",
         }
@@ -194,7 +194,7 @@ impl<'m, P: Platform> World<'_, 'm, P> {
     }
 }
 
-/// One collapse that nobody else sees.
+/// One collapse that no other CPU sees.
 fn alone(world: &World<'_, '_, Scheduled<'_>>, case: &Collapse) -> Result<Sample, Skip> {
     let spaces = world.spaces(case)?;
     let counts = world.manager.stat(Stat::NrMapCountPages);

@@ -1,4 +1,4 @@
-//! Somebody else who wants the same processors.
+//! A thread that competes for the same processors.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

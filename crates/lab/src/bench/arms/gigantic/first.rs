@@ -1,4 +1,4 @@
-//! Touches a fresh folio of 1 GiB of ours: cleared as a whole by whoever touches it, or on demand.
+//! Touches a fresh folio of 1 GiB of ours: cleared as a whole by the first access, or on demand.
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +24,7 @@ pub(super) const PIECE: usize = BLOCK_SIZE as usize;
 /// The byte that is touched first: in the middle of a piece in the middle of the folio.
 pub(super) const TOUCHED: usize = 300 * PIECE + 77 * PAGE + 5;
 
-/// Touch a folio of 1 GiB that nobody has touched.
+/// Touch a folio of 1 GiB for the first time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct First {
     /// What is timed.
@@ -114,7 +114,7 @@ impl Arm<First> for Ours {
     fn setup(&mut self, case: &First) -> Result<Box<dyn Prepared + '_>, Skip> {
         let cpus = if self.way == Way::Helped { 2 } else { 1 };
         if self.shared.processors.len() < cpus {
-            return Err(Skip("one processor: nobody is there to help".to_owned()));
+            return Err(Skip("there is one processor, so no other CPU can help".to_owned()));
         }
         let machine = self.shared.machine(GIB)?;
         let blocks_ahead = if self.way == Way::Ahead { u64::MAX } else { 0 };
@@ -164,7 +164,7 @@ impl Prepared for Ready<'_> {
                 mm.switch_out();
                 Some(sample)
             });
-            // What nobody has brought is taken back with the address space.
+            // Pieces that were never cleared go back with the address space.
             mm.exit();
             results.into_iter().flatten().next().unwrap_or_else(|| Err(Skip("no thread".to_owned())))
         })

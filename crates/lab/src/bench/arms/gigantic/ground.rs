@@ -49,7 +49,7 @@ impl Shared {
     }
 }
 
-/// Makes all memory of a machine dirty, a mark in each 256 KiB, before somebody manages it.
+/// Makes all memory of a machine dirty, a mark in each 256 KiB, before a manager takes it over.
 pub(super) fn mark(machine: &Hosted) {
     for range in machine.ranges() {
         let start = machine.direct_map(range.start);

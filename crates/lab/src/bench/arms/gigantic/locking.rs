@@ -1,5 +1,5 @@
 //! Locks memory of ours in huge pages: each thread its part of one address space, in stretches of the case's length, alone or
-//! beside somebody who wants the same processors.
+//! beside a thread that competes for the same processors.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -29,9 +29,9 @@ pub const PER_GIB: Metric = Metric { name: "per-GiB", unit: "ns", better: Better
 pub const LONGEST: Metric = Metric { name: "longest-stretch", unit: "ns", better: Better::Lower };
 /// The most that lay between two of one pass, whatever disturbed it.
 pub const DISTURBED: Metric = Metric { name: "longest-disturbed", unit: "ns", better: Better::Lower };
-/// The most that lay between two looks at the clock of somebody who did nothing else for as long: what the machine takes away.
+/// The longest time between two reads of the clock by a thread that does nothing else for as long: what the machine takes away.
 pub const IDLE: Metric = Metric { name: "longest-idle", unit: "ns", better: Better::Lower };
-/// The longest that somebody else who wanted the processor did not have it.
+/// The longest time for which a competing thread waited for the processor.
 pub const WAITED: Metric = Metric { name: "others-waited", unit: "ns", better: Better::Lower };
 
 /// Passes whose points look at the clock.
@@ -48,7 +48,7 @@ pub struct Locking {
     pub threads: usize,
     /// The bytes between two reschedule points; those of the policy where there are none.
     pub stretch: Option<Stretch>,
-    /// Somebody else wants the same processors.
+    /// Another thread competes for the same processors.
     pub loaded: bool,
 }
 
@@ -119,7 +119,7 @@ impl Arm<Locking> for Ours {
                 "Mm::mlock by each thread on a hosted machine with the measured policy, pages from the allocator; no trap, no system call, no cgroup."
             }
             Way::OnDemand => {
-                "the same with pages of 1 GiB that are brought in piece by piece, so that nobody waits longer than for a piece for the address space's lock."
+                "the same with pages of 1 GiB that are brought in piece by piece, so that a waiter for the lock of the address space waits for one piece at most."
             }
             Way::Only(ClearKernel::String) => "the same by string stores alone, as Linux clears.",
             Way::Only(_) => "the same by these stores past the caches alone, a fence after each stretch.",
@@ -192,7 +192,7 @@ fn longest_idle(nanoseconds: f64) -> f64 {
 }
 
 impl Ready<'_> {
-    /// Locks everything once, on a machine that nobody has used before.
+    /// Locks everything once, on a machine that was not used before.
     fn pass(&self, points: Points) -> Result<Pass, Skip> {
         let (case, machine) = (self.case, &*self.machine);
         let said = |error: &dyn std::fmt::Display| Skip(error.to_string());

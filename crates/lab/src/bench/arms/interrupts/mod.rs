@@ -30,7 +30,7 @@ pub enum Pattern {
     /// The interrupt takes its share, the task the rest, and the task gives everything back: the way of a received
     /// packet.
     Receive,
-    /// Whoever took a frame gives it back at once.
+    /// Each context frees a frame right after it allocated it.
     Pairs,
 }
 

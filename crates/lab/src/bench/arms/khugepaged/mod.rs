@@ -19,7 +19,7 @@ const UNTOUCHED: Metric = Metric { name: "untouched", unit: "%", better: Better:
 /// Resident private memory, the mean over time.
 const RESIDENT: Metric = Metric { name: "resident", unit: "pages", better: Better::Lower };
 
-/// A recording and the limits of whoever works in the background.
+/// A recording, and the limits of the background work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Life {
     /// Name of a bundled recording.
@@ -41,7 +41,7 @@ struct Way {
 const WAYS: [Way; 5] = [
     Way {
         name: FAULTS,
-        about: "single frames, and nobody in the background.",
+        about: "single frames, and no background work.",
         large_faults: false,
         collapses: false,
         splits: false,
@@ -63,7 +63,7 @@ const WAYS: [Way; 5] = [
     },
     Way {
         name: "large",
-        about: "faults bring folios of 2 MiB wherever they fit, and nobody is in the background.",
+        about: "faults bring folios of 2 MiB wherever they fit; no background work.",
         large_faults: true,
         collapses: false,
         splits: false,
@@ -77,7 +77,7 @@ const WAYS: [Way; 5] = [
     },
 ];
 
-/// The arm with nobody in the background.
+/// The arm without background work.
 pub const FAULTS: &str = "frames";
 
 /// Every arm. The checksum of a repetition is the number of events of the recording.

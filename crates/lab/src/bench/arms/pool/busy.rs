@@ -1,4 +1,4 @@
-//! Somebody who runs on the other CPU.
+//! A thread that runs on the other CPU.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

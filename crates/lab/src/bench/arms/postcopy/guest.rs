@@ -25,7 +25,7 @@ pub(super) struct Felt {
 }
 
 /// Touches pages of a guest of so many, four times in five one of a tenth of them, until it is over: `load` gives the word at an
-/// address of the guest. `fetched` says of each piece, once, that somebody waits for it.
+/// address of the guest. `fetched` is told once of each piece that a virtual CPU waits for.
 pub(super) fn run(
     mut load: impl FnMut(u64) -> Option<u64>,
     (pages, piece): (u64, u64),

@@ -148,7 +148,7 @@ impl Scene<'_> {
             let part = self.receive();
             self.over.store(true, Ordering::Relaxed);
             if part.is_err() {
-                // Those who wait for what does not come any more.
+                // Wakes the threads that wait for pieces which no longer come.
                 let guest = &self.memory.guest;
                 let _woken = self.uffd.unregister(guest.start(), guest.bytes());
             }

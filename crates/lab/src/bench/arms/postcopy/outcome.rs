@@ -41,10 +41,10 @@ pub(super) fn sample(
             Part::Received { received, busy, large } => end = Some((received, busy, large)),
         }
     }
-    let (received, busy, large) = end.ok_or_else(|| Skip("nobody received".to_owned()))?;
+    let (received, busy, large) = end.ok_or_else(|| Skip("the receiver did not run".to_owned()))?;
     if fetches.is_empty() {
         return Err(Skip(
-            "the stream was here before anybody waited: more memory, or a slower wire (--link-rate)"
+            "the stream ended before a virtual CPU waited: give the guest more memory, or a slower link (--link-rate)"
                 .to_owned(),
         ));
     }

@@ -188,7 +188,7 @@ impl Scene<'_> {
                 } else {
                     meeting.wait();
                     let part = self.receive();
-                    // Those who wait for what does not come any more.
+                    // Wakes the virtual CPUs that wait for pieces which no longer come.
                     self.over.store(true, Ordering::Relaxed);
                     if part.is_err() {
                         self.handler.close();

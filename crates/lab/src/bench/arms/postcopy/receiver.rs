@@ -22,14 +22,14 @@ pub(super) trait Answers {
     /// The piece that a virtual CPU waits for, if one does that was not told of yet.
     fn next_fault(&mut self) -> Result<Option<usize>, Skip>;
 
-    /// Puts a piece's contents where nobody sees them before they are mapped.
+    /// Puts the contents of a piece where the guest cannot see them until they are mapped.
     fn write(&mut self, piece: usize);
 
-    /// Maps a piece that has come, and wakes who waits for it.
+    /// Maps a piece that has come, and wakes the virtual CPUs that wait for it.
     fn map(&mut self, piece: usize) -> Result<(), Skip>;
 }
 
-/// Works until all pieces are here. It polls, as who wants latency does: it has a processor to itself. A piece's contents are written
+/// Works until all pieces are here. It polls for the sake of latency: it has a processor to itself. A piece's contents are written
 /// when the source begins to send it, which costs this thread what it costs a device to tell of.
 pub(super) fn run(
     answers: &mut impl Answers,

@@ -11,7 +11,7 @@ use linux_raw_sys::ioctl::{UFFDIO_API, UFFDIO_CONTINUE, UFFDIO_REGISTER, UFFDIO_
 use rustix::ioctl::{Opcode, Updater, ioctl};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
 
-/// A handler, until dropped: then nothing is registered with it any more, and whoever waits goes on.
+/// A handler of faults. When it is dropped, no memory is registered with it any more, and waiting threads go on.
 pub(super) struct Uffd(OwnedFd);
 
 impl Uffd {
@@ -40,7 +40,7 @@ impl Uffd {
         Ok(())
     }
 
-    /// Hears of them no more; whoever waits goes on.
+    /// Takes these addresses out of the registration; waiting threads go on.
     pub(super) fn unregister(&self, start: usize, bytes: usize) -> io::Result<()> {
         let mut range = range(start, bytes);
         // SAFETY: C3: the request takes this structure, which lives through the call.
@@ -65,7 +65,7 @@ impl Uffd {
         Ok(Some(unsafe { message.arg.pagefault.address } as usize))
     }
 
-    /// Maps these bytes of the file and wakes who waits for them.
+    /// Maps these bytes of the file and wakes the threads that wait for them.
     pub(super) fn resume(&self, start: usize, bytes: usize) -> io::Result<()> {
         let mut resume = uffdio_continue { range: range(start, bytes), mode: 0, mapped: 0 };
         // SAFETY: C3: the request takes this structure, which lives through the call.

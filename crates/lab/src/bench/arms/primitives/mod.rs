@@ -19,7 +19,7 @@ pub struct Primitive {
 pub enum What {
     /// Nothing but the loop.
     Loop,
-    /// Takes a spin lock that nobody else wants, gives it back.
+    /// Takes and releases an uncontended spin lock.
     SpinLock,
     /// The same with interrupts off in between.
     SpinLockInterruptsOff,

@@ -24,7 +24,7 @@ fn work(case: &Unmap, mut subject: Subject) -> Result<Sample, Skip> {
     let (outcome, time) = match case.run_by {
         RunBy::One => unmap(),
         RunBy::Two(processor) => beside(processor, |spin| spin(), unmap),
-        RunBy::Nobody => {
+        RunBy::NoCpu => {
             return Err(Skip("munmap is of the caller's own address space, which a CPU runs".to_owned()));
         }
     };

@@ -11,7 +11,7 @@ use crate::bench::memory::Memory;
 use crate::bench::ours::verbs::{self, ZAPS};
 use crate::host::threads::{Meeting, Pinned};
 
-/// Who runs the address space while memory is unmapped.
+/// Which CPUs run the address space while memory is unmapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunBy {
     /// The CPU that unmaps.
@@ -19,7 +19,7 @@ pub enum RunBy {
     /// A second CPU as well, whose thread is bound to this processor.
     Two(usize),
     /// No CPU.
-    Nobody,
+    NoCpu,
 }
 
 impl RunBy {
@@ -28,7 +28,7 @@ impl RunBy {
         match self {
             Self::One => 1,
             Self::Two(_) => 2,
-            Self::Nobody => 0,
+            Self::NoCpu => 0,
         }
     }
 }
@@ -40,7 +40,7 @@ pub struct Unmap {
     pub memory: Memory,
     /// Bytes that each call unmaps, a divisor of the memory's; all of them, for one call.
     pub each: usize,
-    /// Who runs the address space.
+    /// Which CPUs run the address space.
     pub run_by: RunBy,
 }
 

@@ -36,7 +36,7 @@ impl Verb for Munmap {
         let mm = &subject.mm;
         let sample = match case.run_by {
             RunBy::One => unmap(case, &subject),
-            RunBy::Nobody => {
+            RunBy::NoCpu => {
                 mm.switch_out();
                 unmap(case, &subject)
             }

@@ -17,7 +17,7 @@ use crate::host::threads::{Meeting, together};
 
 /// Nanoseconds of a small page of the workers, from its fault to its unmapping.
 pub const SMALL: Metric = Metric { name: "small", unit: "ns", better: Better::Lower };
-/// The same for the worker whose processor nobody else wants.
+/// The same for the worker that has a processor to itself.
 pub const APART: Metric = Metric { name: "small-apart", unit: "ns", better: Better::Lower };
 /// Nanoseconds that the resizer's thread ran, for each page of the pool.
 pub const RAN: Metric = Metric { name: "ran", unit: "ns", better: Better::Lower };
@@ -36,17 +36,17 @@ pub struct Resizing {
     pub pages: u64,
     /// How often it is filled and emptied again.
     pub cycles: u64,
-    /// Regions of each worker where nobody resizes; else they go on until that is over.
+    /// Regions of each worker when no resizer runs; else the workers go on until the resizer has ended.
     pub regions: u64,
-    /// Who is there.
-    pub who: Who,
+    /// Which threads run.
+    pub running: Running,
     /// The processors: each worker has one, and the resizer shares that of the first.
     pub processors: Vec<usize>,
 }
 
-/// Who is there.
+/// Which threads run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
+pub enum Running {
     /// The resizer and the workers.
     All,
     /// The resizer.
@@ -55,7 +55,7 @@ pub enum Who {
     Workers,
 }
 
-/// Every arm. The checksum is the number of pages that were asked for, or of small pages where nobody resizes.
+/// Every arm. The checksum is the number of pages that were asked for, or of small pages when no resizer runs.
 pub fn all() -> Vec<Box<dyn Arm<Resizing>>> {
     let mut arms = quire::all();
     arms.extend(kernels().map(|kernel| Box::new(linux::Linux { kernel }) as Box<dyn Arm<Resizing>>));
@@ -73,7 +73,7 @@ trait Memory: Sync {
     /// One request; the pages that the pool has then.
     ///
     /// # Errors
-    /// [`Skip`] when nobody may ask.
+    /// [`Skip`] when the kernel permits no request.
     fn resize(&self, wanted: u64) -> Result<u64, Skip>;
 }
 
@@ -89,8 +89,8 @@ impl Resizing {
     /// # Errors
     /// [`Skip`] when one of them cannot.
     fn play(&self, memory: &impl Memory) -> Result<Sample, Skip> {
-        let workers = if self.who == Who::Resizer { 0 } else { WORKERS };
-        let threads = workers + usize::from(self.who != Who::Workers);
+        let workers = if self.running == Running::Resizer { 0 } else { WORKERS };
+        let threads = workers + usize::from(self.running != Running::Workers);
         let over = AtomicBool::new(false);
         let mut cpus: Vec<usize> = (0..threads).collect();
         let parts = together(&mut cpus, &self.processors, |&mut cpu, meeting| {
@@ -111,8 +111,8 @@ impl Resizing {
         let (mut regions, mut there_is) = (0, true);
         meeting.wait();
         let start = Instant::now();
-        let goes_on = |regions: u64| match self.who {
-            Who::Workers => regions < self.regions,
+        let goes_on = |regions: u64| match self.running {
+            Running::Workers => regions < self.regions,
             // At least one, or there would be nothing to say.
             _ => regions == 0 || !over.load(Ordering::Acquire),
         };

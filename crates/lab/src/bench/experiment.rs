@@ -3,18 +3,13 @@
 //! A new arm is one file: a type that implements [`Arm`] for the case type of its experiment, named in the list
 //! beside it (`arms/<experiment>/mod.rs`).
 
-use std::collections::BTreeMap;
-
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::goal::Goal;
+pub use super::metric::{ALLOC, Better, CLEAR, CYCLES, Counters, FREE, Metric, RATE, REST, TIME};
 use super::row::Row;
 use super::runner::Runner;
 use crate::host::cycles::Span;
-
-/// Exact counts that stand beside the times (faults, flushes, folios …), by name.
-pub type Counters = BTreeMap<String, u64>;
 
 /// What an experiment gave.
 pub struct Measured {
@@ -99,48 +94,6 @@ impl Skip {
         Self(format!("{what}: {error}"))
     }
 }
-
-/// Which way a metric is to go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Better {
-    /// Smaller is better (times).
-    Lower,
-    /// Larger is better (rates).
-    Higher,
-}
-
-/// A measured quantity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Metric {
-    /// Short, stable name.
-    pub name: &'static str,
-    /// Unit of its samples.
-    pub unit: &'static str,
-    /// Which way it is to go.
-    pub better: Better,
-}
-
-/// The main metric of every experiment: nanoseconds per page or per call (see [`Experiment::per`]).
-pub const TIME: Metric = Metric { name: "time", unit: "ns", better: Better::Lower };
-
-/// The same as [`TIME`] in cycles of the time-stamp counter, which need not be those of the core.
-pub const CYCLES: Metric = Metric { name: "cycles", unit: "cycles", better: Better::Lower };
-
-/// Nanoseconds of the taking half.
-pub const ALLOC: Metric = Metric { name: "alloc", unit: "ns", better: Better::Lower };
-
-/// Nanoseconds of the half that gives back.
-pub const FREE: Metric = Metric { name: "free", unit: "ns", better: Better::Lower };
-
-/// Operations a second.
-pub const RATE: Metric = Metric { name: "rate", unit: "ops/s", better: Better::Higher };
-
-/// Nanoseconds that clearing the same bytes takes by itself.
-pub const CLEAR: Metric = Metric { name: "clear", unit: "ns", better: Better::Lower };
-
-/// Nanoseconds of a call that are not clearing.
-pub const REST: Metric = Metric { name: "rest", unit: "ns", better: Better::Lower };
 
 /// What one repetition gave.
 #[derive(Clone, Debug)]

@@ -1,6 +1,6 @@
 //! Figures to reach, as data: an experiment names the case, the arm, the figure, what it is compared with, and the bound.
 
-use super::experiment::TIME;
+use super::metric::TIME;
 
 /// A figure to reach.
 #[derive(Clone, Copy, Debug)]

@@ -11,6 +11,7 @@ pub mod goal;
 pub mod link_args;
 pub mod linux;
 pub mod memory;
+pub mod metric;
 pub mod ours;
 pub mod published;
 pub mod row;

@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::experiment::{Better, Counters};
+use super::metric::{Better, Counters};
 
 /// One line of the result file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -18,7 +18,9 @@ pub const EXPERIMENT: Experiment = Experiment {
                   is all zero and need not be written.",
     baseline: &["linux"],
     per: "call",
-    notes: &["The memory is address space that was never touched; a machine of 64 TiB needs no 64 TiB here."],
+    notes: &[
+        "The memory is address space that was never touched, so a machine of 64 TiB fits on a smaller host.",
+    ],
     own: &["quire"],
     apart: &[],
     goals: &[

@@ -13,14 +13,21 @@ use crate::bench::runner::Runner;
 /// See the module.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "brackets",
-    question: "How long is the time between start and end of what a secondary MMU is told of a verb, in which no virtual CPU can use the memory, and how much of the verb is it?",
+    question: "For how long does a verb keep a secondary MMU from the memory, and how much of the verb's time is that?",
     expectation: "A bracket holds the flush of one other processor, 3 to 10 us on this machine, and dropping copies, 50 ns each: some 30 us for 2 MiB in pieces of 4 KiB. One for each call but fork's (all of the memory in one) and reclaim's (one for each run of runs); none where a huge page in parts is collapsed. Munmap, mprotect and mremap are little more than their bracket; of a fork and a collapse by copy it is a small part.",
     baseline: &["quire"],
     per: "call",
     notes: &[
-        "`time` is the median of the calls of one round; `bracket`, `p99` and `longest` are of its brackets. `each`: brackets of a call, `held`: the share of the calls' time in which a bracket was open. `stall`: the longest access of the virtual CPU that had to wait for a leaf, a fault on memory that was just given up included.",
-        "A call takes 2 MiB in leaves of 4 KiB, all of which the second-stage tables have; `fork` all of the memory, `reclaim` up to 512 pages, `migrate` and `memory-failure` one page. A virtual CPU loads and stores all over the memory meanwhile (of `reclaim`, it loads).",
-        "Linux has no arm: its brackets are inside the kernel and want a hypervisor. They are around the verb (mmu_notifier_invalidate_range_start before the first entry changes, _end after the last), so `time` is what they would hold here. Published (Houghton, v2, 2023): 10 to 30 ms for the start of one, about 1 s until the end of a collapse of 1 GiB.",
+        "`time` is the median of the calls of one round; `bracket`, `p99` and `longest` describe its brackets. \
+         `each`: brackets of a call. `held`: the share of the calls' time with a bracket open. `stall`: the longest \
+         access of the virtual CPU that waited for a leaf, faults on memory just given up included.",
+        "A call covers 2 MiB in leaves of 4 KiB, all of which the second-stage tables map; `fork` covers all of the \
+         memory, `reclaim` up to 512 pages, `migrate` and `memory-failure` one page. A virtual CPU loads and stores \
+         all over the memory meanwhile (under `reclaim` it only loads).",
+        "Linux has no arm: its brackets are inside the kernel and need a hypervisor. They enclose the verb \
+         (mmu_notifier_invalidate_range_start before the first entry changes, _end after the last), so `time` is what \
+         they would hold here. Published (Houghton, v2, 2023): 10 to 30 ms for the start of a bracket, about 1 s \
+         until the end of a collapse of 1 GiB.",
     ],
     own: &["quire"],
     apart: &[],

@@ -18,8 +18,9 @@ pub const EXPERIMENT: Experiment = Experiment {
     baseline: &["linux"],
     per: "piece",
     notes: &[
-        "A piece is memory of its own each time, at an address that the kernel or the library chooses, in 4 KiB folios, cleared.",
-        "`time` is the time of a piece on its thread.",
+        "Each piece is a new mapping at an address that the kernel or the library chooses, in folios of 4 KiB, \
+         cleared.",
+        "`time` is what a thread takes for one piece.",
     ],
     own: &["quire"],
     apart: &[],

@@ -25,9 +25,10 @@ pub const EXPERIMENT: Experiment = Experiment {
         "The working set is read eight times, the extent is cleared, and the working set is read once more, which is the time: in order of address, or each line \
          at the place that the one before says (`/chase`). One load a line of 64 bytes. It stands in a huge page, as a kernel's own memory does: small pages \
          lose their translations as well, which takes half as long again.",
-        "The arms `quire...` clear by the policy under each hint; under `quire` nothing is known, and 2 MiB may stay cached. Under `wait` \
-         nothing is cleared in the time that `quire` took last: what others do to the caches meanwhile is no matter of the clear. Under `translate` a line of each page is: what remains of `quire` over it \
-         is what clearing the rest of the page costs.",
+        "The arms `quire...` clear by the policy under each hint; `quire` says nothing of the use, and 2 MiB may stay \
+         cached. `wait` clears nothing for as long as `quire` took last: it shows what other programs do to the \
+         caches. `translate` clears one line of each page: the difference from `quire` is what clearing the rest of \
+         the page costs.",
     ],
     own: &["quire"],
     apart: &["none", "wait", "translate", "quire-soon", "quire-later"],

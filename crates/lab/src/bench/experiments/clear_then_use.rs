@@ -26,7 +26,8 @@ pub const EXPERIMENT: Experiment = Experiment {
     notes: &[
         "A call clears one extent and uses it: one load for each line of 64 bytes, in order. The extents of a repetition lie one after the other in memory that is \
          in no cache, and those of the next repetition elsewhere.",
-        "The arms `quire...` know what is waited for, and clear it last; `quire-soon` is what a fault says, `quire` what a populate says, `quire-later` that nobody uses it soon.",
+        "The arms `quire...` clear the part that the access waits for last. `quire-soon` is the hint of a fault, \
+         `quire` that of a populate, `quire-later` that of memory without a use in sight.",
     ],
     own: &["quire-soon"],
     apart: &["quire", "quire-later"],

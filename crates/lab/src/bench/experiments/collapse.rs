@@ -21,15 +21,20 @@ use crate::bench::table;
 /// See the module.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "collapse",
-    question: "How long does it take to make one leaf of the 262144 that map a huge page of 1 GiB in pieces, in each way of counting them, and how long does somebody wait who touches it meanwhile?",
+    question: "How long does it take to collapse the 262144 leaves of a huge page of 1 GiB into one, by the way of counting \
+         them, and how long does another CPU wait that touches the page?",
     expectation: "quire: reading the entries, 0.1 to 0.15 ms, freeing 513 tables and 512 changes of counts: 0.2 to 0.4 ms, staged a little more, and no step over 100 us. per-frame: 262144 locked instructions on as many cache lines more, 1.5 ms and up. head-only: as quire. Who touches it waits for one flush, 5 to 30 us.",
     baseline: &["head-only"],
     per: "call",
     notes: &[
-        "The page belongs to a file; `N spaces` map it in pieces, and one of them collapses it. Frames stay where they are, in Linux they do not.",
-        "`direct`: 4 KiB to 1 GiB in one step. `staged`: 64 tables of 4 KiB leaves at a time to leaves of 2 MiB, then these to one; all of it is looked at first. `2MiB`: to leaves of 2 MiB alone.",
-        "`step` is the longest time between two reschedule points, that is the longest that the address space's lock was held, or more.",
-        "`touched`: another CPU reads all over the page all the time, through the software MMU; `stall` is the longest read that met the collapse (0: none did). `guest`: a virtual CPU does, through second-stage tables.",
+        "The page belongs to a file; `N spaces` map it in leaves of 4 KiB, and one of them collapses its mapping. \
+         Frames stay where they are; Linux moves them.",
+        "`direct`: from 4 KiB to 1 GiB in one step. `staged`: 64 tables of 4 KiB leaves at a time become leaves of 2 \
+         MiB, which then become one; the whole page is checked first. `2MiB`: to leaves of 2 MiB only.",
+        "`step` is the longest time between two reschedule points: an upper bound on how long the address space's \
+         lock was held.",
+        "`touched`: another CPU reads all over the page all the time, through the software MMU; `stall` is the \
+         longest read that met the collapse (0: none did). `guest`: a virtual CPU reads through second-stage tables.",
         "Published (Houghton, v2, January and February 2023): about 1 s with a map count for each frame, nearly all of it in atomic decrements, while no virtual CPU can touch the page; 10 to 30 ms for the start of the notifier bracket.",
     ],
     own: &["quire"],

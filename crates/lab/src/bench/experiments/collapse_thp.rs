@@ -20,14 +20,15 @@ pub const EXPERIMENT: Experiment = Experiment {
     baseline: &["linux"],
     per: "call",
     notes: &[
-        "Every page was written once before. Only the call is timed; it includes having the new folios and giving the old ones back.",
+        "Every page was written once before. Only the call is timed; it includes allocating the new folios and \
+         freeing the old ones.",
         "`/shuffled`: the pages were touched in random order, so that neighbours have frames far apart (verified).",
         "`/file`: shared memory of a nameless file (Linux: a memfd). quire moves the pages, whose descriptors stand elsewhere afterwards; \
          an access to one waits until 64 are moved.",
-        "No thread touches the memory meanwhile. In quire a thread that does goes on reading and storing while pages are copied; in Linux it \
-         waits until they are.",
-        "The kernel finds its folios where they are: the first that it has may stand in memory that the host of a virtual machine has \
-         yet to bring in, which shows as the largest samples.",
+        "No thread touches the memory meanwhile. On Quire a thread could read and store while pages are copied; on \
+         Linux it would wait.",
+        "The first folio that the kernel finds may be in memory that the host of a virtual machine has yet to bring \
+         in; the largest samples show it.",
     ],
     own: &["quire"],
     apart: &[],

@@ -15,15 +15,19 @@ use crate::bench::table;
 /// See the module.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "demote",
-    question: "How long does it take to make 512 free pages of 2 MiB out of a free page of 1 GiB, and one out of 512, by what becomes of their descriptors?",
+    question: "How long does it take to demote a free page of 1 GiB to 512 of 2 MiB, and to promote them again, by what \
+         becomes of their descriptors?",
     expectation: "in-block: 512 records linked, a few us a page of 1 GiB, no grace period. full: 16 MiB of descriptors written, some ms. batched: one grace period and two flushes for each batch; per-page: 513 grace periods. promote as demote, wherever the parts stand in the pool's list.",
     baseline: &["full"],
     per: "GiB",
     notes: &[
-        "All pages are free ones of a pool, and no access touches them. `request` is the time of all pages of the case.",
-        "`scattered`: the pool's free pages are linked in an order by chance, and a part of every second 1 GiB is in use, so that only half of them can be put together; the time is for each that was.",
-        "Linux has no way back from `demote`; ours is there so that what was taken apart for a while can serve a request for 1 GiB again.",
-        "A machine is taken over anew for each repetition of ours. Window and records stand in pages of 4 KiB of the host; what a demotion writes to them for the first time, the host brings in then.",
+        "All pages are free pages of a pool, and no access touches them. `request` is the time for all pages of the \
+         case.",
+        "`scattered`: the pool's free list is in random order, and a part of every second 1 GiB is in use, so that \
+         only half of them can be promoted; the time is for each that was.",
+        "Linux cannot promote; Quire can, so that demoted memory can serve a request for 1 GiB again.",
+        "Each repetition of Quire's arms starts a new machine. Window and records are in host pages of 4 KiB, which \
+         the host brings in at the first write.",
         "Published (the fix of the race with speculative walkers: Yu Zhao, July and August 2024, commit bd225530a4c7 and what followed): demoting 100 pages of 1 GiB took 513 grace periods a page and 8 min 58 s with one for each page that changed, and 0.90 s with one for each batch.",
     ],
     own: &["in-block"],

@@ -23,7 +23,8 @@ pub const EXPERIMENT: Experiment = Experiment {
     notes: &[
         "Every page was written once before, by the process that exits.",
         "`/shuffled`: the pages were touched in random order, so that neighbours have frames far apart (verified).",
-        "What the arms do not share: for linux a whole process ends (threads, files, signals, a wake-up of its parent); `empty` says what that costs without the memory.",
+        "On Linux a whole process ends (threads, files, signals, a wake-up of its parent); `empty` is what that costs \
+         without the memory.",
     ],
     own: &["quire"],
     apart: &[],

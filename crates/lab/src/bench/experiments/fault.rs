@@ -21,7 +21,8 @@ pub const EXPERIMENT: Experiment = Experiment {
         "The cases without a modifier populate by touch: one byte is written to each 4 KiB page in order of address, \
          so one fault per folio. `/populate` asks for the whole range in one call (MADV_POPULATE_WRITE).",
         "`clear` is the time to clear the same bytes; `rest` is `time` minus `clear`.",
-        "The memory was populated and given back once before the timing, so that the machine below really has it.",
+        "The memory was populated and given back once before, so that the host of a virtual machine has brought it \
+         in.",
     ],
     own: &["quire"],
     apart: &[],

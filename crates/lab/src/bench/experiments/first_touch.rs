@@ -21,8 +21,9 @@ pub const EXPERIMENT: Experiment = Experiment {
     baseline: &["linux"],
     per: "call",
     notes: &[
-        "`byte`: from the beginning of the first store to its end. `all`: until all of the GiB is there. `each-2MiB`: until a byte in each 2 MiB was stored, in order of address. A fault of ours has no trap.",
-        "linux-thp gets pages of 2 MiB and touches each of them where all is asked for; the others end as one page of 1 GiB.",
+        "`byte`: the first store, from its beginning to its end. `all`: until all of the GiB is mapped and clear. \
+         `each-2MiB`: until a byte in each 2 MiB was stored, in order of address. A fault of Quire has no trap.",
+        "linux-thp gets pages of 2 MiB, and touches each of them in `all`; the other arms end with one page of 1 GiB.",
         "The policy was calibrated in this run, before the first case. All memory is dirty before.",
     ],
     own: &["quire"],

@@ -27,7 +27,9 @@ pub const EXPERIMENT: Experiment = Experiment {
     per: "call",
     notes: &[
         "Every page of the parent was written once before.",
-        "`/write1` and so on: the child then writes to every hundredth, every tenth, or every page; `time` is fork and writes together, so that what was put off is seen. Only the page written to is copied, whatever its folio.",
+        "`/write1`, `/write10`, `/write100`: the child then writes to every hundredth, every tenth, or every page. \
+         `time` is fork and writes together, so that deferred work counts. Only the written page is copied, whatever \
+         its folio.",
     ],
     own: &["copied", "shared"],
     apart: &[],

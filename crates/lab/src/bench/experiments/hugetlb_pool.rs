@@ -20,16 +20,21 @@ use crate::bench::table;
 /// See the module.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "hugetlb-pool",
-    question: "How long does it take to make a pool grow from nothing to N pages of 2 MiB, and shrink to nothing, by what becomes of their descriptors?",
+    question: "How long does it take to grow a pool from nothing to N pages of 2 MiB, and to shrink it to nothing, by what \
+         becomes of their descriptors?",
     expectation: "in-block: at most as long as full on fresh memory, under 150 ns a page, no broadcast and no allocation to shrink; batched some times as long as full, shrinking more so than growing; per-page longest, by its broadcasts. linux-saving against linux: 1.7 times as long to grow and 2.5 to shrink at 9000.",
     baseline: &["full"],
     per: "page",
     notes: &[
         "`fresh`: no block has been in small pieces before; `churned`: every block has, and is whole again (linux: as much memory was touched in pages of 4 KiB before). `/busy`: a thread of this process runs on the other CPU.",
-        "Pages that join a pool are not cleared until they are used. What linux has besides: the system call, statistics, compaction.",
-        "A machine is taken over anew for each repetition of ours, so growing splits the window's leaves each time; linux splits its own once in its life, before the first repetition.",
-        "Window and records of ours stand in pages of 4 KiB of the host, where a kernel's direct map has larger ones: full, which writes 32 KiB a page, would gain most by them.",
-        "Broadcasts of ours go through membarrier, which interrupts the processors that run a thread of this process: none but under `/busy`. The kernel's own flush interrupts all that are not idle.",
+        "Pages that join a pool are not cleared until they are used. Linux has more to do: the system call, \
+         statistics, compaction.",
+        "Each repetition of Quire's arms starts a new machine, so that growing splits the window's leaves each time; \
+         Linux splits its own once, before the first repetition.",
+        "Quire's window and records are in host pages of 4 KiB, where a kernel's direct map has larger pages: `full`, \
+         which writes 32 KiB a page, would gain most by those.",
+        "Quire's broadcasts go through membarrier, which interrupts the processors that run a thread of this process: \
+         none but under `/busy`. A kernel's flush interrupts every processor that is not idle.",
     ],
     own: &["in-block"],
     apart: &[],

@@ -13,15 +13,19 @@ use crate::bench::sparkline::sparkline;
 /// See the module.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "khugepaged",
-    question: "How much of a recorded program's memory is in leaves of 2 MiB over time, and how much is there that it never touched, with small or large folios at faults and a collapser and a splitter behind them?",
+    question: "Which share of a recorded program's memory is in leaves of 2 MiB over time, and how much memory is resident \
+         that the program never touched, with small or large folios at faults and with a collapser and a splitter?",
     expectation: "large: most is covered at once, with memory that was never touched beside. collapse/511: nearly as much, later, and as much in vain. collapse/64: less covered, next to nothing in vain. split/409: what was never touched comes back, and \
                   coverage goes down by the folios that were mostly empty.",
     baseline: &[khugepaged::FAULTS],
     per: "call",
     notes: &[
-        "`time` is what all recorded faults and calls of the programs took on Quire, on a watchful hosted machine; `background` is collapsing and splitting.",
-        "A page holds something once a store to it was recorded, and zeroes before, so a folio is as full as the program has touched it.",
-        "The background has its turns by events, 256 in all, and memory is looked at 32 times; time that passed without an event is none here.",
+        "`time` is the sum of all recorded faults and calls on a hosted machine with its checks on; `background` is \
+         collapsing and splitting.",
+        "A page counts as full after a recorded store to it, and as zero before: a folio is as full as the program \
+         has touched it.",
+        "The background runs after every so many events, 256 times in all, and memory is sampled 32 times; time \
+         without events does not count.",
         "Linux has no arm: it cannot replay a recording, and its khugepaged works at its own pace.",
     ],
     own: &["collapse"],

@@ -21,10 +21,10 @@ pub const EXPERIMENT: Experiment = Experiment {
     baseline: &["head-only"],
     per: "GiB",
     notes: &[
-        "One folio of 1 GiB that belongs to a pool. Page tables are taken and given back in each repetition.",
+        "One folio of 1 GiB that belongs to a pool. Each repetition allocates and frees the page tables.",
         "`map`: a table at a time. `map-each`: one leaf at a time, in order of address. `fork`: all leaves to another address space. `collapse`: to one leaf of 1 GiB.",
         "`count_frames`: frames that hold counts after the verb (per-frame: 8 for each 2 MiB, for good; in Linux these are page descriptors, which then cannot be freed).",
-        "Everything is done once before, so that the first use of memory is not part of it.",
+        "Each verb runs once before the timing, so that the first use of memory is not part of it.",
     ],
     own: &["quire"],
     apart: &[],

@@ -26,17 +26,27 @@ const SWEEP: [u64; 7] = [1, 16, 64, 512, 2048, 8192, 32768];
 /// See the module.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "mlock-gigantic",
-    question: "How long does mlock of fresh pages of 1 GiB take, with how many 4 KiB between two reschedule points, alone and beside a busy thread on the same processors?",
-    expectation: "A GiB in the time that clearing it takes, half to a quarter of linux. Points far apart gain nothing beyond some dozen pages; close together they cost the fence of each stretch. Beside somebody busy twice as long, \
-                  and others wait as long as one turn and one stretch, with no points as long as the call.",
+    question: "How long does mlock of fresh pages of 1 GiB take, by how many pages of 4 KiB are cleared between two \
+         reschedule points, alone and beside a busy thread on the same processors?",
+    expectation: "A GiB in the time that clearing it takes, half to a quarter of linux. Points far apart gain nothing beyond \
+         some dozen pages; close together they cost the fence of each stretch. Beside a busy thread twice as long; \
+         the busy thread waits for one turn and one stretch, without points for the whole call.",
     baseline: &["linux", "string"],
     per: "call",
     notes: &[
-        "`2GiB` locks that much by one call; `/2threads`: each of two threads as much, in one address space; `/loaded`: a thread on each of the same processors always has something to do, and takes turns of 1 ms.",
-        "`every64` and so on: a reschedule point after so many 4 KiB of 1 GiB, `none`: none within a page of 1 GiB. Other cases have the stretch of the calibrated policy, and the arms of one kernel the same.",
-        "In one address space the second call waits with its lock for writing until the first has cleared its page, as in linux: threads gain little there, unless pages come piece by piece.",
-        "Our reschedule points are real under `/loaded` (sched_yield, once the turn of 1 ms is over) and nothing but a test otherwise. Where nobody else runs on a processor but by its own will (`chrt -f`), they are all that lets others run.",
-        "`longest-stretch` is the most that lies between two points each time: three more passes look at the clock at each point, and of the stretches that clear the same memory the middle one counts. `longest-disturbed` is the most of one pass as it was, and `longest-idle` the most between two looks at the clock of somebody who does nothing else for as long as a pass takes: what the machine takes away from anybody. `others-waited` is the longest that the busy thread did not run.",
+        "`2GiB` locks that much by one call; `/2threads`: each of two threads locks as much, in one address space; \
+         `/loaded`: a busy thread on each of the same processors takes turns of 1 ms.",
+        "`every64` and so on: a reschedule point after so many pages of 4 KiB; `none`: none within a page of 1 GiB. \
+         Other cases have the stretch of the calibrated policy, and so have the arms of one kernel.",
+        "In one address space the second call waits with its lock for writing until the first has cleared its page, \
+         as on Linux: threads gain little, unless pages come piece by piece.",
+        "Quire's reschedule points yield under `/loaded` (sched_yield, once the turn of 1 ms is over) and are only a \
+         test otherwise. Where the scheduler does not preempt (`chrt -f`), they alone let other threads run.",
+        "`longest-stretch` is the longest time between two points that comes again: three more passes read the clock \
+         at each point, and of the stretches that clear the same memory the middle one counts. `longest-disturbed` is \
+         the longest of one pass, and `longest-idle` the longest time between two reads of the clock by a thread that \
+         does nothing else for as long: what the machine takes away from any thread. `others-waited` is the longest \
+         time for which the busy thread did not run.",
     ],
     own: &["quire"],
     apart: &["quire-on-demand"],

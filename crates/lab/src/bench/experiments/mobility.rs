@@ -18,9 +18,10 @@ pub const EXPERIMENT: Experiment = Experiment {
     baseline: &["no-grouping"],
     per: "call",
     notes: &[
-        "A round makes one request for every eight frames of memory: movable folios of orders 0 to 3 that fill three \
-         quarters of it and go in a random order, unmovable and reclaimable frames that go after a while, and two in a \
-         thousand unmovable ones that stay. At the end everything goes but those, and the lists are drained.",
+        "A round makes one request for every eight frames of memory: movable folios of orders 0 to 3, which fill \
+         three quarters of it and are freed in random order; unmovable and reclaimable frames, which are freed after \
+         a while; and two in a thousand unmovable ones that stay. At the end all others are freed, and the lists are \
+         drained.",
     ],
     own: &["quire"],
     apart: &[],

@@ -19,25 +19,28 @@ use crate::bench::runner::Runner;
 /// See the module.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "page-alloc",
-    question: "What does one page frame cost, taken and given back: in batches, in bulk, across CPUs, in full memory?",
+    question: "What does one page frame cost, allocated and freed: in batches, in bulk, across CPUs, in full memory?",
     expectation: "Peers: a pair in 20 to 30 ns (500 for the tree-based one) on one CPU and several times that on two, \
                   since all of them take one lock; linux some hundred ns, for it clears and maps the page as well. \
                   quire: no more than 0.6 of irq-off in every batch and never slower than task-only.",
     baseline: page_alloc::PEERS,
     per: "page",
     notes: &[
-        "`batch/N` takes N frames one by one and gives them back one by one in the same order: the published sweep. `alloc` \
-         and `free` are its halves, timed apart in a second pass; below 16 pages they are an indication. Here, in `bulk` and in `single` one \
-         batch goes untimed first, since the arms take turns and leave each other cold caches.",
-        "`pair` takes one folio and gives it back (`/order1` to `/order8`, `pair-2MiB`: folios of that order). `bulk` \
-         takes 16384 frames by one call, `single` by a call for each; they go back newest first, or at random \
-         (`random-free`); only the named half is timed.",
-        "`cross-free`: one CPU takes, the other gives back, 64 handed over at a time and 1024 at most on the way; `ring` is the same without frames.",
-        "`full90`: all frames taken that an ordinary request gets, a random tenth given back; `empty` is a pair in that memory before. Its `/mixed` is a \
-         trace of orders 0 to 9, each call with the least of six replays. `near-exhaustion`: all frames but 8 are in use, by requests that may take everything.",
-        "With several threads, time is that of one CPU: wall time, times the CPUs used, over all pages.",
-        "The peers keep no owner of a frame, no watermark and no zone; none of them has a call for many \
-         scattered frames, so bulk calls them one by one.",
+        "`batch/N` allocates N frames one by one and frees them one by one in the same order: the published sweep. \
+         `alloc` and `free` are its halves, timed apart in a second pass; below 16 pages they are an indication. In \
+         `batch`, `bulk` and `single` one batch goes untimed first, since the arms take turns and leave each other \
+         cold caches.",
+        "`pair` allocates one folio and frees it (`/order1` to `/order8`, `pair-2MiB`: folios of that order). `bulk` \
+         allocates 16384 frames by one call, `single` by a call for each; they are freed newest first, or in random \
+         order (`random-free`); only the named half is timed.",
+        "`cross-free`: one CPU allocates, the other frees, 64 frames handed over at a time and at most 1024 on the \
+         way; `ring` is the same without frames.",
+        "`full90`: all frames that an ordinary request can get are allocated, and a random tenth is freed; `empty` is \
+         a pair in that memory before. `full90/mixed` is a trace of orders 0 to 9, each call with the least of six \
+         replays. `near-exhaustion`: all frames but 8 are in use, by requests that may take the reserve.",
+        "With several threads, `time` is that of one CPU: wall time, times the CPUs used, over all pages.",
+        "The peers keep no owner of a frame, no watermark and no zone. None has a call for many scattered frames, so \
+         `bulk` calls them one by one.",
     ],
     own: &["quire"],
     apart: &[],

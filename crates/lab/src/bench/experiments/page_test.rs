@@ -18,7 +18,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     per: "page",
     notes: &[
         "The loop of AIM9's page_test in our own words: 1 MiB grown in steps, every page written to, one call back.",
-        "`loop` is the time of one such loop; the calls to brk and the giving back are in every figure.",
+        "`loop` is the time of one such loop; every figure includes the calls to brk and freeing the pages.",
     ],
     own: &["quire"],
     apart: &[],

@@ -21,11 +21,11 @@ pub const EXPERIMENT: Experiment = Experiment {
     baseline: &["irq-off"],
     per: "pair",
     notes: &[
-        "Every round of 80 pairs has one soft interrupt, which serves the share (up to 60 requests) or nothing, so what \
-         entering costs is in every case.",
-        "`receive`: interrupts take frames, the task takes the rest and gives all of them back (the share is of the \
-         allocations). `pairs`: each context gives back what it took.",
-        "The interrupts arrive between two calls of the task; those that arrive inside one are tested, not timed.",
+        "Every round of 80 pairs has one soft interrupt, which serves the share (up to 60 requests) or nothing: each \
+         case pays for entering it.",
+        "`receive`: interrupts allocate the share, the task allocates the rest and frees all frames. `pairs`: each \
+         context frees what it allocated.",
+        "Interrupts arrive between two calls of the task; tests cover those that arrive inside one.",
     ],
     own: &["quire"],
     apart: &[],

@@ -22,11 +22,19 @@ pub const EXPERIMENT: Experiment = Experiment {
     baseline: &["2MiB"],
     per: "call",
     notes: &[
-        "`time` is the median of the fetches of one migration: from the access of a virtual CPU that raises an event, to its end. Few of the pieces are on their way by then.",
-        "The link is a model with a clock: one wire of so many bits a second and so long a round trip (`--link-rate`, `--link-latency`); the source sends what was asked for first, else the next piece of its stream, each to its end. Contents are one word for each 4 KiB, put into the file when the source begins to send them, as a device would.",
-        "A virtual CPU touches one page after another, four times in five one of a tenth of them; the receiver polls, on a processor of its own.",
-        "`linux` has the same link, threads and accesses, and no second-stage tables: its virtual CPU is a thread that traps and sleeps at once. Its pages are single frames of a file in memory, and are copied into folios of 2 MiB at the end; the other arms' huge pages were never anything else.",
-        "`large` is until Mm::collapse has put the largest leaves there, which pieces of 1 GiB are at once. `idle` is the time in which the wire carried nothing before all was there, the round trip of the last piece included.",
+        "`time` is the median of the fetches of one migration, from the access that raises an event to its end. Few \
+         pieces are already on their way by then.",
+        "The link is a model with a clock: one wire with a rate and a round trip (`--link-rate`, `--link-latency`). \
+         The source sends requested pieces first, else the next piece of its stream, each to its end. Contents are \
+         one word for each 4 KiB, put into the file when the source begins to send them, as a device would.",
+        "A virtual CPU touches one page after another, four times in five one of a tenth of them; the receiver polls \
+         on a processor of its own.",
+        "`linux` has the same link, threads and accesses, and no second-stage tables: its virtual CPU is a thread \
+         that traps and sleeps at once. Its pages are single frames of a file in memory, which are copied into folios \
+         of 2 MiB at the end; the other arms have huge pages from the beginning.",
+        "`large` is the time until Mm::collapse has mapped the largest leaves; pieces of 1 GiB need no collapse. \
+         `idle` is the time in which the wire carried nothing before all pieces were there, the round trip of the \
+         last piece included.",
     ],
     own: &["4KiB"],
     apart: &["2MiB", "1GiB"],

@@ -17,9 +17,10 @@ pub const EXPERIMENT: Experiment = Experiment {
     baseline: &["linux"],
     per: "call",
     notes: &[
-        "Every page was written once before. The memory stands at a multiple of 1 GiB; `/alike-2MiB` moves it to 2 MiB after another, `/alike-4KiB` to 4 KiB after it.",
-        "At the target is a mapping without any access, which goes first.",
-        "`2MiB-pmd/alike-4KiB` has to cut every leaf.",
+        "Every page was written once before. The source is aligned to 1 GiB; `/alike-2MiB` moves it to an address 2 \
+         MiB beyond such an alignment, `/alike-4KiB` to one 4 KiB beyond.",
+        "The target is a mapping without access rights, which mremap unmaps first.",
+        "`2MiB-pmd/alike-4KiB` must split every leaf.",
     ],
     own: &["quire"],
     apart: &[],

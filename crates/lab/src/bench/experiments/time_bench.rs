@@ -21,10 +21,11 @@ pub const EXPERIMENT: Experiment = Experiment {
     baseline: &["irq-off"],
     per: "call",
     notes: &[
-        "Each is repeated many times in a row; the loop around it (`for_loop`) is in its time, as in the published figures.",
-        "A process may not turn interrupts off: the hosted machine executes what a kernel would pay, as far as a process \
-         may, and otherwise keeps a flag; see its documentation. There is no arm `linux`, since a process reaches none of \
-         a kernel's primitives.",
+        "Each primitive is repeated many times in a row; the time includes the loop around it (`for_loop`), as in the \
+         published figures.",
+        "A process cannot disable interrupts: the hosted machine executes the instructions of a kernel that a process \
+         may execute, and otherwise keeps a flag; see its documentation. There is no arm `linux`, since a process \
+         cannot reach a kernel's primitives.",
     ],
     own: &["quire"],
     apart: &[],

@@ -30,13 +30,13 @@ pub const EXPERIMENT: Experiment = Experiment {
     baseline: &["linux"],
     per: "call",
     notes: &[
-        "Every page was written once before. Only the unmapping is timed; it includes giving the frames back.",
+        "Every page was written once before. Only munmap is timed; it includes freeing the frames.",
         "`/shuffled`: the pages were touched in random order, so that neighbours have frames far apart (verified).",
-        "`/cold`: 128 MiB of other memory were written right before the call. Without that, quire's page tables and \
-         counts may still be in the cache, since its memory is populated without being touched; linux has gone through \
-         1 GiB since.",
-        "`/2cpus`: a second CPU runs the address space and spins, so that flushes have to reach it, by an interrupt. `/idle`: no CPU \
-         runs it, so that nothing has to be flushed.",
+        "`/cold`: 128 MiB of other memory were written right before the call. Otherwise Quire's page tables and \
+         counts may still be in the cache, since its memory is populated without being touched; Linux has touched 1 \
+         GiB since.",
+        "`/2cpus`: a second CPU runs the address space and spins, so that a flush must interrupt it. `/idle`: no CPU \
+         runs the address space, so that no flush is needed.",
         "`/page-by-page`: one call for each page, in order of address; the time is that of all of them.",
     ],
     own: &["quire"],

@@ -263,6 +263,3 @@ impl FrameModel {
         Ok(())
     }
 }
-
-#[cfg(test)]
-mod tests;

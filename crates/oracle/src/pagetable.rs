@@ -120,6 +120,3 @@ impl<F: Copy + PartialEq> TableModel<F> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

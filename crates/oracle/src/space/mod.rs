@@ -161,6 +161,3 @@ impl Space {
         self.vmas.insert(index, vma);
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -6,5 +6,6 @@ mod canary;
 mod failures;
 mod frames;
 mod interrupts;
+mod models;
 mod page_tables;
 mod threads;

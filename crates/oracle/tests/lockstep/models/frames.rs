@@ -1,4 +1,8 @@
-use super::*;
+//! Frames: what a wrong allocation or free is called.
+
+use oracle::frames::*;
+use quire::addr::{Frame, FrameRange, Order};
+use quire::error::FreeError;
 
 fn order(n: u8) -> Order {
     Order::new(n).unwrap()

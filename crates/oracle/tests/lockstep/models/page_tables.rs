@@ -1,4 +1,8 @@
-use super::*;
+//! Page tables: what cannot be mapped, and how large leaves split.
+
+use oracle::pagetable::*;
+use quire::addr::{Frame, PageSize};
+use quire::error::MapError;
 
 fn leaf(frame: u64, size: PageSize) -> Leaf<char> {
     Leaf { frame: Frame(frame), size, flags: 'w' }

@@ -3,7 +3,7 @@
 
 use quire::error::{FaultError, MmError};
 
-use super::*;
+use oracle::space::*;
 
 const AT: u64 = 0x10_0000_0000;
 

@@ -15,6 +15,8 @@ pub(crate) fn check(sources: &[Source]) -> Vec<String> {
     for page in sources.iter().filter(|source| source.path.ends_with(".md")) {
         let links = links(&page.text).into_iter().map(|link| resolve(&page.path, link));
         let paths = paths(&page.text).into_iter().map(|path| path.trim_end_matches('/').to_string());
+        let named = files_below(&page.text, &page.path).filter(|file| !stands_somewhere(sources, file));
+        complaints.extend(named.map(|file| format!("{}: there is no file `{file}`", page.path)));
         let gone = links.chain(paths).filter(|path| !known.contains(path.as_str()));
         complaints.extend(gone.map(|path| format!("{}: leads to `{path}`, which is not there", page.path)));
     }
@@ -36,6 +38,19 @@ fn paths(text: &str) -> Vec<&str> {
         rooted && !word.contains([' ', '*', '…', '{', '<'])
     };
     quoted.filter(named).map(|path| path.split("::").next().unwrap_or_default()).collect()
+}
+
+/// What stands in backquotes and looks like the end of a Rust file's path. Decisions are history: they may name what was.
+fn files_below<'a>(text: &'a str, page: &str) -> impl Iterator<Item = &'a str> {
+    let history = page.starts_with("docs/decisions/") || page.starts_with("docs/measured");
+    let quoted = text.lines().flat_map(|line| line.split('`').skip(1).step_by(2));
+    quoted.filter(move |word| !history && word.ends_with(".rs") && !word.contains([' ', '*', '…', '{', '<']))
+}
+
+fn stands_somewhere(sources: &[Source], file: &str) -> bool {
+    let ends =
+        |path: &str| path.strip_suffix(file).is_some_and(|before| before.is_empty() || before.ends_with('/'));
+    sources.iter().any(|source| ends(&source.path))
 }
 
 /// The files that answer the questions of `CONTRIBUTING.md`: the last column of the table below the heading.
@@ -66,6 +81,8 @@ fn a_link_that_leads_nowhere_is_found() {
     };
     let good = "[c](b/c.md#part) [r](../crates/x.rs) [w](https://x.y/z) [h](#h) `crates/x.rs` `docs/b/` `crates/*` `docs/a b`";
     assert_eq!(check(&pages(good)), [""; 0]);
+    assert_eq!(check(&pages("`x.rs`, `*.rs`")), [""; 0]);
+    assert_eq!(check(&pages("`b/x.rs`")), ["docs/a.md: there is no file `b/x.rs`"]);
     for bad in ["[c](b/d.md)", "`docs/b/d.md`"] {
         assert_eq!(check(&pages(bad)), ["docs/a.md: leads to `docs/b/d.md`, which is not there"]);
     }

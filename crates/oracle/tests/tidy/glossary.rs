@@ -45,13 +45,29 @@ fn words(files: &[Source]) -> BTreeMap<String, String> {
         for (at, pair) in tokens.windows(2).enumerate() {
             let [Token::Word(kind, _), Token::Word(name, _)] = pair else { continue };
             let is_type = ["enum", "struct", "trait", "type", "union"].contains(&kind.as_str());
-            let public = |tokens: &[Token]| tokens.iter().rev().take(5).any(|token| token.is_word("pub"));
-            if is_type && public(&tokens[..at]) {
+            if is_type && ends_in_pub(&tokens[..at]) {
                 add(name);
             }
         }
     }
     found
+}
+
+/// Whether the last tokens are `pub`, where it holds (`pub(in crate::x)`), and `unsafe`, as they stand before an item.
+fn ends_in_pub(tokens: &[Token]) -> bool {
+    let mut before = tokens;
+    if before.last().is_some_and(|token| token.is_word("unsafe")) {
+        before = &before[..before.len() - 1];
+    }
+    if let Some(Token::Close) = before.last() {
+        let mut depth = 0;
+        let opens = before.iter().rposition(|token| {
+            depth += i32::from(matches!(token, Token::Close)) - i32::from(matches!(token, Token::Open(..)));
+            depth == 0
+        });
+        before = &before[..opens.unwrap_or_default()];
+    }
+    before.last().is_some_and(|token| token.is_word("pub"))
 }
 
 /// `page_alloc` and `PageAlloc` are two words; `P4D` is one, and numbers and single letters are none.

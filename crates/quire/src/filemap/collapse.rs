@@ -3,7 +3,7 @@
 //! The pages stay what they are: frames with a hold and marks each, of a block in small pieces. So
 //! truncation, reclaim, writing back and memory that goes bad take them one by one, as ever.
 //!
-//! The block is a [`Room`] until then: its frames are held one by one as they become pages, and what goes bad
+//! The block is a [`BlockReservation`] until then: its frames are held one by one as they become pages, and what goes bad
 //! before becomes none.
 //!
 //! One task at a time does it ([`FileCollapse`]). Some pages at a time are made busy, under the closed file,
@@ -17,7 +17,7 @@ use super::file::{FileClosed, FileCollapse, FileNode, FileUse};
 use crate::addr::{Frame, FrameRange, Order};
 use crate::limits::{BLOCK_FRAMES, COLLAPSE_FILE_PAGES};
 use crate::memmap::FrameMask;
-use crate::page_alloc::{CountGroup, PageAllocator, Room};
+use crate::page_alloc::{BlockReservation, CountGroup, PageAllocator};
 use crate::platform::Platform;
 
 /// What 512 pages of a file are, from a multiple of 512 on.
@@ -133,7 +133,7 @@ impl FileTable {
         platform: &P,
         file: &FileClosed<'_>,
         pages: Range<u64>,
-        room: &Room,
+        room: &BlockReservation,
     ) -> Result<PagesMoving, NotMoved> {
         let to = room.frame(pages.start);
         let mut moving = PagesMoving { first: pages.start, to, from: [None; COLLAPSE_FILE_PAGES] };
@@ -164,12 +164,12 @@ impl FileTable {
         pages: &PageAllocator<'_, P>,
         collapse: &FileCollapse<'_>,
         moving: &PagesMoving,
-        room: Option<&mut Room>,
+        room: Option<&mut BlockReservation>,
     ) -> bool {
         let places = moving.each().map(|(.., to)| FrameMask::run(to.index_in_block(), 1));
         let places = places.fold(FrameMask::EMPTY, FrameMask::union);
         let mut cached = collapse.node().pages.lock(pages.platform());
-        let moved = room.is_some_and(|room| pages.take_of_room(room, places));
+        let moved = room.is_some_and(|room| pages.take_reserved(room, places));
         for (index, _, to) in moving.each() {
             if moved {
                 cached.set_frame(index, to);

@@ -7,7 +7,7 @@ use super::pages::{CachedPage, FilePages};
 use crate::addr::{Frame, FrameRange, Order};
 use crate::error::AllocError;
 use crate::memmap::FrameMask;
-use crate::page_alloc::{PageAllocator, Room};
+use crate::page_alloc::{BlockReservation, PageAllocator};
 use crate::platform::Platform;
 
 impl FileTable {
@@ -44,7 +44,7 @@ impl FileTable {
         pages: &PageAllocator<'_, P>,
         file: &FileUse<'_>,
         index: u64,
-        room: &mut Room,
+        room: &mut BlockReservation,
     ) -> Result<(), NotMoved> {
         let (node, frame) = (file.node(), room.frame(index));
         debug_assert!(matches!(node.kind(), FileKind::Shmem { .. }), "others know their contents better");
@@ -58,7 +58,7 @@ impl FileTable {
         if node.is_watched() {
             return Err(NotMoved::Watched);
         }
-        if !pages.take_of_room(room, FrameMask::run(frame.index_in_block(), 1)) {
+        if !pages.take_reserved(room, FrameMask::run(frame.index_in_block(), 1)) {
             return Err(NotMoved::Busy);
         }
         let entered = self.enter(pages, node, &mut cached, (index, CachedPage::filled(frame, None)));

@@ -55,8 +55,8 @@ impl FrameState {
     pub const BAD: Self = Self(1 << 5);
     /// No frame of the allocator's: behind the end of a range, or taken before there was one.
     pub const RESERVED: Self = Self(1 << 5 | 1 << 4);
-    /// In use as a part of a room, of which nobody has made anything yet (`page_alloc/folio/reservation.rs`): neither mapped nor held.
-    pub const ROOM: Self = Self(1 << 4);
+    /// Part of a block reservation, and not taken yet (`page_alloc/folio/reservation.rs`): neither mapped nor held.
+    pub const UNCLAIMED: Self = Self(1 << 4);
 
     /// A folio of this order, below a block's, is in use, and nobody has mapped or held any of it since it was handed
     /// out: freeing it needs no other check.

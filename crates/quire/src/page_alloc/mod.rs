@@ -33,7 +33,7 @@ pub use allocator::PageAllocator;
 pub use folio::bad::Verdict;
 pub(crate) use folio::bad::has_marks;
 pub use folio::owned::{Folio, Folios, FrameRun};
-pub use folio::reservation::Room;
+pub use folio::reservation::BlockReservation;
 pub use init::config::{AllocatorConfig, MemoryRange, Zeroes};
 pub use mapcount::counter::{CountError, Counter};
 pub use mapcount::folio::FolioMaps;

@@ -28,7 +28,7 @@ const ROUNDS: usize = 16;
 /// What is to be done about a frame that went bad.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Nothing: it was free, or in a room ([`super::Room`]), and is lost.
+    /// Nothing: it was free, or not yet taken of a [`BlockReservation`](super::reservation::BlockReservation), and is lost.
     Lost,
     /// It belongs to a folio of whole blocks that nobody maps, and is marked: it is lost when the folio is freed.
     Marked,
@@ -133,7 +133,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             Verdict::Anonymous
         } else if block.held.contains(index) {
             if self.is_managers(frame, block) { Verdict::Unrecoverable } else { Verdict::Held }
-        } else if state == FrameState::ROOM && block.heads.contains(index) {
+        } else if state == FrameState::UNCLAIMED && block.heads.contains(index) {
             // Inside a folio it is what was left there.
             block.heads.remove_run(index, 1);
             block.held.insert_run(index, 1);

@@ -15,7 +15,7 @@ use crate::limits::{DRAIN_MAGAZINES, PCP_AGE_MAGAZINES, SCRAPE_FRAMES, VISIT_BLO
 use crate::page_alloc::allocator::PageAllocator;
 use crate::page_alloc::pcp::level::{CpuLists, LISTS, Level, order_of};
 use crate::page_alloc::pcp::list::{FrameList, Other};
-use crate::page_alloc::pcp::list_access::Turn;
+use crate::page_alloc::pcp::list_access::ListAccess;
 use crate::page_alloc::pcp::lists::OwnList;
 use crate::page_alloc::pcp::parked::Parked;
 use crate::page_alloc::pcp::sorting::{SortEntry, Sorting};
@@ -111,22 +111,22 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
 
     /// Gives up to [`SCRAPE_FRAMES`] frames of this CPU's lists back, and makes spare blocks whole; when
     /// there are none, what interrupts left on lists of their own. How many frames, folios and blocks.
-    pub(in crate::page_alloc) fn scrape(&self, turn: &Turn<'_>) -> u64 {
+    pub(in crate::page_alloc) fn scrape(&self, access: &ListAccess<'_>) -> u64 {
         let merged = self.merge_all_spares() as u64;
-        let Some(level) = turn.level() else { return merged };
+        let Some(level) = access.level() else { return merged };
         let mut scraped = 0;
         for (at, list) in level.indexed() {
-            let Some(own) = self.own_list(turn, at) else { break };
+            let Some(own) = self.own_list(access, at) else { break };
             let room = (SCRAPE_FRAMES - scraped) >> order_of(own.number).get();
             let take = || self.pop_loading(own).or_else(|| self.pop_last(list)).map(|(frame, _)| frame);
             let most = Most { folios: room.max(1) as usize, blocks: VISIT_BLOCKS };
-            scraped += self.drain_list(list, own.number, most, &turn.lists.sorter, take);
+            scraped += self.drain_list(list, own.number, most, &access.lists.sorter, take);
             if scraped >= SCRAPE_FRAMES {
                 break;
             }
         }
         if scraped == 0 {
-            scraped = self.drain_nested(turn.lists);
+            scraped = self.drain_nested(access.lists);
         }
         scraped + merged
     }

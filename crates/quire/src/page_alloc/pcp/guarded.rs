@@ -18,7 +18,7 @@ use crate::memmap::{Block, BlockState, FrameState};
 use crate::page_alloc::allocator::PageAllocator;
 use crate::page_alloc::pcp::level::{CpuLists, Level, list_of, order_of};
 use crate::page_alloc::pcp::list::add_own;
-use crate::page_alloc::pcp::list_access::Turn;
+use crate::page_alloc::pcp::list_access::ListAccess;
 use crate::page_alloc::request::gfp::{Contents, Gfp, NodePolicy, ZoneKind};
 use crate::platform::{Context, FramePlatform, ListGuard};
 
@@ -123,11 +123,11 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         cpu: CpuId,
         lists: &'a CpuLists,
         wait: bool,
-    ) -> Turn<'a> {
+    ) -> ListAccess<'a> {
         let restore = (self.guard == ListGuard::IrqOff).then(|| self.platform.interrupts_off());
         let allowed = restore.is_some() || wait;
         let level = (allowed && lists.levels[0].lease.enter_guarded()).then_some(0);
-        Turn { cpu, lists, level, wait, restore }
+        ListAccess { cpu, lists, level, wait, restore }
     }
 
     /// Does something with interrupts off.

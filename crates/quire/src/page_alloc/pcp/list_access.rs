@@ -20,7 +20,7 @@ use crate::platform::{Context, FramePlatform};
 use crate::platform::{InterruptState, ListGuard};
 
 /// What the running context may use.
-pub(in crate::page_alloc) struct Turn<'a> {
+pub(in crate::page_alloc) struct ListAccess<'a> {
     pub(in crate::page_alloc) cpu: CpuId,
     pub(in crate::page_alloc) lists: &'a CpuLists,
     /// The number of the level whose lease it has.
@@ -31,7 +31,7 @@ pub(in crate::page_alloc) struct Turn<'a> {
     pub(in crate::page_alloc) restore: Option<InterruptState>,
 }
 
-impl<'a> Turn<'a> {
+impl<'a> ListAccess<'a> {
     /// The lists it may use.
     #[inline]
     pub(in crate::page_alloc) fn level(&self) -> Option<&'a Level> {
@@ -42,14 +42,14 @@ impl<'a> Turn<'a> {
 impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Begins a turn. The caller is pinned to `cpu`.
     #[inline]
-    pub(in crate::page_alloc) fn begin(&self, cpu: CpuId) -> Turn<'_> {
+    pub(in crate::page_alloc) fn begin(&self, cpu: CpuId) -> ListAccess<'_> {
         let lists = self.lists_of(cpu);
         let wait = self.platform.context() == Context::Task;
         #[cfg(feature = "published")]
         if self.guard != ListGuard::Reentry {
             return self.begin_guarded(cpu, lists, wait);
         }
-        Turn {
+        ListAccess {
             cpu,
             lists,
             level: lists.levels.iter().position(|level| level.lease.enter()),
@@ -61,12 +61,12 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
 
     /// Ends a turn.
     #[inline]
-    pub(in crate::page_alloc) fn end(&self, turn: &Turn<'_>) {
-        if let Some(level) = turn.level() {
+    pub(in crate::page_alloc) fn end(&self, access: &ListAccess<'_>) {
+        if let Some(level) = access.level() {
             level.lease.leave();
         }
         #[cfg(feature = "published")]
-        if let Some(state) = turn.restore {
+        if let Some(state) = access.restore {
             self.platform.interrupts_restore(state);
         }
     }

@@ -9,7 +9,7 @@ use crate::memmap::{Block, FrameState};
 use crate::page_alloc::allocator::PageAllocator;
 use crate::page_alloc::pcp::level::{HUGE, LEVELS, LISTS, order_of};
 use crate::page_alloc::pcp::list::{FrameList, Other, add_own};
-use crate::page_alloc::pcp::list_access::Turn;
+use crate::page_alloc::pcp::list_access::ListAccess;
 use crate::page_alloc::pcp::parked::Parked;
 use crate::page_alloc::pcp::sorting::SortEntry;
 use crate::page_alloc::request::gfp::{Contents, Gfp};
@@ -42,29 +42,33 @@ impl OwnList<'_> {
 
 impl<P: FramePlatform> PageAllocator<'_, P> {
     /// The turn's list with this index among those of its level.
-    pub(in crate::page_alloc) fn own_list<'a>(&'a self, turn: &Turn<'a>, at: usize) -> Option<OwnList<'a>> {
-        let level = turn.level()?;
+    pub(in crate::page_alloc) fn own_list<'a>(
+        &'a self,
+        access: &ListAccess<'a>,
+        at: usize,
+    ) -> Option<OwnList<'a>> {
+        let level = access.level()?;
         let (zone, number) = (at / LISTS, at % LISTS);
         Some(OwnList {
             list: level.list(zone, number),
             zone: &self.zones[zone],
             number,
             parked: level.parked(at),
-            sorter: &turn.lists.sorter,
-            wait: turn.wait,
+            sorter: &access.lists.sorter,
+            wait: access.wait,
         })
     }
 
     /// Takes a folio from one of the turn's lists, filling it first if it is empty.
     pub(in crate::page_alloc) fn list_take(
         &self,
-        turn: &Turn<'_>,
+        access: &ListAccess<'_>,
         zone: usize,
         number: usize,
         gfp: Gfp,
     ) -> Option<Frame> {
-        let own = self.own_list(turn, zone * LISTS + number)?;
-        let popped = self.pop_loading(own).or_else(|| self.refill(turn, own, gfp));
+        let own = self.own_list(access, zone * LISTS + number)?;
+        let popped = self.pop_loading(own).or_else(|| self.refill(access, own, gfp));
         let (frame, state) = popped.or_else(|| self.pop_last(own.list))?;
         let zeroed = FrameState::of(state).is_zeroed() && gfp.contents == Contents::Zeroed;
         self.mark_in_use(frame, state, order_of(number), zeroed);
@@ -108,7 +112,12 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Fills an empty list from the zone, within its mark, and takes one folio.
     #[cold]
     #[inline(never)]
-    fn refill<'a>(&'a self, turn: &Turn<'_>, own: OwnList<'a>, gfp: Gfp) -> Option<(Frame, &'a AtomicU8)> {
+    fn refill<'a>(
+        &'a self,
+        access: &ListAccess<'_>,
+        own: OwnList<'a>,
+        gfp: Gfp,
+    ) -> Option<(Frame, &'a AtomicU8)> {
         let (list, zone, order) = (own.list, own.zone, order_of(own.number));
         let most = if own.parked.is_some() { PCP_BATCH } else { NESTED_BATCH };
         let batch = (list.batch.load(Ordering::Relaxed) as usize).min(list.capacity()).min(most);
@@ -116,7 +125,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let allowed = zone.allowance(gfp.urgency, gfp.zone) >> order.get();
         let wanted = batch.min(allowed as usize);
         let mut frames = [Frame(0); PCP_BATCH];
-        let got = self.in_store(|| self.fetch(turn, zone, own.number, gfp, &mut frames[..wanted]));
+        let got = self.in_store(|| self.fetch(access, zone, own.number, gfp, &mut frames[..wanted]));
         self.count(Stat::PcpRefill, 1);
         // The lowest address comes out first, so that neighbours in time are neighbours in memory.
         frames[..got].iter().rev().for_each(|&frame| {
@@ -130,15 +139,24 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     }
 
     /// Takes folios for a list from the zone's store; how many.
-    fn fetch(&self, turn: &Turn<'_>, zone: &Zone, number: usize, gfp: Gfp, out: &mut [Frame]) -> usize {
+    fn fetch(
+        &self,
+        access: &ListAccess<'_>,
+        zone: &Zone,
+        number: usize,
+        gfp: Gfp,
+        out: &mut [Frame],
+    ) -> usize {
         let order = order_of(number);
         if number != HUGE {
-            let search = Search { listed: true, ..Search::new(zone, turn.cpu, gfp, order, turn.wait) };
+            let search = Search { listed: true, ..Search::new(zone, access.cpu, gfp, order, access.wait) };
             return self.store_take(zone, search, out);
         }
         let mut got = 0;
         for slot in out {
-            let Some((frame, zeroed)) = self.take_whole(zone, order, gfp.contents, turn.wait) else { break };
+            let Some((frame, zeroed)) = self.take_whole(zone, order, gfp.contents, access.wait) else {
+                break;
+            };
             self.mark_free(self.memmap.block(frame.block()), frame, order, zeroed);
             *slot = frame;
             got += 1;
@@ -152,7 +170,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// [`FreeError`]; nothing has changed then.
     pub(in crate::page_alloc) fn list_put(
         &self,
-        turn: &Turn<'_>,
+        access: &ListAccess<'_>,
         frame: Frame,
         order: Order,
     ) -> Result<bool, FreeError> {
@@ -170,7 +188,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         };
         // Lanes of counts are given back before a block waits on a list, and bad frames looked for.
         let own = self
-            .own_list(turn, block.zone() * LISTS + number)
+            .own_list(access, block.zone() * LISTS + number)
             .filter(|_| number != HUGE || block.lanes_at().is_none() && block.used.load().is_empty());
         let Some(own) = own.filter(|own| self.has_room(*own)) else { return Ok(false) };
         self.note_freed(FrameRange::folio(frame, order));

@@ -6,7 +6,7 @@ use crate::error::{AllocError, FreeError};
 use crate::page_alloc::allocator::PageAllocator;
 use crate::page_alloc::folio::owned::Folio;
 use crate::page_alloc::pcp::level as pcp;
-use crate::page_alloc::pcp::list_access::Turn;
+use crate::page_alloc::pcp::list_access::ListAccess;
 use crate::page_alloc::request::gfp::{Contents, Gfp, NodePolicy, Urgency};
 use crate::page_alloc::request::last_block as middle;
 use crate::page_alloc::request::placement::ZoneOrder;
@@ -71,18 +71,21 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             return Ok(frame);
         }
         let zones = self.zones_for(cpu, gfp)?;
-        let turn = self.begin(cpu);
-        if turn.wait {
-            self.clear_up(turn.lists);
+        let access = self.begin(cpu);
+        if access.wait {
+            self.clear_up(access.lists);
         }
-        let found = self.alloc_from(&turn, zones, gfp, order);
+        let found = self.alloc_from(&access, zones, gfp, order);
         if let Some(frame) = found.filter(|_| middle::is_middle(order)) {
             self.remember_block(cpu, gfp, frame);
         }
-        let found =
-            if turn.wait { found.or_else(|| self.alloc_scraping(&turn, zones, gfp, order)) } else { found };
-        self.end(&turn);
-        let thorough = turn.wait && is_thorough(gfp, order);
+        let found = if access.wait {
+            found.or_else(|| self.alloc_scraping(&access, zones, gfp, order))
+        } else {
+            found
+        };
+        self.end(&access);
+        let thorough = access.wait && is_thorough(gfp, order);
         let found =
             if thorough { found.or_else(|| self.alloc_from_others(cpu, zones, gfp, order)) } else { found };
         if found.is_none() {
@@ -95,10 +98,16 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// What this CPU hoards may be what is missing: gives it back some frames at a time and tries again, once, or until
     /// nothing is left if the request is worth it.
     #[cold]
-    fn alloc_scraping(&self, turn: &Turn<'_>, zones: ZoneOrder<'_>, gfp: Gfp, order: Order) -> Option<Frame> {
+    fn alloc_scraping(
+        &self,
+        access: &ListAccess<'_>,
+        zones: ZoneOrder<'_>,
+        gfp: Gfp,
+        order: Order,
+    ) -> Option<Frame> {
         loop {
-            let scraped = self.in_store(|| self.scrape(turn));
-            let found = self.alloc_from(turn, zones, gfp, order);
+            let scraped = self.in_store(|| self.scrape(access));
+            let found = self.alloc_from(access, zones, gfp, order);
             if found.is_some() || scraped == 0 || !is_thorough(gfp, order) {
                 return found;
             }
@@ -113,9 +122,9 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         }
         loop {
             let more = self.drain_others(cpu);
-            let turn = self.begin(cpu);
-            let found = self.alloc_from(&turn, zones, gfp, order);
-            self.end(&turn);
+            let access = self.begin(cpu);
+            let found = self.alloc_from(&access, zones, gfp, order);
+            self.end(&access);
             if found.is_some() || !more {
                 return found;
             }
@@ -135,18 +144,18 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         if self.put_untouched_far(cpu, frame, order) {
             return Ok(());
         }
-        let turn = self.begin(cpu);
-        if turn.wait {
-            self.clear_up(turn.lists);
+        let access = self.begin(cpu);
+        if access.wait {
+            self.clear_up(access.lists);
         }
-        let listed = self.list_put(&turn, frame, order);
+        let listed = self.list_put(&access, frame, order);
         let freed = match listed {
             Ok(true) => Ok(()),
-            Ok(false) if turn.wait => self.in_store(|| self.store_free(frame, order, Contents::Unknown)),
-            Ok(false) => self.free_without_waiting(turn.lists, frame, order),
+            Ok(false) if access.wait => self.in_store(|| self.store_free(frame, order, Contents::Unknown)),
+            Ok(false) => self.free_without_waiting(access.lists, frame, order),
             Err(error) => Err(error),
         };
-        self.end(&turn);
+        self.end(&access);
         if freed.is_ok() && listed == Ok(false) {
             self.cells(cpu).add(Stat::Pgfree, order.frames());
         }
@@ -156,7 +165,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Tries each zone's list, then its store, in turn.
     pub(in crate::page_alloc) fn alloc_from(
         &self,
-        turn: &Turn<'_>,
+        access: &ListAccess<'_>,
         zones: ZoneOrder<'_>,
         gfp: Gfp,
         order: Order,
@@ -164,17 +173,17 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         zones.iter().find_map(|&number| {
             let zone = &self.zones[usize::from(number)];
             let listed = pcp::list_of(order, gfp.mobility)
-                .and_then(|list| self.list_take(turn, usize::from(number), list, gfp));
+                .and_then(|list| self.list_take(access, usize::from(number), list, gfp));
             if listed.is_some() {
-                self.count_placed(turn.cpu, gfp, zones, number.into(), order.frames());
+                self.count_placed(access.cpu, gfp, zones, number.into(), order.frames());
                 return listed;
             }
             if zone.allowance(gfp.urgency, gfp.zone) < order.frames() {
                 return None;
             }
-            let frame = self.in_store(|| self.take_one(turn, zone, gfp, order))?;
-            self.count_alloc(turn.cpu, usize::from(number), order.frames());
-            self.count_placed(turn.cpu, gfp, zones, number.into(), order.frames());
+            let frame = self.in_store(|| self.take_one(access, zone, gfp, order))?;
+            self.count_alloc(access.cpu, usize::from(number), order.frames());
+            self.count_placed(access.cpu, gfp, zones, number.into(), order.frames());
             Some(frame)
         })
     }
@@ -182,13 +191,13 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Takes one folio straight from a zone's store.
     pub(in crate::page_alloc) fn take_one(
         &self,
-        turn: &Turn<'_>,
+        access: &ListAccess<'_>,
         zone: &Zone,
         gfp: Gfp,
         order: Order,
     ) -> Option<Frame> {
         let mut frame = [Frame(0)];
-        (self.take_some(zone, turn.cpu, gfp, turn.wait, order, &mut frame) == 1).then_some(frame[0])
+        (self.take_some(zone, access.cpu, gfp, access.wait, order, &mut frame) == 1).then_some(frame[0])
     }
 
     /// Takes folios straight from a zone's store: one of whole blocks, or as many smaller ones as `out` has room for and

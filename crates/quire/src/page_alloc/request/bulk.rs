@@ -7,7 +7,7 @@ use crate::limits::BLOCK_FRAMES;
 use crate::memmap::FrameState;
 use crate::page_alloc::allocator::PageAllocator;
 use crate::page_alloc::folio::owned::{Folio, Folios};
-use crate::page_alloc::pcp::list_access::Turn;
+use crate::page_alloc::pcp::list_access::ListAccess;
 use crate::page_alloc::pcp::sorting::{SortEntry, Sorting, add_folio};
 use crate::page_alloc::request::gfp::{Contents, Gfp};
 use crate::platform::{Context, FramePlatform};
@@ -122,24 +122,29 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         frames: &[Frame],
     ) -> Result<(), (usize, FreeError)> {
         let pinned = Pinned::new(self.platform);
-        let turn = self.begin(pinned.cpu());
-        let freed = if order >= Order::BLOCK || !turn.wait || turn.level != Some(0) {
-            self.free_each(&turn, order, frames)
+        let access = self.begin(pinned.cpu());
+        let freed = if order >= Order::BLOCK || !access.wait || access.level != Some(0) {
+            self.free_each(&access, order, frames)
         } else {
-            self.in_store(|| self.free_sorted(&turn.lists.sorter, order, frames))
+            self.in_store(|| self.free_sorted(&access.lists.sorter, order, frames))
         };
-        self.end(&turn);
+        self.end(&access);
         let count = freed.map_or_else(|(at, _)| at, |()| frames.len());
         self.count(Stat::Pgfree, (count as u64) << order.get());
         freed
     }
 
-    fn free_each(&self, turn: &Turn<'_>, order: Order, frames: &[Frame]) -> Result<(), (usize, FreeError)> {
+    fn free_each(
+        &self,
+        access: &ListAccess<'_>,
+        order: Order,
+        frames: &[Frame],
+    ) -> Result<(), (usize, FreeError)> {
         frames.iter().enumerate().try_for_each(|(at, &frame)| {
-            let freed = if turn.wait {
+            let freed = if access.wait {
                 self.store_free(frame, order, Contents::Unknown)
             } else {
-                self.free_without_waiting(turn.lists, frame, order)
+                self.free_without_waiting(access.lists, frame, order)
             };
             freed.map_err(|error| (at, error))
         })

@@ -129,14 +129,14 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
 
     /// As [`Self::store_put`] for one folio.
     fn store_put_one(&self, number: BlockNumber, block: &Block, index: usize, order: Order) {
-        let grown = clear_folio(block, index, order);
+        let grown = mark_bits_free(block, index, order);
         self.finish_put(number, block, order.frames() as u16, grown);
     }
 
     /// As [`Self::store_put_one`] for a folio that is known to be zero.
     #[cold]
     fn put_zeroed(&self, number: BlockNumber, block: &Block, index: usize, order: Order) {
-        let grown = clear_folio(block, index, order);
+        let grown = mark_bits_free(block, index, order);
         let folio = FrameMask::run(index, order.frames() as usize);
         zeroes::change(&self.zones[block.zone()], block, block.zeroed().union(folio));
         self.finish_put(number, block, order.frames() as u16, grown);
@@ -184,7 +184,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             block.unlock(self.platform);
             return false;
         };
-        let grown = clear_folio(block, frame.index_in_block(), order);
+        let grown = mark_bits_free(block, frame.index_in_block(), order);
         let spared = shard.spare().is_some() || zone.isolated.contains(number);
         if count_free(block, order.frames() as u16, grown) && !spared {
             shard.set_spare(Some(number));
@@ -334,7 +334,7 @@ pub(in crate::page_alloc) fn count_taken(block: &Block, folios: usize, order: Or
 
 /// Marks the frames of a folio free; one more than the largest order of a free group now. Under the block's lock.
 #[inline]
-fn clear_folio(block: &Block, index: usize, order: Order) -> u8 {
+fn mark_bits_free(block: &Block, index: usize, order: Order) -> u8 {
     block.used.remove_group(index, order);
     block.heads.remove_group(index, Order::FRAME);
     let known = block.free_order.load(Ordering::Relaxed).max(order.get() + 1);

@@ -35,7 +35,7 @@ use crate::filemap::{
 use crate::limits::{
     BLOCK_FRAMES, BLOCK_SIZE, CLEAR_STRETCH_BYTES, COLLAPSE_FILE_PAGES, COLLAPSE_FILE_TRIES, FRAME_SIZE,
 };
-use crate::page_alloc::{Contents, Room};
+use crate::page_alloc::{BlockReservation, Contents};
 use crate::pgtable::{Copied, PageTables, Stands, TableSurvey, Zap};
 use crate::platform::{Platform, TouchHint};
 use crate::stats::Stat;
@@ -143,7 +143,8 @@ impl<P: Platform> Collapse<'_, '_, P> {
     /// Brings the pages into a block of their own.
     fn gather(self, job: &Job<'_>, survey: &BlockSurvey) -> Result<(), Refusal> {
         let target = self.collapse_target(survey.first, survey.present < BLOCK_FRAMES / 2).ok();
-        let opened = target.and_then(|(block, contents)| Some((self.pages().open_room(block)?, contents)));
+        let opened =
+            target.and_then(|(block, contents)| Some((self.pages().reserve_block(block)?, contents)));
         let Some((mut room, contents)) = opened else {
             self.pages().count(Stat::ThpCollapseAllocFailed, 1);
             return Err(Refusal::NoMemory);
@@ -153,13 +154,18 @@ impl<P: Platform> Collapse<'_, '_, P> {
         let complete = survey.present == BLOCK_FRAMES;
         let brought = if complete { Ok(()) } else { self.bring_missing(job, &mut room, contents) };
         let done = brought.and_then(|()| self.fill_block(job, &mut room));
-        self.pages().close_room(room);
+        self.pages().free_reserved(room);
         done
     }
 
     /// Brings in what is missing of the pages, with a reschedule point after some: no lock is held, and
     /// nothing is busy.
-    fn bring_missing(self, job: &Job<'_>, room: &mut Room, contents: Contents) -> Result<(), Refusal> {
+    fn bring_missing(
+        self,
+        job: &Job<'_>,
+        room: &mut BlockReservation,
+        contents: Contents,
+    ) -> Result<(), Refusal> {
         for index in job.pages() {
             // Whether what is there was lost is seen later.
             if self.files().is_lost(self.platform(), job.collapse.node(), index).is_none() {
@@ -172,7 +178,7 @@ impl<P: Platform> Collapse<'_, '_, P> {
         Ok(())
     }
 
-    fn fill_block(self, job: &Job<'_>, room: &mut Room) -> Result<(), Refusal> {
+    fn fill_block(self, job: &Job<'_>, room: &mut BlockReservation) -> Result<(), Refusal> {
         let copier = self.pages().clearer().copier(self.platform(), BLOCK_SIZE, TouchHint::Later);
         for start in job.pages().step_by(COLLAPSE_FILE_PAGES) {
             self.gather_some(job, start, room, &copier)?;
@@ -183,7 +189,13 @@ impl<P: Platform> Collapse<'_, '_, P> {
 
     /// Brings a page in that was not there: from the backing store, to wherever it comes; zeroes to their
     /// place.
-    fn bring_in(self, job: &Job<'_>, index: u64, room: &mut Room, contents: Contents) -> Result<(), Refusal> {
+    fn bring_in(
+        self,
+        job: &Job<'_>,
+        index: u64,
+        room: &mut BlockReservation,
+        contents: Contents,
+    ) -> Result<(), Refusal> {
         let file = self.use_of(job.collapse.node())?;
         if matches!(file.node().kind(), FileKind::Paged(_)) {
             let page = self.files().page(self.pages(), &file, index);
@@ -229,7 +241,7 @@ impl<P: Platform> Collapse<'_, '_, P> {
         self,
         job: &Job<'_>,
         start: u64,
-        room: &mut Room,
+        room: &mut BlockReservation,
         copier: &Copier<'_, P>,
     ) -> Result<(), Refusal> {
         let (files, node) = (self.files(), job.collapse.node());

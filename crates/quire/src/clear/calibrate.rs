@@ -28,7 +28,8 @@ impl Cost {
         if self.fill == 0 { 0 } else { 1_000_000_000 / self.fill as u64 }
     }
 
-    /// What counts: filling alone where memory is used later, all where it is used soon, and between them when nobody knows.
+    /// What counts: filling alone where memory is used later, all where it is used soon, and between them when that
+    /// is not known.
     const fn weighed(self, hint: TouchHint) -> u64 {
         let (fill, read) = (self.fill as u64 * 2, self.read as u64);
         match hint {
@@ -112,7 +113,7 @@ fn alike<const N: usize>(measured: &Measured<N>, last_cache: u64) -> Measured<N>
 
 /// The table of the cheapest; `kernels` says of each whether the processor has it, and whether it goes past the caches. The
 /// kernel of the next smaller extent stays while it costs no more than 3 % more, so that figures which differ by chance do
-/// not make a table that nobody can read.
+/// not make a table that cannot be read.
 fn best<K: Copy, const N: usize>(
     measured: &Measured<N>,
     kernels: &[(K, bool, bool); N],

@@ -1,5 +1,5 @@
-//! A table that CPUs read while somebody replaces it. Each cell stands for itself, so a reader that sees old and new cells
-//! sees a kernel that the machine can run in each.
+//! A table that CPUs read while another CPU replaces it. Each cell stands for itself, so a reader that sees old and
+//! new cells sees a kernel that the machine can run in each.
 #![forbid(unsafe_code)]
 
 use core::fmt;

@@ -98,7 +98,7 @@ impl Clearer {
             // SAFETY: invariant 1, by this function's contract: the frames are a part of the run.
             unsafe { self.copy_by(platform, frames, to, kernel) };
         });
-        debug_assert_eq!(done, Ok(()), "nobody cancels it");
+        debug_assert_eq!(done, Ok(()), "it is never cancelled");
     }
 
     /// One stretch by one kernel, or by one of its kind without vectors where these cannot be had.

@@ -23,7 +23,7 @@ pub struct Extent {
     pub whole: u64,
     /// When they are used.
     pub hint: TouchHint,
-    /// The frame that somebody waits for.
+    /// The frame that a task waits for.
     pub near: Option<Frame>,
 }
 
@@ -40,8 +40,8 @@ impl Extent {
         Self { whole: bytes, ..self }
     }
 
-    /// The same when somebody waits for one of its frames: the neighbourhood of it is cleared last and stays cached, or all of it
-    /// does.
+    /// The same when a task waits for one of its frames: the neighbourhood of it is cleared last and stays cached, or
+    /// all of it does.
     #[inline]
     #[must_use]
     pub const fn near(self, frame: Frame) -> Self {
@@ -54,14 +54,14 @@ impl Extent {
         if own <= CLEAR_CACHED_BYTES { own } else { self.whole.max(own) }
     }
 
-    /// What is cleared after everything else: the aligned neighbourhood of the frame that somebody waits for, as far as it lies
-    /// in the extent. Empty when nobody waits.
+    /// What is cleared after everything else: the aligned neighbourhood of the frame that a task waits for, as far as
+    /// it lies in the extent. Empty when no task waits.
     pub fn neighbourhood(&self) -> FrameRange {
         let (start, end) = (self.frames.start, self.frames.end());
         match self.near {
             Some(near) if self.frames.contains(near) => {
-                // In a small extent it is small as well: who uses all of it would pay for stores through the caches. What stays
-                // there in any case is one piece.
+                // In a small extent it is small as well: a program that uses all of it would pay for stores through the
+                // caches. What stays there in any case is one piece.
                 let cached = self.frames.count * FRAME_SIZE <= CLEAR_CACHED_BYTES;
                 let share = if cached { NEAR_FRAMES } else { self.frames.count / CLEAR_NEAR_SHARE };
                 let share = share.clamp(1, NEAR_FRAMES);
@@ -92,9 +92,10 @@ impl Clearer {
         }
     }
 
-    /// Clears an extent of any length: what is far from the frame that somebody waits for first, and its neighbourhood last; what a
-    /// core's own caches hold, and is to stay there, in one go.
-    /// Passes a [`FramePlatform::reschedule_point`] before more than the policy's stretch is done without one, and asks `cancel` there.
+    /// Clears an extent of any length: what is far from the frame that a task waits for first, and its neighbourhood
+    /// last; what a core's own caches hold, and is to stay there, in one go. Passes a
+    /// [`FramePlatform::reschedule_point`] before more than the policy's stretch is done without one, and asks
+    /// `cancel` there.
     ///
     /// Precondition: as for [`FramePlatform::reschedule_point`], when there is more than a stretch.
     ///
@@ -141,7 +142,7 @@ impl Clearer {
         let mut stretches = self.stretches(platform, || false);
         // SAFETY: invariant 1, by this function's contract: the frames are a part of the extent.
         let done = stretches.over(frames, |frames| unsafe { self.clear_by(platform, frames, kernel) });
-        debug_assert_eq!(done, Ok(()), "nobody cancels it");
+        debug_assert_eq!(done, Ok(()), "it is never cancelled");
         store_fence();
     }
 
@@ -203,7 +204,7 @@ impl<P: FramePlatform, C: FnMut() -> bool> Stretches<'_, P, C> {
         while at < frames.end() {
             let count = (frames.end().0 - at.0).min(self.most);
             if self.since + count > self.most {
-                // The task may go on on another CPU, or its frames to somebody else.
+                // The task may continue on another CPU, or another CPU may read its frames.
                 store_fence();
                 if (self.cancel)() {
                     return Err(Cancelled);

@@ -82,8 +82,8 @@ pub(super) fn table<K: Copy>(kernel: impl Fn(TouchHint, usize, usize) -> K) -> T
 }
 
 impl ClearPolicy {
-    /// What the processor says of itself, and nobody measured: string stores where they are fast, the widest stores past the
-    /// caches, and the shares of the last cache that [`crate::limits`] names.
+    /// What the processor says of itself, without a calibration: string stores where they are fast, the widest stores
+    /// past the caches, and the shares of the last cache that [`crate::limits`] names.
     pub fn suggested(features: CpuFeatures, caches: Caches) -> Self {
         let cached = (ClearKernel::cached(features), CopyKernel::cached(features));
         let past = (ClearKernel::streaming(features), CopyKernel::streaming(features));

@@ -22,7 +22,7 @@ pub const STRETCHES: [Stretch; 5] = {
 pub type MeasuredStretches = [[u32; STRETCHES.len()]; THREADS];
 
 impl Stretch {
-    /// What is taken where nobody measured: [`CLEAR_STRETCH_BYTES`].
+    /// What is taken without a calibration: [`CLEAR_STRETCH_BYTES`].
     pub const SUGGESTED: Self = Self(CLEAR_STRETCH_BYTES);
     /// No reschedule point at all, and no place to give up: for measurements.
     pub const ENDLESS: Self = Self(u64::MAX / FRAME_SIZE * FRAME_SIZE);
@@ -68,7 +68,7 @@ impl fmt::Display for Stretch {
 }
 
 /// The shortest stretch of those tried with which large extents are cleared within 1 % as fast as with the best. Only those count
-/// of which one takes so little time, on any number of CPUs that was measured, that nobody has to wait long for a
+/// of which one takes so little time, on any number of CPUs that was measured, that no task waits long for a
 /// reschedule point: for what the kernels of the policy clear and copy. The [suggested](Stretch::SUGGESTED) one where that
 /// leaves none.
 pub(super) fn best_stretch(calibration: &Calibration, policy: &ClearPolicy) -> Stretch {

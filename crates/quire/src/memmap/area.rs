@@ -3,7 +3,7 @@
 //! Of the 64 bytes, 48 are the frame's [`Descriptor`], a row that only the frame's owner looks at. Others stand side by
 //! side in columns, because they are read for many frames at once: the map count ([`Lanes`]), and the frame's
 //! [`FrameState`]. So the common path of an allocation and of a free touches one byte, 64 of which share a cache line,
-//! and no row; and rows need not be cleared when a block is split, since whoever takes a frame writes what it uses.
+//! and no row; and rows need not be cleared when a block is split, since code that takes a frame writes what it uses.
 
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -38,8 +38,8 @@ const _: () = assert!(COLUMNS.0 + COLUMNS.1 == core::mem::offset_of!(Area, wide_
 /// Where the narrow counts begin.
 pub(crate) const COUNTS_AT: usize = COLUMNS.0;
 
-/// What a free of the folio that starts at a frame has to check; and, while nobody uses the folio, whether all of it is known
-/// to be zero.
+/// What a free of the folio that starts at a frame has to check; and, while the folio is not in use, whether all of
+/// it is known to be zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameState(u8);
 
@@ -58,7 +58,7 @@ impl FrameState {
     /// Part of a block reservation, and not taken yet (`page_alloc/folio/reservation.rs`): neither mapped nor held.
     pub const UNCLAIMED: Self = Self(1 << 4);
 
-    /// A folio of this order, below a block's, is in use, and nobody has mapped or held any of it since it was handed
+    /// A folio of this order, below a block's, is in use, and none of it was mapped or held since it was handed
     /// out: freeing it needs no other check.
     #[inline(always)]
     pub const fn in_use(order: Order) -> Self {
@@ -107,7 +107,8 @@ impl Area {
         &self.rows[index]
     }
 
-    /// The state of the frame with this index. Its owner reads and writes it; whoever maps or holds the frame, too.
+    /// The state of the frame with this index. Its owner reads and writes it, and so does code that maps or holds the
+    /// frame.
     #[inline(always)]
     pub fn state(&self, index: usize) -> FrameState {
         FrameState(self.states[index % BLOCK_FRAMES].load(Ordering::Relaxed))

@@ -1,9 +1,9 @@
 //! The 512-bit maps of a block: which frames are in use, where folios start, which are held by an owner.
 //!
 //! All changes are made under the block's lock by plain loads and stores; the words are atomics so that the checks of
-//! a free can look at them without the lock. Stores release and loads acquire, and whoever hands a folio out marks its
-//! start before it marks its frames used: a look without the lock then never takes a neighbour that is just being handed
-//! out for part of the folio before it.
+//! a free can look at them without the lock. Stores release and loads acquire, and code that hands a folio out marks
+//! its start before it marks its frames used: a look without the lock then never takes a neighbour that is just being
+//! handed out for part of the folio before it.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 

@@ -98,7 +98,7 @@ impl Block {
         self.lock.lock(platform, Rank::Block);
     }
 
-    /// Takes the block's lock if nobody holds it.
+    /// Takes the block's lock if it is free.
     #[inline]
     pub fn try_lock<P: FramePlatform>(&self, platform: &P) -> bool {
         self.lock.try_lock(platform, Rank::Block)
@@ -140,8 +140,8 @@ impl Block {
     /// Says where the descriptors stand. `first` is the block's first frame.
     ///
     /// # Safety
-    /// The area is room for an [`Area`], aligned, that nobody else uses until the record names another or none, and its
-    /// columns are zero.
+    /// The area is room for an [`Area`], aligned, that is used for nothing else until the record names another or
+    /// none, and its columns are zero.
     pub(crate) unsafe fn set_area(&self, at: *mut Area, first: Frame) {
         let states = at.cast::<AtomicU8>().wrapping_add(Area::STATES).wrapping_sub(first.0 as usize);
         debug_assert!(!states.is_null());

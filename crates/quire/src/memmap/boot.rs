@@ -61,7 +61,7 @@ impl<'p, P: FramePlatform> BootMemory<'p, P> {
         let (base, _) = self.take(node, size_of::<T>() * len, align_of::<T>())?;
         for index in 0..len {
             let value = init(self, index)?;
-            // SAFETY: M1: `take` gave room for `len` values of `T`, aligned, that nobody else has.
+            // SAFETY: M1: `take` gave room for `len` values of `T`, aligned, and gives it out once.
             unsafe { base.cast::<T>().add(index).write(value) };
         }
         Ok(BootSlice { base: base.cast(), len })

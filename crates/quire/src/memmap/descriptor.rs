@@ -42,8 +42,8 @@ impl DescriptorFlags {
 const GRAIN: u64 = 0xf;
 const COMPARED: u64 = 0x10;
 
-/// A page descriptor. Who owns the frame says what the fields mean; all are atomics because a stale reader may look. It
-/// holds whatever the last owner left there: [`Self::reset`] makes it fresh.
+/// A page descriptor. The frame's owner says what the fields mean; all are atomics because a stale reader may look.
+/// It holds whatever the last owner left there: [`Self::reset`] makes it fresh.
 #[repr(C)]
 pub struct Descriptor {
     flags: AtomicU32,
@@ -66,7 +66,7 @@ pub struct Descriptor {
 
 impl Descriptor {
     /// Forgets everything that an earlier owner of the frame left, and the lock with it. The caller owns the frame, and
-    /// nobody else knows yet what it is to be.
+    /// no other code knows yet what it is to be.
     pub fn reset(&self) {
         self.flags.store(0, Ordering::Relaxed);
         self.level.store(0, Ordering::Relaxed);
@@ -83,7 +83,7 @@ impl Descriptor {
         self.flags.load(Ordering::Relaxed) & flags.0 == flags.0
     }
 
-    /// Replaces all flags. The caller owns the frame, so nobody else changes them.
+    /// Replaces all flags. The caller owns the frame, so no other code changes them.
     #[inline]
     pub fn set_flags(&self, flags: DescriptorFlags) {
         self.flags.store(flags.0, Ordering::Relaxed);

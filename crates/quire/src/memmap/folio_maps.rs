@@ -96,7 +96,8 @@ impl Block {
     }
 
     /// One more leaf for each frame of `start .. start + count`, of a block of a folio of whole blocks. Whether perhaps
-    /// nothing of the block was counted before. Without a slot only where `in_record` says who promises one. Under the block's lock.
+    /// nothing of the block was counted before. Without a slot only where `in_record` names what promises one. Under
+    /// the block's lock.
     ///
     /// # Errors
     /// [`LaneError::Full`]: there is no slot, none to be promised, or a count would pass what it holds. Nothing has changed then.

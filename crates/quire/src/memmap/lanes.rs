@@ -155,7 +155,7 @@ impl<'a> Lanes<'a> {
                 }
                 Ok(fresh)
             }
-            // Who counts in bits looks first whether they are clear.
+            // Code that counts in bits checks first that they are clear.
             Self::Bits(_) | Self::Cells(_) => Err(LaneError::Full),
         }
     }
@@ -336,7 +336,7 @@ fn decrement_narrow_each(
     zeroed: &mut FrameMask,
 ) -> Result<(), LaneError> {
     let byte = |word: usize| frames.0[word / 8] >> (word % 8 * 8) & 0xff;
-    // No branch for words without a frame: where frames lie all over, nobody could foretell it.
+    // No branch for words without a frame: where frames lie all over, it would be mispredicted.
     let mut below = false;
     for (word, ones) in (0..words.len()).map(|word| (word, spread_bits(byte(word)))) {
         below |= has_zero_lane(load(&words[word]) | !(ones * 0xff));

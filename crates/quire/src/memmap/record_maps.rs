@@ -4,8 +4,8 @@
 //! folio's descriptor. With the number of tables that map all of the block this counts any number of whole tables, and parts that
 //! do not meet; a table of which a part is unmapped becomes bits. Only when a second one does, there must be a slot.
 //!
-//! Whoever unmaps cannot ask for memory. So a slot is *promised* as long as it may be needed: while tables, and the bits as one
-//! of them, are two or more. Nothing notes that a block was promised one: its counts say it.
+//! Code that unmaps cannot allocate. So a slot is *promised* as long as it may be needed: while tables, and the bits
+//! as one of them, are two or more. Nothing notes that a block was promised one: its counts say it.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
@@ -39,8 +39,8 @@ pub(crate) enum RecordNeed {
     Slot,
 }
 
-/// How many tables map all of a block, and whether bits say what else does, in one word: whoever maps and unmaps whole tables
-/// looks at nothing else.
+/// How many tables map all of a block, and whether bits say what else does, in one word: code that maps and unmaps
+/// whole tables looks at nothing else.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Record(u16);
 

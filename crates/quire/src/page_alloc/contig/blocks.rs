@@ -96,7 +96,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         first.0.checked_add(blocks).ok_or(FreeError::NotMemory)?;
         for at in 0..blocks {
             if let Err(error) = self.retire(first.add(at)) {
-                // Nobody can have taken those before: a listed block is refused by every free.
+                // No other free has taken those before: a listed block is refused by every free.
                 (0..at).for_each(|at| self.set_folio_state(first.add(at), BlockState::Folio));
                 return Err(error);
             }

@@ -36,7 +36,7 @@ type Candidates = [Option<(u64, BlockNumber)>; CONTIG_TRIES];
 
 impl<P: FramePlatform> PageAllocator<'_, P> {
     /// As [`Self::alloc_contig`]; where no such range is free, one is emptied by `move_out`, which is shown the range, as
-    /// often as [`CONTIG_ROUNDS`] says, and moves what it can. Nobody is handed any of the range meanwhile.
+    /// often as [`CONTIG_ROUNDS`] says, and moves what it can. None of the range is handed out meanwhile.
     /// The caller holds no lock and is not pinned.
     ///
     /// # Errors
@@ -185,7 +185,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         }
     }
 
-    /// Sees to it that nobody is handed any of the range from now on, apart from what lists have.
+    /// Sees to it that none of the range is handed out from now on, apart from what lists have.
     pub(in crate::page_alloc) fn isolate(&self, zone: &Zone, first: BlockNumber, blocks: u32) {
         zone.isolated.set(first, blocks);
         for shard in zone.shards.iter() {
@@ -244,8 +244,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         self.collected(zone, first) == blocks
     }
 
-    /// Collects blocks of the range that are entirely free. How many frames of it are free, and whether it holds some that
-    /// nobody maps and that are neither free nor held: they cannot be moved.
+    /// Collects blocks of the range that are entirely free. How many frames of it are free, and whether it has some
+    /// that are neither mapped, free nor held: they cannot be moved.
     fn survey(&self, zone: &Zone, first: BlockNumber, blocks: u32) -> (u64, bool) {
         let (mut free, mut stuck) = (0, false);
         for number in (first.0..first.0 + blocks).map(BlockNumber) {

@@ -4,7 +4,7 @@
 //! block has one frame less and is never whole again. In a folio of whole blocks, which are not looked at frame by frame, it
 //! is a bit of its block's map of used frames, of which a folio has no other need: when the folio is freed, the blocks with such
 //! bits come back in small pieces, and the others as they are. Marks are made under the block's lock; a folio that
-//! has one is freed the long way.
+//! has one is freed on the slow path.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
@@ -30,15 +30,15 @@ const ROUNDS: usize = 16;
 pub enum Verdict {
     /// Nothing: it was free, or not yet taken of a [`BlockReservation`](super::reservation::BlockReservation), and is lost.
     Lost,
-    /// It belongs to a folio of whole blocks that nobody maps, and is marked: it is lost when the folio is freed.
+    /// It belongs to a folio of whole blocks that no leaf maps, and is marked: it is lost when the folio is freed.
     Marked,
     /// It belongs to a page of a pool, and is marked.
     Huge,
     /// It was lost, or marked, before.
     Already,
-    /// Leaves map it, and nobody holds it.
+    /// Leaves map it, and it is not held.
     Anonymous,
-    /// Somebody holds it: it is page cache, or anonymous memory that is pinned or moves.
+    /// It is held: page cache, or anonymous memory that is pinned or moves.
     Held,
     /// It is on its way somewhere.
     Busy,
@@ -55,8 +55,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         self.bad.load(Ordering::SeqCst)
     }
 
-    /// A frame went bad. If it is free it is lost, wherever it is; if it belongs to a folio of whole blocks that nobody maps
-    /// it is marked; else nothing is done. Not from an interrupt; the caller holds no lock.
+    /// A frame went bad. If it is free it is lost, wherever it is; if it belongs to a folio of whole blocks that no
+    /// leaf maps it is marked; else nothing is done. Not from an interrupt; the caller holds no lock.
     pub fn condemn(&self, frame: Frame) -> Verdict {
         let Some(block) = self.memmap.get(frame.block()) else { return Verdict::NotMemory };
         for _ in 0..ROUNDS {
@@ -80,7 +80,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         Verdict::Busy
     }
 
-    /// Makes a frame that the caller holds, that nobody maps, and that is a folio by itself, a bad one.
+    /// Makes a frame that the caller holds, that no leaf maps, and that is a folio by itself, a bad one.
     pub fn bury(&self, frame: Frame) {
         let (block, index) = (self.memmap.block(frame.block()), frame.index_in_block());
         block.lock(self.platform);
@@ -106,7 +106,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     }
 
     /// Whether a frame of the folio of order 9 or more that starts at `frame` was marked. The caller has it to himself, or
-    /// keeps it from coming apart. Whoever maps a folio asks afterwards.
+    /// keeps it from coming apart. A task that maps a folio asks afterwards.
     pub fn has_bad(&self, frame: Frame) -> bool {
         self.bad_frames() > 0 && has_marks(&self.memmap, frame)
     }
@@ -142,7 +142,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         } else if self.is_listed(block, index, state) {
             Verdict::Busy
         } else if block.mobility() == Mobility::Movable as u8 {
-            // Somebody was handed it and is about to map it.
+            // It was handed out, and is about to be mapped.
             Verdict::Busy
         } else {
             Verdict::Unrecoverable
@@ -151,8 +151,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         verdict
     }
 
-    /// Whether a held frame of a block in small pieces is the manager's own, or nobody's: descriptors, what was never given to it,
-    /// and what it says is its own. Under the block's lock.
+    /// Whether a held frame of a block in small pieces is the manager's own, or has no owner: descriptors, what was
+    /// never given to it, and what it says is its own. Under the block's lock.
     fn is_managers(&self, frame: Frame, block: &Block) -> bool {
         let Some(area) = block.area() else { return true };
         let (descriptors, at) =
@@ -273,8 +273,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         block.unlock(self.platform);
     }
 
-    /// A folio of order 9 comes apart that has marks: those of its frames that nobody maps are lost now, of others the marks are
-    /// forgotten. Under its block's lock.
+    /// A folio of order 9 comes apart that has marks: those of its frames that no leaf maps are lost now, of others
+    /// the marks are forgotten. Under its block's lock.
     pub(in crate::page_alloc) fn split_marks(&self, block: &Block, lost: FrameMask, mapped: FrameMask) {
         for (start, count) in lost.runs() {
             block.heads.remove_run(start, count);
@@ -309,7 +309,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             head.unlock(self.platform);
         };
         forget();
-        // Somebody may just have put it onto a list, and be handed it again before the lists are emptied.
+        // A CPU may just have put it onto a list, and take it again before the lists are emptied.
         self.drain_all();
         forget();
     }
@@ -328,7 +328,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         Verdict::Lost
     }
 
-    /// Puts a block that is nobody's, whose record is all zero, into the store in small pieces, without its bad frames.
+    /// Puts a block without an owner, whose record is all zero, into the store in small pieces, without its bad
+    /// frames.
     pub(in crate::page_alloc) fn put_in_pieces(&self, zone: &Zone, number: BlockNumber, bad: FrameMask) {
         let block = self.memmap.block(number);
         let room = (0..BLOCK_FRAMES)

@@ -1,5 +1,5 @@
-//! Folios of order 9 and more that wait to be split: smaller leaves map some of their frames, nobody maps the others, and
-//! one record cannot say that those are free. (In Linux: the deferred split queue.)
+//! Folios of order 9 and more that wait to be split: smaller leaves map some of their frames and none maps the
+//! others, and one record cannot say that those are free. (In Linux: the deferred split queue.)
 //!
 //! They are linked through their folio descriptors. A folio joins and leaves the list under its block's lock, with the
 //! list's own taken inside.
@@ -31,9 +31,9 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             let Some(number) = first.checked_sub(1).filter(|_| freed < wanted) else { break };
             match self.split_waiting(BlockNumber(number as u32)) {
                 Ok(more) => freed += more,
-                // It was freed, or split by somebody else, since we looked.
+                // It was freed, or another task split it, since we looked.
                 Err(SplitError::NotAFolio) => {}
-                // It is mapped by a large leaf again, or somebody else is splitting it.
+                // A large leaf maps it again, or another task is splitting it.
                 Err(SplitError::InUse) => self.forget_if_deferred(BlockNumber(number as u32)),
                 Err(SplitError::OutOfMemory) => break,
             }
@@ -50,7 +50,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     }
 
     /// Puts a folio of more than a block on the list if some of its blocks are mapped, by leaves of 2 MiB or smaller ones, and
-    /// others not. A block that is being mapped or unmapped may be taken for either; who unmaps one looks by himself.
+    /// others not. A block that is being mapped or unmapped may be taken for either; the task that unmaps one looks
+    /// itself.
     pub(crate) fn defer_if_partly_mapped(&self, frame: Frame) {
         let (number, block) = (frame.block(), self.memmap.block(frame.block()));
         block.lock(self.platform);

@@ -1,4 +1,4 @@
-//! Folios of whole blocks that belong to a pool of huge pages, whether somebody uses them or not.
+//! Folios of whole blocks that belong to a pool of huge pages, whether they are in use or not.
 //!
 //! The pool *holds* them, so that no count that falls to zero frees one, and their descriptors say what they are. Those
 //! that leaves alone own are *lent*: when the last leaf goes, which may be anywhere, the page waits on a stack for the pool.
@@ -70,8 +70,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         }
     }
 
-    /// Gives a page of a pool that nobody maps to the leaves that will map it: when the last of them goes, it comes to
-    /// [`Self::returned_huge`].
+    /// Gives a page of a pool that no leaf maps to the leaves that will map it: when the last of them goes, it comes
+    /// to [`Self::returned_huge`].
     pub fn lend_huge(&self, frame: Frame) {
         self.memmap.block(frame.block()).folio().add_flags(DescriptorFlags::LENT);
     }
@@ -81,9 +81,9 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         self.memmap.block(frame.block()).folio().take_flags(DescriptorFlags::LENT);
     }
 
-    /// Waits until no leaf of a page of a pool is counted any more. The caller has unmapped it everywhere, and nobody maps it anew;
-    /// but others may have unmapped some of it who have yet to flush, or to count it down, with no lock held. `in_parts`: parts
-    /// of it may have been mapped by themselves.
+    /// Waits until no leaf of a page of a pool is counted any more. The caller has unmapped it everywhere, and no
+    /// task maps it anew; but tasks that have unmapped some of it may still have to flush, or to count it down, with
+    /// no lock held. `in_parts`: parts of it may have been mapped by themselves.
     pub(crate) fn wait_until_uncounted(&self, frame: Frame, order: Order, in_parts: bool) {
         let blocks = if in_parts { blocks_of(order) } else { 1 };
         for at in 0..blocks {
@@ -127,7 +127,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         !self.returned_huge.is_empty()
     }
 
-    /// Takes all pages that were lent and that nobody maps any more: frame, order, and whether their reservation holds again.
+    /// Takes all pages that were lent and that no leaf maps any more: frame, order, and whether their reservation
+    /// holds again.
     pub fn returned_huge(&self, mut take: impl FnMut(Frame, Order, bool)) {
         let mut taken = self.returned_huge.take();
         let folio = |number: u64| self.memmap.block(BlockNumber(number as u32)).folio();
@@ -140,7 +141,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         }
     }
 
-    /// Nobody maps a folio any more that is held. Under its block's lock.
+    /// The last leaf of a held folio is gone. Under its block's lock.
     pub(in crate::page_alloc) fn unmapped_while_held(&self, number: BlockNumber, block: &Block) {
         let folio = block.folio();
         if folio.has(DescriptorFlags::LENT) {

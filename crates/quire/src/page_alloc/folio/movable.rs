@@ -13,9 +13,9 @@ use crate::stats::Stat;
 
 impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Holds the anonymous folio of order 0 to 9 that starts at `frame`; its order. It is one if leaves map all or some of it
-    /// and nobody holds it: page cache, pages of a pool, and what is set aside already are held. As long as it is, it is not
-    /// freed, and no leaf of it gains the right to store, since it is not its address space's alone. It is given up by
-    /// [`Self::release`] of the same frames.
+    /// and it is not held: page cache, pages of a pool, and what is set aside already are. As long as it is, it is
+    /// not freed, and no leaf of it gains the right to store, since it is not its address space's alone. It is given
+    /// up by [`Self::release`] of the same frames.
     pub fn set_aside(&self, frame: Frame) -> Option<Order> {
         let block = self.memmap.get(frame.block())?;
         block.lock(self.platform);
@@ -74,7 +74,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         found
     }
 
-    /// Whether somebody besides leaves owns a frame of these, other than as the manager's metadata: they may be page cache.
+    /// Whether a frame of these is held, other than as the manager's metadata: they may be page cache.
     pub fn holds_any(&self, frames: FrameRange) -> bool {
         frames.by_block().any(|piece| {
             let Some(block) = self.memmap.get(piece.start.block()) else { return false };

@@ -47,7 +47,8 @@ pub(in crate::page_alloc) struct Owner {
 /// # Ok(()) }
 /// ```
 ///
-/// What a page table maps is the page table's: nobody frees it by the value, or writes to it:
+/// What a page table maps belongs to the page table. The value that it came from is gone, and neither frees it nor
+/// writes to it:
 ///
 /// ```compile_fail,E0382
 /// # use quire::{addr::Order, page_alloc::{Gfp, PageAllocator}, platform::FramePlatform};

@@ -2,8 +2,8 @@
 //!
 //! Below a block's size it is a change of the map of folio starts. A folio of whole blocks is one record: to become folios of
 //! whole blocks it needs nothing; to be split further its block must become one in small pieces, and needs room for the
-//! descriptors and counts of its frames. That is found in the block itself, where eight frames in a row are mapped by
-//! nobody, or else in eight frames from elsewhere, which go back when the block is whole again.
+//! descriptors and counts of its frames. That is found in the block itself, where no leaf maps eight frames in a row,
+//! or else in eight frames from elsewhere, which go back when the block is whole again.
 
 use crate::page_alloc::store::capacity::AREA;
 use core::sync::atomic::Ordering;
@@ -28,8 +28,8 @@ struct Split {
     used_room: bool,
 }
 
-/// What must be so of a folio when it is locked, for it to be split: else it was freed since the caller looked, and is somebody
-/// else's, who is about to map it, or free memory.
+/// What must be so of a folio when it is locked, for it to be split. Else it was freed since the caller looked, and
+/// is free memory, or belongs to a task that is about to map it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::page_alloc) enum Only {
     /// Nothing: the caller keeps it in use.
@@ -51,9 +51,9 @@ struct Place {
 }
 
 impl<P: FramePlatform> PageAllocator<'_, P> {
-    /// Splits the folio in use that starts at `frame` into folios of order `to`. Frames of it that nobody maps any more,
-    /// while others are mapped and nobody holds it, are free at once; how many there were. Leaves of 4 KiB may come and
-    /// go meanwhile, but the caller sees to it that the folio as a whole stays in use.
+    /// Splits the folio in use that starts at `frame` into folios of order `to`. Frames of it that no leaf maps any
+    /// more, while leaves map others and it is not held, are free at once; how many there were. Leaves of 4 KiB may
+    /// come and go meanwhile, but the caller sees to it that the folio as a whole stays in use.
     ///
     /// # Errors
     /// [`SplitError::NotAFolio`]; [`SplitError::InUse`] when a leaf larger than `to` maps it: split that first;
@@ -189,12 +189,12 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
                 Err(SplitError::NotAFolio)
             }
             _ if block.large_maps.load(Ordering::Relaxed) != 0 => Err(SplitError::InUse),
-            // Somebody else splits what it was part of.
+            // Another task splits the folio that it was part of.
             _ if block.folio_maps.load(Ordering::Acquire) != 0 && !matches!(only, Only::Part { .. }) => {
                 Err(SplitError::InUse)
             }
             _ if !self.is_still(block, only) => Err(SplitError::NotAFolio),
-            // It is lost with the folio, unless somebody is about to find out whose it is, and takes the mark off.
+            // It is lost with the folio, unless a task that looks for its owner takes the mark off.
             _ if found.is_none() && !marks.is_empty() => Err(SplitError::InUse),
             place => place.ok_or(SplitError::OutOfMemory),
         };
@@ -240,7 +240,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         }
     }
 
-    /// The frames of a folio of order 9 that nobody maps, if others are mapped and nobody holds it. Under its lock.
+    /// The frames of a folio of order 9 that no leaf maps, if leaves map others and it is not held. Under its lock.
     fn unmapped_frames(&self, block: &Block, mapped: bool) -> Option<FrameMask> {
         let counted = block.small_maps(self.platform).nonzero();
         let shared = !block.held.contains(0) && (mapped || !counted.is_empty());
@@ -253,7 +253,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         self.zero(PhysAddr(place.at.addr().0 + COLUMNS.0 as u64), COLUMNS.1);
         let area: *mut Area = self.platform.direct_map(place.at.addr()).cast();
         let elsewhere = place.own.is_empty().then_some(place.at.addr());
-        // SAFETY: M2, M4: the frames are ours, mapped by nobody, and their columns were just zeroed.
+        // SAFETY: M2, M4: no leaf maps the eight frames, which belong to the folio or were just allocated, and their
+        // columns were just zeroed.
         unsafe { block.adopt_area(self.platform, area, number.first_frame(), elsewhere) };
         // The folio's own descriptor gives way to the map.
         let origin = block.folio().index.load(Ordering::Relaxed);
@@ -276,15 +277,15 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         debug_assert!(capacity >= SMALL_CAPACITY.into());
     }
 
-    /// Splits a folio of several blocks into folios of whole blocks. How many blocks it had, and whether anything of it is
-    /// mapped while nobody holds it. Each part is counted as mapped once more until [`Self::finish_part`], so that nobody
-    /// finds it unmapped while counts move.
+    /// Splits a folio of several blocks into folios of whole blocks. How many blocks it had, and whether anything of
+    /// it is mapped while it is not held. Each part is counted as mapped once more until [`Self::finish_part`], so
+    /// that it is not found unmapped while counts move.
     fn split_blocks(&self, first: BlockNumber, to: Order, only: Only) -> Result<(u32, bool), SplitError> {
         let head = self.memmap.block(first);
         let per_part = 1u32 << (to.get() - BLOCK_ORDER);
         head.lock(self.platform);
         let large = head.state() == BlockState::Folio && head.order.load(Ordering::Relaxed) > BLOCK_ORDER;
-        // Whoever holds it holds its first frame, and would give up that alone.
+        // A hold is of its first frame alone, and would give up that alone.
         let in_use = || {
             head.gigantic_maps.load(Ordering::Relaxed) != 0
                 || head.held.contains(0)
@@ -320,7 +321,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let left = block.folio_maps.fetch_sub(1, Ordering::AcqRel) - 1;
         let small = block.small_maps(self.platform).nonzero();
         let large = block.large_maps.load(Ordering::Relaxed) != 0;
-        // Who holds it by now frees it when he gives it up.
+        // A hold that came meanwhile frees it when it is given up.
         let free = left == 0 && small.is_empty() && !large && mapped && !block.held.contains(0);
         if free {
             block.set_state(BlockState::Listed);

@@ -30,7 +30,7 @@ pub struct AllocatorConfig {
     pub group_by_mobility: bool,
     /// Which kernel clears and copies what; `None` for what the processor suggests.
     pub clear: Option<ClearPolicy>,
-    /// What is known to be zero, and what becomes so while nobody has anything better to do.
+    /// What is known to be zero, and what becomes so in idle time.
     pub zeroes: Zeroes,
     /// How the leaves that map folios of 2 MiB and more are counted.
     #[cfg(feature = "published")]

@@ -1,4 +1,5 @@
-//! Map counts: changed a run at a time under the block's lock; frames that nobody maps or holds are free at once.
+//! Map counts: changed a run at a time under the block's lock; frames that are neither mapped nor held are free at
+//! once.
 
 use crate::page_alloc::mapcount::state::head_of;
 use crate::page_alloc::mapcount::state::touch;
@@ -33,7 +34,7 @@ pub enum CountError {
 pub struct Counter<'a, 'p, P: FramePlatform> {
     pub(in crate::page_alloc) allocator: &'a PageAllocator<'p, P>,
     current: Option<(BlockNumber, &'a Block)>,
-    /// Frames of the current block that nobody maps or holds any more.
+    /// Frames of the current block that are neither mapped nor held any more.
     pub(in crate::page_alloc) freed: FrameMask,
     pub(in crate::page_alloc) any_freed: bool,
     /// Where the current block's lanes stood, which count nothing any more.
@@ -96,7 +97,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
             };
             match counted {
                 Ok(fresh) => {
-                    // Of frames that were mapped before, nobody knows anything.
+                    // The states of frames that were mapped before say nothing already.
                     if fresh {
                         touch(block, start, count);
                     }
@@ -255,7 +256,7 @@ impl<'a, P: FramePlatform> Counter<'a, '_, P> {
         self.free_folio_if_unmapped(frame, block, if whole { contents } else { Contents::Unknown })
     }
 
-    /// Notes frames of the current block that nobody maps any more; those that are held stay.
+    /// Notes frames of the current block that no leaf maps any more; those that are held stay.
     #[inline]
     pub(in crate::page_alloc) fn add_freed(&mut self, block: &Block, zeroed: FrameMask) -> u64 {
         let freed = zeroed.without(block.held.load());

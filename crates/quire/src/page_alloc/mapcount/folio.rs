@@ -1,4 +1,4 @@
-//! Who maps a folio, by its counts alone: how many leaves, whether any, whether all of it.
+//! How leaves map a folio, by its counts alone: how many do, and whether they map all of it.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;

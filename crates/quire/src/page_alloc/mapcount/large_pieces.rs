@@ -52,7 +52,7 @@ impl<P: FramePlatform> Counter<'_, '_, P> {
 }
 
 impl<P: FramePlatform> PageAllocator<'_, P> {
-    /// Whether a frame is one of a block in small pieces. Whoever asks keeps that in use.
+    /// Whether a frame is one of a block in small pieces. The caller keeps that in use.
     #[inline]
     pub(crate) fn is_in_pieces(&self, frame: Frame) -> bool {
         self.memmap.block(frame.block()).state() == BlockState::Small

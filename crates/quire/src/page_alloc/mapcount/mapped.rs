@@ -1,4 +1,4 @@
-//! What is known of who maps a frame, without changing it.
+//! Reads how leaves map a frame.
 
 use core::sync::atomic::Ordering;
 
@@ -10,7 +10,7 @@ use crate::page_alloc::mapcount::state::head_of;
 use crate::platform::FramePlatform;
 
 impl<P: FramePlatform> PageAllocator<'_, P> {
-    /// Frames from `frame` to the end of its folio. Whoever asks keeps the folio from being freed or split.
+    /// Frames from `frame` to the end of its folio. The caller keeps the folio from being freed or split.
     pub fn folio_rest(&self, frame: Frame) -> u64 {
         let block = self.memmap.block(frame.block());
         if block.state() == BlockState::Small {
@@ -22,14 +22,14 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         frames - frame.0 % frames
     }
 
-    /// Whether the frame belongs to a folio of order 9 or more. Whoever asks keeps that from being freed or split.
+    /// Whether the frame belongs to a folio of order 9 or more. The caller keeps that from being freed or split.
     #[inline]
     pub(crate) fn is_of_whole_blocks(&self, frame: Frame) -> bool {
         matches!(self.memmap.block(frame.block()).state(), BlockState::Folio | BlockState::FolioTail)
     }
 
-    /// The page descriptor of a frame, or of the folio of whole blocks around it. Whoever asks keeps that from being freed or
-    /// split.
+    /// The page descriptor of a frame, or of the folio of whole blocks around it. The caller keeps that from being
+    /// freed or split.
     pub(crate) fn folio_descriptor(&self, frame: Frame) -> &Descriptor {
         if !self.is_of_whole_blocks(frame) {
             return self.memmap.descriptor(frame);
@@ -60,7 +60,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         if large == 0 { ones & !held } else { 0 }
     }
 
-    /// Whether one leaf of 2 MiB maps the block of `frame`, no other leaf maps any part of it, and it is held by nobody.
+    /// Whether one leaf of 2 MiB maps the block of `frame`, no other leaf maps any part of it, and it is not held.
     pub fn is_block_mapped_once(&self, frame: Frame) -> bool {
         let Some(block) = self.memmap.get(frame.block()) else { return false };
         block.lock(self.platform);
@@ -76,8 +76,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         large == 1 && !small && !held
     }
 
-    /// Whether one leaf of 1 GiB maps the folio that starts at `frame`, no other leaf maps any part of it, and it is held by
-    /// nobody.
+    /// Whether one leaf of 1 GiB maps the folio that starts at `frame`, no other leaf maps any part of it, and it is
+    /// not held.
     pub fn is_gigantic_mapped_once(&self, frame: Frame) -> bool {
         let Some(block) = self.memmap.get(frame.block()) else { return false };
         block.lock(self.platform);

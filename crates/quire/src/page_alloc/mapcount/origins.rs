@@ -2,8 +2,8 @@
 //!
 //! A folio of order 0 to 8 has a word for it in a column of its block's area, at its start; one of order 9 in its record. It
 //! is written once, before the folio is first mapped, and moves with the parts when the folio is split. Pages of files, save huge
-//! ones, have one that is nobody's, and so has what the manager holds for itself, so that who looks at held memory can tell them apart. Nobody clears it: what it says of other frames
-//! means nothing.
+//! ones, have one that names no family, and so has what the manager holds for itself, so that a reader of held memory
+//! can tell them apart. It is never cleared: what it says of other frames means nothing.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
@@ -79,7 +79,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         }
     }
 
-    /// Holds a folio that the manager needs for itself: who looks at it later does not take it for a page.
+    /// Holds a folio that the manager needs for itself: a reader does not take it for a page.
     pub fn hold_for_manager(&self, folio: FrameRange) {
         self.set_origin(folio.start, Origin::MANAGER);
         self.hold(folio);
@@ -97,7 +97,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             .for_each(|frame| self.set_origin(Frame(frame), Origin(Origin::NOBODY)));
     }
 
-    /// Whether a held frame is a file's; else it is anonymous memory: a private huge page, or what somebody has pinned or moves.
+    /// Whether a held frame is a file's; else it is anonymous memory: a private huge page, or memory that is pinned
+    /// or moves.
     pub fn is_of_file(&self, frame: Frame) -> bool {
         let huge =
             |&start: &Frame| [Order::BLOCK, Order::GIGANTIC].iter().any(|&order| self.is_huge(start, order));

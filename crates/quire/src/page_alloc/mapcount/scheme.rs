@@ -2,7 +2,8 @@
 #![forbid(unsafe_code)]
 
 /// How leaves of a folio of whole blocks are counted. The feature `published` adds published ways to
-/// measure against, chosen at start-up: without a lock, whoever takes the last leaf of a pool's page away may look at the page after its file has given it to somebody else.
+/// measure against, chosen at start-up: without a lock, the task that removes the last leaf of a pool's page may look
+/// at the page after its file has given it away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[cfg_attr(feature = "published", repr(u8))]
 #[cfg_attr(not(feature = "published"), allow(unreachable_pub))]
@@ -15,9 +16,9 @@ pub enum CountScheme {
     /// Houghton, "hugetlb: introduce HugeTLB high-granularity mapping" v2 (2023).
     #[cfg(feature = "published")]
     PerFrame,
-    /// One number for the folio: how many leaves of any size map it, changed once for each run of leaves. Nobody can say how often a frame is
-    /// mapped: what asks for it is told of the folio, and a folio that is mapped in pieces is not split. The
-    /// "head-only" mapcount of the same discussion, done a table at a time.
+    /// One number for the folio: how many leaves of any size map it, changed once for each run of leaves. How often
+    /// one frame is mapped is not known: the answer is that of the folio, and a folio that is mapped in pieces is not
+    /// split. The "head-only" mapcount of the same discussion, done a table at a time.
     #[cfg(feature = "published")]
     HeadOnly,
     /// The same, one atomic change for each leaf, as it was posted.

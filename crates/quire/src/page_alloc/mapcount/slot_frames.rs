@@ -3,8 +3,8 @@
 //! A slot holds lanes of a byte, or bits, for one block (512 bytes), or lanes of four bytes (2 KiB): 0.024 % or 0.098 % of
 //! what they count. Slots of a size share frames of order 0. The frame's descriptor says which of its slots are taken, and links it
 //! with others of which some are free. A frame in which no slot is taken, and that no promise needs, goes back at once, save that
-//! as many slots as one frame has are kept for who comes next as long as some are taken or promised. So what is mapped whole
-//! costs nothing, and who comes and goes beside others asks for no frame each time.
+//! as many slots as one frame has are kept free as long as some are taken or promised. So what is mapped whole costs
+//! nothing, and mapping and unmapping beside others does not allocate a frame each time.
 //!
 //! Slots of a pool's pages are promised before they are needed ([`crate::memmap::SlotPromises`]). A promise is a number: so many free
 //! slots of the small size are not for others, whichever they are, and as many frames stay. Making and keeping one needs no
@@ -79,7 +79,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let slot = self.take_slot(width)?;
         self.zero(slot.at, Lanes::bytes(slot.width));
         block.lock(self.platform);
-        // It may have been split meanwhile, or somebody else was faster.
+        // It may have been split meanwhile, or another task was faster.
         let folio = matches!(block.state(), BlockState::Folio | BlockState::FolioTail);
         let mut promised = false;
         let unused = if folio && block.lanes_at() == before {
@@ -101,8 +101,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         Ok(())
     }
 
-    /// Sees to it that one more slot can be promised. Adds an eighth to what there is, since whoever copies the tables of a page needs
-    /// many, and comes back for each of these.
+    /// Sees to it that one more slot can be promised. Adds an eighth to what there is, since a task that copies the
+    /// tables of a page needs many, and comes back for each of these.
     fn make_spare(&self) -> Result<(), AllocError> {
         let room = self.count_room.lock(self.platform);
         let (enough, frames) = (room.spare > 0, room.frames);
@@ -129,8 +129,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         self.trim_room();
     }
 
-    /// Whether counts of a block of a folio of whole blocks may stand in its record: in pages of a pool, which nobody splits while
-    /// they are mapped.
+    /// Whether counts of a block of a folio of whole blocks may stand in its record: in pages of a pool, which are
+    /// not split while they are mapped.
     pub(in crate::page_alloc) fn counts_in_record(&self, frame: Frame, block: &Block) -> bool {
         let order = block.order.load(Ordering::Relaxed);
         self.scheme.is_dense()

@@ -3,7 +3,7 @@
 use crate::addr::{BlockNumber, Order};
 use crate::memmap::{Block, FrameState};
 
-/// Frames are mapped or held: whoever frees their folios must look closely. Under the block's lock.
+/// Frames are mapped or held: a free of their folios must check the maps. Under the block's lock.
 #[inline]
 pub(in crate::page_alloc) fn touch(block: &Block, start: usize, count: usize) {
     FrameState::UNKNOWN.put(block.folio_state_cell());

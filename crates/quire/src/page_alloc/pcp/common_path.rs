@@ -23,7 +23,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     }
 
     /// The common case of an allocation, and all that is inlined into callers: the list of the CPU's first zone has a
-    /// folio. `None` means that the long way must be gone. The folio's state is what it was on the list.
+    /// folio. `None`: take the slow path. The folio's state is what it was on the list.
     #[inline(always)]
     pub(in crate::page_alloc) fn take_listed(
         &self,
@@ -48,8 +48,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         popped
     }
 
-    /// The common case of a free: a folio that was never mapped or held, and room on its list. `false` means that the
-    /// long way must be gone, which also finds out what is wrong.
+    /// The common case of a free: a folio that was never mapped or held, and room on its list. `false`: take the slow
+    /// path, which also finds out what is wrong.
     #[inline(always)]
     pub(in crate::page_alloc) fn put_untouched(&self, cpu: CpuId, frame: Frame, order: Order) -> bool {
         let block = self.memmap.get_main(frame.block());
@@ -112,7 +112,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         (FrameState::of(state) == FrameState::in_use(order)).then_some((list_at, state))
     }
 
-    /// A folio leaves a list for its owner, who wants to know that it is zero or does not. `state` is its own.
+    /// A folio leaves a list for its owner; `zeroed` says that it is zero, to an owner that asks. `state` is its own.
     #[inline(always)]
     pub(in crate::page_alloc) fn mark_in_use(
         &self,

@@ -48,9 +48,9 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     }
 
     /// Gives what one CPU keeps on its lists back to the store, whichever CPU calls: what a CPU that has gone offline
-    /// left, or what somebody else needs more. One call gives at most [`DRAIN_MAGAZINES`] parked magazines back, while the
-    /// owner goes on as before; the call that finds no more of them empties the arrays, for which a CPU that is online is
-    /// made to execute one barrier. Not from an interrupt.
+    /// left, or what another CPU needs more. One call gives at most [`DRAIN_MAGAZINES`] parked magazines back, while
+    /// the owner goes on as before; the call that finds no more of them empties the arrays, for which a CPU that is
+    /// online is made to execute one barrier. Not from an interrupt.
     pub fn drain_cpu(&self, cpu: CpuId) -> Drained {
         let Some(lists) = self.cpus.get(cpu.index()) else { return Drained::default() };
         let pinned = Pinned::new(self.platform);
@@ -131,8 +131,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         scraped + merged
     }
 
-    /// Gives back what interrupts left on the lists of the further levels, where nobody is inside; how many frames. On the
-    /// CPU itself only.
+    /// Gives back what interrupts left on the lists of the further levels, while no code is inside; how many frames.
+    /// On the CPU itself only.
     pub(in crate::page_alloc) fn drain_nested(&self, lists: &CpuLists) -> u64 {
         let mut given = 0;
         for level in lists.levels[1..].iter().filter(|level| level.lease.enter_guarded()) {

@@ -1,10 +1,10 @@
 //! Per-CPU lists of free folios.
 //!
 //! A list is an array of frame numbers that only its own CPU touches, pinned, under a [`Lease`]: no locked operation, no
-//! interrupt switching. Nobody on the CPU ever waits for the lease. Code that finds it taken has interrupted the list's
-//! user, and uses the lists of the next *level*: every CPU has [`LEVELS`] sets, as many as contexts can stand on top of
-//! each other, so that interrupts are served from a list at any moment. The usual interrupt, which arrives while nobody
-//! is inside, uses the first level as everybody does, whose folios are warm.
+//! interrupt switching. No code on the CPU ever waits for the lease. Code that finds it taken has interrupted the
+//! list's user, and uses the lists of the next *level*: every CPU has [`LEVELS`] sets, as many as contexts can stand
+//! on top of each other, so that interrupts are served from a list at any moment. The usual interrupt arrives while
+//! no code is inside, and uses the first level as tasks do, whose folios are warm.
 //!
 //! What overflows the array is *parked* ([`super::magazine`]): whole magazines that other CPUs may take under a small
 //! lock, without disturbing the owner. The array itself can be had by revoking the lease ([`super::drain`]).

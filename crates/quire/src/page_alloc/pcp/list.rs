@@ -1,8 +1,9 @@
 //! One per-CPU list: arrays of folios that one context at a time uses.
 //!
 //! A list has an array of its own, its *home*, and at most one more, which stands in a free folio: a *magazine*
-//! ([`super::magazine`]). One of the two is *loaded*: folios come and go at its end. The other is empty or full, so that
-//! whoever goes to and fro about a full or an empty array only exchanges the two. Further full magazines are parked.
+//! ([`super::magazine`]). One of the two is *loaded*: folios come and go at its end. The other is empty or full, so
+//! that a CPU that goes to and fro about a full or an empty array only exchanges the two. Further full magazines are
+//! parked.
 //!
 //! An array's slots are a power of two, and it is aligned to its size; the first of them is its *head*, in which no folio
 //! waits. So one pointer, the *cursor*, says which array is loaded, how many folios it has, and whether it is empty or
@@ -152,8 +153,8 @@ impl FrameList {
     /// Takes the folio that came last off the loaded array, if it has one and is open, and says where its state stands.
     #[inline(always)]
     pub(crate) fn pop_open(&self) -> Option<(Frame, &AtomicU8)> {
-        // The flag first, as the lease's protocol wants it: whoever enters while the list is being emptied, and is held up
-        // until it is open again, must not go by the cursor of before.
+        // The flag first, as the lease's protocol wants it: code that enters while the list is being emptied, and is
+        // held up until it is open again, must not go by the cursor of before.
         let open = self.open.load(Ordering::Acquire) as usize;
         self.pop_within(open)
     }
@@ -271,7 +272,8 @@ impl FrameList {
     /// The folios in both arrays, and the one that a magazine stands in; for `validate`, at rest.
     pub(crate) fn frames(&self) -> impl Iterator<Item = Frame> + '_ {
         let of = |head: *mut Slot, len: usize| {
-            // SAFETY: G1, G3: nobody uses the list meanwhile, and the array has that many slots besides its head.
+            // SAFETY: G1, G3: the caller has the list's lease, or has revoked it, and the array has that many slots
+            // besides its head.
             (0..len).map(move |at| unsafe { &*head.add(1 + at) }.frame())
         };
         let (loaded, other) = (self.loaded(), self.other.load(Ordering::Relaxed));

@@ -1,11 +1,11 @@
-//! Who may use a CPU's lists now: the running context's turn.
+//! Access of the running context to its CPU's lists.
 //!
 //! A task, and an interrupt, uses the first level whose lease is free: an interrupt that came while a task, or another
 //! interrupt, was inside a level finds the next one. (With the feature `published`, `guarded.rs` has other ways.)
 //!
 //! An interrupt may have interrupted the holder of any lock on its own CPU, so it waits for none: it skips what is locked,
-//! and what it cannot give back at once goes onto the CPU's *deferred* stack, which the CPU's next task that goes the long
-//! way empties.
+//! and what it cannot give back at once goes onto the CPU's *deferred* stack, which the CPU's next task on the slow
+//! path empties.
 
 use core::sync::atomic::Ordering;
 
@@ -152,7 +152,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             let word = self.deferred_descriptor(frame).word.load(Ordering::Relaxed);
             let order = Order::new(word as u8).unwrap_or(Order::FRAME);
             lists.deferred_frames.fetch_sub(order.frames(), Ordering::Relaxed);
-            // It was checked when it was deferred, and nobody has owned it since.
+            // It was checked when it was deferred, and has had no owner since.
             if order >= Order::BLOCK {
                 self.put_whole(frame.block(), order);
             } else {

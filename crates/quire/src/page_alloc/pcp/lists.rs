@@ -1,4 +1,4 @@
-//! The long way through a per-CPU list: filling it when it is empty, making room when it is full.
+//! The slow path through a per-CPU list: filling it when it is empty, making room when it is full.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 
@@ -221,7 +221,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         }
         list.exchange();
         let pushed = list.push(frame, state);
-        debug_assert!(pushed, "whoever pushes has made room");
+        debug_assert!(pushed, "the caller has made room");
     }
 
     /// Parks the magazine of a list whose arrays are full, or gives the older of the two back to the store; whether there is

@@ -10,9 +10,10 @@
 //!
 //! # Invariants
 //!
-//! G1. A magazine's array stands in a free folio that is part of it, so it belongs to whoever holds the lock of the chain
-//!     that it is on, or the list. The arrays of a list belong to whoever holds its lease, or has revoked it.
-//! G2. A slot, of whatever array, names a folio and the place of its state. The state stands in the block's descriptors or
+//! G1. A magazine's array stands in a free folio that is part of it, so it belongs to the code that holds the lock of
+//! the chain that it is on, or that has the list. The arrays of a list belong to the code that holds its lease, or
+//! has revoked it. G2. A slot, of whatever array, names a folio and the place of its state. The state stands in the
+//! block's descriptors or
 //!     in its record; a block keeps its descriptors, and a record its folio, while any of it is on a list.
 //! G4. There are lists for each CPU that the platform can name ([`FramePlatform::cpu_count`]).
 //! G5. A record that names descriptors, or has a folio in use, names a zone and a mobility group that exist, as it did
@@ -35,7 +36,7 @@ const _: () = assert!(cfg!(loom) || (MAGAZINE_FRAMES * size_of::<Slot>()) as u64
 impl<P: FramePlatform> PageAllocator<'_, P> {
     /// The array in a free folio, which the caller has to itself.
     fn magazine(&self, first: Frame) -> Magazine {
-        // SAFETY: G1: the folio is free and nobody else's; it is aligned to 4 KiB and no shorter.
+        // SAFETY: G1: the folio is free, and belongs to the caller; it is aligned to 4 KiB and no shorter.
         unsafe { Magazine::at(self.platform.direct_map(first.addr())) }
     }
 

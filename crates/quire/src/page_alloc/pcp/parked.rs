@@ -8,7 +8,7 @@ use crate::sync::{SpinGuard, SpinLock};
 
 /// Full magazines of one kind, the one that came last first.
 pub(in crate::page_alloc) struct Parked {
-    /// Magazines. Changes under the lock; whoever finds none need not take it.
+    /// Magazines. Changes under the lock, which need not be taken when there are none.
     pub(in crate::page_alloc) count: AtomicU32,
     pub(in crate::page_alloc) chain: SpinLock<Chain>,
 }

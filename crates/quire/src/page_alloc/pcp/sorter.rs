@@ -10,7 +10,7 @@ use crate::page_alloc::pcp::sorting::{BlockWords, Sorting, add_folio};
 use crate::platform::FramePlatform;
 
 impl<P: FramePlatform> PageAllocator<'_, P> {
-    /// Adds a folio. It is in use as far as the store knows, and nobody's.
+    /// Adds a folio. It is in use as far as the store knows, and has no owner.
     #[inline]
     pub(in crate::page_alloc) fn sort_in(&self, sorting: &mut Sorting<'_>, frame: Frame, order: Order) {
         if order >= Order::BLOCK {

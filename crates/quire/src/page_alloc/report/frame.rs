@@ -1,9 +1,9 @@
-//! What the frame with some number is, for those who own nothing of it: walkers by frame number.
+//! What the frame with some number is: for walkers by frame number, which own no frame.
 //!
-//! Where there are no descriptors to look at without asking anybody ([`crate::memmap`]), a walker asks here. It gets an answer
-//! that was true at one moment during the call: that of the record which says it, under the record's lock. No record is given
-//! back or moved, and descriptors of frames are looked at only while the lock keeps their block in small pieces, so a walker is
-//! safe at every moment, whatever becomes of the frame.
+//! Where there are no descriptors to look at without a lock ([`crate::memmap`]), a walker asks here. It gets an
+//! answer that was true at one moment during the call: that of the record which says it, under the record's lock. No
+//! record is given back or moved, and descriptors of frames are looked at only while the lock keeps their block in
+//! small pieces, so a walker is safe at every moment, whatever becomes of the frame.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::Ordering;
@@ -24,9 +24,10 @@ pub enum FrameInfo {
     NotMemory,
     /// It holds the manager's tables, or descriptors.
     Metadata,
-    /// Nobody has it.
+    /// It is free.
     Free,
-    /// It went bad, and nobody will have it any more. One that went bad in a folio of whole blocks is in use as long as that.
+    /// It went bad, and is never handed out again. One that went bad in a folio of whole blocks is in use as long as
+    /// that.
     Bad,
     /// It belongs to a folio in use.
     InUse {
@@ -42,7 +43,8 @@ pub enum FrameInfo {
 }
 
 impl<P: FramePlatform> PageAllocator<'_, P> {
-    /// What the frame with this number is. It may be something else when the call returns, unless the caller knows who has it.
+    /// What the frame with this number is. It may be something else when the call returns, unless the caller keeps it
+    /// in use.
     pub fn frame_info(&self, frame: Frame) -> FrameInfo {
         let Ok(number) = u32::try_from(frame.0 / Order::BLOCK.frames()) else { return FrameInfo::NotMemory };
         let Some(block) = self.memmap.get(BlockNumber(number)) else { return FrameInfo::NotMemory };
@@ -73,8 +75,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
 }
 
 impl<P: FramePlatform> PageAllocator<'_, P> {
-    /// Whether the descriptor of a frame has a flag that whoever uses the frame has set. Of others it is whatever was left there;
-    /// of those that may be moved, which have none, it is not looked at.
+    /// Whether the descriptor of a frame has a flag that the frame's user has set. Of others it is whatever was left
+    /// there; of those that may be moved, which have none, it is not looked at.
     pub(crate) fn descriptor_has(&self, frame: Frame, flag: DescriptorFlags) -> bool {
         let Some(block) = self.memmap.get(frame.block()) else { return false };
         block.lock(self.platform);

@@ -18,7 +18,7 @@ pub struct ZoneInfo {
     pub managed: u64,
     /// Frames in the store.
     pub free: u64,
-    /// Frames on per-CPU lists; free as well, for whoever asks what is available.
+    /// Frames on per-CPU lists; they count as available too.
     pub cached: u64,
     /// Frames that hold descriptors of blocks in small pieces.
     pub descriptors: u64,

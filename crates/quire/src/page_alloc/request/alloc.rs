@@ -46,7 +46,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     ///
     /// # Errors
     /// [`FreeError`]: something else refers to the folio, against the contracts of what took it by number. Its frames
-    /// stay in use for good then, which harms nobody.
+    /// stay in use for good then, which harms no other frame.
     #[inline(always)]
     pub fn free(&self, folio: Folio) -> Result<(), FreeError> {
         let (frame, order) = self.take_back(folio)?;
@@ -58,7 +58,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         self.free_unlisted(frame, order)
     }
 
-    /// The long way of an allocation: guarded and nested lists, empty lists, other zones and nodes.
+    /// The slow path of an allocation: guarded and nested lists, empty lists, other zones and nodes.
     #[cold]
     #[inline(never)]
     pub(in crate::page_alloc) fn alloc_slow(&self, gfp: Gfp, order: Order) -> Result<Frame, AllocError> {
@@ -95,7 +95,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         found.ok_or(AllocError::OutOfMemory)
     }
 
-    /// What this CPU hoards may be what is missing: gives it back some frames at a time and tries again, once, or until
+    /// Drains this CPU's lists some frames at a time and tries again, once, or until
     /// nothing is left if the request is worth it.
     #[cold]
     fn alloc_scraping(
@@ -114,7 +114,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         }
     }
 
-    /// The last resort: what other CPUs hoard, some of it at a time.
+    /// The last resort: drains other CPUs' lists, some frames at a time.
     #[cold]
     fn alloc_from_others(&self, cpu: CpuId, zones: ZoneOrder<'_>, gfp: Gfp, order: Order) -> Option<Frame> {
         if !self.others_hoard(zones, cpu) {
@@ -131,7 +131,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         }
     }
 
-    /// The long way of a free: guarded and nested lists, full lists, orders without a list, and whatever is wrong.
+    /// The slow path of a free: guarded and nested lists, full lists, orders without a list, and whatever is wrong.
     #[cold]
     #[inline(never)]
     pub(in crate::page_alloc) fn free_slow(&self, frame: Frame, order: Order) -> Result<(), FreeError> {
@@ -220,8 +220,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     }
 }
 
-/// Whether memory must not count as out while any CPU hoards some that could be made fit: a frame is missing, or the
-/// request may take everything. Others are content with what a bounded search finds, and fall back.
+/// Whether memory must not count as out while lists of any CPU hold some that could be made fit: a frame is missing,
+/// or the request may take everything. Others are content with what a bounded search finds, and fall back.
 fn is_thorough(gfp: Gfp, order: Order) -> bool {
     order == Order::FRAME || gfp.urgency == Urgency::Reserve
 }

@@ -69,7 +69,7 @@ pub enum NodePolicy {
     Bind(NodeSet),
     /// The nodes of the set in turn, one a request (a bulk request is one), each CPU with a turn of its own; when that node is short, the others
     /// of the set by their distance from it, and then, as under Linux's `MPOL_INTERLEAVE`, nodes that are not in the
-    /// set. Whoever must not leave the set binds.
+    /// set. A request that must not leave the set binds.
     Interleave(NodeSet),
 }
 

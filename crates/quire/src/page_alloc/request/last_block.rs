@@ -50,7 +50,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         Ok(())
     }
 
-    /// Takes a folio of a middle order from the block that the CPU used last. `None`: go the long way.
+    /// Takes a folio of a middle order from the block that the CPU used last. `None`: take the slow path.
     #[inline]
     fn take_middle(&self, cpu: CpuId, gfp: Gfp, order: Order) -> Option<Frame> {
         let direct = gfp.nodes == NodePolicy::Local && self.lists_are_open();

@@ -2,7 +2,8 @@
 //!
 //! What is free is *known to be zero* when it has been so since the machine was taken over, when it was cleared and given
 //! back untouched ([`PageAllocator::free_zeroed`]), or when an idle CPU cleared it ([`PageAllocator::zero_ahead`]). It is as
-//! free as all other memory: it is found by the same searches, counts as available, and who does not care takes it last.
+//! free as all other memory: it is found by the same searches, counts as available, and is taken last by requests
+//! that do not ask for zeroes.
 //!
 //! # Where it stands
 //!
@@ -11,11 +12,11 @@
 //! | a whole block in its pool | a bit of the pool |
 //! | free in a block in small pieces | a bit of the block's map in its area, and a byte in its record that says whether there are any |
 //! | on a per-CPU list | a bit of the state of its first frame |
-//! | just handed out to somebody who asks | the same bit, until [`PageAllocator::alloc_maybe_zeroed`] has read it |
+//! | just handed out to a caller that asks | the same bit, until [`PageAllocator::alloc_maybe_zeroed`] has read it |
 //!
-//! In the store, marks belong to free frames only, so that a free need not look at them: whoever takes frames takes their
-//! marks off. A list's magazine is written into a folio that was freed without a mark. A block that becomes whole again held
-//! its descriptors, so nothing is known of it.
+//! In the store, marks belong to free frames only, so that a free need not look at them: code that takes frames takes
+//! their marks off. A list's magazine is written into a folio that was freed without a mark. A block that becomes
+//! whole again held its descriptors, so nothing is known of it.
 
 use crate::addr::{Frame, FrameRange, Order};
 use crate::error::{AllocError, FreeError};

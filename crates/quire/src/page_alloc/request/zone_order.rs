@@ -42,7 +42,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         Ok(ZoneOrder { zones: placement.from(from, gfp.zone)?, first, beyond })
     }
 
-    /// Counts where frames that took the long way came from. The common path serves from the nearest node only, so all
+    /// Counts where frames of the slow path came from. The common path serves from the nearest node only, so all
     /// that is not counted here was meant for and came from there.
     pub(in crate::page_alloc) fn count_placed(
         &self,

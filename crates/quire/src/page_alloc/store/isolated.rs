@@ -1,20 +1,20 @@
-//! The blocks of a zone that are kept for somebody who is about to take all of them in a row.
+//! Isolated blocks of a zone: a range that one task is about to take as a whole.
 //!
-//! While blocks are isolated nobody is handed any of their frames. Frames that are used stay so, and may be freed by their
-//! owners at any moment; they stay where they are then: a block that comes to be entirely free is *collected*, in
-//! place of going back to its pool.
+//! While blocks are isolated, none of their frames is handed out. Frames in use stay in use. Their owners may free
+//! them at any moment, and then they stay in their blocks. A block that comes to be entirely free is *collected*: it
+//! does not go back to its pool.
 //!
 //! # Protocol
 //!
-//! The range is written where each of the three that hand out frames looks, in this order: here, for whoever has a block's
-//! lock and is about to take from it; in each shard's index, which lists no such block any more; in the pool, which
-//! gives the free ones away. Then every block's lock is taken and given back once: whoever took from it before is done, and
-//! whoever takes it after sees what stands here. From then on no frame of the range is handed out but from the per-CPU lists,
-//! which may have some from before and are drained.
+//! Three structures hand out frames, and the range is written to each, in this order: here, for a search that holds a
+//! block's lock and is about to take from it; to each shard's index, which no longer lists such blocks; to the pool,
+//! which gives its free ones up. Then every block's lock is taken and given back once: a search that held it before
+//! is done, and one that takes it later sees what stands here. From then on no frame of the range is handed out but
+//! from the per-CPU lists, which may have some from before and are drained.
 //!
-//! A block is collected exactly once, since nobody takes one: the free ones under the pool's lock when they are isolated, others
-//! when they are put into the pool. What is collected carries a mark in its record, under the pool's lock. When as many are
-//! collected as there are, the range is free and nobody else's.
+//! A block is collected exactly once, since none is handed out: the free ones under the pool's lock when they are
+//! isolated, others when they are put into the pool. What is collected carries a mark in its record, under the pool's
+//! lock. When as many are collected as there are, the range is free and belongs to the task that isolated it.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
@@ -29,7 +29,7 @@ pub(in crate::page_alloc) const COLLECTED: u32 = u32::MAX;
 pub(in crate::page_alloc) struct Isolated {
     first: AtomicU32,
     end: AtomicU32,
-    /// Frames that count as free, and that nobody can have.
+    /// Frames that count as free and are not handed out.
     pub(in crate::page_alloc) aside: AtomicI64,
     taken: AtomicBool,
 }
@@ -42,7 +42,7 @@ impl Isolated {
         number.0 < end && number.0 >= self.first.load(Ordering::Relaxed)
     }
 
-    /// Becomes the one who isolates blocks of the zone, unless somebody is.
+    /// Takes the right to isolate blocks of the zone, unless another task has it.
     pub(in crate::page_alloc) fn try_take(&self) -> bool {
         !self.taken.load(Ordering::Relaxed) && !self.taken.swap(true, Ordering::AcqRel)
     }

@@ -33,7 +33,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
                 self.release_held(FrameRange::folio(area, AREA));
             }
         }
-        // Its descriptors stood in it, or nobody knows what.
+        // Its descriptors stood in it, so it is not known to be zero.
         zone.put_blocks(self.platform, &self.memmap, number, 1, false);
         self.count(Stat::BlockMerge, 1);
     }
@@ -104,7 +104,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let block = self.memmap.block(number);
         block.lock(self.platform);
         let mut index = shard.0.lock(self.platform);
-        // Since the look somebody may have taken frames of it, or all of it.
+        // Since the look frames of it may have been taken, or all of it.
         let merge = block.state() == BlockState::Small
             && could_be_whole(block)
             && core::ptr::eq(shard, &zone.shards[usize::from(block.shard.load(Ordering::Relaxed))])

@@ -14,7 +14,7 @@
 //!    at least half of the block free, it changes over to the requester's group, and strangers stay together. (Linux:
 //!    `try_to_claim_block`.) Among blocks that are equally free, [`Mobility::fallbacks`] decides.
 //!
-//! Without grouping a block serves whoever comes.
+//! Without grouping a block serves every request.
 
 use core::cmp::Reverse;
 use core::sync::atomic::Ordering;
@@ -66,7 +66,8 @@ impl Search {
         if self.listed { FrameState::FREE } else { FrameState::in_use(self.order) }
     }
 
-    /// Whether the state of a folio that is found says that it is known to be zero: on a list, and for whoever wants to know.
+    /// Whether the state of a folio that is found says that it is known to be zero: on a list, and for requests that
+    /// ask.
     #[inline]
     pub(in crate::page_alloc) fn keeps_mark(&self) -> bool {
         self.listed || self.contents == Contents::Zeroed

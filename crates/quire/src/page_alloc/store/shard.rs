@@ -125,7 +125,7 @@ impl ShardIndex {
 
     /// Whether a search would not find all that the block has: it is on no list, or on that of another group or of a smaller
     /// order. On one of a *larger* order it may stay, so that a group which comes and goes does not move it each time:
-    /// whoever looks for that group in vain lists it anew.
+    /// a search that finds no such group lists it anew.
     #[inline]
     pub(in crate::page_alloc) fn hides(block: &Block) -> bool {
         let (wanted, listed) = (Self::wanted_list(block), block.listed.load(Ordering::Relaxed));

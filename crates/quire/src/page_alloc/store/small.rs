@@ -35,7 +35,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         while got < out.len() && !(search.listed && blocks == VISIT_BLOCKS) {
             let Some(number) = self.find_block(zone, search) else { break };
             blocks += 1;
-            // Whoever waits for nothing may have found a block that its own CPU has locked, and would find it again.
+            // A search that does not wait may have found a block that its own CPU has locked, and would find it
+            // again.
             let Some(taken) = self.take_from(zone, number, search, &mut out[got..]) else { break };
             got += taken;
         }
@@ -43,7 +44,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     }
 
     /// Writes the record and the descriptors of a block in small pieces: descriptors in the eight frames from index
-    /// `first`, everything else free save `missing`, and known to be zero or not. Under the block's lock; nobody else uses any of its frames.
+    /// `first`, everything else free save `missing`, and known to be zero or not. Under the block's lock; none of its
+    /// frames is in use.
     pub(in crate::page_alloc) fn make_small(
         &self,
         zone: &Zone,
@@ -119,7 +121,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     }
 
     /// Takes back frames of one block in small pieces. Under the block's lock, which is given back here. The frames are
-    /// in use, mapped by nobody and held by nobody.
+    /// in use, neither mapped nor held.
     pub(in crate::page_alloc) fn store_put(&self, number: BlockNumber, block: &Block, frames: FrameMask) {
         block.used.store(block.used.load().without(frames));
         block.heads.store(block.heads.load().without(frames));
@@ -224,7 +226,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         Ok(())
     }
 
-    /// Whether a folio of this order is in use at `frame`, and nobody maps or holds it. Under the block's lock, or as a
+    /// Whether a folio of this order is in use at `frame`, neither mapped nor held. Under the block's lock, or as a
     /// hint without.
     pub(in crate::page_alloc) fn check_small(
         &self,
@@ -264,7 +266,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         }
     }
 
-    /// Whether exactly a folio of this order below a block's is in use at `frame`, mapped by nobody and held by nobody.
+    /// Whether exactly a folio of this order below a block's is in use at `frame`, neither mapped nor held.
     pub(in crate::page_alloc) fn is_plain_folio(&self, block: &Block, frame: Frame, order: Order) -> bool {
         let (index, count) = (frame.index_in_block(), order.frames() as usize);
         if block.state() != BlockState::Small || !block.is_folio(index, count) {
@@ -276,11 +278,11 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
 
     /// Zeroes metadata memory that belongs to the allocator.
     pub(in crate::page_alloc) fn zero(&self, at: PhysAddr, bytes: usize) {
-        // SAFETY: M4: the bytes lie in frames that the allocator owns as metadata; nobody else refers to them.
+        // SAFETY: M4: the bytes lie in frames that the allocator owns as metadata, and nothing else refers to them.
         unsafe { self.platform.direct_map(at).write_bytes(0, bytes) };
     }
 
-    /// Where the first byte is that is not zero, of frames that nobody writes meanwhile.
+    /// Where the first byte is that is not zero, of frames that are not written to meanwhile.
     #[cold]
     pub(in crate::page_alloc) fn first_nonzero(&self, frames: FrameRange) -> Option<PhysAddr> {
         let words = FRAME_SIZE as usize / size_of::<u64>();
@@ -293,8 +295,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         })
     }
 
-    /// Whether a frame in use is all zero. Somebody may store to it meanwhile: then the answer means nothing, and whoever asks
-    /// finds out.
+    /// Whether a frame in use is all zero. A store that comes meanwhile makes the answer worthless; the caller
+    /// notices the store.
     pub(crate) fn is_zero(&self, frame: Frame) -> bool {
         let memory =
             self.platform.direct_map(frame.addr()).cast::<[[AtomicU64; 8]; FRAME_SIZE as usize / 64]>();

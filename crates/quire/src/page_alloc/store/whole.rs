@@ -47,8 +47,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         })
     }
 
-    /// Writes the record of a block that has just left the pool. Nobody else does before it has an owner, so no lock is
-    /// needed, which an interrupt could not wait for; whoever looks meanwhile sees a block that is not in small pieces.
+    /// Writes the record of a block that has just left the pool. No other code does before it has an owner, so no
+    /// lock is needed, which an interrupt could not wait for; a reader sees a block that is not in small pieces.
     pub(in crate::page_alloc) fn claim(
         &self,
         zone: &Zone,
@@ -85,7 +85,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         Ok(())
     }
 
-    /// Whether a folio of this order is in use at `frame`, and nobody maps or holds it.
+    /// Whether a folio of this order is in use at `frame`, neither mapped nor held.
     pub(in crate::page_alloc) fn check_whole(
         &self,
         block: &Block,
@@ -111,7 +111,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     }
 
     /// Puts the blocks of a folio that is out of use back into their pool. The caller has marked the first one listed
-    /// under its lock, so nobody else touches them. Its state says whether all of it is known to be zero.
+    /// under its lock, so no other code touches them. Its state says whether all of it is known to be zero.
     pub(in crate::page_alloc) fn put_whole(&self, number: BlockNumber, order: Order) {
         self.note_freed(crate::addr::FrameRange::folio(number.first_frame(), order));
         let block = self.memmap.block(number);
@@ -119,8 +119,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         self.put_run(&self.zones[block.zone()], number, blocks_of(order), zeroed);
     }
 
-    /// Puts blocks that are out of use, and that nobody else touches, back into the pool of their region; all of them zero, or
-    /// none known to be.
+    /// Puts blocks that are out of use, and that no other code touches, back into the pool of their region; all of
+    /// them zero, or none known to be.
     pub(in crate::page_alloc) fn put_run(&self, zone: &Zone, number: BlockNumber, blocks: u32, zeroed: bool) {
         // The blocks behind the last one that comes back in small pieces.
         let mut whole_end = blocks;

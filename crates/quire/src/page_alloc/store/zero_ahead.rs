@@ -1,4 +1,4 @@
-//! The verb for idle CPUs: clears free memory, so that it need not be when somebody waits for it.
+//! For idle CPUs: clears free memory, so that a task that needs zeroes does not wait for them.
 //!
 //! There is no reserve that could run dry or be hoarded. Memory that was cleared ahead lies where it lay, free, with a mark
 //! ([`super::zeroes`]). Only while it is being cleared it is away: a block of 2 MiB or a piece for each CPU that does so, and
@@ -104,7 +104,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         Some(number.first_frame().add(index as u64))
     }
 
-    /// Clears frames that are nobody's, unless the task is dying, and lets others run; whether all of them are zero now.
+    /// Clears frames that were taken out of the store, unless the task is dying, and lets others run; whether all of
+    /// them are zero now.
     fn zero_frames(&self, frames: FrameRange) -> bool {
         let extent = Extent::new(frames, TouchHint::Later);
         // SAFETY: invariant 1: the caller has taken the frames out of the store.

@@ -15,8 +15,8 @@ pub(in crate::page_alloc) fn change(zone: &Zone, block: &Block, frames: FrameMas
     zone.pieces_zeroed.0.fetch_add(frames.count() as i64 - before, Ordering::Relaxed);
 }
 
-/// Chooses a group of free frames in a block of which some are known to be zero, and takes their marks off: rather one that
-/// is zero, if that is wanted, or rather one that is not. Where it starts, and the state of the folio that it becomes. Under
+/// Chooses a group of free frames in a block of which some are known to be zero, and takes their marks off: it
+/// prefers a group with the requested contents. Where it starts, and the state of the folio that it becomes. Under
 /// the block's lock; the caller marks the frames used.
 #[cold]
 pub(in crate::page_alloc) fn take_group(

@@ -73,7 +73,7 @@ pub(in crate::page_alloc) struct Zone {
     pub(in crate::page_alloc) pieces_zeroed: OwnLine<AtomicI64>,
     /// Frames that hold descriptors of blocks in small pieces. Changed once per block.
     pub(in crate::page_alloc) descriptor_frames: AtomicU64,
-    /// The blocks that nobody is handed anything of.
+    /// The blocks none of whose frames is handed out.
     pub(in crate::page_alloc) isolated: Isolated,
 }
 

@@ -3,6 +3,7 @@
 mod interrupts;
 mod machine;
 mod mmu;
+mod shipped;
 mod stale;
 mod support;
 mod tables;

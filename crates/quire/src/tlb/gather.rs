@@ -379,6 +379,6 @@ fn level_from(number: u64) -> Level {
 }
 
 #[cfg(feature = "published")]
-mod by_folio;
+mod folio;
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,5 @@
 //! Map counts: how many leaves map each frame, and what they free.
 
-#[cfg(feature = "published")]
-mod by_span;
 pub(super) mod counter;
 pub(super) mod folio;
 pub(super) mod group;
@@ -15,4 +13,6 @@ pub(super) mod published;
 pub(super) mod scheme;
 pub(super) mod slot_frames;
 pub(super) mod slots;
+#[cfg(feature = "published")]
+mod span;
 pub(super) mod state;

@@ -6,6 +6,7 @@ use crate::memmap::{BlockState, FrameMask};
 use crate::page_alloc::mapcount::counter::Counter;
 use crate::page_alloc::mapcount::slot_frames::Promises;
 use crate::platform::FramePlatform;
+use crate::stats::Stat;
 
 impl<P: FramePlatform> Counter<'_, '_, P> {
     /// Counts one 4 KiB leaf less for each frame of a part of a folio. Frees nothing before the `last` part of it: notes in
@@ -32,6 +33,7 @@ impl<P: FramePlatform> Counter<'_, '_, P> {
 
     fn keep_part(&mut self, piece: FrameRange, unmapped: &mut FrameMask) {
         let block = self.enter(piece.start.block());
+        self.allocator.count(Stat::BlockLock, 1);
         let (start, count) = (piece.start.index_in_block(), piece.count as usize);
         let (platform, promises) = (self.allocator.platform, Promises::new(self.allocator));
         if count == BLOCK_FRAMES && block.remove_table(&promises) {

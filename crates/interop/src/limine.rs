@@ -11,8 +11,8 @@ pub fn memory_map(entries: &[&Entry]) -> MemoryMap {
     collect(entries, EntryType::USABLE)
 }
 
-/// The memory that the boot loader gives up once the kernel is done with all of its responses, and with the page tables and
-/// the stack that it set up. [`PageAllocator::add_memory`](quire::page_alloc::PageAllocator) takes it over then.
+/// The memory that the boot loader gives up. A kernel may use it once it has read all responses, and runs on page tables and a
+/// stack of its own.
 pub fn reclaimable(entries: &[&Entry]) -> MemoryMap {
     collect(entries, EntryType::BOOTLOADER_RECLAIMABLE)
 }

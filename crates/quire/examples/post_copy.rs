@@ -82,7 +82,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let prot = Protection::READ | Protection::WRITE;
         let at = mm.mmap(&MapRequest { len: PAGES * 4096, prot, ..MapRequest::default() })?;
 
-        // Whoever touches a page of this range that is not there waits for the handler.
+        // A task that touches a missing page of this range waits for the handler.
         let handler = manager.userfault(UserfaultChanges::NONE)?;
         mm.userfault_register(&handler, at, PAGES * 4096, UserfaultModes::MISSING)?;
 

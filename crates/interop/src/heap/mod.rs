@@ -44,8 +44,8 @@ const FRAME: usize = FRAME_SIZE as usize;
 ///
 /// # What the platform must have
 ///
-/// One offset between physical addresses and the direct map, for all of memory, as nearly every kernel has it. Where ranges
-/// have different ones, requests for folios fail whose memory stands elsewhere than that of the first.
+/// One offset between physical addresses and the direct map, for all of memory, as nearly every kernel has it. The heap learns
+/// it from the first frame. A request fails if it would be served by a folio at another offset.
 ///
 /// Alignments of more than a frame are as good as the direct map's: where physical address 0 stands at a multiple of 1 GiB,
 /// every alignment up to that is served. Requests that the direct map cannot align fail.
@@ -55,17 +55,17 @@ pub struct Heap<P: FramePlatform + 'static> {
     base: AtomicUsize,
     classes: Classes,
     /// What interrupts freed, one list for each class.
-    late: [AtomicPtr<Late>; SIZES.len()],
+    deferred: [AtomicPtr<DeferredFree>; SIZES.len()],
 }
 
 /// An object that an interrupt freed: a link of a list.
-struct Late {
-    next: *mut Late,
+struct DeferredFree {
+    next: *mut DeferredFree,
 }
 
 /// Where memory for a layout comes from.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Source {
     /// A slab of this class.
     Class(usize),
     /// The page allocator.
@@ -79,7 +79,7 @@ impl<P: FramePlatform> Heap<P> {
             pages: AtomicPtr::new(ptr::null_mut()),
             base: AtomicUsize::new(0),
             classes: Classes::new(),
-            late: [const { AtomicPtr::new(ptr::null_mut()) }; SIZES.len()],
+            deferred: [const { AtomicPtr::new(ptr::null_mut()) }; SIZES.len()],
         }
     }
 
@@ -95,7 +95,7 @@ impl<P: FramePlatform> Heap<P> {
         debug_assert_eq!(freed, Ok(()), "the frame was just handed out");
         self.base.store(base, Ordering::Relaxed);
         let (none, some) = (ptr::null_mut(), ptr::from_ref(pages).cast_mut());
-        // Whoever finds the pointer finds the base, which every caller of `init` computes alike.
+        // A CPU that sees the pointer sees the base too. Every caller of `init` computes the same base.
         let _ = self.pages.compare_exchange(none, some, Ordering::Release, Ordering::Relaxed);
         Ok(())
     }
@@ -133,7 +133,7 @@ impl<P: FramePlatform> Heap<P> {
     /// Frees a folio by its address.
     ///
     /// # Safety
-    /// This heap handed the memory out as a folio of this order, and nobody uses it any more.
+    /// This heap handed the memory out as a folio of this order, and no code uses it any more.
     unsafe fn free_pages(&self, pages: &PageAllocator<'_, P>, memory: *mut u8, order: Order) {
         let base = self.base.load(Ordering::Relaxed);
         let frame: Frame = PhysAddr(memory.addr().wrapping_sub(base) as u64).frame();
@@ -149,19 +149,19 @@ impl<P: FramePlatform> Heap<P> {
     /// Frees an object of a class, in a task.
     ///
     /// # Safety
-    /// The object is one of this class, and nobody uses it any more.
+    /// The object is one of this class, and no code uses it any more.
     unsafe fn free_object(&self, pages: &PageAllocator<'_, P>, class: usize, object: NonNull<u8>) {
         // SAFETY: E1: the object is of this class, by the contract.
         unsafe { self.classes.free(class, pages, object) };
-        self.free_late(pages, class);
+        self.free_deferred(pages, class);
     }
 
     /// Frees what interrupts have left, in a task.
-    fn free_late(&self, pages: &PageAllocator<'_, P>, class: usize) {
-        if self.late[class].load(Ordering::Relaxed).is_null() {
+    fn free_deferred(&self, pages: &PageAllocator<'_, P>, class: usize) {
+        if self.deferred[class].load(Ordering::Relaxed).is_null() {
             return;
         }
-        let mut next = self.late[class].swap(ptr::null_mut(), Ordering::Acquire);
+        let mut next = self.deferred[class].swap(ptr::null_mut(), Ordering::Acquire);
         while let Some(object) = NonNull::new(next) {
             // SAFETY: E3: the list was taken as a whole, so its objects are this task's alone, and each holds a link.
             next = unsafe { object.as_ref() }.next;
@@ -173,13 +173,13 @@ impl<P: FramePlatform> Heap<P> {
     /// Leaves an object of a class to the next task, in an interrupt.
     ///
     /// # Safety
-    /// The object is one of this class, and nobody uses it any more.
-    unsafe fn put_late(&self, class: usize, object: NonNull<u8>) {
-        let (list, link) = (&self.late[class], object.cast::<Late>().as_ptr());
+    /// The object is one of this class, and no code uses it any more.
+    unsafe fn defer_free(&self, class: usize, object: NonNull<u8>) {
+        let (list, link) = (&self.deferred[class], object.cast::<DeferredFree>().as_ptr());
         let mut first = list.load(Ordering::Relaxed);
         loop {
             // SAFETY: E3: the object is the caller's, and objects of every class have room for a link and its alignment.
-            unsafe { link.write(Late { next: first }) };
+            unsafe { link.write(DeferredFree { next: first }) };
             match list.compare_exchange_weak(first, link, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => first = now,
@@ -195,15 +195,15 @@ impl<P: FramePlatform> Default for Heap<P> {
 }
 
 /// Where memory for a layout comes from in a task; `None` where it is too large.
-fn place(layout: Layout) -> Option<Place> {
+fn source_of(layout: Layout) -> Option<Source> {
     match class_of(layout.size(), layout.align()) {
-        Some(class) => Some(Place::Class(class)),
-        None => order(layout).map(Place::Pages),
+        Some(class) => Some(Source::Class(class)),
+        None => order_of(layout).map(Source::Pages),
     }
 }
 
 /// The smallest folio for a layout.
-fn order(layout: Layout) -> Option<Order> {
+fn order_of(layout: Layout) -> Option<Order> {
     let frames = layout.size().max(layout.align()).div_ceil(FRAME);
     let order = frames.checked_next_power_of_two()?.ilog2() as u8;
     Order::new(order.min(MAX_ORDER + 1))
@@ -214,21 +214,21 @@ fn is_folio(memory: *mut u8) -> bool {
     memory.addr().is_multiple_of(FRAME)
 }
 
-// SAFETY: E1: memory is an object of a class that has the layout's size and alignment, or a folio that does, and nobody
-// else's until it is freed. It does not unwind but for what is a mistake of the caller's already.
+// SAFETY: E1: memory is an object of a class that has the layout's size and alignment, or a folio that does, and no other
+// caller has it until it is freed. It panics only when memory is freed twice or with a wrong layout.
 unsafe impl<P: FramePlatform> GlobalAlloc for Heap<P> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let Some(pages) = self.pages() else { return ptr::null_mut() };
         let task = pages.platform().context() == Context::Task;
-        match place(layout) {
-            Some(Place::Class(class)) if task => {
-                self.free_late(pages, class);
+        match source_of(layout) {
+            Some(Source::Class(class)) if task => {
+                self.free_deferred(pages, class);
                 self.classes.alloc(class, pages).map_or(ptr::null_mut(), NonNull::as_ptr)
             }
-            Some(Place::Class(_)) => {
+            Some(Source::Class(_)) => {
                 self.alloc_pages(pages, Gfp::ATOMIC, Order::FRAME, layout.align(), false)
             }
-            Some(Place::Pages(order)) => {
+            Some(Source::Pages(order)) => {
                 let gfp = if task { Gfp::KERNEL } else { Gfp::ATOMIC };
                 self.alloc_pages(pages, gfp, order, layout.align(), false)
             }
@@ -238,7 +238,7 @@ unsafe impl<P: FramePlatform> GlobalAlloc for Heap<P> {
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // The page allocator remembers which frames are zero.
-        if let (Some(pages), Some(Place::Pages(Order::FRAME))) = (self.pages(), place(layout))
+        if let (Some(pages), Some(Source::Pages(Order::FRAME))) = (self.pages(), source_of(layout))
             && pages.platform().context() == Context::Task
         {
             return self.alloc_pages(pages, Gfp::KERNEL, Order::FRAME, layout.align(), true);
@@ -255,19 +255,19 @@ unsafe impl<P: FramePlatform> GlobalAlloc for Heap<P> {
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         let (Some(pages), Some(object)) = (self.pages(), NonNull::new(memory)) else { return };
-        match place(layout) {
+        match source_of(layout) {
             // SAFETY: E1: memory of a layout that has a class, which is no folio, is an object of that class.
-            Some(Place::Class(class)) if !is_folio(memory) => unsafe {
+            Some(Source::Class(class)) if !is_folio(memory) => unsafe {
                 if pages.platform().context() == Context::Task {
                     self.free_object(pages, class, object);
                 } else {
-                    self.put_late(class, object);
+                    self.defer_free(class, object);
                 }
             },
             // SAFETY: E1: an interrupt was given a frame for an object.
-            Some(Place::Class(_)) => unsafe { self.free_pages(pages, memory, Order::FRAME) },
+            Some(Source::Class(_)) => unsafe { self.free_pages(pages, memory, Order::FRAME) },
             // SAFETY: E1: memory of a layout that has no class is the smallest folio for it.
-            Some(Place::Pages(order)) => unsafe { self.free_pages(pages, memory, order) },
+            Some(Source::Pages(order)) => unsafe { self.free_pages(pages, memory, order) },
             None => {}
         }
     }
@@ -276,7 +276,7 @@ unsafe impl<P: FramePlatform> GlobalAlloc for Heap<P> {
         let Ok(wanted) = Layout::from_size_align(new_size, layout.align()) else { return ptr::null_mut() };
         let frame_for_object =
             is_folio(memory) && class_of(layout.size(), layout.align()).is_some() && new_size <= FRAME;
-        let same = place(layout) == place(wanted) && !frame_for_object;
+        let same = source_of(layout) == source_of(wanted) && !frame_for_object;
         if same || frame_for_object && class_of(new_size, layout.align()).is_some() {
             return memory;
         }

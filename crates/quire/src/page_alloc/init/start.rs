@@ -30,8 +30,6 @@ use crate::page_alloc::store::pool::{Pool, pool_words};
 use crate::page_alloc::store::shard::Shard;
 use crate::page_alloc::store::zone::{OwnLine, Watermarks, Zone};
 use crate::platform::FramePlatform;
-#[cfg(feature = "published")]
-use crate::platform::ListGuard;
 use crate::rank::Rank;
 use crate::stats::StatCells;
 use crate::sync::{SpinLock, Stack};
@@ -77,7 +75,7 @@ impl<'p, P: FramePlatform> PageAllocator<'p, P> {
         let cpus = platform.cpu_count();
         let placement = layout.build_placement(&mut boot, platform)?;
         #[cfg(feature = "published")]
-        let open = guarded::guard_of::<P>(config.lists) == ListGuard::Reentry;
+        let open = guarded::are_open::<P>(guarded::guard_of::<P>(config.lists));
         #[cfg(not(feature = "published"))]
         let open = true;
         let lists = boot.table(0, cpus, |boot, cpu| {

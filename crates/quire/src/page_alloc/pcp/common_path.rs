@@ -33,8 +33,14 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     ) -> Option<(Frame, &AtomicU8)> {
         #[cfg(feature = "published")]
         if P::LIST_GUARD != ListGuard::Reentry {
-            return self.take_listed_guarded(cpu, number, kind);
+            return self.under_guard(|| self.take_open(cpu, number, kind));
         }
+        self.take_open(cpu, number, kind)
+    }
+
+    /// The same by a context that the guard lets in.
+    #[inline(always)]
+    fn take_open(&self, cpu: CpuId, number: usize, kind: ZoneKind) -> Option<(Frame, &AtomicU8)> {
         let level = &self.lists_of(cpu).levels[0];
         let list = level.first_list(kind, number);
         if !level.lease.enter_open() {
@@ -68,8 +74,14 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     fn put_untouched_of(&self, cpu: CpuId, block: &Block, frame: Frame, order: Order) -> bool {
         #[cfg(feature = "published")]
         if P::LIST_GUARD != ListGuard::Reentry {
-            return self.put_untouched_guarded(cpu, block, frame, order);
+            return self.under_guard(|| self.put_open(cpu, block, frame, order));
         }
+        self.put_open(cpu, block, frame, order)
+    }
+
+    /// The same by a context that the guard lets in.
+    #[inline(always)]
+    fn put_open(&self, cpu: CpuId, block: &Block, frame: Frame, order: Order) -> bool {
         let Some((list_at, state)) = self.list_of_untouched(block, frame, order) else { return false };
         let level = &self.lists_of(cpu).levels[0];
         let list = level.list_at(list_at);

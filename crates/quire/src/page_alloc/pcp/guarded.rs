@@ -10,16 +10,14 @@
 //! tests that try all ways on one machine, the lists are shut to the common path, and the slow path begins here.
 #![forbid(unsafe_code)]
 
-use core::sync::atomic::AtomicU8;
-
 use crate::addr::{Frame, FrameRange, Order};
 use crate::cpu::CpuId;
-use crate::memmap::{Block, BlockState, FrameState};
+use crate::memmap::{BlockState, FrameState};
 use crate::page_alloc::allocator::PageAllocator;
 use crate::page_alloc::pcp::level::{CpuLists, Level, list_of, order_of};
 use crate::page_alloc::pcp::list::add_own;
 use crate::page_alloc::pcp::list_access::ListAccess;
-use crate::page_alloc::request::gfp::{Contents, Gfp, NodePolicy, ZoneKind};
+use crate::page_alloc::request::gfp::{Contents, Gfp, NodePolicy};
 use crate::platform::{Context, FramePlatform, ListGuard};
 
 /// The guard of an allocator on this platform, which was configured so.
@@ -31,57 +29,48 @@ pub(in crate::page_alloc) fn guard_of<P: FramePlatform>(configured: ListGuard) -
     }
 }
 
+/// Whether lists under this guard are open to the common path: where the platform names it, it is part of that path.
+#[inline(always)]
+pub(in crate::page_alloc) fn are_open<P: FramePlatform>(guard: ListGuard) -> bool {
+    P::LIST_GUARD != ListGuard::Reentry || guard == ListGuard::Reentry
+}
+
 impl<P: FramePlatform> PageAllocator<'_, P> {
-    /// Takes a folio from the list of the CPU's first zone, in the slow path. `None`: go on with it.
-    #[inline]
-    pub(in crate::page_alloc) fn take_guarded(&self, cpu: CpuId, gfp: Gfp, order: Order) -> Option<Frame> {
-        if P::LIST_GUARD != ListGuard::Reentry {
-            // The common path has tried.
-            return None;
-        }
-        let number = list_of(order, gfp.mobility).filter(|_| gfp.nodes == NodePolicy::Local)?;
-        let (frame, state) = self.take_listed_guarded(cpu, number, gfp.zone)?;
-        let zeroed = gfp.contents == Contents::Zeroed && FrameState::of(state).is_zeroed();
-        self.mark_in_use(frame, state, order_of(number), zeroed);
-        Some(frame)
-    }
-
-    /// Puts a folio that was never mapped or held onto its list, in the slow path. `false`: go on with it.
-    #[inline]
-    pub(in crate::page_alloc) fn put_guarded(&self, cpu: CpuId, frame: Frame, order: Order) -> bool {
-        if P::LIST_GUARD != ListGuard::Reentry {
-            return false;
-        }
-        let block = self.memmap.get(frame.block());
-        block.is_some_and(|block| self.put_untouched_guarded(cpu, block, frame, order))
-    }
-
-    /// The common path of an allocation.
+    /// Does what the common path does under the guard that the platform names, if that lets the running context.
     #[inline(always)]
-    pub(in crate::page_alloc) fn take_listed_guarded(
-        &self,
-        cpu: CpuId,
-        number: usize,
-        kind: ZoneKind,
-    ) -> Option<(Frame, &AtomicU8)> {
+    pub(in crate::page_alloc) fn under_guard<R: Default>(&self, usage: impl FnOnce() -> R) -> R {
+        match P::LIST_GUARD {
+            ListGuard::Reentry => usage(),
+            ListGuard::IrqOff => {
+                let state = self.platform.interrupts_off();
+                let result = usage();
+                self.platform.interrupts_restore(state);
+                result
+            }
+            ListGuard::TaskOnly if self.platform.context() == Context::Task => usage(),
+            ListGuard::TaskOnly => R::default(),
+        }
+    }
+
+    /// Takes a folio from the list of the CPU's first zone, in the slow path, under a guard that is configured. `None`: go
+    /// on with it.
+    pub(in crate::page_alloc) fn take_guarded(&self, cpu: CpuId, gfp: Gfp, order: Order) -> Option<Frame> {
+        let number = list_of(order, gfp.mobility).filter(|_| gfp.nodes == NodePolicy::Local)?;
         let level = &self.lists_of(cpu).levels[0];
-        let list = level.first_list(kind, number);
-        self.guarded(level, || {
+        let list = level.first_list(gfp.zone, number);
+        let popped = self.guarded(level, || {
             let popped = list.pop()?;
             add_own(&list.allocated, 1);
             Some(popped)
-        })
+        })?;
+        let zeroed = gfp.contents == Contents::Zeroed && FrameState::of(popped.1).is_zeroed();
+        self.mark_in_use(popped.0, popped.1, order_of(number), zeroed);
+        Some(popped.0)
     }
 
-    /// The common path of a free.
-    #[inline(always)]
-    pub(in crate::page_alloc) fn put_untouched_guarded(
-        &self,
-        cpu: CpuId,
-        block: &Block,
-        frame: Frame,
-        order: Order,
-    ) -> bool {
+    /// Puts a folio that was never mapped or held onto its list, in the same way. `false`: go on with the slow path.
+    pub(in crate::page_alloc) fn put_guarded(&self, cpu: CpuId, frame: Frame, order: Order) -> bool {
+        let Some(block) = self.memmap.get(frame.block()) else { return false };
         let Some((list_at, state)) = self.list_of_untouched(block, frame, order) else { return false };
         let level = &self.lists_of(cpu).levels[0];
         let put = self.guarded(level, || {
@@ -96,22 +85,16 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         put.is_some()
     }
 
-    /// Uses a level's lists as the guard wants it, if it lets the running context.
-    #[inline(always)]
+    /// Uses a level's lists as the configured guard wants it, if it lets the running context.
     fn guarded<R>(&self, level: &Level, usage: impl FnOnce() -> Option<R>) -> Option<R> {
         let inside = || {
             let result = level.lease.enter_guarded().then(usage)?;
             level.lease.leave();
             result
         };
-        match guard_of::<P>(self.guard) {
+        match self.guard {
             ListGuard::Reentry => None,
-            ListGuard::IrqOff => {
-                let state = self.platform.interrupts_off();
-                let result = inside();
-                self.platform.interrupts_restore(state);
-                result
-            }
+            ListGuard::IrqOff => self.with_interrupts_off(inside),
             ListGuard::TaskOnly if self.platform.context() == Context::Task => inside(),
             ListGuard::TaskOnly => None,
         }

@@ -14,6 +14,8 @@ use crate::cpu::CpuId;
 use crate::error::FreeError;
 use crate::memmap::Descriptor;
 use crate::page_alloc::allocator::PageAllocator;
+#[cfg(feature = "published")]
+use crate::page_alloc::pcp::guarded;
 use crate::page_alloc::pcp::level::{CpuLists, Level};
 use crate::platform::{Context, FramePlatform};
 #[cfg(feature = "published")]
@@ -71,9 +73,19 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         }
     }
 
-    /// Whether the common path may use the lists: the library's own guard needs no more than the lease.
+    /// Whether the common path may use the lists: the library's own guard needs no more than the lease, and one that the
+    /// platform names is part of the path.
     #[inline(always)]
     pub(in crate::page_alloc) fn lists_are_open(&self) -> bool {
+        #[cfg(feature = "published")]
+        return guarded::are_open::<P>(self.guard);
+        #[cfg(not(feature = "published"))]
+        true
+    }
+
+    /// Whether the lists are guarded in the library's own way.
+    #[inline(always)]
+    pub(in crate::page_alloc) fn is_guarded_by_lease(&self) -> bool {
         #[cfg(feature = "published")]
         return self.guard == ListGuard::Reentry;
         #[cfg(not(feature = "published"))]
@@ -94,7 +106,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     #[inline]
     pub(in crate::page_alloc) fn interrupts_guarded<R>(&self, visit: impl FnOnce() -> R) -> R {
         #[cfg(feature = "published")]
-        if !self.lists_are_open() {
+        if !self.is_guarded_by_lease() {
             return self.with_interrupts_off(visit);
         }
         visit()

@@ -53,7 +53,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Takes a folio of a middle order from the block that the CPU used last. `None`: take the slow path.
     #[inline]
     fn take_middle(&self, cpu: CpuId, gfp: Gfp, order: Order) -> Option<Frame> {
-        let direct = gfp.nodes == NodePolicy::Local && self.lists_are_open();
+        let direct = gfp.nodes == NodePolicy::Local && self.is_guarded_by_lease();
         if !direct || self.platform.context() != Context::Task {
             return None;
         }

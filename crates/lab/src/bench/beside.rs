@@ -1,4 +1,4 @@
-//! Columns of figures beside each other.
+//! Tables that set arms beside each other.
 
 use super::experiment::TIME;
 use super::ours::verbs::{PER_PAGE, Way, ZAPS};

@@ -1,4 +1,4 @@
-//! What was counted, beside the table of times: one line for each case and arm.
+//! Tables of exact counts: one line for each case and arm.
 
 use super::row::Row;
 use super::table;

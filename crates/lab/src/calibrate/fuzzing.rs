@@ -1,4 +1,4 @@
-//! The fuzzer's way to the file of a calibration.
+//! For the fuzzer: reads the file of a calibration.
 
 /// What the bytes say, if anything.
 pub fn saved(bytes: &[u8]) {

@@ -1,4 +1,4 @@
-//! The measuring: every kernel, extent and number of threads, on a machine inside this process.
+//! Measures every kernel, extent and number of threads, on a machine inside this process.
 
 use anyhow::{Result, anyhow};
 use hosted::raw::{measure_clear, measure_copy};

@@ -1,4 +1,4 @@
-//! A calibration as a file: JSON, with the machine that it is of, and each figure by name.
+//! A calibration as a JSON file, with its machine and each figure by name.
 
 use std::path::Path;
 

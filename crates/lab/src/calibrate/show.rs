@@ -1,4 +1,4 @@
-//! The calibration as tables: an extent a row, a kernel a column, the chosen ones marked.
+//! A calibration as tables: one row for each extent, one column for each kernel, chosen kernels marked.
 
 use std::fmt::Write;
 

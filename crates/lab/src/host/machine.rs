@@ -1,4 +1,4 @@
-//! What was measured on: enough to tell whether two lines may be compared.
+//! Describes the machine: enough to tell whether two results may be compared.
 
 use procfs::Current;
 use serde_json::{Map, Value, json};

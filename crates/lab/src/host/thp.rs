@@ -1,4 +1,4 @@
-//! The settings of transparent huge pages, to be read.
+//! Reads the settings of transparent huge pages.
 
 use std::collections::BTreeMap;
 use std::fs;

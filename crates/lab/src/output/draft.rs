@@ -1,4 +1,4 @@
-//! A file to be filled bit by bit, with the right to go back in it, which becomes its target when it is whole.
+//! A file that is written piece by piece, with seeks, and becomes its target when it is whole.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Seek};

@@ -1,4 +1,4 @@
-//! Figures as people read and write them.
+//! Formats durations and parses sizes.
 
 use super::line;
 

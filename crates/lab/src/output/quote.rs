@@ -1,4 +1,4 @@
-//! Names and lines that come from elsewhere: a hostile trace, the command line, the machine.
+//! Escapes names and lines from elsewhere: a hostile trace, the command line, the machine.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;

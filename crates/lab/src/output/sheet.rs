@@ -1,4 +1,4 @@
-//! A table with as many columns as there is room for.
+//! A table that shows as many columns as fit.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What the name of an output stands for. It is looked at once, before any work is done.
+//! Resolves the name of an output, once, before any work is done.
 //!
 //! A regular file is replaced in one step, the one that a symbolic link leads to and not the link. Devices, FIFOs and
 //! sockets are written to as they are: a name in `/dev` stays a device.

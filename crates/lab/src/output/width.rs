@@ -1,4 +1,4 @@
-//! How many columns there are for what is shown.
+//! The number of columns for output.
 
 use std::borrow::Cow;
 use std::io::{IsTerminal, stdout};

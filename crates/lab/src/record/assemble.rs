@@ -1,4 +1,4 @@
-//! From what the kernel told, in the order of time, to the events of a trace.
+//! Makes the events of a trace from the kernel's records in order of time.
 
 mod calls;
 mod emit;

@@ -1,4 +1,4 @@
-//! Why a program can't be recorded; one line each, naming the cure.
+//! Errors of a recording; each is one line that names the cure.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! The fuzzer's way to what the recorder reads as text.
+//! For the fuzzer: the parsers of text that the recorder reads.
 
 /// Every parser of this module, on the same text.
 pub fn texts(text: &str) {

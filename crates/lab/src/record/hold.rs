@@ -1,4 +1,4 @@
-//! One call at a time: which threads wait at the entry of a call until another of the same memory has left its own.
+//! Holds threads at the entry of a memory call until another thread of the same memory has left its own: one call at a time.
 //!
 //! The user tier does not see the lock that orders the changes of an address space, so it makes the order itself.
 //! A call that takes long may wait for one that is held up here (a handler of faults that unmaps, say). So nothing is

@@ -1,12 +1,13 @@
-//! `quire record`: follows a real program and writes down its memory life.
+//! `quire record`: follows a program and records its memory calls and faults as a trace.
 //!
 //! ```text
-//! child      a process that waits at a gate until everything is set up, then becomes the program
-//! perf, sink, ring   the kernel's records, one ring per CPU      parse   bytes of a record -> Raw
-//! tracer, calls_by_ptrace   the ordinary user's system calls, noted by a process of its own; report   what it tells
-//! abi        numbers and arguments of calls, 64-bit and 32-bit   privilege   programs that gain rights by their file
-//! follow     waits for the program's end                 signals, tree   what comes to the recorder, and for which processes
-//! collect    empties the rings -> assemble: Raw in time order -> queue: events in their places -> trace file
+//! child, setup           the process that waits at a gate until everything is set up, then becomes the program
+//! perf, sink, ring       the kernel's events, one ring for each CPU
+//! tracer, calls_by_ptrace, report   an ordinary user's system calls, traced by a process of its own
+//! abi, privilege         numbers and arguments of calls; programs that gain rights by their file
+//! follow, signals, tree  waits for the program's end; signals; the processes that descend from it
+//! parse, assemble        records to events, in order of time
+//! collect, queue         empties the rings; puts events into their places in the trace file
 //! ```
 
 mod abi;

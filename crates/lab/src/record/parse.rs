@@ -1,4 +1,4 @@
-//! From the kernel's records to [`Raw`].
+//! Parses the kernel's records to [`Raw`].
 
 use std::collections::HashMap;
 

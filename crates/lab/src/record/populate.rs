@@ -1,4 +1,4 @@
-//! What the kernel makes present on behalf of a call, without telling: derived from the call.
+//! Derives from a call which pages the kernel populates for it without reporting them.
 
 use crate::trace::{Call, EventKind, Layouts, PopulateCause, Syscall, mmap_length};
 

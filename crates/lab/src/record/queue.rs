@@ -1,4 +1,4 @@
-//! Puts events into their order.
+//! Orders events.
 //!
 //! Most events are complete when they come, but some are not: a call that releases memory stands at its entry and
 //! its result is known only at its exit; a fault's duration is known when it is resolved. They hold up everything

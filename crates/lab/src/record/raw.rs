@@ -1,4 +1,4 @@
-//! What the kernel tells, before it is put in order.
+//! The kernel's records, parsed and not yet ordered.
 
 use crate::trace::Call;
 

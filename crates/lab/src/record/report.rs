@@ -1,4 +1,4 @@
-//! What the tracer process tells the recorder: reports of one size through a pipe, each written whole or not at all.
+//! Reports from the tracer process to the recorder: of one size, through a pipe, each written by one call.
 
 use std::fs::File;
 use std::io::{self, Read, Write};

@@ -1,4 +1,4 @@
-//! What has to be in place before the program may start.
+//! Sets up everything that must exist before the program starts.
 
 use std::ffi::{CString, OsString};
 

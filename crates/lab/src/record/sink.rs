@@ -1,4 +1,4 @@
-//! Where the records of one CPU go: a ring, and the events that write into it.
+//! The ring of one CPU, and the events that write into it.
 //!
 //! The ring belongs to an event of the recorder's own that records nothing, so that all others can be sent to a larger
 //! one while the program runs.

@@ -1,4 +1,4 @@
-//! What a recording contains, in a few lines.
+//! The summary of a recording.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! A replay beside which memory is collapsed and split in the background: what a policy makes of a recorded program over time.
+//! A replay with collapsing and splitting in the background: what a policy makes of a recorded program over time.
 //!
 //! A recording tells which pages a program stored to first, and not what it stored. Here each page whose fault was a store
 //! holds something from then on, and all others are zero; so a folio is as full as the program has touched it.

@@ -1,4 +1,4 @@
-//! What the verbs cost on Quire, beside what the same calls and faults cost when they were recorded.
+//! Times of the verbs on Quire, beside the recorded times of the same calls and faults.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Why a replay stops; one line each, naming the cure.
+//! Errors of a replay; each is one line that names the cure.
 
 use crate::trace::TraceError;
 

@@ -1,4 +1,4 @@
-//! The files that a trace maps: open for the whole replay, with the page cache as it was when it was recorded.
+//! The files that a trace maps: open for the whole replay, with the page cache of the recording.
 
 use hosted::Hosted;
 use quire::addr::VirtAddr;

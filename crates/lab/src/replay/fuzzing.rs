@@ -1,4 +1,4 @@
-//! The fuzzer's way in: a whole replay on a tiny machine, without a table.
+//! For the fuzzer: a whole replay on a tiny machine, without a table.
 
 use std::path::Path;
 use std::sync::OnceLock;

@@ -1,4 +1,4 @@
-//! How much memory this host can still give: what the kernel calls available, within the limits of control groups.
+//! The memory that this host can still give: `MemAvailable`, within the limits of control groups.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! How much memory is in use and for what, when it is most.
+//! Peak memory use, by kind.
 //!
 //! Memory only shrinks by calls that give some back, so it is looked at before each of those, and the peak is met
 //! exactly; but the close look, which reads every page table, is taken only when at least a sixty-fourth more is in use

@@ -1,4 +1,4 @@
-//! What a replay will need, estimated event by event while its trace is surveyed, and held against what it may have.
+//! Estimates, event by event while a trace is surveyed, what a replay needs, and compares it with the limits.
 //!
 //! Memory is counted in bytes of the machine. Work is counted in pages that a replay brings in, copies or walks over: a
 //! page costs some hundred nanoseconds at most, so that a bound on them is one on time.

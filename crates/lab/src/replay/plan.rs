@@ -1,4 +1,4 @@
-//! What a recorded call asks of Quire: the verb with the address that it was given, and the answer that it must have.
+//! Plans the verb for a recorded call: its arguments, and the result that it must have.
 
 use quire::addr::VirtAddr;
 use quire::arch::Protection;

@@ -1,4 +1,4 @@
-//! Folio sizes and memory sizes as a command line gives them.
+//! Parses folio sizes and memory sizes of the command line.
 
 use quire::addr::Order;
 use quire::vm::FolioPolicy;

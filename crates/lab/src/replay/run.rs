@@ -1,4 +1,4 @@
-//! One trace under one folio size, from an empty machine to an empty machine.
+//! Replays one trace under one folio size, from an empty machine to an empty machine.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! A report as a reader sees it.
+//! A report as tables.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! The verbs that a recorded call becomes.
+//! The verbs that stand for a recorded call.
 
 use hosted::Hosted;
 use quire::addr::VirtAddr;

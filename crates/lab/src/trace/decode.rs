@@ -1,4 +1,4 @@
-//! Bytes to events. `encode.rs` is its mirror.
+//! Decodes bytes to events. `encode.rs` is the inverse.
 
 use super::encode::{CALL_HAS_FILE, CALL_UNORDERED, PAGE_SHIFT, fault_bit, tag};
 use super::wire::{Cursor, Malformed};

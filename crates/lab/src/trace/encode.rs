@@ -1,4 +1,4 @@
-//! Events to bytes. `decode.rs` is its mirror.
+//! Encodes events as bytes. `decode.rs` is the inverse.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! What can be wrong with a trace; one line each, naming the cure.
+//! Errors of a trace; each is one line that names the cure.
 
 use std::io;
 

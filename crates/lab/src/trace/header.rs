@@ -1,4 +1,4 @@
-//! What a trace says about itself.
+//! The header of a trace: machine, program, recorder, clock.
 
 use super::ARGUMENTS_MAX;
 use super::wire::{Cursor, Malformed, Sink};

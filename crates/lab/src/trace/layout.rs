@@ -1,4 +1,4 @@
-//! The mappings that a trace has made known so far, process by process.
+//! The mappings of each process, as far as the trace has shown them.
 //!
 //! No page tables and no policy: only which ranges exist and which file is behind them. The recorder needs it to
 //! place fault-around and `mlockall`, the tests to check that a trace explains all its faults.

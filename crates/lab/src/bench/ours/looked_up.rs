@@ -1,4 +1,4 @@
-//! What the timed repetitions of a verb are too hurried to count: found in repetitions of its own.
+//! Counts of a verb that would disturb the timed repetitions, taken in repetitions of their own.
 
 use hosted::Hosted;
 use quire::addr::Frame;

@@ -1,4 +1,4 @@
-//! What every platform that stands on the bare machine passes on to it as it is.
+//! The calls that every platform around the bare machine passes on unchanged.
 
 /// The methods of [`quire::platform::FramePlatform`] that ask the machine something or touch what is the running CPU's alone, for a
 /// type with a field `bare`.

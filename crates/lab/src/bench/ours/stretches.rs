@@ -1,4 +1,4 @@
-//! What lies between reschedule points: the longest, and the longest that is there each time the same work is done.
+//! Times between reschedule points: the longest, and the longest that comes again whenever the same work is done.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Memory calls: from entry and exit to one event in its place.
+//! Makes one event of the entry and the exit of a memory call, and finds its place.
 //!
 //! A call stands where it took effect. Its place is proved by a moment that lies inside the locked section that
 //! changed the address space: the end of its lock for writing, or a record of the mapping that it made. Without proof it may

@@ -1,4 +1,4 @@
-//! Events whose turn has come: into the trace, with what follows from them.
+//! Writes events to the trace when their turn comes, with the events that follow from them.
 
 use super::{Assembler, PAGE};
 use crate::record::populate;

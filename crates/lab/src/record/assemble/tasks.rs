@@ -1,4 +1,4 @@
-//! Processes and threads: how they come, change their program, and go.
+//! Processes and threads: fork, exec, exit.
 
 use super::{Assembler, UnfinishedFork};
 use crate::record::queue::Key;

@@ -1,4 +1,4 @@
-//! What the kernel told, by time and then by the order in which it told it.
+//! Records that wait for their turn, by time and then by arrival.
 
 use super::Raw;
 

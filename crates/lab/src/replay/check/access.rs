@@ -1,4 +1,4 @@
-//! Accesses: through the software MMU on Quire, by value in the model.
+//! Accesses memory: through the software MMU on Quire, by value in the model.
 
 use hosted::{FaultCause, Hosted, PageFault};
 use oracle::space::{Kind, PROBE_OFFSETS, PROBES, Seen, SpaceId};

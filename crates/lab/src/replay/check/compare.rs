@@ -1,4 +1,4 @@
-//! What can be seen of an address space from outside, compared: its mappings and its resident memory.
+//! Compares what a program can see of an address space: its mappings and its resident memory.
 
 use hosted::Hosted;
 use oracle::space::{Backing, Huge, Locked, SpaceId, Vma, normalise};

@@ -1,4 +1,4 @@
-//! Verbs, done to the model after Quire has done them: where Quire may choose, the model takes its choice if it is legal.
+//! Runs each verb on the model after Quire: where Quire may choose, the model follows a legal choice.
 
 use oracle::space::{self, Map, Place, Prot, SpaceId};
 use quire::addr::VirtAddr;

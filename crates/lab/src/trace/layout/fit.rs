@@ -1,4 +1,4 @@
-//! Could an event have happened in this address space, and which addresses tell?
+//! Decides whether an event fits an address space, and which addresses decide it.
 //!
 //! Only what the mappings decide is judged. What rests on limits, on a file or on how the kernel keeps its records
 //! fits always.

@@ -1,4 +1,4 @@
-//! Of which addresses it is not known what is mapped there.
+//! The addresses whose mappings are unknown until a call is placed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;

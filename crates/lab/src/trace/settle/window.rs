@@ -1,4 +1,4 @@
-//! The states that one address space may be in while calls have no place yet.
+//! The states that one address space may have while some calls are not yet placed.
 
 use std::ops::Range;
 

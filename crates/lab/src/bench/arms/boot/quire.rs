@@ -1,4 +1,4 @@
-//! Our own start-up, on a hosted machine whose memory has never been touched.
+//! Quire's start-up, on a hosted machine whose memory has never been touched.
 
 use std::time::Instant;
 

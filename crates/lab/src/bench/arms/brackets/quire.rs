@@ -1,4 +1,4 @@
-//! Our own: a guest's second-stage tables on the hosted machine, which are told of every bracket.
+//! Second-stage tables of a guest on the hosted machine, which are told of every bracket.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Our own address space, mapped into, touched and unmapped by several CPUs.
+//! Quire's address space, mapped into, touched and unmapped by several CPUs.
 
 use hosted::{Bare, Hosted, HostedConfig};
 use quire::arch::Protection;

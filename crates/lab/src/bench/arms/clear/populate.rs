@@ -1,4 +1,4 @@
-//! Populates memory by large pages: ours, the running kernel's huge pages, and its transparent ones.
+//! Populates memory by large pages: Quire's, the running kernel's huge pages, and its transparent ones.
 
 use std::rc::Rc;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! What the memory gives where it is populated: each kernel by itself on the machine of the arm `quire`.
+//! Each kernel by itself on the machine of the arm `quire`: the most that populating can reach.
 
 use hosted::raw::RawMachine;
 use std::cell::RefCell;

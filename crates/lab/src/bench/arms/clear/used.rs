@@ -1,4 +1,4 @@
-//! Clears memory and then uses it: none of it, what was waited for, or all of it once.
+//! Clears memory and then uses none of it, the part that an access waits for, or all of it once.
 
 use std::rc::Rc;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! Our own `MADV_COLLAPSE`, on a hosted machine.
+//! Quire's `MADV_COLLAPSE`, on a hosted machine.
 
 use quire::arch::Protection;
 use quire::platform::Platform;

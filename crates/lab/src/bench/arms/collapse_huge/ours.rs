@@ -1,4 +1,4 @@
-//! Our own huge pages, mapped in pieces and counted in each way.
+//! Quire's huge pages, mapped by small leaves and counted in each way.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! Our own `MADV_DONTNEED`, on a hosted machine.
+//! Quire's `MADV_DONTNEED`, on a hosted machine.
 
 use quire::platform::Platform;
 use quire::vm::Advice;

@@ -1,4 +1,4 @@
-//! Our own page faults, on a hosted machine.
+//! Quire's page faults, on a hosted machine.
 
 use hosted::Hosted;
 

@@ -1,4 +1,4 @@
-//! Our own `fork`, on a hosted machine.
+//! Quire's `fork`, on a hosted machine.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! Touches a fresh folio of 1 GiB of ours: cleared as a whole by the first access, or on demand.
+//! Touches a fresh folio of 1 GiB of Quire: cleared as a whole by the first access, or on demand.
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! The machine of all our arms of an experiment, and memory that was dirty before it was handed out.
+//! The machine that Quire's arms of an experiment share, and memory that was dirty before it was allocated.
 
 use std::cell::RefCell;
 use std::rc::Rc;

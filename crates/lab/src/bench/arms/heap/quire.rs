@@ -1,4 +1,4 @@
-//! Our own heap, on a hosted machine.
+//! Quire's heap, on a hosted machine.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! Our own page allocator, called by tasks and by the interrupts on top of them.
+//! Quire's page allocator, called by tasks and by the interrupts on top of them.
 
 use hosted::raw::RawPages;
 use std::hint::black_box;

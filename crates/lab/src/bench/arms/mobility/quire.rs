@@ -1,4 +1,4 @@
-//! Our own page allocator, with blocks that belong to a mobility group and without.
+//! Quire's page allocator, with blocks that belong to a mobility group and without.
 
 use hosted::{Hosted, HostedConfig};
 use quire::cpu::CpuId;

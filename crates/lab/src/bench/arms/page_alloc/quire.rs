@@ -1,4 +1,4 @@
-//! Our own page allocator on a hosted machine, with each of the ways to guard its per-CPU lists.
+//! Quire's page allocator on a hosted machine, with each of the ways to guard its per-CPU lists.
 
 use hosted::raw::RawPages;
 use std::cell::OnceCell;

@@ -1,4 +1,4 @@
-//! Our own pages of 1 GiB, taken apart and put together under each descriptor policy.
+//! Quire's pages of 1 GiB, demoted and promoted under each descriptor policy.
 
 use hosted::Bare;
 use quire::addr::{Frame, Order};

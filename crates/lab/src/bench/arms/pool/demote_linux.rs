@@ -1,4 +1,4 @@
-//! The running kernel's pages of 1 GiB, taken apart.
+//! The running kernel's pages of 1 GiB, demoted.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! A machine of ours whose memory is mostly a range of addresses: pages of a pool need not be touched.
+//! A hosted machine whose memory is mostly address space, since the pages of a pool are not touched.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! The running kernel's pool, made larger and smaller.
+//! The running kernel's pool, grown and shrunk.
 
 use std::time::Instant;
 

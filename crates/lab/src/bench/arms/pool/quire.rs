@@ -1,4 +1,4 @@
-//! Our own pools, under each descriptor policy.
+//! Quire's pools, under each descriptor policy.
 
 use hosted::raw::RawPages;
 use quire::addr::{Frame, Order};

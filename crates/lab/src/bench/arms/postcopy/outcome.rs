@@ -1,4 +1,4 @@
-//! What one migration gave, from what its threads felt and did.
+//! The figures of one migration, from the records of its threads.
 
 use hdrhistogram::Histogram;
 

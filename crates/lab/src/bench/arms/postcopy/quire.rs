@@ -1,4 +1,4 @@
-//! Our own memory: huge pages of a file, mapped for the guest in pieces as they come, and read through second-stage tables.
+//! Quire's memory: huge pages of a file, mapped for the guest in pieces as they come, and read through second-stage tables.
 
 use std::cell::RefCell;
 use std::rc::Rc;

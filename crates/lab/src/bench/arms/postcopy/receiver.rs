@@ -1,4 +1,4 @@
-//! The receiving side of a migration: reads what the guest waits for, asks for it, and maps what has come.
+//! The receiving side of a migration: requests the pieces that the guest waits for, and maps those that arrive.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;

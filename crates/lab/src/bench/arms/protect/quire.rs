@@ -1,4 +1,4 @@
-//! Our own `mprotect`, on a hosted machine.
+//! Quire's `mprotect`, on a hosted machine.
 
 use quire::arch::Protection;
 use quire::platform::Platform;

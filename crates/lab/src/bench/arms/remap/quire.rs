@@ -1,4 +1,4 @@
-//! Our own `mremap`, on a hosted machine.
+//! Quire's `mremap`, on a hosted machine.
 
 use quire::arch::Protection;
 use quire::platform::Platform;

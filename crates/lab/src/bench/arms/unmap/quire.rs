@@ -1,4 +1,4 @@
-//! Our own `munmap`, on a hosted machine.
+//! Quire's `munmap`, on a hosted machine.
 
 use quire::cpu::CpuId;
 use quire::platform::Platform;

@@ -1,4 +1,4 @@
-//! One CPU takes frames, another gives them back: what a receiver of packets does to an allocator.
+//! One CPU allocates frames, another frees them, as the receiver of packets does.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,4 +1,4 @@
-//! Take many frames, give them back, and time one half.
+//! Allocates many frames, frees them, and times one half.
 
 use std::hint::black_box;
 

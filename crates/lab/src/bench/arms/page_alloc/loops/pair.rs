@@ -1,4 +1,4 @@
-//! Take one folio, give it back.
+//! Allocates one folio and frees it.
 
 use std::hint::black_box;
 

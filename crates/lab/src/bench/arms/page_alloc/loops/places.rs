@@ -1,4 +1,4 @@
-//! Where a thread keeps the names of its frames.
+//! The array in which a thread keeps its frames.
 
 use std::ops::{Deref, DerefMut};
 

@@ -1,4 +1,4 @@
-//! The published sweep: take a batch one by one, give it back one by one in the same order.
+//! The published sweep: allocates a batch one by one, and frees it one by one in the same order.
 //!
 //! The whole is timed from outside, over many batches. For the halves the counter is read around each of them, in a
 //! second pass, and what reading it costs is taken off; with batches of a few pages the processor works on both halves

@@ -1,4 +1,4 @@
-//! Our own pools and small pages, under each descriptor policy.
+//! Quire's pools and small pages, under each descriptor policy.
 
 use std::cell::RefCell;
 use std::rc::Rc;

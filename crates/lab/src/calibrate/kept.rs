@@ -1,5 +1,5 @@
-//! The calibration that stays: `quire calibrate` leaves it in a place of the user's, and who clears memory by this machine's policy
-//! takes it from there.
+//! The calibration that stays: `quire calibrate` keeps it in the user's cache folder, and commands that clear memory by this
+//! machine's policy load it from there. Figures of another processor are not used.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

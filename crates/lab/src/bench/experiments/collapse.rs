@@ -23,7 +23,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     name: "collapse",
     question: "How long does it take to collapse the 262144 leaves of a huge page of 1 GiB into one, by the way of counting \
          them, and how long does another CPU wait that touches the page?",
-    expectation: "quire: reading the entries, 0.1 to 0.15 ms, freeing 513 tables and 512 changes of counts: 0.2 to 0.4 ms, staged a little more, and no step over 100 us. per-frame: 262144 locked instructions on as many cache lines more, 1.5 ms and up. head-only: as quire. Who touches it waits for one flush, 5 to 30 us.",
+    expectation: "quire: reading the entries, 0.1 to 0.15 ms, freeing 513 tables and 512 changes of counts: 0.2 to 0.4 ms, staged a little more, and no step over 100 us. per-frame: 262144 locked instructions on as many cache lines more, 1.5 ms and up. head-only: as quire. A CPU that touches it waits for one flush, 5 to 30 us.",
     baseline: &["head-only"],
     per: "call",
     notes: &[

@@ -33,7 +33,7 @@ fn a_lost_flush_is_a_divergence() {
         match replay(&mut world, "java.qtrace", "4K") {
             Err(ReplayError::Divergence { .. }) => {}
             Err(other) => panic!("{other}"),
-            Ok(_) => panic!("nobody noticed"),
+            Ok(_) => panic!("the divergence went unnoticed"),
         }
     }
 }

@@ -98,7 +98,7 @@ fn locked_instructions_of_each_page_are_counted() {
     let (_, of_16) = seen(config, PAGES, 1, |_, mm, _| unmap(mm, 16));
     let (_, of_48) = seen(config, PAGES, 1, |_, mm, _| unmap(mm, 48));
     assert!(of_48 - of_16 >= 2 * 32 && of_48 - of_16 <= 5 * 32, "{of_16} {of_48}");
-    // One that nobody needs is found.
+    // One that is not needed is found.
     let one_more = AtomicU64::new(0);
     let (_, more) = seen(config, PAGES, 1, |_, mm, _| {
         unmap(mm, 16);

@@ -1,4 +1,4 @@
-//! The verbs: makes 512 pages of 2 MiB out of one of 1 GiB, and one out of 512.
+//! Demotes a page of 1 GiB to 512 pages of 2 MiB, and promotes 512 to one.
 #![forbid(unsafe_code)]
 
 use super::failure::join;

@@ -1,4 +1,4 @@
-//! The verb: makes a pool larger or smaller.
+//! Resizes a pool.
 //!
 //! The order of steps is Linux's (`set_max_huge_pages`): surplus pages become persistent before others are
 //! allocated; a pool shrinks by its free pages that are not reserved, and what is in use beyond that becomes

@@ -1,4 +1,4 @@
-//! Attempts to make an access good, one after the other, and what is done between them.
+//! The page fault: tries to make an access possible, does what stands in the way, and tries again.
 #![forbid(unsafe_code)]
 
 use crate::addr::{Order, VirtAddr, VirtRange};

@@ -1,4 +1,4 @@
-//! Another size for a file: what lies behind a nearer end goes, wherever it is mapped.
+//! Truncation: a file gets another size; pages behind a nearer end are unmapped everywhere and dropped.
 #![forbid(unsafe_code)]
 
 use core::ops::Range;

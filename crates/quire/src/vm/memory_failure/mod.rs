@@ -1,3 +1,3 @@
-//! What becomes of memory that went bad.
+//! Takes memory that went bad out of use.
 
 pub(super) mod lose;

@@ -1,3 +1,3 @@
-//! Folios move to other frames, wherever they are mapped.
+//! Moves folios to other frames, wherever they are mapped.
 
 pub(super) mod relocate;

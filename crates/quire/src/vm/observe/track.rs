@@ -1,4 +1,4 @@
-//! Noticing stores: what checkpointing (`/proc/PID/clear_refs`) and userfaultfd handlers ask for.
+//! Tracks stores: soft-dirty bits (`/proc/PID/clear_refs`) and marks for userfaultfd handlers.
 #![forbid(unsafe_code)]
 
 use crate::addr::{VirtAddr, VirtRange};

@@ -1,4 +1,4 @@
-//! The values through which callers look.
+//! Through which values callers look: one for an address space, one for frames.
 #![forbid(unsafe_code)]
 
 use crate::vm::handle::handle;

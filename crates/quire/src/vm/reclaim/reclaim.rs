@@ -1,4 +1,4 @@
-//! Making room when memory is out: page cache that can be read again, then memory that was freed lazily.
+//! Frees memory when it is out: page cache that can be read again, then memory that was freed lazily.
 #![forbid(unsafe_code)]
 
 use crate::addr::{PageSize, VirtAddr, VirtRange};

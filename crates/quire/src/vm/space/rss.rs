@@ -1,4 +1,4 @@
-//! Counters of resident memory that CPUs do not fight over.
+//! Counters of resident memory, in slots that CPUs do not share as long as there are enough.
 #![forbid(unsafe_code)]
 
 use core::sync::atomic::{AtomicI64, Ordering};

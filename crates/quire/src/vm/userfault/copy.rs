@@ -1,4 +1,4 @@
-//! Pages with contents for tasks that miss them.
+//! Answers a missing page with the handler's bytes (`UFFDIO_COPY`).
 
 use super::answer::{Answer, AnswerMode, Stop, answer_flags};
 use super::bytes::{OwnFrame, PageBytes};

@@ -1,4 +1,4 @@
-//! A fault that a handler is to be told of.
+//! Tells a handler of a fault, and waits for its answer.
 //!
 //! The fault puts in that it waits while it holds the address-space lock for reading, *and then looks again*.
 //! An answer maps something first, and looks for waiting tasks afterwards: so either the fault sees what was

@@ -1,4 +1,4 @@
-//! Markers for pages that will never come.
+//! Answers with an error: a marker stands for a page that will never come (`UFFDIO_POISON`).
 #![forbid(unsafe_code)]
 
 use super::answer::{Answer, AnswerMode};

@@ -1,4 +1,4 @@
-//! The file's own page for tasks that miss it.
+//! Answers a minor fault: maps the file's own page (`UFFDIO_CONTINUE`).
 
 use super::answer::{Answer, AnswerMode, Stop, answer_flags};
 use super::fault::Page;

@@ -1,4 +1,4 @@
-//! Waking without an answer.
+//! Wakes waiting tasks without an answer (`UFFDIO_WAKE`).
 #![forbid(unsafe_code)]
 
 use super::answer::Answer;

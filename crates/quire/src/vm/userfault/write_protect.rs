@@ -1,4 +1,4 @@
-//! Write protection for a handler, and its end.
+//! Write-protects pages for a handler, and takes the protection off (`UFFDIO_WRITEPROTECT`).
 #![forbid(unsafe_code)]
 
 use super::answer::{Answer, AnswerMode};

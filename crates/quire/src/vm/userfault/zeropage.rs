@@ -1,4 +1,4 @@
-//! Zeroes for tasks that miss a page.
+//! Answers a missing page with zeroes (`UFFDIO_ZEROPAGE`).
 
 use super::answer::{Answer, AnswerMode, Stop, answer_flags};
 use super::bytes::OwnFrame;

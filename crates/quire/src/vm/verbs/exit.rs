@@ -1,4 +1,4 @@
-//! The end of an address space.
+//! The end of an address space: everything is unmapped, and its page table freed.
 
 use core::mem::ManuallyDrop;
 

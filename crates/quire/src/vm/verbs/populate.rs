@@ -1,4 +1,4 @@
-//! Bringing pages in before they are touched.
+//! Brings pages in before they are touched: `MAP_POPULATE`, `mlock`, `MADV_POPULATE_READ` and `_WRITE`.
 #![forbid(unsafe_code)]
 
 use crate::addr::{VirtAddr, VirtRange};

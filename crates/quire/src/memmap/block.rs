@@ -164,7 +164,7 @@ impl Block {
         let before = SmallMaps::new(self.tables(), self.slot_lanes(platform));
         self.table_maps().store(0, Ordering::Relaxed);
         let width = if self.is_wide() { LaneWidth::Wide } else { LaneWidth::Narrow };
-        // SAFETY: the caller's promise.
+        // SAFETY: M2: by this function's contract the area is this block's alone and its columns are zero.
         unsafe { self.set_area(at, first) };
         self.area().inspect(|area| before.copy_to(area.lanes(width == LaneWidth::Wide)));
         self.set_lanes(elsewhere.map(|at| (at, width)));

@@ -75,7 +75,7 @@ impl<'p, P: FramePlatform> BootMemory<'p, P> {
     /// # Safety
     /// Zero bytes are a valid `T`.
     pub unsafe fn zeroed_table<T>(&mut self, node: u8, len: usize) -> Result<BootSlice<T>, InitError> {
-        // SAFETY: the caller's.
+        // SAFETY: M1: by this function's contract zero bytes are a valid `T`.
         unsafe { self.zeroed_table_at(node, len, align_of::<T>()) }
     }
 

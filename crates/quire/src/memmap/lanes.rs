@@ -68,7 +68,7 @@ impl<'a> Lanes<'a> {
     /// `at` is the place of a block's lanes of that width, aligned to 64 bytes, and stays so for `'a`.
     pub unsafe fn at<P: FramePlatform>(platform: &P, at: PhysAddr, width: LaneWidth) -> Self {
         let pointer = platform.direct_map(at);
-        // SAFETY: the caller's promise; all lanes are atomics.
+        // SAFETY: M3: by this function's contract lanes of that width stand there, and all lanes are atomics.
         unsafe {
             match width {
                 LaneWidth::Narrow => Self::Narrow(&*pointer.cast()),

@@ -92,7 +92,7 @@ pub(in crate::page_alloc) struct Owner {
 /// # use quire::{addr::Order, page_alloc::{Gfp, PageAllocator}, platform::FramePlatform};
 /// # fn example<P: FramePlatform>(pages: &PageAllocator<'_, P>) -> Result<(), Box<dyn core::error::Error>> {
 /// let folio = pages.alloc(Gfp::KERNEL, Order::BLOCK)?;
-/// let parts = pages.split(folio, Order::FRAME).map_err(|(_, error)| error)?;
+/// let Ok(parts) = pages.split(folio, Order::FRAME) else { return Ok(()) };
 /// pages.free(folio)?; // Freed with the order that it had.
 /// # Ok(()) }
 /// ```

@@ -89,7 +89,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// at most [`PCP_AGE_MAGAZINES`] magazines of each list back; no CPU is disturbed. How many frames went back.
     pub fn age_lists(&self) -> u64 {
         let pinned = Pinned::new(self.platform);
-        let age = |parked| self.age(parked).min(PCP_AGE_MAGAZINES);
+        let age = |parked: &Parked| parked.age(self.platform).min(PCP_AGE_MAGAZINES);
         let parked = self.cpus.iter().flat_map(|lists| lists.levels[0].all_parked());
         parked.map(|one| self.drain_chains(pinned.cpu(), core::iter::once(one), age(one.2))).sum()
     }
@@ -185,7 +185,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
                 given += self.with_sorter(cpu, |sorter| self.drain_magazine(at, list, parked, sorter));
                 left -= 1;
             }
-            self.unbook(parked, &self.zones[at / LISTS], list.magazine_frames(order_of(at % LISTS)));
+            parked.unbook(self.platform, &self.zones[at / LISTS], list.magazine_frames(order_of(at % LISTS)));
         }
         given
     }
@@ -195,7 +195,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     fn drain_magazine(&self, at: usize, list: &FrameList, parked: &Parked, sorter: &[SortEntry]) -> u64 {
         let order = order_of(at % LISTS);
         let given = list.magazine_frames(order);
-        let Some(magazine) = self.unpark(parked, true) else { return 0 };
+        let Some(magazine) = parked.unpark(self.platform, true) else { return 0 };
         let mut sorting = Sorting::new(sorter);
         // The folio that it stands in goes last.
         let frames = magazine.frames(list.capacity()).chain(core::iter::once(magazine.own().0));

@@ -6,7 +6,7 @@
 //! on top of each other, so that interrupts are served from a list at any moment. The usual interrupt arrives while
 //! no code is inside, and uses the first level as tasks do, whose folios are warm.
 //!
-//! What overflows the array is *parked* ([`super::magazine`]): whole magazines that other CPUs may take under a small
+//! What overflows the array is *parked* ([`super::parked`]): whole magazines that other CPUs may take under a small
 //! lock, without disturbing the owner. The array itself can be had by revoking the lease ([`super::drain`]).
 //!
 //! A folio on a list has the state [`FrameState::FREE`], so that freeing it twice is found. That byte, and the array, are

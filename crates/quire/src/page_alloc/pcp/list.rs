@@ -1,7 +1,7 @@
 //! One per-CPU list: arrays of folios that one context at a time uses.
 //!
 //! A list has an array of its own, its *home*, and at most one more, which stands in a free folio: a *magazine*
-//! ([`super::magazine`]). One of the two is *loaded*: folios come and go at its end. The other is empty or full, so
+//! ([`super::parked`]). One of the two is *loaded*: folios come and go at its end. The other is empty or full, so
 //! that a CPU that goes to and fro about a full or an empty array only exchanges the two. Further full magazines are
 //! parked.
 //!
@@ -11,7 +11,7 @@
 //!
 //! # Invariants
 //!
-//! G1 and G2 stand in [`super::magazine`].
+//! G1 and G2 stand in [`super::parked`].
 //!
 //! G3. Every array of a list has as many slots as its home, a power of two, and is aligned to their size. The cursor is at
 //!     the slot behind the head, or after it, up to the array's end.

@@ -10,7 +10,7 @@ use crate::page_alloc::allocator::PageAllocator;
 use crate::page_alloc::pcp::level::{HUGE, LEVELS, LISTS, order_of};
 use crate::page_alloc::pcp::list::{FrameList, Other, add_own};
 use crate::page_alloc::pcp::list_access::ListAccess;
-use crate::page_alloc::pcp::parked::Parked;
+use crate::page_alloc::pcp::parked::{Parked, start_magazine};
 use crate::page_alloc::pcp::sorting::SortEntry;
 use crate::page_alloc::request::gfp::{Contents, Gfp};
 use crate::page_alloc::store::search::Search;
@@ -91,7 +91,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Loads a magazine that the list has parked, in place of the empty one that it may have, and takes a folio: the one that
     /// the empty magazine stands in.
     fn pop_parked<'a>(&'a self, own: OwnList<'a>) -> Option<(Frame, &'a AtomicU8)> {
-        let full = self.unpark(own.parked?, own.wait)?;
+        let full = own.parked?.unpark(self.platform, own.wait)?;
         let last = self.pop_last(own.list);
         own.list.load(full, own.list.capacity());
         last.or_else(|| own.list.pop())
@@ -133,7 +133,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         });
         list.note_flow(-(got as i64));
         if let Some(parked) = own.parked {
-            self.raise_mark(own, parked, got, zone.free_frames() < zone.marks.high);
+            parked.raise_mark(self.platform, own.wait, got, zone.free_frames() < zone.marks.high);
         }
         list.pop()
     }
@@ -215,7 +215,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
             return;
         }
         if list.other() == Other::None {
-            list.load(self.start_magazine(frame, state), 0);
+            list.load(start_magazine(self.platform, frame, state), 0);
             list.note_flow(1);
             return;
         }
@@ -228,7 +228,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// room now.
     #[cold]
     fn make_room(&self, own: OwnList<'_>) -> bool {
-        let park = |parked| self.park_at(own, parked);
+        let park =
+            |parked: &Parked| parked.park(self.platform, own.list, own.zone, own.magazine_frames(), own.wait);
         let parks = own.parked.is_some_and(park);
         if !parks && own.wait {
             self.in_store(|| self.drain_other(own, own.sorter));

@@ -9,7 +9,6 @@ pub(super) mod level;
 pub(super) mod list;
 pub(super) mod list_access;
 pub(super) mod lists;
-pub(super) mod magazine;
 pub(super) mod parked;
 pub(super) mod sorter;
 pub(super) mod sorting;

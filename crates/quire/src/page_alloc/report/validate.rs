@@ -147,7 +147,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         }
         let parked = self.cpus.iter().flat_map(|cpu| cpu.levels[0].all_parked());
         for (at, list, parked) in parked {
-            self.each_parked(parked, list.capacity(), |frame| check(at, frame));
+            parked.each(self.platform, list.capacity(), |frame| check(at, frame));
         }
         wrong.map_or(Ok(()), |frame| Err(Violation::List(frame)))
     }
@@ -167,7 +167,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         let of_zone = parked.filter(|(at, ..)| at / LISTS == usize::from(zone.number));
         let (mut booked, mut covered) = (0, true);
         for (at, list, parked) in of_zone {
-            let magazines = self.booked(parked);
+            let magazines = parked.booked(self.platform);
             covered &= parked.count() <= magazines;
             booked += u64::from(magazines) * list.magazine_frames(order_of(at % LISTS));
         }

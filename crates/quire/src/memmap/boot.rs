@@ -134,6 +134,12 @@ impl<T> BootSlice<T> {
         (adjacent && self.len > 0).then_some(Self { base: self.base, len: self.len + next.len })
     }
 
+    /// Where the table stands. No other table stands there.
+    #[inline(always)]
+    pub fn address(self) -> usize {
+        self.base.as_ptr().addr()
+    }
+
     /// The table's entries.
     #[inline]
     pub fn as_slice<'a>(self) -> &'a [T] {

@@ -83,7 +83,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     fn owner(&self) -> Owner {
         Owner {
             #[cfg(debug_assertions)]
-            zones: self.zones.as_ptr().addr(),
+            zones: self.zones.address(),
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::vm::space::address_space::AddressSpace;
 use crate::vm::space::rss::{Counted, counted};
 use crate::vm::space::state::Space;
 
-impl<'m, P: Platform> AddressSpace<'m, P> {
+impl<P: Platform> AddressSpace<'_, P> {
     /// Splits large leaves that reach over an end of the range, and unshares tables that do, so that
     /// unmapping it needs no memory. A page cache that can be dropped is, before memory counts as out.
     pub(in crate::vm) fn cut(&self, range: VirtRange) -> Result<(), MmError> {
@@ -82,29 +82,11 @@ impl<'m, P: Platform> AddressSpace<'m, P> {
     }
 
     fn zap_alike(&self, zap: Zap, within: VirtRange, counted: Counted) {
-        let mut gather = self.gather();
+        let mut gather = MmuGather::new(self.memory.pages(), &self.context);
         self.tables().unmap_cut(&zap, within, &mut gather);
         self.add_rss(gather.finish(), counted);
         if counted == Counted::Huge {
             self.memory.huge().take_returned(self.memory.pages());
         }
-    }
-
-    /// As [`Self::zap`], of a range with nothing but private anonymous memory, into the caller's gather. The
-    /// caller flushes it before it gives the lock back, and then finishes it.
-    pub(in crate::vm) fn zap_anonymous(
-        &self,
-        range: VirtRange,
-        within: VirtRange,
-        limits: VirtRange,
-        gather: &mut MmuGather<'_, 'm, P>,
-    ) {
-        Cancellation::of(self.memory).cancel(self.mapper.number(), within);
-        self.tables().unmap_cut(&Zap::tables(range, limits), within, gather);
-    }
-
-    /// A gather of what is unmapped from this address space.
-    pub(in crate::vm) fn gather(&self) -> MmuGather<'_, 'm, P> {
-        MmuGather::new(self.memory.pages(), &self.context)
     }
 }

@@ -34,7 +34,7 @@ struct Scene<'w, 'm> {
 }
 
 impl<'w, 'm> Scene<'w, 'm> {
-    /// With some folios of each order in everybody's hands, and some on the lists.
+    /// With some folios of each order in each context's hands, and some on the lists.
     fn new(machine: &'m Hosted, world: &'w World<'m>) -> Self {
         let scene = Self { machine, world, stashes: [const { 0 }; 3].map(|_| Stash::new()) };
         for stash in &scene.stashes {

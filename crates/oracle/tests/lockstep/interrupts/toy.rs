@@ -74,7 +74,7 @@ fn sweep(machine: &Hosted, guarded: bool, pops: bool, handler_pops: bool) -> (u6
     let mut found = Vec::new();
     for step in 0.. {
         let (toy, ledger) = (Toy::new(guarded), Ledger::new(16));
-        [0, 1, 2].into_iter().for_each(|_| ledger.take(toy.pop().expect("nobody is using it"), 1));
+        [0, 1, 2].into_iter().for_each(|_| ledger.take(toy.pop().expect("the list is not in use"), 1));
         let got = AtomicU64::new(u64::MAX);
         let handler = || {
             if handler_pops {
@@ -91,7 +91,7 @@ fn sweep(machine: &Hosted, guarded: bool, pops: bool, handler_pops: bool) -> (u6
         }
         let work = || {
             if pops {
-                got.store(toy.pop().expect("nobody is using it"), Relaxed);
+                got.store(toy.pop().expect("the list is not in use"), Relaxed);
             } else {
                 assert!(toy.push(7));
             }

@@ -24,7 +24,7 @@ pub(crate) fn machine(cpus: usize) -> Hosted {
     config.with_cpus(cpus).build().expect("the host has 24 MiB")
 }
 
-/// Who has which frame, and the first thing that went wrong.
+/// The owner of each frame, and the first thing that went wrong.
 pub(crate) struct Ledger {
     owned: Box<[AtomicU64]>,
     broken: AtomicU64,

@@ -39,7 +39,7 @@ pub(crate) fn parse(stream: TokenStream, file: usize, place: &[String], modules:
     modules.insert(place.to_vec(), module);
 }
 
-/// Reads trees at one level. `top` is false inside bodies, where what is defined is nobody else's to name.
+/// Reads trees at one level. `top` is false inside bodies, where other modules cannot name what is defined.
 fn items(trees: &[TokenTree], place: &[String], module: &mut Module, modules: &mut Modules, top: bool) {
     let (mut at, mut public) = (0, false);
     while at < trees.len() {

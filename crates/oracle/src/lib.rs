@@ -4,10 +4,19 @@
 //! maps, contents by value, no locks, no sharing. Everything that costs the library thought (folios, copy on write,
 //! detached tables, batched flushes) is invisible here, so that it shows as a difference when it goes wrong.
 //!
-//! - [`frames`]: which folios are handed out. - [`pagetable`]: which page maps where. - [`space`]: address spaces
-//!   with the semantics of Linux 6.18 and what their pages hold.
-//! - [`campaign`]: many runs in a row, as fast as they go. - [`ops`]: operations drawn from a seed first, as data. - [`lockstep`]: steps a [`subject`] and the model, shortens
-//!   what fails. - [`machine`]: the library on its hosted machine, as a subject. - [`counts`], [`mappings`]: checks of the whole state.
+//! The models:
+//!
+//! - [`frames`]: which folios are allocated.
+//! - [`pagetable`]: which page maps where.
+//! - [`space`]: address spaces with the semantics of Linux 6.18, and what their pages hold.
+//!
+//! The driver:
+//!
+//! - [`ops`]: operations, drawn from a seed first, as data.
+//! - [`subject`]: what is driven; [`machine`] is the library on its hosted machine.
+//! - [`lockstep`]: steps a subject and the model, and shortens what fails.
+//! - [`counts`], [`mappings`]: checks of the whole state.
+//! - [`campaign`]: many runs in a row.
 //!
 //! `QUIRE_SEED=n` runs one seed again, `QUIRE_LONG=1` runs all tests for thirty times as long.
 

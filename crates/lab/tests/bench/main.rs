@@ -53,7 +53,7 @@ fn settings() -> Settings {
     files.filter_map(|path| Some((path.clone(), selected(&path)?))).collect()
 }
 
-/// The settings while nobody has changed them. A run first, since an earlier one may have been killed.
+/// The settings before any run has changed them. A run first, since an earlier one may have been killed.
 fn settled() -> Settings {
     assert!(output(&["--smoke", "protect"]).status.success());
     settings()

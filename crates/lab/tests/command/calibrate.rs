@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// The command of a user with this cache, so that none of it touches that of who runs the tests.
+/// The command of a user with this cache, so that the cache of the user who runs the tests stays as it is.
 fn quire(cache: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
     command.args(arguments).env("XDG_CACHE_HOME", cache).output().unwrap()

@@ -9,7 +9,7 @@ use lab::trace::{Access, Call, EventKind, Limits, Overcommit, TraceReader};
 const BASE: u64 = 1 << 30;
 const ENOMEM: i64 = -12;
 
-/// As on a machine where nobody has set anything.
+/// As on a machine with no limit set.
 const CUSTOMARY: Limits = Limits {
     mappings: 65_530,
     overcommit: Overcommit::Guess,

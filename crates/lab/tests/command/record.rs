@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 const QUIRE: &str = env!("CARGO_BIN_EXE_quire");
 
-/// Belongs to nobody in particular.
+/// A user without rights of its own.
 const ORDINARY_USER: u32 = 65534;
 
 struct Run {
@@ -23,7 +23,7 @@ struct Run {
 }
 
 impl Run {
-    /// Records into a directory that anybody may write to.
+    /// Records into a directory that every user may write to.
     fn new(options: &[&str], command: &[&str], uid: Option<u32>) -> Run {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let open = std::fs::Permissions::from_mode(0o777);

@@ -129,7 +129,7 @@ fn two_mappings_at_one_place(mut trace: SmallTrace) -> String {
 
 #[test]
 fn a_check_does_not_judge_what_rests_on_an_order_that_nothing_tells() {
-    // Two programs are copied from one of which nobody can tell what it mapped; one of the copies stores.
+    // Two programs are copied from one whose mappings are in doubt; one of the copies stores.
     let mut trace = program();
     trace.thread(10, 11);
     trace.event(10, unordered(map_fixed(3), LONG));

@@ -38,7 +38,7 @@ fn instructions(row: &Row) {
     let count = |counter: &str| row.counters[counter];
     if !row.counters.contains_key("stepped_bytes") {
         // Page by page the end of an address space looks at every entry of its upper tables.
-        return assert!(row.experiment == "exit" && row.arm != "quire", "{name}: nobody looked");
+        return assert!(row.experiment == "exit" && row.arm != "quire", "{name}: no row of it was looked at");
     }
     let (pages, tables) = (count("stepped_bytes") / PAGE as u64, count("stepped_bytes").div_ceil(TABLE));
     let (executed, atomics, descriptors) = (count("instructions"), count("atomics"), count("descriptors"));

@@ -181,7 +181,7 @@ fn anonymous() {
 
 fn file() {
     let me = File::open(std::env::current_exe().expect("it has a path")).expect("it is readable");
-    // SAFETY: a private read-only mapping of a file that nobody changes, never read here.
+    // SAFETY: a private read-only mapping of a file that does not change, never read here.
     let memory = unsafe { mmap(None, bytes(1), ProtFlags::PROT_READ, MapFlags::MAP_PRIVATE, &me, 0) };
     say("map-file", &[address(memory.expect("mmap")), PAGE]);
 }

@@ -4,9 +4,6 @@
 //! serves three purposes: tests (every check on), benches (every check off, real interrupts on), and the replay of
 //! recorded programs. What it checks and what it models is chosen in its [`HostedConfig`].
 //!
-//! Machines for tests leave their memory to the next one with the same ranges, which finds it zeroed
-//! ([`HostedConfig::keep_memory`]).
-//!
 //! # Invariants
 //!
 //! The `SAFETY` arguments of this crate cite these.

@@ -191,7 +191,7 @@ impl<'p, P: TablePlatform> PageTables<'_, 'p, P> {
         ours
     }
 
-    /// Sees to it that no table which maps something in the range is shared. Flushes. Exclusive.
+    /// Unshares every table that maps something in the range. Flushes. Exclusive.
     ///
     /// # Errors
     /// [`MapError::OutOfMemory`]; what is mapped is as before then.

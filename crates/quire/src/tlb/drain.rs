@@ -132,8 +132,8 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
         self.give_up(frame);
     }
 
-    /// Sees to it that the children behind `index` are at hand when their turn comes: of the second the table
-    /// itself and its descriptor, of the first what its leaves are counted in.
+    /// Prefetches the children behind `index`, so that they are at hand when their turn comes: of the second
+    /// the table itself and its descriptor, of the first what its leaves are counted in.
     #[inline]
     fn look_ahead(&self, table: Table<'_>, index: usize) {
         let platform = self.allocator.platform();
@@ -191,7 +191,7 @@ impl<'a, 'p, P: TablePlatform> Drain<'a, 'p, P> {
         }
     }
 
-    /// Counts down what was noted, and lets go of the tables in which it stood.
+    /// Counts down what was noted, and frees the tables in which it stood.
     #[cold]
     fn release_scattered(&mut self) {
         let Some(scattered) = &mut self.scattered else { return };

@@ -5,7 +5,7 @@
 //!
 //! W1. A frame that is named here is memory that the page allocator gave to the page tables of one address
 //!     space, to one gather, or to the window of page descriptors. Until it is freed, all its users reach it
-//!     through the atomics below (hardware, or its model, included), save for [`clear_table`], before
+//!     through the atomics below (hardware, or its model, included). Only [`clear_table`] does not, before
 //!     anything else names the frame. It is freed only when neither a walker nor a CPU can reach it any more
 //!     (invariant 4).
 

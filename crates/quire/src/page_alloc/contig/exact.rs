@@ -27,7 +27,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// # Errors
     /// [`AllocError::BadOrder`] for no frames; otherwise as [`Self::alloc`] and [`Self::alloc_contig`].
     pub fn alloc_exact(&self, gfp: Gfp, frames: u64) -> Result<FrameRun, AllocError> {
-        let order = Order::new(frames.next_power_of_two().trailing_zeros() as u8);
+        let size = frames.checked_next_power_of_two().ok_or(AllocError::OutOfMemory)?;
+        let order = Order::new(size.trailing_zeros() as u8);
         let run = match order {
             _ if frames == 0 => return Err(AllocError::BadOrder),
             Some(order) if frames <= SMALL => self.alloc(gfp, order)?.into_run(),

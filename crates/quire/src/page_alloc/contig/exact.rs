@@ -45,7 +45,8 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     ///
     /// # Errors
     /// [`AllocError::NotFree`] when some of the range are in use, or no memory; [`AllocError::OutOfMemory`] when a whole
-    /// block must be split and there is no memory for the descriptors of its frames.
+    /// block must be split and there is no memory for the descriptors of its frames; [`AllocError::BadOrder`] for an
+    /// empty range.
     pub fn alloc_at(&self, range: FrameRange) -> Result<FrameRun, AllocError> {
         if range.count == 0 {
             return Err(AllocError::BadOrder);

@@ -105,7 +105,12 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
         if self.is_marked_free(start) {
             return Err(FreeError::DoubleFree);
         }
-        let frames = self.folio_rest(start);
+        let block = self.memmap.block(start.block());
+        // Free frames behind a folio below a block's size have no heads.
+        let frames = match block.state() {
+            BlockState::Small => block.folio_frames(start.index_in_block()) as u64,
+            _ => self.folio_rest(start),
+        };
         if start == run.start && frames <= run.count {
             let order = Order::new(frames.trailing_zeros() as u8).ok_or(FreeError::WrongOrder)?;
             self.free(self.folio(start, order))?;

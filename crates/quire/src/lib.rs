@@ -68,8 +68,8 @@ mod examples {
         ($($name:ident)*) => {$(
             #[doc = concat!(
                 "```\nmod example {\n", include_str!(concat!("../examples/", stringify!($name), ".rs")),
-                "pub fn run() -> impl std::process::Termination { main() }\n}\n",
-                "fn main() -> impl std::process::Termination { example::run() }\n```"
+                "pub fn run_example() -> impl std::process::Termination { main() }\n}\n",
+                "fn main() -> impl std::process::Termination { example::run_example() }\n```"
             )]
             mod $name {}
         )*};

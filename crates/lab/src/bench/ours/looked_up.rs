@@ -45,7 +45,7 @@ const TABLE: u64 = 2 << 20;
 const GIB: u64 = 1 << 30;
 
 /// Instructions that are looked at in one go, each of them 10 us: more memory as long as it promises no more.
-const LIMIT: u64 = 80_000;
+const LIMIT: u64 = 100_000;
 
 /// The memory that is looked at in a full run, and in a small one.
 const FOLIOS: (&[&str], &[&str]) = (&["4KiB", "4KiB/shuffled", "64KiB", "2MiB-pte", "2MiB-pmd"], &["4KiB"]);

@@ -4,11 +4,11 @@
 //! |---|---|
 //! | always | [`MemoryMap`]: usable memory in any order, cut to whole frames, without what is reserved |
 //! | always | [`Heap`]: a global allocator on the slab and the page allocator |
-//! | `bootloader_api` | [`bootloader::memory_map`] |
-//! | `limine` | [`limine::memory_map`] |
-//! | `multiboot2` | [`multiboot2::memory_map`] |
-//! | `x86_64` | [`x86_64::Frames`]: that crate's `FrameAllocator` and `FrameDeallocator` |
-//! | `log` | [`log::report`]: rare events as log records |
+//! | `bootloader_api` | `bootloader::memory_map` |
+//! | `limine` | `limine::memory_map` |
+//! | `multiboot2` | `multiboot2::memory_map` |
+//! | `x86_64` | `x86_64::Frames`: that crate's `FrameAllocator` and `FrameDeallocator` |
+//! | `log` | `log::report`: rare events as log records |
 //!
 //! No feature is on by default, and each brings in one crate, which has its name.
 //!

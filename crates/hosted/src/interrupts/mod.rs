@@ -1,7 +1,7 @@
 //! Interrupts that arrive by themselves on a CPU of the machine: at any machine instruction, at any call of the platform, or
 //! again and again as time goes by.
 //!
-//! Each runs its handler as [`Hosted::interrupt`] would, on the same CPU and thread, if the modelled interrupts are on; else
+//! Each runs its handler as [`Hosted::interrupt`](crate::Hosted::interrupt) would, on the same CPU and thread, if the modelled interrupts are on; else
 //! it waits for [`FramePlatform::interrupts_restore`](quire::platform::FramePlatform::interrupts_restore). What the machine itself
 //! does in one call (a walk of its MMU, a flush of its TLBs) is one step to them, as it is in hardware. They nest as on a
 //! real CPU: a soft interrupt arrives on top of tasks only, a hard one on top of soft ones too.

@@ -75,7 +75,7 @@ impl<'m> Nested<'m> {
     /// good for the access if it is not. An access does both halves; a test may put something in between.
     ///
     /// # Errors
-    /// As [`VirtualCpu::read`].
+    /// As [`VirtualCpu::read`](crate::VirtualCpu::read).
     pub fn look_up<P: Platform>(&self, mm: &Mm<'_, P>, at: u64, access: Access) -> Result<Found, FaultError> {
         let addr = VirtAddr(self.tables.base + at);
         loop {

@@ -170,7 +170,7 @@ impl Task {
         was
     }
 
-    /// Whether interrupts wait for the machine itself, see [`hold`].
+    /// Whether interrupts wait for the machine itself, see [`hold`](super::entered::hold).
     pub(crate) fn is_held(&self) -> bool {
         self.held.load(Ordering::Relaxed) != 0
     }

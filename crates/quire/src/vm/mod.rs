@@ -72,5 +72,5 @@ pub(crate) use gigantic::clear::GiganticClearing;
 pub(crate) use memory_failure::lose::MemoryLoss;
 pub(crate) use migrate::relocate::Migration;
 pub(crate) use observe::view::PageSurvey;
-pub(crate) use reclaim::reclaim::Reclaim;
+pub(crate) use reclaim::shrink::Reclaim;
 pub(crate) use rmap::reverse::ReverseMap;

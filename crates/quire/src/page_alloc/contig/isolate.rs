@@ -1,7 +1,7 @@
 //! Ranges of blocks that are not free yet, but would be if what is in them moved elsewhere.
 //!
 //! A range is chosen by what the records of its blocks say: how much of it is used, and whether by movable memory. The best few
-//! are tried. Each is *isolated* ([`super::isolated`]), the lists are drained, and the caller's function moves what it
+//! are tried. Each is *isolated* ([`isolated`](crate::page_alloc::store::isolated)), the lists are drained, and the caller's function moves what it
 //! can; when all of the range is free it is taken, and when something stays, everything is given back as it is.
 //! (Linux: `alloc_contig_range`.)
 #![forbid(unsafe_code)]

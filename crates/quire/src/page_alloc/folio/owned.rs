@@ -1,9 +1,9 @@
 //! Owned frames: what was allocated is a value that cannot be copied.
 //!
 //! Safe code reaches the memory of a frame only through the value that owns it: clearing and copying borrow it mutably,
-//! freeing takes it. A value gives its frames up in one of two ways. [`PageAllocator::free`](super::PageAllocator::free) and its relatives give them
+//! freeing takes it. A value gives its frames up in one of two ways. [`PageAllocator::free`](crate::page_alloc::PageAllocator::free) and its relatives give them
 //! back to the allocator. `into_raw` hands them over to something that refers to frames by number: page-table leaves, the
-//! page cache, a pool. From there they come back by the map counts, or through [`PageAllocator::folio_from_raw`](super::PageAllocator::folio_from_raw), which
+//! page cache, a pool. From there they come back by the map counts, or through [`PageAllocator::folio_from_raw`](crate::page_alloc::PageAllocator::folio_from_raw), which
 //! is `unsafe`.
 //!
 //! Nothing is done when a value is dropped: its frames stay in use for good. Dropping therefore warns at compile time
@@ -105,7 +105,7 @@ pub struct Folio {
 }
 
 /// Consecutive frames that their holder alone owns, whatever folios they are made of. Any part of them can be freed by
-/// itself ([`PageAllocator::free_range`](super::PageAllocator::free_range)).
+/// itself ([`PageAllocator::free_range`](crate::page_alloc::PageAllocator::free_range)).
 #[must_use = "frames that are dropped stay in use for good"]
 #[derive(PartialEq, Eq)]
 pub struct FrameRun {

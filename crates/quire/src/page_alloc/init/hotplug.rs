@@ -130,7 +130,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
 
 /// The first block of a range, and the one after its last.
 fn blocks_of_range(range: FrameRange) -> Result<(BlockNumber, BlockNumber), HotplugError> {
-    let aligned = range.start.is_aligned(Order::BLOCK) && range.count % BLOCK_FRAMES as u64 == 0;
+    let aligned = range.start.is_aligned(Order::BLOCK) && range.count.is_multiple_of(BLOCK_FRAMES as u64);
     let end = range.start.0.checked_add(range.count).filter(|_| aligned && range.count > 0);
     let end = end.ok_or(HotplugError::Unaligned)?;
     let last = u32::try_from(end / BLOCK_FRAMES as u64).map_err(|_| HotplugError::NotExpected)?;

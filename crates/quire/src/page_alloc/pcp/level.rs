@@ -9,7 +9,7 @@
 //! What overflows the array is *parked* ([`super::parked`]): whole magazines that other CPUs may take under a small
 //! lock, without disturbing the owner. The array itself can be had by revoking the lease ([`super::drain`]).
 //!
-//! A folio on a list has the state [`FrameState::FREE`], so that freeing it twice is found. That byte, and the array, are
+//! A folio on a list has the state [`FrameState::FREE`](crate::memmap::FrameState::FREE), so that freeing it twice is found. That byte, and the array, are
 //! all that the common path writes besides two counters; no descriptor is touched.
 
 use core::sync::atomic::{AtomicU32, AtomicU64};

@@ -123,7 +123,7 @@ impl Gfp {
     }
 
     /// The same request for memory that will have to be zero: what is known to be is taken first, and stays with others
-    /// otherwise. Whether it is says [`PageAllocator::alloc_maybe_zeroed`](super::PageAllocator::alloc_maybe_zeroed).
+    /// otherwise. Whether it is says [`PageAllocator::alloc_maybe_zeroed`](crate::page_alloc::PageAllocator::alloc_maybe_zeroed).
     #[must_use]
     pub const fn for_zeroes(self) -> Self {
         Self { contents: Contents::Zeroed, ..self }

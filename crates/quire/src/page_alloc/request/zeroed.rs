@@ -41,7 +41,7 @@ impl<P: FramePlatform> PageAllocator<'_, P> {
     /// As [`Self::alloc`].
     ///
     /// # Panics
-    /// When [`Zeroes::verify`] is set and a folio that is known to be zero is not.
+    /// When [`Zeroes::verify`](crate::page_alloc::Zeroes::verify) is set and a folio that is known to be zero is not.
     #[inline]
     pub fn alloc_maybe_zeroed(&self, gfp: Gfp, order: Order) -> Result<(Folio, Contents), AllocError> {
         if self.platform.fail_allocation() {

@@ -1,7 +1,7 @@
 //! For idle CPUs: clears free memory, so that a task that needs zeroes does not wait for them.
 //!
 //! There is no reserve that could run dry or be hoarded. Memory that was cleared ahead lies where it lay, free, with a mark
-//! ([`super::zeroes`]). Only while it is being cleared it is away: a block of 2 MiB or a piece for each CPU that does so, and
+//! ([`zeroed`](super::zeroed)). Only while it is being cleared it is away: a block of 2 MiB or a piece for each CPU that does so, and
 //! only from a zone that has plenty.
 
 use core::sync::atomic::Ordering;
@@ -29,7 +29,7 @@ const PIECE: Order = match Order::new(ZERO_AHEAD_FRAMES.trailing_zeros() as u8) 
 
 impl<P: FramePlatform> PageAllocator<'_, P> {
     /// Clears one block of free memory, or free pieces of one, if less is known to be zero than
-    /// [`Zeroes`](super::Zeroes) asks for and memory is not short; whether it did. For a CPU that has nothing else to do, which
+    /// [`Zeroes`](crate::page_alloc::Zeroes) asks for and memory is not short; whether it did. For a CPU that has nothing else to do, which
     /// calls it until it says no, with no lock held and not pinned: it comes by reschedule points, and stops at one when the
     /// task is dying.
     pub fn zero_ahead(&self) -> bool {

@@ -14,7 +14,7 @@ use crate::vm::gigantic::clear::GiganticClearing;
 use crate::vm::handle::handle;
 use crate::vm::mapping::vma::Vma;
 use crate::vm::memory_failure::lose::MemoryLoss;
-use crate::vm::reclaim::reclaim::SpaceReclaim;
+use crate::vm::reclaim::shrink::SpaceReclaim;
 use crate::vm::space::address_space::AddressSpace;
 use crate::vm::userfault::changes::Notices;
 

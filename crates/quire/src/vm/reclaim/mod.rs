@@ -1,3 +1,3 @@
 //! What is given up when memory is short.
 
-pub(super) mod reclaim;
+pub(super) mod shrink;

@@ -164,13 +164,13 @@ impl<P: Platform> Answers<'_, '_, P> {
 
     /// The mapping around an address, of which so much is to be answered, if it has a handler, and no change
     /// is to be read first. The lock is held for reading.
-    pub(super) fn answerable<'s>(
+    pub(super) fn answerable(
         self,
-        space: &'s Space,
+        space: &Space,
         at: VirtAddr,
         left: u64,
         mode: AnswerMode,
-    ) -> Result<&'s Vma, UserfaultError> {
+    ) -> Result<&Vma, UserfaultError> {
         let vma = space.tree.find(at).filter(|vma| vma.attributes.handler.is_some());
         let vma = vma.ok_or(UserfaultError::NotRegistered)?;
         let handler = vma.attributes.handler;

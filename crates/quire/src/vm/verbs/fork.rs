@@ -10,7 +10,7 @@ use crate::platform::Platform;
 use crate::tlb::{FlushBatch, RssChange};
 use crate::vm::handle::handle;
 use crate::vm::mapping::vma::{Vma, VmaFlags};
-use crate::vm::reclaim::reclaim::SpaceReclaim;
+use crate::vm::reclaim::shrink::SpaceReclaim;
 use crate::vm::space::address_space::AddressSpace;
 use crate::vm::space::rss::counted;
 use crate::vm::space::shared::ForkStrategy;

@@ -23,10 +23,18 @@ static DIRECT_MAP: HhdmRequest = HhdmRequest::new();
 /// What the kernel does; `None` when the boot loader has not answered, or memory is out.
 fn run() -> Option<u64> {
     MACHINE.set_offset(DIRECT_MAP.get_response()?.offset());
-    let map = quire_interop::limine::memory_map(MEMORY_MAP.get_response()?.entries());
-    let pages = PageAllocator::new(&MACHINE, map.ranges(), AllocatorConfig::default()).ok()?;
+    let entries = MEMORY_MAP.get_response()?.entries();
+    let map = quire_interop::limine::memory_map(entries);
+    let later = quire_interop::limine::reclaimable(entries);
+    let config = AllocatorConfig::default();
+    let pages = PageAllocator::with_later(&MACHINE, map.ranges(), later.ranges(), config).ok()?;
     let folio = pages.alloc(Gfp::KERNEL, Order::BLOCK).ok()?;
     pages.free(folio).ok()?;
+
+    // Here a kernel switches to page tables and a stack of its own. Then what the boot loader used is free.
+    for blocks in later.whole_blocks() {
+        pages.add_memory(blocks, false).ok()?;
+    }
     Some(pages.memory_info().free)
 }
 

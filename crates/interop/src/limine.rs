@@ -12,7 +12,9 @@ pub fn memory_map(entries: &[&Entry]) -> MemoryMap {
 }
 
 /// The memory that the boot loader gives up. A kernel may use it once it has read all responses, and runs on page tables and a
-/// stack of its own.
+/// stack of its own. It announces this memory when it starts
+/// ([`PageAllocator::with_later`](quire::page_alloc::PageAllocator::with_later)), and adds its
+/// [`whole_blocks`](MemoryMap::whole_blocks) later.
 pub fn reclaimable(entries: &[&Entry]) -> MemoryMap {
     collect(entries, EntryType::BOOTLOADER_RECLAIMABLE)
 }

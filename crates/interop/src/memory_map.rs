@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use quire::addr::{Frame, FrameRange, PhysAddr};
-use quire::limits::{FRAME_SIZE, MAX_PHYS_BYTES, MAX_RANGES};
+use quire::limits::{BLOCK_FRAMES, FRAME_SIZE, MAX_PHYS_BYTES, MAX_RANGES};
 use quire::manager::MemoryRange;
 
 /// The usable ranges of a machine: whole frames, in ascending order, without overlaps.
@@ -39,6 +39,16 @@ impl MemoryMap {
     /// [`PageAllocator::new`](quire::page_alloc::PageAllocator::new) take.
     pub fn ranges(&self) -> &[MemoryRange] {
         &self.ranges[..self.count]
+    }
+
+    /// The whole blocks of 2 MiB in the ranges, which is what
+    /// [`add_memory`](quire::page_alloc::PageAllocator::add_memory) takes.
+    pub fn whole_blocks(&self) -> impl Iterator<Item = FrameRange> {
+        const BLOCK: u64 = BLOCK_FRAMES as u64;
+        let cut = |range: &MemoryRange| {
+            run(range.frames.start.0.next_multiple_of(BLOCK), range.frames.end().0 / BLOCK * BLOCK)
+        };
+        self.ranges().iter().map(cut).filter(|blocks| blocks.count > 0)
     }
 
     /// How many frames the map has.

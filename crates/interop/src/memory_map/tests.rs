@@ -89,6 +89,18 @@ fn of_too_many_ranges_the_smallest_are_dropped() {
 }
 
 #[test]
+fn whole_blocks_lie_in_the_ranges() {
+    const MIB: u64 = 1 << 20;
+    let mut map = MemoryMap::new();
+    for (start, bytes) in [(MIB, 2 * MIB), (4 * MIB, 4 * MIB), (9 * MIB, 4 * MIB)] {
+        map.add(PhysAddr(start), bytes);
+    }
+    let blocks: Vec<_> =
+        map.whole_blocks().map(|blocks| (blocks.start.0 / 512, blocks.count / 512)).collect();
+    assert_eq!(blocks, [(2, 2), (5, 1)]);
+}
+
+#[test]
 fn addresses_at_the_end_are_cut() {
     let mut map = MemoryMap::new();
     map.add(PhysAddr(MAX_PHYS_BYTES - 2 * FRAME_SIZE), u64::MAX);

@@ -7,6 +7,7 @@ use multiboot2::{BootInformation, ElfSectionsTag, MemoryArea, MemoryAreaType, Me
 use hosted::{HostedConfig, MemoryRange};
 use quire::cpu::CpuId;
 use quire::manager::{Config, MemoryManager};
+use quire::page_alloc::{AllocatorConfig, PageAllocator};
 use quire_interop::MemoryMap;
 
 const MIB: u64 = 1 << 20;
@@ -56,12 +57,25 @@ fn limine_entries_become_ranges() {
         entry(25 * MIB, 7 * MIB, EntryType::USABLE),
         // Reserved entries may overlap others.
         entry(24 * MIB + 0x8_0000, MIB, EntryType::RESERVED),
+        entry(32 * MIB, 5 * MIB, EntryType::BOOTLOADER_RECLAIMABLE),
     ];
     let entries: Vec<&Entry> = entries.iter().collect();
     let map = quire_interop::limine::memory_map(&entries);
     assert_eq!(frames(&map), [(1, 0x9f), (0x1000, 0x800), (0x1980, 0x680)]);
     starts_a_manager(&map);
-    assert_eq!(frames(&quire_interop::limine::reclaimable(&entries)), [(0x1800, 0x80)]);
+    let later = quire_interop::limine::reclaimable(&entries);
+    assert_eq!(frames(&later), [(0x1800, 0x80), (0x2000, 0x500)]);
+
+    // What the boot loader gives up is added once the kernel is done with it.
+    let machine = HostedConfig::new(37 * MIB).build().unwrap();
+    machine.run_on(CpuId(0), || {
+        let config = AllocatorConfig::default();
+        let pages = PageAllocator::with_later(&machine, map.ranges(), later.ranges(), config).unwrap();
+        let before = pages.memory_info().total;
+        later.whole_blocks().for_each(|blocks| pages.add_memory(blocks, false).unwrap());
+        assert_eq!(pages.memory_info().total, before + 1024, "two blocks of 2 MiB");
+        assert_eq!(pages.validate(), Ok(()));
+    });
 }
 
 /// The bytes of a section header of ELF64 for a section in memory.
